@@ -1,0 +1,8 @@
+//! `vmaudit`: why is VIRT so much larger than RSS, and which call stack asked for it?
+//!
+//! A pure core (`model`, `ledger`, `attribution`, `report`, `render`) between thin adapters
+//! (`capture`, `procfs`, `unwind`, `symbolize`, `target`). Only `app` joins the two.
+//! `tests/architecture.rs` holds the import rules.
+
+pub mod ledger;
+pub mod model;

@@ -1,0 +1,19 @@
+//! The vocabulary every room shares: addresses, sizes, events, stacks, mappings.
+//!
+//! Imports `std` only. No I/O, no clock, no allocator-specific knowledge.
+
+pub mod addr;
+pub mod event;
+pub mod mapping;
+pub mod observation;
+pub mod prot;
+pub mod stack;
+pub mod symbol;
+
+pub use addr::{Addr, AddrRange, Bytes, PAGE};
+pub use event::{EventId, FileRef, MmKey, NoStack, Pid, Task, Tid, VmEvent, VmOp};
+pub use mapping::{Mapping, MappingFile};
+pub use observation::Observations;
+pub use prot::{Prot, Sharing};
+pub use stack::{Completeness, Frame, FrameKind, ModuleId, ModuleInfo, Stack, StackId, StackTable};
+pub use symbol::{FunctionName, SourceLine, SymbolFrame, SymbolizedStacks};

@@ -1,0 +1,97 @@
+//! What was read from outside about one process, as plain data: gathered by the adapters while
+//! the process is held (or alive), used by the pure core later.
+
+use super::addr::{Addr, AddrRange};
+use super::event::{Pid, Tid};
+use super::mapping::Mapping;
+
+/// How page-exact the residency is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ResidencySource {
+    /// PAGEMAP_SCAN ioctl (Linux 6.7+): exact.
+    PagemapScan,
+    /// /proc/PID/pagemap present and swap bits: exact but for the zero page.
+    Pagemap,
+    /// smaps' Rss shared out in proportion over each VMA: an estimate.
+    SmapsProportion,
+    /// Nothing could be read.
+    None,
+}
+
+/// Resident and swapped pages of an address space.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Residency {
+    pub source: ResidencySource,
+    /// Sorted, disjoint, page-aligned ranges of resident pages (for `SmapsProportion`: none).
+    pub resident: Vec<AddrRange>,
+    /// Sorted, disjoint, page-aligned ranges of swapped pages.
+    pub swapped: Vec<AddrRange>,
+    /// For `SmapsProportion`: (VMA, Rss bytes, Swap bytes).
+    pub per_vma: Vec<(AddrRange, u64, u64)>,
+}
+
+/// A living thread at the time of the snapshot.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ThreadObservation {
+    pub tid: Tid,
+    pub comm: Vec<u8>,
+    /// From /proc/PID/task/TID/syscall; None when it says "running" or is unreadable.
+    pub stack_pointer: Option<Addr>,
+}
+
+/// glibc's `heap_info` (malloc/arena.c) read at a multiple of 64 MiB (HEAP_MAX_SIZE).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct HeapInfo {
+    pub at: Addr,
+    pub ar_ptr: Addr,
+    pub prev: Addr,
+    pub size: u64,
+    pub mprotect_size: u64,
+    pub pagesize: u64,
+}
+
+/// Figures of /proc/PID/status in bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct StatusFigures {
+    pub vm_size: u64,
+    pub vm_peak: u64,
+    pub vm_rss: u64,
+    pub vm_swap: u64,
+    pub vm_hwm: u64,
+    pub threads: u64,
+}
+
+/// Which moment a snapshot shows.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum SnapshotMoment {
+    /// The process was held at its exit: this is its final state.
+    HeldAtExit,
+    /// The process went on running.
+    Live,
+}
+
+/// One consistent look at a process.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Observations {
+    pub pid: Pid,
+    pub moment: SnapshotMoment,
+    /// CLOCK_MONOTONIC just before and just after maps were read, nanoseconds: calls reported
+    /// in between may or may not be in `mappings`.
+    pub begun_ns: u64,
+    pub ended_ns: u64,
+    /// /proc/PID/maps, sorted, without vsyscall.
+    pub mappings: Vec<Mapping>,
+    pub residency: Residency,
+    pub threads: Vec<ThreadObservation>,
+    pub heap_infos: Vec<HeapInfo>,
+    pub status: StatusFigures,
+    pub comm: Vec<u8>,
+    pub exe: Vec<u8>,
+    pub cmdline: Vec<Vec<u8>>,
+    /// RLIMIT_STACK's soft limit, None for unlimited or unreadable.
+    pub stack_limit: Option<u64>,
+    /// From personality: ADDR_NO_RANDOMIZE is off and kernel.randomize_va_space is not 0.
+    pub aslr: bool,
+    /// What could not be read, in words for the report ("smaps of 4123: permission denied").
+    pub gaps: Vec<String>,
+}
