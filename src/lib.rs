@@ -4,5 +4,13 @@
 //! (`capture`, `procfs`, `unwind`, `symbolize`, `target`). Only `app` joins the two.
 //! `tests/architecture.rs` holds the import rules.
 
+pub mod attribution;
+pub mod capture;
 pub mod ledger;
 pub mod model;
+pub mod procfs;
+pub mod render;
+pub mod report;
+pub mod symbolize;
+pub mod target;
+pub mod unwind;
