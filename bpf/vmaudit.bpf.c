@@ -82,7 +82,7 @@ static __always_inline __u64 wake_flags(void)
 									  : BPF_RB_NO_WAKEUP;
 }
 
-static __always_inline void identify(struct vmaudit_record *record, struct task_struct *task, __u16 op)
+static __always_inline void identify(struct vmaudit_record *record, struct task_struct *task, __u32 op)
 {
 	struct mm_struct *mm = task->mm;
 
@@ -134,15 +134,49 @@ static __always_inline void set_file(struct vmaudit_record *record, struct file 
 	record->flags |= VMAUDIT_HAS_FILE;
 }
 
-/* Sends the file's path as dentry names, leaf first, across mounts up to the namespace's root. */
-static __noinline int send_file(struct task_struct *task, struct file *file)
+/* A walk from a file's dentry up to its namespace's root. */
+struct walk {
+	struct dentry *dentry;
+	struct mount *mount;
+	char *text;
+	__u32 used;
+};
+
+/* One step: over a mount point, or over a name. A callback, so that it is verified once. */
+static long step_up(__u32 index, struct walk *walk)
 {
+	struct dentry *dentry = walk->dentry, *parent;
+	struct mount *mount = walk->mount, *mount_parent;
+	long n;
+
+	if (dentry == BPF_CORE_READ(mount, mnt.mnt_root)) {
+		mount_parent = BPF_CORE_READ(mount, mnt_parent);
+		if (mount_parent == mount)
+			return 1;
+		walk->dentry = BPF_CORE_READ(mount, mnt_mountpoint);
+		walk->mount = mount_parent;
+		return 0;
+	}
+	parent = BPF_CORE_READ(dentry, d_parent);
+	if (parent == dentry || walk->used >= VMAUDIT_TEXT)
+		return 1;
+	n = bpf_probe_read_kernel_str(walk->text + (walk->used & (VMAUDIT_TEXT - 1)), VMAUDIT_NAME_MAX,
+				      BPF_CORE_READ(dentry, d_name.name));
+	if (n <= 0)
+		return 1;
+	walk->used += n;
+	walk->dentry = parent;
+	return 0;
+}
+
+/* Sends the file's path as dentry names, leaf first, across mounts up to the namespace's root. */
+__noinline int send_file(__u64 address)
+{
+	struct task_struct *task = bpf_get_current_task_btf();
+	struct file *file = (struct file *)address;
 	struct file_record *out;
-	struct dentry *dentry, *parent, *root;
-	struct vfsmount *vfsmount;
-	struct mount *mount, *mount_parent;
-	__u32 used = 0;
-	int i;
+	struct vfsmount *mount;
+	struct walk walk = {};
 
 	if (!file)
 		return 0;
@@ -151,34 +185,12 @@ static __noinline int send_file(struct task_struct *task, struct file *file)
 		return 0; /* the path can still be had from /proc/PID/maps */
 	identify(&out->record, task, VMAUDIT_OP_FILE);
 	set_file(&out->record, file);
-	vfsmount = BPF_CORE_READ(file, f_path.mnt);
-	dentry = BPF_CORE_READ(file, f_path.dentry);
-	mount = (struct mount *)((char *)vfsmount - bpf_core_field_offset(struct mount, mnt));
-	for (i = 0; i < PATH_COMPONENTS; i++) {
-		long n;
-
-		root = BPF_CORE_READ(mount, mnt.mnt_root);
-		if (dentry == root) {
-			mount_parent = BPF_CORE_READ(mount, mnt_parent);
-			if (mount_parent == mount)
-				break;
-			dentry = BPF_CORE_READ(mount, mnt_mountpoint);
-			mount = mount_parent;
-			continue;
-		}
-		parent = BPF_CORE_READ(dentry, d_parent);
-		if (parent == dentry)
-			break;
-		n = bpf_probe_read_kernel_str(out->text + (used & (VMAUDIT_TEXT - 1)), VMAUDIT_NAME_MAX,
-					      BPF_CORE_READ(dentry, d_name.name));
-		if (n <= 0)
-			break;
-		used += n;
-		if (used >= VMAUDIT_TEXT)
-			break;
-		dentry = parent;
-	}
-	out->record.payload = used < VMAUDIT_TEXT ? used : 0;
+	mount = BPF_CORE_READ(file, f_path.mnt);
+	walk.mount = (struct mount *)((char *)mount - bpf_core_field_offset(struct mount, mnt));
+	walk.dentry = BPF_CORE_READ(file, f_path.dentry);
+	walk.text = out->text;
+	bpf_loop(PATH_COMPONENTS, step_up, &walk, 0);
+	out->record.payload = walk.used < VMAUDIT_TEXT ? walk.used : 0;
 	bpf_ringbuf_submit(out, BPF_RB_NO_WAKEUP);
 	return 0;
 }
@@ -223,77 +235,85 @@ static __always_inline __u64 stack_end(struct task_struct *task, struct traced_t
 	return end;
 }
 
-/* Reserves room for exactly one size class and copies; true if a record went out. */
-#define TRY_CLASS(bytes)                                                                              \
-	if (wanted <= (bytes)) {                                                                      \
-		struct {                                                                              \
-			struct vmaudit_record record;                                                 \
-			char stack[bytes];                                                            \
-		} *out = bpf_ringbuf_reserve(&ring, sizeof(*out), 0);                                 \
-		if (!out)                                                                             \
-			return false;                                                                 \
-		fill(&out->record, task, regs, id, op, ret);                                          \
-		if (wanted > 0 && wanted <= (bytes) && bpf_probe_read_user(out->stack, wanted, (void *)sp)) { \
-			out->record.flags |= VMAUDIT_STACK_UNREADABLE;                                \
-		} else {                                                                              \
-			out->record.payload = wanted;                                                 \
-			out->record.flags |= full ? VMAUDIT_STACK_FULL : 0;                           \
-		}                                                                                     \
-		attach_aux(&out->record, task, op);                                                   \
-		bpf_ringbuf_submit(out, wake_flags());                                                \
-		return true;                                                                          \
-	}
+/* What some calls leave elsewhere than in their result. */
+struct extra {
+	__u64 aux[2];
+	__u64 ino;
+	__u32 dev;
+	__u32 nlink;
+	__u64 flags;
+	__u64 file;
+};
+
+/* Looks at the mapping that a call made. Global functions are verified once, on their own. */
+__noinline int look_at_mapping(__u64 at, struct extra *extra)
+{
+	struct task_struct *task = bpf_get_current_task_btf();
+	struct found_vma found = {};
+	struct inode *inode;
+	struct file *file;
+
+	if (!extra || bpf_find_vma(task, at, remember_vma, &found, 0))
+		return 0;
+	extra->aux[0] = found.start;
+	extra->aux[1] = found.end;
+	extra->flags |= VMAUDIT_HAS_AUX;
+	file = found.file;
+	if (!file)
+		return 0;
+	extra->file = (__u64)file;
+	inode = BPF_CORE_READ(file, f_inode);
+	extra->ino = BPF_CORE_READ(inode, i_ino);
+	extra->nlink = BPF_CORE_READ(inode, i_nlink);
+	extra->dev = BPF_CORE_READ(inode, i_sb, s_dev);
+	extra->flags |= VMAUDIT_HAS_FILE;
+	return 0;
+}
 
 static __always_inline void fill(struct vmaudit_record *record, struct task_struct *task, struct pt_regs *regs,
-				 long id, __u16 op, long ret)
+				 struct extra *extra, __u32 op, long ret)
 {
 	identify(record, task, op);
 	record->ret = ret;
 	ARCH_ARGS(record, regs);
 	ARCH_REGS(record, regs);
+	record->aux[0] = extra->aux[0];
+	record->aux[1] = extra->aux[1];
+	record->ino = extra->ino;
+	record->dev = extra->dev;
+	record->nlink = extra->nlink;
+	record->flags |= extra->flags;
 }
 
-/* What some calls leave elsewhere than in their result. */
-static __always_inline void attach_aux(struct vmaudit_record *record, struct task_struct *task, __u16 op)
-{
-	struct found_vma found = {};
-	struct mm_struct *mm = task->mm;
-	__u64 at = 0;
-
-	if (!mm)
-		return;
-	if (op == VMAUDIT_OP_BRK) {
-		record->aux[0] = mm->brk;
-		record->flags |= VMAUDIT_HAS_AUX;
-		return;
+/* Reserves room for exactly one size class and copies. */
+#define TRY_CLASS(bytes)                                                                            \
+	if (wanted <= (bytes)) {                                                                    \
+		struct {                                                                            \
+			struct vmaudit_record record;                                               \
+			char stack[bytes];                                                          \
+		} *out = bpf_ringbuf_reserve(&ring, sizeof(*out), 0);                               \
+		if (!out)                                                                           \
+			return false;                                                               \
+		fill(&out->record, task, regs, extra, op, ret);                                     \
+		if (bpf_probe_read_user(out->stack, wanted, (void *)sp))                            \
+			out->record.flags |= VMAUDIT_STACK_UNREADABLE;                              \
+		else                                                                                \
+			out->record.payload = wanted;                                               \
+		bpf_ringbuf_submit(out, wake_flags());                                              \
+		return true;                                                                        \
 	}
-	if (record->ret < 0 && record->ret > -4096)
-		return;
-	if (op == VMAUDIT_OP_SHMAT)
-		at = record->ret;
-	else if (op == VMAUDIT_OP_IO_SETUP)
-		bpf_probe_read_user(&at, sizeof(at), (void *)record->args[1]);
-	else if (op == VMAUDIT_OP_MMAP && !(record->args[3] & MAP_ANONYMOUS))
-		at = record->ret;
-	if (!at || bpf_find_vma(task, at, remember_vma, &found, 0))
-		return;
-	record->aux[0] = found.start;
-	record->aux[1] = found.end;
-	record->flags |= VMAUDIT_HAS_AUX;
-	if (op == VMAUDIT_OP_MMAP && found.file)
-		set_file(record, found.file);
-}
 
 static __always_inline bool send_with_stack(struct task_struct *task, struct traced_thread *thread,
-					    struct pt_regs *regs, long id, __u16 op, long ret)
+					    struct pt_regs *regs, struct extra *extra, __u32 op, long ret)
 {
 	__u64 sp = regs->sp;
 	__u64 end = stack_end(task, thread, sp);
 	__u64 wanted = end > sp ? end - sp : 0;
-	bool full = wanted > 0 && wanted <= stack_bytes;
 
 	if (!end)
 		wanted = ARCH_PAGE_SIZE - (sp & (ARCH_PAGE_SIZE - 1)); /* at least this page exists */
+	else if (wanted <= stack_bytes)
+		extra->flags |= VMAUDIT_STACK_FULL;
 	if (wanted > stack_bytes)
 		wanted = stack_bytes;
 
@@ -309,7 +329,6 @@ static __always_inline bool send_with_stack(struct task_struct *task, struct tra
 	TRY_CLASS(16384)
 	TRY_CLASS(24576)
 	TRY_CLASS(32768)
-	TRY_CLASS(49152)
 	TRY_CLASS(65536)
 	TRY_CLASS(131072)
 	TRY_CLASS(262144)
@@ -318,17 +337,9 @@ static __always_inline bool send_with_stack(struct task_struct *task, struct tra
 
 /* ---- system calls -------------------------------------------------------------------- */
 
-static __noinline int send_mapped_file(struct task_struct *task, __u64 at)
+__noinline int send_name(__u64 at)
 {
-	struct found_vma found = {};
-
-	if (bpf_find_vma(task, at, remember_vma, &found, 0))
-		return 0;
-	return send_file(task, found.file);
-}
-
-static __noinline int send_name(struct task_struct *task, __u64 at)
-{
+	struct task_struct *task = bpf_get_current_task_btf();
 	struct file_record *out;
 	long n;
 
@@ -342,50 +353,57 @@ static __noinline int send_name(struct task_struct *task, __u64 at)
 	return 0;
 }
 
-static __always_inline int on_syscall_exit(long id, long ret)
+static __always_inline int on_syscall_exit(__u32 id, long ret)
 {
 	struct task_struct *task = bpf_get_current_task_btf();
 	struct traced_thread *thread = bpf_task_storage_get(&threads, task, 0, 0);
+	struct vmaudit_record args; /* only its args are used */
+	struct extra extra = {};
 	struct vmaudit_record *record;
 	struct pt_regs *regs;
+	__u64 look_at = 0;
 	bool spilled;
-	__u16 op;
+	__u32 op;
 
-	if (!thread || id < 0 || id >= MAX_SYSCALL)
+	if (!thread || id >= MAX_SYSCALL)
 		return 0;
-	op = op_of_syscall[id];
+	barrier_var(id); /* or clang drops the mask that the verifier needs */
+	op = op_of_syscall[id & (MAX_SYSCALL - 1)];
 	if (!op)
 		return 0;
 	regs = (struct pt_regs *)bpf_task_pt_regs(task);
+	ARCH_ARGS(&args, regs);
 	if (op == VMAUDIT_OP_PRCTL) {
-		unsigned long option;
-
-		struct vmaudit_record scratch;
-
-		ARCH_ARGS(&scratch, regs);
-		option = scratch.args[0];
-		if (option != PR_SET_VMA && option != PR_SET_MM)
+		if (args.args[0] != PR_SET_VMA && args.args[0] != PR_SET_MM)
 			return 0;
-		if (option == PR_SET_VMA && scratch.args[4])
-			send_name(task, scratch.args[4]);
+		if (args.args[0] == PR_SET_VMA && args.args[4])
+			send_name(args.args[4]);
 	} else if (op == VMAUDIT_OP_SECCOMP) {
 		if (ret != -EBUSY)
 			return 0;
-	} else if (op == VMAUDIT_OP_MMAP && (ret >= 0 || ret < -4095)) {
-		struct vmaudit_record scratch;
-
-		ARCH_ARGS(&scratch, regs);
-		if (!(scratch.args[3] & MAP_ANONYMOUS))
-			send_mapped_file(task, ret);
+	} else if (op == VMAUDIT_OP_BRK && task->mm) {
+		extra.aux[0] = task->mm->brk;
+		extra.flags = VMAUDIT_HAS_AUX;
+	} else if (ret >= 0 || ret < -4095) {
+		if (op == VMAUDIT_OP_SHMAT)
+			look_at = ret;
+		else if (op == VMAUDIT_OP_IO_SETUP)
+			bpf_probe_read_user(&look_at, sizeof(look_at), (void *)args.args[1]);
+		else if (op == VMAUDIT_OP_MMAP && !(args.args[3] & MAP_ANONYMOUS))
+			look_at = ret;
+		if (look_at) {
+			look_at_mapping(look_at, &extra);
+			if (op == VMAUDIT_OP_MMAP && extra.file)
+				send_file(extra.file);
+		}
 	}
 	count(VMAUDIT_SEEN);
-	if (send_with_stack(task, thread, regs, id, op, ret))
+	if (send_with_stack(task, thread, regs, &extra, op, ret))
 		return 0;
 	record = reserve_plain(&spilled);
 	if (!record)
 		return 0;
-	fill(record, task, regs, id, op, ret);
-	attach_aux(record, task, op);
+	fill(record, task, regs, &extra, op, ret);
 	record->flags |= VMAUDIT_SPILLED;
 	submit_plain(record, spilled);
 	return 0;
@@ -394,7 +412,8 @@ static __always_inline int on_syscall_exit(long id, long ret)
 SEC("tracepoint")
 int syscall_exit(struct trace_event_raw_sys_exit *ctx)
 {
-	return on_syscall_exit(ctx->id, ctx->ret);
+	/* perf passes an int where the event's format has a long: the upper half is not ours */
+	return on_syscall_exit((__u32)ctx->id, ctx->ret);
 }
 
 /* Where tracefs cannot be had, so that the per-syscall tracepoints have no ids. Costs every
@@ -410,56 +429,71 @@ int BPF_PROG(any_syscall_exit, struct pt_regs *regs, long ret)
 
 /* ---- the life of tasks --------------------------------------------------------------- */
 
-static __always_inline __u64 special_of(struct mm_struct *mm, struct vm_area_struct *vma)
+struct vma_info {
+	__u64 start, end, flags, pgoff, file;
+	/* of the address space */
+	__u64 start_stack, vdso, start_brk, brk;
+	__u64 with_path;
+};
+
+/* Sends one VMA; 1 when the ring was full. */
+__noinline int send_vma(struct vma_info *info)
 {
-	if (vma->vm_start <= mm->start_stack && mm->start_stack < vma->vm_end)
-		return VMAUDIT_SPECIAL_STACK;
-	if (vma->vm_start == (__u64)mm->context.vdso)
-		return VMAUDIT_SPECIAL_VDSO;
-	if (!vma->vm_file && vma->vm_start < mm->brk && vma->vm_end >= mm->start_brk &&
-	    mm->start_brk < mm->brk)
-		return VMAUDIT_SPECIAL_HEAP;
-	return VMAUDIT_SPECIAL_NONE;
+	struct task_struct *task = bpf_get_current_task_btf();
+	struct vmaudit_record *out;
+
+	if (!info)
+		return 1;
+	if (info->with_path && info->file)
+		send_file(info->file);
+	out = bpf_ringbuf_reserve(&ring, sizeof(*out), 0);
+	if (!out)
+		return 1;
+	identify(out, task, VMAUDIT_OP_VMA);
+	out->args[0] = info->start;
+	out->args[1] = info->end;
+	out->args[2] = info->flags;
+	out->args[3] = info->pgoff;
+	out->args[4] = VMAUDIT_SPECIAL_NONE;
+	if (info->file)
+		set_file(out, (struct file *)info->file);
+	else if (info->start <= info->start_stack && info->start_stack < info->end)
+		out->args[4] = VMAUDIT_SPECIAL_STACK;
+	else if (info->start == info->vdso)
+		out->args[4] = VMAUDIT_SPECIAL_VDSO;
+	else if (info->start < info->brk && info->end >= info->start_brk && info->start_brk < info->brk)
+		out->args[4] = VMAUDIT_SPECIAL_HEAP;
+	bpf_ringbuf_submit(out, BPF_RB_NO_WAKEUP);
+	return 0;
 }
 
 /* Sends every VMA of `task`'s address space on behalf of the current thread: true if all went
  * out. Needs the open-coded task_vma iterator (Linux 6.7). */
 static __always_inline bool send_vmas(struct task_struct *task, bool with_paths)
 {
-	struct task_struct *current = bpf_get_current_task_btf();
 	struct mm_struct *mm = task->mm;
+	struct vma_info info = {};
 	struct vm_area_struct *vma;
-	struct vmaudit_record *out;
-	bool complete = true;
-	__u64 last_inode = 0;
-	__u32 sent = 0;
+	bool sent = false;
 
 	if (!list_vmas || !mm)
 		return false;
+	info.start_stack = mm->start_stack;
+	info.vdso = (__u64)mm->context.vdso;
+	info.start_brk = mm->start_brk;
+	info.brk = mm->brk;
+	info.with_path = with_paths;
 	bpf_for_each(task_vma, vma, task, 0) {
-		struct file *file = vma->vm_file;
-
-		if (with_paths && file && (__u64)file->f_inode != last_inode) {
-			last_inode = (__u64)file->f_inode;
-			send_file(current, file);
-		}
-		out = bpf_ringbuf_reserve(&ring, sizeof(*out), 0);
-		if (!out) {
-			complete = false;
+		info.start = vma->vm_start;
+		info.end = vma->vm_end;
+		info.flags = vma->vm_flags;
+		info.pgoff = vma->vm_pgoff;
+		info.file = (__u64)vma->vm_file;
+		sent = !send_vma(&info);
+		if (!sent)
 			break;
-		}
-		identify(out, current, VMAUDIT_OP_VMA);
-		out->args[0] = vma->vm_start;
-		out->args[1] = vma->vm_end;
-		out->args[2] = vma->vm_flags;
-		out->args[3] = vma->vm_pgoff;
-		out->args[4] = special_of(mm, vma);
-		if (file)
-			set_file(out, file);
-		bpf_ringbuf_submit(out, BPF_RB_NO_WAKEUP);
-		sent++;
 	}
-	return complete && sent > 0;
+	return sent;
 }
 
 SEC("tp_btf/sched_process_fork")
@@ -513,7 +547,7 @@ int BPF_PROG(task_executed, struct task_struct *task, int old_pid, struct linux_
 	thread->low = 0;
 	thread->high = 0;
 	listed = send_vmas(task, true);
-	send_file(task, mm->exe_file);
+	send_file((__u64)BPF_CORE_READ(mm, exe_file));
 	count(VMAUDIT_SEEN);
 	record = reserve_plain(&spilled);
 	if (!record)
