@@ -8,6 +8,7 @@ pub mod attribution;
 pub mod capture;
 pub mod ledger;
 pub mod model;
+pub mod objects;
 pub mod procfs;
 pub mod render;
 pub mod report;
