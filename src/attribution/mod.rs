@@ -1,1 +1,129 @@
-//! (being written)
+//! Why is it there? Joins the ledger's regions with what was observed from outside and says of
+//! each byte what it belongs to, on which evidence, and what would make it smaller.
+//!
+//! ```text
+//! regions ──cut──► pieces ──rules, in order of trust──► claims ──► footprints ──► findings
+//! ```
+//!
+//! Pure: no I/O, no clock. Allocators and runtimes are named in `rules/` and nowhere else.
+
+pub mod call;
+pub mod callpath;
+pub mod category;
+mod classify;
+mod findings;
+pub mod footprint;
+pub mod rules;
+pub mod units;
+pub mod world;
+
+pub use category::{Category, Claim, Evidence, Instance, Merge};
+pub use findings::{Finding, Fix};
+pub use footprint::Footprint;
+
+use crate::ledger::{Origin, Reconciled};
+use crate::model::{AddrRange, Observations, StackTable, SymbolizedStacks, Tid};
+use world::World;
+
+/// All that is known about one process.
+#[derive(Clone, Copy)]
+pub struct AuditInput<'a> {
+    pub reconciled: &'a Reconciled,
+    pub observations: &'a Observations,
+    pub stacks: &'a StackTable,
+    /// Names for (at least) the stacks of `reconciled.origins`. Without any, rules fall back to
+    /// module names and shapes.
+    pub symbols: &'a SymbolizedStacks,
+}
+
+/// A part of one region that is one thing.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Piece {
+    pub range: AddrRange,
+    /// Index into `Reconciled::regions`.
+    pub region: usize,
+    pub category: Category,
+    pub part: &'static str,
+    pub evidence: Evidence,
+    pub instance: Instance,
+    /// Whose it is: the stack's thread, else the thread that made the call.
+    pub thread: Option<Tid>,
+    pub merge: Merge,
+    pub footprint: Footprint,
+    /// Index into `rules::RULES` of the rule that claimed it.
+    rule: Option<usize>,
+}
+
+/// Bytes by origin; they add up to the total.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Coverage {
+    pub traced: u64,
+    pub preexisting: u64,
+    pub kernel: u64,
+    pub unknown: u64,
+}
+
+/// One row of the category table.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct CategoryRow {
+    pub category: Category,
+    pub footprint: Footprint,
+    /// Things (an arena, a stack with its guard, a library), see [`Instance`].
+    pub instances: u64,
+    /// Pieces of the address space they consist of.
+    pub pieces: u64,
+}
+
+/// The verdict on one process.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Attributed {
+    /// Sorted, disjoint, together exactly the ledger's regions.
+    pub pieces: Vec<Piece>,
+    pub totals: Footprint,
+    pub coverage: Coverage,
+    /// By unused bytes, largest first; they add up to `totals`.
+    pub rows: Vec<CategoryRow>,
+    /// By unused bytes, largest first.
+    pub findings: Vec<Finding>,
+}
+
+/// Classifies every byte of the process.
+pub fn attribute(input: &AuditInput<'_>) -> Attributed {
+    let world = World::new(input);
+    let pieces = classify::classify(&world);
+    let mut totals = Footprint::default();
+    let mut coverage = Coverage::default();
+    for piece in &pieces {
+        totals += piece.footprint;
+        let origin = input.reconciled.regions.get(piece.region).map(|r| r.origin);
+        let bytes = match origin {
+            Some(Origin::Event(_)) => &mut coverage.traced,
+            Some(Origin::Preexisting) => &mut coverage.preexisting,
+            Some(Origin::Kernel) => &mut coverage.kernel,
+            Some(Origin::Unknown) | None => &mut coverage.unknown,
+        };
+        *bytes += piece.footprint.virt;
+    }
+    let rows = rows(&pieces);
+    let findings = findings::findings(&world, &pieces);
+    Attributed { pieces, totals, coverage, rows, findings }
+}
+
+fn rows(pieces: &[Piece]) -> Vec<CategoryRow> {
+    use std::collections::{BTreeMap, HashSet};
+    let mut by_category: BTreeMap<Category, (Footprint, HashSet<&Instance>, u64)> = BTreeMap::new();
+    for piece in pieces {
+        let (footprint, instances, count) = by_category.entry(piece.category).or_default();
+        *footprint += piece.footprint;
+        instances.insert(&piece.instance);
+        *count += 1;
+    }
+    let row = |(category, (footprint, instances, pieces)): (Category, (Footprint, HashSet<_>, u64))| {
+        CategoryRow { category, footprint, instances: instances.len() as u64, pieces }
+    };
+    let mut rows: Vec<CategoryRow> = by_category.into_iter().map(row).collect();
+    rows.sort_by_key(|r| {
+        (std::cmp::Reverse(r.footprint.unused()), std::cmp::Reverse(r.footprint.virt), r.category)
+    });
+    rows
+}

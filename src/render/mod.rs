@@ -1,1 +1,12 @@
-//! (being written)
+//! The report for people and programs: pure functions from [`crate::report::Report`] to text.
+//! No terminal is looked at here: colour and length come in as options.
+
+pub mod json;
+pub mod style;
+pub mod text;
+mod text_findings;
+mod text_tables;
+
+pub use json::to_json;
+pub use style::Color;
+pub use text::{TextOptions, to_text};

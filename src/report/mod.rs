@@ -1,1 +1,9 @@
-//! (being written)
+//! The versioned report (DESIGN.md section 2): the model, and how it is built from what
+//! attribution found. Pure; fields may be added, none renamed.
+
+mod build;
+pub mod model;
+
+pub use crate::attribution::units;
+pub use build::{EventCounts, ProcessAudit, ProcessFacts, RunFacts, build};
+pub use model::{Report, SCHEMA};

@@ -1,0 +1,164 @@
+//! A creating stack as rules read it: module names, proven function names, and nothing else.
+
+use crate::model::{Completeness, Frame, FrameKind, StackId, StackTable, SymbolizedStacks};
+
+/// One line of a stack: a frame, or a function inlined into one.
+#[derive(Clone, Debug)]
+pub struct Line {
+    /// Base name of the module ("libc.so.6"); empty outside all modules.
+    pub module: String,
+    /// Linkage name that covers the address, without the compiler's suffixes (`.isra.0`,
+    /// `.part.1`, `.cold`) and symbol version. None in stripped code.
+    pub function: Option<String>,
+    /// Demangled name.
+    pub display: Option<String>,
+    /// Start of the function where only its bounds are known.
+    pub bounds_start: Option<u64>,
+    pub frame: Frame,
+}
+
+impl Line {
+    pub fn is(&self, names: &[&str]) -> bool {
+        self.function.as_deref().is_some_and(|f| names.contains(&f))
+    }
+
+    /// True if the linkage or demangled name contains `part`.
+    pub fn mentions(&self, part: &str) -> bool {
+        self.function.as_deref().is_some_and(|f| f.contains(part))
+            || self.display.as_deref().is_some_and(|f| f.contains(part))
+    }
+
+    pub fn is_guess(&self) -> bool {
+        self.frame.kind == FrameKind::Guess
+    }
+}
+
+/// A stack, innermost line first.
+#[derive(Clone, Debug)]
+pub struct CallPath {
+    pub id: StackId,
+    pub lines: Vec<Line>,
+    pub complete: bool,
+}
+
+/// Thin wrappers around system calls: they never decide who asked.
+const WRAPPERS: &[&str] = &[
+    "mmap",
+    "mmap64",
+    "__mmap",
+    "__mmap64",
+    "__GI___mmap64",
+    "__GI___mmap",
+    "mremap",
+    "__mremap",
+    "__GI___mremap",
+    "munmap",
+    "__munmap",
+    "mprotect",
+    "__mprotect",
+    "madvise",
+    "__madvise",
+    "brk",
+    "__brk",
+    "__GI___brk",
+    "sbrk",
+    "__sbrk",
+    "__GI___sbrk",
+    "syscall",
+    "shmat",
+    "__libc_mmap",
+];
+
+impl CallPath {
+    /// Joins the raw stack with its names; without names the modules still tell.
+    pub fn new(id: StackId, table: &StackTable, symbols: &SymbolizedStacks) -> CallPath {
+        if id.0 as usize >= table.len() {
+            return CallPath { id, lines: Vec::new(), complete: false };
+        }
+        let stack = table.stack(id);
+        let module_name = |frame: &Frame| {
+            frame.module.and_then(|m| table.modules().get(m.0 as usize)).map(|m| m.short_name())
+        };
+        let named = symbols.frames(id);
+        let lines = if named.is_empty() {
+            let bare = |frame: &Frame| Line {
+                module: module_name(frame).unwrap_or_default(),
+                function: None,
+                display: None,
+                bounds_start: None,
+                frame: *frame,
+            };
+            stack.frames.iter().map(bare).collect()
+        } else {
+            let with_names = named.iter().map(|f| Line {
+                module: module_name(&f.frame).unwrap_or_default(),
+                function: f.function.as_ref().map(|n| base_name(&n.linkage).to_string()),
+                display: f.function.as_ref().map(|n| n.name.clone()),
+                bounds_start: f.bounds.map(|b| b.0),
+                frame: f.frame,
+            });
+            with_names.collect()
+        };
+        CallPath { id, lines, complete: stack.completeness == Completeness::Complete }
+    }
+
+    /// Index of the first line that is no system call wrapper.
+    pub fn caller(&self) -> usize {
+        self.lines.iter().take_while(|l| l.is(WRAPPERS)).count()
+    }
+
+    pub fn caller_line(&self) -> Option<&Line> {
+        self.lines.get(self.caller())
+    }
+
+    /// True if somebody with a name made the call: shapes have no say then.
+    pub fn caller_is_named(&self) -> bool {
+        self.caller_line().is_some_and(|l| l.function.is_some())
+    }
+
+    /// The lines from `from` on while `keep` holds: an allocator's own frames.
+    pub fn run(&self, from: usize, keep: impl Fn(&Line) -> bool) -> &[Line] {
+        let rest = self.lines.get(from..).unwrap_or(&[]);
+        let count = rest.iter().take_while(|l| keep(l)).count();
+        rest.get(..count).unwrap_or(&[])
+    }
+
+    /// The raw frames from line `from` outwards, to compare callers.
+    pub fn frames_from(&self, from: usize) -> Vec<Frame> {
+        let mut frames: Vec<Frame> = Vec::new();
+        for line in self.lines.get(from..).unwrap_or(&[]) {
+            if frames.last() != Some(&line.frame) {
+                frames.push(line.frame);
+            }
+        }
+        frames
+    }
+
+    pub fn any(&self, test: impl Fn(&Line) -> bool) -> bool {
+        self.lines.iter().any(test)
+    }
+}
+
+/// `base_block_alloc.isra.0` → `base_block_alloc`; `malloc@@GLIBC_2.2.5` → `malloc`.
+fn base_name(linkage: &str) -> &str {
+    let name = linkage.split('@').next().unwrap_or(linkage);
+    for marker in [".isra.", ".part.", ".constprop.", ".cold", ".lto_priv.", ".llvm."] {
+        if let Some(at) = name.find(marker).filter(|&at| at > 0) {
+            return base_name(&name[..at]);
+        }
+    }
+    name
+}
+
+#[cfg(test)]
+mod tests {
+    use super::base_name;
+
+    #[test]
+    fn compiler_suffixes_do_not_hide_a_name() {
+        assert_eq!(base_name("base_block_alloc.isra.0"), "base_block_alloc");
+        assert_eq!(base_name("arena_get2.part.0.cold"), "arena_get2");
+        assert_eq!(base_name("malloc@@GLIBC_2.2.5"), "malloc");
+        assert_eq!(base_name("runtime.(*pageAlloc).sysInit"), "runtime.(*pageAlloc).sysInit");
+    }
+}

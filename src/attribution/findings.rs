@@ -1,0 +1,229 @@
+//! Pieces → findings: what is worth reading first, why it is there and what to do about it.
+
+use super::Piece;
+use super::call::story;
+use super::callpath::CallPath;
+use super::category::{Category, Instance, Merge};
+use super::footprint::Footprint;
+use super::rules::RULES;
+use super::world::World;
+use crate::ledger::OriginRecord;
+use crate::model::{AddrRange, Frame, Pid, StackId, Tid};
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, HashMap, HashSet};
+
+/// Something to change. The savings are upper bounds, measured from this run.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Fix {
+    pub knob: String,
+    pub saves_virt: u64,
+    pub saves_rss: u64,
+    pub note: String,
+}
+
+impl Fix {
+    pub fn new(knob: &str, saves_virt: u64, saves_rss: u64) -> Fix {
+        Fix { knob: knob.to_string(), saves_virt, saves_rss, note: String::new() }
+    }
+
+    pub fn note(mut self, note: &str) -> Fix {
+        self.note = note.to_string();
+        self
+    }
+}
+
+/// What a rule says about a group of pieces.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub struct Advice {
+    /// None: the category's own words.
+    pub title: Option<String>,
+    pub why: String,
+    pub fix: Vec<Fix>,
+}
+
+impl Advice {
+    pub fn why(why: impl Into<String>) -> Advice {
+        Advice { title: None, why: why.into(), fix: Vec::new() }
+    }
+
+    pub fn fix(mut self, fix: Fix) -> Advice {
+        self.fix.push(fix);
+        self
+    }
+}
+
+/// Pieces of one category that one caller (or the same reason) made.
+pub struct Group<'a> {
+    pub category: Category,
+    pub pieces: Vec<&'a Piece>,
+    pub footprint: Footprint,
+    pub instances: u64,
+    pub by_part: BTreeMap<&'static str, Footprint>,
+    /// Of the largest piece that has a traced call.
+    pub record: Option<&'a OriginRecord>,
+    pub path: Option<&'a CallPath>,
+    /// The process that made it, if it was another one: inherited by fork.
+    pub inherited_from: Option<Pid>,
+}
+
+impl Group<'_> {
+    pub fn unused(&self) -> u64 {
+        self.footprint.unused()
+    }
+
+    pub fn part(&self, name: &str) -> Footprint {
+        self.by_part.get(name).copied().unwrap_or_default()
+    }
+
+    /// Number of things that have a piece of this part.
+    pub fn instances_with(&self, part: &str) -> u64 {
+        let with = self.pieces.iter().filter(|p| p.part == part).map(|p| &p.instance);
+        with.collect::<HashSet<&Instance>>().len() as u64
+    }
+}
+
+/// One ranked finding.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Finding {
+    pub category: Category,
+    pub title: String,
+    pub why: String,
+    pub fix: Vec<Fix>,
+    pub footprint: Footprint,
+    pub instances: u64,
+    /// Address ranges, neighbours of one thing joined; sorted.
+    pub ranges: Vec<AddrRange>,
+    /// Threads it belongs to, sorted.
+    pub threads: Vec<Tid>,
+    pub by_part: Vec<(&'static str, Footprint)>,
+    /// Of the largest piece, where several calls by one caller are merged.
+    pub stack: Option<StackId>,
+    /// The life of the largest piece's reservation, in one line.
+    pub story: Option<String>,
+    pub inherited_from: Option<Pid>,
+    pub doubtful: bool,
+}
+
+#[derive(Clone, PartialEq, Eq, Hash)]
+enum Key {
+    Caller(Vec<Frame>),
+    Stack(StackId),
+    NoStack,
+    Category,
+}
+
+/// Ranked by unused bytes; groups without unused bytes are left out.
+pub fn findings(world: &World<'_>, pieces: &[Piece]) -> Vec<Finding> {
+    let mut groups: HashMap<(Category, Key), Vec<&Piece>> = HashMap::new();
+    let mut caller_keys: HashMap<(StackId, usize), Vec<Frame>> = HashMap::new();
+    for piece in pieces {
+        let stack = record_of(world, piece).and_then(|r| r.stack.ok());
+        let key = match (piece.merge, stack) {
+            (Merge::ByCategory, _) => Key::Category,
+            (_, None) => Key::NoStack,
+            (Merge::ByStack, Some(id)) => Key::Stack(id),
+            (Merge::ByCaller(line), Some(id)) => {
+                let frames = caller_keys
+                    .entry((id, line))
+                    .or_insert_with(|| world.path(id).map(|p| p.frames_from(line)).unwrap_or_default());
+                Key::Caller(frames.clone())
+            }
+        };
+        groups.entry((piece.category, key)).or_default().push(piece);
+    }
+    let mut findings: Vec<Finding> =
+        groups.into_values().filter_map(|pieces| finding(world, pieces)).collect();
+    findings.sort_by_key(|f| {
+        (
+            Reverse(f.footprint.unused()),
+            Reverse(f.footprint.virt),
+            f.ranges.first().copied().unwrap_or_default(),
+        )
+    });
+    findings
+}
+
+fn record_of<'a>(world: &World<'a>, piece: &Piece) -> Option<&'a OriginRecord> {
+    world.record(world.input.reconciled.regions.get(piece.region)?)
+}
+
+fn finding(world: &World<'_>, pieces: Vec<&Piece>) -> Option<Finding> {
+    let first = *pieces.first()?;
+    let mut footprint = Footprint::default();
+    let mut by_part: BTreeMap<&'static str, Footprint> = BTreeMap::new();
+    for piece in &pieces {
+        footprint += piece.footprint;
+        *by_part.entry(piece.part).or_default() += piece.footprint;
+    }
+    if footprint.unused() == 0 {
+        return None;
+    }
+    let largest = pieces
+        .iter()
+        .filter_map(|&p| Some((p, record_of(world, p)?)))
+        .max_by_key(|(p, _)| (p.footprint.virt, Reverse(p.range.start)));
+    let record = largest.map(|(_, record)| record);
+    let stack = record.and_then(|r| r.stack.ok());
+    let pid = world.input.observations.pid;
+    let inherited_from = record.map(|r| r.task.pid).filter(|&maker| maker != pid);
+    let instances = pieces.iter().map(|p| &p.instance).collect::<HashSet<_>>().len() as u64;
+    let group = Group {
+        category: first.category,
+        footprint,
+        instances,
+        by_part,
+        record,
+        path: stack.and_then(|id| world.path(id)),
+        inherited_from,
+        pieces,
+    };
+    let mut advice = match largest.map_or(first.rule, |(p, _)| p.rule).or(first.rule) {
+        Some(rule) => RULES[rule].advise(&group, world),
+        None => Advice::why(
+            "nothing explains it: no call was seen that made it, and its shape is not known. \
+             It was mapped before tracing began, or events were lost",
+        ),
+    };
+    if let Some(pid) = inherited_from {
+        advice.why += &format!("; it was made by process {pid} and inherited by fork");
+    }
+    let title = advice.title.unwrap_or_else(|| match instances {
+        1 => first.category.one.to_string(),
+        n => format!("{n} {}", first.category.many),
+    });
+    let mut threads: Vec<Tid> = group.pieces.iter().filter_map(|p| p.thread).collect();
+    threads.sort_unstable();
+    threads.dedup();
+    let regions = &world.input.reconciled.regions;
+    let doubtful = group.pieces.iter().any(|p| regions.get(p.region).is_some_and(|r| r.doubt.is_some()));
+    Some(Finding {
+        category: group.category,
+        title,
+        why: advice.why,
+        fix: advice.fix,
+        footprint,
+        instances,
+        ranges: joined_ranges(&group.pieces),
+        threads,
+        by_part: group.by_part.into_iter().collect(),
+        stack,
+        story: record.map(story),
+        inherited_from,
+        doubtful,
+    })
+}
+
+fn joined_ranges(pieces: &[&Piece]) -> Vec<AddrRange> {
+    let mut sorted: Vec<&&Piece> = pieces.iter().collect();
+    sorted.sort_unstable_by_key(|p| p.range);
+    let mut out: Vec<(AddrRange, &Instance)> = Vec::new();
+    for piece in sorted {
+        match out.last_mut() {
+            Some((last, instance)) if last.end == piece.range.start && **instance == piece.instance => {
+                last.end = piece.range.end;
+            }
+            _ => out.push((piece.range, &piece.instance)),
+        }
+    }
+    out.into_iter().map(|(range, _)| range).collect()
+}

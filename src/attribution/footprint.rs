@@ -1,0 +1,149 @@
+//! How much of a range is mapped, could be written, is resident, is swapped.
+//!
+//! Rules:
+//! - `virt` is the range's length, `writable` the bytes with PROT_WRITE (private or shared),
+//!   `reserved` the bytes mapped PROT_NONE.
+//! - `rss` follows smaps' Rss: huge pages of hugetlbfs count 0 (fs/proc/task_mmu.c accounts
+//!   them as Private_Hugetlb and Shared_Hugetlb), and so do the PFN mappings `[vvar]` and
+//!   `[vvar_vclock]` (present in pagemap, but no `struct page` is charged).
+//! - `unused` is `virt - rss - swap`: pages that never were touched, or were given back.
+//! - `purged` is what madvise gave back and nobody touched since: purged, neither resident
+//!   nor swapped. It is part of `unused`.
+
+use crate::model::observation::{Residency, ResidencySource};
+use crate::model::{AddrRange, PAGE};
+use std::ops::AddAssign;
+
+/// Bytes of a range by state.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Footprint {
+    pub virt: u64,
+    pub writable: u64,
+    pub reserved: u64,
+    pub rss: u64,
+    pub swap: u64,
+    pub purged: u64,
+}
+
+impl Footprint {
+    pub fn unused(&self) -> u64 {
+        self.virt.saturating_sub(self.rss).saturating_sub(self.swap)
+    }
+}
+
+impl AddAssign for Footprint {
+    fn add_assign(&mut self, other: Footprint) {
+        self.virt += other.virt;
+        self.writable += other.writable;
+        self.reserved += other.reserved;
+        self.rss += other.rss;
+        self.swap += other.swap;
+        self.purged += other.purged;
+    }
+}
+
+/// The ranges of `sorted` (sorted, disjoint) that overlap `range`.
+pub fn overlapping(sorted: &[AddrRange], range: AddrRange) -> &[AddrRange] {
+    let first = sorted.partition_point(|r| r.end <= range.start);
+    let rest = sorted.get(first..).unwrap_or(&[]);
+    let count = rest.partition_point(|r| r.start < range.end);
+    rest.get(..count).unwrap_or(&[])
+}
+
+/// Bytes of `range` that `sorted` (sorted, disjoint) covers.
+pub fn covered(sorted: &[AddrRange], range: AddrRange) -> u64 {
+    overlapping(sorted, range).iter().map(|r| r.intersect(range).len()).sum()
+}
+
+/// The parts of `a` not in `b`, both sorted and disjoint, inside `within`.
+pub fn difference(a: &[AddrRange], b: &[AddrRange], within: AddrRange) -> Vec<AddrRange> {
+    let mut out = Vec::new();
+    for r in overlapping(a, within) {
+        let r = r.intersect(within);
+        let mut from = r.start;
+        for hole in overlapping(b, r) {
+            if hole.start > from {
+                out.push(AddrRange { start: from, end: hole.start });
+            }
+            from = from.max(hole.end);
+        }
+        if from < r.end {
+            out.push(AddrRange { start: from, end: r.end });
+        }
+    }
+    out
+}
+
+/// Resident and swapped bytes of `range`. With `SmapsProportion` each VMA's figure is shared
+/// out by length, in whole pages, such that the pieces of a VMA add up to it.
+pub fn resident_and_swapped(residency: &Residency, range: AddrRange) -> (u64, u64) {
+    match residency.source {
+        ResidencySource::PagemapScan | ResidencySource::Pagemap => {
+            (covered(&residency.resident, range), covered(&residency.swapped, range))
+        }
+        ResidencySource::SmapsProportion => {
+            let first = residency.per_vma.partition_point(|(vma, ..)| vma.end <= range.start);
+            let rest = residency.per_vma.get(first..).unwrap_or(&[]);
+            let mut sum = (0, 0);
+            for &(vma, rss, swap) in rest.iter().take_while(|(vma, ..)| vma.start < range.end) {
+                sum.0 += share(rss.min(vma.len()), vma, range);
+                sum.1 += share(swap.min(vma.len()), vma, range);
+            }
+            sum
+        }
+        ResidencySource::None => (0, 0),
+    }
+}
+
+/// `amount` bytes spread evenly over `vma`: what falls on `range`, by cumulative rounding.
+fn share(amount: u64, vma: AddrRange, range: AddrRange) -> u64 {
+    let part = range.intersect(vma);
+    let len = u128::from(vma.len() / PAGE).max(1);
+    let pages = u128::from(amount / PAGE);
+    let upto = |offset: u64| (pages * u128::from(offset / PAGE) / len) as u64 * PAGE;
+    upto(part.end.0.saturating_sub(vma.start.0)) - upto(part.start.0.saturating_sub(vma.start.0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn r(start: u64, end: u64) -> AddrRange {
+        AddrRange::new(start * PAGE, end * PAGE)
+    }
+
+    #[test]
+    fn covered_counts_only_the_common_part() {
+        let sorted = [r(1, 3), r(5, 6), r(8, 20)];
+        assert_eq!(covered(&sorted, r(2, 10)), (1 + 1 + 2) * PAGE);
+        assert_eq!(covered(&sorted, r(3, 5)), 0);
+        assert_eq!(covered(&[], r(3, 5)), 0);
+    }
+
+    #[test]
+    fn difference_punches_holes() {
+        assert_eq!(
+            difference(&[r(0, 10), r(12, 20)], &[r(2, 3), r(9, 13)], r(1, 15)),
+            [r(1, 2), r(3, 9), r(13, 15)]
+        );
+    }
+
+    #[test]
+    fn shares_of_a_vma_add_up() {
+        let residency = Residency {
+            source: ResidencySource::SmapsProportion,
+            resident: vec![],
+            swapped: vec![],
+            per_vma: vec![(r(10, 17), 5 * PAGE, 2 * PAGE)],
+        };
+        let pieces = [r(10, 11), r(11, 12), r(12, 16), r(16, 17)];
+        let (mut rss, mut swap) = (0, 0);
+        for piece in pieces {
+            let (a, b) = resident_and_swapped(&residency, piece);
+            assert!(a <= piece.len() && b <= piece.len());
+            rss += a;
+            swap += b;
+        }
+        assert_eq!((rss, swap), (5 * PAGE, 2 * PAGE));
+    }
+}

@@ -1,0 +1,192 @@
+//! jemalloc 5: base blocks (its metadata) and extents, both plain RW|NORESERVE mappings that
+//! the kernel merges; purged extents stay mapped ("retained", opt.retain).
+//!
+//! Symbol prefixes seen: none, `je_` (static functions keep plain names), `_rjem_je_` (Rust's
+//! tikv-jemallocator).
+
+use super::{Advice, Claim, Group, Rule, Subject, World};
+use crate::attribution::call::{MAP_NORESERVE, MmapCall};
+use crate::attribution::callpath::Line;
+use crate::attribution::category::{Category, Evidence, Merge};
+use crate::attribution::findings::Fix;
+use crate::model::Prot;
+
+pub const JEMALLOC: Category =
+    Category { id: "jemalloc", name: "jemalloc", one: "jemalloc extent", many: "jemalloc extents" };
+
+const BASE: &str = "jemalloc base (metadata)";
+const EXTENT: &str = "jemalloc extent";
+const RETAINED: &str = "retained";
+
+/// Functions of jemalloc without a prefix in static builds, that nobody else has.
+const PLAIN: &[&str] = &[
+    "base_block_alloc",
+    "base_alloc_impl",
+    "base_alloc",
+    "base_new",
+    "base_boot",
+    "base_map",
+    "os_pages_map",
+    "pages_map",
+    "pages_boot",
+    "extent_alloc_mmap",
+    "extent_grow_retained",
+    "ehooks_default_alloc_impl",
+    "ecache_alloc_grow",
+    "pac_alloc_real",
+    "pac_alloc_impl",
+    "pac_alloc_new_guarded",
+    "pa_alloc",
+    "arena_slab_alloc",
+    "arena_extent_alloc_large",
+    "arena_new",
+    "large_palloc",
+    "large_malloc",
+    "extent_alloc_wrapper",
+    "extent_recycle",
+    "malloc_init_hard",
+    "malloc_init_hard_a0_locked",
+    "chunk_alloc_mmap",
+    "chunk_alloc_wrapper",
+    "chunk_alloc_base",
+    "arena_chunk_alloc",
+];
+const BASE_MAKERS: &[&str] =
+    &["base_block_alloc", "base_new", "base_boot", "base_alloc_impl", "base_map", "chunk_alloc_base"];
+
+/// Every extent is a multiple of this (2 MiB huge pages, grown in size classes of a quarter).
+const STEP: u64 = 512 << 10;
+/// The first base block and the first extent.
+const FIRST: u64 = 2 << 20;
+
+pub struct JemallocRule;
+
+fn plain_name(line: &Line) -> Option<&str> {
+    let name = line.function.as_deref()?;
+    let name = name.strip_prefix("_rjem_").unwrap_or(name);
+    Some(name.strip_prefix("je_").unwrap_or(name))
+}
+
+fn is_jemalloc(line: &Line) -> bool {
+    let prefixed = |f: &str| f.starts_with("_rjem_") || f.starts_with("je_");
+    line.module.starts_with("libjemalloc") || line.function.as_deref().is_some_and(prefixed) || line.is(PLAIN)
+}
+
+fn loaded(world: &World<'_>) -> bool {
+    world.has_file(|f| f.starts_with("libjemalloc"))
+        || world.input.observations.threads.iter().any(|t| t.comm == b"jemalloc_bg_thd")
+}
+
+impl Rule for JemallocRule {
+    fn id(&self) -> &'static str {
+        "jemalloc"
+    }
+
+    fn knows(&self, line: &Line) -> bool {
+        is_jemalloc(line)
+    }
+
+    fn by_stack(&self, subject: &Subject<'_>, _world: &World<'_>, at: usize) -> Option<Claim> {
+        let path = subject.path?;
+        let own = path.run(at, is_jemalloc);
+        let entry = (at + own.len()).saturating_sub(1);
+        if !subject.is_private_anonymous() {
+            let dss = subject.region.kind == crate::ledger::RegionKind::Brk;
+            return dss.then(|| Claim::new(JEMALLOC, Evidence::Stack, "dss (brk)"));
+        }
+        let base = own.iter().any(|l| plain_name(l).is_some_and(|n| BASE_MAKERS.contains(&n)));
+        Some(claim(Evidence::Stack, if base { BASE } else { EXTENT }, entry))
+    }
+
+    fn by_shape(&self, subject: &Subject<'_>, world: &World<'_>) -> Option<Claim> {
+        if !subject.is_private_anonymous() || !subject.shape_may_decide() {
+            return None;
+        }
+        if let Some(call) = subject.call {
+            return (is_extent_call(call) && stripped_process_uses_it(subject, world))
+                .then(|| claim(Evidence::Shape, EXTENT, 0));
+        }
+        let vma = subject.range;
+        let fits = subject.record.is_none()
+            && subject.region.prot == Prot::RW
+            && vma.len() >= FIRST
+            && vma.len().is_multiple_of(STEP)
+            && vma.start.is_aligned(STEP);
+        (fits && loaded(world)).then(|| claim(Evidence::Shape, EXTENT, 0))
+    }
+
+    fn allocator_in(&self, world: &World<'_>) -> Option<&'static str> {
+        (loaded(world) || world.paths().any(|p| p.any(is_jemalloc))).then_some("jemalloc")
+    }
+
+    fn advise(&self, group: &Group<'_>, _world: &World<'_>) -> Advice {
+        let retained = group.part(RETAINED);
+        let base = group.part(BASE);
+        let unused = group.unused();
+        let rust = group.path.is_some_and(|p| p.any(|l| l.mentions("_rjem_")));
+        let variable = if rust { "_RJEM_MALLOC_CONF" } else { "MALLOC_CONF" };
+        let mut why = if base.virt == group.footprint.virt {
+            "jemalloc keeps its own bookkeeping in blocks of 2 MiB and more, at least one per arena"
+                .to_string()
+        } else {
+            "jemalloc asks the kernel for extents in growing steps (2, 2.5, 3 … MiB) and hands out pieces; \
+             what was not handed out yet is mapped but never touched"
+                .to_string()
+        };
+        if retained.virt > 0 || group.footprint.purged > 0 {
+            why += "; freed memory was given back page by page but its addresses are kept for later use \
+                    (\"retained\")";
+        }
+        let mut advice = Advice::why(why);
+        if base.virt < group.footprint.virt {
+            advice = advice.fix(
+                Fix::new(&format!("{variable}=retain:false"), unused.saturating_sub(base.unused()), 0)
+                    .note("unmaps instead of keeping; many more munmap calls, and more mappings"),
+            );
+            let resident = group.footprint.rss.saturating_sub(base.rss);
+            advice = advice.fix(
+                Fix::new(&format!("{variable}=dirty_decay_ms:0,muzzy_decay_ms:0"), 0, resident)
+                    .note("gives freed pages back at once; VIRT stays as it is"),
+            );
+        }
+        if group.instances > 4 {
+            advice = advice.fix(
+                Fix::new(&format!("{variable}=narenas:1"), unused, 0)
+                    .note("each arena costs 2 MiB of bookkeeping and 2 MiB of first extent"),
+            );
+        }
+        advice
+    }
+}
+
+fn claim(evidence: Evidence, part: &'static str, entry: usize) -> Claim {
+    let claim = Claim::new(JEMALLOC, evidence, part).merge(Merge::ByCaller(entry));
+    if part == EXTENT { claim.purged_part(RETAINED) } else { claim }
+}
+
+/// `os_pages_map`: mmap(NULL, n × 512 KiB, RW, NORESERVE).
+fn is_extent_call(call: MmapCall) -> bool {
+    call.is_anonymous()
+        && call.addr.0 == 0
+        && call.prot == Prot::RW
+        && call.has(MAP_NORESERVE)
+        && call.len >= FIRST
+        && call.len.is_multiple_of(STEP)
+}
+
+/// Static and stripped, only the calls tell: the same unnamed code made at least two, among
+/// them one of the first size.
+fn stripped_process_uses_it(subject: &Subject<'_>, world: &World<'_>) -> bool {
+    let module = subject.path.and_then(|p| p.caller_line()).map(|l| l.module.as_str());
+    let mut count = 0;
+    let mut first = false;
+    for record in world.origins() {
+        let Some(call) = MmapCall::of(&record.op).filter(|c| is_extent_call(*c)) else { continue };
+        let maker = record.stack.ok().and_then(|id| world.path(id)).and_then(|p| p.caller_line());
+        if maker.map(|l| l.module.as_str()) == module {
+            count += 1;
+            first |= call.len == FIRST;
+        }
+    }
+    count >= 2 && first
+}

@@ -1,0 +1,161 @@
+//! ELF images: what execve and ld.so map of the program and its libraries, their bss, the
+//! holes between their segments, ld.so's own small allocations and the first thread's TLS.
+
+use super::{Advice, Claim, Group, Rule, Subject, World};
+use crate::attribution::call::MAP_FIXED;
+use crate::attribution::callpath::Line;
+use crate::attribution::category::{Category, Evidence, Instance, Merge};
+use crate::attribution::findings::Fix;
+use crate::ledger::{Origin, RegionKind};
+use crate::model::{Mapping, Prot, Sharing};
+
+pub const LOADER: Category = Category {
+    id: "loader",
+    name: "program and libraries",
+    one: "program and libraries (ELF images)",
+    many: "ELF images and what belongs to them",
+};
+
+const IMAGE: &str = "image";
+const HOLE: &str = "hole between segments";
+const BSS: &str = "bss";
+const TLS: &str = "TLS and loader data";
+
+const FUNCTIONS: &[&str] = &[
+    "_dl_map_segments",
+    "_dl_map_segment",
+    "_dl_map_object_from_fd",
+    "_dl_map_object",
+    "dl_open_worker",
+    "dl_open_worker_begin",
+    "_dl_open",
+    "__minimal_malloc",
+    "_dl_sysdep_read_whole_file",
+    "_dl_start",
+    "_dl_sysdep_start",
+    "dl_main",
+    "init_tls",
+    "__libc_setup_tls",
+    "_dl_early_allocate",
+    "map_library",
+];
+const DLOPEN: &[&str] =
+    &["dlopen", "__dlopen", "dlmopen", "__dlmopen", "dlopen_implementation", "__libc_dlopen_mode"];
+
+/// Below the first library lies what ld.so allocated; more than this is somebody else's.
+const MAX_TLS: u64 = 512 << 10;
+
+pub struct LoaderRule;
+
+fn is_ld_so(module: &str) -> bool {
+    module.starts_with("ld-linux")
+        || module.starts_with("ld-2.")
+        || module.starts_with("ld-musl")
+        || module.starts_with("ld64.so")
+        || module == "ld.so.1"
+}
+
+impl Rule for LoaderRule {
+    fn id(&self) -> &'static str {
+        "loader"
+    }
+
+    fn knows(&self, line: &Line) -> bool {
+        is_ld_so(&line.module) || line.is(FUNCTIONS)
+    }
+
+    fn by_stack(&self, subject: &Subject<'_>, _world: &World<'_>, at: usize) -> Option<Claim> {
+        let path = subject.path?;
+        // called by its own wrapper of mmap: frames further in belong to it, or to nobody
+        let inner = path.lines.get(..at)?;
+        if !inner.iter().all(|l| l.function.is_none() || l.is(FUNCTIONS) || is_wrapper(l)) {
+            return None;
+        }
+        let claim = match subject.region.kind {
+            RegionKind::File if subject.region.sharing == Sharing::Private => image(subject, Evidence::Stack),
+            RegionKind::Anonymous if subject.region.sharing == Sharing::Private => {
+                let fixed = subject.call.is_some_and(|c| c.has(MAP_FIXED));
+                Claim::new(LOADER, Evidence::Stack, if fixed { BSS } else { TLS })
+            }
+            _ => return None,
+        };
+        // at start-up all stacks look alike; with dlopen they tell which code wanted the library
+        let dlopen = path.lines.iter().rposition(|l| l.is(DLOPEN));
+        Some(claim.merge(dlopen.map_or(Merge::ByCategory, Merge::ByCaller)))
+    }
+
+    fn by_shape(&self, subject: &Subject<'_>, world: &World<'_>) -> Option<Claim> {
+        let mapping = subject.mapping?;
+        if subject.is_file() {
+            let image_file = subject.region.origin == Origin::Kernel
+                || (world.is_image(mapping) && subject.region.sharing == Sharing::Private);
+            let evidence =
+                if subject.region.origin == Origin::Kernel { Evidence::Kernel } else { Evidence::Name };
+            return image_file.then(|| image(subject, evidence));
+        }
+        if !subject.is_private_anonymous() || subject.record.is_some() || subject.name() == b"[heap]" {
+            return None;
+        }
+        if subject.region.origin == Origin::Kernel {
+            // execve maps the program's own bss (fs/binfmt_elf.c)
+            return Some(Claim::new(LOADER, Evidence::Kernel, BSS).merge(Merge::ByCategory));
+        }
+        if subject.region.prot != Prot::RW {
+            return None;
+        }
+        let vma = subject.region.vma;
+        let own_image = |m: &Mapping| world.is_image(m);
+        if world.below(vma).is_some_and(|b| own_image(b) && b.prot == Prot::RW) {
+            return Some(Claim::new(LOADER, Evidence::Shape, BSS).merge(Merge::ByCategory));
+        }
+        let above = world.above(vma)?;
+        let first_page = own_image(above) && above.offset == 0 || above.name.starts_with(b"[vvar");
+        (first_page && subject.range.len() <= MAX_TLS)
+            .then(|| Claim::new(LOADER, Evidence::Shape, TLS).merge(Merge::ByCategory))
+    }
+
+    fn advise(&self, group: &Group<'_>, _world: &World<'_>) -> Advice {
+        let holes = group.part(HOLE);
+        let mut why = "the program and its libraries are mapped as whole files; only pages that run or are \
+                       read get into memory, and those are shared with other processes"
+            .to_string();
+        let mut advice = if holes.virt > 0 {
+            why += "; part of it are holes between segments that were linked for 2 MiB pages: address space \
+                    and nothing else";
+            Advice::why(why).fix(Fix::new("link with -Wl,-z,max-page-size=4096", holes.virt, 0))
+        } else {
+            Advice::why(why)
+        };
+        if group.path.is_some_and(|p| p.any(|l| l.is(DLOPEN))) {
+            advice.title = Some(match group.instances {
+                1 => "library loaded by dlopen".to_string(),
+                n => format!("{n} libraries and their data, loaded by dlopen"),
+            });
+        }
+        advice
+    }
+}
+
+fn is_wrapper(line: &Line) -> bool {
+    line.is(&[
+        "mmap",
+        "mmap64",
+        "__mmap",
+        "__mmap64",
+        "__GI___mmap64",
+        "mremap",
+        "brk",
+        "__brk",
+        "sbrk",
+        "__sbrk",
+    ])
+}
+
+fn image(subject: &Subject<'_>, evidence: Evidence) -> Claim {
+    let part = if subject.is_reserved() { HOLE } else { IMAGE };
+    let claim = Claim::new(LOADER, evidence, part).merge(Merge::ByCategory);
+    match subject.name() {
+        b"" => claim,
+        name => claim.instance(Instance::Named(name.to_vec())),
+    }
+}

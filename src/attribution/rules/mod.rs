@@ -1,0 +1,106 @@
+//! One file an allocator or runtime: how its mappings are recognised, what its parts are
+//! called, why they are there, which knob makes them smaller. Nothing else in the tree names
+//! one. To add one: write the file, list it in [`RULES`].
+//!
+//! The order of `RULES` matters only among rules on the same level of evidence: exact
+//! addresses first, then the particular before the general.
+
+mod app;
+mod files;
+mod glibc;
+mod glibc_advice;
+mod go;
+mod jemalloc;
+mod jvm;
+mod kernel;
+mod loader;
+mod mimalloc;
+mod musl;
+mod pthread;
+mod python;
+mod sanitizer;
+mod shared;
+mod tcmalloc;
+mod v8;
+
+use super::callpath::Line;
+use super::category::Claim;
+use super::findings::{Advice, Group};
+use super::world::{Subject, World};
+use crate::ledger::Region;
+use crate::model::Addr;
+
+/// How one allocator or runtime is recognised and explained. Every method may decline.
+pub trait Rule: Sync {
+    /// Short name, for tests and `-v`.
+    fn id(&self) -> &'static str;
+
+    /// The kernel's or the program's own name for the mapping.
+    fn by_name(&self, _subject: &Subject<'_>, _world: &World<'_>) -> Option<Claim> {
+        None
+    }
+
+    /// True if this line of a stack is this rule's code; `by_stack` is then asked, innermost
+    /// line first.
+    fn knows(&self, _line: &Line) -> bool {
+        false
+    }
+
+    /// The creating stack has a line that `knows` recognised: `at`.
+    fn by_stack(&self, _subject: &Subject<'_>, _world: &World<'_>, _at: usize) -> Option<Claim> {
+        None
+    }
+
+    /// Structures read from memory, and addresses that are the runtime's alone.
+    fn by_header(&self, _subject: &Subject<'_>, _world: &World<'_>) -> Option<Claim> {
+        None
+    }
+
+    /// Stack pointers of threads.
+    fn by_thread(&self, _subject: &Subject<'_>, _world: &World<'_>) -> Option<Claim> {
+        None
+    }
+
+    /// Size, alignment, protection, neighbours.
+    fn by_shape(&self, _subject: &Subject<'_>, _world: &World<'_>) -> Option<Claim> {
+        None
+    }
+
+    /// When nobody else wants it.
+    fn as_last(&self, _subject: &Subject<'_>, _world: &World<'_>) -> Option<Claim> {
+        None
+    }
+
+    /// Addresses inside a region at which one thing ends and another begins.
+    fn cuts(&self, _region: &Region, _world: &World<'_>) -> Vec<Addr> {
+        Vec::new()
+    }
+
+    /// The name of the malloc replacement that this rule is about, if the process has it.
+    fn allocator_in(&self, _world: &World<'_>) -> Option<&'static str> {
+        None
+    }
+
+    /// Why it is there and what to do, for somebody who does not know mmap.
+    fn advise(&self, group: &Group<'_>, world: &World<'_>) -> Advice;
+}
+
+/// All rules, see the module's comment on their order.
+pub static RULES: &[&dyn Rule] = &[
+    &kernel::KernelRule,
+    &sanitizer::SanitizerRule,
+    &go::GoRule,
+    &v8::V8Rule,
+    &jvm::JvmRule,
+    &python::PythonRule,
+    &jemalloc::JemallocRule,
+    &tcmalloc::TcmallocRule,
+    &mimalloc::MimallocRule,
+    &pthread::PthreadRule,
+    &musl::MuslRule,
+    &glibc::GlibcRule,
+    &loader::LoaderRule,
+    &shared::SharedRule,
+    &files::FilesRule,
+    &app::AppRule,
+];

@@ -1,0 +1,200 @@
+//! What rules may look at: the piece in question, and the process around it.
+
+use super::AuditInput;
+use super::call::MmapCall;
+use super::callpath::CallPath;
+use crate::ledger::{Origin, OriginId, OriginRecord, Region, RegionKind, ThreadRecord};
+use crate::model::{Addr, AddrRange, EventId, Mapping, Sharing, StackId, Tid};
+use std::collections::{HashMap, HashSet};
+
+/// A process, indexed for rules.
+pub struct World<'a> {
+    pub input: &'a AuditInput<'a>,
+    paths: HashMap<StackId, CallPath>,
+    /// From the lowest to the highest byte that still belongs to one call.
+    spans: HashMap<EventId, AddrRange>,
+    /// Base names of all mapped files.
+    files: HashSet<String>,
+    /// Files with an executable mapping: ELF images.
+    images: HashSet<(u32, u32, u64)>,
+}
+
+/// The piece to be classified.
+pub struct Subject<'a> {
+    pub range: AddrRange,
+    pub region: &'a Region,
+    /// The VMA that holds it.
+    pub mapping: Option<&'a Mapping>,
+    pub record: Option<&'a OriginRecord>,
+    pub path: Option<&'a CallPath>,
+    pub call: Option<MmapCall>,
+    /// All that still belongs to the creating call, else the piece itself.
+    pub span: AddrRange,
+}
+
+impl Subject<'_> {
+    /// Private and anonymous, not brk, not the main stack.
+    pub fn is_private_anonymous(&self) -> bool {
+        self.region.kind == RegionKind::Anonymous && self.region.sharing == Sharing::Private
+    }
+
+    pub fn is_file(&self) -> bool {
+        self.region.kind == RegionKind::File
+    }
+
+    pub fn is_reserved(&self) -> bool {
+        self.region.prot.is_none()
+    }
+
+    /// maps' last column.
+    pub fn name(&self) -> &[u8] {
+        self.mapping.map_or(&[], |m| &m.name)
+    }
+
+    /// The name set by PR_SET_VMA_ANON_NAME, from maps or from the (perhaps refused) call.
+    pub fn anon_name(&self) -> Option<&[u8]> {
+        let from_maps = [b"[anon:".as_slice(), b"[anon_shmem:"]
+            .iter()
+            .find_map(|prefix| self.name().strip_prefix(*prefix)?.strip_suffix(b"]"));
+        from_maps.or_else(|| self.record?.anon_name.as_deref())
+    }
+
+    /// Anonymous and its maker unnamed (stripped) or unknown: only then may a shape decide.
+    pub fn shape_may_decide(&self) -> bool {
+        !self.path.is_some_and(CallPath::caller_is_named)
+    }
+}
+
+impl<'a> World<'a> {
+    pub fn new(input: &'a AuditInput<'a>) -> World<'a> {
+        let mut paths = HashMap::new();
+        for record in &input.reconciled.origins {
+            if let Ok(id) = record.stack {
+                paths.entry(id).or_insert_with(|| CallPath::new(id, input.stacks, input.symbols));
+            }
+        }
+        let mut spans: HashMap<EventId, AddrRange> = HashMap::new();
+        for region in &input.reconciled.regions {
+            if let Some(record) = record_of(input, region) {
+                let span = spans.entry(record.event).or_insert(region.range);
+                span.start = span.start.min(region.range.start);
+                span.end = span.end.max(region.range.end);
+            }
+        }
+        let mut files = HashSet::new();
+        let mut images = HashSet::new();
+        for mapping in &input.observations.mappings {
+            if let Some(file) = mapping.file {
+                if files.len() < 100_000 {
+                    files.insert(base_name(&mapping.name));
+                }
+                if mapping.prot.exec {
+                    images.insert((file.major, file.minor, file.inode));
+                }
+            }
+        }
+        World { input, paths, spans, files, images }
+    }
+
+    pub fn subject(&self, region: &'a Region, range: AddrRange) -> Subject<'_> {
+        let record = record_of(self.input, region);
+        let path = record.and_then(|r| r.stack.ok()).and_then(|id| self.paths.get(&id));
+        let span = record.and_then(|r| self.spans.get(&r.event)).copied().unwrap_or(range);
+        Subject {
+            range,
+            region,
+            mapping: self.input.observations.mappings.get(region.vma),
+            record,
+            path,
+            call: record.and_then(|r| MmapCall::of(&r.op)),
+            span,
+        }
+    }
+
+    pub fn path(&self, id: StackId) -> Option<&CallPath> {
+        self.paths.get(&id)
+    }
+
+    pub fn paths(&self) -> impl Iterator<Item = &CallPath> {
+        self.paths.values()
+    }
+
+    /// The creating call of a region, if it was traced.
+    pub fn record(&self, region: &Region) -> Option<&'a OriginRecord> {
+        record_of(self.input, region)
+    }
+
+    pub fn origins(&self) -> &'a [OriginRecord] {
+        &self.input.reconciled.origins
+    }
+
+    /// True if a file whose base name passes `test` is mapped.
+    pub fn has_file(&self, test: impl Fn(&str) -> bool) -> bool {
+        self.files.iter().any(|f| test(f))
+    }
+
+    /// True if the file of this mapping is also mapped executable: an ELF image.
+    pub fn is_image(&self, mapping: &Mapping) -> bool {
+        mapping.file.is_some_and(|f| self.images.contains(&(f.major, f.minor, f.inode)))
+    }
+
+    pub fn mappings(&self) -> &'a [Mapping] {
+        &self.input.observations.mappings
+    }
+
+    /// The VMA that ends where `vma` begins.
+    pub fn below(&self, vma: usize) -> Option<&'a Mapping> {
+        let own = self.mappings().get(vma)?;
+        let below = self.mappings().get(vma.checked_sub(1)?)?;
+        (below.range.end == own.range.start).then_some(below)
+    }
+
+    /// The VMA that begins where `vma` ends.
+    pub fn above(&self, vma: usize) -> Option<&'a Mapping> {
+        let own = self.mappings().get(vma)?;
+        let above = self.mappings().get(vma + 1)?;
+        (own.range.end == above.range.start).then_some(above)
+    }
+
+    /// True if a VMA begins at this address.
+    pub fn starts_at(&self, addr: Addr) -> bool {
+        self.mappings().binary_search_by_key(&addr, |m| m.range.start).is_ok()
+    }
+
+    /// The living thread whose stack pointer lies in `range`, other than the first thread.
+    pub fn live_thread_in(&self, range: AddrRange) -> Option<Tid> {
+        let pid = self.input.observations.pid;
+        let inside = |sp: Option<Addr>| sp.is_some_and(|sp| range.contains(sp));
+        let threads = &self.input.observations.threads;
+        threads.iter().find(|t| t.tid != pid && inside(t.stack_pointer)).map(|t| t.tid)
+    }
+
+    /// The newest thread that was started with its stack pointer in `range`. A stack pointer
+    /// given to clone may be the very end of the stack.
+    pub fn started_thread_in(&self, range: AddrRange) -> Option<&'a ThreadRecord> {
+        let inside = |sp: Addr| range.contains(sp) || sp == range.end;
+        let threads = self.input.reconciled.threads.iter();
+        threads.filter(|t| t.initial_sp.is_some_and(inside)).max_by_key(|t| t.created_ns)
+    }
+
+    /// The latest name of a thread, living or gone.
+    pub fn thread_name(&self, tid: Tid) -> Option<&'a [u8]> {
+        let gone = self.input.reconciled.threads.iter().find(|t| t.tid == tid).map(|t| t.comm.as_slice());
+        let live =
+            || self.input.observations.threads.iter().find(|t| t.tid == tid).map(|t| t.comm.as_slice());
+        gone.or_else(live)
+    }
+}
+
+fn record_of<'a>(input: &AuditInput<'a>, region: &Region) -> Option<&'a OriginRecord> {
+    match region.origin {
+        Origin::Event(OriginId(index)) => input.reconciled.origins.get(index as usize),
+        Origin::Preexisting | Origin::Kernel | Origin::Unknown => None,
+    }
+}
+
+/// Last path component without " (deleted)", lossy.
+pub fn base_name(path: &[u8]) -> String {
+    let path = path.strip_suffix(b" (deleted)").unwrap_or(path);
+    String::from_utf8_lossy(path.rsplit(|&b| b == b'/').next().unwrap_or(path)).into_owned()
+}

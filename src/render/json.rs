@@ -1,0 +1,13 @@
+//! The report as JSON (DESIGN.md section 2).
+
+use crate::report::Report;
+
+/// Pretty-printed JSON, with a final newline.
+///
+/// # Errors
+/// None in practice: the model holds nothing that JSON cannot say.
+pub fn to_json(report: &Report) -> Result<String, serde_json::Error> {
+    let mut out = serde_json::to_string_pretty(report)?;
+    out.push('\n');
+    Ok(out)
+}

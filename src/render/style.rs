@@ -1,0 +1,98 @@
+//! Colour, and text that cannot harm a terminal.
+
+/// Whether to write ANSI escape sequences.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Color {
+    #[default]
+    Never,
+    Always,
+}
+
+/// What a piece of text is, not how it looks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Tone {
+    Heading,
+    /// The number that matters.
+    Key,
+    /// Labels, units of secondary interest.
+    Dim,
+    Warning,
+    /// Something to do.
+    Advice,
+}
+
+impl Color {
+    pub fn paint(self, tone: Tone, text: &str) -> String {
+        if self == Color::Never || text.is_empty() {
+            return text.to_string();
+        }
+        let code = match tone {
+            Tone::Heading => "1",
+            Tone::Key => "1;36",
+            Tone::Dim => "2",
+            Tone::Warning => "33",
+            Tone::Advice => "32",
+        };
+        format!("\x1b[{code}m{text}\x1b[0m")
+    }
+}
+
+/// Names come from the audited process and may hold anything: control characters and
+/// bidirectional overrides are written as escapes, so that no name can drive the terminal.
+pub fn clean(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        let hidden = matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{feff}');
+        if c.is_control() || hidden {
+            out.extend(c.escape_default());
+        } else {
+            out.push(c);
+        }
+    }
+    out
+}
+
+/// At most `width` characters; what is cut off is shown as `…`.
+pub fn truncated(text: &str, width: usize) -> String {
+    if text.chars().count() <= width {
+        return text.to_string();
+    }
+    let mut out: String = text.chars().take(width.saturating_sub(1)).collect();
+    out.push('…');
+    out
+}
+
+/// Words in lines of at most `width` characters; longer words stand alone.
+pub fn wrapped(text: &str, width: usize) -> Vec<String> {
+    let mut lines: Vec<String> = Vec::new();
+    for word in text.split_whitespace() {
+        match lines.last_mut() {
+            Some(line) if line.chars().count() + 1 + word.chars().count() <= width => {
+                line.push(' ');
+                line.push_str(word);
+            }
+            _ => lines.push(word.to_string()),
+        }
+    }
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_cannot_drive_the_terminal() {
+        assert_eq!(clean("a\x1b[31mb\nc"), "a\\u{1b}[31mb\\nc");
+        assert_eq!(clean("x\u{202e}y"), "x\\u{202e}y");
+        assert_eq!(clean("ünï 漢"), "ünï 漢");
+        assert_eq!(clean("\u{9b}31m"), "\\u{9b}31m");
+    }
+
+    #[test]
+    fn long_text_is_cut_and_wrapped() {
+        assert_eq!(truncated("abcdef", 4), "abc…");
+        assert_eq!(truncated("abcd", 4), "abcd");
+        assert_eq!(wrapped("aa bb cc dddddddd e", 5), ["aa bb", "cc", "dddddddd", "e"]);
+    }
+}

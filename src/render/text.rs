@@ -1,0 +1,210 @@
+//! The report as text, at most 100 columns wide (DESIGN.md section 1).
+
+use super::style::{Color, Tone, clean, truncated, wrapped};
+use super::text_findings::{compact_findings, findings};
+use super::text_tables::{category_table, process_table, totals_table};
+use crate::report::model::{Process, Report};
+use crate::report::units::{size, thousands};
+
+/// Columns.
+pub const WIDTH: usize = 100;
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct TextOptions {
+    pub color: Color,
+    /// How many findings to show of each process.
+    pub top: usize,
+}
+
+impl Default for TextOptions {
+    fn default() -> TextOptions {
+        TextOptions { color: Color::Never, top: 10 }
+    }
+}
+
+/// The whole report; ends with a newline.
+pub fn to_text(report: &Report, options: TextOptions) -> String {
+    let mut out = String::new();
+    let Some(main) = report.processes.first() else {
+        out.push_str("no process was observed\n");
+        notes(report, None, options, &mut out);
+        return out;
+    };
+    head(report, main, options, &mut out);
+    out.push('\n');
+    totals_table(main, options, &mut out);
+    out.push('\n');
+    category_table(main, options, &mut out);
+    notes(report, Some(main), options, &mut out);
+    findings(report, main, options, &mut out);
+    let mut others: Vec<&Process> = report.processes.iter().skip(1).collect();
+    if !others.is_empty() {
+        others.sort_by_key(|p| (std::cmp::Reverse(p.totals.unused), p.pid));
+        out.push('\n');
+        process_table(&others, options, &mut out);
+        for process in others {
+            process_notes(process, options, &mut out);
+            compact_findings(report, process, options, &mut out);
+        }
+    }
+    out
+}
+
+/// `silly (pid 4123) exited 0 after 12.4 s · 6 threads · backend bpf · 1,284 events, 0 lost`
+fn head(report: &Report, p: &Process, options: TextOptions, out: &mut String) {
+    let name = truncated(&clean(&p.comm), 32);
+    let mut parts = vec![format!("(pid {}) {}", p.pid, state(p))];
+    parts.push(match p.threads_seen {
+        1 => "1 thread".to_string(),
+        n => format!("{} threads", thousands(n)),
+    });
+    if let Some(container) = &p.container {
+        parts.push(format!("container {}", truncated(&clean(container), 24)));
+    }
+    parts.push(format!("backend {}", clean(&report.backend)));
+    if report.backend != "snapshot" {
+        let events = &report.events;
+        parts.push(format!("{} events, {} lost", thousands(events.seen), thousands(events.lost)));
+    }
+    let line = parts.join(" · ");
+    let indent = name.chars().count() + 1;
+    for (i, text) in wrapped(&line, WIDTH.saturating_sub(indent)).iter().enumerate() {
+        if i == 0 {
+            *out += &format!("{} {text}\n", options.color.paint(Tone::Heading, &name));
+        } else {
+            *out += &format!("  {text}\n");
+        }
+    }
+}
+
+/// `exited 0 after 12.4 s`, `killed by signal 9 (SIGKILL) after 3.0 s`, `running, seen for 60.0 s`.
+pub(super) fn state(p: &Process) -> String {
+    let end = match (p.signal, p.exit_code) {
+        (Some(signal), _) => match signal_name(signal) {
+            Some(name) => format!("killed by signal {signal} ({name})"),
+            None => format!("killed by signal {signal}"),
+        },
+        (None, Some(code)) => format!("exited {code}"),
+        (None, None) => "running".to_string(),
+    };
+    let Some(ns) = p.wall_ns else { return end };
+    let ended = p.signal.is_some() || p.exit_code.is_some();
+    format!("{end}{} {}", if ended { " after" } else { ", seen for" }, duration(ns))
+}
+
+pub(super) fn duration(ns: u64) -> String {
+    let ms = ns / 1_000_000;
+    match ms {
+        0..1_000 => format!("{ms} ms"),
+        1_000..600_000 => format!("{}.{} s", ms / 1000, ms % 1000 / 100),
+        _ => format!("{} min {} s", ms / 60_000, ms % 60_000 / 1000),
+    }
+}
+
+fn signal_name(signal: i32) -> Option<&'static str> {
+    Some(match signal {
+        1 => "SIGHUP",
+        2 => "SIGINT",
+        3 => "SIGQUIT",
+        4 => "SIGILL",
+        6 => "SIGABRT",
+        7 => "SIGBUS",
+        8 => "SIGFPE",
+        9 => "SIGKILL",
+        11 => "SIGSEGV",
+        13 => "SIGPIPE",
+        14 => "SIGALRM",
+        15 => "SIGTERM",
+        _ => return None,
+    })
+}
+
+/// What the reader has to know before trusting the figures.
+fn notes(report: &Report, main: Option<&Process>, options: TextOptions, out: &mut String) {
+    let events = &report.events;
+    if events.lost > 0 {
+        let text = format!(
+            "{} events were lost because the buffer was full; regions whose origin became doubtful say so",
+            thousands(events.lost)
+        );
+        note(&text, options, out);
+    }
+    if events.truncated_stacks > 0 {
+        let text = format!(
+            "{} stacks end early: not enough of the stack was copied (--stack-bytes)",
+            thousands(events.truncated_stacks)
+        );
+        note(&text, options, out);
+    }
+    if events.unwind_incomplete > 0 {
+        let text = format!(
+            "{} stacks end early: no unwind information for a frame",
+            thousands(events.unwind_incomplete)
+        );
+        note(&text, options, out);
+    }
+    if let Some(process) = main {
+        process_notes(process, options, out);
+    }
+}
+
+fn process_notes(p: &Process, options: TextOptions, out: &mut String) {
+    if let Some(age) = p.snapshot_age_ns {
+        let text = match p.signal {
+            Some(signal) => format!(
+                "{} died by signal {signal}; this is the state of the last snapshot, {} before",
+                p.pid,
+                duration(age)
+            ),
+            None => format!("{}: state of the last snapshot, {} before its end", p.pid, duration(age)),
+        };
+        note(&text, options, out);
+    }
+    if p.coverage.ledger_drift > 0 {
+        let text = format!(
+            "{} where the record of calls and the kernel's maps disagree; the kernel's word stands",
+            size(p.coverage.ledger_drift)
+        );
+        note(&text, options, out);
+    }
+    if p.coverage.doubtful > 0 {
+        let text = format!(
+            "{} have a doubtful origin (marked \"doubt\" in the JSON report)",
+            size(p.coverage.doubtful)
+        );
+        note(&text, options, out);
+    }
+    if p.coverage.preexisting > 0 && p.coverage.traced > 0 {
+        let text = format!(
+            "{} were mapped before tracing began: classified without a stack",
+            size(p.coverage.preexisting)
+        );
+        note(&text, options, out);
+    }
+    match p.residency.as_str() {
+        "smaps-estimate" => {
+            note(
+                "RSS within one kernel mapping is an estimate: its total is shared out by length",
+                options,
+                out,
+            );
+        }
+        "none" => note("RSS could not be read: every page counts as unused here", options, out),
+        _ => {}
+    }
+    for gap in &p.gaps {
+        note(&clean(gap), options, out);
+    }
+}
+
+fn note(text: &str, options: TextOptions, out: &mut String) {
+    labelled("note", Tone::Warning, text, options, out);
+}
+
+/// `     why   text …` wrapped under the text.
+pub(super) fn labelled(label: &str, tone: Tone, text: &str, options: TextOptions, out: &mut String) {
+    for (i, line) in wrapped(text, WIDTH - 11).iter().enumerate() {
+        let label = if i == 0 { format!("{label:<5}") } else { " ".repeat(5) };
+        *out += &format!("     {} {line}\n", options.color.paint(tone, &label));
+    }
+}

@@ -1,0 +1,220 @@
+//! Findings: figures, place, story, stack, why, fix.
+
+use super::style::{Tone, clean, truncated, wrapped};
+use super::text::{TextOptions, WIDTH, labelled};
+use crate::report::model::{Finding, Fix, Frame, Process, Report, Stack, Thread};
+use crate::report::units::{size, thousands};
+
+/// Frames shown of a long stack: this many of the innermost, and of the outermost.
+const INNER_FRAMES: usize = 9;
+const OUTER_FRAMES: usize = 4;
+const MAX_MODULE: usize = 22;
+
+/// The first `options.top` findings in full, and what the rest adds up to.
+pub(super) fn findings(report: &Report, p: &Process, options: TextOptions, out: &mut String) {
+    for (i, finding) in p.findings.iter().take(options.top).enumerate() {
+        out.push('\n');
+        head(i + 1, finding, options, out);
+        if let Some(story) = &finding.story {
+            let story = match finding.regions {
+                0 | 1 => clean(story),
+                n => format!("{} (the largest of {})", clean(story), thousands(n)),
+            };
+            for line in wrapped(&story, WIDTH - 5) {
+                *out += &format!("     {line}\n");
+            }
+        }
+        let stack = finding.stack.and_then(|k| report.stacks.get(usize::try_from(k).ok()?));
+        if let Some(stack) = stack {
+            frames(stack, options, out);
+        }
+        advice(finding, options, out);
+    }
+    rest(p, options, out);
+}
+
+fn rest(p: &Process, options: TextOptions, out: &mut String) {
+    let hidden = p.findings.get(options.top..).unwrap_or(&[]);
+    if hidden.is_empty() {
+        return;
+    }
+    let unused: u64 = hidden.iter().map(|f| f.unused).sum();
+    let line =
+        format!("  … and {} smaller, {} unused together", thousands(hidden.len() as u64), size(unused));
+    *out += &format!("\n{}\n", options.color.paint(Tone::Dim, &line));
+}
+
+/// `1  63.9 MiB unused · glibc malloc arena · thread 34 "worker" · 0x7f…-0x7f…`
+fn head(number: usize, f: &Finding, options: TextOptions, out: &mut String) {
+    let unused = format!("{} unused", size(f.unused));
+    let mut parts = vec![clean(&f.title)];
+    if !f.threads.is_empty() {
+        parts.push(threads(&f.threads));
+    }
+    let ranges: Vec<String> =
+        f.ranges.iter().map(|r| format!("{}-{}", clean(&r.start), clean(&r.end))).collect();
+    if let [range] = ranges.as_slice() {
+        parts.push(range.clone());
+    }
+    let rest = parts.join(" · ");
+    let used = 5 + unused.chars().count() + 3;
+    let lines = wrapped(&rest, WIDTH.saturating_sub(used));
+    let number = options.color.paint(Tone::Dim, &format!("{number:>3}"));
+    let unused = options.color.paint(Tone::Key, &unused);
+    for (i, line) in lines.iter().enumerate() {
+        if i == 0 {
+            *out += &format!("{number}  {unused} · {}\n", options.color.paint(Tone::Heading, line));
+        } else {
+            *out += &format!("     {line}\n");
+        }
+    }
+    if ranges.len() > 1 {
+        let shown = ranges.iter().take(3).cloned().collect::<Vec<_>>().join(", ");
+        let more = match ranges.len().saturating_sub(3) {
+            0 => String::new(),
+            n => format!(" and {} more", thousands(n as u64)),
+        };
+        for line in wrapped(&format!("at {shown}{more}"), WIDTH - 5) {
+            *out += &format!("     {line}\n");
+        }
+    }
+}
+
+/// `thread 34 "worker"`, `threads 34, 35, 36 "worker" and 2 more`.
+fn threads(threads: &[Thread]) -> String {
+    let name = |t: &Thread| format!("\"{}\"", truncated(&clean(&t.comm), 20));
+    match threads {
+        [one] if one.comm.is_empty() => format!("thread {}", one.tid),
+        [one] => format!("thread {} {}", one.tid, name(one)),
+        many => {
+            let ids: Vec<String> = many.iter().take(4).map(|t| t.tid.to_string()).collect();
+            let more = match many.len().saturating_sub(4) {
+                0 => String::new(),
+                n => format!(" and {} more", thousands(n as u64)),
+            };
+            let first = many.first().map(|t| t.comm.as_str()).unwrap_or_default();
+            let same = !first.is_empty() && many.iter().all(|t| t.comm == first);
+            let name = if same { many.first().map(|t| format!(" {}", name(t))) } else { None };
+            format!("threads {}{more}{}", ids.join(", "), name.unwrap_or_default())
+        }
+    }
+}
+
+fn frames(stack: &Stack, options: TextOptions, out: &mut String) {
+    let all = &stack.frames;
+    let module_width =
+        all.iter().map(|f| clean(&f.module).chars().count()).max().unwrap_or(0).min(MAX_MODULE);
+    let function_width = all.iter().map(|f| function(f).chars().count()).max().unwrap_or(0).min(52);
+    let line = |f: &Frame| {
+        let module = truncated(&clean(&f.module), module_width);
+        let place = match (&f.file, f.line) {
+            (Some(file), Some(line)) => {
+                let base = file.rsplit('/').next().unwrap_or(file);
+                format!("{}:{line}", clean(base))
+            }
+            (Some(file), None) => clean(file.rsplit('/').next().unwrap_or(file)),
+            (None, _) => String::new(),
+        };
+        let text = format!(
+            "       {module:<module_width$}  {:<function_width$}  {place}",
+            truncated(&function(f), function_width)
+        );
+        truncated(text.trim_end(), WIDTH)
+    };
+    let hidden = all.len().saturating_sub(INNER_FRAMES + OUTER_FRAMES);
+    for (i, frame) in all.iter().enumerate() {
+        if hidden > 1 && i == INNER_FRAMES {
+            let text = format!("       … {hidden} frames …");
+            *out += &format!("{}\n", options.color.paint(Tone::Dim, &text));
+        }
+        if hidden <= 1 || i < INNER_FRAMES || i >= INNER_FRAMES + hidden {
+            *out += &format!("{}\n", line(frame));
+        }
+    }
+    let ending = match stack.completeness.as_str() {
+        "truncated" => "       (the stack goes on: it was not copied further)",
+        "incomplete" => "       (the stack goes on: no unwind information here)",
+        _ => return,
+    };
+    *out += &format!("{}\n", options.color.paint(Tone::Dim, ending));
+}
+
+/// `malloc+0x11e`, `fn@0x954f0+0x125` or `+0x95615`; without an offset where the line is known.
+pub(super) fn function(f: &Frame) -> String {
+    let mut text = match (&f.symbol, &f.function_start) {
+        (Some(symbol), _) => match f.symbol_offset.filter(|&o| o > 0 && f.line.is_none() && !f.inlined) {
+            Some(offset) => {
+                let tail = format!("+{offset:#x}");
+                format!("{}{tail}", truncated(&clean(symbol), 52 - tail.len().min(20)))
+            }
+            None => clean(symbol),
+        },
+        (None, Some(start)) => format!("fn@{}+{:#x}", clean(start), f.function_offset.unwrap_or(0)),
+        (None, None) => format!("+{}", clean(&f.offset)),
+    };
+    if f.inlined {
+        text += " (inlined)";
+    }
+    if f.guess {
+        text += " (guess)";
+    }
+    text
+}
+
+fn advice(f: &Finding, options: TextOptions, out: &mut String) {
+    if !f.why.is_empty() {
+        labelled("why", Tone::Dim, &clean(&f.why), options, out);
+    }
+    for fix in &f.fix {
+        labelled("fix", Tone::Advice, &fix_text(fix), options, out);
+    }
+    if f.doubtful {
+        labelled(
+            "doubt",
+            Tone::Warning,
+            "events were lost: the origin of some of it may be wrong",
+            options,
+            out,
+        );
+    }
+}
+
+/// `KNOB: saves up to 63.9 MiB of VIRT, no RSS; note`
+fn fix_text(fix: &Fix) -> String {
+    let saves = match (fix.saves_virt, fix.saves_rss) {
+        (0, 0) => String::new(),
+        (virt, 0) => format!(": saves up to {} of VIRT, no RSS", size(virt)),
+        (0, rss) => format!(": saves up to {} of RSS, no VIRT", size(rss)),
+        (virt, rss) => format!(": saves up to {} of VIRT, {} of RSS", size(virt), size(rss)),
+    };
+    let note = if fix.note.is_empty() { String::new() } else { format!("; {}", fix.note) };
+    clean(&format!("{}{saves}{note}", fix.knob))
+}
+
+/// One line a finding, for processes beside the main one.
+pub(super) fn compact_findings(report: &Report, p: &Process, options: TextOptions, out: &mut String) {
+    if p.findings.is_empty() {
+        return;
+    }
+    *out += &format!("\n  {} (pid {})\n", options.color.paint(Tone::Heading, &clean(&p.comm)), p.pid);
+    for f in p.findings.iter().take(options.top) {
+        let stack = f.stack.and_then(|k| report.stacks.get(usize::try_from(k).ok()?));
+        let via = stack.map(outline).unwrap_or_default();
+        let text = format!("{:>11} unused · {}{via}", size(f.unused), clean(&f.title));
+        *out += &format!("  {}\n", truncated(&text, WIDTH - 2));
+        if let Some(fix) = f.fix.first() {
+            *out +=
+                &format!("  {}\n", truncated(&format!("{:>11} fix    · {}", "", fix_text(fix)), WIDTH - 2));
+        }
+    }
+    rest(p, options, out);
+}
+
+/// ` · main < run < malloc`: named functions from the outside in, the C library's left out.
+fn outline(stack: &Stack) -> String {
+    let names =
+        stack.frames.iter().filter(|f| !f.module.starts_with("libc.so") && !f.module.starts_with("ld-linux"));
+    let names: Vec<String> =
+        names.filter_map(|f| f.symbol.as_deref()).take(3).map(|s| truncated(&clean(s), 24)).collect();
+    if names.is_empty() { String::new() } else { format!(" · {}", names.join(" < ")) }
+}

@@ -1,0 +1,306 @@
+//! Facts + attribution → [`Report`].
+
+use super::model::{self, Report};
+use crate::attribution::{Attributed, AuditInput, CategoryRow, Finding, Instance, Piece, attribute};
+use crate::ledger::{Doubt, Origin, OriginId, OriginRecord};
+use crate::model::observation::{ResidencySource, SnapshotMoment};
+use crate::model::{AddrRange, Completeness, FrameKind, StackId, StackTable, SymbolFrame, SymbolizedStacks};
+use std::collections::HashMap;
+
+/// What is true of the whole run.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct RunFacts {
+    /// `bpf`, `perf`, `notify`, `snapshot`.
+    pub backend: String,
+    pub events: EventCounts,
+}
+
+/// Counted by the event source and the unwinder.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct EventCounts {
+    pub seen: u64,
+    pub lost: u64,
+    pub truncated_stacks: u64,
+    pub unwind_incomplete: u64,
+}
+
+/// What is known of one process beyond ledger and observations.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct ProcessFacts {
+    pub exit_code: Option<i32>,
+    /// The signal that killed it.
+    pub signal: Option<i32>,
+    pub container: Option<String>,
+    /// How long it was observed, nanoseconds.
+    pub wall_ns: Option<u64>,
+    /// Set when the process died without being held and `observations` is the last periodic
+    /// snapshot: how long before the death it was taken, nanoseconds.
+    pub snapshot_age_ns: Option<u64>,
+}
+
+/// One process to report on.
+#[derive(Clone, Copy)]
+pub struct ProcessAudit<'a> {
+    pub input: AuditInput<'a>,
+    pub facts: &'a ProcessFacts,
+}
+
+/// Attributes every process and puts the report together. The first process is the main one.
+/// All inputs have to share one stack table.
+pub fn build(run: &RunFacts, processes: &[ProcessAudit<'_>]) -> Report {
+    let mut stacks = StackNumbers::default();
+    let reports = processes.iter().map(|p| process(p, &attribute(&p.input), &mut stacks)).collect();
+    let shared = processes.first().map(|p| (p.input.stacks, p.input.symbols));
+    Report {
+        schema: model::SCHEMA,
+        backend: run.backend.clone(),
+        events: model::Events {
+            seen: run.events.seen,
+            lost: run.events.lost,
+            truncated_stacks: run.events.truncated_stacks,
+            unwind_incomplete: run.events.unwind_incomplete,
+        },
+        processes: reports,
+        stacks: shared.map(|(table, names)| stacks.export(table, names)).unwrap_or_default(),
+    }
+}
+
+/// Renumbers the stacks that the report refers to, in order of first use.
+#[derive(Default)]
+struct StackNumbers {
+    numbers: HashMap<StackId, u64>,
+    used: Vec<StackId>,
+}
+
+impl StackNumbers {
+    fn number(&mut self, id: StackId) -> u64 {
+        *self.numbers.entry(id).or_insert_with(|| {
+            self.used.push(id);
+            self.used.len() as u64 - 1
+        })
+    }
+
+    fn export(&self, table: &StackTable, names: &SymbolizedStacks) -> Vec<model::Stack> {
+        self.used.iter().map(|&id| stack(id, table, names)).collect()
+    }
+}
+
+fn stack(id: StackId, table: &StackTable, names: &SymbolizedStacks) -> model::Stack {
+    if id.0 as usize >= table.len() {
+        return model::Stack { completeness: "incomplete".to_string(), ..model::Stack::default() };
+    }
+    let raw = table.stack(id);
+    let named = names.frames(id);
+    let frames = if named.is_empty() {
+        let unnamed =
+            |f| SymbolFrame { frame: f, function: None, bounds: None, location: None, inlined: false };
+        raw.frames.iter().map(|&f| frame(&unnamed(f), table)).collect()
+    } else {
+        named.iter().map(|f| frame(f, table)).collect()
+    };
+    let completeness = match raw.completeness {
+        Completeness::Complete => "complete",
+        Completeness::Truncated => "truncated",
+        Completeness::Incomplete => "incomplete",
+    };
+    let truncated = raw.completeness == Completeness::Truncated;
+    model::Stack { frames, truncated, completeness: completeness.to_string() }
+}
+
+fn frame(line: &SymbolFrame, table: &StackTable) -> model::Frame {
+    let module = line.frame.module.and_then(|m| table.modules().get(m.0 as usize));
+    let unnamed_bounds = line.bounds.filter(|_| line.function.is_none());
+    model::Frame {
+        module: module.map_or_else(|| "[unknown]".to_string(), |m| m.short_name()),
+        build_id: module.and_then(|m| m.build_id.clone()),
+        offset: hex(line.frame.address),
+        symbol: line.function.as_ref().map(|f| f.name.clone()),
+        symbol_offset: line.function.as_ref().map(|f| f.offset),
+        file: line.location.as_ref().map(|l| l.file.clone()),
+        line: line.location.as_ref().map(|l| l.line),
+        inlined: line.inlined,
+        function_start: unnamed_bounds.map(|b| hex(b.0)),
+        function_offset: unnamed_bounds.map(|b| b.1),
+        guess: line.frame.kind == FrameKind::Guess,
+    }
+}
+
+fn process(audit: &ProcessAudit<'_>, found: &Attributed, stacks: &mut StackNumbers) -> model::Process {
+    let ProcessAudit { input, facts } = audit;
+    let seen = input.observations;
+    let reconciled = input.reconciled;
+    let mut instances: HashMap<&Instance, u64> = HashMap::new();
+    let mut regions = Vec::with_capacity(found.pieces.len());
+    for piece in &found.pieces {
+        let next = instances.len() as u64;
+        let instance = *instances.entry(&piece.instance).or_insert(next);
+        let mut region = region(input, piece, stacks);
+        region.instance = instance;
+        regions.push(region);
+    }
+    let doubtful = regions.iter().filter(|r| r.doubt.is_some()).map(|r| r.virt).sum();
+    let threads = reconciled.threads.len().max(seen.threads.len());
+    model::Process {
+        pid: seen.pid,
+        comm: lossy(&seen.comm),
+        exe: lossy(&seen.exe),
+        cmdline: seen.cmdline.iter().map(|a| lossy(a)).collect(),
+        exit_code: facts.exit_code,
+        signal: facts.signal,
+        container: facts.container.clone(),
+        threads_seen: threads as u64,
+        aslr: seen.aslr,
+        totals: model::Totals {
+            virt: found.totals.virt,
+            rss: found.totals.rss,
+            swap: found.totals.swap,
+            unused: found.totals.unused(),
+            writable: found.totals.writable,
+            reserved: found.totals.reserved,
+            vm_peak: seen.status.vm_peak,
+            purged: found.totals.purged,
+        },
+        coverage: model::Coverage {
+            traced: found.coverage.traced,
+            preexisting: found.coverage.preexisting,
+            kernel: found.coverage.kernel,
+            unknown: found.coverage.unknown,
+            ledger_drift: reconciled.drift.0,
+            doubtful,
+        },
+        categories: found.rows.iter().map(category).collect(),
+        regions,
+        findings: found.findings.iter().map(|f| finding(input, f, stacks)).collect(),
+        timeline: Vec::new(),
+        events: reconciled.events,
+        wall_ns: facts.wall_ns,
+        residency: match seen.residency.source {
+            ResidencySource::PagemapScan => "pagemap-scan",
+            ResidencySource::Pagemap => "pagemap",
+            ResidencySource::SmapsProportion => "smaps-estimate",
+            ResidencySource::None => "none",
+        }
+        .to_string(),
+        snapshot: match (facts.snapshot_age_ns, seen.moment) {
+            (Some(_), _) => "periodic",
+            (None, SnapshotMoment::HeldAtExit) => "exit",
+            (None, SnapshotMoment::Live) => "live",
+        }
+        .to_string(),
+        snapshot_age_ns: facts.snapshot_age_ns,
+        gaps: seen.gaps.clone(),
+    }
+}
+
+fn category(row: &CategoryRow) -> model::CategoryRow {
+    model::CategoryRow {
+        id: row.category.id.to_string(),
+        name: row.category.name.to_string(),
+        virt: row.footprint.virt,
+        writable: row.footprint.writable,
+        rss: row.footprint.rss,
+        swap: row.footprint.swap,
+        unused: row.footprint.unused(),
+        regions: row.instances,
+        pieces: row.pieces,
+        reserved: row.footprint.reserved,
+        purged: row.footprint.purged,
+    }
+}
+
+fn region(input: &AuditInput<'_>, piece: &Piece, stacks: &mut StackNumbers) -> model::Region {
+    let source = input.reconciled.regions.get(piece.region);
+    let record = source.and_then(|r| match r.origin {
+        Origin::Event(OriginId(at)) => input.reconciled.origins.get(at as usize),
+        Origin::Preexisting | Origin::Kernel | Origin::Unknown => None,
+    });
+    let mapping = source.and_then(|r| input.observations.mappings.get(r.vma));
+    let name = mapping.map(|m| m.name.as_slice()).filter(|n| !n.is_empty());
+    let file = source.and_then(|r| r.file.as_ref()).map(|f| f.path.as_slice()).filter(|p| !p.is_empty());
+    model::Region {
+        start: hex(piece.range.start.0),
+        end: hex(piece.range.end.0),
+        prot: source.map(|r| format!("{}{}", r.prot, r.sharing)).unwrap_or_default(),
+        category: piece.category.id.to_string(),
+        evidence: piece.evidence.as_str().to_string(),
+        virt: piece.footprint.virt,
+        rss: piece.footprint.rss,
+        swap: piece.footprint.swap,
+        path: name.or(file).map(lossy),
+        origin: record.map(|r| origin(input, r, stacks)),
+        part: piece.part.to_string(),
+        instance: 0,
+        thread: piece.thread,
+        doubt: source.and_then(|r| r.doubt).map(|d| {
+            match d {
+                Doubt::EventsLost => "events-lost",
+                Doubt::StackLost => "stack-lost",
+            }
+            .to_string()
+        }),
+    }
+}
+
+fn origin(input: &AuditInput<'_>, record: &OriginRecord, stacks: &mut StackNumbers) -> model::Origin {
+    model::Origin {
+        event: record.event.0,
+        op: record.op.name().to_string(),
+        tid: record.task.tid,
+        comm: lossy(&record.task.comm),
+        time_ns: record.time_ns,
+        stack: record.stack.ok().map(|id| stacks.number(id)),
+        inherited_from: Some(record.task.pid).filter(|&pid| pid != input.observations.pid),
+    }
+}
+
+fn finding(input: &AuditInput<'_>, f: &Finding, stacks: &mut StackNumbers) -> model::Finding {
+    let name = |tid: i32| {
+        let traced = input.reconciled.threads.iter().find(|t| t.tid == tid).map(|t| t.comm.as_slice());
+        let maker =
+            || input.reconciled.origins.iter().find(|r| r.task.tid == tid).map(|r| r.task.comm.as_slice());
+        let live = || input.observations.threads.iter().find(|t| t.tid == tid).map(|t| t.comm.as_slice());
+        traced.or_else(live).or_else(maker).map(lossy).unwrap_or_default()
+    };
+    let part = |(name, footprint): &(&'static str, crate::attribution::Footprint)| model::Part {
+        name: (*name).to_string(),
+        virt: footprint.virt,
+        rss: footprint.rss,
+        unused: footprint.unused(),
+    };
+    let fix = |fix: &crate::attribution::Fix| model::Fix {
+        knob: fix.knob.clone(),
+        saves_virt: fix.saves_virt,
+        saves_rss: fix.saves_rss,
+        note: fix.note.clone(),
+    };
+    model::Finding {
+        category: f.category.id.to_string(),
+        virt: f.footprint.virt,
+        rss: f.footprint.rss,
+        unused: f.footprint.unused(),
+        regions: f.instances,
+        stack: f.stack.map(|id| stacks.number(id)),
+        title: f.title.clone(),
+        why: f.why.clone(),
+        fix: f.fix.iter().map(fix).collect(),
+        ranges: f.ranges.iter().map(range).collect(),
+        threads: f.threads.iter().map(|&tid| model::Thread { tid, comm: name(tid) }).collect(),
+        parts: f.by_part.iter().map(part).collect(),
+        story: f.story.clone(),
+        inherited_from: f.inherited_from,
+        doubtful: f.doubtful,
+    }
+}
+
+fn range(range: &AddrRange) -> model::Range {
+    model::Range { start: hex(range.start.0), end: hex(range.end.0) }
+}
+
+fn hex(n: u64) -> String {
+    format!("{n:#x}")
+}
+
+/// Any bytes as text; what is not UTF-8 becomes U+FFFD.
+fn lossy(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}

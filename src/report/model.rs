@@ -1,0 +1,264 @@
+//! The report as it is written and read: `"schema": 1`. Sizes are bytes, addresses `"0x…"`
+//! strings. Fields beyond DESIGN.md's are additions; readers have to ignore what they do not
+//! know.
+
+use serde::{Deserialize, Serialize};
+
+/// The version of this model.
+pub const SCHEMA: u32 = 1;
+
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Report {
+    pub schema: u32,
+    /// `bpf`, `perf`, `notify`, `snapshot`.
+    pub backend: String,
+    pub events: Events,
+    pub processes: Vec<Process>,
+    pub stacks: Vec<Stack>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Events {
+    pub seen: u64,
+    pub lost: u64,
+    /// Stacks whose copied bytes ended before the root.
+    pub truncated_stacks: u64,
+    /// Stacks with a frame that could not be unwound.
+    pub unwind_incomplete: u64,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Process {
+    pub pid: i32,
+    pub comm: String,
+    pub exe: String,
+    pub cmdline: Vec<String>,
+    pub exit_code: Option<i32>,
+    pub signal: Option<i32>,
+    pub container: Option<String>,
+    pub threads_seen: u64,
+    pub aslr: bool,
+    pub totals: Totals,
+    pub coverage: Coverage,
+    pub categories: Vec<CategoryRow>,
+    pub regions: Vec<Region>,
+    pub findings: Vec<Finding>,
+    pub timeline: Vec<TimelinePoint>,
+    /// Added: events applied to this address space.
+    pub events: u64,
+    /// Added: how long it was observed.
+    pub wall_ns: Option<u64>,
+    /// Added: how residency was measured: `pagemap-scan`, `pagemap`, `smaps-estimate`, `none`.
+    pub residency: String,
+    /// Added: `exit` (held at its exit), `live`, or `periodic` (died before a last look).
+    pub snapshot: String,
+    /// Added: with `periodic`, how long before the death the snapshot was taken.
+    pub snapshot_age_ns: Option<u64>,
+    /// Added: what could not be read, in words.
+    pub gaps: Vec<String>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Totals {
+    pub virt: u64,
+    pub rss: u64,
+    pub swap: u64,
+    /// virt - rss - swap.
+    pub unused: u64,
+    /// Mapped with PROT_WRITE.
+    pub writable: u64,
+    /// Mapped PROT_NONE.
+    pub reserved: u64,
+    /// VmPeak.
+    pub vm_peak: u64,
+    /// Added: given back by madvise and not touched since; part of `unused`.
+    pub purged: u64,
+}
+
+/// Bytes by origin. All but `ledger_drift` and `doubtful` add up to `totals.virt`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Coverage {
+    pub traced: u64,
+    pub preexisting: u64,
+    pub kernel: u64,
+    pub unknown: u64,
+    /// Bytes on which ledger and kernel disagree.
+    pub ledger_drift: u64,
+    /// Added: bytes in regions with a `doubt`.
+    pub doubtful: u64,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct CategoryRow {
+    pub id: String,
+    pub name: String,
+    pub virt: u64,
+    pub writable: u64,
+    pub rss: u64,
+    pub swap: u64,
+    pub unused: u64,
+    /// Things, not address ranges: an arena with its used and its reserved part is one, so is
+    /// a stack with its guard and a library with its segments.
+    pub regions: u64,
+    /// Added: entries of `Process::regions` with this category.
+    pub pieces: u64,
+    /// Added, see [`Totals`].
+    pub reserved: u64,
+    /// Added, see [`Totals`].
+    pub purged: u64,
+}
+
+/// A piece of the final address space; sorted, and together all of it.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Region {
+    pub start: String,
+    pub end: String,
+    /// `rw-p`
+    pub prot: String,
+    pub category: String,
+    /// `stack`, `name`, `header`, `thread`, `shape`, `kernel`.
+    pub evidence: String,
+    pub virt: u64,
+    pub rss: u64,
+    pub swap: u64,
+    pub path: Option<String>,
+    pub origin: Option<Origin>,
+    /// Added: which part of the thing it is ("arena reserved part", "guard").
+    pub part: String,
+    /// Added: regions with the same number belong to one thing; unique within the process.
+    pub instance: u64,
+    /// Added: the thread it belongs to.
+    pub thread: Option<i32>,
+    /// Added: `events-lost`, `stack-lost`: the origin may be wrong.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub doubt: Option<String>,
+}
+
+/// The call that mapped it.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Origin {
+    pub event: u64,
+    pub op: String,
+    pub tid: i32,
+    pub comm: String,
+    pub time_ns: u64,
+    /// Index into `Report::stacks`; null where the stack was lost or never taken.
+    pub stack: Option<u64>,
+    /// Added: the process that made the call, where it was another one (inherited by fork).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub inherited_from: Option<i32>,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Finding {
+    pub category: String,
+    pub virt: u64,
+    pub rss: u64,
+    pub unused: u64,
+    /// Things, as in [`CategoryRow::regions`].
+    pub regions: u64,
+    /// Of the largest call, where several by one caller are merged.
+    pub stack: Option<u64>,
+    pub title: String,
+    pub why: String,
+    pub fix: Vec<Fix>,
+    /// Added: where it is, neighbours of one thing joined.
+    pub ranges: Vec<Range>,
+    /// Added: whose it is.
+    pub threads: Vec<Thread>,
+    /// Added: its parts, by name.
+    pub parts: Vec<Part>,
+    /// Added: the life of the (largest) reservation in one line.
+    pub story: Option<String>,
+    /// Added: the process that made it, where it was another one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub inherited_from: Option<i32>,
+    /// Added: some of its regions have a `doubt`.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub doubtful: bool,
+}
+
+/// Something to change; what it saves is an upper bound, measured from this run.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Fix {
+    pub knob: String,
+    pub saves_virt: u64,
+    pub saves_rss: u64,
+    pub note: String,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Range {
+    pub start: String,
+    pub end: String,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Thread {
+    pub tid: i32,
+    pub comm: String,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Part {
+    pub name: String,
+    pub virt: u64,
+    pub rss: u64,
+    pub unused: u64,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct TimelinePoint {
+    pub t_ns: u64,
+    pub virt: u64,
+    pub rss: Option<u64>,
+    pub by_category: std::collections::BTreeMap<String, u64>,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Stack {
+    /// Innermost first.
+    pub frames: Vec<Frame>,
+    pub truncated: bool,
+    /// Added: `complete`, `truncated`, `incomplete`.
+    pub completeness: String,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Frame {
+    /// Base name of the file; `[unknown]` outside all modules.
+    pub module: String,
+    pub build_id: Option<String>,
+    /// File offset in the module (an absolute address outside all modules).
+    pub offset: String,
+    /// Demangled.
+    pub symbol: Option<String>,
+    pub symbol_offset: Option<u64>,
+    pub file: Option<String>,
+    pub line: Option<u32>,
+    pub inlined: bool,
+    /// Added: start of the function where its name is not known, and the offset in it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub function_start: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub function_offset: Option<u64>,
+    /// Added: found by scanning the stack, not by unwinding.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub guess: bool,
+}
