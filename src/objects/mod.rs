@@ -7,15 +7,18 @@
 
 pub mod cache;
 pub mod cfi;
+pub mod debug_file;
 pub mod elf;
 pub mod object;
 pub mod open;
+pub mod symbols;
 
 pub use cache::{FileCache, FileKey};
 pub use cfi::{Cfi, FdeFacts};
 pub use elf::{ElfLayout, Section, Segment};
 pub use object::{Object, ObjectError};
 pub use open::{OpenRequest, Opener, SystemOpener};
+pub use symbols::{FunctionSymbol, FunctionSymbols};
 
 /// The path that stands for the vdso in `FileRef` and `ModuleInfo`.
 pub const VDSO_PATH: &[u8] = b"[vdso]";

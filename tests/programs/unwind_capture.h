@@ -34,7 +34,7 @@ static void cap_write(const char *data, size_t len) {
 	}
 }
 
-static char cap_text[2 * CAP_MAX_STACK + 512];
+static char cap_text[3 * CAP_MAX_STACK];
 static size_t cap_at;
 
 static void cap_hex(uint64_t value) {
