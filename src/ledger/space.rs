@@ -274,7 +274,7 @@ impl Ledger {
     fn unmap_will_be_reported(&self, call: &Report<'_>, piece: &Piece) -> bool {
         let attr = &piece.attr;
         // io_destroy(2) is not traced.
-        if attr.kind == RegionKind::AioRing || self.uncertain.overlaps(piece.range) {
+        if attr.kind == RegionKind::AioRing {
             return false;
         }
         match attr.owner {
