@@ -12,43 +12,46 @@ pub const HEAP_MAX: u64 = 64 << 20;
 /// Bytes of `heap_info` up to and including `pagesize`.
 pub const HEADER: usize = 40;
 
-/// More candidates than any program has arenas: without page-exact residency a sanitizer's
-/// shadow of terabytes would give hundreds of thousands.
-const MAX_BLIND_CANDIDATES: usize = 16_384;
+/// More candidates than programs have heaps. Without page-exact residency each place is read
+/// blindly, which may make the kernel map its zero page there (and 4 KiB of page table): the
+/// terabytes of a sanitizer's shadow would give hundreds of thousands.
+const MAX_BLIND_CANDIDATES: usize = 4096;
 
 /// Multiples of 64 MiB in writable private anonymous memory whose page is resident or swapped:
 /// glibc writes the header when it makes a heap, and reading a page that nobody has touched
 /// would change the target's page tables. Second: true when the list was cut short.
 pub fn heap_candidates(mappings: &[Mapping], residency: &Residency) -> (Vec<Addr>, bool) {
-    let exact = matches!(residency.source, ResidencySource::PagemapScan | ResidencySource::Pagemap);
+    let page_exact = matches!(residency.source, ResidencySource::PagemapScan | ResidencySource::Pagemap);
     let mut candidates = Vec::new();
-    for mapping in mappings {
-        let arena_like = mapping.prot.read
-            && mapping.prot.write
-            && is_plain_anonymous(mapping)
-            && !matches!(mapping.name.as_slice(), b"[heap]" | b"[stack]");
-        if !arena_like {
-            continue;
-        }
-        let mut at = mapping.range.start.saturating_add(HEAP_MAX - 1).align_down(HEAP_MAX);
-        if exact {
+    for mapping in mappings.iter().filter(|mapping| may_hold_heaps(mapping)) {
+        if page_exact {
             // Walk the touched pages, not the (possibly endless) multiples.
             for runs in [&residency.resident, &residency.swapped] {
                 push_touched(&mut candidates, mapping.range, runs);
             }
-            continue;
+        } else if !known_empty(residency, mapping.range) {
+            push_touched(&mut candidates, mapping.range, &[mapping.range]);
         }
-        while at < mapping.range.end {
-            if candidates.len() == MAX_BLIND_CANDIDATES {
-                return (candidates, true);
-            }
-            candidates.push(at);
-            let Some(next) = at.0.checked_add(HEAP_MAX) else { break };
-            at = Addr(next);
+        if !page_exact && candidates.len() > MAX_BLIND_CANDIDATES {
+            candidates.truncate(MAX_BLIND_CANDIDATES);
+            return (candidates, true);
         }
     }
     candidates.sort_unstable();
     (candidates, false)
+}
+
+fn may_hold_heaps(mapping: &Mapping) -> bool {
+    mapping.prot.read
+        && mapping.prot.write
+        && is_plain_anonymous(mapping)
+        && !matches!(mapping.name.as_slice(), b"[heap]" | b"[stack]")
+}
+
+/// smaps said that the VMA has no page at all.
+fn known_empty(residency: &Residency, range: AddrRange) -> bool {
+    let index = residency.per_vma.partition_point(|(vma, _, _)| vma.end <= range.start);
+    residency.per_vma.get(index).is_some_and(|&(vma, rss, swap)| vma == range && rss == 0 && swap == 0)
 }
 
 /// Multiples of 64 MiB that lie both in `within` and in one of the sorted `runs`.
@@ -186,7 +189,9 @@ mod tests {
     fn a_blind_search_of_terabytes_is_cut_short() {
         let shadow = writable(0, 124 << 40);
         let blind = residency(ResidencySource::SmapsProportion, Vec::new());
-        let (candidates, cut) = heap_candidates(&[shadow], &blind);
+        let (candidates, cut) = heap_candidates(std::slice::from_ref(&shadow), &blind);
         assert_eq!((candidates.len(), cut), (MAX_BLIND_CANDIDATES, true));
+        let untouched = Residency { per_vma: vec![(shadow.range, 0, 0)], ..blind };
+        assert_eq!(heap_candidates(&[shadow], &untouched), (Vec::new(), false));
     }
 }

@@ -66,3 +66,32 @@ fn read_through_file<const N: usize>(dir: &ProcessDir, addrs: &[Addr]) -> io::Re
         })
         .collect())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn unreadable_places_are_left_out_either_way() {
+        let pid = std::process::id() as i32;
+        let dir = ProcessDir::open(pid, pid).expect("own directory");
+        let known = *b"sixteen bytes ..";
+        let (good, bad) = (Addr(known.as_ptr() as u64), Addr(4096));
+        let places = [bad, good, bad, bad, good];
+        let expected = vec![None, Some(known), None, None, Some(known)];
+        assert_eq!(read_pieces::<16>(&dir, pid, &places).expect("own memory"), expected);
+        assert_eq!(read_through_file::<16>(&dir, &places).expect("own memory"), expected);
+    }
+
+    #[test]
+    fn more_places_than_one_call_takes() {
+        let pid = std::process::id() as i32;
+        let dir = ProcessDir::open(pid, pid).expect("own directory");
+        let numbers: Vec<u64> = (0..3 * MAX_PIECES as u64 + 5).collect();
+        let places: Vec<Addr> =
+            numbers.iter().map(|number| Addr(std::ptr::from_ref(number) as u64)).collect();
+        let read = read_pieces::<8>(&dir, pid, &places).expect("own memory");
+        let read: Option<Vec<u64>> = read.into_iter().map(|piece| piece.map(u64::from_ne_bytes)).collect();
+        assert_eq!(read, Some(numbers));
+    }
+}

@@ -3,16 +3,16 @@
 use super::error::ObserveError;
 use super::heap_headers::{HEADER, decode_heap_info, heap_candidates};
 use super::maps::{ParsedMaps, parse_maps, user_span};
+use super::memory;
 use super::process_dir::ProcessDir;
+use super::residency::{self, PageReader};
 use super::status::{ProcessStatus, parse_stack_limit, parse_status};
 use super::task_files::{parse_cmdline, parse_comm, parse_no_randomize};
 use super::threads::read_threads;
-use super::{memory, residency};
 use crate::model::observation::{
     HeapInfo, Observations, Residency, ResidencySource, SnapshotMoment, StatusFigures,
 };
 use crate::model::{AddrRange, Mapping, Pid, Tid};
-use std::fs::File;
 use std::path::Path;
 
 /// What to look at, and how.
@@ -54,11 +54,8 @@ pub fn observe(pid: Pid, tid: Tid, options: ObserveOptions) -> Result<Observatio
     let status = noted(&mut gaps, read_status_of(&dir));
     let space = read_address_space(&dir, options.residency_from, status.as_ref(), &mut gaps)?;
     let threads = if options.threads { read_threads(&dir, &mut gaps) } else { Vec::new() };
-    let heap_infos = if options.heap_info {
-        read_heap_infos(&dir, tid, &space.mappings, &space.residency, &mut gaps)
-    } else {
-        Vec::new()
-    };
+    let heap_infos =
+        if options.heap_info { read_heap_infos(&dir, tid, &space, &mut gaps) } else { Vec::new() };
     let limits = dir
         .read("limits")
         .and_then(|bytes| parse_stack_limit(&bytes).map_err(|error| dir.malformed("limits", error)));
@@ -120,15 +117,28 @@ fn read_address_space(
 
     let begun_ns = monotonic_ns();
     let text = dir.read_open(maps_file, "maps", 64 << 10)?;
-    let scan = match (&pagemap, user_span(&text)) {
-        (Some(file), Some(span)) if from == ResidencySource::PagemapScan => {
-            residency::scan_now(dir, file, span, gaps)
-        }
+    let mut pages = PageReader { dir, pagemap, vm_swap, gaps };
+    let scan = match user_span(&text) {
+        Some(span) if from == ResidencySource::PagemapScan => pages.scan(span),
         _ => None,
     };
     let scanned_ns = monotonic_ns();
 
-    let ParsedMaps { mappings, damaged, torn } = parse_maps(&text);
+    let mappings = parse_whole(dir, &text, pages.gaps)?;
+    let residency = match (scan, from) {
+        (Some(scan), _) => {
+            let residency = pages.by_scan(&mappings, scan);
+            return Ok(AddressSpace { begun_ns, ended_ns: scanned_ns, mappings, residency });
+        }
+        (None, ResidencySource::None) => residency::unknown(),
+        (None, _) => pages.by_pagemap(&mappings).unwrap_or_else(|| pages.by_smaps(&mappings)),
+    };
+    Ok(AddressSpace { begun_ns, ended_ns: monotonic_ns(), mappings, residency })
+}
+
+/// Parses maps; what could not be used of it is noted in `gaps`.
+fn parse_whole(dir: &ProcessDir, text: &[u8], gaps: &mut Vec<String>) -> Result<Vec<Mapping>, ObserveError> {
+    let ParsedMaps { mappings, damaged, torn } = parse_maps(text);
     if mappings.is_empty() && damaged.is_empty() {
         return Err(ObserveError::NoAddressSpace { pid: dir.pid(), path: dir.path("maps") });
     }
@@ -139,38 +149,17 @@ fn read_address_space(
     if torn > 0 {
         gaps.push(format!("maps changed while it was read: {torn} overlapping lines were cut"));
     }
-    if let Some(scan) = scan {
-        let residency = residency::from_scan(dir, &mappings, scan, vm_swap, gaps);
-        return Ok(AddressSpace { begun_ns, ended_ns: scanned_ns, mappings, residency });
-    }
-    let residency = slower_residency(dir, &mappings, pagemap, (from, vm_swap), gaps);
-    Ok(AddressSpace { begun_ns, ended_ns: monotonic_ns(), mappings, residency })
-}
-
-/// The rungs below PAGEMAP_SCAN.
-fn slower_residency(
-    dir: &ProcessDir,
-    mappings: &[Mapping],
-    pagemap: Option<File>,
-    (from, vm_swap): (ResidencySource, Option<u64>),
-    gaps: &mut Vec<String>,
-) -> Residency {
-    if from == ResidencySource::None {
-        return residency::unknown();
-    }
-    pagemap
-        .and_then(|file| residency::from_pagemap(dir, mappings, &file, vm_swap, gaps))
-        .unwrap_or_else(|| residency::from_smaps(dir, mappings, gaps))
+    Ok(mappings)
 }
 
 fn read_heap_infos(
     dir: &ProcessDir,
     tid: Tid,
-    mappings: &[Mapping],
-    residency: &Residency,
+    space: &AddressSpace,
     gaps: &mut Vec<String>,
 ) -> Vec<HeapInfo> {
-    let (candidates, cut) = heap_candidates(mappings, residency);
+    let mappings = &space.mappings;
+    let (candidates, cut) = heap_candidates(mappings, &space.residency);
     if cut {
         gaps.push(format!("heap headers: only the first {} places were looked at", candidates.len()));
     }

@@ -56,8 +56,9 @@ const REGIONS: usize = 1 << 16;
 pub struct Scan {
     /// Sorted and disjoint; not cut to mappings.
     pub runs: Vec<PageRun>,
-    /// True when the kernel could leave guard pages out of the swapped ones.
-    pub guards_known: bool,
+    /// True on a kernel that knows guard pages (6.15+): they are left out of the swapped ones.
+    /// Older ones may also show the huge zero page as resident.
+    pub recent_kernel: bool,
 }
 
 /// Scans `span` of the address space behind an open `/proc/PID/pagemap`. Zero pages are left
@@ -69,9 +70,9 @@ pub fn scan(pagemap: &File, span: AddrRange) -> io::Result<Scan> {
     match scan_excluding(pagemap, span, PAGE_IS_PFNZERO | PAGE_IS_GUARD) {
         Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
             let runs = scan_excluding(pagemap, span, PAGE_IS_PFNZERO)?;
-            Ok(Scan { runs, guards_known: false })
+            Ok(Scan { runs, recent_kernel: false })
         }
-        runs => Ok(Scan { runs: runs?, guards_known: true }),
+        runs => Ok(Scan { runs: runs?, recent_kernel: true }),
     }
 }
 
@@ -118,4 +119,56 @@ fn run_of(region: &PageRegion) -> Option<PageRun> {
     };
     let huge = region.categories & PAGE_IS_HUGE != 0;
     Some(PageRun { range: AddrRange::new(region.start, region.end), kind, huge })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::Addr;
+    use crate::procfs::maps::parse_maps;
+    use crate::procfs::pagemap::without_huge_zero;
+
+    const HUGE: u64 = 2 << 20;
+
+    /// On a kernel that tells the huge zero page as such, leaving that category in shows what
+    /// older kernels report.
+    #[test]
+    fn the_huge_zero_page_is_found_where_the_kernel_hides_it() {
+        let length = 3 * HUGE as usize;
+        // SAFETY: a new private anonymous mapping at an address that the kernel chooses.
+        let mapped = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                length,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+                -1,
+                0,
+            )
+        };
+        assert_ne!(mapped, libc::MAP_FAILED);
+        let start = Addr(mapped as u64 + HUGE - 1).align_down(HUGE);
+        // SAFETY: `start .. start + 2 * HUGE` lies in the mapping above, which nobody else uses.
+        unsafe {
+            libc::madvise(start.0 as *mut _, 2 * HUGE as usize, libc::MADV_HUGEPAGE);
+            std::ptr::read_volatile(start.0 as *const u8);
+            std::ptr::write_volatile((start.0 + HUGE) as *mut u8, 1);
+        }
+        let pagemap = File::open("/proc/self/pagemap").expect("own pagemap");
+        let span = AddrRange::from_len(start, 2 * HUGE);
+        let result = scan_excluding(&pagemap, span, 0);
+        let maps = parse_maps(&std::fs::read("/proc/self/maps").expect("own maps")).mappings;
+        let both_huge = result.as_ref().is_ok_and(|runs| runs.iter().all(|run| run.huge) && !runs.is_empty());
+        if both_huge {
+            let runs = result.unwrap_or_default();
+            assert_eq!(runs.iter().map(|run| run.range.len()).sum::<u64>(), 2 * HUGE);
+            let kept = without_huge_zero(&pagemap, &maps, runs);
+            let kept: Vec<AddrRange> = kept.iter().map(|run| run.range).collect();
+            assert_eq!(kept, [AddrRange::new(start.0 + HUGE, start.0 + 2 * HUGE)]);
+        } else {
+            println!("SKIPPED: no PAGEMAP_SCAN or no transparent huge pages here: {result:?}");
+        }
+        // SAFETY: the mapping made above.
+        unsafe { libc::munmap(mapped, length) };
+    }
 }

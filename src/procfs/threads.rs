@@ -4,8 +4,23 @@ use super::process_dir::ProcessDir;
 use super::task_files::{ThreadPlace, parse_comm, parse_stat_state, parse_syscall};
 use crate::model::observation::ThreadObservation;
 use ::procfs::process::Task;
-use std::fs::File;
-use std::io::{self, Read};
+use ::procfs::{FromRead, ProcError, ProcResult};
+use std::io::Read;
+
+/// A file of a thread as it is: names need not be UTF-8, which the crate's own types want.
+struct RawFile(Vec<u8>);
+
+impl FromRead for RawFile {
+    fn from_read<R: Read>(mut reader: R) -> ProcResult<RawFile> {
+        let mut bytes = Vec::with_capacity(256);
+        reader.read_to_end(&mut bytes)?;
+        Ok(RawFile(bytes))
+    }
+}
+
+fn read(task: &Task, file: &str) -> ProcResult<Vec<u8>> {
+    task.read::<_, RawFile>(file).map(|raw| raw.0)
+}
 
 /// All living threads, in the kernel's order (of creation). A thread that ends meanwhile is
 /// left out. That stack pointers may not be read (it takes more rights than maps) is one gap.
@@ -20,10 +35,10 @@ pub(super) fn read_threads(dir: &ProcessDir, gaps: &mut Vec<String>) -> Vec<Thre
     let mut threads = Vec::new();
     let mut forbidden = 0usize;
     for task in tasks.flatten() {
-        let Ok(comm) = read(dir, &task, "comm") else { continue };
-        let place = match read(dir, &task, "syscall") {
+        let Ok(comm) = read(&task, "comm") else { continue };
+        let place = match read(&task, "syscall") {
             Ok(bytes) => parse_syscall(&bytes),
-            Err(error) if matches!(error.raw_os_error(), Some(libc::ESRCH | libc::ENOENT)) => continue,
+            Err(error) if is_gone(&error) => continue,
             Err(_) => {
                 forbidden += 1;
                 None
@@ -31,7 +46,7 @@ pub(super) fn read_threads(dir: &ProcessDir, gaps: &mut Vec<String>) -> Vec<Thre
         };
         let stack_pointer = match place {
             Some(ThreadPlace::Blocked { stack_pointer }) => Some(stack_pointer),
-            Some(ThreadPlace::NoStack) if is_dead(dir, &task) => continue,
+            Some(ThreadPlace::NoStack) if is_dead(&task) => continue,
             _ => None,
         };
         threads.push(ThreadObservation { tid: task.tid, comm: parse_comm(&comm), stack_pointer });
@@ -43,13 +58,14 @@ pub(super) fn read_threads(dir: &ProcessDir, gaps: &mut Vec<String>) -> Vec<Thre
 }
 
 /// A zombie keeps its entry: the first thread of a process whose other threads live on.
-fn is_dead(dir: &ProcessDir, task: &Task) -> bool {
-    read(dir, task, "stat").is_ok_and(|stat| matches!(parse_stat_state(&stat), Some(b'Z' | b'X')))
+fn is_dead(task: &Task) -> bool {
+    read(task, "stat").is_ok_and(|stat| matches!(parse_stat_state(&stat), Some(b'Z' | b'X')))
 }
 
-fn read(dir: &ProcessDir, task: &Task, file: &str) -> io::Result<Vec<u8>> {
-    let path = dir.path("task").join(task.tid.to_string()).join(file);
-    let mut bytes = Vec::with_capacity(256);
-    File::open(path)?.read_to_end(&mut bytes)?;
-    Ok(bytes)
+fn is_gone(error: &ProcError) -> bool {
+    match error {
+        ProcError::NotFound(_) => true,
+        ProcError::Io(error, _) => error.raw_os_error() == Some(libc::ESRCH),
+        _ => false,
+    }
 }

@@ -1,12 +1,9 @@
 //! Well-known programs: every mapping's residency against smaps. Each is skipped, aloud, where
 //! it is not installed.
 
-use crate::target::{Target, differences, observe_from, smaps_of};
+use crate::target::{RUNGS, Target, differences, observe_from, smaps_of};
 use std::path::Path;
 use vmaudit::model::observation::ResidencySource;
-
-const RUNGS: [ResidencySource; 3] =
-    [ResidencySource::PagemapScan, ResidencySource::Pagemap, ResidencySource::SmapsProportion];
 
 /// Compares while the program stands still: smaps before and after has to be the same, else
 /// the attempt says nothing and is made again.
@@ -31,6 +28,10 @@ fn compare_on(target: &Target, rung: ResidencySource) {
             entries.iter().map(|e| (e.mapping.clone(), e.rss, e.swap)).collect::<Vec<_>>()
         };
         if figures(&before) == figures(&after) {
+            if seen.gaps.iter().any(|gap| gap.contains("pages of zeros")) {
+                println!("SKIPPED: {rung:?} is exact only with CAP_SYS_ADMIN");
+                return;
+            }
             let wrong = differences(&seen, &after);
             assert!(wrong.is_empty(), "{rung:?}:\n{}", wrong.join("\n"));
             assert!(seen.gaps.is_empty(), "{:?}", seen.gaps);

@@ -8,6 +8,10 @@ use vmaudit::model::AddrRange;
 use vmaudit::model::observation::{Observations, ResidencySource};
 use vmaudit::procfs::{ObserveOptions, SmapsEntry, observe, pages_within, parse_smaps};
 
+/// The ladder, best first.
+pub const RUNGS: [ResidencySource; 3] =
+    [ResidencySource::PagemapScan, ResidencySource::Pagemap, ResidencySource::SmapsProportion];
+
 /// A running program that waits for its standard input to end; dropping it lets it end.
 pub struct Target {
     child: Child,

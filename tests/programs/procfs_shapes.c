@@ -4,6 +4,9 @@
  */
 #define _GNU_SOURCE
 #include <fcntl.h>
+#include <linux/aio_abi.h>
+#include <linux/io_uring.h>
+#include <linux/perf_event.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,6 +15,7 @@
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/shm.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #define MIB (1UL << 20)
@@ -107,7 +111,22 @@ int main(void) {
         if (tlb_file != MAP_FAILED) touch(tlb_file, 2 * MIB, 4096);
         puts("hugetlb");
     }
-    /* a thread with a glibc arena, and a child sharing pages after fork */
+    /* what the kernel maps or fills itself: rings of aio, io_uring and perf, where allowed */
+    aio_context_t context = 0;
+    syscall(SYS_io_setup, 128, &context);
+    struct io_uring_params ring = {0};
+    int uring = syscall(SYS_io_uring_setup, 64, &ring);
+    if (uring >= 0) {
+        char *sqes = mmap(NULL, 64 * sizeof(struct io_uring_sqe), PROT_READ | PROT_WRITE, MAP_SHARED, uring, IORING_OFF_SQES);
+        if (sqes != MAP_FAILED) touch(sqes, 4096, 4096);
+    }
+    struct perf_event_attr attr = {.type = PERF_TYPE_SOFTWARE, .size = sizeof attr, .config = PERF_COUNT_SW_TASK_CLOCK, .exclude_kernel = 1};
+    int perf = syscall(SYS_perf_event_open, &attr, 0, -1, -1, 0);
+    if (perf >= 0) {
+        char *rings = mmap(NULL, 9 * 4096, PROT_READ | PROT_WRITE, MAP_SHARED, perf, 0);
+        if (rings != MAP_FAILED) read_only(rings, 9 * 4096);
+    }
+    /* a thread with a glibc arena */
     pthread_barrier_t both;
     pthread_t thread;
     pthread_barrier_init(&both, NULL, 2);
