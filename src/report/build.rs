@@ -31,6 +31,8 @@ pub struct ProcessFacts {
     /// The signal that killed it.
     pub signal: Option<i32>,
     pub container: Option<String>,
+    /// Threads ever seen, where that is more than the ledger's records and the living ones.
+    pub threads_seen: Option<u64>,
     /// How long it was observed, nanoseconds.
     pub wall_ns: Option<u64>,
     /// Set when the process died without being held and `observations` is the last periodic
@@ -139,7 +141,7 @@ fn process(audit: &ProcessAudit<'_>, found: &Attributed, stacks: &mut StackNumbe
         regions.push(region);
     }
     let doubtful = regions.iter().filter(|r| r.doubt.is_some()).map(|r| r.virt).sum();
-    let threads = reconciled.threads.len().max(seen.threads.len());
+    let threads = reconciled.threads.len().max(seen.threads.len()) as u64;
     model::Process {
         pid: seen.pid,
         comm: lossy(&seen.comm),
@@ -148,7 +150,7 @@ fn process(audit: &ProcessAudit<'_>, found: &Attributed, stacks: &mut StackNumbe
         exit_code: facts.exit_code,
         signal: facts.signal,
         container: facts.container.clone(),
-        threads_seen: threads as u64,
+        threads_seen: threads.max(facts.threads_seen.unwrap_or(0)),
         aslr: seen.aslr,
         totals: model::Totals {
             virt: found.totals.virt,

@@ -127,9 +127,7 @@ impl Rule for GlibcRule {
         let entry = entry(path, at, world)?;
         let record = subject.record?;
         match (&record.op, subject.call) {
-            (VmOp::Brk { .. }, _) => {
-                Some(Claim::new(MAIN_HEAP, Evidence::Stack, BRK).merge(Merge::ByCategory))
-            }
+            (VmOp::Brk { .. }, _) => Some(brk_claim(Evidence::Stack)),
             (VmOp::Mremap { .. }, _) if subject.is_private_anonymous() => {
                 Some(Claim::new(MMAPPED, Evidence::Stack, BLOCK).merge(Merge::ByCaller(entry)))
             }
@@ -154,7 +152,7 @@ impl Rule for GlibcRule {
             if !subject.shape_may_decide() {
                 return None;
             }
-            return Some(Claim::new(MAIN_HEAP, Evidence::Shape, BRK).merge(Merge::ByCategory));
+            return Some(brk_claim(Evidence::Shape));
         }
         if !subject.is_private_anonymous() || !subject.shape_may_decide() {
             return None;
@@ -257,6 +255,11 @@ fn is_morecore_by_mmap(path: &CallPath, world: &World<'_>, call: MmapCall, at: u
     let lens: Vec<Option<MmapCall>> = same_site.map(|r| MmapCall::of(&r.op)).collect();
     let only_this_size = lens.iter().all(|c| c.is_some_and(|c| c.len == MORECORE_BY_MMAP));
     only_this_size && (lens.len() >= 2 || !brk_works)
+}
+
+/// All of brk is one heap, however many steps it grew by.
+fn brk_claim(evidence: Evidence) -> Claim {
+    Claim::new(MAIN_HEAP, evidence, BRK).instance(Instance::Named(b"[heap]".into())).merge(Merge::ByCategory)
 }
 
 fn arena_claim(subject: &Subject<'_>, evidence: Evidence, entry: usize) -> Claim {

@@ -3,7 +3,7 @@
 
 use super::{Advice, Claim, Group, Rule, Subject, World};
 use crate::attribution::callpath::Line;
-use crate::attribution::category::{Category, Evidence, Merge};
+use crate::attribution::category::{Category, Evidence, Instance, Merge};
 use crate::ledger::RegionKind;
 use crate::model::{PAGE, Prot};
 
@@ -34,7 +34,11 @@ impl Rule for MuslRule {
     fn by_stack(&self, subject: &Subject<'_>, world: &World<'_>, at: usize) -> Option<Claim> {
         let named = subject.path?.lines.get(at)?.is(FUNCTIONS);
         if subject.region.kind == RegionKind::Brk {
-            return Some(Claim::new(MUSL, Evidence::Stack, "metadata (brk)").merge(Merge::ByCategory));
+            return Some(
+                Claim::new(MUSL, Evidence::Stack, "metadata (brk)")
+                    .instance(Instance::Named(b"[heap]".into()))
+                    .merge(Merge::ByCategory),
+            );
         }
         let call = subject.call?;
         // one frame is all there is: a stack is known by its thread, and starts as PROT_NONE
@@ -50,7 +54,11 @@ impl Rule for MuslRule {
         let own = subject.mapping?;
         let heap = own.is_special("[heap]")
             && (guarded(own) || world.below(subject.region.vma).is_some_and(guarded));
-        heap.then(|| Claim::new(MUSL, Evidence::Shape, "metadata (brk)").merge(Merge::ByCategory))
+        heap.then(|| {
+            Claim::new(MUSL, Evidence::Shape, "metadata (brk)")
+                .instance(Instance::Named(b"[heap]".into()))
+                .merge(Merge::ByCategory)
+        })
     }
 
     fn advise(&self, _group: &Group<'_>, _world: &World<'_>) -> Advice {

@@ -2,7 +2,7 @@
 
 use super::{Advice, Claim, Group, Rule, Subject, World};
 use crate::attribution::callpath::Line;
-use crate::attribution::category::{Category, Evidence, Merge};
+use crate::attribution::category::{Category, Evidence, Instance, Merge};
 use crate::attribution::findings::Fix;
 use crate::ledger::RegionKind;
 
@@ -36,8 +36,11 @@ impl Rule for TcmallocRule {
     fn by_stack(&self, subject: &Subject<'_>, _world: &World<'_>, at: usize) -> Option<Claim> {
         let brk = subject.region.kind == RegionKind::Brk;
         let merge = if brk { Merge::ByCategory } else { Merge::ByCaller(at) };
-        (brk || subject.is_private_anonymous())
-            .then(|| Claim::new(TCMALLOC, Evidence::Stack, part(subject)).merge(merge))
+        let claim = Claim::new(TCMALLOC, Evidence::Stack, part(subject)).merge(merge);
+        if brk {
+            return Some(claim.instance(Instance::Named(b"[heap]".into())));
+        }
+        subject.is_private_anonymous().then_some(claim)
     }
 
     fn by_shape(&self, subject: &Subject<'_>, world: &World<'_>) -> Option<Claim> {
