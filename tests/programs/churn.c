@@ -3,10 +3,9 @@
  *   churn SEED THREADS ITERATIONS OUT [normal|leaf|exec|thread-exec]
  *
  * Each thread works on ranges that it alone owns, so every call's effect is determined by the
- * calls before it, whatever the interleaving. At the end the program copies its own
- * /proc/self/maps to OUT with raw system calls only (nothing is mapped between that read and
- * exit_group), and each forked child copies its maps to OUT.PID. An auditor's last state has to
- * be that file.
+ * calls before it, whatever the interleaving. At the end the program, and each child that it
+ * forked, copies its own /proc/self/maps to OUT.PID with raw system calls only (nothing is mapped
+ * between that read and exit_group). An auditor's last state has to be that file.
  *
  * Left out on purpose: calls that fail half way (mprotect over a range whose second half refuses,
  * mremap that unmaps its target and then fails). Their effect cannot be told from the result.
@@ -278,11 +277,13 @@ static void op_thread(void)
         pthread_join(t, NULL);
 }
 
-/* Raw system calls only from here: nothing may be mapped between read and exit. */
-static void write_maps_and_leave(const char *path)
+/* Raw system calls only from the read on: nothing may be mapped between it and the exit. */
+static void write_maps_and_leave(void)
 {
+    static char path[600];
     size_t have = 0, done = 0;
     long n;
+    snprintf(path, sizeof path, "%s.%d", out, (int)getpid());
     int in = (int)syscall(SYS_openat, AT_FDCWD, "/proc/self/maps", O_RDONLY | O_CLOEXEC, 0);
     while ((n = syscall(SYS_read, in, maps_buffer + have, sizeof maps_buffer - have)) > 0)
         have += (size_t)n;
@@ -293,13 +294,13 @@ static void write_maps_and_leave(const char *path)
     __builtin_unreachable();
 }
 
-static void become_leaf(const char *path)
+static void become_leaf(void)
 {
     char s[32], t[32], n[32];
     snprintf(s, sizeof s, "%lu", seed + 1000);
     snprintf(t, sizeof t, "%d", 2);
     snprintf(n, sizeof n, "%d", iterations / 4);
-    execl(self, self, s, t, n, path, "leaf", (char *)NULL);
+    execl(self, self, s, t, n, out, "leaf", (char *)NULL);
     _exit(71);
 }
 
@@ -307,23 +308,21 @@ static void churn(struct worker *w, int n);
 
 static void op_fork(struct worker *w)
 {
-    char path[512];
     pid_t pid = fork();
     if (pid == 0) {
         int i = 0;
         single = 1;
         w->may_fork = 0;
         w->exec_at = -1;
-        snprintf(path, sizeof path, "%s.%d", out, (int)getpid());
         while (i < w->count)
             if (w->r[i].nofork)
                 drop(w, i);
             else
                 i++;
         if (!below(w, 3))
-            become_leaf(path);
+            become_leaf();
         churn(w, 20);
-        write_maps_and_leave(path);
+        write_maps_and_leave();
     }
     if (pid > 0 && below(w, 2))
         waitpid(pid, NULL, 0);
@@ -345,7 +344,7 @@ static void churn(struct worker *w, int n)
     for (int k = 0; k < n; k++) {
         int i = (int)below(w, (size_t)w->count);
         if (k == w->exec_at)
-            become_leaf(out);
+            become_leaf();
         if (w->may_fork && k > 0 && k % 40 == 0) {
             if (w->index == 0)
                 op_vfork();
@@ -422,6 +421,6 @@ int main(int argc, char **argv)
     while (wait(NULL) > 0)
         ;
     if (!strcmp(mode, "exec"))
-        become_leaf(out);
-    write_maps_and_leave(out);
+        become_leaf();
+    write_maps_and_leave();
 }
