@@ -375,8 +375,10 @@ fn an_interrupt_ends_the_run_with_a_report() {
     tracer.0.stdout.as_mut().expect("a pipe").read_exact(&mut ready).expect("the target is ready");
     let input = tracer.0.stdin.take();
     tracer.signal(libc::SIGINT);
-    let audit = finished(tracer.finish().expect("output"), &report);
+    tracer.0.wait().expect("waited");
+    // Only now may the target see the end of its input, if it is still there.
     drop(input);
+    let audit = finished(tracer.finish().expect("output"), &report);
     let process = audit.report().first();
     assert!(number(&process["totals"], "virt") > 1 << 20, "{}", process["totals"]);
 }
