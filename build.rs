@@ -14,7 +14,13 @@ fn main() {
     };
     let result = SkeletonBuilder::new()
         .source("bpf/vmaudit.bpf.c")
-        .clang_args([format!("-D__TARGET_ARCH_{arch}"), "-Ibpf".into(), "-Wall".into(), "-Werror".into(), multiarch_include()])
+        .clang_args([
+            format!("-D__TARGET_ARCH_{arch}"),
+            "-Ibpf".into(),
+            "-Wall".into(),
+            "-Werror".into(),
+            multiarch_include(),
+        ])
         .build_and_generate(&out);
     if let Err(error) = result {
         panic!("building bpf/vmaudit.bpf.c failed (clang is needed: apt-get install clang): {error:#}");

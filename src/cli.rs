@@ -7,7 +7,9 @@ use std::path::PathBuf;
 /// Explain why VIRT is so much larger than RSS, and which call stack asked for it
 #[derive(Parser, Debug)]
 #[command(name = "vmaudit", version, max_term_width = 100)]
-#[command(after_help = "EXIT STATUS\n  run: the command's own; 128+N if signal N killed it; 127 not found, 126 not executable;\n  125 if vmaudit itself failed; 2 for an unusable command line.")]
+#[command(
+    after_help = "EXIT STATUS\n  run: the command's own; 128+N if signal N killed it; 127 not found, 126 not executable;\n  125 if vmaudit itself failed; 2 for an unusable command line."
+)]
 pub struct Cli {
     #[command(subcommand)]
     pub command: Command,

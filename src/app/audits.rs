@@ -61,11 +61,6 @@ impl Audits {
         self.looks.get(&pid).is_some_and(|audit| audit.observations.moment == SnapshotMoment::HeldAtExit)
     }
 
-    /// An exec has replaced what was seen.
-    pub fn forget(&mut self, pid: Pid) {
-        self.looks.remove(&pid);
-    }
-
     /// Processes that ended unseen are shown as the ledger has them, without residency.
     fn complete_from_ledger(&mut self, pipeline: &Pipeline) {
         for process in pipeline.spaces.processes() {
@@ -141,6 +136,7 @@ impl Audits {
         ProcessFacts {
             exit_code: process.exit_code(),
             signal: process.signal(),
+            threads_seen: Some(process.threads_seen),
             container: None,
             wall_ns: Some(end.saturating_sub(start)),
             snapshot_age_ns: unseen_end.then(|| end.saturating_sub(audit.observations.ended_ns)),

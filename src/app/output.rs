@@ -15,8 +15,9 @@ pub fn write(report: &Report, args: &RunArgs) -> Result<(), AppError> {
         Format::Text => to_text(report, TextOptions { color: color(args), top: args.top }),
     };
     match &args.report {
-        Some(path) => fs::write(path, rendered)
-            .map_err(|source| AppError::Write { path: path.clone(), source }),
+        Some(path) => {
+            fs::write(path, rendered).map_err(|source| AppError::Write { path: path.clone(), source })
+        }
         None => {
             let mut out = io::stdout().lock();
             match out.write_all(rendered.as_bytes()).and_then(|()| out.flush()) {
@@ -32,7 +33,11 @@ pub fn write(report: &Report, args: &RunArgs) -> Result<(), AppError> {
 fn color(args: &RunArgs) -> Color {
     let forbidden = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty())
         || std::env::var_os("TERM").is_some_and(|term| term == "dumb");
-    if args.report.is_none() && !forbidden && io::stdout().is_terminal() { Color::Always } else { Color::Never }
+    if args.report.is_none() && !forbidden && io::stdout().is_terminal() {
+        Color::Always
+    } else {
+        Color::Never
+    }
 }
 
 /// The manual page of vmaudit and its subcommands, as roff.

@@ -22,9 +22,9 @@ const REMEDY: &str = "vmaudit run needs root, or CAP_BPF and CAP_PERFMON (CAP_SY
 pub fn run(args: &RunArgs) -> Result<u8, AppError> {
     let begun = Instant::now();
     let dump = match &args.dump_events {
-        Some(path) => Some(
-            Dump::create(path).map_err(|source| AppError::Write { path: path.clone(), source })?,
-        ),
+        Some(path) => {
+            Some(Dump::create(path).map_err(|source| AppError::Write { path: path.clone(), source })?)
+        }
         None => None,
     };
     let prepared = Launch::prepare(LaunchConfig {
@@ -99,7 +99,9 @@ fn warn(pipeline: &Pipeline, counters: Counters) {
         );
     }
     if tally.compat > 0 {
-        eprintln!("vmaudit: 32-bit programs were started: their calls are not traced, rows rest on the last look");
+        eprintln!(
+            "vmaudit: 32-bit programs were started: their calls are not traced, rows rest on the last look"
+        );
     }
 }
 
@@ -108,7 +110,10 @@ fn pidfd(pid: Pid) -> Result<OwnedFd, AppError> {
     // SAFETY: pidfd_open takes two integers.
     let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
     if fd < 0 {
-        return Err(AppError::System { operation: "pidfd_open of the command", source: io::Error::last_os_error() });
+        return Err(AppError::System {
+            operation: "pidfd_open of the command",
+            source: io::Error::last_os_error(),
+        });
     }
     // SAFETY: a new descriptor that nobody else owns.
     Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })

@@ -133,7 +133,10 @@ impl<'a, 'r> Session<'a, 'r> {
         let pids: Vec<Pid> = {
             let pipeline = self.pipeline.borrow();
             let alive = pipeline.spaces.processes().iter().filter(|process| process.exited_ns.is_none());
-            alive.map(|process| process.pid).filter(|&pid| !shares_space_with_parent(&pipeline, pid)).collect()
+            alive
+                .map(|process| process.pid)
+                .filter(|&pid| !shares_space_with_parent(&pipeline, pid))
+                .collect()
         };
         for pid in pids {
             if !self.audits.is_final(pid) {
