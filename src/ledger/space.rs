@@ -350,3 +350,52 @@ impl Ledger {
         set
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ledger::AddressSpaces;
+    use crate::model::event::VmOp;
+    use crate::model::{MmKey, NoStack, Task};
+
+    fn event(id: u64, tid: Tid, op: VmOp, ret: u64) -> VmEvent {
+        VmEvent {
+            id: EventId(id),
+            time_ns: id * 100,
+            task: Task { pid: 1, tid, comm: b"loop".to_vec() },
+            mm: MmKey(1),
+            op,
+            ret: ret as i64,
+            stack: Err(NoStack::NotTaken),
+            total_vm: None,
+        }
+    }
+
+    /// Two threads map, name, shrink, and hand each other addresses; nothing of it stays.
+    #[test]
+    fn a_long_run_leaves_no_traces() {
+        let mut spaces = AddressSpaces::new();
+        let at = |page: u64| Addr(0x7f00_0000_0000 + page * 4096);
+        for round in 0..30_000u64 {
+            let file = FileRef { major: 0, minor: 1, inode: round, path: b"/tmp/x".to_vec(), deleted: true };
+            let (addr, fd, file) = (Addr(0), 3, Some(file));
+            let map = VmOp::Mmap { addr, len: 0x8000, prot: 5, flags: 2, fd, offset: 0, file };
+            let place = at(round % 100 * 16);
+            let tid = 1 + (round % 2) as Tid;
+            spaces.apply(&event(round * 4 + 1, tid, map, place.0));
+            let protect = VmOp::Mprotect { addr: place, len: 0x1000, prot: 1, pkey: None };
+            spaces.apply(&event(round * 4 + 2, tid, protect, 0));
+            if round % 3 != 0 {
+                let unmap = VmOp::Munmap { addr: place, len: 0x8000 };
+                spaces.apply(&event(round * 4 + 3, tid, unmap, 0));
+            }
+        }
+        let ledger = spaces.ledger_of_pid(1).expect("seen");
+        assert!(ledger.origins.live() <= 100, "{}", ledger.origins.live());
+        assert!(ledger.origins.slots() <= 202, "{}", ledger.origins.slots());
+        assert!(ledger.recent.len() <= RECENT_MAX);
+        assert!(spaces.files.len() <= 4096, "{}", spaces.files.len());
+        let used: u64 = ledger.pieces.iter().map(|(r, _)| r.len()).sum();
+        assert!(used <= 100 * 0x8000);
+    }
+}
