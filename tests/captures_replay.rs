@@ -195,8 +195,14 @@ fn vm_size(status: &str) -> Option<u64> {
     Some(line.trim().strip_suffix(" kB")?.parse::<u64>().ok()? << 10)
 }
 
-/// name → (trace, snapshots)
-fn captures() -> BTreeMap<String, (Vec<u8>, Vec<(String, String)>)> {
+struct Capture {
+    trace: Vec<u8>,
+    /// (phase, smaps)
+    snapshots: Vec<(String, String)>,
+}
+
+/// All captures by name.
+fn captures() -> BTreeMap<String, Capture> {
     let mut captures = BTreeMap::new();
     for entry in std::fs::read_dir(fixtures()).expect("fixtures") {
         let path = entry.expect("entry").path();
@@ -214,7 +220,8 @@ fn captures() -> BTreeMap<String, (Vec<u8>, Vec<(String, String)>)> {
                 snapshots.push((phase.to_owned(), std::fs::read_to_string(&other).expect("smaps")));
             }
         }
-        captures.insert(name.to_owned(), (std::fs::read(&path).expect("trace"), snapshots));
+        let trace = std::fs::read(&path).expect("trace");
+        captures.insert(name.to_owned(), Capture { trace, snapshots });
     }
     captures
 }
@@ -223,7 +230,7 @@ fn captures() -> BTreeMap<String, (Vec<u8>, Vec<(String, String)>)> {
 fn complete_traces_end_in_their_snapshots() {
     let captures = captures();
     assert_eq!(captures.len(), 15, "all complete traces of the index");
-    for (name, (trace, snapshots)) in captures {
+    for (name, Capture { trace, snapshots }) in captures {
         assert!(!snapshots.is_empty(), "{name} has a snapshot");
         for order in ["effect", "report"] {
             let log = match order {

@@ -246,7 +246,7 @@ impl Parser {
                 self.next_mm += 1;
                 mm = MmKey(self.next_mm);
                 self.mm_of.insert(task.pid, mm);
-                args::exec()
+                args::exec(args)
             }
             b"clone" | b"clone3" | b"fork" | b"vfork" if ret > 0 => self.fork(ret, mm)?,
             _ => match args::op(name, args)? {

@@ -77,10 +77,11 @@ pub(super) fn wait_status(text: &[u8]) -> Option<i32> {
     })
 }
 
-/// What execve's line tells: only that it was.
-pub(super) fn exec() -> VmOp {
+/// What execve's line tells: the path, as it was given.
+pub(super) fn exec(args: &[u8]) -> VmOp {
+    let path = split(args).first().and_then(|a| a.strip_prefix(b"\"")?.strip_suffix(b"\""));
     VmOp::Exec {
-        exe: None,
+        exe: path.map(|p| FileRef { major: 0, minor: 0, inode: 0, path: p.to_vec(), deleted: false }),
         start_brk: Addr(0),
         brk: Addr(0),
         start_stack: Addr(0),
