@@ -16,8 +16,10 @@
 mod args;
 mod flags;
 mod frames;
+mod relations;
 
 pub use frames::StraceFrame;
+use relations::{Kinship, Relations};
 
 use crate::model::{Addr, EventId, MmKey, NoStack, Pid, StackId, Task, Tid, VmEvent, VmOp};
 use std::collections::HashMap;
@@ -68,7 +70,7 @@ enum Placement {
 
 fn parse_with(text: &[u8], placement: Placement) -> Result<StraceLog, ParseError> {
     let mut parser = Parser::new(placement);
-    parser.find_relations(text);
+    parser.kin = Relations::find(text);
     for (index, line) in text.split(|&b| b == b'\n').enumerate() {
         parser.line(line).map_err(|reason| ParseError {
             line: index + 1,
@@ -87,20 +89,12 @@ struct Unfinished {
     place: Option<usize>,
 }
 
-/// How a task came to be.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Kinship {
-    Thread,
-    SharesMm,
-    Copy,
-}
-
 struct Parser {
     placement: Placement,
     /// None: an entry whose return is still to come.
     events: Vec<Option<VmEvent>>,
     unfinished: HashMap<Tid, Unfinished>,
-    kin: HashMap<Tid, (Tid, Kinship)>,
+    kin: Relations,
     mm_of: HashMap<Pid, MmKey>,
     first: Option<Pid>,
     next_mm: u64,
@@ -125,7 +119,7 @@ impl Parser {
             placement,
             events: Vec::new(),
             unfinished: HashMap::new(),
-            kin: HashMap::new(),
+            kin: Relations::default(),
             mm_of: HashMap::new(),
             first: None,
             next_mm: 0,
@@ -134,42 +128,6 @@ impl Parser {
             stacks: Vec::new(),
             stack_ids: HashMap::new(),
             ignored: 0,
-        }
-    }
-
-    /// A child's first lines may come before its parent's clone returns: relations first.
-    fn find_relations(&mut self, text: &[u8]) {
-        let mut started: HashMap<Tid, Vec<u8>> = HashMap::new();
-        for line in text.split(|&b| b == b'\n').filter(|l| !l.starts_with(b" >")) {
-            let entry = split_task(line);
-            let mut call = entry.rest.to_vec();
-            if call.starts_with(b"<... ") {
-                let Some(mut begun) = started.remove(&entry.tid) else { continue };
-                begun.extend_from_slice(&call);
-                call = begun;
-            }
-            let is_clone = [b"clone".as_slice(), b"fork", b"vfork"].iter().any(|n| call.starts_with(n));
-            if !is_clone {
-                continue;
-            }
-            if call.ends_with(b"<unfinished ...>") {
-                started.insert(entry.tid, call);
-                continue;
-            }
-            let Some((_, result)) = args::split_result(&call) else { continue };
-            let Some(child) = args::result(result).filter(|&r| r > 0).and_then(|r| Tid::try_from(r).ok())
-            else {
-                continue;
-            };
-            let has = |flag: &[u8]| call.windows(flag.len()).any(|w| w == flag);
-            let kin = if has(b"CLONE_THREAD") {
-                Kinship::Thread
-            } else if has(b"CLONE_VM") || call.starts_with(b"vfork") {
-                Kinship::SharesMm
-            } else {
-                Kinship::Copy
-            };
-            self.kin.insert(child, (entry.tid, kin));
         }
     }
 
@@ -281,7 +239,7 @@ impl Parser {
 
     fn fork(&mut self, child: i64, mm: MmKey) -> Result<VmOp, &'static str> {
         let child_tid = Tid::try_from(child).map_err(|_| "not a task id")?;
-        let kin = self.kin.get(&child_tid).map_or(Kinship::Thread, |&(_, kin)| kin);
+        let kin = self.kin.of(child_tid);
         let child_mm = if kin == Kinship::Copy { self.mm(child_tid) } else { mm };
         if kin == Kinship::SharesMm {
             self.mm_of.insert(child_tid, mm);
@@ -311,21 +269,8 @@ impl Parser {
         }));
     }
 
-    /// The process that a thread belongs to.
     fn task(&self, tid: Tid) -> Task {
-        let mut pid = tid;
-        // Threads of threads; no chain is longer than the number of tasks.
-        for _ in 0..=self.kin.len() {
-            match self.kin.get(&pid) {
-                Some(&(parent, Kinship::Thread)) => pid = parent,
-                Some(_) => break,
-                None => {
-                    pid = self.first.unwrap_or(pid);
-                    break;
-                }
-            }
-        }
-        Task { pid, tid, comm: Vec::new() }
+        Task { pid: self.kin.process_of(tid, self.first), tid, comm: Vec::new() }
     }
 
     fn mm(&mut self, pid: Pid) -> MmKey {

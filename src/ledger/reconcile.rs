@@ -38,7 +38,7 @@ impl Ledger {
     pub(super) fn reconcile(&self, seen: &Observations) -> Reconciled {
         let mut join = Join {
             ledger: self,
-            busy: self.touched_since(seen.begun_ns),
+            busy: self.recent.since(seen.begun_ns),
             ids: vec![None; self.origins.slots()],
             late: Vec::new(),
             result: Reconciled { events: self.events, ..Reconciled::default() },
@@ -205,7 +205,7 @@ impl<'a> Join<'a> {
                     && mapping.range.end.is_aligned(2 << 20)
                     && mapping.range.start.is_aligned(2 << 20)
                     && last.kind == RegionKind::File
-                    && mapping.range.len() - len < (2 << 20)
+                    && mapping.range.len().checked_sub(*len).is_some_and(|rest| rest < 2 << 20)
             }
             _ => false,
         };
