@@ -50,6 +50,19 @@ impl Ledger {
     }
 }
 
+impl Ledger {
+    /// True for a mapping of the program itself or, by its name, of an ELF interpreter.
+    pub(super) fn is_exec_image(&self, mapping: &Mapping) -> bool {
+        let Some(file) = mapping.file else { return false };
+        let name = mapping.name.rsplit(|&b| b == b'/').next().unwrap_or_default();
+        let is_program = self
+            .exe
+            .as_ref()
+            .is_some_and(|exe| exe.inode == file.inode && exe.inode != 0 || exe.path == mapping.name);
+        is_program || [b"ld-".as_slice(), b"ld.so", b"ld64"].iter().any(|start| name.starts_with(start))
+    }
+}
+
 struct Join<'a> {
     ledger: &'a Ledger,
     /// Ranges that calls changed while maps was being read, or after.
@@ -223,17 +236,7 @@ impl<'a> Join<'a> {
         if ledger.start != Start::ExecUnlisted {
             return false;
         }
-        match mapping.file {
-            Some(file) => {
-                let name = mapping.name.rsplit(|&b| b == b'/').next().unwrap_or_default();
-                let is_exe = ledger
-                    .exe
-                    .as_ref()
-                    .is_some_and(|exe| exe.inode == file.inode && exe.inode != 0 || exe.path == mapping.name);
-                is_exe || name.starts_with(b"ld-") || name.starts_with(b"ld.so") || name.starts_with(b"ld64")
-            }
-            None => self.image == Some(range.start.0),
-        }
+        if mapping.file.is_some() { ledger.is_exec_image(mapping) } else { self.image == Some(range.start.0) }
     }
 
     /// The ring of the oldest io_setup that is not placed yet.

@@ -246,3 +246,27 @@ fn a_forked_child_has_the_parents_modules() {
     fork(&mut story, CHILD_MM, Some(maps));
     assert_eq!(story.spaces.module_generation(CHILD_MM), story.spaces.module_generation(MM));
 }
+
+#[test]
+fn execs_images_may_be_told_later() {
+    let mut story = Story::unseen();
+    story.exec(MM, None);
+    assert!(story.spaces.executable_regions(MM).is_empty());
+    let maps = || {
+        vec![
+            mapping(pages(0, 2), "r-xp", "/bin/prog"),
+            mapping(pages(2, 3), "rw-p", ""),
+            mapping(pages(20, 22), "r-xp", "/lib64/ld-linux-x86-64.so.2"),
+            mapping(pages(40, 42), "r-xp", "/lib/libc.so.6"),
+        ]
+    };
+    story.spaces.start_preexisting(PID, MM, &maps());
+    assert_eq!(story.spaces.executable_regions(MM).len(), 2);
+    // The library's call is on its way.
+    let library = story.map_file(pages(40, 42), 5, 2, 0, file(b"/lib/libc.so.6", 5));
+    let result = story.reconcile(maps());
+    assert_eq!(result.drift.0, 0);
+    let origins: Vec<_> = result.regions.iter().map(|r| r.origin).collect();
+    assert_eq!(origins[..3], [Origin::Kernel; 3]);
+    assert_eq!(event_of(&result, &result.regions[3]), Some(library));
+}
