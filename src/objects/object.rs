@@ -2,6 +2,7 @@
 
 use super::cfi::Cfi;
 use super::elf::{ElfLayout, Section};
+use super::starts::FunctionStarts;
 use flate2::{Decompress, FlushDecompress, Status};
 use std::fs::File;
 use std::io;
@@ -95,6 +96,7 @@ pub struct Object {
     source: Mutex<Source>,
     layout: ElfLayout,
     cfi: OnceLock<Arc<Cfi>>,
+    starts: OnceLock<FunctionStarts>,
 }
 
 impl Object {
@@ -119,7 +121,7 @@ impl Object {
     fn new(source: Source, layout: ElfLayout) -> Object {
         static SERIAL: AtomicU64 = AtomicU64::new(1);
         let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
-        Object { serial, source: Mutex::new(source), layout, cfi: OnceLock::new() }
+        Object { serial, source: Mutex::new(source), layout, cfi: OnceLock::new(), starts: OnceLock::new() }
     }
 
     /// A number that no other object of this process ever has: a key for caches.
@@ -159,6 +161,11 @@ impl Object {
     /// Unwind tables, read at the first call and kept. Empty where the file has none.
     pub fn cfi(&self) -> &Arc<Cfi> {
         self.cfi.get_or_init(|| Arc::new(Cfi::read(self)))
+    }
+
+    /// Starts of functions, for code that no unwind table covers; found at the first call.
+    pub fn function_starts(&self) -> &FunctionStarts {
+        self.starts.get_or_init(|| FunctionStarts::read(self))
     }
 
     /// The descriptor of the open file, for `/proc/self/fd/N`; None for images in memory.
