@@ -38,6 +38,7 @@ impl FunctionStarts {
                 && object.cfi().bounds(target).is_none_or(|bounds| bounds.start == target)
         });
         starts.extend(symbols.starts());
+        starts.push(object.layout().entry);
         starts.sort_unstable();
         starts.dedup();
         FunctionStarts { starts }

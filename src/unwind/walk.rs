@@ -13,6 +13,8 @@ use gimli::UnwindContext;
 pub const MAX_FRAMES: usize = 512;
 /// Guessed frames at most.
 const MAX_GUESSES: usize = 128;
+/// Code at a file's entry point is no longer than this, bytes.
+const LONGEST_ENTRY: u64 = 256;
 /// How far up one guess looks for a return address, bytes.
 const GUESS_REACH: u64 = 64 << 10;
 /// How much further up a call that is known to lead here is preferred to an indirect one, bytes.
@@ -125,6 +127,9 @@ impl Walk<'_> {
                 {
                     rule = Rule::EntryRoot;
                 }
+                if rule == Rule::Uncovered && is_entry(placed, at.lookup()) {
+                    rule = Rule::Root;
+                }
                 Known { rule, module: placed.module, delta }
             }
         };
@@ -204,7 +209,7 @@ impl Walk<'_> {
             && self.follows_call(caller.return_address)
         {
             let proven = self.calls(at, caller.return_address);
-            if proven || !innermost && self.is_likely_caller(at, &caller) {
+            if proven || !innermost && !self.is_called_below(at, &caller) {
                 return Step::To(by_frame_pointer(caller));
             }
         }
@@ -262,18 +267,20 @@ impl Walk<'_> {
         placed.is_some_and(|placed| self.call_before(placed, address).is_some())
     }
 
-    /// rbp, which nobody on the way here may have touched, can belong to a function further out:
-    /// then a call to this very function is to be found below its frame.
     fn is_likely_caller(&self, at: &Position, caller: &Caller) -> bool {
-        let slot = caller.registers.sp.wrapping_sub(8);
         match self.origin(at, caller.return_address) {
             Origin::Calls => true,
             Origin::Elsewhere => false,
-            Origin::MayCall => {
-                let mut below = self.stack.slots(at.registers.sp).take_while(|&s| s < slot);
-                !below.any(|s| self.stack.word(s).is_ok_and(|w| self.calls(at, w)))
-            }
+            Origin::MayCall => !self.is_called_below(at, caller),
         }
+    }
+
+    /// rbp, which nobody on the way here may have touched, can belong to a function further out:
+    /// then a call to this very function is to be found below that one's frame.
+    fn is_called_below(&self, at: &Position, caller: &Caller) -> bool {
+        let slot = caller.registers.sp.wrapping_sub(8);
+        let mut below = self.stack.slots(at.registers.sp).take_while(|&s| s < slot);
+        below.any(|s| self.stack.word(s).is_ok_and(|w| self.calls(at, w)))
     }
 
     fn calls(&self, at: &Position, return_address: u64) -> bool {
@@ -322,6 +329,15 @@ impl Scratch {
         let Scratch { cache, context } = self;
         cache.rule(object.serial(), svma, || Rule::find(object.cfi(), svma, context))
     }
+}
+
+/// In the code that the kernel starts, which nobody called. That of ld.so (`_start` and, behind
+/// it, `_dl_start_user`; sysdeps/x86_64/dl-machine.h) has no unwind information to say so.
+fn is_entry(placed: &Placed, address: u64) -> bool {
+    let (Some(object), Some(svma)) = (&placed.object, placed.svma(address)) else { return false };
+    let entry = object.layout().entry;
+    svma.checked_sub(entry).is_some_and(|d| d < LONGEST_ENTRY)
+        && object.function_starts().before(svma) == Some(entry)
 }
 
 fn guessed(at: &Position, slot: u64, word: u64) -> Step {
