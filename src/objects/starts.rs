@@ -6,7 +6,6 @@
 //! holds e8 00 00 00 00): what lies inside a function whose bounds are known is no start.
 
 use super::object::Object;
-use super::symbols::FunctionSymbols;
 
 /// Code looked through at most, bytes; the largest programs have some 200 MB.
 const MAX_CODE: u64 = 256 << 20;
@@ -21,7 +20,7 @@ pub struct FunctionStarts {
 
 impl FunctionStarts {
     pub fn read(object: &Object) -> FunctionStarts {
-        let symbols = FunctionSymbols::read([object]);
+        let symbols = object.function_symbols();
         let mut starts = Vec::new();
         let mut left = MAX_CODE;
         for segment in object.layout().segments.iter().filter(|s| s.exec) {

@@ -127,6 +127,9 @@ impl Walk<'_> {
                 {
                     rule = Rule::EntryRoot;
                 }
+                if switches_stack(placed, at.lookup()) {
+                    rule = Rule::StackSwitch;
+                }
                 if rule == Rule::Uncovered && is_entry(placed, at.lookup()) {
                     rule = Rule::Root;
                 }
@@ -141,6 +144,8 @@ impl Walk<'_> {
         let innermost = self.frames.len() == 1;
         let caller = match rule {
             Rule::Root | Rule::EntryRoot => return Step::End(Completeness::Complete),
+            // The caller is on another stack, whose bytes were not copied.
+            Rule::StackSwitch => return Step::End(Completeness::Incomplete),
             Rule::Offsets(offsets) => offsets.apply(&at.registers, &self.stack, innermost),
             Rule::Expressions { .. } => self.evaluate(at),
             Rule::Uncovered => return self.step_uncovered(at, innermost),
@@ -212,6 +217,11 @@ impl Walk<'_> {
             if proven || !innermost && !self.is_called_below(at, &caller) {
                 return Step::To(by_frame_pointer(caller));
             }
+        }
+        // Go keeps frame pointers everywhere: where they end, nothing is left to be guessed.
+        let go = |placed: &Placed| placed.object.as_ref().is_some_and(|o| o.is_go());
+        if self.space.find(at.lookup()).is_some_and(go) {
+            return Step::End(Completeness::Incomplete);
         }
         self.guess(at)
     }
@@ -338,6 +348,16 @@ fn is_entry(placed: &Placed, address: u64) -> bool {
     let entry = object.layout().entry;
     svma.checked_sub(entry).is_some_and(|d| d < LONGEST_ENTRY)
         && object.function_starts().before(svma) == Some(entry)
+}
+
+/// Go's functions that go on on the thread's own stack, and leave the goroutine's behind
+/// (src/runtime/asm_amd64.s). Their unwind information leads into old bytes.
+fn switches_stack(placed: &Placed, address: u64) -> bool {
+    const NAMES: [&[u8]; 4] =
+        [b"runtime.systemstack", b"runtime.mcall", b"runtime.asmcgocall", b"runtime.morestack"];
+    let (Some(object), Some(svma)) = (&placed.object, placed.svma(address)) else { return false };
+    let name = if object.is_go() { object.function_symbols().covering(svma) } else { None };
+    name.is_some_and(|f| NAMES.contains(&f.name.strip_suffix(b".abi0").unwrap_or(f.name)))
 }
 
 fn guessed(at: &Position, slot: u64, word: u64) -> Step {
