@@ -2,10 +2,11 @@
 
 use super::cache::{Known, RuleCache};
 use super::calls::{Call, LONGEST_CALL, call_before};
+use super::go;
 use super::registers::{CapturedStack, RBP, Registers, StackBytes, Unread};
 use super::rule::{Caller, Rule, Stuck, evaluate};
 use super::space::{Placed, Space};
-use crate::model::{Completeness, Frame, FrameKind};
+use crate::model::{Completeness, Frame, FrameKind, PAGE};
 use crate::objects::Object;
 use gimli::UnwindContext;
 
@@ -127,9 +128,7 @@ impl Walk<'_> {
                 {
                     rule = Rule::EntryRoot;
                 }
-                if switches_stack(placed, at.lookup()) {
-                    rule = Rule::StackSwitch;
-                }
+                rule = go::special_rule(placed, at.lookup()).unwrap_or(rule);
                 if rule == Rule::Uncovered && is_entry(placed, at.lookup()) {
                     rule = Rule::Root;
                 }
@@ -157,6 +156,8 @@ impl Walk<'_> {
             Ok(caller) if guessing && !self.is_likely_caller(at, &caller) => self.guess(at),
             Err(_) if guessing => self.guess(at),
             Ok(Caller { return_address: 0, .. }) => Step::End(Completeness::Complete),
+            // Never mapped (mmap_min_addr): argc or the like.
+            Ok(Caller { return_address: ..PAGE, .. }) => Step::End(Completeness::Incomplete),
             Ok(caller) => Step::To(Position {
                 address: caller.return_address,
                 kind: match rule {
@@ -219,8 +220,8 @@ impl Walk<'_> {
             }
         }
         // Go keeps frame pointers everywhere: where they end, nothing is left to be guessed.
-        let go = |placed: &Placed| placed.object.as_ref().is_some_and(|o| o.is_go());
-        if self.space.find(at.lookup()).is_some_and(go) {
+        let is_go = |placed: &Placed| placed.object.as_ref().is_some_and(|o| o.is_go());
+        if self.space.find(at.lookup()).is_some_and(is_go) {
             return Step::End(Completeness::Incomplete);
         }
         self.guess(at)
@@ -348,16 +349,6 @@ fn is_entry(placed: &Placed, address: u64) -> bool {
     let entry = object.layout().entry;
     svma.checked_sub(entry).is_some_and(|d| d < LONGEST_ENTRY)
         && object.function_starts().before(svma) == Some(entry)
-}
-
-/// Go's functions that go on on the thread's own stack, and leave the goroutine's behind
-/// (src/runtime/asm_amd64.s). Their unwind information leads into old bytes.
-fn switches_stack(placed: &Placed, address: u64) -> bool {
-    const NAMES: [&[u8]; 4] =
-        [b"runtime.systemstack", b"runtime.mcall", b"runtime.asmcgocall", b"runtime.morestack"];
-    let (Some(object), Some(svma)) = (&placed.object, placed.svma(address)) else { return false };
-    let name = if object.is_go() { object.function_symbols().covering(svma) } else { None };
-    name.is_some_and(|f| NAMES.contains(&f.name.strip_suffix(b".abi0").unwrap_or(f.name)))
 }
 
 fn guessed(at: &Position, slot: u64, word: u64) -> Step {
