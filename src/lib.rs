@@ -4,10 +4,13 @@
 //! (`capture`, `procfs`, `unwind`, `symbolize`, `target`). Only `app` joins the two.
 //! `tests/architecture.rs` holds the import rules.
 
+pub mod app;
 pub mod attribution;
 pub mod capture;
+pub mod cli;
 pub mod ledger;
 pub mod model;
+pub mod objects;
 pub mod procfs;
 pub mod render;
 pub mod report;

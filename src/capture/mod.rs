@@ -1,1 +1,73 @@
-//! (being written)
+//! Where events come from. A backend delivers [`Captured`] events in the order of their reports;
+//! decoding is pure (`wire`), talking to the kernel is not (`bpf`).
+
+pub mod arch;
+pub mod bpf;
+pub mod wire;
+
+use crate::model::VmEvent;
+
+/// The registers that unwinding starts from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Registers {
+    pub ip: u64,
+    pub sp: u64,
+    pub bp: u64,
+    pub bx: u64,
+    pub r12: u64,
+    pub r13: u64,
+    pub r14: u64,
+    pub r15: u64,
+}
+
+/// An event with what its stack can be made from.
+#[derive(Debug)]
+pub struct Captured<'a> {
+    pub event: VmEvent,
+    pub registers: Option<Registers>,
+    /// Bytes from `registers.sp` upward.
+    pub stack: &'a [u8],
+    /// The bytes reach the end of the thread's stack.
+    pub full: bool,
+}
+
+/// What a backend counted, over all CPUs since it began.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Events of traced tasks.
+    pub seen: u64,
+    /// Of these: known, but without stack, because the ring was full.
+    pub without_stack: u64,
+    /// Of these: not known at all.
+    pub lost: u64,
+    /// New tasks that could not be followed.
+    pub lost_tasks: u64,
+}
+
+/// A source of events of one or more processes and their descendants.
+pub trait EventSource {
+    /// Handles what waits, oldest first; with nothing there, waits up to `timeout_ms`.
+    ///
+    /// # Errors
+    /// When the backend itself fails; events that do not decode are counted, not returned.
+    fn poll(&mut self, timeout_ms: i32) -> Result<(), CaptureError>;
+
+    fn counters(&self) -> Result<Counters, CaptureError>;
+}
+
+/// Why a backend cannot work, or stopped.
+#[derive(Debug, thiserror::Error)]
+pub enum CaptureError {
+    #[error("loading the BPF programs: {0:#}")]
+    Load(#[source] libbpf_rs::Error),
+    #[error("attaching to {what}: {source:#}")]
+    Attach { what: String, source: libbpf_rs::Error },
+    #[error("opening the tracepoint {what}: {source}")]
+    Tracepoint { what: String, source: std::io::Error },
+    #[error("marking process {pid} as a target: {source:#}")]
+    Target { pid: i32, source: libbpf_rs::Error },
+    #[error("reading the ring buffer: {0:#}")]
+    Ring(#[source] libbpf_rs::Error),
+    #[error("reading the loss counters: {0:#}")]
+    Counters(#[source] libbpf_rs::Error),
+}

@@ -1,5 +1,24 @@
 //! Who owns each byte of an address space, kept up to date event by event. Pure.
+//!
+//! [`AddressSpaces::apply`] takes every event in the order of the reports; each address space has
+//! a [`Ledger`]; [`AddressSpaces::reconcile`] joins it with a look at `/proc/PID/maps`.
 
+mod effects;
+mod fork;
+mod limbo;
+mod names;
+mod origins;
+mod piece;
+mod process;
+mod range_set;
+mod reconcile;
 pub mod region;
+mod remap;
+mod resync;
+mod space;
+mod spaces;
 
+pub use process::ProcessRecord;
 pub use region::{Doubt, Origin, OriginId, OriginRecord, Reconciled, Region, RegionKind, ThreadRecord};
+pub use space::{Ledger, LedgerPiece};
+pub use spaces::{AddressSpaces, SpaceId};

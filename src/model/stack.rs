@@ -1,6 +1,7 @@
 //! Call stacks, normalised to module + file offset, and their interning.
 
 use std::collections::HashMap;
+use std::hash::{BuildHasher, Hasher};
 
 /// Index into [`StackTable::modules`].
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -74,7 +75,54 @@ pub struct StackTable {
     modules: Vec<ModuleInfo>,
     module_ids: HashMap<ModuleInfo, ModuleId>,
     stacks: Vec<Stack>,
-    stack_ids: HashMap<Stack, StackId>,
+    /// Numbers by hash of the frames: a stack is stored once, and looked up without a copy.
+    by_hash: HashMap<u64, Vec<StackId>>,
+    hasher: BuildFrameHasher,
+}
+
+/// Hashes stacks of fixed-size frames: a multiply and a rotation for each word, as rustc's
+/// FxHash does. Stacks are not chosen by an adversary who could profit from collisions, and
+/// each event hashes one.
+#[derive(Default, Clone, Copy, Debug)]
+struct BuildFrameHasher;
+
+#[derive(Default)]
+struct FrameHasher(u64);
+
+impl BuildHasher for BuildFrameHasher {
+    type Hasher = FrameHasher;
+    fn build_hasher(&self) -> FrameHasher {
+        FrameHasher::default()
+    }
+}
+
+impl FrameHasher {
+    fn add(&mut self, word: u64) {
+        self.0 = (self.0.rotate_left(5) ^ word).wrapping_mul(0x517c_c1b7_2722_0a95);
+    }
+}
+
+impl Hasher for FrameHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+    fn write(&mut self, bytes: &[u8]) {
+        for &byte in bytes {
+            self.add(u64::from(byte));
+        }
+    }
+    fn write_u32(&mut self, value: u32) {
+        self.add(u64::from(value));
+    }
+    fn write_u64(&mut self, value: u64) {
+        self.add(value);
+    }
+    fn write_usize(&mut self, value: usize) {
+        self.add(value as u64);
+    }
+    fn write_isize(&mut self, value: isize) {
+        self.add(value as u64);
+    }
 }
 
 impl StackTable {
@@ -89,12 +137,23 @@ impl StackTable {
     }
 
     pub fn intern(&mut self, stack: &Stack) -> StackId {
-        if let Some(&id) = self.stack_ids.get(stack) {
+        self.intern_frames(&stack.frames, stack.completeness)
+    }
+
+    /// The number of a stack, a new one if it was not seen before. Frames innermost first.
+    pub fn intern_frames(&mut self, frames: &[Frame], completeness: Completeness) -> StackId {
+        let hash = self.hasher.hash_one((frames, completeness));
+        let candidates = self.by_hash.entry(hash).or_default();
+        let same = |id: &&StackId| {
+            let stack = &self.stacks[id.0 as usize];
+            stack.completeness == completeness && stack.frames == frames
+        };
+        if let Some(&id) = candidates.iter().find(same) {
             return id;
         }
         let id = StackId(self.stacks.len() as u32);
-        self.stacks.push(stack.clone());
-        self.stack_ids.insert(stack.clone(), id);
+        self.stacks.push(Stack { frames: frames.to_vec(), completeness });
+        candidates.push(id);
         id
     }
 

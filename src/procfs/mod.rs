@@ -1,1 +1,31 @@
-//! (being written)
+//! What /proc tells about one process, gathered as plain data: [`observe`].
+//!
+//! Parsing and opening are apart: `maps`, `smaps`, `status`, `task_files`, `page_runs` and
+//! `heap_headers` turn bytes into values and touch no file; `process_dir`, `memory`,
+//! `pagemap`, `pagemap_scan`, `procmap_query`, `residency` and `threads` read; `observe` joins
+//! them. The crate `procfs` holds the process's directory open, lists its threads, and parses
+//! status and limits; maps and smaps are parsed here, because their names may be any bytes and
+//! there may be tens of thousands of lines.
+
+mod error;
+mod heap_headers;
+mod maps;
+mod memory;
+mod observe;
+mod page_runs;
+mod pagemap;
+mod pagemap_scan;
+mod process_dir;
+mod procmap_query;
+mod residency;
+mod smaps;
+mod status;
+mod task_files;
+mod threads;
+
+pub use error::ObserveError;
+pub use maps::{DamagedLine, LineFault, ParsedMaps, parse_line, parse_maps};
+pub use observe::{ObserveOptions, observe, pages_within, read_status};
+pub use smaps::{ParsedSmaps, SmapsEntry, VmFlags, parse_smaps};
+pub use status::{ProcessStatus, parse_stack_limit, parse_status};
+pub use task_files::{ThreadPlace, parse_cmdline, parse_comm, parse_no_randomize, parse_syscall};

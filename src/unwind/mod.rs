@@ -1,1 +1,154 @@
-//! (being written)
+//! Call stacks from captured registers and stack bytes, by the unwind tables of the files that
+//! were mapped at that time, at once normalised to module + file offset.
+//!
+//! Reads DWARF call frame information with gimli. All callee-saved registers are followed, so
+//! that signal frames, realigned stacks and glibc's lazy binding unwind too; and nothing falls
+//! back silently to frame pointers where tables were expected to be: a frame is proven, or it is
+//! marked as a guess.
+//!
+//! What is absent here: events, the ledger, names. The coordinator hands in mappings and bytes.
+
+mod cache;
+mod calls;
+mod registers;
+mod rule;
+mod space;
+mod walk;
+
+pub use registers::CapturedStack;
+pub use space::{ExecMapping, SpaceState};
+pub use walk::MAX_FRAMES;
+
+use crate::model::{Completeness, Frame, FrameKind, MmKey, ModuleId, ModuleInfo, Stack, StackTable};
+use crate::objects::{FileCache, FileKey, OpenRequest};
+use registers::StackBytes;
+use space::{Placed, Space};
+use std::collections::HashMap;
+use walk::{Scratch, Walk};
+
+/// Unwinds the stacks of any number of address spaces.
+pub struct Unwinder {
+    files: FileCache,
+    spaces: HashMap<MmKey, Space>,
+    scratch: Scratch,
+    last_space: u64,
+}
+
+impl Default for Unwinder {
+    fn default() -> Unwinder {
+        Unwinder::new(FileCache::default())
+    }
+}
+
+impl Unwinder {
+    pub fn new(files: FileCache) -> Unwinder {
+        Unwinder { files, spaces: HashMap::new(), scratch: Scratch::default(), last_space: 0 }
+    }
+
+    /// The files opened for unwinding: names come from the same ones.
+    pub fn files_mut(&mut self) -> &mut FileCache {
+        &mut self.files
+    }
+
+    /// True when the mappings of this generation were already handed in.
+    pub fn is_current(&self, mm: MmKey, generation: u64) -> bool {
+        self.spaces.get(&mm).is_some_and(|space| space.generation == generation)
+    }
+
+    /// Replaces the executable mappings of an address space. New files are opened now (they may
+    /// be gone when the next stack comes) and interned in `table` with their build id.
+    pub fn set_modules<'m>(
+        &mut self,
+        state: SpaceState,
+        mappings: impl IntoIterator<Item = ExecMapping<'m>>,
+        table: &mut StackTable,
+    ) {
+        let mut mappings: Vec<ExecMapping<'m>> = mappings.into_iter().collect();
+        mappings.sort_unstable_by_key(|m| m.range);
+        let known = self.spaces.remove(&state.mm);
+        let old: &[Placed] = known.as_ref().map_or(&[], |space| &space.placed);
+        let unchanged = old.len() == mappings.len() && old.iter().zip(&mappings).all(|(p, m)| p.is_same(m));
+        let space = match known {
+            Some(space) if unchanged => Space { generation: state.generation, ..space },
+            _ => {
+                let mut before = old.iter().peekable();
+                let mut placed = Vec::with_capacity(mappings.len());
+                for mapping in &mappings {
+                    while before.next_if(|p| p.range.start < mapping.range.start).is_some() {}
+                    let same = before.peek().filter(|p| p.is_same(mapping));
+                    placed.push(match same {
+                        Some(same) => Placed::clone(same),
+                        None => self.place(mapping, state, table),
+                    });
+                }
+                self.last_space += 1;
+                Space { id: self.last_space, generation: state.generation, placed: placed.into() }
+            }
+        };
+        self.spaces.insert(state.mm, space);
+    }
+
+    fn place(&mut self, mapping: &ExecMapping<'_>, state: SpaceState, table: &mut StackTable) -> Placed {
+        let mut placed = Placed {
+            range: mapping.range,
+            offset: mapping.offset,
+            key: mapping.file.map(FileKey::from),
+            module: None,
+            object: None,
+        };
+        if let Some(file) = mapping.file {
+            let request = OpenRequest { file, range: mapping.range, pid: Some(state.pid), build_id: None };
+            placed.object = self.files.open(&request).ok();
+            let build_id = placed.object.as_ref().and_then(|o| o.build_id().map(str::to_owned));
+            placed.module = Some(intern(table, file, build_id));
+        }
+        placed
+    }
+
+    /// The child has the parent's mappings, until `set_modules` says otherwise.
+    pub fn fork(&mut self, parent: MmKey, child: MmKey) {
+        if let Some(space) = self.spaces.get(&parent).cloned() {
+            self.spaces.insert(child, space);
+        }
+    }
+
+    /// The address space is gone. Files stay open.
+    pub fn forget(&mut self, mm: MmKey) {
+        self.spaces.remove(&mm);
+    }
+
+    /// Replaces `frames` by the captured stack's, innermost first. Nothing is allocated but what
+    /// `frames` needs to grow.
+    pub fn unwind_into(
+        &mut self,
+        mm: MmKey,
+        captured: &CapturedStack<'_>,
+        frames: &mut Vec<Frame>,
+    ) -> Completeness {
+        frames.clear();
+        let Some(space) = self.spaces.get(&mm) else {
+            let kind = FrameKind::InstructionPointer;
+            frames.push(Frame { module: None, address: captured.ip, kind });
+            return Completeness::Incomplete;
+        };
+        let stack = StackBytes::of(captured);
+        Walk { space, scratch: &mut self.scratch, stack, frames }.run(captured)
+    }
+
+    /// As [`Unwinder::unwind_into`], as a stack of its own.
+    pub fn unwind(&mut self, mm: MmKey, captured: &CapturedStack<'_>) -> Stack {
+        let mut frames = Vec::with_capacity(32);
+        let completeness = self.unwind_into(mm, captured, &mut frames);
+        Stack { frames, completeness }
+    }
+}
+
+fn intern(table: &mut StackTable, file: &crate::model::FileRef, build_id: Option<String>) -> ModuleId {
+    table.intern_module(ModuleInfo {
+        path: file.path.clone(),
+        major: file.major,
+        minor: file.minor,
+        inode: file.inode,
+        build_id,
+    })
+}

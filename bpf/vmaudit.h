@@ -1,0 +1,86 @@
+/* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
+/*
+ * The wire record between the kernel side and user space: its only definition. The Rust side
+ * uses the types that libbpf-cargo generates from this object's BTF, and asserts their sizes.
+ */
+#ifndef VMAUDIT_H
+#define VMAUDIT_H
+
+enum vmaudit_op {
+	VMAUDIT_OP_NONE = 0,
+	/* one per traced system call; user space fills op_of_syscall with these */
+	VMAUDIT_OP_MMAP = 1,
+	VMAUDIT_OP_MUNMAP = 2,
+	VMAUDIT_OP_MREMAP = 3,
+	VMAUDIT_OP_BRK = 4,
+	VMAUDIT_OP_MPROTECT = 5,
+	VMAUDIT_OP_PKEY_MPROTECT = 6,
+	VMAUDIT_OP_MADVISE = 7,
+	VMAUDIT_OP_PROCESS_MADVISE = 8,
+	VMAUDIT_OP_SHMAT = 9,
+	VMAUDIT_OP_SHMDT = 10,
+	VMAUDIT_OP_REMAP_FILE_PAGES = 11,
+	VMAUDIT_OP_IO_SETUP = 12,
+	VMAUDIT_OP_MAP_SHADOW_STACK = 13,
+	VMAUDIT_OP_PRCTL = 14,
+	VMAUDIT_OP_SECCOMP = 15,
+	/* steps in the life of a task */
+	VMAUDIT_OP_FORK = 32,   /* args: child pid, child tid, child mm, child sp, is a thread */
+	VMAUDIT_OP_EXEC = 33,   /* args: start_brk, brk, start_stack, 32-bit */
+	VMAUDIT_OP_EXIT = 34,   /* args: wait status, last task of the process */
+	VMAUDIT_OP_RENAME = 35, /* comm is the new name */
+	/* attachments: each belongs to the next record of the same thread that is none */
+	VMAUDIT_OP_FILE = 48,   /* dev, ino, nlink; text: path components, leaf first, each ending in NUL */
+	VMAUDIT_OP_NAME = 49,   /* text: a NUL-terminated string (PR_SET_VMA_ANON_NAME) */
+	VMAUDIT_OP_VMA = 50,    /* args: start, end, vm_flags, pgoff, enum vmaudit_special; dev, ino */
+};
+
+enum vmaudit_special {
+	VMAUDIT_SPECIAL_NONE = 0,
+	VMAUDIT_SPECIAL_STACK = 1,
+	VMAUDIT_SPECIAL_VDSO = 2,
+	VMAUDIT_SPECIAL_HEAP = 3,
+};
+
+enum vmaudit_flag {
+	VMAUDIT_STACK_FULL = 1,       /* the bytes reach the end of the thread's stack */
+	VMAUDIT_STACK_UNREADABLE = 2, /* the stack memory could not be read */
+	VMAUDIT_HAS_FILE = 4,         /* dev, ino, nlink are set */
+	VMAUDIT_HAS_AUX = 8,          /* aux is set */
+	VMAUDIT_LISTED = 16,          /* fork, exec: VMAUDIT_OP_VMA records list every VMA */
+	VMAUDIT_SPILLED = 32,         /* the main ring was full: no registers, no stack */
+};
+
+#define VMAUDIT_COMM 16
+#define VMAUDIT_NAME_MAX 256 /* NAME_MAX + 1 */
+#define VMAUDIT_TEXT 4096
+
+/* 8-byte aligned, no padding; followed by text or stack bytes. */
+struct vmaudit_record {
+	__u64 time_ns;
+	__u64 mm;       /* address of the mm_struct */
+	__u32 pid;      /* thread group */
+	__u32 tid;
+	__u16 op;       /* enum vmaudit_op */
+	__u16 flags;    /* enum vmaudit_flag */
+	__u32 payload;  /* bytes of text or stack that follow */
+	__s64 ret;
+	__u64 args[6];
+	__u64 ip, sp, bp, bx, r12, r13, r14, r15;
+	__u64 total_vm; /* pages */
+	__u64 aux[2];   /* brk: mm->brk; shmat, io_setup: the VMA's start and end */
+	__u64 ino;
+	__u32 dev;      /* the kernel's own encoding: major << 20 | minor */
+	__u32 nlink;
+	char comm[VMAUDIT_COMM]; /* fork (of the child), exec, rename */
+};
+
+enum vmaudit_counter {
+	VMAUDIT_SEEN = 0,
+	VMAUDIT_SPILLED_EVENTS = 1, /* recorded without stack: the main ring was full */
+	VMAUDIT_LOST_EVENTS = 2,    /* not recorded at all */
+	VMAUDIT_LOST_TASKS = 3,     /* a new task could not be followed */
+	VMAUDIT_COUNTERS = 4,
+};
+
+#endif

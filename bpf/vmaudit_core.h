@@ -1,0 +1,117 @@
+/* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
+/*
+ * The few kernel types that vmaudit reads, with the fields it reads. Offsets are relocated to
+ * the running kernel's at load time (CO-RE), so order and completeness do not matter here.
+ */
+#ifndef VMAUDIT_CORE_H
+#define VMAUDIT_CORE_H
+
+#include <linux/types.h>
+#include <linux/bpf.h>
+
+#pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
+
+typedef struct {
+	int counter;
+} atomic_t;
+
+struct qstr {
+	union {
+		struct {
+			__u32 hash;
+			__u32 len;
+		};
+		__u64 hash_len;
+	};
+	const unsigned char *name;
+};
+
+struct super_block {
+	__u32 s_dev;
+};
+
+struct inode {
+	struct super_block *i_sb;
+	unsigned long i_ino;
+	const unsigned int i_nlink;
+};
+
+struct dentry {
+	struct dentry *d_parent;
+	struct qstr d_name;
+};
+
+struct vfsmount {
+	struct dentry *mnt_root;
+};
+
+struct mount {
+	struct mount *mnt_parent;
+	struct dentry *mnt_mountpoint;
+	struct vfsmount mnt;
+};
+
+struct path {
+	struct vfsmount *mnt;
+	struct dentry *dentry;
+};
+
+struct file {
+	struct inode *f_inode;
+	struct path f_path;
+};
+
+typedef struct {
+	void *vdso;
+} mm_context_t;
+
+struct mm_struct {
+	atomic_t mm_users;
+	unsigned long total_vm;
+	unsigned long start_brk, brk, start_stack;
+	struct file *exe_file;
+	mm_context_t context;
+};
+
+struct vm_area_struct {
+	unsigned long vm_start;
+	unsigned long vm_end;
+	unsigned long vm_flags;
+	unsigned long vm_pgoff;
+	struct file *vm_file;
+};
+
+struct signal_struct {
+	atomic_t live;
+	unsigned int flags;
+	int group_exit_code;
+};
+
+#include "arch.h"
+
+struct task_struct {
+	int pid;
+	int tgid;
+	int exit_code;
+	unsigned int flags;
+	struct mm_struct *mm;
+	struct signal_struct *signal;
+	char comm[16];
+	struct thread_struct thread;
+};
+
+struct trace_event_raw_sys_exit {
+	long id;
+	long ret;
+};
+
+struct linux_binprm;
+
+#pragma clang attribute pop
+
+/* kernel/bpf/task_iter.c: an opaque iterator on the caller's stack */
+struct bpf_iter_task_vma {
+	__u64 opaque[1];
+} __attribute__((aligned(8)));
+
+#endif

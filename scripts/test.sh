@@ -1,0 +1,38 @@
+#!/bin/bash
+# Runs all tests; installs what they need first. As root for the tests that trace:
+#   sudo scripts/test.sh [ARGUMENTS OF THE TEST RUNNER]
+# What this machine cannot do is printed as SKIP with the reason. The last line is the runner's summary.
+set -uo pipefail
+# shellcheck source=scripts/lib.sh
+. "$(dirname "$0")/lib.sh"
+
+check_rust
+# shellcheck disable=SC2086
+apt_install $BUILD_PACKAGES || die "cannot install what the build needs: $BUILD_PACKAGES"
+apt_install g++ python3-minimal || say "SKIP without g++ or python3: the tests on those programs"
+apt_install redis-server redis-tools || say "SKIP without redis-server: the tests on it"
+apt_install libjemalloc-dev binutils || say "SKIP without libjemalloc-dev: the test of the demonstration program"
+[ "$(id -u)" = 0 ] || say "SKIP tests that trace with BPF: not root"
+
+cd "$ROOT" || exit 1
+# The tests that run vmaudit want it fast (200 seeds): they use the release build.
+cargo build --release --quiet --bin vmaudit || die "the build failed"
+
+log=$(mktemp "${TMPDIR:-/tmp}/vmaudit-test.XXXXXX")
+trap 'rm -f "$log"' EXIT
+if cargo nextest --version >/dev/null 2>&1; then
+    cargo nextest run --no-fail-fast --success-output final --status-level fail --final-status-level skip "$@" 2>&1 | tee "$log" |
+        grep -vE '^(running|test ) ' 
+    rc=${PIPESTATUS[0]}
+    cargo test --doc --quiet >/dev/null 2>"$log.doc" || { rc=1; cat "$log.doc"; }
+    rm -f "$log.doc"
+    summary=$(sed 's/\x1b\[[0-9;]*m//g' "$log" | grep -E '^ *Summary \[' | tail -1)
+else
+    # --nocapture: SKIP lines are output of tests that pass.
+    cargo test --no-fail-fast "$@" -- --nocapture 2>&1 | tee "$log"
+    rc=${PIPESTATUS[0]}
+    summary=$(awk '/^test result:/ { p += $4; f += $6; i += $8 } END { printf "test result: %s. %d passed; %d failed; %d ignored", f ? "FAILED" : "ok", p, f, i }' "$log")
+fi
+grep -hoE 'SKIP .*' "$log" | sort -u
+printf '%s\n' "${summary:-no test summary: the build failed}"
+exit "$rc"

@@ -1,0 +1,202 @@
+//! What is known of each process at its last look, and the report made of it.
+
+use super::pipeline::Pipeline;
+use crate::attribution::AuditInput;
+use crate::ledger::{Origin, Reconciled};
+use crate::model::observation::{Residency, ResidencySource, SnapshotMoment, StatusFigures};
+use crate::model::{Mapping, Observations, Pid, StackId, SymbolizedStacks};
+use crate::procfs::{ObserveOptions, observe};
+use crate::report::{EventCounts, ProcessAudit, ProcessFacts, Report, RunFacts, build};
+use crate::symbolize::{Config, Symbolizer};
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+/// One process's newest look, already joined with the ledger as it was at that moment.
+struct Audit {
+    observations: Observations,
+    reconciled: Reconciled,
+}
+
+/// The newest look at each process.
+#[derive(Default)]
+pub struct Audits {
+    looks: HashMap<Pid, Audit>,
+}
+
+/// How long looking took, for `-v`.
+#[derive(Clone, Copy, Debug)]
+pub struct LookCost {
+    pub read: Duration,
+    pub reconcile: Duration,
+    pub mappings: usize,
+}
+
+impl Audits {
+    /// Looks at a process through a living thread of it. `drain` has to hand everything that was
+    /// reported until now to the pipeline before the ledger is asked.
+    ///
+    /// # Errors
+    /// In words, when the process cannot be read.
+    pub fn look(
+        &mut self,
+        (pid, tid): (Pid, Pid),
+        moment: SnapshotMoment,
+        pipeline: &std::cell::RefCell<Pipeline>,
+        drain: &mut dyn FnMut(),
+    ) -> Result<LookCost, String> {
+        let begun = Instant::now();
+        let options = ObserveOptions { moment, ..ObserveOptions::default() };
+        let observations = observe(pid, tid, options).map_err(|error| error.to_string())?;
+        let read = begun.elapsed();
+        drain();
+        let begun = Instant::now();
+        let reconciled = pipeline.borrow().spaces.reconcile(pid, &observations);
+        let cost = LookCost { read, reconcile: begun.elapsed(), mappings: observations.mappings.len() };
+        self.looks.insert(pid, Audit { observations, reconciled });
+        Ok(cost)
+    }
+
+    /// True once the process was seen at its very end.
+    pub fn is_final(&self, pid: Pid) -> bool {
+        self.looks.get(&pid).is_some_and(|audit| audit.observations.moment == SnapshotMoment::HeldAtExit)
+    }
+
+    /// Processes that ended unseen are shown as the ledger has them, without residency.
+    fn complete_from_ledger(&mut self, pipeline: &Pipeline) {
+        for process in pipeline.spaces.processes() {
+            if self.looks.contains_key(&process.pid) {
+                continue;
+            }
+            let Some(observations) = from_ledger(pipeline, process.pid) else { continue };
+            let reconciled = pipeline.spaces.reconcile(process.pid, &observations);
+            self.looks.insert(process.pid, Audit { observations, reconciled });
+        }
+    }
+
+    /// The report, the main process first. Also what symbolizing has to say.
+    pub fn report(mut self, main: Pid, lost: u64, pipeline: &mut Pipeline) -> (Report, Vec<String>) {
+        self.complete_from_ledger(pipeline);
+        let mut order: Vec<Pid> = self.looks.keys().copied().collect();
+        order.sort_unstable_by_key(|&pid| (pid != main, pid));
+        let (symbols, notes) = self.symbolize(pipeline);
+        let facts: Vec<ProcessFacts> = order.iter().map(|&pid| self.facts(pid, pipeline)).collect();
+        let audits: Vec<ProcessAudit<'_>> = order
+            .iter()
+            .zip(&facts)
+            .filter_map(|(pid, facts)| {
+                let audit = self.looks.get(pid)?;
+                let input = AuditInput {
+                    reconciled: &audit.reconciled,
+                    observations: &audit.observations,
+                    stacks: &pipeline.stacks,
+                    symbols: &symbols,
+                };
+                Some(ProcessAudit { input, facts })
+            })
+            .collect();
+        let run = RunFacts {
+            backend: "bpf".to_owned(),
+            events: EventCounts {
+                seen: pipeline.tally.events,
+                lost,
+                truncated_stacks: pipeline.tally.truncated,
+                unwind_incomplete: pipeline.tally.incomplete,
+            },
+        };
+        (build(&run, &audits), notes)
+    }
+
+    /// Names for the stacks that still own a byte.
+    fn symbolize(&self, pipeline: &mut Pipeline) -> (SymbolizedStacks, Vec<String>) {
+        let mut wanted: Vec<StackId> = self
+            .looks
+            .values()
+            .flat_map(|audit| {
+                let owners = audit.reconciled.regions.iter().filter_map(|region| match region.origin {
+                    Origin::Event(id) => audit.reconciled.origins.get(id.0 as usize),
+                    _ => None,
+                });
+                owners.filter_map(|origin| origin.stack.ok())
+            })
+            .collect();
+        wanted.sort_unstable();
+        wanted.dedup();
+        let mut symbolizer = Symbolizer::new(Config::default());
+        let symbols = symbolizer.symbolize(&pipeline.stacks, wanted, pipeline.unwinder.files_mut());
+        (symbols, symbolizer.take_notes())
+    }
+
+    fn facts(&self, pid: Pid, pipeline: &Pipeline) -> ProcessFacts {
+        let (Some(process), Some(audit)) = (pipeline.spaces.process(pid), self.looks.get(&pid)) else {
+            return ProcessFacts::default();
+        };
+        let end = process.exited_ns.unwrap_or(audit.observations.ended_ns);
+        let start = process.exec_ns.or(process.created_ns).unwrap_or(end);
+        let unseen_end = process.exited_ns.is_some() && audit.observations.moment == SnapshotMoment::Live;
+        ProcessFacts {
+            exit_code: process.exit_code(),
+            signal: process.signal(),
+            threads_seen: Some(process.threads_seen),
+            container: None,
+            wall_ns: Some(end.saturating_sub(start)),
+            snapshot_age_ns: unseen_end.then(|| end.saturating_sub(audit.observations.ended_ns)),
+        }
+    }
+}
+
+/// What the ledger alone knows of a process, in the shape of a look at it.
+fn from_ledger(pipeline: &Pipeline, pid: Pid) -> Option<Observations> {
+    let process = pipeline.spaces.process(pid)?;
+    // A child that never executed anything, and whose address space was its parent's.
+    process.exec_ns.or(process.created_ns)?;
+    let ledger = pipeline.spaces.ledger_of_pid(pid)?;
+    if shares_space_with_parent(pipeline, pid) {
+        return None;
+    }
+    let mappings: Vec<Mapping> = ledger
+        .pieces()
+        .map(|piece| Mapping {
+            range: piece.range,
+            prot: piece.prot,
+            sharing: piece.sharing,
+            offset: 0,
+            file: None,
+            name: Vec::new(),
+        })
+        .collect();
+    let virt = mappings.iter().map(|mapping| mapping.range.len()).sum();
+    let time = process.exited_ns.unwrap_or_default();
+    Some(Observations {
+        pid,
+        moment: SnapshotMoment::Live,
+        begun_ns: time,
+        ended_ns: time,
+        mappings,
+        residency: Residency {
+            source: ResidencySource::None,
+            resident: Vec::new(),
+            swapped: Vec::new(),
+            per_vma: Vec::new(),
+        },
+        threads: Vec::new(),
+        heap_infos: Vec::new(),
+        status: StatusFigures { vm_size: virt, vm_peak: virt, ..StatusFigures::default() },
+        comm: process.comm.clone(),
+        exe: process.exe.as_ref().map(|file| file.path.clone()).unwrap_or_default(),
+        cmdline: Vec::new(),
+        stack_limit: None,
+        aslr: true,
+        gaps: vec!["it ended before it could be looked at: what is resident is not known".to_owned()],
+    })
+}
+
+/// A vfork child that has not executed anything: its end is not the end of an address space.
+pub fn shares_space_with_parent(pipeline: &Pipeline, pid: Pid) -> bool {
+    let spaces = &pipeline.spaces;
+    let Some(process) = spaces.process(pid) else { return false };
+    let Some(parent) = process.parent else { return false };
+    match (spaces.ledger_of_pid(pid), spaces.ledger_of_pid(parent)) {
+        (Some(own), Some(parents)) => std::ptr::eq(own, parents),
+        _ => false,
+    }
+}

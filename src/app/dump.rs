@@ -1,0 +1,74 @@
+//! Every call as a line of JSON, for comparing vmaudit with other tracers.
+
+use crate::model::{FrameKind, StackTable, VmEvent, VmOp};
+use serde_json::json;
+use std::fs::File;
+use std::io::{self, BufWriter, Write};
+use std::path::Path;
+
+pub struct Dump {
+    out: BufWriter<File>,
+    failed: Option<io::Error>,
+}
+
+impl Dump {
+    /// # Errors
+    /// When the file cannot be created.
+    pub fn create(path: &Path) -> io::Result<Dump> {
+        Ok(Dump { out: BufWriter::new(File::create(path)?), failed: None })
+    }
+
+    pub fn event(&mut self, event: &VmEvent, stacks: &StackTable) {
+        let frames: Vec<String> = match event.stack {
+            Ok(id) => stacks.stack(id).frames.iter().map(|frame| describe(frame, stacks)).collect(),
+            Err(_) => Vec::new(),
+        };
+        let completeness = event.stack.ok().map(|id| format!("{:?}", stacks.stack(id).completeness));
+        let line = json!({
+            "id": event.id.0, "time_ns": event.time_ns,
+            "pid": event.task.pid, "tid": event.task.tid,
+            "op": event.op.name(), "args": arguments(&event.op), "ret": event.ret,
+            "frames": frames, "complete": completeness.as_deref() == Some("Complete"),
+            "completeness": completeness,
+        });
+        if let Err(error) = writeln!(self.out, "{line}") {
+            self.failed.get_or_insert(error);
+        }
+    }
+
+    /// # Errors
+    /// The first failed write.
+    pub fn finish(&mut self) -> io::Result<()> {
+        self.out.flush()?;
+        self.failed.take().map_or(Ok(()), Err)
+    }
+}
+
+fn describe(frame: &crate::model::Frame, stacks: &StackTable) -> String {
+    let guess = if frame.kind == FrameKind::Guess { "?" } else { "" };
+    match frame.module {
+        Some(id) => {
+            let path = &stacks.module(id).path;
+            format!("{}+{:#x}{guess}", String::from_utf8_lossy(path), frame.address)
+        }
+        None => format!("{:#x}{guess}", frame.address),
+    }
+}
+
+fn arguments(op: &VmOp) -> Vec<u64> {
+    match op {
+        VmOp::Mmap { addr, len, prot, flags, fd, offset, .. } => {
+            vec![addr.0, *len, *prot, *flags, *fd as u64, *offset]
+        }
+        VmOp::Munmap { addr, len } => vec![addr.0, *len],
+        VmOp::Mremap { old, old_len, new_len, flags, new_addr } => {
+            vec![old.0, *old_len, *new_len, *flags, new_addr.0]
+        }
+        VmOp::Brk { requested, .. } => vec![requested.0],
+        VmOp::Mprotect { addr, len, prot, .. } => vec![addr.0, *len, *prot],
+        VmOp::Madvise { addr, len, advice } => vec![addr.0, *len, *advice as u64],
+        VmOp::Shmat { shmid, addr, flags, .. } => vec![*shmid as u64, addr.0, *flags],
+        VmOp::Shmdt { addr } => vec![addr.0],
+        _ => Vec::new(),
+    }
+}

@@ -1,0 +1,38 @@
+//! Everything that ends vmaudit early.
+
+use crate::capture::CaptureError;
+use crate::target::{LaunchError, TargetError};
+use std::io;
+use std::path::PathBuf;
+
+#[derive(Debug, thiserror::Error)]
+pub enum AppError {
+    #[error("{0}")]
+    Launch(#[from] LaunchError),
+    #[error("{0}")]
+    Target(#[from] TargetError),
+    #[error("{source}\n{remedy}")]
+    Backend { source: CaptureError, remedy: &'static str },
+    #[error("{0}")]
+    Capture(#[from] CaptureError),
+    #[error("writing {}: {source}", path.display())]
+    Write { path: PathBuf, source: io::Error },
+    #[error("writing the report: {0}")]
+    Output(io::Error),
+    #[error("{operation}: {source}")]
+    System { operation: &'static str, source: io::Error },
+    #[error("encoding the report: {0}")]
+    Json(#[from] serde_json::Error),
+}
+
+/// vmaudit's own failures, as with env(1) and nice(1).
+const OWN_FAILURE: u8 = 125;
+
+impl AppError {
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            AppError::Launch(error) => error.exit_code(),
+            _ => OWN_FAILURE,
+        }
+    }
+}

@@ -1,0 +1,33 @@
+//! The only place that joins the kernel's side (capture, procfs, target, unwind, symbolize) with
+//! the pure core (ledger, attribution, report, render).
+
+mod audits;
+mod dump;
+mod error;
+mod output;
+mod pipeline;
+mod run;
+mod session;
+
+pub use error::AppError;
+
+use crate::cli::{Cli, Command};
+use clap::CommandFactory;
+
+/// Does what the command line says.
+///
+/// # Errors
+/// What stopped it; see [`AppError::exit_code`].
+pub fn run(cli: Cli) -> Result<u8, AppError> {
+    match cli.command {
+        Command::Run(args) => run::run(&args),
+        Command::Man => {
+            output::manual().map_err(AppError::Output)?;
+            Ok(0)
+        }
+        Command::Completions { shell } => {
+            clap_complete::generate(shell, &mut Cli::command(), "vmaudit", &mut std::io::stdout());
+            Ok(0)
+        }
+    }
+}

@@ -1,0 +1,53 @@
+//! Where the report goes, and the manual page.
+
+use super::error::AppError;
+use crate::cli::{Cli, Format, RunArgs};
+use crate::render::{Color, TextOptions, to_json, to_text};
+use crate::report::Report;
+use clap::CommandFactory;
+use std::fs;
+use std::io::{self, IsTerminal, Write};
+
+/// Renders the report and writes it to `--report` or standard output.
+pub fn write(report: &Report, args: &RunArgs) -> Result<(), AppError> {
+    let rendered = match args.format {
+        Format::Json => to_json(report)?,
+        Format::Text => to_text(report, TextOptions { color: color(args), top: args.top }),
+    };
+    match &args.report {
+        Some(path) => {
+            fs::write(path, rendered).map_err(|source| AppError::Write { path: path.clone(), source })
+        }
+        None => {
+            let mut out = io::stdout().lock();
+            match out.write_all(rendered.as_bytes()).and_then(|()| out.flush()) {
+                // `vmaudit run … | head` is no failure.
+                Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+                other => other.map_err(AppError::Output),
+            }
+        }
+    }
+}
+
+/// Colour only on a terminal, and not where NO_COLOR (no-color.org) or TERM=dumb forbid it.
+fn color(args: &RunArgs) -> Color {
+    let forbidden = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty())
+        || std::env::var_os("TERM").is_some_and(|term| term == "dumb");
+    if args.report.is_none() && !forbidden && io::stdout().is_terminal() {
+        Color::Always
+    } else {
+        Color::Never
+    }
+}
+
+/// The manual page of vmaudit and its subcommands, as roff.
+pub fn manual() -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    let mut command = Cli::command();
+    command.build();
+    clap_mangen::Man::new(command.clone()).render(&mut out)?;
+    for sub in command.get_subcommands().filter(|sub| sub.get_name() != "help") {
+        clap_mangen::Man::new(sub.clone()).render(&mut out)?;
+    }
+    out.flush()
+}

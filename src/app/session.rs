@@ -1,0 +1,154 @@
+//! A traced run, from the first event to the last look: one loop over the ring and the target.
+
+use super::audits::{Audits, shares_space_with_parent};
+use super::error::AppError;
+use super::pipeline::Pipeline;
+use crate::capture::EventSource;
+use crate::capture::bpf::BpfReader;
+use crate::model::Pid;
+use crate::model::observation::SnapshotMoment;
+use crate::target::{ExitStatus, HeldExit, Running, TargetEvent};
+use std::cell::RefCell;
+use std::time::{Duration, Instant};
+
+/// How long the loop sleeps at most while nothing happens. Records do not wake it one by one.
+const NAP: Duration = Duration::from_millis(10);
+/// The first look at a running target: most that die early by a signal live longer.
+const FIRST_LOOK: Duration = Duration::from_millis(200);
+/// Looking at the processes may take one part in this many of the time.
+const LOOK_SHARE: u32 = 50;
+
+/// How the run ended for vmaudit.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum End {
+    /// The command ended.
+    Exited(ExitStatus),
+    /// `--duration` is over, or the user asked twice: the command goes on.
+    LeftRunning,
+}
+
+/// When to look and when to stop.
+#[derive(Clone, Copy, Debug)]
+pub struct Schedule {
+    pub duration: Option<Duration>,
+    pub interval: Duration,
+    pub verbose: bool,
+}
+
+pub struct Session<'a, 'r> {
+    pub running: Running,
+    pub reader: &'a mut BpfReader<'r>,
+    pub pipeline: &'a RefCell<Pipeline>,
+    pub audits: Audits,
+    schedule: Schedule,
+    started: Instant,
+    next_look: Instant,
+    interrupts: u32,
+}
+
+impl<'a, 'r> Session<'a, 'r> {
+    pub fn new(
+        running: Running,
+        reader: &'a mut BpfReader<'r>,
+        pipeline: &'a RefCell<Pipeline>,
+        schedule: Schedule,
+    ) -> Session<'a, 'r> {
+        let started = Instant::now();
+        Session {
+            running,
+            reader,
+            pipeline,
+            audits: Audits::default(),
+            schedule,
+            started,
+            next_look: started + FIRST_LOOK.min(schedule.interval),
+            interrupts: 0,
+        }
+    }
+
+    /// Until the command ends, the time is over, or the user has asked twice.
+    pub fn run(&mut self) -> Result<End, AppError> {
+        loop {
+            self.reader.poll(0)?;
+            match self.running.poll(Some(NAP))? {
+                TargetEvent::HeldExit(held) => self.at_exit(held)?,
+                TargetEvent::ChildExited(status) => return self.finish(End::Exited(status)),
+                TargetEvent::Interrupt { signal, from_terminal, forwarded } => {
+                    self.interrupts += 1;
+                    self.look_at_all();
+                    if self.interrupts > 1 {
+                        return self.finish(End::LeftRunning);
+                    }
+                    let what = match (from_terminal, forwarded) {
+                        (true, _) => "the command got it too",
+                        (false, true) => "passed on to the command",
+                        (false, false) => "it could not be passed on",
+                    };
+                    eprintln!("vmaudit: {signal}: {what}; waiting for it to end (again: report at once)");
+                }
+                TargetEvent::KeeperReplaced => {
+                    eprintln!("vmaudit: the process that holds exits was killed; replaced it");
+                }
+                TargetEvent::NoTaskLeft | TargetEvent::Timeout => {}
+            }
+            if self.schedule.duration.is_some_and(|limit| self.started.elapsed() >= limit) {
+                return self.finish(End::LeftRunning);
+            }
+            if Instant::now() >= self.next_look {
+                let begun = Instant::now();
+                self.look_at_all();
+                let pause = self.schedule.interval.max(begun.elapsed() * LOOK_SHARE);
+                self.next_look = Instant::now() + pause;
+            }
+        }
+    }
+
+    /// A process is held at its very end: look, then let it go.
+    fn at_exit(&mut self, held: HeldExit) -> Result<(), AppError> {
+        self.reader.poll(0)?;
+        if !shares_space_with_parent(&self.pipeline.borrow(), held.pid) {
+            self.look(held.pid, held.tid, SnapshotMoment::HeldAtExit);
+        }
+        self.running.release(held)?;
+        Ok(())
+    }
+
+    fn look(&mut self, pid: Pid, tid: Pid, moment: SnapshotMoment) {
+        let reader = &mut *self.reader;
+        // A failing ring ends the run at the next poll of the loop.
+        let mut drain = || drop(reader.poll(0));
+        match self.audits.look((pid, tid), moment, self.pipeline, &mut drain) {
+            Ok(cost) if self.schedule.verbose => eprintln!(
+                "vmaudit: {moment:?} of {pid}: {} mappings read in {:.1?}, reconciled in {:.1?}",
+                cost.mappings, cost.read, cost.reconcile
+            ),
+            Ok(_) => {}
+            Err(error) if self.schedule.verbose => eprintln!("vmaudit: looking at {pid}: {error}"),
+            Err(_) => {}
+        }
+    }
+
+    /// Looks at every process that lives and was not seen at its end.
+    fn look_at_all(&mut self) {
+        let pids: Vec<Pid> = {
+            let pipeline = self.pipeline.borrow();
+            let alive = pipeline.spaces.processes().iter().filter(|process| process.exited_ns.is_none());
+            alive
+                .map(|process| process.pid)
+                .filter(|&pid| !shares_space_with_parent(&pipeline, pid))
+                .collect()
+        };
+        for pid in pids {
+            if !self.audits.is_final(pid) {
+                self.look(pid, pid, SnapshotMoment::Live);
+            }
+        }
+    }
+
+    /// Takes in what is still on its way, and looks at what goes on living.
+    fn finish(&mut self, end: End) -> Result<End, AppError> {
+        self.reader.poll(0)?;
+        self.look_at_all();
+        Ok(end)
+    }
+}

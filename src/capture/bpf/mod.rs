@@ -1,0 +1,271 @@
+//! The BPF backend: loads the object, attaches it, marks targets, reads the rings.
+
+pub mod skel;
+mod tracepoints;
+
+use super::{CaptureError, Counters, EventSource, arch};
+use libbpf_rs::skel::{OpenSkel, SkelBuilder};
+use libbpf_rs::{AsRawLibbpf, Link, MapCore, MapFlags, OpenObject, RingBuffer, RingBufferBuilder};
+use std::cell::RefCell;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsRawFd, BorrowedFd, IntoRawFd};
+use std::rc::Rc;
+
+/// How to trace.
+#[derive(Clone, Debug)]
+pub struct BpfConfig {
+    /// Most bytes of user stack to copy, at most [`MAX_STACK_BYTES`].
+    pub stack_bytes: u64,
+    /// Size of the ring; rounded up to a power of two of at least a page.
+    pub ring_bytes: u32,
+    /// Size of the second ring, for calls without stack when the first is full.
+    pub spill_bytes: u32,
+    pub follow_forks: bool,
+}
+
+/// The largest size class of bpf/vmaudit.bpf.c.
+pub const MAX_STACK_BYTES: u64 = 262_144;
+
+/// Loaded and attached programs. Targets may be added at any time.
+pub struct BpfTracer {
+    skel: skel::VmauditSkel<'static>,
+    links: Vec<Link>,
+    /// What was attached, for `-v`: "15 syscall tracepoints" or "raw sys_exit".
+    pub attached: String,
+}
+
+fn round_ring(bytes: u32) -> u32 {
+    bytes.clamp(4096, 1 << 30).next_power_of_two()
+}
+
+impl BpfTracer {
+    /// Loads and attaches; nothing is traced until [`BpfTracer::add_target`].
+    ///
+    /// # Errors
+    /// When the kernel refuses to load or attach (privileges, lockdown, no BTF).
+    pub fn start(config: &BpfConfig) -> Result<BpfTracer, CaptureError> {
+        if std::env::var_os("VMAUDIT_LIBBPF_LOG").is_none() {
+            libbpf_rs::set_print(None);
+        }
+        let names: Vec<&'static str> = arch::TRACED.iter().map(|call| call.name).collect();
+        let ids = tracepoints::syscall_exit_ids(&names);
+        // One object for the life of the process: libbpf's skeletons borrow from it.
+        let storage: &'static mut MaybeUninit<OpenObject> = Box::leak(Box::new(MaybeUninit::uninit()));
+        let mut open = skel::VmauditSkelBuilder::default().open(storage).map_err(CaptureError::Load)?;
+        if let Some(rodata) = open.maps.rodata_data.as_deref_mut() {
+            rodata.stack_bytes = config.stack_bytes.clamp(0, MAX_STACK_BYTES);
+            rodata.follow_forks = config.follow_forks;
+            rodata.list_vmas = true;
+            rodata.wake_bytes = u64::from(round_ring(config.ring_bytes) / 8);
+            for call in arch::TRACED {
+                if let Some(slot) = rodata.op_of_syscall.get_mut(call.number as usize) {
+                    *slot = call.op as u8;
+                }
+            }
+        }
+        open.maps.ring.set_max_entries(round_ring(config.ring_bytes)).map_err(CaptureError::Load)?;
+        open.maps.spill.set_max_entries(round_ring(config.spill_bytes)).map_err(CaptureError::Load)?;
+        open.progs.any_syscall_exit.set_autoload(ids.is_empty());
+        open.progs.syscall_exit.set_autoload(!ids.is_empty());
+        let skel = open.load().map_err(CaptureError::Load)?;
+        let mut links = Vec::new();
+        for program in [
+            &skel.progs.task_forked,
+            &skel.progs.task_executed,
+            &skel.progs.task_exited,
+            &skel.progs.task_renamed,
+        ] {
+            links.push(program.attach_trace().map_err(|source| attach_error(program.name(), source))?);
+        }
+        let attached = if ids.is_empty() {
+            let program = &skel.progs.any_syscall_exit;
+            links.push(program.attach_trace().map_err(|source| attach_error(program.name(), source))?);
+            "raw sys_exit (no tracefs)".to_owned()
+        } else {
+            for &(name, id) in &ids {
+                let event = tracepoints::open_event(id).map_err(|source| CaptureError::Tracepoint {
+                    what: format!("sys_exit_{name}"),
+                    source,
+                })?;
+                // libbpf's link owns the descriptor from here on.
+                let link =
+                    skel.progs.syscall_exit.attach_perf_event(event.into_raw_fd()).map_err(|source| {
+                        CaptureError::Attach { what: format!("sys_exit_{name}"), source }
+                    })?;
+                links.push(link);
+            }
+            format!("{} syscall tracepoints", ids.len())
+        };
+        Ok(BpfTracer { skel, links, attached })
+    }
+
+    /// Marks the process behind `pidfd` (its first thread, whose descendants follow).
+    ///
+    /// # Errors
+    /// When the process is gone, or the kernel has no memory for the mark.
+    pub fn add_target(&self, pid: i32, pidfd: BorrowedFd<'_>) -> Result<(), CaptureError> {
+        let key = pidfd.as_raw_fd().to_ne_bytes();
+        let value = [0u8; size_of::<skel::types::traced_thread>()];
+        self.skel
+            .maps
+            .threads
+            .update(&key, &value, MapFlags::ANY)
+            .map_err(|source| CaptureError::Target { pid, source })
+    }
+
+    /// To be called just before vmaudit exits. The kernel takes tens of milliseconds to let go of
+    /// each tracepoint (it waits for RCU grace periods), and whoever holds the last descriptor
+    /// waits: let that be a child that lives until its parent is gone, not the user.
+    pub fn detach_in_background(self) {
+        // SAFETY: getpid has no preconditions.
+        let parent = unsafe { libc::getpid() };
+        // SAFETY: between fork and _exit the child makes only async-signal-safe calls.
+        if unsafe { libc::fork() } == 0 {
+            // SAFETY: plain system calls; nobody may wait for the end of an output that this
+            // child still holds, and no terminal signal is meant for it.
+            unsafe {
+                libc::setsid();
+                for fd in 0..=2 {
+                    libc::close(fd);
+                }
+                libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+                if libc::getppid() == parent {
+                    libc::pause();
+                }
+                libc::_exit(0);
+            }
+        }
+        for link in self.links {
+            std::mem::forget(link);
+        }
+        std::mem::forget(self.skel);
+    }
+
+    /// A reader of both rings that calls `handle` for each record, oldest first.
+    ///
+    /// # Errors
+    /// When libbpf cannot map the rings.
+    pub fn reader<'a>(&'a self, handle: impl FnMut(&[u8]) + 'a) -> Result<BpfReader<'a>, CaptureError> {
+        let spilled: Rc<RefCell<Vec<Vec<u8>>>> = Rc::default();
+        let mut builder = RingBufferBuilder::new();
+        let into = Rc::clone(&spilled);
+        builder
+            .add(&self.skel.maps.spill, move |bytes| {
+                into.borrow_mut().push(bytes.to_vec());
+                0
+            })
+            .map_err(CaptureError::Ring)?;
+        let spill = Rc::new(builder.build().map_err(CaptureError::Ring)?);
+        let merger = Rc::new(RefCell::new(Merger { spill: Rc::clone(&spill), spilled, handle }));
+        let mut builder = RingBufferBuilder::new();
+        let sink = Rc::clone(&merger);
+        builder
+            .add(&self.skel.maps.ring, move |bytes| {
+                sink.borrow_mut().record(bytes);
+                0
+            })
+            .map_err(CaptureError::Ring)?;
+        let ring = builder.build().map_err(CaptureError::Ring)?;
+        let finish = Box::new(move || merger.borrow_mut().rest());
+        Ok(BpfReader { tracer: self, ring, finish })
+    }
+}
+
+fn attach_error(name: &std::ffi::OsStr, source: libbpf_rs::Error) -> CaptureError {
+    CaptureError::Attach { what: name.to_string_lossy().into_owned(), source }
+}
+
+/// Brings the records of both rings into the order of their time stamps.
+struct Merger<'a, F> {
+    spill: Rc<RingBuffer<'a>>,
+    spilled: Rc<RefCell<Vec<Vec<u8>>>>,
+    handle: F,
+}
+
+impl<F: FnMut(&[u8])> Merger<'_, F> {
+    fn record(&mut self, bytes: &[u8]) {
+        if waits(&self.spill) || !self.spilled.borrow().is_empty() {
+            let until = super::wire::time_of(bytes).unwrap_or(u64::MAX);
+            self.older_than(until);
+        }
+        (self.handle)(bytes);
+    }
+
+    /// Handles the spilled records up to a time.
+    fn older_than(&mut self, until: u64) {
+        // A failure here means that the ring is gone; what was read is still handled.
+        let _ = self.spill.consume();
+        let mut records = std::mem::take(&mut *self.spilled.borrow_mut());
+        records.sort_by_key(|record| super::wire::time_of(record));
+        let ready = records.partition_point(|record| super::wire::time_of(record).unwrap_or(0) < until);
+        for record in records.drain(..ready) {
+            (self.handle)(&record);
+        }
+        let mut kept = self.spilled.borrow_mut();
+        records.append(&mut kept);
+        *kept = records;
+    }
+
+    fn rest(&mut self) {
+        if waits(&self.spill) || !self.spilled.borrow().is_empty() {
+            self.older_than(u64::MAX);
+        }
+    }
+}
+
+/// Whether a ring holds unread data: two loads, no system call.
+fn waits(ring: &RingBuffer<'_>) -> bool {
+    // SAFETY: libbpf's ring_buffer lives as long as `ring`; index 0 exists in each of ours.
+    unsafe {
+        let first = libbpf_rs::libbpf_sys::ring_buffer__ring(ring.as_libbpf_object().as_ptr(), 0);
+        !first.is_null() && libbpf_rs::libbpf_sys::ring__avail_data_size(first) > 0
+    }
+}
+
+/// Reads the rings of a [`BpfTracer`] in one thread.
+pub struct BpfReader<'a> {
+    tracer: &'a BpfTracer,
+    ring: RingBuffer<'a>,
+    finish: Box<dyn FnMut() + 'a>,
+}
+
+impl BpfReader<'_> {
+    /// Becomes readable when enough data waits.
+    pub fn wake_fd(&self) -> i32 {
+        self.ring.epoll_fd()
+    }
+}
+
+impl EventSource for BpfReader<'_> {
+    fn poll(&mut self, timeout_ms: i32) -> Result<(), CaptureError> {
+        // Records do not wake the reader one by one (that costs the target more than tracing):
+        // take what is there, and sleep only if there was nothing.
+        if !waits(&self.ring) && timeout_ms > 0 {
+            let mut event = libc::pollfd { fd: self.ring.epoll_fd(), events: libc::POLLIN, revents: 0 };
+            // SAFETY: one valid pollfd. A signal may end it early, which is fine.
+            unsafe { libc::poll(&raw mut event, 1, timeout_ms) };
+        }
+        self.ring.consume().map_err(CaptureError::Ring)?;
+        if !waits(&self.ring) {
+            (self.finish)();
+        }
+        Ok(())
+    }
+
+    fn counters(&self) -> Result<Counters, CaptureError> {
+        let read = |which: u32| -> Result<u64, CaptureError> {
+            let per_cpu = self
+                .tracer
+                .skel
+                .maps
+                .counters
+                .lookup_percpu(&which.to_ne_bytes(), MapFlags::ANY)
+                .map_err(CaptureError::Counters)?;
+            let value = |bytes: &Vec<u8>| {
+                bytes.get(..8).and_then(|b| b.try_into().ok()).map_or(0, u64::from_ne_bytes)
+            };
+            Ok(per_cpu.iter().flatten().map(value).sum())
+        };
+        Ok(Counters { seen: read(0)?, without_stack: read(1)?, lost: read(2)?, lost_tasks: read(3)? })
+    }
+}

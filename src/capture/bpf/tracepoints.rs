@@ -1,0 +1,103 @@
+//! The ids of syscall tracepoints, and perf events on them.
+//!
+//! The ids are only in tracefs. Where it is not mounted, a short-lived child mounts it in a mount
+//! namespace of its own and reads them: nothing on the host changes.
+
+use nix::mount::{MsFlags, mount};
+use nix::sched::{CloneFlags, unshare};
+use nix::sys::wait::waitpid;
+use nix::unistd::{ForkResult, fork, pipe};
+use std::fs::{self, File};
+use std::io::{self, Read, Write};
+use std::os::fd::{FromRawFd, OwnedFd};
+use std::path::Path;
+
+const TRACEFS: &[&str] = &["/sys/kernel/tracing", "/sys/kernel/debug/tracing"];
+
+/// `(name, id)` of those `syscalls/sys_exit_<name>` that exist; empty when tracefs cannot be had.
+pub fn syscall_exit_ids(names: &[&'static str]) -> Vec<(&'static str, u64)> {
+    for root in TRACEFS {
+        let found = read_ids(Path::new(root), names);
+        if !found.is_empty() {
+            return found;
+        }
+    }
+    ids_from_private_mount(names).unwrap_or_default()
+}
+
+fn read_ids(root: &Path, names: &[&'static str]) -> Vec<(&'static str, u64)> {
+    let id = |name: &&'static str| {
+        let path = root.join(format!("events/syscalls/sys_exit_{name}/id"));
+        let text = fs::read_to_string(path).ok()?;
+        Some((*name, text.trim().parse().ok()?))
+    };
+    names.iter().filter_map(id).collect()
+}
+
+fn ids_from_private_mount(names: &[&'static str]) -> io::Result<Vec<(&'static str, u64)>> {
+    let (reader, writer) = pipe()?;
+    // SAFETY: the child only mounts, reads files, writes to a pipe and leaves with _exit; vmaudit
+    // has one thread while backends are being set up.
+    match unsafe { fork() }? {
+        ForkResult::Child => {
+            drop(reader);
+            let _ = send_ids(writer, names);
+            // SAFETY: _exit has no preconditions.
+            unsafe { libc::_exit(0) }
+        }
+        ForkResult::Parent { child } => {
+            drop(writer);
+            let mut text = String::new();
+            File::from(reader).read_to_string(&mut text)?;
+            waitpid(child, None)?;
+            let pair = |line: &str| {
+                let (name, id) = line.split_once(' ')?;
+                Some((*names.iter().find(|known| **known == name)?, id.parse().ok()?))
+            };
+            Ok(text.lines().filter_map(pair).collect())
+        }
+    }
+}
+
+fn send_ids(writer: OwnedFd, names: &[&'static str]) -> io::Result<()> {
+    unshare(CloneFlags::CLONE_NEWNS)?;
+    mount(None::<&str>, "/", None::<&str>, MsFlags::MS_REC | MsFlags::MS_PRIVATE, None::<&str>)?;
+    mount(Some("tracefs"), TRACEFS[0], Some("tracefs"), MsFlags::empty(), None::<&str>)?;
+    let mut out = File::from(writer);
+    for (name, id) in read_ids(Path::new(TRACEFS[0]), names) {
+        writeln!(out, "{name} {id}")?;
+    }
+    Ok(())
+}
+
+/// `struct perf_event_attr`, first published size (include/uapi/linux/perf_event.h): all that a
+/// tracepoint event with a BPF program needs.
+#[repr(C)]
+#[derive(Default)]
+struct PerfEventAttr {
+    kind: u32,
+    size: u32,
+    config: u64,
+    rest: [u64; 6],
+}
+
+const PERF_TYPE_TRACEPOINT: u32 = 2;
+const PERF_FLAG_FD_CLOEXEC: libc::c_ulong = 8;
+
+/// A perf event on a tracepoint: a handle for a BPF program, which then runs on all CPUs.
+pub fn open_event(id: u64) -> io::Result<OwnedFd> {
+    let attr = PerfEventAttr {
+        kind: PERF_TYPE_TRACEPOINT,
+        size: size_of::<PerfEventAttr>() as u32,
+        config: id,
+        ..PerfEventAttr::default()
+    };
+    // SAFETY: `attr` is a valid perf_event_attr of the stated size and outlives the call.
+    let fd =
+        unsafe { libc::syscall(libc::SYS_perf_event_open, &raw const attr, -1, 0, -1, PERF_FLAG_FD_CLOEXEC) };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: a new descriptor that nobody else owns.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
+}

@@ -1,0 +1,288 @@
+//! Decoding of the ring buffer's records (bpf/vmaudit.h). Pure: bytes in, events out; nothing
+//! here touches libbpf.
+
+use super::Captured;
+use super::arch;
+use super::bpf::skel::types::vmaudit_record as Record;
+use crate::model::mapping::{Mapping, MappingFile};
+use crate::model::prot::Sharing;
+use crate::model::{Addr, AddrRange, EventId, FileRef, MmKey, NoStack, PAGE, Prot, Task, VmEvent, VmOp};
+use std::collections::HashMap;
+use std::mem::{offset_of, size_of};
+
+// The C side has no padding: sizes and offsets that user space relies on.
+const _: () = assert!(size_of::<Record>() == 208);
+const _: () = assert!(offset_of!(Record, ret) == 32);
+const _: () = assert!(offset_of!(Record, args) == 40);
+const _: () = assert!(offset_of!(Record, ip) == 88);
+const _: () = assert!(offset_of!(Record, comm) == 192);
+
+const FULL: u16 = 1;
+const UNREADABLE: u16 = 2;
+const HAS_FILE: u16 = 4;
+const HAS_AUX: u16 = 8;
+const LISTED: u16 = 16;
+const SPILLED: u16 = 32;
+
+const OP_FORK: u16 = 32;
+const OP_EXEC: u16 = 33;
+const OP_EXIT: u16 = 34;
+const OP_RENAME: u16 = 35;
+const OP_FILE: u16 = 48;
+const OP_NAME: u16 = 49;
+const OP_VMA: u16 = 50;
+
+const VM_SHARED: u64 = 0x8;
+const MAP_ANONYMOUS: u64 = 0x20;
+const PR_SET_VMA: u64 = 0x5356_4d61;
+const PR_SET_VMA_ANON_NAME: u64 = 0;
+
+/// What precedes a thread's next event in the ring.
+#[derive(Default)]
+struct Attachments {
+    file: Option<FileRef>,
+    name: Option<Vec<u8>>,
+    vmas: Vec<Mapping>,
+    /// Paths seen since, by identity, for `vmas`.
+    paths: HashMap<(u32, u64), Vec<u8>>,
+}
+
+/// Puts records together to events: attachments to the event that they belong to, thread names
+/// to threads (they are sent only when they change).
+#[derive(Default)]
+pub struct Decoder {
+    pending: HashMap<u32, Attachments>,
+    comms: HashMap<u32, Vec<u8>>,
+    next: u64,
+    /// Records that were too short or of an unknown kind.
+    pub undecodable: u64,
+}
+
+/// Time stamp of a record (CLOCK_MONOTONIC, ns), without decoding the rest.
+pub fn time_of(bytes: &[u8]) -> Option<u64> {
+    Some(u64::from_ne_bytes(bytes.get(..8)?.try_into().ok()?))
+}
+
+fn read(bytes: &[u8]) -> Option<(Record, &[u8])> {
+    let head = bytes.get(..size_of::<Record>())?;
+    // SAFETY: `Record` is plain integers (any bit pattern is valid) and `head` is as long as it;
+    // read_unaligned needs no alignment.
+    let record = unsafe { head.as_ptr().cast::<Record>().read_unaligned() };
+    let payload = bytes[size_of::<Record>()..].get(..record.payload as usize)?;
+    Some((record, payload))
+}
+
+impl Decoder {
+    /// The name that a thread has before its first renaming is known.
+    pub fn set_comm(&mut self, tid: i32, comm: &[u8]) {
+        self.comms.insert(tid as u32, comm.to_vec());
+    }
+
+    /// Decodes one record: `None` for attachments (kept for the next event of the thread) and
+    /// for what does not decode (counted).
+    pub fn decode<'a>(&mut self, bytes: &'a [u8]) -> Option<Captured<'a>> {
+        let Some((record, payload)) = read(bytes) else {
+            self.undecodable += 1;
+            return None;
+        };
+        match record.op {
+            OP_FILE | OP_NAME | OP_VMA => {
+                self.attach(&record, payload);
+                None
+            }
+            _ => self.event(&record, payload),
+        }
+    }
+
+    fn attach(&mut self, record: &Record, payload: &[u8]) {
+        let attachments = self.pending.entry(record.tid).or_default();
+        match record.op {
+            OP_FILE => {
+                let path = path_from_components(payload);
+                attachments.paths.insert((record.dev, record.ino), path.clone());
+                attachments.file = Some(file_ref(record, path));
+            }
+            OP_NAME => {
+                let end = payload.iter().position(|&b| b == 0).unwrap_or(payload.len());
+                attachments.name = Some(payload[..end].to_vec());
+            }
+            _ => {
+                let path = attachments.paths.get(&(record.dev, record.ino)).cloned().unwrap_or_default();
+                attachments.vmas.push(vma(record, path));
+            }
+        }
+    }
+
+    fn event<'a>(&mut self, record: &Record, payload: &'a [u8]) -> Option<Captured<'a>> {
+        let attachments = self.pending.remove(&record.tid).unwrap_or_default();
+        let Some(op) = operation(record, attachments) else {
+            self.undecodable += 1;
+            return None;
+        };
+        let comm = self.comm(record, &op);
+        self.next += 1;
+        let syscall = record.op < OP_FORK;
+        let spilled = record.flags & SPILLED != 0;
+        let has_stack = syscall && !spilled && record.flags & UNREADABLE == 0;
+        let event = VmEvent {
+            id: EventId(self.next),
+            time_ns: record.time_ns,
+            task: Task { pid: record.pid as i32, tid: record.tid as i32, comm },
+            mm: MmKey(record.mm),
+            op,
+            ret: record.ret,
+            stack: Err(match (syscall, spilled) {
+                (true, true) => NoStack::Lost,
+                (true, false) => NoStack::Unreadable,
+                _ => NoStack::NotTaken,
+            }),
+            total_vm: (record.total_vm != 0).then(|| record.total_vm.saturating_mul(PAGE)),
+        };
+        Some(Captured {
+            event,
+            registers: has_stack.then(|| arch::registers(record)),
+            stack: if has_stack { payload } else { &[] },
+            full: record.flags & FULL != 0,
+        })
+    }
+
+    /// The thread's name now, following fork (inherited), exec and renaming.
+    fn comm(&mut self, record: &Record, op: &VmOp) -> Vec<u8> {
+        let sent = || {
+            let bytes: Vec<u8> = record.comm.iter().map(|&c| c as u8).collect();
+            let end = bytes.iter().position(|&b| b == 0).unwrap_or(bytes.len());
+            bytes[..end].to_vec()
+        };
+        match op {
+            VmOp::Fork { child_tid, .. } => {
+                self.comms.insert(*child_tid as u32, sent());
+            }
+            VmOp::Exec { .. } | VmOp::Rename => {
+                self.comms.insert(record.tid, sent());
+            }
+            VmOp::Exit { .. } => return self.comms.remove(&record.tid).unwrap_or_default(),
+            _ => {}
+        }
+        self.comms.get(&record.tid).cloned().unwrap_or_default()
+    }
+}
+
+/// Dentry names, leaf first and each ended by NUL, to an absolute path.
+fn path_from_components(text: &[u8]) -> Vec<u8> {
+    let mut path = Vec::with_capacity(text.len() + 1);
+    let text = text.strip_suffix(b"\0").unwrap_or(text);
+    for component in text.split(|&b| b == 0).rev() {
+        path.push(b'/');
+        path.extend_from_slice(component);
+    }
+    path
+}
+
+fn file_ref(record: &Record, path: Vec<u8>) -> FileRef {
+    let (major, minor) = device(record.dev);
+    FileRef { major, minor, inode: record.ino, path, deleted: record.nlink == 0 }
+}
+
+/// The kernel's dev_t: 12 bits of major, 20 of minor (include/linux/kdev_t.h).
+fn device(dev: u32) -> (u32, u32) {
+    (dev >> 20, dev & 0xf_ffff)
+}
+
+fn vma(record: &Record, path: Vec<u8>) -> Mapping {
+    let [start, end, flags, pgoff, special, _] = record.args;
+    let (major, minor) = device(record.dev);
+    let mut name = match special {
+        1 => b"[stack]".to_vec(),
+        2 => b"[vdso]".to_vec(),
+        3 => b"[heap]".to_vec(),
+        _ => path,
+    };
+    let has_file = record.flags & HAS_FILE != 0;
+    if has_file && record.nlink == 0 && !name.is_empty() {
+        name.extend_from_slice(b" (deleted)");
+    }
+    Mapping {
+        range: AddrRange::new(start, end),
+        prot: Prot::from_vm_flags(flags),
+        sharing: if flags & VM_SHARED != 0 { Sharing::Shared } else { Sharing::Private },
+        offset: if has_file { pgoff.saturating_mul(PAGE) } else { 0 },
+        file: has_file.then_some(MappingFile { major, minor, inode: record.ino }),
+        name,
+    }
+}
+
+fn aux_range(record: &Record) -> Option<AddrRange> {
+    (record.flags & HAS_AUX != 0).then(|| AddrRange::new(record.aux[0], record.aux[1]))
+}
+
+/// The call out of a record; `None` for an unknown `op`.
+fn operation(record: &Record, attachments: Attachments) -> Option<VmOp> {
+    let [a, b, c, d, e, f] = record.args;
+    let listed = record.flags & LISTED != 0;
+    Some(match record.op {
+        1 => VmOp::Mmap {
+            addr: Addr(a),
+            len: b,
+            prot: c,
+            flags: d,
+            fd: e as i32,
+            offset: f,
+            file: mapped_file(record, d, attachments.file),
+        },
+        2 => VmOp::Munmap { addr: Addr(a), len: b },
+        3 => VmOp::Mremap { old: Addr(a), old_len: b, new_len: c, flags: d, new_addr: Addr(e) },
+        4 => VmOp::Brk {
+            requested: Addr(a),
+            current: (record.flags & HAS_AUX != 0).then_some(Addr(record.aux[0])),
+        },
+        5 => VmOp::Mprotect { addr: Addr(a), len: b, prot: c, pkey: None },
+        6 => VmOp::Mprotect { addr: Addr(a), len: b, prot: c, pkey: Some(d as i32) },
+        7 => VmOp::Madvise { addr: Addr(a), len: b, advice: c as i32 },
+        8 => VmOp::ProcessMadvise { pidfd: a as i32, iovecs: c, advice: d as i32 },
+        9 => VmOp::Shmat { shmid: a as i32, addr: Addr(b), flags: c, mapped: aux_range(record) },
+        10 => VmOp::Shmdt { addr: Addr(a) },
+        11 => VmOp::RemapFilePages { addr: Addr(a), len: b, pgoff: d, flags: e },
+        12 => VmOp::IoSetup { nr_events: a, mapped: aux_range(record) },
+        13 => VmOp::MapShadowStack { addr: Addr(a), len: b, flags: c },
+        14 if a == PR_SET_VMA && b == PR_SET_VMA_ANON_NAME => {
+            VmOp::SetVmaName { addr: Addr(c), len: d, name: attachments.name }
+        }
+        14 => VmOp::SetMm { option: b as i32, value: c },
+        15 => VmOp::SeccompListenerBusy,
+        OP_FORK => VmOp::Fork {
+            child_pid: a as i32,
+            child_tid: b as i32,
+            child_mm: MmKey(c),
+            child_sp: Addr(d),
+            is_thread: e != 0,
+            mappings: listed.then_some(attachments.vmas),
+        },
+        OP_EXEC => VmOp::Exec {
+            exe: (record.flags & HAS_FILE != 0).then(|| {
+                let path = attachments.paths.get(&(record.dev, record.ino)).cloned().unwrap_or_default();
+                file_ref(record, path)
+            }),
+            start_brk: Addr(a),
+            brk: Addr(b),
+            start_stack: Addr(c),
+            compat: d != 0,
+            mappings: listed.then_some(attachments.vmas),
+        },
+        OP_EXIT => VmOp::Exit { code: a as i32, group_dead: b != 0 },
+        OP_RENAME => VmOp::Rename,
+        _ => return None,
+    })
+}
+
+/// The file of an mmap: its path if the attachment is of the same file, else without path.
+fn mapped_file(record: &Record, flags: u64, attached: Option<FileRef>) -> Option<FileRef> {
+    if flags & MAP_ANONYMOUS != 0 || record.flags & HAS_FILE == 0 {
+        return attached.filter(|_| flags & MAP_ANONYMOUS == 0);
+    }
+    let path = attached.filter(|file| file.inode == record.ino).map(|file| file.path).unwrap_or_default();
+    Some(file_ref(record, path))
+}
+
+#[cfg(test)]
+#[path = "wire_tests.rs"]
+mod tests;

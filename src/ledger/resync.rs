@@ -1,0 +1,61 @@
+//! After a loss: the ledger takes over what the kernel shows.
+
+use super::fork::may_be;
+use super::origins::FileTable;
+use super::piece::Owner;
+use super::range_set::RangeSet;
+use super::space::{Ledger, Removal};
+use crate::model::{AddrRange, Observations};
+
+impl Ledger {
+    /// Outside ranges that calls changed since the look began, the map becomes the kernel's:
+    /// what is gone is dropped, what nothing explains is `Unknown`.
+    pub(super) fn resync(&mut self, seen: &Observations, files: &mut FileTable) {
+        let busy = self.touched_since(seen.begun_ns);
+        let mut outside = RangeSet::default();
+        outside.insert(AddrRange::new(0, u64::MAX));
+        for mapping in seen.mappings.iter().filter(|m| !m.is_special("[vsyscall]")) {
+            outside.remove(mapping.range);
+            for part in busy.gaps_of(mapping.range) {
+                let other: Vec<AddrRange> = self
+                    .pieces
+                    .overlapping(part)
+                    .filter(|(_, a)| !may_be(a, mapping))
+                    .map(|(r, _)| r.intersect(part))
+                    .collect();
+                for range in other {
+                    let gone = self.carve(range);
+                    self.release(gone, Removal::Replaced);
+                    self.forget_history(range);
+                }
+                let prot = mapping.prot;
+                if self.pieces.overlapping(part).any(|(_, a)| a.prot != prot) {
+                    self.pieces.update(part, |a| a.prot = prot);
+                }
+                let whole = crate::model::Mapping { range: part, ..mapping.clone() };
+                let whole = crate::model::Mapping {
+                    offset: mapping.offset + (part.start.0 - mapping.range.start.0),
+                    ..whole
+                };
+                self.fill_mapping(&whole, Owner::Unknown, files);
+            }
+        }
+        let gone: Vec<AddrRange> = outside.iter().flat_map(|range| busy.gaps_of(range)).collect();
+        for range in gone {
+            if !self.pieces.is_free(range) {
+                let pieces = self.carve(range);
+                self.release(pieces, Removal::Unmapped);
+            }
+            self.forget_history(range);
+        }
+        // Calls that proved unmappings before the loss will not be reported for certain.
+        let waiting = self.limbo.expire(u64::MAX, seen.ended_ns);
+        self.release(waiting, Removal::Unmapped);
+        if let Some(heap) = seen.mappings.iter().rfind(|m| m.is_special("[heap]"))
+            && !busy.overlaps(heap.range)
+        {
+            self.brk = Some(heap.range.end);
+        }
+        self.unverified = false;
+    }
+}

@@ -1,0 +1,352 @@
+//! One address space: the state, and the primitives that calls are made of.
+
+use super::limbo::Limbo;
+use super::origins::{Call, OriginTable};
+use super::piece::{Attributes, Owner, Piece, PieceMap, Slot};
+use super::range_set::RangeSet;
+use super::region::RegionKind;
+use crate::model::{Addr, AddrRange, EventId, FileRef, Prot, Sharing, Tid, VmEvent};
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+
+/// How far back ranges touched by calls are remembered, for snapshots read meanwhile.
+const RECENT_NS: u64 = 30_000_000_000;
+const RECENT_MAX: usize = 16 * 1024;
+
+/// What is known about the beginning of an address space.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Start {
+    /// execve was seen, with all that the kernel mapped itself.
+    Exec,
+    /// execve was seen, but not what the kernel mapped.
+    ExecUnlisted,
+    /// The mappings were read when tracing of the process began.
+    Preexisting,
+    /// Nothing: the first thing seen was some call.
+    Unseen,
+}
+
+/// Who reports, and when: what the order rule needs.
+#[derive(Clone, Copy)]
+pub(super) struct Report<'a> {
+    pub(super) event: &'a VmEvent,
+    /// Number of the same thread's report before this one; 0 for its first.
+    pub(super) previous: u64,
+    /// Number of this report in its address space.
+    pub(super) number: u64,
+}
+
+/// Why bytes leave an origin.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Removal {
+    Unmapped,
+    Replaced,
+}
+
+/// Who owns each byte of one address space, kept up to date report by report.
+#[derive(Clone, Debug)]
+pub struct Ledger {
+    pub(super) pieces: PieceMap,
+    pub(super) origins: OriginTable,
+    pub(super) limbo: Limbo,
+    pub(super) purged: RangeSet,
+    /// MADV_DONTFORK.
+    pub(super) dont_fork: RangeSet,
+    /// Where a failed call may have changed something before it gave up.
+    pub(super) uncertain: RangeSet,
+    /// Living threads with the number of their last report.
+    pub(super) threads: HashMap<Tid, u64>,
+    pub(super) reports: u64,
+    pub(super) events: u64,
+    pub(super) failed: u64,
+    /// mm->brk, not page-aligned.
+    pub(super) brk: Option<Addr>,
+    /// The break as execve left it: what lies below is the kernel's part of `[heap]`.
+    pub(super) exec_brk: Option<Addr>,
+    pub(super) start: Start,
+    pub(super) exe: Option<Arc<FileRef>>,
+    /// (time, range) of the latest changes, oldest first.
+    pub(super) recent: VecDeque<(u64, AddrRange)>,
+    /// Time of the latest loss of events.
+    pub(super) lost_ns: Option<u64>,
+    /// True from a loss until the maps were read again.
+    pub(super) unverified: bool,
+    /// Reports from before this time are already in the mappings that the ledger began with.
+    pub(super) valid_from_ns: u64,
+    /// Reports up to this time may be in them.
+    pub(super) settled_ns: u64,
+    pub(super) modules_changed: bool,
+    pub(super) module_generation: u64,
+    /// io_setup calls whose ring's address the backend did not see, latest last.
+    pub(super) unplaced_rings: Vec<Arc<Call>>,
+}
+
+/// A piece of the ledger's map, for readers outside: no kernel's word in it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct LedgerPiece {
+    pub range: AddrRange,
+    pub prot: Prot,
+    pub sharing: Sharing,
+    pub kind: RegionKind,
+    /// The event that made it; None for the kernel's, earlier and unexplained mappings.
+    pub event: Option<EventId>,
+}
+
+impl Ledger {
+    pub(super) fn new(start: Start) -> Ledger {
+        Ledger {
+            pieces: PieceMap::default(),
+            origins: OriginTable::default(),
+            limbo: Limbo::default(),
+            purged: RangeSet::default(),
+            dont_fork: RangeSet::default(),
+            uncertain: RangeSet::default(),
+            threads: HashMap::new(),
+            reports: 0,
+            events: 0,
+            failed: 0,
+            brk: None,
+            exec_brk: None,
+            start,
+            exe: None,
+            recent: VecDeque::new(),
+            lost_ns: None,
+            unverified: false,
+            valid_from_ns: 0,
+            settled_ns: 0,
+            modules_changed: true,
+            module_generation: 0,
+            unplaced_rings: Vec::new(),
+        }
+    }
+
+    /// Everything mapped as far as the calls tell, sorted. Neighbours differ in some attribute.
+    pub fn pieces(&self) -> impl Iterator<Item = LedgerPiece> + '_ {
+        self.pieces.iter().map(|(range, a)| LedgerPiece {
+            range,
+            prot: a.prot,
+            sharing: a.sharing,
+            kind: a.kind,
+            event: match a.owner {
+                Owner::Event(slot) => self.origins.get(slot).map(|o| o.call.event),
+                _ => None,
+            },
+        })
+    }
+
+    /// Bytes mapped as far as the calls tell.
+    pub fn mapped_bytes(&self) -> u64 {
+        self.pieces.iter().map(|(range, _)| range.len()).sum()
+    }
+
+    /// Mapped files (and the vdso) that are or were executable: range, file offset of its start,
+    /// file. What an unwinder needs; it changes only when [`Ledger::module_generation`] does.
+    pub fn executable_regions(&self) -> impl Iterator<Item = (AddrRange, u64, &Arc<FileRef>)> + '_ {
+        self.pieces
+            .iter()
+            .filter(|(_, a)| a.module)
+            .filter_map(|(r, a)| Some((r, a.offset, a.file.as_ref()?)))
+    }
+
+    /// A number that no two different sets of [`Ledger::executable_regions`] share, over all
+    /// address spaces: equal numbers mean equal sets.
+    pub fn module_generation(&self) -> u64 {
+        self.module_generation
+    }
+
+    /// Calls that the kernel refused.
+    pub fn failed_calls(&self) -> u64 {
+        self.failed
+    }
+
+    /// Waiting for the reports of unmappings that are proven: 0 when all reports are in.
+    pub fn unreported_bytes(&self) -> u64 {
+        self.limbo.pieces().map(|p| p.range.len()).sum()
+    }
+
+    /// Maps `range`, which has to be free, for a new origin.
+    pub(super) fn map_for(&mut self, call: &Report<'_>, range: AddrRange, attr: Attributes) -> Option<Slot> {
+        if range.is_empty() {
+            return None;
+        }
+        let slot = self.origins.add(Call::of(call.event));
+        self.origins.own(slot, range.len());
+        if let Some(entry) = self.origins.get_mut(slot) {
+            entry.mapped = range.len();
+        }
+        self.put(Piece { range, attr: Attributes { owner: Owner::Event(slot), ..attr } });
+        self.forget_history(range);
+        Some(slot)
+    }
+
+    /// Maps more bytes for the call, whose origin `slot` is once it has one.
+    pub(super) fn map_more(
+        &mut self,
+        call: &Report<'_>,
+        slot: &mut Option<Slot>,
+        range: AddrRange,
+        attr: Attributes,
+    ) {
+        let Some(known) = *slot else {
+            *slot = self.map_for(call, range, attr);
+            return;
+        };
+        if range.is_empty() {
+            return;
+        }
+        self.origins.own(known, range.len());
+        if let Some(entry) = self.origins.get_mut(known) {
+            entry.mapped += range.len();
+        }
+        self.put(Piece { range, attr: Attributes { owner: Owner::Event(known), ..attr } });
+        self.forget_history(range);
+    }
+
+    /// Places a piece whose owner already counts it.
+    pub(super) fn put(&mut self, piece: Piece) {
+        self.modules_changed |= piece.attr.module;
+        self.pieces.place(piece);
+    }
+
+    /// Takes what is mapped in `range`; its owners still count it.
+    pub(super) fn carve(&mut self, range: AddrRange) -> Vec<Piece> {
+        let pieces = self.pieces.carve(range);
+        self.modules_changed |= pieces.iter().any(|p| p.attr.module);
+        pieces
+    }
+
+    /// `range` holds something new: what was noted about the old content is void.
+    pub(super) fn forget_history(&mut self, range: AddrRange) {
+        self.purged.remove(range);
+        self.dont_fork.remove(range);
+        self.uncertain.remove(range);
+    }
+
+    /// The bytes of `pieces` are gone for good.
+    pub(super) fn release(&mut self, pieces: Vec<Piece>, removal: Removal) {
+        for piece in pieces {
+            let Owner::Event(slot) = piece.attr.owner else { continue };
+            let len = piece.range.len();
+            if let Some(entry) = self.origins.get_mut(slot) {
+                match removal {
+                    Removal::Unmapped => entry.unmapped += len,
+                    Removal::Replaced => entry.replaced += len,
+                }
+            }
+            self.origins.disown(slot, len);
+        }
+    }
+
+    /// One call touched these origins: counts it once for each.
+    pub(super) fn count_unmap_call(&mut self, pieces: &[Piece]) {
+        let mut last = None;
+        for piece in pieces {
+            let Owner::Event(slot) = piece.attr.owner else { continue };
+            if last != Some(slot)
+                && let Some(entry) = self.origins.get_mut(slot)
+            {
+                entry.unmap_calls += 1;
+            }
+            last = Some(slot);
+        }
+    }
+
+    /// MAP_FIXED and the like: what is there now goes.
+    pub(super) fn replace(&mut self, range: AddrRange) {
+        let old = self.carve(range);
+        self.release(old, Removal::Replaced);
+    }
+
+    /// A mapping that had to be placed on free memory came to `range`: what the ledger still has
+    /// there was unmapped by a call that has not been reported yet.
+    pub(super) fn vacate(&mut self, call: &Report<'_>, range: AddrRange) {
+        if self.pieces.is_free(range) {
+            return;
+        }
+        let (waiting, gone): (Vec<Piece>, Vec<Piece>) =
+            self.carve(range).into_iter().partition(|p| self.unmap_will_be_reported(call, p));
+        self.release(gone, Removal::Unmapped);
+        let dropped = self.limbo.add(call.number, call.event.time_ns, waiting);
+        self.release(dropped, Removal::Unmapped);
+    }
+
+    /// False where no report is to be expected for the unmapping of `piece`.
+    fn unmap_will_be_reported(&self, call: &Report<'_>, piece: &Piece) -> bool {
+        let attr = &piece.attr;
+        // io_destroy(2) is not traced.
+        if attr.kind == RegionKind::AioRing {
+            return false;
+        }
+        match attr.owner {
+            // Read from maps: possibly this very mapping, seen before its report.
+            Owner::Unknown => false,
+            Owner::Preexisting => call.event.time_ns > self.settled_ns && !self.unverified,
+            Owner::Kernel => !self.unverified,
+            Owner::Event(slot) => {
+                let made = self.origins.get(slot).map_or(0, |o| o.call.time_ns);
+                !(self.unverified && self.lost_ns.is_some_and(|lost| made <= lost))
+            }
+        }
+    }
+
+    /// Takes `range` out of the address space for the call that is reported: bytes whose
+    /// unmapping is already known come from limbo, the rest from the map.
+    pub(super) fn take(&mut self, call: &Report<'_>, range: AddrRange) -> Vec<Piece> {
+        let claimed = self.limbo.claim(range, call.previous);
+        if claimed.is_empty() {
+            self.forget_history(range);
+            return self.carve(range);
+        }
+        let mut rest = RangeSet::default();
+        rest.insert(range);
+        for piece in &claimed {
+            rest.remove(piece.range);
+        }
+        let mut taken = claimed;
+        let parts: Vec<AddrRange> = rest.iter().collect();
+        for part in parts {
+            self.forget_history(part);
+            taken.append(&mut self.carve(part));
+        }
+        taken.sort_by_key(|p| p.range.start);
+        taken
+    }
+
+    /// munmap and its like.
+    pub(super) fn unmap(&mut self, call: &Report<'_>, range: AddrRange) {
+        let pieces = self.take(call, range);
+        self.count_unmap_call(&pieces);
+        self.release(pieces, Removal::Unmapped);
+        self.touch(call.event.time_ns, range);
+    }
+
+    /// Remembers that a call changed `range`.
+    pub(super) fn touch(&mut self, time_ns: u64, range: AddrRange) {
+        if let Some((last_ns, last)) = self.recent.back_mut()
+            && range.start <= last.end
+            && last.start <= range.end
+        {
+            // Neighbouring steps (an arena that grows page by page) are one entry.
+            *last_ns = time_ns.max(*last_ns);
+            *last = AddrRange::new(last.start.0.min(range.start.0), last.end.0.max(range.end.0));
+            return;
+        }
+        self.recent.push_back((time_ns, range));
+        while self.recent.len() > RECENT_MAX
+            || self.recent.front().is_some_and(|&(t, _)| t.saturating_add(RECENT_NS) < time_ns)
+        {
+            self.recent.pop_front();
+        }
+    }
+
+    /// Ranges touched by calls reported at or after `since_ns`.
+    pub(super) fn touched_since(&self, since_ns: u64) -> RangeSet {
+        let mut set = RangeSet::default();
+        for &(time, range) in self.recent.iter().rev() {
+            if time >= since_ns {
+                set.insert(range);
+            }
+        }
+        set
+    }
+}

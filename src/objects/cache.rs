@@ -1,0 +1,133 @@
+//! The files opened so far, by device and inode.
+
+use super::object::{Object, ObjectError};
+use super::open::{OpenRequest, Opener, SystemOpener};
+use crate::model::{AddrRange, FileRef, ModuleInfo};
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// Descriptors kept open at most; further files are closed once their unwind tables are read.
+/// The usual soft limit is 1024 (RLIMIT_NOFILE), and rings, maps and reports want some.
+const MAX_HELD: usize = 700;
+
+/// How often an unreadable file is tried again, through another process that has it mapped.
+const MAX_TRIES: u8 = 3;
+
+/// Device and inode. While a file is held open its inode number is not given to another.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct FileKey {
+    pub major: u32,
+    pub minor: u32,
+    pub inode: u64,
+}
+
+impl From<&FileRef> for FileKey {
+    fn from(file: &FileRef) -> FileKey {
+        FileKey { major: file.major, minor: file.minor, inode: file.inode }
+    }
+}
+
+impl From<&ModuleInfo> for FileKey {
+    fn from(info: &ModuleInfo) -> FileKey {
+        FileKey { major: info.major, minor: info.minor, inode: info.inode }
+    }
+}
+
+enum Slot {
+    Open(Arc<Object>),
+    Failed { tries: u8, why: Arc<ObjectError> },
+}
+
+/// Opens each file once and keeps it.
+pub struct FileCache {
+    opener: Box<dyn Opener>,
+    slots: HashMap<FileKey, Slot>,
+    held: usize,
+}
+
+impl Default for FileCache {
+    fn default() -> FileCache {
+        FileCache::new(Box::new(SystemOpener))
+    }
+}
+
+impl FileCache {
+    pub fn new(opener: Box<dyn Opener>) -> FileCache {
+        FileCache { opener, slots: HashMap::new(), held: 0 }
+    }
+
+    /// The file behind a mapping, opened now if it was not yet.
+    ///
+    /// # Errors
+    /// Why no path led to it; remembered, so that a hopeless file is not searched each time.
+    pub fn open(&mut self, request: &OpenRequest<'_>) -> Result<Arc<Object>, Arc<ObjectError>> {
+        let key = FileKey::from(request.file);
+        let tries = match self.slots.get(&key) {
+            Some(Slot::Open(object)) => return Ok(Arc::clone(object)),
+            Some(Slot::Failed { tries, why }) if *tries >= MAX_TRIES => return Err(Arc::clone(why)),
+            Some(Slot::Failed { tries, .. }) => *tries,
+            None => 0,
+        };
+        match self.opener.open(request) {
+            Ok(object) => {
+                if object.raw_fd().is_some() {
+                    if self.held < MAX_HELD {
+                        self.held += 1;
+                    } else {
+                        object.close_after_tables();
+                    }
+                }
+                let object = Arc::new(object);
+                self.slots.insert(key, Slot::Open(Arc::clone(&object)));
+                Ok(object)
+            }
+            Err(error) => {
+                // Not being an ELF file does not change; being out of reach may.
+                let tries = if matches!(error, ObjectError::NotElf) { MAX_TRIES } else { tries + 1 };
+                let why = Arc::new(error);
+                self.slots.insert(key, Slot::Failed { tries, why: Arc::clone(&why) });
+                Err(why)
+            }
+        }
+    }
+
+    /// The file of a module: the one that was held, or its path if that still leads to a file
+    /// with the same build id (or, without build id, the same device and inode). So names can be
+    /// given to a recording made earlier, and a replaced binary never lends wrong ones.
+    ///
+    /// # Errors
+    /// As [`FileCache::open`].
+    pub fn for_module(&mut self, info: &ModuleInfo) -> Result<Arc<Object>, Arc<ObjectError>> {
+        let key = FileKey::from(info);
+        if let Some(Slot::Open(object)) = self.slots.get(&key)
+            && (object.build_id().is_none() || object.build_id() == info.build_id.as_deref())
+            && (object.raw_fd().is_some() || info.path == super::VDSO_PATH)
+        {
+            return Ok(Arc::clone(object));
+        }
+        let file = FileRef {
+            major: info.major,
+            minor: info.minor,
+            inode: info.inode,
+            path: info.path.clone(),
+            deleted: false,
+        };
+        let request = OpenRequest {
+            file: &file,
+            range: AddrRange::default(),
+            pid: None,
+            build_id: info.build_id.as_deref(),
+        };
+        let object = Arc::new(self.opener.open(&request).map_err(Arc::new)?);
+        self.slots.insert(key, Slot::Open(Arc::clone(&object)));
+        Ok(object)
+    }
+
+    /// Files that could not be opened so far, with the reason.
+    pub fn failures(&self) -> impl Iterator<Item = (FileKey, &ObjectError)> {
+        self.slots.iter().filter_map(|(key, slot)| match slot {
+            Slot::Failed { why, .. } => Some((*key, &**why)),
+            Slot::Open(_) => None,
+        })
+    }
+}

@@ -1,0 +1,24 @@
+//! Executable files of the audited processes: opened once, checked to be the file that was
+//! mapped, kept open after an unmapping or an exit, and read section by section.
+//!
+//! `unwind` and `symbolize` share one [`FileCache`], so that a binary that was deleted or
+//! replaced while it ran still gives frames and names. Nothing is memory-mapped: a file that its
+//! owner truncates under us has to give a short read, not a SIGBUS.
+
+pub mod cache;
+pub mod cfi;
+pub mod debug_file;
+pub mod elf;
+pub mod object;
+pub mod open;
+pub mod symbols;
+
+pub use cache::{FileCache, FileKey};
+pub use cfi::{Cfi, FdeFacts};
+pub use elf::{ElfLayout, Section, Segment};
+pub use object::{Object, ObjectError};
+pub use open::{OpenRequest, Opener, SystemOpener};
+pub use symbols::{FunctionSymbol, FunctionSymbols};
+
+/// The path that stands for the vdso in `FileRef` and `ModuleInfo`.
+pub const VDSO_PATH: &[u8] = b"[vdso]";

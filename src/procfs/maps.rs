@@ -1,0 +1,230 @@
+//! Parses `/proc/PID/maps`: bytes in, [`Mapping`]s out. No I/O.
+//!
+//! Source of the format: fs/proc/task_mmu.c, `show_vma_header_prefix` and `show_map_vma`.
+//! Names may hold any byte: a path is written raw, except that a newline becomes `\012`
+//! (`seq_path(m, …, "\n")`). A file name that really contains the four characters `\012`
+//! cannot be told apart from that; the kernel does not escape the backslash.
+
+use crate::model::{AddrRange, Mapping, MappingFile, Prot, Sharing};
+
+/// What is wrong with a line of maps (or with the header line of an smaps entry).
+#[derive(thiserror::Error, Clone, Copy, PartialEq, Eq, Debug)]
+pub enum LineFault {
+    #[error("no address range in hexadecimal")]
+    Range,
+    #[error("the range ends before it starts")]
+    Inverted,
+    #[error("no permissions such as r-xp")]
+    Permissions,
+    #[error("no file offset in hexadecimal")]
+    Offset,
+    #[error("no device such as fd:01")]
+    Device,
+    #[error("no inode number")]
+    Inode,
+    #[error("a field without a number")]
+    Field,
+    #[error("a field before the first mapping")]
+    Orphan,
+}
+
+/// A line that was skipped.
+#[derive(thiserror::Error, Clone, Copy, PartialEq, Eq, Debug)]
+#[error("line {line}: {fault}")]
+pub struct DamagedLine {
+    /// From 1.
+    pub line: usize,
+    pub fault: LineFault,
+}
+
+/// An address space as maps shows it.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct ParsedMaps {
+    /// Sorted by address, disjoint, without vsyscall.
+    pub mappings: Vec<Mapping>,
+    /// Lines that made no sense; nothing of them is in `mappings`.
+    pub damaged: Vec<DamagedLine>,
+    /// Lines that overlapped an earlier one and were cut or dropped. The kernel lets go of its
+    /// lock between chunks of the file; when a VMA just printed is merged with the next one
+    /// meanwhile, the merged one is printed again with its old start.
+    pub torn: usize,
+}
+
+/// Parses a whole file. Damaged lines are skipped and listed; the rest stands.
+pub fn parse_maps(bytes: &[u8]) -> ParsedMaps {
+    let mut parsed = ParsedMaps::default();
+    // A line has at least 50 bytes; with names about 80.
+    parsed.mappings.reserve(bytes.len() / 64);
+    for (index, line) in bytes.split(|&b| b == b'\n').enumerate() {
+        if line.is_empty() {
+            continue;
+        }
+        match parse_line(line) {
+            Ok(mapping) => add_in_order(&mut parsed, mapping),
+            Err(fault) => parsed.damaged.push(DamagedLine { line: index + 1, fault }),
+        }
+    }
+    parsed
+}
+
+fn add_in_order(parsed: &mut ParsedMaps, mut mapping: Mapping) {
+    if is_vsyscall(&mapping) || mapping.range.is_empty() {
+        return;
+    }
+    if let Some(last) = parsed.mappings.last()
+        && mapping.range.start < last.range.end
+    {
+        parsed.torn += 1;
+        let end = last.range.end;
+        if mapping.range.end <= end {
+            return;
+        }
+        if mapping.file.is_some() {
+            mapping.offset += end.0 - mapping.range.start.0;
+        }
+        mapping.range.start = end;
+    }
+    parsed.mappings.push(mapping);
+}
+
+/// The gate VMA: the same fixed kernel page in every process, no part of VmSize.
+fn is_vsyscall(mapping: &Mapping) -> bool {
+    mapping.name == b"[vsyscall]" || mapping.range.start.0 >= 1 << 63
+}
+
+/// The lowest and highest mapped user address, from the first and the last line only: enough
+/// to begin scanning pages before the rest is parsed. None when those lines make no sense.
+pub fn user_span(bytes: &[u8]) -> Option<AddrRange> {
+    let mut lines = bytes.split(|&b| b == b'\n').filter(|line| !line.is_empty());
+    let first = parse_line(lines.next()?).ok()?;
+    if is_vsyscall(&first) {
+        return None;
+    }
+    let last = bytes
+        .rsplit(|&b| b == b'\n')
+        .filter(|line| !line.is_empty())
+        .take(2)
+        .filter_map(|line| parse_line(line).ok())
+        .find(|mapping| !is_vsyscall(mapping))?;
+    Some(AddrRange::new(first.range.start.0, last.range.end.0))
+}
+
+/// Parses one line without its newline:
+/// `7f0c8a000000-7f0c8a021000 rw-p 00000000 00:00 0      name`.
+pub fn parse_line(line: &[u8]) -> Result<Mapping, LineFault> {
+    let mut rest = line;
+    let start = take_hex(&mut rest).ok_or(LineFault::Range)?;
+    take_byte(&mut rest, b'-').ok_or(LineFault::Range)?;
+    let end = take_hex(&mut rest).ok_or(LineFault::Range)?;
+    take_byte(&mut rest, b' ').ok_or(LineFault::Range)?;
+    if end < start {
+        return Err(LineFault::Inverted);
+    }
+    let (prot, sharing) = take_permissions(&mut rest).ok_or(LineFault::Permissions)?;
+    let offset = take_hex(&mut rest).ok_or(LineFault::Offset)?;
+    take_byte(&mut rest, b' ').ok_or(LineFault::Offset)?;
+    let major = take_hex(&mut rest).and_then(|n| u32::try_from(n).ok()).ok_or(LineFault::Device)?;
+    take_byte(&mut rest, b':').ok_or(LineFault::Device)?;
+    let minor = take_hex(&mut rest).and_then(|n| u32::try_from(n).ok()).ok_or(LineFault::Device)?;
+    take_byte(&mut rest, b' ').ok_or(LineFault::Device)?;
+    let inode = take_decimal(&mut rest).ok_or(LineFault::Inode)?;
+    // Between inode and name: one blank, then padding up to column 73. No name starts with a
+    // blank, but some end with one.
+    let name = match rest.iter().position(|&b| b != b' ') {
+        Some(0) => return Err(LineFault::Inode),
+        Some(at) => unescape(&rest[at..]),
+        None => Vec::new(),
+    };
+    let no_file = major == 0 && minor == 0 && inode == 0;
+    let file = (!no_file).then_some(MappingFile { major, minor, inode });
+    Ok(Mapping { range: AddrRange::new(start, end), prot, sharing, offset, file, name })
+}
+
+fn take_permissions(rest: &mut &[u8]) -> Option<(Prot, Sharing)> {
+    let (letters, after) = rest.split_first_chunk::<5>()?;
+    let flag = |byte: u8, on: u8| match byte {
+        b'-' => Some(false),
+        _ if byte == on => Some(true),
+        _ => None,
+    };
+    let prot =
+        Prot { read: flag(letters[0], b'r')?, write: flag(letters[1], b'w')?, exec: flag(letters[2], b'x')? };
+    let sharing = match letters[3] {
+        b'p' => Sharing::Private,
+        b's' => Sharing::Shared,
+        _ => return None,
+    };
+    if letters[4] != b' ' {
+        return None;
+    }
+    *rest = after;
+    Some((prot, sharing))
+}
+
+fn take_byte(rest: &mut &[u8], byte: u8) -> Option<()> {
+    let (&first, after) = rest.split_first()?;
+    if first != byte {
+        return None;
+    }
+    *rest = after;
+    Some(())
+}
+
+/// 1 to 16 hexadecimal digits.
+fn take_hex(rest: &mut &[u8]) -> Option<u64> {
+    let mut value = 0u64;
+    let mut digits = 0;
+    while let Some(&byte) = rest.get(digits) {
+        let digit = match byte {
+            b'0'..=b'9' => byte - b'0',
+            b'a'..=b'f' => byte - b'a' + 10,
+            b'A'..=b'F' => byte - b'A' + 10,
+            _ => break,
+        };
+        if digits == 16 {
+            return None;
+        }
+        value = value << 4 | u64::from(digit);
+        digits += 1;
+    }
+    *rest = &rest[digits..];
+    (digits > 0).then_some(value)
+}
+
+/// A decimal number that fits 64 bits.
+pub(super) fn take_decimal(rest: &mut &[u8]) -> Option<u64> {
+    let mut value = 0u64;
+    let mut digits = 0;
+    while let Some(&byte) = rest.get(digits) {
+        if !byte.is_ascii_digit() {
+            break;
+        }
+        value = value.checked_mul(10)?.checked_add(u64::from(byte - b'0'))?;
+        digits += 1;
+    }
+    *rest = &rest[digits..];
+    (digits > 0).then_some(value)
+}
+
+/// `\012` back to a newline. Nothing else is escaped.
+fn unescape(name: &[u8]) -> Vec<u8> {
+    const ESCAPED: &[u8] = b"\\012";
+    if !name.contains(&b'\\') {
+        return name.to_vec();
+    }
+    let mut plain = Vec::with_capacity(name.len());
+    let mut rest = name;
+    while let Some((&byte, after)) = rest.split_first() {
+        if let Some(after) = rest.strip_prefix(ESCAPED) {
+            plain.push(b'\n');
+            rest = after;
+        } else {
+            plain.push(byte);
+            rest = after;
+        }
+    }
+    plain
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,224 @@
+//! One look at a living process: [`observe`] opens the files, the parsers beside it read them.
+
+use super::error::ObserveError;
+use super::heap_headers::{HEADER, decode_heap_info, heap_candidates};
+use super::maps::{ParsedMaps, parse_maps, user_span};
+use super::memory;
+use super::process_dir::ProcessDir;
+use super::residency::{self, PageReader};
+use super::status::{ProcessStatus, parse_stack_limit, parse_status};
+use super::task_files::{parse_cmdline, parse_comm, parse_no_randomize};
+use super::threads::read_threads;
+use crate::model::observation::{
+    HeapInfo, Observations, Residency, ResidencySource, SnapshotMoment, StatusFigures,
+};
+use crate::model::{AddrRange, Mapping, Pid, Tid};
+use std::path::Path;
+
+/// What to look at, and how.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ObserveOptions {
+    /// Copied to the result: only the caller knows whether the process is held.
+    pub moment: SnapshotMoment,
+    /// The first rung of the ladder PagemapScan, Pagemap, SmapsProportion to try; what is
+    /// above it is not used. `None` asks for no residency at all.
+    pub residency_from: ResidencySource,
+    /// Names and stack pointers of all threads: three file operations each.
+    pub threads: bool,
+    /// glibc's heap headers, read from the target's memory.
+    pub heap_info: bool,
+}
+
+impl Default for ObserveOptions {
+    fn default() -> ObserveOptions {
+        ObserveOptions {
+            moment: SnapshotMoment::Live,
+            residency_from: ResidencySource::PagemapScan,
+            threads: true,
+            heap_info: true,
+        }
+    }
+}
+
+/// Reads what /proc shows of process `pid` through its thread `tid`, which has to be alive:
+/// when the first thread has exited, only the directory of another one shows the memory.
+///
+/// The target is never stopped. `begun_ns` and `ended_ns` of the result enclose the reading of
+/// maps and pages, the only part that holds the target's mmap lock.
+///
+/// # Errors
+/// When maps cannot be read. All else that fails becomes a line of `gaps`.
+pub fn observe(pid: Pid, tid: Tid, options: ObserveOptions) -> Result<Observations, ObserveError> {
+    let dir = ProcessDir::open(pid, tid)?;
+    let mut gaps = Vec::new();
+    let status = noted(&mut gaps, read_status_of(&dir));
+    let space = read_address_space(&dir, options.residency_from, status.as_ref(), &mut gaps)?;
+    let threads = if options.threads { read_threads(&dir, &mut gaps) } else { Vec::new() };
+    let heap_infos =
+        if options.heap_info { read_heap_infos(&dir, tid, &space, &mut gaps) } else { Vec::new() };
+    let limits = dir
+        .read("limits")
+        .and_then(|bytes| parse_stack_limit(&bytes).map_err(|error| dir.malformed("limits", error)));
+    Ok(Observations {
+        pid,
+        moment: options.moment,
+        begun_ns: space.begun_ns,
+        ended_ns: space.ended_ns,
+        mappings: space.mappings,
+        residency: space.residency,
+        threads,
+        heap_infos,
+        status: status.map_or_else(StatusFigures::default, |status| status.figures),
+        comm: noted(&mut gaps, read_process_name(pid, &dir)).unwrap_or_default(),
+        exe: noted(&mut gaps, dir.exe()).unwrap_or_default(),
+        cmdline: noted(&mut gaps, dir.read("cmdline")).map(|bytes| parse_cmdline(&bytes)).unwrap_or_default(),
+        stack_limit: noted(&mut gaps, limits).flatten(),
+        aslr: aslr(&dir, &mut gaps),
+        gaps,
+    })
+}
+
+/// Reads and parses `/proc/TID/status`.
+///
+/// # Errors
+/// When the task is gone or the file makes no sense.
+pub fn read_status(pid: Pid, tid: Tid) -> Result<ProcessStatus, ObserveError> {
+    read_status_of(&ProcessDir::open(pid, tid)?)
+}
+
+fn read_status_of(dir: &ProcessDir) -> Result<ProcessStatus, ObserveError> {
+    parse_status(&dir.read("status")?).map_err(|error| dir.malformed("status", error))
+}
+
+/// Keeps a value, or turns its error into a gap.
+fn noted<T>(gaps: &mut Vec<String>, result: Result<T, ObserveError>) -> Option<T> {
+    result.map_err(|error| gaps.push(error.to_string())).ok()
+}
+
+struct AddressSpace {
+    begun_ns: u64,
+    ended_ns: u64,
+    mappings: Vec<Mapping>,
+    residency: Residency,
+}
+
+/// Maps and pages, as close together as can be: files are opened before, parsing is done after
+/// (but for the slower rungs, which need the mappings first).
+fn read_address_space(
+    dir: &ProcessDir,
+    from: ResidencySource,
+    status: Option<&ProcessStatus>,
+    gaps: &mut Vec<String>,
+) -> Result<AddressSpace, ObserveError> {
+    let maps_file = dir.open_file("maps")?;
+    let wants_pages = matches!(from, ResidencySource::PagemapScan | ResidencySource::Pagemap);
+    let pagemap = if wants_pages { noted(gaps, dir.open_file("pagemap")) } else { None };
+    let vm_swap = status.map(|status| status.figures.vm_swap);
+
+    let begun_ns = monotonic_ns();
+    let text = dir.read_open(maps_file, "maps", 64 << 10)?;
+    let mut pages = PageReader { dir, pagemap, vm_swap, gaps };
+    let scan = match user_span(&text) {
+        Some(span) if from == ResidencySource::PagemapScan => pages.scan(span),
+        _ => None,
+    };
+    let scanned_ns = monotonic_ns();
+
+    let mappings = parse_whole(dir, &text, pages.gaps)?;
+    let residency = match (scan, from) {
+        (Some(scan), _) => {
+            let residency = pages.by_scan(&mappings, scan);
+            return Ok(AddressSpace { begun_ns, ended_ns: scanned_ns, mappings, residency });
+        }
+        (None, ResidencySource::None) => residency::unknown(),
+        (None, _) => pages.by_pagemap(&mappings).unwrap_or_else(|| pages.by_smaps(&mappings)),
+    };
+    Ok(AddressSpace { begun_ns, ended_ns: monotonic_ns(), mappings, residency })
+}
+
+/// Parses maps; what could not be used of it is noted in `gaps`.
+fn parse_whole(dir: &ProcessDir, text: &[u8], gaps: &mut Vec<String>) -> Result<Vec<Mapping>, ObserveError> {
+    let ParsedMaps { mappings, damaged, torn } = parse_maps(text);
+    if mappings.is_empty() && damaged.is_empty() {
+        return Err(ObserveError::NoAddressSpace { pid: dir.pid(), path: dir.path("maps") });
+    }
+    if let Some(first) = damaged.first() {
+        let path = dir.path("maps");
+        gaps.push(format!("{}: {} damaged lines skipped, first {first}", path.display(), damaged.len()));
+    }
+    if torn > 0 {
+        gaps.push(format!("maps changed while it was read: {torn} overlapping lines were cut"));
+    }
+    Ok(mappings)
+}
+
+fn read_heap_infos(
+    dir: &ProcessDir,
+    tid: Tid,
+    space: &AddressSpace,
+    gaps: &mut Vec<String>,
+) -> Vec<HeapInfo> {
+    let mappings = &space.mappings;
+    let (candidates, cut) = heap_candidates(mappings, &space.residency);
+    if cut {
+        gaps.push(format!("heap headers: only the first {} places were looked at", candidates.len()));
+    }
+    let headers = match memory::read_pieces::<HEADER>(dir, tid, &candidates) {
+        Ok(headers) => headers,
+        Err(error) => {
+            gaps.push(format!("heap headers of {}: {error}", dir.pid()));
+            return Vec::new();
+        }
+    };
+    let mapped = |addr| {
+        let at = mappings.partition_point(|mapping| mapping.range.end <= addr);
+        mappings.get(at).is_some_and(|mapping| mapping.range.contains(addr))
+    };
+    candidates
+        .iter()
+        .zip(headers)
+        .filter_map(|(&at, header)| decode_heap_info(at, &header?, mapped))
+        .collect()
+}
+
+/// The process's name is that of its first thread, even when that is a zombie.
+fn read_process_name(pid: Pid, dir: &ProcessDir) -> Result<Vec<u8>, ObserveError> {
+    let leader = ProcessDir::open(pid, pid).and_then(|leader| leader.read("comm"));
+    leader.or_else(|_| dir.read("comm")).map(|bytes| parse_comm(&bytes))
+}
+
+/// kernel.randomize_va_space and the process's personality.
+fn aslr(dir: &ProcessDir, gaps: &mut Vec<String>) -> bool {
+    const SYSCTL: &str = "/proc/sys/kernel/randomize_va_space";
+    let system_wide = match std::fs::read(Path::new(SYSCTL)) {
+        Ok(value) => value.first() != Some(&b'0'),
+        Err(error) => {
+            gaps.push(format!("{SYSCTL}: {error}; taken as on"));
+            true
+        }
+    };
+    let personality = dir.read("personality").and_then(|bytes| {
+        parse_no_randomize(&bytes).ok_or_else(|| dir.malformed("personality", "no hexadecimal number"))
+    });
+    system_wide && !noted(gaps, personality).unwrap_or(false)
+}
+
+fn monotonic_ns() -> u64 {
+    let clock = nix::time::ClockId::CLOCK_MONOTONIC;
+    nix::time::clock_gettime(clock)
+        .map_or(0, |time| time.tv_sec() as u64 * 1_000_000_000 + time.tv_nsec() as u64)
+}
+
+/// The mapped bytes that are resident and swapped in `range`, page-exact. For
+/// `SmapsProportion` only whole VMAs are known: use `Residency::per_vma` there.
+pub fn pages_within(residency: &Residency, range: AddrRange) -> (u64, u64) {
+    let sum = |runs: &[AddrRange]| {
+        let first = runs.partition_point(|run| run.end <= range.start);
+        runs[first..]
+            .iter()
+            .take_while(|run| run.start < range.end)
+            .map(|run| run.intersect(range).len())
+            .sum()
+    };
+    (sum(&residency.resident), sum(&residency.swapped))
+}

@@ -1,0 +1,174 @@
+//! The PAGEMAP_SCAN ioctl (Linux 6.7+): which pages of an address space are resident or
+//! swapped, in one call for millions of them.
+//!
+//! Source: include/uapi/linux/fs.h (`struct pm_scan_arg`), fs/proc/task_mmu.c
+//! (`do_pagemap_scan`, `pagemap_page_category`, `pagemap_scan_test_walk`). VM_PFNMAP mappings
+//! (`[vvar]`, device memory) are skipped by the kernel, as smaps' Rss skips them.
+
+use super::page_runs::{PageKind, PageRun};
+use crate::model::AddrRange;
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd;
+
+const PAGE_IS_PRESENT: u64 = 1 << 3;
+const PAGE_IS_SWAPPED: u64 = 1 << 4;
+const PAGE_IS_PFNZERO: u64 = 1 << 5;
+const PAGE_IS_HUGE: u64 = 1 << 6;
+/// Since Linux 6.15; before, a guard page (MADV_GUARD_INSTALL, 6.13) cannot be told from a
+/// swapped one.
+const PAGE_IS_GUARD: u64 = 1 << 8;
+
+#[repr(C)]
+#[derive(Default)]
+struct PmScanArg {
+    size: u64,
+    flags: u64,
+    start: u64,
+    end: u64,
+    walk_end: u64,
+    vec: u64,
+    vec_len: u64,
+    max_pages: u64,
+    category_inverted: u64,
+    category_mask: u64,
+    category_anyof_mask: u64,
+    return_mask: u64,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+struct PageRegion {
+    start: u64,
+    end: u64,
+    categories: u64,
+}
+
+const _: () = assert!(size_of::<PmScanArg>() == 96 && size_of::<PageRegion>() == 24);
+
+nix::ioctl_readwrite!(pagemap_scan, b'f', 16, PmScanArg);
+
+/// Regions asked for in one call: 1.5 MiB of buffer, so that nearly every process needs one.
+const REGIONS: usize = 1 << 16;
+
+/// What a scan found.
+#[derive(Debug, Default)]
+pub struct Scan {
+    /// Sorted and disjoint; not cut to mappings.
+    pub runs: Vec<PageRun>,
+    /// True on a kernel that knows guard pages (6.15+): they are left out of the swapped ones.
+    /// Older ones may also show the huge zero page as resident.
+    pub recent_kernel: bool,
+}
+
+/// Scans `span` of the address space behind an open `/proc/PID/pagemap`. Zero pages are left
+/// out: they count in no Rss.
+///
+/// # Errors
+/// ENOTTY before Linux 6.7, EINVAL where a seccomp or compatibility layer gives that instead.
+pub fn scan(pagemap: &File, span: AddrRange) -> io::Result<Scan> {
+    match scan_excluding(pagemap, span, PAGE_IS_PFNZERO | PAGE_IS_GUARD) {
+        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
+            let runs = scan_excluding(pagemap, span, PAGE_IS_PFNZERO)?;
+            Ok(Scan { runs, recent_kernel: false })
+        }
+        runs => Ok(Scan { runs: runs?, recent_kernel: true }),
+    }
+}
+
+fn scan_excluding(pagemap: &File, span: AddrRange, excluded: u64) -> io::Result<Vec<PageRun>> {
+    let mut buffer = vec![PageRegion::default(); REGIONS];
+    let mut runs = Vec::new();
+    let mut start = span.start.0;
+    while start < span.end.0 {
+        let mut arg = PmScanArg {
+            size: size_of::<PmScanArg>() as u64,
+            start,
+            end: span.end.0,
+            vec: buffer.as_mut_ptr() as u64,
+            vec_len: buffer.len() as u64,
+            // Each category of `category_mask` is required, inverted for those excluded.
+            category_inverted: excluded,
+            category_mask: excluded,
+            category_anyof_mask: PAGE_IS_PRESENT | PAGE_IS_SWAPPED,
+            return_mask: PAGE_IS_PRESENT | PAGE_IS_SWAPPED | PAGE_IS_HUGE,
+            ..PmScanArg::default()
+        };
+        // SAFETY: `arg` has the layout the kernel declares (size checked above), `vec` points
+        // to `vec_len` regions that stay alive and unshared during the call.
+        let filled = unsafe { pagemap_scan(pagemap.as_raw_fd(), &mut arg) }?;
+        let filled = usize::try_from(filled).unwrap_or(0).min(buffer.len());
+        runs.extend(buffer[..filled].iter().filter_map(run_of));
+        // Fewer regions than asked for: the whole span is done, and `walk_end` may be stale
+        // (going on from it would report pages twice).
+        if filled < buffer.len() || arg.walk_end <= start {
+            break;
+        }
+        start = arg.walk_end;
+    }
+    Ok(runs)
+}
+
+fn run_of(region: &PageRegion) -> Option<PageRun> {
+    let kind = if region.categories & PAGE_IS_PRESENT != 0 {
+        PageKind::Resident
+    } else if region.categories & PAGE_IS_SWAPPED != 0 {
+        PageKind::Swapped
+    } else {
+        return None;
+    };
+    let huge = region.categories & PAGE_IS_HUGE != 0;
+    Some(PageRun { range: AddrRange::new(region.start, region.end), kind, huge })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::Addr;
+    use crate::procfs::maps::parse_maps;
+    use crate::procfs::pagemap::without_huge_zero;
+
+    const HUGE: u64 = 2 << 20;
+
+    /// On a kernel that tells the huge zero page as such, leaving that category in shows what
+    /// older kernels report.
+    #[test]
+    fn the_huge_zero_page_is_found_where_the_kernel_hides_it() {
+        let length = 3 * HUGE as usize;
+        // SAFETY: a new private anonymous mapping at an address that the kernel chooses.
+        let mapped = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                length,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+                -1,
+                0,
+            )
+        };
+        assert_ne!(mapped, libc::MAP_FAILED);
+        let start = Addr(mapped as u64 + HUGE - 1).align_down(HUGE);
+        // SAFETY: `start .. start + 2 * HUGE` lies in the mapping above, which nobody else uses.
+        unsafe {
+            libc::madvise(start.0 as *mut _, 2 * HUGE as usize, libc::MADV_HUGEPAGE);
+            std::ptr::read_volatile(start.0 as *const u8);
+            std::ptr::write_volatile((start.0 + HUGE) as *mut u8, 1);
+        }
+        let pagemap = File::open("/proc/self/pagemap").expect("own pagemap");
+        let span = AddrRange::from_len(start, 2 * HUGE);
+        let result = scan_excluding(&pagemap, span, 0);
+        let maps = parse_maps(&std::fs::read("/proc/self/maps").expect("own maps")).mappings;
+        let both_huge = result.as_ref().is_ok_and(|runs| runs.iter().all(|run| run.huge) && !runs.is_empty());
+        if both_huge {
+            let runs = result.unwrap_or_default();
+            assert_eq!(runs.iter().map(|run| run.range.len()).sum::<u64>(), 2 * HUGE);
+            let kept = without_huge_zero(&pagemap, &maps, runs);
+            let kept: Vec<AddrRange> = kept.iter().map(|run| run.range).collect();
+            assert_eq!(kept, [AddrRange::new(start.0 + HUGE, start.0 + 2 * HUGE)]);
+        } else {
+            println!("SKIPPED: no PAGEMAP_SCAN or no transparent huge pages here: {result:?}");
+        }
+        // SAFETY: the mapping made above.
+        unsafe { libc::munmap(mapped, length) };
+    }
+}

@@ -1,0 +1,55 @@
+//! One module's sources of names: its own file, and its separate debug file if there is one.
+
+use crate::model::ModuleInfo;
+use crate::objects::{FunctionSymbols, Object, debug_file};
+use std::ops::Range;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// Symbols and debugging information of a module.
+#[derive(Default)]
+pub(super) struct ModuleNames {
+    object: Option<Arc<Object>>,
+    debug: Option<Arc<Object>>,
+    symbols: FunctionSymbols,
+}
+
+impl ModuleNames {
+    pub fn read(info: &ModuleInfo, object: Option<Arc<Object>>, debug_dirs: &[PathBuf]) -> ModuleNames {
+        let Some(object) = object else { return ModuleNames::default() };
+        let debug = debug_file::find(&object, &info.path, debug_dirs).map(Arc::new);
+        let symbols = FunctionSymbols::read([Some(&*object), debug.as_deref()].into_iter().flatten());
+        ModuleNames { object: Some(object), debug, symbols }
+    }
+
+    /// The virtual address (as the file states it) of a file offset.
+    pub fn svma(&self, file_offset: u64) -> Option<u64> {
+        self.object.as_ref()?.layout().svma_of(file_offset)
+    }
+
+    /// Linkage name and start of the function whose symbol covers the address.
+    pub fn function(&self, svma: u64) -> Option<(String, u64)> {
+        let symbol = self.symbols.covering(svma)?;
+        Some((String::from_utf8_lossy(symbol.name).into_owned(), symbol.range_start))
+    }
+
+    /// The function's bounds by the unwind tables.
+    pub fn bounds(&self, svma: u64) -> Option<Range<u64>> {
+        self.object.as_ref()?.cfi().bounds(svma)
+    }
+
+    /// The file with DWARF lines, and how much of it there is, in bytes.
+    pub fn dwarf(&self) -> Option<(Arc<Object>, u64)> {
+        let sources = [self.debug.as_ref(), self.object.as_ref()].into_iter().flatten();
+        sources.filter_map(|object| Some((Arc::clone(object), dwarf_size(object)?))).next()
+    }
+}
+
+/// Sizes of the sections that lookups have to go through; None where there is no line table.
+fn dwarf_size(object: &Object) -> Option<u64> {
+    let layout = object.layout();
+    layout.section(b".debug_line")?;
+    layout.section(b".debug_info")?;
+    let debug = layout.sections.iter().filter(|s| s.name.starts_with(b".debug_"));
+    Some(debug.map(|s| s.size).sum())
+}

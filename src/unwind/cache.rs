@@ -1,0 +1,74 @@
+//! Rules found so far: per address of an address space, and per address of a file.
+
+use super::rule::Rule;
+use crate::model::ModuleId;
+use std::collections::HashMap;
+
+/// Slots of the first level: 48 bytes each.
+const SLOTS: usize = 4096;
+/// Rules kept by file address. They are small, and programs unwind through few addresses.
+const MAX_RULES: usize = 1 << 17;
+
+/// What is known about a code address.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Known {
+    pub rule: Rule,
+    pub module: Option<ModuleId>,
+    /// File offset = address + delta.
+    pub delta: u64,
+}
+
+#[derive(Clone, Copy)]
+struct Slot {
+    space: u64,
+    key: u64,
+    known: Known,
+}
+
+/// Two levels, shared by all address spaces. The first is found by the absolute address, without
+/// a search among modules, and is void when the modules change. The second survives that.
+pub(super) struct RuleCache {
+    slots: Box<[Option<Slot>]>,
+    rules: HashMap<(u64, u64), Rule>,
+}
+
+impl Default for RuleCache {
+    fn default() -> RuleCache {
+        RuleCache { slots: vec![None; SLOTS].into_boxed_slice(), rules: HashMap::new() }
+    }
+}
+
+fn slot_of(space: u64, key: u64) -> usize {
+    // Fibonacci hashing: the upper bits of the product are well mixed.
+    let mixed = (key ^ space.rotate_left(40)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    (mixed >> (64 - SLOTS.trailing_zeros())) as usize
+}
+
+impl RuleCache {
+    #[inline]
+    pub fn get(&self, space: u64, key: u64) -> Option<&Known> {
+        match self.slots.get(slot_of(space, key)) {
+            Some(Some(slot)) if slot.key == key && slot.space == space => Some(&slot.known),
+            _ => None,
+        }
+    }
+
+    pub fn put(&mut self, space: u64, key: u64, known: Known) {
+        if let Some(slot) = self.slots.get_mut(slot_of(space, key)) {
+            *slot = Some(Slot { space, key, known });
+        }
+    }
+
+    /// The rule at a file's address (`file` is unique to it), found by `find` if not known.
+    pub fn rule(&mut self, file: u64, svma: u64, find: impl FnOnce() -> Rule) -> Rule {
+        if let Some(rule) = self.rules.get(&(file, svma)) {
+            return *rule;
+        }
+        if self.rules.len() >= MAX_RULES {
+            self.rules.clear();
+        }
+        let rule = find();
+        self.rules.insert((file, svma), rule);
+        rule
+    }
+}

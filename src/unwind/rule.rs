@@ -1,0 +1,250 @@
+//! How to get from a frame to its caller: a row of unwind information in a form that is cheap to
+//! keep and to apply.
+//!
+//! All callee-saved registers are followed, not only rbp: glibc's `_dl_runtime_resolve` keeps its
+//! frame in rbx, and functions that realign the stack (`DW_CFA_def_cfa_expression`) keep the
+//! caller's stack pointer in memory.
+
+use super::registers::{Registers, SAVED, StackBytes, Unread, dwarf_number, saved_index};
+use crate::objects::Cfi;
+use crate::objects::cfi::{ExpressionSource, Slice};
+use gimli::{
+    CfaRule, Encoding, Evaluation, EvaluationResult, Expression, Location, RegisterRule, UnwindContext,
+    UnwindTableRow, Value, X86_64,
+};
+
+/// What to do at an address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rule {
+    /// Registers at fixed distances from the canonical frame address (CFA).
+    Offsets(Offsets),
+    /// DWARF expressions: evaluated at each use (signal frames, realigned stacks, PLT).
+    Expressions { signal: bool },
+    /// The return address is undefined: nobody called this (`_start`, `clone3`'s child).
+    Root,
+    /// A return address that is the first instruction of such a function, not behind a call: Go's
+    /// `systemstack` puts `mstart` there.
+    EntryRoot,
+    /// No unwind information covers the address.
+    Uncovered,
+    /// Not in any known file: generated code, if anything.
+    NoModule,
+}
+
+/// `NOT_SAVED` in [`Offsets::saved`]: the register still holds the caller's value.
+const NOT_SAVED: i16 = i16::MIN;
+
+/// CFA = register + `cfa`; the return address is at CFA − 8, as a call instruction leaves it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Offsets {
+    /// DWARF number of the base register.
+    base: u8,
+    cfa: i32,
+    /// Where the caller's registers are, in words from the CFA.
+    saved: [i16; SAVED],
+}
+
+/// A frame's caller.
+#[derive(Clone, Copy, Debug)]
+pub struct Caller {
+    pub return_address: u64,
+    pub registers: Registers,
+}
+
+/// Why there is no caller.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stuck {
+    Memory(Unread),
+    /// The rule asks for a register that is not known, or its arithmetic makes no sense.
+    Nonsense,
+}
+
+impl From<Unread> for Stuck {
+    fn from(unread: Unread) -> Stuck {
+        Stuck::Memory(unread)
+    }
+}
+
+impl Rule {
+    /// Looks the rule up in a file's unwind tables.
+    pub fn find(cfi: &Cfi, svma: u64, context: &mut UnwindContext<usize>) -> Rule {
+        cfi.with_row(svma, context, &mut |row, facts, _| from_row(row, facts.signal))
+            .unwrap_or(Rule::Uncovered)
+    }
+}
+
+fn from_row(row: &UnwindTableRow<usize>, signal: bool) -> Rule {
+    match row.register(X86_64::RA) {
+        None | Some(RegisterRule::Undefined) => return Rule::Root,
+        Some(RegisterRule::Offset(-8)) if !signal => {}
+        Some(_) => return Rule::Expressions { signal },
+    }
+    offsets(row).map_or(Rule::Expressions { signal }, Rule::Offsets)
+}
+
+fn offsets(row: &UnwindTableRow<usize>) -> Option<Offsets> {
+    let CfaRule::RegisterAndOffset { register, offset } = row.cfa() else { return None };
+    let mut out = Offsets {
+        base: u8::try_from(register.0).ok()?,
+        cfa: i32::try_from(*offset).ok()?,
+        saved: [NOT_SAVED; SAVED],
+    };
+    for (register, rule) in row.registers() {
+        let Some(index) = saved_index(register.0) else { continue };
+        match rule {
+            RegisterRule::Offset(offset) if offset % 8 == 0 => {
+                let words = i16::try_from(offset / 8).ok().filter(|&w| w != NOT_SAVED)?;
+                out.saved[index] = words;
+            }
+            RegisterRule::SameValue | RegisterRule::Undefined => {}
+            _ => return None,
+        }
+    }
+    Some(out)
+}
+
+impl Offsets {
+    /// Applies the rule. `innermost` allows saved registers below the stack pointer: an epilogue
+    /// leaves rows unchanged after its pops.
+    #[inline]
+    pub fn apply(&self, regs: &Registers, stack: &StackBytes<'_>, innermost: bool) -> Result<Caller, Stuck> {
+        let base = match self.base {
+            7 => regs.sp,
+            6 => regs.bp(),
+            other => regs.by_dwarf(u16::from(other)).ok_or(Stuck::Nonsense)?,
+        };
+        let cfa = base.wrapping_add_signed(i64::from(self.cfa));
+        // A caller's frame lies above its callee's: this also ends loops.
+        if cfa <= regs.sp {
+            return Err(Stuck::Nonsense);
+        }
+        let mut caller = Registers { sp: cfa, saved: regs.saved };
+        for (value, words) in caller.saved.iter_mut().zip(self.saved) {
+            if words == NOT_SAVED {
+                continue;
+            }
+            let at = cfa.wrapping_add_signed(i64::from(words) * 8);
+            match stack.word(at) {
+                Ok(word) => *value = word,
+                Err(_) if innermost && at < regs.sp => {}
+                Err(unread) => return Err(unread.into()),
+            }
+        }
+        let return_address = stack.word(cfa.wrapping_sub(8))?;
+        Ok(Caller { return_address, registers: caller })
+    }
+}
+
+/// Applies a row with expressions. The stack pointer may move anywhere: a signal handler runs on
+/// another stack than the code that it interrupted.
+pub fn evaluate(
+    cfi: &Cfi,
+    svma: u64,
+    context: &mut UnwindContext<usize>,
+    frame: (&Registers, &StackBytes<'_>, u64),
+) -> Result<Caller, Stuck> {
+    let apply = &mut |row: &UnwindTableRow<usize>,
+                      facts: &crate::objects::FdeFacts,
+                      source: &ExpressionSource<'_, '_>| {
+        let (registers, stack, ip) = frame;
+        Row { row, source, encoding: facts.encoding, registers, stack, ip }.caller(facts.signal)
+    };
+    cfi.with_row(svma, context, apply).unwrap_or(Err(Stuck::Nonsense))
+}
+
+/// Everything that a row with expressions is evaluated against.
+struct Row<'a, 's, 'd> {
+    row: &'a UnwindTableRow<usize>,
+    source: &'a ExpressionSource<'s, 'd>,
+    encoding: Encoding,
+    registers: &'a Registers,
+    stack: &'a StackBytes<'a>,
+    ip: u64,
+}
+
+impl<'d> Row<'_, '_, 'd> {
+    fn caller(&self, signal: bool) -> Result<Caller, Stuck> {
+        let cfa = match self.row.cfa() {
+            CfaRule::RegisterAndOffset { register, offset } => {
+                self.register(register.0)?.wrapping_add_signed(*offset)
+            }
+            CfaRule::Expression(expression) => {
+                let expression = (self.source)(expression).ok_or(Stuck::Nonsense)?;
+                self.evaluate(expression, None)?
+            }
+        };
+        if !signal && cfa <= self.registers.sp {
+            return Err(Stuck::Nonsense);
+        }
+        let mut caller = Registers { sp: cfa, saved: self.registers.saved };
+        for (index, value) in caller.saved.iter_mut().enumerate() {
+            if let Some(word) = self.recover(dwarf_number(index), cfa)? {
+                *value = word;
+            }
+        }
+        let return_address = self.recover(X86_64::RA.0, cfa)?.ok_or(Stuck::Nonsense)?;
+        Ok(Caller { return_address, registers: caller })
+    }
+
+    /// A register of the caller; None where the row says nothing about it.
+    fn recover(&self, number: u16, cfa: u64) -> Result<Option<u64>, Stuck> {
+        let Some(rule) = self.row.register(gimli::Register(number)) else { return Ok(None) };
+        let value = match rule {
+            RegisterRule::Offset(offset) => self.stack.word(cfa.wrapping_add_signed(offset))?,
+            RegisterRule::ValOffset(offset) => cfa.wrapping_add_signed(offset),
+            RegisterRule::Register(register) => self.register(register.0)?,
+            RegisterRule::Expression(expression) => {
+                let expression = (self.source)(&expression).ok_or(Stuck::Nonsense)?;
+                self.stack.word(self.evaluate(expression, Some(cfa))?)?
+            }
+            RegisterRule::ValExpression(expression) => {
+                let expression = (self.source)(&expression).ok_or(Stuck::Nonsense)?;
+                self.evaluate(expression, Some(cfa))?
+            }
+            _ => return Ok(None),
+        };
+        Ok(Some(value))
+    }
+
+    fn register(&self, number: u16) -> Result<u64, Stuck> {
+        if number == X86_64::RA.0 {
+            return Ok(self.ip);
+        }
+        self.registers.by_dwarf(number).ok_or(Stuck::Nonsense)
+    }
+
+    /// Evaluates a DWARF expression to an address; `cfa` is pushed first where the standard says
+    /// so (DWARF 5, 6.4.2: rules for registers, not for the CFA itself).
+    fn evaluate(&self, expression: Expression<Slice<'d>>, cfa: Option<u64>) -> Result<u64, Stuck> {
+        /// Real expressions have under 20 operations; a hostile one may branch for ever.
+        const MAX_STEPS: u32 = 1000;
+        let mut evaluation: Evaluation<Slice<'d>> = expression.evaluation(self.encoding);
+        evaluation.set_max_iterations(MAX_STEPS);
+        if let Some(cfa) = cfa {
+            evaluation.set_initial_value(cfa);
+        }
+        let mut state = evaluation.evaluate().map_err(|_| Stuck::Nonsense)?;
+        for _ in 0..MAX_STEPS {
+            state = match state {
+                EvaluationResult::Complete => {
+                    let pieces = evaluation.as_result();
+                    return match pieces.last().map(|piece| &piece.location) {
+                        Some(Location::Address { address }) => Ok(*address),
+                        _ => Err(Stuck::Nonsense),
+                    };
+                }
+                EvaluationResult::RequiresRegister { register, .. } => {
+                    let value = self.register(register.0)?;
+                    evaluation.resume_with_register(Value::Generic(value))
+                }
+                EvaluationResult::RequiresMemory { address, size: 8, .. } => {
+                    let word = self.stack.word(address)?;
+                    evaluation.resume_with_memory(Value::Generic(word))
+                }
+                _ => return Err(Stuck::Nonsense),
+            }
+            .map_err(|_| Stuck::Nonsense)?;
+        }
+        Err(Stuck::Nonsense)
+    }
+}

@@ -1,0 +1,69 @@
+//! The executable mappings of one address space, and finding an address in them.
+
+use crate::model::{Addr, AddrRange, FileRef, MmKey, ModuleId, Pid};
+use crate::objects::{FileKey, Object};
+use std::sync::Arc;
+
+/// An executable mapping, as the ledger has it.
+#[derive(Clone, Copy, Debug)]
+pub struct ExecMapping<'a> {
+    pub range: AddrRange,
+    /// File offset of `range.start`, bytes.
+    pub offset: u64,
+    /// None for anonymous executable memory (generated code). The vdso has the path `[vdso]`.
+    pub file: Option<&'a FileRef>,
+}
+
+/// Which state of which address space a list of mappings shows.
+#[derive(Clone, Copy, Debug)]
+pub struct SpaceState {
+    pub mm: MmKey,
+    /// Any number that changes when the executable mappings do.
+    pub generation: u64,
+    /// A process that lives in it: the way to its files.
+    pub pid: Pid,
+}
+
+/// A module at its place.
+#[derive(Clone)]
+pub(super) struct Placed {
+    pub range: AddrRange,
+    pub offset: u64,
+    pub key: Option<FileKey>,
+    pub module: Option<ModuleId>,
+    pub object: Option<Arc<Object>>,
+}
+
+impl Placed {
+    pub fn file_offset(&self, address: u64) -> u64 {
+        address.wrapping_sub(self.range.start.0).wrapping_add(self.offset)
+    }
+
+    /// The address as the file states it.
+    pub fn svma(&self, address: u64) -> Option<u64> {
+        self.object.as_ref()?.layout().svma_of(self.file_offset(address))
+    }
+
+    pub fn is_same(&self, mapping: &ExecMapping<'_>) -> bool {
+        self.range == mapping.range
+            && self.key == mapping.file.map(FileKey::from)
+            && (self.key.is_none() || self.offset == mapping.offset)
+    }
+}
+
+/// An address space's executable mappings, sorted.
+#[derive(Clone)]
+pub(super) struct Space {
+    /// Never the same for two lists: what caches are keyed by. A fork's child shares it.
+    pub id: u64,
+    pub generation: u64,
+    pub placed: Arc<[Placed]>,
+}
+
+impl Space {
+    pub fn find(&self, address: u64) -> Option<&Placed> {
+        let after = self.placed.partition_point(|p| p.range.start.0 <= address);
+        let placed = self.placed.get(after.checked_sub(1)?)?;
+        placed.range.contains(Addr(address)).then_some(placed)
+    }
+}

@@ -1,0 +1,297 @@
+//! The import table of docs/architecture.md, held by reading the sources: the core (`model`, `ledger`,
+//! `attribution`, `report`, `render`) does no I/O and knows no adapter, adapters know `model` and
+//! not each other, and only `app` joins the two.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// What a room (a top-level module) may name with `crate::`, besides itself.
+enum May {
+    Only(&'static [&'static str]),
+    Everything,
+}
+
+struct Room {
+    name: &'static str,
+    may: May,
+    core: bool,
+}
+
+const fn core(name: &'static str, may: &'static [&'static str]) -> Room {
+    Room { name, may: May::Only(may), core: true }
+}
+
+const fn adapter(name: &'static str) -> Room {
+    Room { name, may: May::Only(&["model", "objects"]), core: false }
+}
+
+const ROOMS: &[Room] = &[
+    core("model", &[]),
+    core("ledger", &["model"]),
+    core("attribution", &["model", "ledger"]),
+    core("report", &["model", "ledger", "attribution"]),
+    core("render", &["model", "report"]),
+    adapter("capture"),
+    adapter("procfs"),
+    adapter("unwind"),
+    adapter("symbolize"),
+    adapter("target"),
+    // Executable files, parsed once for unwinding and for names.
+    Room { name: "objects", may: May::Only(&["model"]), core: false },
+    // The command line as plain data: it starts nothing.
+    Room { name: "cli", may: May::Only(&["model"]), core: false },
+    Room { name: "app", may: May::Everything, core: false },
+    Room { name: "lib", may: May::Everything, core: false },
+    Room { name: "main", may: May::Everything, core: false },
+];
+
+/// What a core room must not touch: files, network, processes, clocks, threads, the environment …
+const FORBIDDEN_IN_CORE: &[&str] = &[
+    "std::fs",
+    "std::net",
+    "std::process",
+    "std::env",
+    "std::thread",
+    "std::os",
+    "Instant::now",
+    "SystemTime",
+    "println!",
+    "eprintln!",
+];
+
+/// … nor the crates that do.
+const CRATES_OUTSIDE_CORE: &[&str] = &[
+    "libc",
+    "nix",
+    "libbpf_rs",
+    "blazesym",
+    "framehop",
+    "gimli",
+    "goblin",
+    "memmap2",
+    "procfs",
+    "clap",
+    "regex",
+];
+
+/// A source file's text without comments, string contents and trailing test modules.
+fn code_of(source: &str) -> String {
+    let mut code = String::new();
+    let mut lines = source.lines().peekable();
+    while let Some(line) = lines.next() {
+        if line.trim() == "#[cfg(test)]" {
+            match lines.peek() {
+                // By convention `mod tests { … }` is the last thing in a file.
+                Some(next) if next.contains("mod ") && next.trim_end().ends_with('{') => break,
+                _ => {
+                    lines.next();
+                    continue;
+                }
+            }
+        }
+        let mut in_string = false;
+        let mut previous = ' ';
+        let mut chars = line.chars().peekable();
+        while let Some(c) = chars.next() {
+            if !in_string && c == '/' && chars.peek() == Some(&'/') {
+                break;
+            }
+            if c == '"' && previous != '\\' && !(previous == '\'' && chars.peek() == Some(&'\'')) {
+                in_string = !in_string;
+            }
+            if !in_string {
+                code.push(c);
+            }
+            previous = c;
+        }
+        code.push('\n');
+    }
+    code
+}
+
+/// The first path segments after a prefix: `{a::b, c}` gives a and c, `a::b` gives a.
+fn heads(after: &str) -> BTreeSet<String> {
+    let ident = |s: &str| s.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect::<String>();
+    let mut found = BTreeSet::new();
+    match after.strip_prefix('{') {
+        None => {
+            found.insert(ident(after));
+        }
+        Some(group) => {
+            let mut depth = 0usize;
+            let mut item = String::new();
+            for c in group.chars() {
+                match c {
+                    '{' => depth += 1,
+                    '}' if depth == 0 => break,
+                    '}' => depth -= 1,
+                    ',' if depth == 0 => {
+                        found.insert(ident(item.trim()));
+                        item.clear();
+                        continue;
+                    }
+                    _ => {}
+                }
+                item.push(c);
+            }
+            found.insert(ident(item.trim()));
+        }
+    }
+    found.remove("");
+    found
+}
+
+/// Rooms that `code` names, by `crate::` or by climbing to the crate's root with `super::`.
+/// `depth`: how many modules deep the file's module is (src/capture/wire.rs: 2).
+fn rooms_named(code: &str, depth: usize) -> BTreeSet<String> {
+    let mut rooms = BTreeSet::new();
+    for (at, word) in code.match_indices("crate::") {
+        if !code[..at].ends_with(|c: char| c.is_alphanumeric() || c == '_') {
+            rooms.extend(heads(&code[at + word.len()..]));
+        }
+    }
+    let climb = "super::".repeat(depth);
+    for (at, _) in code.match_indices(&climb) {
+        let rest = &code[at + climb.len()..];
+        if !code[..at].ends_with("super::") && !rest.starts_with("super::") {
+            rooms.extend(heads(rest));
+        }
+    }
+    rooms
+}
+
+/// True where `word` stands in `code` as a path of its own (`libc::`, not `my_libc::`).
+fn names_crate(code: &str, word: &str) -> bool {
+    let path = format!("{word}::");
+    code.match_indices(&path).any(|(at, _)| {
+        let before = &code[..at];
+        // `crate::procfs::` and `self::` are our own modules, which the import table checks.
+        !before.ends_with(|c: char| c.is_alphanumeric() || c == '_' || c == ':')
+    })
+}
+
+fn is_test_file(path: &Path) -> bool {
+    let stem = path.file_stem().map(|s| s.to_string_lossy().into_owned()).unwrap_or_default();
+    stem == "tests" || stem.ends_with("_tests") || path.components().any(|c| c.as_os_str() == "tests")
+}
+
+struct SourceFile {
+    path: PathBuf,
+    room: String,
+    depth: usize,
+    code: String,
+}
+
+fn sources() -> Vec<SourceFile> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let mut files = Vec::new();
+    let mut folders = vec![root.clone()];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(&folder).unwrap_or_else(|e| panic!("{}: {e}", folder.display())) {
+            let path = entry.expect("directory entry").path();
+            let inside = path.strip_prefix(&root).expect("below src");
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|e| e == "rs") && !is_test_file(inside) {
+                let parts: Vec<String> =
+                    inside.with_extension("").iter().map(|p| p.to_string_lossy().into_owned()).collect();
+                let depth = parts.len() - usize::from(parts.last().is_some_and(|p| p == "mod"));
+                let code = code_of(&fs::read_to_string(&path).expect("readable source"));
+                files.push(SourceFile { room: parts[0].clone(), depth, code, path });
+            }
+        }
+    }
+    assert!(files.len() > 10, "found only {} source files: is the path right?", files.len());
+    files
+}
+
+#[test]
+fn every_room_is_in_the_table() {
+    for file in sources() {
+        assert!(
+            ROOMS.iter().any(|room| room.name == file.room),
+            "{}: the room `{}` has no row in ROOMS; say there what it may import",
+            file.path.display(),
+            file.room
+        );
+    }
+}
+
+#[test]
+fn rooms_import_only_what_the_table_allows() {
+    let mut wrong = Vec::new();
+    for file in sources() {
+        let Some(Room { may: May::Only(allowed), .. }) = ROOMS.iter().find(|r| r.name == file.room) else {
+            continue;
+        };
+        for named in rooms_named(&file.code, file.depth) {
+            // Only names of rooms count: `crate::Thing` re-exported at the root does not occur.
+            let is_room = ROOMS.iter().any(|r| r.name == named);
+            if is_room && named != file.room && !allowed.contains(&named.as_str()) {
+                wrong.push(format!("{} imports `{named}`", file.path.display()));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn the_core_touches_nothing_outside() {
+    let mut wrong = Vec::new();
+    for file in sources() {
+        if !ROOMS.iter().any(|r| r.core && r.name == file.room) {
+            continue;
+        }
+        for word in FORBIDDEN_IN_CORE {
+            if file.code.contains(word) {
+                wrong.push(format!("{} uses {word}", file.path.display()));
+            }
+        }
+        for (at, _) in file.code.match_indices("std::") {
+            for head in heads(&file.code[at + "std::".len()..]) {
+                if FORBIDDEN_IN_CORE.contains(&format!("std::{head}").as_str()) {
+                    wrong.push(format!("{} uses std::{head}", file.path.display()));
+                }
+            }
+        }
+        for name in CRATES_OUTSIDE_CORE {
+            if names_crate(&file.code, name) {
+                wrong.push(format!("{} uses the crate {name}", file.path.display()));
+            }
+        }
+    }
+    wrong.dedup();
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn nothing_in_the_tree_uses_ptrace() {
+    for file in sources() {
+        let code = file.code.to_lowercase();
+        assert!(
+            !code.contains("ptrace::") && !code.contains("ptrace_attach") && !code.contains("sys_ptrace("),
+            "{} uses ptrace, which stops its target",
+            file.path.display()
+        );
+    }
+}
+
+#[test]
+fn the_scanner_sees_what_it_has_to() {
+    let set = |names: &[&str]| names.iter().map(|n| n.to_string()).collect::<BTreeSet<_>>();
+    assert_eq!(rooms_named("use crate::model::Addr;", 2), set(&["model"]));
+    assert_eq!(
+        rooms_named("use crate::{model::{Addr, Prot}, capture::wire, app};", 2),
+        set(&["model", "capture", "app"])
+    );
+    assert_eq!(rooms_named("fn f() -> super::super::procfs::X {}", 2), set(&["procfs"]));
+    assert_eq!(rooms_named("use super::region;", 2), set(&[]));
+    assert_eq!(rooms_named("use super::procfs::X;", 1), set(&["procfs"]));
+    assert_eq!(rooms_named("use mycrate::procfs;", 2), set(&[]));
+    assert_eq!(code_of("a // crate::x\nb \"crate::y\" c\n"), "a \nb \" c\n");
+    assert_eq!(code_of("a\n#[cfg(test)]\nmod tests {\n use crate::app;\n}\n"), "a\n");
+    assert!(names_crate("libc::getpid()", "libc"));
+    assert!(!names_crate("crate::procfs::read()", "procfs"));
+    assert!(!names_crate("my_libc::x", "libc"));
+}
