@@ -11,7 +11,7 @@
 //!   nor swapped. It is part of `unused`.
 
 use crate::model::observation::{Residency, ResidencySource};
-use crate::model::{AddrRange, PAGE};
+use crate::model::{Addr, AddrRange, PAGE};
 use std::ops::AddAssign;
 
 /// Bytes of a range by state.
@@ -86,8 +86,9 @@ pub fn resident_and_swapped(residency: &Residency, range: AddrRange) -> (u64, u6
             let rest = residency.per_vma.get(first..).unwrap_or(&[]);
             let mut sum = (0, 0);
             for &(vma, rss, swap) in rest.iter().take_while(|(vma, ..)| vma.start < range.end) {
-                sum.0 += share(rss.min(vma.len()), vma, range);
-                sum.1 += share(swap.min(vma.len()), vma, range);
+                let part = share(rss, swap, vma, range);
+                sum.0 += part.0;
+                sum.1 += part.1;
             }
             sum
         }
@@ -95,13 +96,23 @@ pub fn resident_and_swapped(residency: &Residency, range: AddrRange) -> (u64, u6
     }
 }
 
-/// `amount` bytes spread evenly over `vma`: what falls on `range`, by cumulative rounding.
-fn share(amount: u64, vma: AddrRange, range: AddrRange) -> u64 {
+/// `rss` and `swap` bytes spread evenly over `vma`: what falls on `range`. Resident pages are
+/// spread over all pages, swapped ones over the rest, so that no page is both.
+fn share(rss: u64, swap: u64, vma: AddrRange, range: AddrRange) -> (u64, u64) {
     let part = range.intersect(vma);
-    let len = u128::from(vma.len() / PAGE).max(1);
-    let pages = u128::from(amount / PAGE);
-    let upto = |offset: u64| (pages * u128::from(offset / PAGE) / len) as u64 * PAGE;
-    upto(part.end.0.saturating_sub(vma.start.0)) - upto(part.start.0.saturating_sub(vma.start.0))
+    let pages = u128::from(vma.len() / PAGE);
+    let resident = u128::from(rss / PAGE).min(pages);
+    let absent = pages - resident;
+    let swapped = u128::from(swap / PAGE).min(absent);
+    // resident and swapped pages among the first pages of the VMA
+    let upto = |addr: Addr| {
+        let before = u128::from(addr.0.saturating_sub(vma.start.0) / PAGE);
+        let resident = (resident * before).checked_div(pages).unwrap_or(0);
+        let swapped = (swapped * (before - resident)).checked_div(absent).unwrap_or(0);
+        (resident as u64, swapped as u64)
+    };
+    let (from, to) = (upto(part.start), upto(part.end));
+    ((to.0 - from.0) * PAGE, (to.1 - from.1) * PAGE)
 }
 
 #[cfg(test)]
@@ -140,7 +151,7 @@ mod tests {
         let (mut rss, mut swap) = (0, 0);
         for piece in pieces {
             let (a, b) = resident_and_swapped(&residency, piece);
-            assert!(a <= piece.len() && b <= piece.len());
+            assert!(a + b <= piece.len());
             rss += a;
             swap += b;
         }

@@ -66,15 +66,25 @@ fn head(report: &Report, p: &Process, options: TextOptions, out: &mut String) {
         let events = &report.events;
         parts.push(format!("{} events, {} lost", thousands(events.seen), thousands(events.lost)));
     }
-    let line = parts.join(" · ");
-    let indent = name.chars().count() + 1;
-    for (i, text) in wrapped(&line, WIDTH.saturating_sub(indent)).iter().enumerate() {
-        if i == 0 {
-            *out += &format!("{} {text}\n", options.color.paint(Tone::Heading, &name));
-        } else {
-            *out += &format!("  {text}\n");
-        }
+    let mut line = options.color.paint(Tone::Heading, &name);
+    let mut used = name.chars().count() + 1;
+    line.push(' ');
+    for (i, part) in parts.iter().enumerate() {
+        let len = part.chars().count();
+        let separator = match i {
+            0 => "",
+            _ if used + 3 + len <= WIDTH => " · ",
+            _ => {
+                used = 0;
+                "\n  · "
+            }
+        };
+        line += separator;
+        line += part;
+        used += separator.len().min(3) + len;
     }
+    *out += &line;
+    out.push('\n');
 }
 
 /// `exited 0 after 12.4 s`, `killed by signal 9 (SIGKILL) after 3.0 s`, `running, seen for 60.0 s`.

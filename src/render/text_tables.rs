@@ -2,7 +2,7 @@
 
 use super::style::{Tone, clean, truncated};
 use super::text::{TextOptions, WIDTH, state};
-use crate::report::model::Process;
+use crate::report::model::{CategoryRow, Process};
 use crate::report::units::{size, thousands};
 
 /// VIRT, RSS and what is left.
@@ -16,17 +16,17 @@ pub(super) fn totals_table(p: &Process, options: TextOptions, out: &mut String) 
     }
     headings.push("unused");
     cells.push(size(t.unused));
-    let mut head = " ".repeat(7);
-    let mut line = "  total".to_string();
+    let mut head = " ".repeat(9);
+    let mut line = "  total  ".to_string();
     for (heading, cell) in headings.iter().zip(&cells) {
-        head += &format!("  {heading:>11}");
-        line += &format!("  {cell:>11}");
+        head += &format!("{heading:>11}");
+        line += &format!("{cell:>11}");
     }
     let percent = (u128::from(t.unused) * 100).checked_div(u128::from(t.virt)).unwrap_or(0);
-    let remark = if t.purged > 0 {
-        format!("{percent} % of the address space is not in memory")
-    } else {
-        format!("{percent} % of the address space was never touched")
+    let remark = match (t.swap, t.purged) {
+        (0, 0) => format!("{percent} % of the address space was never touched"),
+        (0, _) => format!("{percent} % of the address space is not in memory"),
+        _ => format!("{percent} % is neither in memory nor in swap"),
     };
     *out += &format!("{}\n", options.color.paint(Tone::Dim, &head));
     *out += &format!("{}    {remark}\n", options.color.paint(Tone::Heading, &line));
@@ -34,24 +34,20 @@ pub(super) fn totals_table(p: &Process, options: TextOptions, out: &mut String) 
 
 /// One row a category; they add up to the total, byte for byte.
 pub(super) fn category_table(p: &Process, options: TextOptions, out: &mut String) {
-    let head = format!(
-        "  {:<28}{:>12}{:>12}{:>12}{:>12}{:>9}",
-        "what", "VIRT", "writable", "RSS", "unused", "regions"
-    );
+    let name = |row: &CategoryRow| truncated(&clean(&row.name), 34);
+    let width = p.categories.iter().map(|r| name(r).chars().count()).max().unwrap_or(0).max(20);
+    let line = |name: &str, cells: [&str; 5]| {
+        let [virt, writable, rss, unused, regions] = cells;
+        format!("  {name:<width$}{virt:>11}{writable:>11}{rss:>11}{unused:>11}{regions:>9}")
+    };
+    let head = line("what", ["VIRT", "writable", "RSS", "unused", "regions"]);
     *out += &format!("{}\n", options.color.paint(Tone::Dim, &head));
     for row in &p.categories {
-        let cells = [row.virt, row.writable, row.rss, row.unused].map(size);
-        let name = truncated(&clean(&row.name), 27);
-        let line = format!(
-            "  {name:<28}{:>12}{:>12}{:>12}{:>12}{:>9}",
-            cells[0],
-            cells[1],
-            cells[2],
-            cells[3],
-            thousands(row.regions)
-        );
-        let tone = if row.id == "unknown" { Tone::Warning } else { Tone::Dim };
-        *out += &format!("{}\n", if row.id == "unknown" { options.color.paint(tone, &line) } else { line });
+        let [virt, writable, rss, unused] = [row.virt, row.writable, row.rss, row.unused].map(size);
+        let text = line(&name(row), [&virt, &writable, &rss, &unused, &thousands(row.regions)]);
+        let unexplained = row.id == "unknown";
+        *out += &if unexplained { options.color.paint(Tone::Warning, &text) } else { text };
+        out.push('\n');
     }
     let remark = "  (rows add up to the total, byte for byte; what nothing explains is a row of its own)";
     *out += &format!("{}\n", options.color.paint(Tone::Dim, remark));

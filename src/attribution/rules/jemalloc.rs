@@ -138,6 +138,9 @@ impl Rule for JemallocRule {
                     (\"retained\")";
         }
         let mut advice = Advice::why(why);
+        if base.virt == group.footprint.virt {
+            advice.title = Some("jemalloc's own bookkeeping".to_string());
+        }
         if base.virt < group.footprint.virt {
             advice = advice.fix(
                 Fix::new(&format!("{variable}=retain:false"), unused.saturating_sub(base.unused()), 0)
