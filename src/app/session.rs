@@ -3,6 +3,7 @@
 use super::audits::{Audits, shares_space_with_parent};
 use super::error::AppError;
 use super::pipeline::Pipeline;
+use super::say::say;
 use crate::capture::EventSource;
 use crate::capture::bpf::BpfReader;
 use crate::model::Pid;
@@ -84,10 +85,10 @@ impl<'a, 'r> Session<'a, 'r> {
                         (false, true) => "passed on to the command",
                         (false, false) => "it could not be passed on",
                     };
-                    eprintln!("vmaudit: {signal}: {what}; waiting for it to end (again: report at once)");
+                    say(format_args!("{signal}: {what}; waiting for it to end (again: report at once)"));
                 }
                 TargetEvent::KeeperReplaced => {
-                    eprintln!("vmaudit: the process that holds exits was killed; replaced it");
+                    say(format_args!("the process that holds exits was killed; replaced it"));
                 }
                 TargetEvent::NoTaskLeft | TargetEvent::Timeout => {}
             }
@@ -118,12 +119,12 @@ impl<'a, 'r> Session<'a, 'r> {
         // A failing ring ends the run at the next poll of the loop.
         let mut drain = || drop(reader.poll(0));
         match self.audits.look((pid, tid), moment, self.pipeline, &mut drain) {
-            Ok(cost) if self.schedule.verbose => eprintln!(
-                "vmaudit: {moment:?} of {pid}: {} mappings read in {:.1?}, reconciled in {:.1?}",
+            Ok(cost) if self.schedule.verbose => say(format_args!(
+                "{moment:?} of {pid}: {} mappings read in {:.1?}, reconciled in {:.1?}",
                 cost.mappings, cost.read, cost.reconcile
-            ),
+            )),
             Ok(_) => {}
-            Err(error) if self.schedule.verbose => eprintln!("vmaudit: looking at {pid}: {error}"),
+            Err(error) if self.schedule.verbose => say(format_args!("looking at {pid}: {error}")),
             Err(_) => {}
         }
     }
