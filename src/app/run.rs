@@ -1,5 +1,6 @@
 //! `vmaudit run`: from the command line to the report.
 
+use super::audits::EventTotals;
 use super::dump::Dump;
 use super::error::AppError;
 use super::output;
@@ -70,9 +71,12 @@ pub fn run(args: &RunArgs) -> Result<u8, AppError> {
         return Err(AppError::Write { path: path.clone(), source });
     }
     warn(&pipeline, counters);
-    let lost = counters.lost + counters.without_stack + pipeline.undecodable();
+    let events = EventTotals {
+        dropped: counters.lost + pipeline.undecodable(),
+        without_stack: counters.without_stack,
+    };
     let reporting = Instant::now();
-    let (report, notes) = audits.report(pid, lost, &mut pipeline);
+    let (report, notes) = audits.report(pid, events, &mut pipeline);
     for note in notes {
         say(format_args!("{note}"));
     }
