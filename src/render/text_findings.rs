@@ -12,13 +12,14 @@ const MAX_MODULE: usize = 22;
 
 /// The first `options.top` findings in full, and what the rest adds up to.
 pub(super) fn findings(report: &Report, p: &Process, options: TextOptions, out: &mut String) {
-    for (i, finding) in p.findings.iter().take(options.top).enumerate() {
+    let shown = shown(p, options);
+    for (i, finding) in p.findings.iter().take(shown).enumerate() {
         out.push('\n');
         head(i + 1, finding, options, out);
         if let Some(story) = &finding.story {
             let story = match finding.regions {
                 0 | 1 => clean(story),
-                n => format!("{} (the largest of {})", clean(story), thousands(n)),
+                n => format!("{} (the largest of {} such)", clean(story), thousands(n)),
             };
             for line in wrapped(&story, WIDTH - 5) {
                 *out += &format!("     {line}\n");
@@ -30,11 +31,19 @@ pub(super) fn findings(report: &Report, p: &Process, options: TextOptions, out: 
         }
         advice(finding, options, out);
     }
-    rest(p, options, out);
+    rest(p, shown, options, out);
 }
 
-fn rest(p: &Process, options: TextOptions, out: &mut String) {
-    let hidden = p.findings.get(options.top..).unwrap_or(&[]);
+/// How many findings are worth showing: at most `top`; of those that hold less than a
+/// thousandth of what is unused, none beyond the third.
+fn shown(p: &Process, options: TextOptions) -> usize {
+    let small = p.totals.unused / 1000;
+    let worth = p.findings.iter().take_while(|f| f.unused >= small).count().max(3);
+    worth.min(options.top)
+}
+
+fn rest(p: &Process, shown: usize, options: TextOptions, out: &mut String) {
+    let hidden = p.findings.get(shown..).unwrap_or(&[]);
     if hidden.is_empty() {
         return;
     }
@@ -197,7 +206,8 @@ pub(super) fn compact_findings(report: &Report, p: &Process, options: TextOption
         return;
     }
     *out += &format!("\n  {} (pid {})\n", options.color.paint(Tone::Heading, &clean(&p.comm)), p.pid);
-    for f in p.findings.iter().take(options.top) {
+    let shown = shown(p, options);
+    for f in p.findings.iter().take(shown) {
         let stack = f.stack.and_then(|k| report.stacks.get(usize::try_from(k).ok()?));
         let via = stack.map(outline).unwrap_or_default();
         let text = format!("{:>11} unused · {}{via}", size(f.unused), clean(&f.title));
@@ -207,7 +217,7 @@ pub(super) fn compact_findings(report: &Report, p: &Process, options: TextOption
                 &format!("  {}\n", truncated(&format!("{:>11} fix    · {}", "", fix_text(fix)), WIDTH - 2));
         }
     }
-    rest(p, options, out);
+    rest(p, shown, options, out);
 }
 
 /// ` · main < run < malloc`: named functions from the outside in, the C library's left out.

@@ -66,9 +66,10 @@ impl Rule for LoaderRule {
 
     fn by_stack(&self, subject: &Subject<'_>, _world: &World<'_>, at: usize) -> Option<Claim> {
         let path = subject.path?;
-        // called by its own wrapper of mmap: frames further in belong to it, or to nobody
-        let inner = path.lines.get(..at)?;
-        if !inner.iter().all(|l| l.function.is_none() || l.is(FUNCTIONS) || is_wrapper(l)) {
+        // called by its own wrapper of mmap: other frames further in are somebody else's, whom
+        // ld.so only ran (constructors)
+        let module = path.lines.get(at)?.module.as_str();
+        if !path.lines.get(..at)?.iter().all(|l| l.module == module || is_wrapper(l)) {
             return None;
         }
         let claim = match subject.region.kind {
@@ -131,6 +132,8 @@ impl Rule for LoaderRule {
                 1 => "library loaded by dlopen".to_string(),
                 n => format!("{n} libraries and their data, loaded by dlopen"),
             });
+        } else {
+            advice.stack_is_noise = true;
         }
         advice
     }
