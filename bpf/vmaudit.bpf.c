@@ -211,25 +211,63 @@ static long remember_vma(struct task_struct *task, struct vm_area_struct *vma, s
 	return 0;
 }
 
+#define LOOKUPS 64
+
+struct lookup {
+	struct task_struct *task;
+	__u64 at;
+	struct found_vma found;
+	bool done;
+};
+
+static long try_lookup(__u32 index, struct lookup *lookup)
+{
+	struct task_struct *task = bpf_get_current_task_btf();
+
+	lookup->done = !bpf_find_vma(task, lookup->at, remember_vma, &lookup->found, 0);
+	return lookup->done;
+}
+
+/* bpf_find_vma only tries the mmap lock: insist for some microseconds while other threads of
+ * the process map and unmap. */
+static __always_inline bool find_vma(struct task_struct *task, __u64 at, struct found_vma *found)
+{
+	struct lookup lookup = {};
+
+	if (!bpf_find_vma(task, at, remember_vma, found, 0))
+		return true;
+	lookup.at = at;
+	bpf_loop(LOOKUPS, try_lookup, &lookup, 0);
+	*found = lookup.found;
+	return lookup.done;
+}
+
+#define PLAUSIBLE_STACK (64ULL << 20)
+
 /* Where the bytes worth copying end: the end of the stack mapping, or, nearer, where the
  * kernel put the arguments (main thread) or the thread control block lies (others). */
 static __always_inline __u64 stack_end(struct task_struct *task, struct traced_thread *thread, __u64 sp)
 {
 	struct found_vma found = {};
 	struct mm_struct *mm = task->mm;
-	__u64 bound, end;
+	__u64 arguments, control_block, end;
 
 	if (sp >= thread->low && sp < thread->high)
 		return thread->high;
-	if (!mm || bpf_find_vma(task, sp, remember_vma, &found, 0))
+	if (!mm)
 		return 0;
+	arguments = mm->start_stack;
+	control_block = ARCH_THREAD_POINTER(task);
+	if (!find_vma(task, sp, &found)) {
+		if (control_block > sp && control_block - sp < PLAUSIBLE_STACK)
+			return control_block;
+		return arguments > sp && arguments - sp < PLAUSIBLE_STACK ? arguments : 0;
+	}
 	end = found.end;
-	bound = mm->start_stack;
-	if (bound > sp && bound < end)
-		end = bound;
-	bound = ARCH_THREAD_POINTER(task);
-	if (bound > sp && bound < end)
-		end = bound;
+	if (arguments > sp && arguments < end)
+		end = arguments;
+	if (control_block > sp && control_block < end)
+		end = control_block;
 	thread->low = found.start;
 	thread->high = end;
 	return end;
@@ -245,20 +283,38 @@ struct extra {
 	__u64 file;
 };
 
+static __always_inline struct file *file_of(struct task_struct *task, __u32 fd)
+{
+	struct fdtable *table = BPF_CORE_READ(task, files, fdt);
+	struct file **slots = BPF_CORE_READ(table, fd);
+	struct file *file = 0;
+
+	if (fd < BPF_CORE_READ(table, max_fds))
+		bpf_probe_read_kernel(&file, sizeof(file), slots + fd);
+	return file;
+}
+
 /* Looks at the mapping that a call made. Global functions are verified once, on their own. */
-__noinline int look_at_mapping(__u64 at, struct extra *extra)
+__noinline int look_at_mapping(__u64 at, __u32 fd, struct extra *extra)
 {
 	struct task_struct *task = bpf_get_current_task_btf();
 	struct found_vma found = {};
 	struct inode *inode;
 	struct file *file;
 
-	if (!extra || bpf_find_vma(task, at, remember_vma, &found, 0))
+	if (!extra)
 		return 0;
-	extra->aux[0] = found.start;
-	extra->aux[1] = found.end;
 	extra->flags |= VMAUDIT_HAS_AUX;
-	file = found.file;
+	extra->aux[0] = at;
+	if (find_vma(task, at, &found)) {
+		extra->aux[0] = found.start;
+		extra->aux[1] = found.end;
+		file = found.file;
+	} else {
+		/* The lock is held for long. The descriptor is the file's, unless another thread
+		 * has closed it already. */
+		file = file_of(task, fd);
+	}
 	if (!file)
 		return 0;
 	extra->file = (__u64)file;
@@ -392,7 +448,7 @@ static __always_inline int on_syscall_exit(__u32 id, long ret)
 		else if (op == VMAUDIT_OP_MMAP && !(args.args[3] & MAP_ANONYMOUS))
 			look_at = ret;
 		if (look_at) {
-			look_at_mapping(look_at, &extra);
+			look_at_mapping(look_at, op == VMAUDIT_OP_MMAP ? args.args[4] : -1, &extra);
 			if (op == VMAUDIT_OP_MMAP && extra.file)
 				send_file(extra.file);
 		}

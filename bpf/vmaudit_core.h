@@ -89,6 +89,15 @@ struct signal_struct {
 
 #include "arch.h"
 
+struct fdtable {
+	unsigned int max_fds;
+	struct file **fd;
+};
+
+struct files_struct {
+	struct fdtable *fdt;
+};
+
 struct task_struct {
 	int pid;
 	int tgid;
@@ -96,6 +105,7 @@ struct task_struct {
 	unsigned int flags;
 	struct mm_struct *mm;
 	struct signal_struct *signal;
+	struct files_struct *files;
 	char comm[16];
 	struct thread_struct thread;
 };

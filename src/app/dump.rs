@@ -67,7 +67,10 @@ fn arguments(op: &VmOp) -> Vec<u64> {
         VmOp::Brk { requested, .. } => vec![requested.0],
         VmOp::Mprotect { addr, len, prot, .. } => vec![addr.0, *len, *prot],
         VmOp::Madvise { addr, len, advice } => vec![addr.0, *len, *advice as u64],
-        VmOp::Shmat { shmid, addr, flags, .. } => vec![*shmid as u64, addr.0, *flags],
+        VmOp::Shmat { shmid, addr, flags, mapped } => {
+            let mapped = mapped.unwrap_or_default();
+            vec![*shmid as u64, addr.0, *flags, mapped.start.0, mapped.end.0]
+        }
         VmOp::Shmdt { addr } => vec![addr.0],
         _ => Vec::new(),
     }

@@ -2,6 +2,7 @@
 //! the pure core (ledger, attribution, report, render).
 
 mod audits;
+mod complete;
 mod dump;
 mod error;
 mod output;

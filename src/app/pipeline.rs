@@ -1,5 +1,6 @@
 //! One event's way: decode, unwind against the modules mapped at that time, apply to the ledger.
 
+use super::complete::complete;
 use super::dump::Dump;
 use crate::capture::Captured;
 use crate::capture::wire::Decoder;
@@ -64,6 +65,7 @@ impl Pipeline {
             };
             event.stack = Ok(self.unwind(event.mm, event.task.pid, &captured));
         }
+        complete(&mut event);
         self.note(&event);
         if let Some(dump) = &mut self.dump {
             dump.event(&event, &self.stacks);

@@ -3,6 +3,7 @@
 
 pub mod arch;
 pub mod bpf;
+pub mod strace_log;
 pub mod wire;
 
 use crate::model::VmEvent;

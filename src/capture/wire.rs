@@ -32,7 +32,8 @@ const OP_FILE: u16 = 48;
 const OP_NAME: u16 = 49;
 const OP_VMA: u16 = 50;
 
-const VM_SHARED: u64 = 0x8;
+/// What maps prints as `s`: VM_SHARED is cleared on shared mappings that can never be written.
+const VM_MAYSHARE: u64 = 0x80;
 const MAP_ANONYMOUS: u64 = 0x20;
 const PR_SET_VMA: u64 = 0x5356_4d61;
 const PR_SET_VMA_ANON_NAME: u64 = 0;
@@ -204,7 +205,7 @@ fn vma(record: &Record, path: Vec<u8>) -> Mapping {
     Mapping {
         range: AddrRange::new(start, end),
         prot: Prot::from_vm_flags(flags),
-        sharing: if flags & VM_SHARED != 0 { Sharing::Shared } else { Sharing::Private },
+        sharing: if flags & VM_MAYSHARE != 0 { Sharing::Shared } else { Sharing::Private },
         offset: if has_file { pgoff.saturating_mul(PAGE) } else { 0 },
         file: has_file.then_some(MappingFile { major, minor, inode: record.ino }),
         name,

@@ -54,8 +54,8 @@ impl Ledger {
             return previous;
         }
         let call = Report { event, previous, number };
-        // brk never fails as other calls do: it returns the break that holds.
-        if event.failed() && !matches!(event.op, VmOp::Brk { .. }) {
+        // A refused brk returns the break that holds; an error comes from seccomp only.
+        if event.failed() {
             self.failed += 1;
             self.apply_failed(&call);
         } else {

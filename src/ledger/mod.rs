@@ -11,6 +11,7 @@ mod origins;
 mod piece;
 mod process;
 mod range_set;
+mod recent;
 mod reconcile;
 pub mod region;
 mod remap;

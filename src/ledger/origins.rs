@@ -143,6 +143,11 @@ pub(super) struct FileTable {
 }
 
 impl FileTable {
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
+        self.files.len()
+    }
+
     pub(super) fn intern(&mut self, file: &FileRef) -> Arc<FileRef> {
         if let Some(known) = self.files.get(file) {
             return Arc::clone(known);

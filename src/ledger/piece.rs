@@ -92,11 +92,6 @@ pub(super) struct PieceMap {
 }
 
 impl PieceMap {
-    #[cfg(test)]
-    pub(super) fn len(&self) -> usize {
-        self.pieces.len()
-    }
-
     pub(super) fn iter(&self) -> impl Iterator<Item = (AddrRange, &Attributes)> {
         self.pieces.iter().map(|(&start, s)| (AddrRange::new(start, s.end), &s.attr))
     }

@@ -38,7 +38,7 @@ impl Ledger {
     pub(super) fn reconcile(&self, seen: &Observations) -> Reconciled {
         let mut join = Join {
             ledger: self,
-            busy: self.touched_since(seen.begun_ns),
+            busy: self.recent.since(seen.begun_ns),
             ids: vec![None; self.origins.slots()],
             late: Vec::new(),
             result: Reconciled { events: self.events, ..Reconciled::default() },
@@ -47,6 +47,19 @@ impl Ledger {
         join.walk(&seen.mappings);
         join.result.purged = purged_of(&self.purged, &seen.mappings);
         join.result
+    }
+}
+
+impl Ledger {
+    /// True for a mapping of the program itself or, by its name, of an ELF interpreter.
+    pub(super) fn is_exec_image(&self, mapping: &Mapping) -> bool {
+        let Some(file) = mapping.file else { return false };
+        let name = mapping.name.rsplit(|&b| b == b'/').next().unwrap_or_default();
+        let is_program = self
+            .exe
+            .as_ref()
+            .is_some_and(|exe| exe.inode == file.inode && exe.inode != 0 || exe.path == mapping.name);
+        is_program || [b"ld-".as_slice(), b"ld.so", b"ld64"].iter().any(|start| name.starts_with(start))
     }
 }
 
@@ -205,7 +218,7 @@ impl<'a> Join<'a> {
                     && mapping.range.end.is_aligned(2 << 20)
                     && mapping.range.start.is_aligned(2 << 20)
                     && last.kind == RegionKind::File
-                    && mapping.range.len() - len < (2 << 20)
+                    && mapping.range.len().checked_sub(*len).is_some_and(|rest| rest < 2 << 20)
             }
             _ => false,
         };
@@ -223,17 +236,7 @@ impl<'a> Join<'a> {
         if ledger.start != Start::ExecUnlisted {
             return false;
         }
-        match mapping.file {
-            Some(file) => {
-                let name = mapping.name.rsplit(|&b| b == b'/').next().unwrap_or_default();
-                let is_exe = ledger
-                    .exe
-                    .as_ref()
-                    .is_some_and(|exe| exe.inode == file.inode && exe.inode != 0 || exe.path == mapping.name);
-                is_exe || name.starts_with(b"ld-") || name.starts_with(b"ld.so") || name.starts_with(b"ld64")
-            }
-            None => self.image == Some(range.start.0),
-        }
+        if mapping.file.is_some() { ledger.is_exec_image(mapping) } else { self.image == Some(range.start.0) }
     }
 
     /// The ring of the oldest io_setup that is not placed yet.

@@ -131,7 +131,7 @@ impl Ledger {
                 self.map_more(call, &mut slot, part, unknown_memory());
             }
         }
-        let grown = AddrRange::new(step.to.start.0 + moved_len, step.to.end.0);
+        let grown = AddrRange::new(step.to.start.saturating_add(moved_len).0, step.to.end.0);
         self.map_more(call, &mut slot, grown, like_grown);
         for range in purged {
             self.purged.insert(shift(range));

@@ -5,13 +5,13 @@ use super::origins::FileTable;
 use super::piece::Owner;
 use super::range_set::RangeSet;
 use super::space::{Ledger, Removal};
-use crate::model::{AddrRange, Observations};
+use crate::model::{AddrRange, Mapping, Observations};
 
 impl Ledger {
     /// Outside ranges that calls changed since the look began, the map becomes the kernel's:
     /// what is gone is dropped, what nothing explains is `Unknown`.
     pub(super) fn resync(&mut self, seen: &Observations, files: &mut FileTable) {
-        let busy = self.touched_since(seen.begun_ns);
+        let busy = self.recent.since(seen.begun_ns);
         let mut outside = RangeSet::default();
         outside.insert(AddrRange::new(0, u64::MAX));
         for mapping in seen.mappings.iter().filter(|m| !m.is_special("[vsyscall]")) {
@@ -32,11 +32,8 @@ impl Ledger {
                 if self.pieces.overlapping(part).any(|(_, a)| a.prot != prot) {
                     self.pieces.update(part, |a| a.prot = prot);
                 }
-                let whole = crate::model::Mapping { range: part, ..mapping.clone() };
-                let whole = crate::model::Mapping {
-                    offset: mapping.offset + (part.start.0 - mapping.range.start.0),
-                    ..whole
-                };
+                let offset = mapping.offset.wrapping_add(part.start.0 - mapping.range.start.0);
+                let whole = Mapping { range: part, offset, ..mapping.clone() };
                 self.fill_mapping(&whole, Owner::Unknown, files);
             }
         }

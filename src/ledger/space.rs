@@ -4,14 +4,11 @@ use super::limbo::Limbo;
 use super::origins::{Call, OriginTable};
 use super::piece::{Attributes, Owner, Piece, PieceMap, Slot};
 use super::range_set::RangeSet;
+use super::recent::Recent;
 use super::region::RegionKind;
 use crate::model::{Addr, AddrRange, EventId, FileRef, Prot, Sharing, Tid, VmEvent};
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::sync::Arc;
-
-/// How far back ranges touched by calls are remembered, for snapshots read meanwhile.
-const RECENT_NS: u64 = 30_000_000_000;
-const RECENT_MAX: usize = 16 * 1024;
 
 /// What is known about the beginning of an address space.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -65,8 +62,7 @@ pub struct Ledger {
     pub(super) exec_brk: Option<Addr>,
     pub(super) start: Start,
     pub(super) exe: Option<Arc<FileRef>>,
-    /// (time, range) of the latest changes, oldest first.
-    pub(super) recent: VecDeque<(u64, AddrRange)>,
+    pub(super) recent: Recent,
     /// Time of the latest loss of events.
     pub(super) lost_ns: Option<u64>,
     /// True from a loss until the maps were read again.
@@ -109,7 +105,7 @@ impl Ledger {
             exec_brk: None,
             start,
             exe: None,
-            recent: VecDeque::new(),
+            recent: Recent::default(),
             lost_ns: None,
             unverified: false,
             valid_from_ns: 0,
@@ -322,31 +318,55 @@ impl Ledger {
 
     /// Remembers that a call changed `range`.
     pub(super) fn touch(&mut self, time_ns: u64, range: AddrRange) {
-        if let Some((last_ns, last)) = self.recent.back_mut()
-            && range.start <= last.end
-            && last.start <= range.end
-        {
-            // Neighbouring steps (an arena that grows page by page) are one entry.
-            *last_ns = time_ns.max(*last_ns);
-            *last = AddrRange::new(last.start.0.min(range.start.0), last.end.0.max(range.end.0));
-            return;
-        }
-        self.recent.push_back((time_ns, range));
-        while self.recent.len() > RECENT_MAX
-            || self.recent.front().is_some_and(|&(t, _)| t.saturating_add(RECENT_NS) < time_ns)
-        {
-            self.recent.pop_front();
+        self.recent.note(time_ns, range);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ledger::AddressSpaces;
+    use crate::model::event::VmOp;
+    use crate::model::{MmKey, NoStack, Task};
+
+    fn event(id: u64, tid: Tid, op: VmOp, ret: u64) -> VmEvent {
+        VmEvent {
+            id: EventId(id),
+            time_ns: id * 100,
+            task: Task { pid: 1, tid, comm: b"loop".to_vec() },
+            mm: MmKey(1),
+            op,
+            ret: ret as i64,
+            stack: Err(NoStack::NotTaken),
+            total_vm: None,
         }
     }
 
-    /// Ranges touched by calls reported at or after `since_ns`.
-    pub(super) fn touched_since(&self, since_ns: u64) -> RangeSet {
-        let mut set = RangeSet::default();
-        for &(time, range) in self.recent.iter().rev() {
-            if time >= since_ns {
-                set.insert(range);
+    /// Two threads map, name, shrink, and hand each other addresses; nothing of it stays.
+    #[test]
+    fn a_long_run_leaves_no_traces() {
+        let mut spaces = AddressSpaces::new();
+        let at = |page: u64| Addr(0x7f00_0000_0000 + page * 4096);
+        for round in 0..30_000u64 {
+            let file = FileRef { major: 0, minor: 1, inode: round, path: b"/tmp/x".to_vec(), deleted: true };
+            let (addr, fd, file) = (Addr(0), 3, Some(file));
+            let map = VmOp::Mmap { addr, len: 0x8000, prot: 5, flags: 2, fd, offset: 0, file };
+            let place = at(round % 100 * 16);
+            let tid = 1 + (round % 2) as Tid;
+            spaces.apply(&event(round * 4 + 1, tid, map, place.0));
+            let protect = VmOp::Mprotect { addr: place, len: 0x1000, prot: 1, pkey: None };
+            spaces.apply(&event(round * 4 + 2, tid, protect, 0));
+            if round % 3 != 0 {
+                let unmap = VmOp::Munmap { addr: place, len: 0x8000 };
+                spaces.apply(&event(round * 4 + 3, tid, unmap, 0));
             }
         }
-        set
+        let ledger = spaces.ledger_of_pid(1).expect("seen");
+        assert!(ledger.origins.live() <= 100, "{}", ledger.origins.live());
+        assert!(ledger.origins.slots() <= 202, "{}", ledger.origins.slots());
+        assert!(ledger.recent.len() <= crate::ledger::recent::MAX_ENTRIES);
+        assert!(spaces.files.len() <= 4096, "{}", spaces.files.len());
+        let used: u64 = ledger.pieces.iter().map(|(r, _)| r.len()).sum();
+        assert!(used <= 100 * 0x8000);
     }
 }

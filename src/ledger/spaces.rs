@@ -139,6 +139,19 @@ impl AddressSpaces {
 
     fn start_read(&mut self, pid: Pid, mm: MmKey, mappings: &[Mapping], window: (u64, u64)) {
         if let Some(&id) = self.by_mm.get(&mm)
+            && let Some(space) = self.spaces.get_mut(&id)
+            && space.ledger.start == Start::ExecUnlisted
+        {
+            // execve was seen without its mappings: the images are its work, the rest is told by calls.
+            let ledger = &mut space.ledger;
+            let by_exec = |m: &&Mapping| super::names::is_kernel_name(&m.name) || ledger.is_exec_image(m);
+            let images: Vec<Mapping> = mappings.iter().filter(by_exec).cloned().collect();
+            ledger.fill_gaps(&images, super::piece::Owner::Kernel, &mut self.files);
+            self.renew_modules(id);
+            self.join(pid, id);
+            return;
+        }
+        if let Some(&id) = self.by_mm.get(&mm)
             && self.spaces.get(&id).is_some_and(|s| s.ledger.start != Start::Unseen)
         {
             // Another process in the same address space.

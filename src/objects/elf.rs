@@ -50,6 +50,8 @@ pub struct ElfLayout {
     pub segments: Vec<Segment>,
     /// Empty when the section headers were stripped.
     pub sections: Vec<Section>,
+    /// e_entry: where the kernel, or the dynamic loader, starts it.
+    pub entry: u64,
     /// PT_GNU_EH_FRAME: where `.eh_frame_hdr` is in memory.
     pub eh_frame_hdr: Option<Segment>,
     /// NT_GNU_BUILD_ID, lower-case hex.
@@ -75,7 +77,11 @@ impl ElfLayout {
         let count = usize::from(header.e_phnum).min(MAX_SEGMENTS);
         let table = read_exact(file, header.e_phoff, (count * PHDR) as u64)?;
         let programs = ProgramHeader::parse(&table, 0, count, ctx).map_err(|_| ObjectError::NotElf)?;
-        let mut layout = ElfLayout { sections: sections(file, &header, ctx), ..ElfLayout::default() };
+        let mut layout = ElfLayout {
+            sections: sections(file, &header, ctx),
+            entry: header.e_entry,
+            ..ElfLayout::default()
+        };
         for program in &programs {
             let segment = Segment {
                 offset: program.p_offset,

@@ -11,6 +11,7 @@ pub mod debug_file;
 pub mod elf;
 pub mod object;
 pub mod open;
+pub mod starts;
 pub mod symbols;
 
 pub use cache::{FileCache, FileKey};
@@ -18,6 +19,7 @@ pub use cfi::{Cfi, FdeFacts};
 pub use elf::{ElfLayout, Section, Segment};
 pub use object::{Object, ObjectError};
 pub use open::{OpenRequest, Opener, SystemOpener};
+pub use starts::FunctionStarts;
 pub use symbols::{FunctionSymbol, FunctionSymbols};
 
 /// The path that stands for the vdso in `FileRef` and `ModuleInfo`.

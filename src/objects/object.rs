@@ -2,6 +2,8 @@
 
 use super::cfi::Cfi;
 use super::elf::{ElfLayout, Section};
+use super::starts::FunctionStarts;
+use super::symbols::FunctionSymbols;
 use flate2::{Decompress, FlushDecompress, Status};
 use std::fs::File;
 use std::io;
@@ -95,6 +97,8 @@ pub struct Object {
     source: Mutex<Source>,
     layout: ElfLayout,
     cfi: OnceLock<Arc<Cfi>>,
+    starts: OnceLock<FunctionStarts>,
+    symbols: OnceLock<FunctionSymbols>,
 }
 
 impl Object {
@@ -119,7 +123,14 @@ impl Object {
     fn new(source: Source, layout: ElfLayout) -> Object {
         static SERIAL: AtomicU64 = AtomicU64::new(1);
         let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
-        Object { serial, source: Mutex::new(source), layout, cfi: OnceLock::new() }
+        Object {
+            serial,
+            source: Mutex::new(source),
+            layout,
+            cfi: OnceLock::new(),
+            starts: OnceLock::new(),
+            symbols: OnceLock::new(),
+        }
     }
 
     /// A number that no other object of this process ever has: a key for caches.
@@ -159,6 +170,21 @@ impl Object {
     /// Unwind tables, read at the first call and kept. Empty where the file has none.
     pub fn cfi(&self) -> &Arc<Cfi> {
         self.cfi.get_or_init(|| Arc::new(Cfi::read(self)))
+    }
+
+    /// Starts of functions, for code that no unwind table covers; found at the first call.
+    pub fn function_starts(&self) -> &FunctionStarts {
+        self.starts.get_or_init(|| FunctionStarts::read(self))
+    }
+
+    /// The file's own function symbols (not those of a debug file); read at the first call.
+    pub fn function_symbols(&self) -> &FunctionSymbols {
+        self.symbols.get_or_init(|| FunctionSymbols::read([self]))
+    }
+
+    /// Made by the Go toolchain: its function table stays in stripped programs too.
+    pub fn is_go(&self) -> bool {
+        self.layout.section(b".gopclntab").is_some()
     }
 
     /// The descriptor of the open file, for `/proc/self/fd/N`; None for images in memory.

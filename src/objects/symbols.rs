@@ -131,10 +131,9 @@ impl FunctionSymbols {
         found.map(|entry| self.symbol(entry))
     }
 
-    /// The last function that starts at or before an address, whether or not it covers it.
-    pub fn last_start(&self, svma: u64) -> Option<u64> {
-        let after = self.entries.partition_point(|e| e.start <= svma);
-        self.entries.get(after.checked_sub(1)?).map(|e| e.start)
+    /// Where functions start, sorted; aliases repeat.
+    pub fn starts(&self) -> impl Iterator<Item = u64> + '_ {
+        self.entries.iter().map(|e| e.start)
     }
 
     pub fn is_empty(&self) -> bool {

@@ -9,6 +9,7 @@
 
 mod error;
 mod heap_headers;
+mod mapping_at;
 mod maps;
 mod memory;
 mod observe;
@@ -24,6 +25,7 @@ mod task_files;
 mod threads;
 
 pub use error::ObserveError;
+pub use mapping_at::mapping_at;
 pub use maps::{DamagedLine, LineFault, ParsedMaps, parse_line, parse_maps};
 pub use observe::{ObserveOptions, observe, pages_within, read_status};
 pub use smaps::{ParsedSmaps, SmapsEntry, VmFlags, parse_smaps};

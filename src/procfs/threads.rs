@@ -38,7 +38,8 @@ pub(super) fn read_threads(dir: &ProcessDir, gaps: &mut Vec<String>) -> Vec<Thre
         let Ok(comm) = read(&task, "comm") else { continue };
         let place = match read(&task, "syscall") {
             Ok(bytes) => parse_syscall(&bytes),
-            Err(error) if is_gone(&error) => continue,
+            // A zombie has no memory left by which to grant access: that is no refusal.
+            Err(error) if is_gone(&error) || is_dead(&task) => continue,
             Err(_) => {
                 forbidden += 1;
                 None

@@ -10,6 +10,7 @@
 
 mod cache;
 mod calls;
+mod go;
 mod registers;
 mod rule;
 mod space;

@@ -25,6 +25,8 @@ pub enum Rule {
     /// A return address that is the first instruction of such a function, not behind a call: Go's
     /// `systemstack` puts `mstart` there.
     EntryRoot,
+    /// A function that runs its callee on another stack.
+    StackSwitch,
     /// No unwind information covers the address.
     Uncovered,
     /// Not in any known file: generated code, if anything.

@@ -2,22 +2,24 @@
 
 use super::cache::{Known, RuleCache};
 use super::calls::{Call, LONGEST_CALL, call_before};
+use super::go;
 use super::registers::{CapturedStack, RBP, Registers, StackBytes, Unread};
 use super::rule::{Caller, Rule, Stuck, evaluate};
 use super::space::{Placed, Space};
-use crate::model::{Completeness, Frame, FrameKind};
+use crate::model::{Completeness, Frame, FrameKind, PAGE};
+use crate::objects::Object;
 use gimli::UnwindContext;
 
 /// Frames of one stack at most; deeper ones count as truncated.
 pub const MAX_FRAMES: usize = 512;
 /// Guessed frames at most.
 const MAX_GUESSES: usize = 128;
+/// Code at a file's entry point is no longer than this, bytes.
+const LONGEST_ENTRY: u64 = 256;
 /// How far up one guess looks for a return address, bytes.
 const GUESS_REACH: u64 = 64 << 10;
-/// A function whose start is known only from a call to it is taken to be no longer than this.
-const LONGEST_FUNCTION: u64 = 64 << 10;
-/// A leaf that makes a system call without a frame of its own is short.
-const LONGEST_LEAF: u64 = 256;
+/// How much further up a call that is known to lead here is preferred to an indirect one, bytes.
+const GUESS_CHOICE: u64 = 1 << 10;
 
 /// What the walk keeps from one stack to the next.
 #[derive(Default)]
@@ -46,6 +48,17 @@ struct Position {
 enum Step {
     To(Position),
     End(Completeness),
+}
+
+/// What the call before a candidate for a return address says.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Origin {
+    /// It calls this very function.
+    Calls,
+    /// Where it leads cannot be told.
+    MayCall,
+    /// It calls something else, or there is no call.
+    Elsewhere,
 }
 
 impl Position {
@@ -115,6 +128,10 @@ impl Walk<'_> {
                 {
                     rule = Rule::EntryRoot;
                 }
+                rule = go::special_rule(placed, at.lookup()).unwrap_or(rule);
+                if rule == Rule::Uncovered && is_entry(placed, at.lookup()) {
+                    rule = Rule::Root;
+                }
                 Known { rule, module: placed.module, delta }
             }
         };
@@ -126,6 +143,8 @@ impl Walk<'_> {
         let innermost = self.frames.len() == 1;
         let caller = match rule {
             Rule::Root | Rule::EntryRoot => return Step::End(Completeness::Complete),
+            // The caller is on another stack, whose bytes were not copied.
+            Rule::StackSwitch => return Step::End(Completeness::Incomplete),
             Rule::Offsets(offsets) => offsets.apply(&at.registers, &self.stack, innermost),
             Rule::Expressions { .. } => self.evaluate(at),
             Rule::Uncovered => return self.step_uncovered(at, innermost),
@@ -134,9 +153,11 @@ impl Walk<'_> {
         let guessing = at.kind == FrameKind::Guess;
         match caller {
             // Registers are not trusted after a guess: what they lead to has to look right.
-            Ok(caller) if guessing && !self.follows_call(caller.return_address) => self.guess(at),
+            Ok(caller) if guessing && !self.is_likely_caller(at, &caller) => self.guess(at),
             Err(_) if guessing => self.guess(at),
             Ok(Caller { return_address: 0, .. }) => Step::End(Completeness::Complete),
+            // Never mapped (mmap_min_addr): argc or the like.
+            Ok(Caller { return_address: ..PAGE, .. }) => Step::End(Completeness::Incomplete),
             Ok(caller) => Step::To(Position {
                 address: caller.return_address,
                 kind: match rule {
@@ -180,7 +201,7 @@ impl Walk<'_> {
         let registers = &at.registers;
         if innermost
             && let Ok(word) = self.stack.word(registers.sp)
-            && self.called_from(at, word, LONGEST_LEAF)
+            && self.calls(at, word)
         {
             let registers = Registers { sp: registers.sp.wrapping_add(8), ..*registers };
             let kind = FrameKind::ReturnAddress;
@@ -193,32 +214,39 @@ impl Walk<'_> {
             && let Ok(caller) = self.frame_pointer(registers)
             && self.follows_call(caller.return_address)
         {
-            let slot = caller.registers.sp.wrapping_sub(8);
-            let proven = self.called_from(at, caller.return_address, LONGEST_FUNCTION);
-            // An rbp that nobody on the way here has touched belongs to a function further out:
-            // then a call to this very function is to be found below it.
-            let nearer = || self.stack.slots(registers.sp).take_while(|&s| s < slot);
-            let skips = |s| self.stack.word(s).is_ok_and(|w| self.called_from(at, w, LONGEST_FUNCTION));
-            if proven || !innermost && !nearer().any(skips) {
+            let proven = self.calls(at, caller.return_address);
+            if proven || !innermost && !self.is_called_below(at, &caller) {
                 return Step::To(by_frame_pointer(caller));
             }
+        }
+        // Go keeps frame pointers everywhere: where they end, nothing is left to be guessed.
+        let is_go = |placed: &Placed| placed.object.as_ref().is_some_and(|o| o.is_go());
+        if self.space.find(at.lookup()).is_some_and(is_go) {
+            return Step::End(Completeness::Incomplete);
         }
         self.guess(at)
     }
 
-    /// The nearest word up the stack that follows a call instruction which can have led here.
+    /// A word up the stack that follows a call instruction which can have led here: the nearest
+    /// one whose call is known to lead to this function, or else the nearest indirect call.
     #[cold]
     fn guess(&mut self, at: &Position) -> Step {
+        let mut indirect = None;
         for slot in self.stack.slots(at.registers.sp) {
-            if slot.wrapping_sub(at.registers.sp) > GUESS_REACH {
-                return Step::End(Completeness::Incomplete);
+            if slot.wrapping_sub(at.registers.sp) > GUESS_REACH
+                || indirect.is_some_and(|(found, _)| slot.wrapping_sub(found) > GUESS_CHOICE)
+            {
+                break;
             }
             let Ok(word) = self.stack.word(slot) else { break };
-            if self.may_have_called(at, word) {
-                let registers = Registers { sp: slot.wrapping_add(8), ..at.registers };
-                let kind = FrameKind::Guess;
-                return Step::To(Position { address: word, kind, registers, by_frame_pointer: false });
+            match self.origin(at, word) {
+                Origin::Calls => return guessed(at, slot, word),
+                Origin::MayCall => indirect = indirect.or(Some((slot, word))),
+                Origin::Elsewhere => {}
             }
+        }
+        if let Some((slot, word)) = indirect {
+            return guessed(at, slot, word);
         }
         let beyond = self.stack.word(self.stack.end()) == Err(Unread::BeyondCopy);
         Step::End(if beyond { Completeness::Truncated } else { Completeness::Incomplete })
@@ -250,38 +278,45 @@ impl Walk<'_> {
         placed.is_some_and(|placed| self.call_before(placed, address).is_some())
     }
 
-    /// A direct call just before `return_address` leads to the function that `at` is in, as far
-    /// as can be told without its bounds: to no more than `longest` bytes before, and not to
-    /// another function whose bounds are known.
-    fn called_from(&self, at: &Position, return_address: u64, longest: u64) -> bool {
-        let placed = self.space.find(return_address.wrapping_sub(1));
-        let Some(Call::Direct(distance)) = placed.and_then(|p| self.call_before(p, return_address)) else {
-            return false;
-        };
-        let target = return_address.wrapping_add_signed(i64::from(distance));
-        self.may_start_at(at, target, longest)
+    fn is_likely_caller(&self, at: &Position, caller: &Caller) -> bool {
+        match self.origin(at, caller.return_address) {
+            Origin::Calls => true,
+            Origin::Elsewhere => false,
+            Origin::MayCall => !self.is_called_below(at, caller),
+        }
     }
 
-    fn may_start_at(&self, at: &Position, target: u64, longest: u64) -> bool {
-        let near = at.address.checked_sub(target).is_some_and(|d| d <= longest);
-        near && !self.space.find(target).is_some_and(|placed| {
-            let svma = placed.svma(target);
-            let bounds = svma.and_then(|svma| placed.object.as_ref()?.cfi().bounds(svma));
-            bounds.is_some_and(|b| placed.svma(at.lookup()).is_none_or(|here| !b.contains(&here)))
-        })
+    /// rbp, which nobody on the way here may have touched, can belong to a function further out:
+    /// then a call to this very function is to be found below that one's frame.
+    fn is_called_below(&self, at: &Position, caller: &Caller) -> bool {
+        let slot = caller.registers.sp.wrapping_sub(8);
+        let mut below = self.stack.slots(at.registers.sp).take_while(|&s| s < slot);
+        below.any(|s| self.stack.word(s).is_ok_and(|w| self.calls(at, w)))
     }
 
-    /// As [`Walk::called_from`], but calls whose target cannot be told count too: indirect ones,
-    /// and those into another module's procedure linkage table.
-    fn may_have_called(&self, at: &Position, return_address: u64) -> bool {
-        let Some(placed) = self.space.find(return_address.wrapping_sub(1)) else { return false };
+    fn calls(&self, at: &Position, return_address: u64) -> bool {
+        self.origin(at, return_address) == Origin::Calls
+    }
+
+    /// Whether the call just before `return_address` can have led to `at`.
+    fn origin(&self, at: &Position, return_address: u64) -> Origin {
+        let Some(placed) = self.space.find(return_address.wrapping_sub(1)) else { return Origin::Elsewhere };
+        let Some(object) = &placed.object else { return Origin::Elsewhere };
         match self.call_before(placed, return_address) {
-            None => false,
-            Some(Call::Indirect) => true,
+            None => Origin::Elsewhere,
+            Some(Call::Indirect) => Origin::MayCall,
             Some(Call::Direct(distance)) => {
-                let here = self.space.find(at.lookup()).and_then(|p| p.key);
                 let target = return_address.wrapping_add_signed(i64::from(distance));
-                here != placed.key || self.may_start_at(at, target, LONGEST_FUNCTION)
+                let Some(target) = placed.svma(target) else { return Origin::Elsewhere };
+                let here = self.space.find(at.lookup());
+                match here.filter(|here| here.key == placed.key).and_then(|here| here.svma(at.lookup())) {
+                    Some(here) if object.function_starts().call_leads_to(object, target, here) => {
+                        Origin::Calls
+                    }
+                    // Another module is reached through the procedure linkage table.
+                    _ if is_linkage_stub(object, target) => Origin::MayCall,
+                    _ => Origin::Elsewhere,
+                }
             }
         }
     }
@@ -305,6 +340,27 @@ impl Scratch {
         let Scratch { cache, context } = self;
         cache.rule(object.serial(), svma, || Rule::find(object.cfi(), svma, context))
     }
+}
+
+/// In the code that the kernel starts, which nobody called. That of ld.so (`_start` and, behind
+/// it, `_dl_start_user`; sysdeps/x86_64/dl-machine.h) has no unwind information to say so.
+fn is_entry(placed: &Placed, address: u64) -> bool {
+    let (Some(object), Some(svma)) = (&placed.object, placed.svma(address)) else { return false };
+    let entry = object.layout().entry;
+    svma.checked_sub(entry).is_some_and(|d| d < LONGEST_ENTRY)
+        && object.function_starts().before(svma) == Some(entry)
+}
+
+fn guessed(at: &Position, slot: u64, word: u64) -> Step {
+    let registers = Registers { sp: slot.wrapping_add(8), ..at.registers };
+    Step::To(Position { address: word, kind: FrameKind::Guess, registers, by_frame_pointer: false })
+}
+
+/// `jmp *x(%rip)`, with or without `endbr64` and the `bnd` prefix before it.
+fn is_linkage_stub(object: &Object, svma: u64) -> bool {
+    let code = object.layout().offset_of(svma).and_then(|at| object.read(at, 8).ok()).unwrap_or_default();
+    let code = code.strip_prefix(b"\xf3\x0f\x1e\xfa").unwrap_or(&code);
+    code.strip_prefix(b"\xf2").unwrap_or(code).starts_with(b"\xff\x25")
 }
 
 fn by_frame_pointer(caller: Caller) -> Position {

@@ -5,7 +5,7 @@ use crate::pages_of;
 use proptest::prelude::*;
 use vmaudit::ledger::AddressSpaces;
 
-fn any_call() -> impl Strategy<Value = Call> {
+pub fn any_call() -> impl Strategy<Value = Call> {
     let at = || FIRST..END - 12;
     let len = || 1..12u64;
     let prot = || prop_oneof![Just(0u64), Just(1), Just(3), Just(5)];
@@ -26,7 +26,7 @@ fn any_call() -> impl Strategy<Value = Call> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 1500, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 700, failure_persistence: None, ..ProptestConfig::default() })]
 
     /// Reports in the order of the calls: the map is right after each one.
     #[test]

@@ -1,5 +1,6 @@
 //! The ledger against a naive page map.
 
+mod disagreement;
 mod in_order;
 mod mini_kernel;
 mod out_of_order;

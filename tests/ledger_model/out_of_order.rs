@@ -237,7 +237,7 @@ fn run(hand_over: HandOver, steps: &[Step]) -> Result<(), TestCaseError> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 3000, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 1200, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn delayed_reports_end_in_the_kernels_map(steps in prop::collection::vec(any_step(), 1..150)) {

@@ -7,16 +7,17 @@ use vmaudit::model::observation::ResidencySource;
 
 /// Compares while the program stands still: smaps before and after has to be the same, else
 /// the attempt says nothing and is made again.
-fn compare(program: &str, args: &[&str], last: impl Fn(&str) -> bool) {
+fn compare(program: &str, args: &[&str], last: impl Fn(&str) -> bool) -> Option<Target> {
     if !std::env::var("PATH").unwrap_or_default().split(':').any(|dir| Path::new(dir).join(program).exists())
     {
         println!("SKIPPED: {program} is not installed");
-        return;
+        return None;
     }
     let target = Target::start(Path::new(program), args, last);
     for rung in RUNGS {
         compare_on(&target, rung);
     }
+    Some(target)
 }
 
 fn compare_on(target: &Target, rung: ResidencySource) {
@@ -55,7 +56,14 @@ fn python() {
     let script = "import threading, sys\n\
         for i in range(4): threading.Thread(target=threading.Event().wait, daemon=True).start()\n\
         print('ready', flush=True); sys.stdin.read()";
-    compare("python3", &["-c", script], says_ready);
+    let Some(target) = compare("python3", &["-c", script], says_ready) else { return };
+    let seen = observe_from(target.pid(), ResidencySource::PagemapScan);
+    assert_eq!(seen.threads.len(), 5);
+    // Each thread has freed what its creator allocated, and so made an arena: up to eight for
+    // each processor, the main one included.
+    if seen.mappings.iter().any(|mapping| mapping.name.ends_with(b"/libc.so.6")) {
+        assert_eq!(seen.heap_infos.len(), 4, "{:?}", seen.heap_infos);
+    }
 }
 
 #[test]

@@ -1,13 +1,15 @@
 //! Memory of every kind, on every rung, against smaps.
 
-use crate::target::{RUNGS, Target, compile, differences, figures, is_ready, observe_from, smaps_of};
+use crate::target::{
+    RUNGS, Target, compile, compile_with, differences, figures, is_ready, observe_from, smaps_of,
+};
 use vmaudit::model::observation::ResidencySource;
 
 #[test]
 fn every_rung_agrees_with_smaps_for_every_kind_of_memory() {
     let directory = tempfile::tempdir().expect("a directory");
     let Some(program) = compile("procfs_shapes", directory.path()) else { return };
-    let target = Target::start(&program, &[], is_ready);
+    let target = Target::start(&program, &[], is_ready).settled();
     if !target.lines.iter().any(|line| line == "hugetlb") {
         println!("SKIPPED in part: no hugetlb pages on this machine (vm.nr_hugepages)");
     }
@@ -67,4 +69,25 @@ fn an_address_space_in_motion_gives_a_sound_picture() {
             assert!(rss + swap <= range.len(), "{range}: {rss} + {swap}");
         }
     }
+}
+
+/// Twenty terabytes, nearly all of it shadow: the scan walks page tables, not addresses, and
+/// plain pagemap (eight bytes a page) is not attempted.
+#[test]
+fn a_sanitizers_shadow_is_no_trap() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let args = ["-fsanitize=address"];
+    let Some(program) = compile_with("procfs_shadow", directory.path(), &args) else { return };
+    let target = Target::start(&program, &[], is_ready).settled();
+    let smaps = smaps_of(target.pid());
+    let virt: u64 = smaps.iter().map(|entry| entry.mapping.range.len()).sum();
+    assert!(virt > 10 << 40, "the shadow is there");
+    let scanned = observe_from(target.pid(), best_possible(ResidencySource::PagemapScan));
+    if scanned.residency.source == ResidencySource::PagemapScan {
+        assert_eq!(differences(&scanned, &smaps), Vec::<String>::new());
+    }
+    let seen = observe_from(target.pid(), ResidencySource::Pagemap);
+    assert_eq!(seen.residency.source, ResidencySource::SmapsProportion);
+    assert!(seen.gaps.iter().any(|gap| gap.contains("pagemap not read")), "{:?}", seen.gaps);
+    assert_eq!(differences(&seen, &smaps), Vec::<String>::new());
 }

@@ -39,6 +39,25 @@ impl Target {
         target
     }
 
+    /// Waits until every thread is blocked in read(2) or pause(2) (a dead leader in none):
+    /// between saying "ready" and blocking a program may still touch a page.
+    pub fn settled(self) -> Target {
+        let tasks = format!("/proc/{}/task", self.pid());
+        for _ in 0..1_000_000 {
+            let blocked = std::fs::read_dir(&tasks).expect("threads").flatten().all(|task| {
+                let text = std::fs::read_to_string(task.path().join("syscall")).unwrap_or_default();
+                let number = text.split(' ').next();
+                let stat = std::fs::read_to_string(task.path().join("stat")).unwrap_or_default();
+                matches!(number, Some("0" | "34")) || stat.contains(") Z ")
+            });
+            if blocked {
+                return self;
+            }
+            std::thread::yield_now();
+        }
+        panic!("the test program never came to rest");
+    }
+
     pub fn pid(&self) -> i32 {
         self.child.id() as i32
     }
@@ -53,10 +72,20 @@ impl Drop for Target {
 
 /// Compiles a program of tests/programs once for a test; None (said aloud) without a compiler.
 pub fn compile(name: &str, directory: &Path) -> Option<PathBuf> {
+    compile_with(name, directory, &[])
+}
+
+/// The same with further arguments for the compiler.
+pub fn compile_with(name: &str, directory: &Path, args: &[&str]) -> Option<PathBuf> {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs").join(format!("{name}.c"));
     let program = directory.join(name);
-    let compiler = Command::new("cc").args(["-O1", "-pthread", "-o"]).arg(&program).arg(source).status();
+    let compiler =
+        Command::new("cc").args(["-O1", "-pthread", "-o"]).arg(&program).arg(source).args(args).status();
     match compiler {
+        Ok(status) if !status.success() && !args.is_empty() => {
+            println!("SKIPPED: the C compiler cannot do {args:?}");
+            return None;
+        }
         Ok(status) => assert!(status.success(), "{name}.c does not compile"),
         Err(error) => {
             println!("SKIPPED: no C compiler: {error}");

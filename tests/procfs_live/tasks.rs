@@ -2,15 +2,15 @@
 
 use crate::target::{Target, compile, differences, is_ready, observe_from, smaps_of};
 use std::process::Command;
-use vmaudit::model::Addr;
 use vmaudit::model::observation::ResidencySource;
+use vmaudit::model::{Addr, AddrRange};
 use vmaudit::procfs::{ObserveError, ObserveOptions, observe};
 
 #[test]
 fn names_threads_and_heap_headers() {
     let directory = tempfile::tempdir().expect("a directory");
     let Some(program) = compile("procfs_shapes", directory.path()) else { return };
-    let target = Target::start(&program, &[], is_ready);
+    let target = Target::start(&program, &[], is_ready).settled();
     let seen = observe_from(target.pid(), ResidencySource::PagemapScan);
 
     let has_name = |name: &[u8]| seen.mappings.iter().any(|mapping| mapping.name == name);
@@ -37,13 +37,19 @@ fn names_threads_and_heap_headers() {
         assert!(!stack.range.contains(sp) && seen.mappings.iter().any(|m| m.range.contains(sp)));
     }
 
-    // glibc gives a thread that allocates an arena of its own; musl has none.
+    // glibc gives a thread that allocates an arena of its own, here of two heaps; musl has none.
     let is_glibc = seen.mappings.iter().any(|mapping| mapping.name.ends_with(b"/libc.so.6"));
     if is_glibc {
-        let [heap] = seen.heap_infos.as_slice() else { panic!("one heap: {:?}", seen.heap_infos) };
-        let arena = seen.mappings.iter().find(|m| m.range.start == heap.at).expect("a mapping of its own");
-        assert_eq!(heap.mprotect_size, arena.range.len());
-        assert_eq!(heap.prev, Addr(0));
+        let mut heaps = seen.heap_infos.clone();
+        heaps.sort_by_key(|heap| heap.prev);
+        let [first, second] = heaps.as_slice() else { panic!("two heaps: {heaps:?}") };
+        assert_eq!((first.prev, second.prev), (Addr(0), first.at));
+        assert_eq!(first.ar_ptr, second.ar_ptr);
+        for heap in [first, second] {
+            // The kernel may have joined neighbouring heaps to one mapping.
+            let vma = seen.mappings.iter().find(|m| m.range.contains(heap.at)).expect("a mapping");
+            assert!(vma.range.contains_range(AddrRange::from_len(heap.at, heap.mprotect_size)));
+        }
     }
 }
 
@@ -51,7 +57,7 @@ fn names_threads_and_heap_headers() {
 fn reading_does_not_touch_the_target() {
     let directory = tempfile::tempdir().expect("a directory");
     let Some(program) = compile("procfs_shapes", directory.path()) else { return };
-    let target = Target::start(&program, &[], is_ready);
+    let target = Target::start(&program, &[], is_ready).settled();
     let before = smaps_of(target.pid());
     let first = observe_from(target.pid(), ResidencySource::PagemapScan);
     // Without page-exact residency every place is looked at, touched or not.
@@ -65,7 +71,7 @@ fn reading_does_not_touch_the_target() {
 fn details_can_be_left_out() {
     let directory = tempfile::tempdir().expect("a directory");
     let Some(program) = compile("procfs_shapes", directory.path()) else { return };
-    let target = Target::start(&program, &[], is_ready);
+    let target = Target::start(&program, &[], is_ready).settled();
     let options = ObserveOptions {
         residency_from: ResidencySource::None,
         threads: false,
@@ -82,7 +88,7 @@ fn details_can_be_left_out() {
 fn a_thread_shows_what_its_dead_leader_does_not() {
     let directory = tempfile::tempdir().expect("a directory");
     let Some(program) = compile("procfs_zombie_leader", directory.path()) else { return };
-    let target = Target::start(&program, &[], |_| true);
+    let target = Target::start(&program, &[], |_| true).settled();
     let tid: i32 = target.lines[0].parse().expect("a thread id");
     assert_ne!(tid, target.pid());
 
@@ -107,4 +113,14 @@ fn a_process_that_is_gone_says_so() {
     let error = observe(pid, pid, ObserveOptions::default()).expect_err("it is gone");
     assert!(matches!(error, ObserveError::Gone { .. }), "{error:?}");
     assert!(error.to_string().contains(&pid.to_string()), "{error}");
+}
+
+#[test]
+fn a_process_of_another_user_is_refused_by_name() {
+    let error = match observe(1, 1, ObserveOptions::default()) {
+        Ok(_) => return println!("SKIPPED: process 1 is open to this user"),
+        Err(error) => error,
+    };
+    assert!(matches!(error, ObserveError::PermissionDenied { .. }), "{error:?}");
+    assert_eq!(error.to_string(), "cannot open /proc/1/maps of process 1: permission denied");
 }

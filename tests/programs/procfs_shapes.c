@@ -50,6 +50,8 @@ static void *arena_thread(void *arg) {
     prctl(PR_SET_NAME, "arena \377 name");
     char *volatile block = malloc(1000);
     block[0] = 1;
+    /* below the mmap threshold, 80 MB in all: more than one heap of 64 MiB holds */
+    for (int i = 0; i < 800; i++) block = malloc(100000);
     pthread_barrier_wait(arg);
     for (;;) pause();
     return NULL;

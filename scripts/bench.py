@@ -1,0 +1,425 @@
+#!/usr/bin/python3
+"""Side-by-side measurements of vmaudit: medians of interleaved rounds, as markdown tables."""
+
+import argparse
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+
+PEER_FRAMES_SAMPLE = 200
+
+
+class Bench:
+    def __init__(self, options, folder):
+        self.vmaudit, self.root, self.rounds, self.folder = options.vmaudit, options.root, options.rounds, folder
+
+    def build(self, name):
+        binary = os.path.join(self.folder, name)
+        if not os.path.exists(binary):
+            source = os.path.join(self.root, "tests/programs", name + ".c")
+            subprocess.run(["gcc", "-O2", "-g", "-fomit-frame-pointer", "-pthread", "-o", binary, source], check=True)
+        return binary
+
+    def path(self, name):
+        return os.path.join(self.folder, name)
+
+    def run_vmaudit(self, command, *options):
+        report = self.path("report.json")
+        return [self.vmaudit, "run", "--as-root", "-f", "json", "--report", report, *options, "--", *command]
+
+    def report(self):
+        with open(self.path("report.json"), encoding="utf-8") as file:
+            return json.load(file)
+
+
+def output_of(command, **more):
+    done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False, **more)
+    if done.returncode:
+        raise RuntimeError(f"{' '.join(command[:6])} … ended with {done.returncode}: {done.stderr[-400:]}")
+    return done
+
+
+def median(values):
+    return statistics.median(values) if values else float("nan")
+
+
+def table(title, header, rows):
+    print(f"\n### {title}\n")
+    print("| " + " | ".join(header) + " |")
+    print("| --- |" + " ---: |" * (len(header) - 1))
+    for row in rows:
+        print("| " + " | ".join(str(cell) for cell in row) + " |")
+    sys.stdout.flush()
+
+
+def machine(bench):
+    def first_line(*command):
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            return (done.stdout or done.stderr).strip().splitlines()[0]
+        except (OSError, IndexError):
+            return None
+    cpu = next((line.split(":", 1)[1].strip() for line in open("/proc/cpuinfo", encoding="utf-8")
+                if line.startswith("model name")), "?")
+    memory = next(int(line.split()[1]) for line in open("/proc/meminfo", encoding="utf-8")) >> 20
+    print(f"- kernel {os.uname().release}, {os.cpu_count()} × {cpu}, {memory} GiB, load {os.getloadavg()[0]:.1f} at the start")
+    for command in ((bench.vmaudit, "--version"), ("bpftrace", "--version"), ("perf", "--version"),
+                    ("strace", "--version"), ("redis-server", "--version")):
+        line = first_line(*command)
+        print(f"- {line}" if line else f"- SKIP {command[0]}: not here")
+    sys.stdout.flush()
+
+
+# --- the loop of mmap and munmap under 26 frames
+
+
+BPFTRACE = """
+tracepoint:syscalls:sys_exit_mmap /pid == cpid/ { @s[ustack] = count(); @n = count(); }
+tracepoint:syscalls:sys_exit_munmap /pid == cpid/ { @s[ustack] = count(); @n = count(); }
+"""
+
+
+def pair_ns(text):
+    """The loop prints one number on a line of its own."""
+    return float(re.search(r"^(\d+\.\d)$", text, re.M)[1])
+
+
+def loop_plain(bench, loop, n):
+    return pair_ns(output_of([loop, str(n)]).stdout), None, None
+
+
+def loop_vmaudit(bench, loop, n):
+    ns = pair_ns(output_of(bench.run_vmaudit([loop, str(n)])).stdout)
+    events = bench.report()["events"]
+    return ns, f"{events['lost']} of {events['seen']}", None
+
+
+def frames_vmaudit(bench, loop):
+    dump = bench.path("events")
+    output_of(bench.run_vmaudit([loop, "100"], "--dump-events", dump))
+    with open(dump, encoding="utf-8", errors="replace") as lines:
+        stacks = [len(event["frames"]) for event in map(json.loads, lines) if event["op"] in ("mmap", "munmap")]
+    return median(stacks[-PEER_FRAMES_SAMPLE:])
+
+
+def loop_bpftrace(bench, loop, n):
+    script = bench.path("loop.bt")
+    with open(script, "w", encoding="utf-8") as file:
+        file.write(BPFTRACE)
+    out = output_of(["bpftrace", "-c", f"{loop} {n}", script]).stdout
+    seen = int(re.search(r"@n: (\d+)", out)[1])
+    stacks = [(int(m[2]), len(m[1].split())) for m in re.finditer(r"@s\[([^\]]*)\]: (\d+)", out)]
+    kept = sum(count for count, _ in stacks)
+    frames = max(stacks)[1] if stacks else 0
+    return pair_ns(out), f"{seen - kept} of {seen}", frames
+
+
+def loop_perf(bench, loop, n):
+    data = bench.path("perf.data")
+    done = output_of(["perf", "record", "-o", data, "--call-graph", "dwarf,16384", "-e",
+                      "syscalls:sys_exit_mmap,syscalls:sys_exit_munmap", loop, str(n)])
+    stats = output_of(["perf", "report", "-i", data, "--stats"]).stdout
+    kept = int(re.search(r"SAMPLE events: +(\d+)", stats)[1])
+    script = subprocess.Popen(["perf", "script", "-i", data, "--no-inline", "-F", "comm,event,ip"],
+                              stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    frames, current = [], 0
+    for line in script.stdout:
+        if line.strip() and line[0] in " \t":
+            current += 1
+        elif not line.strip() and current:
+            frames.append(current)
+            current = 0
+            if len(frames) > PEER_FRAMES_SAMPLE:
+                break
+    script.kill()
+    script.wait()
+    os.unlink(data)
+    total = 2 * (n + min(n, 100))
+    return pair_ns(done.stdout), f"{max(0, total - kept)} of {total}", median(frames)
+
+
+def loop_strace(bench, loop, n):
+    out = output_of(["strace", "-f", "-o", bench.path("strace"), "-e", "trace=mmap,munmap", loop, str(n)])
+    return pair_ns(out.stdout), "0", 0
+
+
+def loop_strace_k(bench, loop, n):
+    log = bench.path("strace")
+    out = output_of(["strace", "-f", "-k", "-o", log, "-e", "trace=mmap,munmap", loop, str(n)])
+    frames, current = [], 0
+    with open(log, encoding="utf-8", errors="replace") as lines:
+        for line in lines:
+            if line.startswith(" > "):
+                current += 1
+            elif current:
+                frames.append(current)
+                current = 0
+    return pair_ns(out.stdout), "0", median(frames[-PEER_FRAMES_SAMPLE:])
+
+
+def bench_loop(bench):
+    loop = bench.build("loop26")
+    tracers = [("untraced", loop_plain, 100000, None), ("vmaudit run", loop_vmaudit, 100000, None),
+               ("bpftrace ustack", loop_bpftrace, 50000, "bpftrace"),
+               ("perf record --call-graph dwarf,16384", loop_perf, 8000, "perf"),
+               ("strace -f", loop_strace, 8000, "strace"), ("strace -f -k", loop_strace_k, 150, "strace")]
+    results, failed = {}, {}
+    for _ in range(bench.rounds):
+        for name, function, n, needs in tracers:
+            if name in failed or (needs and not shutil.which(needs)):
+                failed.setdefault(name, "not here")
+                continue
+            try:
+                results.setdefault(name, []).append(function(bench, loop, n))
+            except (RuntimeError, TypeError, OSError, ValueError, KeyError) as error:
+                failed[name] = str(error).replace("\n", " ")[-150:]
+    base = median([r[0] for r in results["untraced"]])
+    rows = []
+    for name, _, n, _ in tracers:
+        if name in failed:
+            rows.append((name, f"SKIP {failed[name]}", "", "", "", ""))
+            continue
+        runs = results[name]
+        ns = median([r[0] for r in runs])
+        # The ratio of each round to the untraced run of the same round, then the median.
+        ratio = median([r[0] / plain[0] for r, plain in zip(runs, results["untraced"])])
+        frames = runs[-1][2]
+        if name == "vmaudit run":
+            try:
+                frames = frames_vmaudit(bench, loop)
+            except (RuntimeError, OSError, KeyError, ValueError) as error:
+                frames = f"? ({str(error)[-60:]})"
+        rows.append((name, f"{ns / 1000:.2f} µs", f"{ratio:.2f} ×" if ratio < 100 else f"{ratio:.0f} ×",
+                     runs[-1][1] or "–", "–" if frames is None else frames, n))
+    table(f"mmap + munmap of 64 KiB under 26 frames (untraced {base / 1000:.2f} µs a pair)",
+          ("tracer", "a pair", "slowdown", "events lost", "frames a stack", "pairs"), rows)
+
+
+# --- bystanders
+
+
+class Held:
+    """`vmaudit run` around a program that waits for the end of its input."""
+
+    def __init__(self, bench):
+        ends = bench.build("ends")
+        self.process = subprocess.Popen(bench.run_vmaudit([ends, "orphan", bench.path("proof")]),
+                                        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+
+    def __enter__(self):
+        if self.process.stdout.read(6) != b"READY\n":
+            raise RuntimeError("the traced program did not start")
+        return self
+
+    def __exit__(self, *_):
+        self.process.stdin.close()
+        self.process.wait(timeout=30)
+        self.process.stdout.close()
+
+
+def bench_bystander(bench):
+    program = bench.build("bystander")
+    plain, attached = [], []
+    for _ in range(bench.rounds):
+        plain.append(float(output_of([program, "500000", "3"]).stdout))
+        with Held(bench):
+            attached.append(float(output_of([program, "500000", "3"]).stdout))
+    extra = median([a - p for a, p in zip(attached, plain)])
+    table("What others pay: a cheap system call of a process that is not traced",
+          ("nobody traces", "while vmaudit traces another process", "difference"),
+          [(f"{median(plain):.0f} ns", f"{median(attached):.0f} ns", f"{extra:+.0f} ns")])
+
+
+# --- redis-benchmark
+
+
+def free_port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+class Redis:
+    def __init__(self, bench, traced):
+        self.port = free_port()
+        command = ["redis-server", "--port", str(self.port), "--bind", "127.0.0.1", "--save", "", "--appendonly",
+                   "no", "--daemonize", "no", "--dir", bench.folder]
+        self.process = subprocess.Popen(bench.run_vmaudit(command) if traced else command, start_new_session=True,
+                                        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+    def __enter__(self):
+        deadline = time.monotonic() + 20
+        while time.monotonic() < deadline and self.process.poll() is None:
+            try:
+                socket.create_connection(("127.0.0.1", self.port), timeout=1).close()
+                return self
+            except OSError:
+                time.sleep(0.02)
+        self.__exit__()
+        raise RuntimeError("redis-server did not start")
+
+    def __exit__(self, *_):
+        subprocess.run(["redis-cli", "-h", "127.0.0.1", "-p", str(self.port), "shutdown", "nosave"],
+                       capture_output=True, check=False)
+        try:
+            self.process.wait(timeout=20)
+        except subprocess.TimeoutExpired:
+            os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.wait()
+
+    def requests_per_second(self):
+        out = output_of(["redis-benchmark", "-h", "127.0.0.1", "-p", str(self.port), "--csv", "-n", "60000",
+                         "-r", "60000", "-d", "512", "-c", "30", "-t", "set,get"]).stdout
+        return {m[1]: float(m[2]) for m in re.finditer(r'^"(SET|GET)","([\d.]+)"', out, re.M)}
+
+
+def bench_redis(bench):
+    if not shutil.which("redis-benchmark"):
+        print("\nSKIP redis-benchmark: not here")
+        return
+    runs = {False: [], True: []}
+    for index in range(bench.rounds + 1):
+        for traced in ((False, True) if index % 2 else (True, False)):
+            with Redis(bench, traced) as server:
+                rates = server.requests_per_second()
+            if index:  # the first round warms up
+                runs[traced].append(rates)
+    rows = []
+    for test in ("SET", "GET"):
+        plain, traced = median([r[test] for r in runs[False]]), median([r[test] for r in runs[True]])
+        ratio = median([t[test] / p[test] for t, p in zip(runs[True], runs[False])])
+        spread = (max(r[test] for r in runs[False]) - min(r[test] for r in runs[False])) / plain
+        rows.append((test, f"{plain:.0f}/s", f"{traced:.0f}/s", f"{100 * (ratio - 1):+.1f} %", f"{100 * spread:.1f} %"))
+    table("redis-benchmark against a server started plainly and under `vmaudit run`",
+          ("requests", "plain", "vmaudit", "difference", "spread of the plain rounds"), rows)
+
+
+# --- 65,000 mappings
+
+
+def bench_manymaps(bench):
+    program, maps = bench.build("manymaps"), 65000
+    smaps, plain_maps = [], []
+    with subprocess.Popen([program, str(maps)], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        process.stdout.read(6)
+        for _ in range(bench.rounds):
+            for name, times in (("smaps", smaps), ("maps", plain_maps)):
+                begun = time.monotonic()
+                output_of(["cat", f"/proc/{process.pid}/{name}"])
+                times.append(time.monotonic() - begun)
+        process.stdin.close()
+        process.wait()
+    untraced, traced, said = [], [], ""
+    for _ in range(bench.rounds):
+        begun = time.monotonic()
+        output_of([program, str(maps), "nowait"])
+        untraced.append(time.monotonic() - begun)
+        begun = time.monotonic()
+        done = output_of(bench.run_vmaudit([program, str(maps), "nowait"], "-v"))
+        traced.append(time.monotonic() - begun)
+        said = done.stderr
+    table(f"A process with {maps} mappings",
+          ("what", "ms"),
+          [("`cat smaps`", f"{1000 * median(smaps):.0f}"), ("`cat maps`", f"{1000 * median(plain_maps):.0f}"),
+           ("the program, untraced", f"{1000 * median(untraced):.0f}"),
+           ("the program under `vmaudit run -f json`, report included", f"{1000 * median(traced):.0f}")])
+    timing = [line for line in said.splitlines() if re.search(r"\d ?(ms|µs|us|s)\b", line)]
+    print("\n`-v` said:\n")
+    for line in timing or ["(nothing about time)"]:
+        print(f"    {line}")
+
+
+# --- the shortest run, and what vmaudit itself needs
+
+
+def wall(command, rounds):
+    times = []
+    for _ in range(rounds):
+        begun = time.monotonic()
+        output_of(command)
+        times.append(time.monotonic() - begun)
+    return 1000 * median(times)
+
+
+def bench_start(bench):
+    rounds = 3 * bench.rounds
+    table("The shortest run", ("command", "ms"),
+          [("`/bin/true`", f"{wall(['/bin/true'], rounds):.1f}"),
+           ("`vmaudit run -- /bin/true`", f"{wall([bench.vmaudit, 'run', '--as-root', '--', '/bin/true'], rounds):.1f}")])
+
+
+def watch_cpu(pid, seen):
+    """Keeps vmaudit's own CPU time (not its child's) as long as it can be read."""
+    tick = os.sysconf("SC_CLK_TCK")
+    while not seen.get("stop"):
+        try:
+            with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
+                fields = file.read().rsplit(")", 1)[1].split()
+            if fields[0] == "Z":
+                return
+            seen["cpu"] = (int(fields[11]) + int(fields[12])) / tick
+            with open(f"/proc/{pid}/status", encoding="utf-8", errors="replace") as file:
+                peak = re.search(r"VmHWM:\s+(\d+)", file.read())
+            seen["rss"] = int(peak[1]) if peak else seen.get("rss", 0)
+        except (OSError, IndexError):
+            return
+        time.sleep(0.01)
+
+
+def bench_own(bench):
+    loop, many = bench.build("loop26"), bench.build("manymaps")
+    rows = []
+    for name, command in (("400,000 events (loop of 200,000 pairs)", [loop, "200000"]),
+                          ("65,000 mappings", [many, "65000", "nowait"]), ("`/bin/true`", ["/bin/true"])):
+        process = subprocess.Popen(bench.run_vmaudit(command), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        seen = {}
+        thread = threading.Thread(target=watch_cpu, args=(process.pid, seen))
+        begun = time.monotonic()
+        thread.start()
+        process.wait()
+        seen["stop"] = True
+        thread.join()
+        events = bench.report()["events"]["seen"]
+        rows.append((name, events, f"{time.monotonic() - begun:.2f} s", f"{seen.get('cpu', 0):.2f} s",
+                     f"{seen.get('rss', 0) / 1024:.0f} MiB"))
+    table("What vmaudit itself needs", ("program", "events", "wall", "CPU time of vmaudit", "its peak RSS"), rows)
+
+
+PARTS = {"loop": bench_loop, "bystander": bench_bystander, "redis": bench_redis, "manymaps": bench_manymaps,
+         "start": bench_start, "own": bench_own}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--vmaudit", required=True)
+    parser.add_argument("--root", required=True)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--only", action="append", choices=PARTS, help="only this part; may be given several times")
+    options = parser.parse_args()
+    # We are in a mount namespace of our own (bench.sh): bpftrace looks for tracefs here.
+    if not os.path.exists("/sys/kernel/debug/tracing"):
+        subprocess.run(["mount", "-t", "debugfs", "none", "/sys/kernel/debug"], capture_output=True, check=False)
+    failed = False
+    with tempfile.TemporaryDirectory(prefix="vmaudit-bench.") as folder:
+        bench = Bench(options, folder)
+        machine(bench)
+        for name in options.only or PARTS:
+            try:
+                PARTS[name](bench)
+            except (RuntimeError, OSError, KeyError, ValueError, subprocess.SubprocessError) as error:
+                print(f"\nSKIP {name}: {error}", flush=True)
+                failed = True
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
