@@ -62,11 +62,15 @@ fn head(number: usize, f: &Finding, options: TextOptions, out: &mut String) {
     }
     let ranges: Vec<String> =
         f.ranges.iter().map(|r| format!("{}-{}", clean(&r.start), clean(&r.end))).collect();
-    if let [range] = ranges.as_slice() {
-        parts.push(range.clone());
-    }
-    let rest = parts.join(" · ");
     let used = 5 + unused.chars().count() + 3;
+    let mut rest = parts.join(" · ");
+    let mut below = ranges.as_slice();
+    if let [range] = ranges.as_slice()
+        && used + rest.chars().count() + 3 + range.chars().count() <= WIDTH
+    {
+        rest += &format!(" · {range}");
+        below = &[];
+    }
     let lines = wrapped(&rest, WIDTH.saturating_sub(used));
     let number = options.color.paint(Tone::Dim, &format!("{number:>3}"));
     let unused = options.color.paint(Tone::Key, &unused);
@@ -77,9 +81,9 @@ fn head(number: usize, f: &Finding, options: TextOptions, out: &mut String) {
             *out += &format!("     {line}\n");
         }
     }
-    if ranges.len() > 1 {
-        let shown = ranges.iter().take(3).cloned().collect::<Vec<_>>().join(", ");
-        let more = match ranges.len().saturating_sub(3) {
+    if !below.is_empty() {
+        let shown = below.iter().take(3).cloned().collect::<Vec<_>>().join(", ");
+        let more = match below.len().saturating_sub(3) {
             0 => String::new(),
             n => format!(" and {} more", thousands(n as u64)),
         };
@@ -110,7 +114,12 @@ fn threads(threads: &[Thread]) -> String {
 }
 
 fn frames(stack: &Stack, options: TextOptions, out: &mut String) {
-    let all = &stack.frames;
+    // the system call's wrapper under two names tells nothing twice
+    let aliases = stack.frames.iter().take_while(|f| f.inlined).count();
+    let all = match stack.frames.get(aliases) {
+        Some(wrapper) if is_wrapper(wrapper) => &stack.frames[aliases..],
+        _ => &stack.frames[..],
+    };
     let module_width =
         all.iter().map(|f| clean(&f.module).chars().count()).max().unwrap_or(0).min(MAX_MODULE);
     let function_width = all.iter().map(|f| function(f).chars().count()).max().unwrap_or(0).min(52);
@@ -146,6 +155,11 @@ fn frames(stack: &Stack, options: TextOptions, out: &mut String) {
         _ => return,
     };
     *out += &format!("{}\n", options.color.paint(Tone::Dim, ending));
+}
+
+fn is_wrapper(f: &Frame) -> bool {
+    let name = f.symbol.as_deref().unwrap_or_default().trim_start_matches('_');
+    ["mmap", "mremap", "brk", "munmap", "mprotect", "madvise"].iter().any(|call| name.starts_with(call))
 }
 
 /// `malloc+0x11e`, `fn@0x954f0+0x125` or `+0x95615`; without an offset where the line is known.

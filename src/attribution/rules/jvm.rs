@@ -8,7 +8,7 @@ use crate::attribution::findings::Fix;
 use crate::model::{Addr, AddrRange};
 
 pub const HEAP: Category =
-    Category { id: "jvm-heap", name: "Java heap", one: "Java heap", many: "parts of the Java heap" };
+    Category { id: "jvm-heap", name: "Java heap", one: "Java heap", many: "pieces of the Java heap" };
 pub const CODE: Category =
     Category { id: "jvm-code-cache", name: "JVM code cache", one: "JVM code cache", many: "JVM code caches" };
 pub const META: Category = Category {
@@ -47,7 +47,7 @@ impl Rule for JvmRule {
         };
         let own = path.run(at, is_jvm);
         let (category, part) = purpose(own);
-        let merge = if reservation.is_some() { Merge::ByCategory } else { Merge::ByCaller(at) };
+        let merge = if category == OTHER { Merge::ByCaller(at) } else { Merge::ByCategory };
         Some(Claim::new(category, Evidence::Stack, part).merge(merge))
     }
 

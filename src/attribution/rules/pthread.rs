@@ -176,10 +176,13 @@ fn advise(group: &Group<'_>, world: &World<'_>) -> Advice {
         why += " (the size is that of `ulimit -s`)";
     }
     if cached > 0 {
-        why += &format!(
-            "; {cached} of them belonged to threads that have exited: the C library keeps up to 40 MiB of \
-             such stacks for the next threads"
-        );
+        let whose = match (cached, group.instances) {
+            (1, 1) => "its thread has exited".to_string(),
+            (1, _) => "one of them belonged to a thread that has exited".to_string(),
+            (n, all) if n == all => "their threads have exited".to_string(),
+            (n, _) => format!("{n} of them belonged to threads that have exited"),
+        };
+        why += &format!("; {whose}: the C library keeps up to 40 MiB of such stacks for the next threads");
     }
     let mut advice = Advice::why(why);
     let smaller = if by_limit {
