@@ -56,9 +56,10 @@ impl Rule for GoRule {
         let by_program = subject.path.is_some_and(|p| {
             p.caller_line().is_some_and(|l| l.function.is_none() && !l.module.contains(".so"))
         });
-        // without a stack: in a pure Go program nobody else calls mmap
-        let nobody_else = subject.record.is_some()
-            && subject.path.is_none_or(|p| p.lines.is_empty())
+        // without a stack: in a pure Go program nobody else calls mmap; its bss is the loader's
+        let bss = world.below(subject.region.vma).is_some_and(|m| m.file.is_some());
+        let nobody_else = subject.path.is_none_or(|p| p.lines.is_empty())
+            && !(bss && subject.record.is_none())
             && !world.has_file(|f| f.contains(".so"));
         (subject.is_private_anonymous() && (by_program || nobody_else) && world.starts_at(ARENA_HINT))
             .then(|| claim(subject, world, Evidence::Shape))

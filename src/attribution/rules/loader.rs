@@ -78,6 +78,8 @@ impl Rule for LoaderRule {
                 let fixed = subject.call.is_some_and(|c| c.has(MAP_FIXED));
                 Claim::new(LOADER, Evidence::Stack, if fixed { BSS } else { TLS })
             }
+            // a static program's TLS (elf/dl-early_allocate.c)
+            RegionKind::Brk => Claim::new(LOADER, Evidence::Stack, TLS),
             _ => return None,
         };
         // at start-up all stacks look alike; with dlopen they tell which code wanted the library
@@ -111,7 +113,8 @@ impl Rule for LoaderRule {
         }
         let above = world.above(vma)?;
         let first_page = own_image(above) && above.offset == 0 || above.name.starts_with(b"[vvar");
-        (first_page && subject.range.len() <= MAX_TLS)
+        let loader = world.has_file(is_ld_so);
+        (loader && first_page && subject.range.len() <= MAX_TLS)
             .then(|| Claim::new(LOADER, Evidence::Shape, TLS).merge(Merge::ByCategory))
     }
 
