@@ -39,11 +39,13 @@ pub struct Advice {
     pub title: Option<String>,
     pub why: String,
     pub fix: Vec<Fix>,
+    /// The creating stack tells nothing about the program (start-up): the finding has none.
+    pub stack_is_noise: bool,
 }
 
 impl Advice {
     pub fn why(why: impl Into<String>) -> Advice {
-        Advice { title: None, why: why.into(), fix: Vec::new() }
+        Advice { why: why.into(), ..Advice::default() }
     }
 
     pub fn fix(mut self, fix: Fix) -> Advice {
@@ -192,6 +194,9 @@ fn finding(world: &World<'_>, pieces: Vec<&Piece>) -> Option<Finding> {
         n => format!("{n} {}", first.category.many),
     });
     let mut threads: Vec<Tid> = group.pieces.iter().filter_map(|p| p.thread).collect();
+    if advice.stack_is_noise {
+        threads.clear();
+    }
     threads.sort_unstable();
     threads.dedup();
     let regions = &world.input.reconciled.regions;
@@ -206,8 +211,8 @@ fn finding(world: &World<'_>, pieces: Vec<&Piece>) -> Option<Finding> {
         ranges: joined_ranges(&group.pieces),
         threads,
         by_part: group.by_part.into_iter().collect(),
-        stack,
-        story: record.map(story),
+        stack: stack.filter(|_| !advice.stack_is_noise),
+        story: record.filter(|_| !advice.stack_is_noise).map(story),
         inherited_from,
         doubtful,
     })

@@ -169,6 +169,12 @@ impl<'a> World<'a> {
         threads.iter().find(|t| t.tid != pid && inside(t.stack_pointer)).map(|t| t.tid)
     }
 
+    /// True if it is known of every living thread where its stack is.
+    pub fn stack_pointers_known(&self) -> bool {
+        let threads = &self.input.observations.threads;
+        !threads.is_empty() && threads.iter().all(|t| t.stack_pointer.is_some())
+    }
+
     /// The newest thread that was started with its stack pointer in `range`. A stack pointer
     /// given to clone may be the very end of the stack.
     pub fn started_thread_in(&self, range: AddrRange) -> Option<&'a ThreadRecord> {

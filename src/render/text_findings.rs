@@ -12,13 +12,14 @@ const MAX_MODULE: usize = 22;
 
 /// The first `options.top` findings in full, and what the rest adds up to.
 pub(super) fn findings(report: &Report, p: &Process, options: TextOptions, out: &mut String) {
-    for (i, finding) in p.findings.iter().take(options.top).enumerate() {
+    let shown = shown(p, options);
+    for (i, finding) in p.findings.iter().take(shown).enumerate() {
         out.push('\n');
         head(i + 1, finding, options, out);
         if let Some(story) = &finding.story {
             let story = match finding.regions {
                 0 | 1 => clean(story),
-                n => format!("{} (the largest of {})", clean(story), thousands(n)),
+                n => format!("{} (the largest of {} such)", clean(story), thousands(n)),
             };
             for line in wrapped(&story, WIDTH - 5) {
                 *out += &format!("     {line}\n");
@@ -30,11 +31,19 @@ pub(super) fn findings(report: &Report, p: &Process, options: TextOptions, out: 
         }
         advice(finding, options, out);
     }
-    rest(p, options, out);
+    rest(p, shown, options, out);
 }
 
-fn rest(p: &Process, options: TextOptions, out: &mut String) {
-    let hidden = p.findings.get(options.top..).unwrap_or(&[]);
+/// How many findings are worth showing: at most `top`; of those that hold less than a
+/// thousandth of what is unused, none beyond the third.
+fn shown(p: &Process, options: TextOptions) -> usize {
+    let small = p.totals.unused / 1000;
+    let worth = p.findings.iter().take_while(|f| f.unused >= small).count().max(3);
+    worth.min(options.top)
+}
+
+fn rest(p: &Process, shown: usize, options: TextOptions, out: &mut String) {
+    let hidden = p.findings.get(shown..).unwrap_or(&[]);
     if hidden.is_empty() {
         return;
     }
@@ -53,11 +62,15 @@ fn head(number: usize, f: &Finding, options: TextOptions, out: &mut String) {
     }
     let ranges: Vec<String> =
         f.ranges.iter().map(|r| format!("{}-{}", clean(&r.start), clean(&r.end))).collect();
-    if let [range] = ranges.as_slice() {
-        parts.push(range.clone());
-    }
-    let rest = parts.join(" · ");
     let used = 5 + unused.chars().count() + 3;
+    let mut rest = parts.join(" · ");
+    let mut below = ranges.as_slice();
+    if let [range] = ranges.as_slice()
+        && used + rest.chars().count() + 3 + range.chars().count() <= WIDTH
+    {
+        rest += &format!(" · {range}");
+        below = &[];
+    }
     let lines = wrapped(&rest, WIDTH.saturating_sub(used));
     let number = options.color.paint(Tone::Dim, &format!("{number:>3}"));
     let unused = options.color.paint(Tone::Key, &unused);
@@ -68,9 +81,9 @@ fn head(number: usize, f: &Finding, options: TextOptions, out: &mut String) {
             *out += &format!("     {line}\n");
         }
     }
-    if ranges.len() > 1 {
-        let shown = ranges.iter().take(3).cloned().collect::<Vec<_>>().join(", ");
-        let more = match ranges.len().saturating_sub(3) {
+    if !below.is_empty() {
+        let shown = below.iter().take(3).cloned().collect::<Vec<_>>().join(", ");
+        let more = match below.len().saturating_sub(3) {
             0 => String::new(),
             n => format!(" and {} more", thousands(n as u64)),
         };
@@ -101,7 +114,12 @@ fn threads(threads: &[Thread]) -> String {
 }
 
 fn frames(stack: &Stack, options: TextOptions, out: &mut String) {
-    let all = &stack.frames;
+    // the system call's wrapper under two names tells nothing twice
+    let aliases = stack.frames.iter().take_while(|f| f.inlined).count();
+    let all = match stack.frames.get(aliases) {
+        Some(wrapper) if is_wrapper(wrapper) => &stack.frames[aliases..],
+        _ => &stack.frames[..],
+    };
     let module_width =
         all.iter().map(|f| clean(&f.module).chars().count()).max().unwrap_or(0).min(MAX_MODULE);
     let function_width = all.iter().map(|f| function(f).chars().count()).max().unwrap_or(0).min(52);
@@ -137,6 +155,11 @@ fn frames(stack: &Stack, options: TextOptions, out: &mut String) {
         _ => return,
     };
     *out += &format!("{}\n", options.color.paint(Tone::Dim, ending));
+}
+
+fn is_wrapper(f: &Frame) -> bool {
+    let name = f.symbol.as_deref().unwrap_or_default().trim_start_matches('_');
+    ["mmap", "mremap", "brk", "munmap", "mprotect", "madvise"].iter().any(|call| name.starts_with(call))
 }
 
 /// `malloc+0x11e`, `fn@0x954f0+0x125` or `+0x95615`; without an offset where the line is known.
@@ -197,7 +220,8 @@ pub(super) fn compact_findings(report: &Report, p: &Process, options: TextOption
         return;
     }
     *out += &format!("\n  {} (pid {})\n", options.color.paint(Tone::Heading, &clean(&p.comm)), p.pid);
-    for f in p.findings.iter().take(options.top) {
+    let shown = shown(p, options);
+    for f in p.findings.iter().take(shown) {
         let stack = f.stack.and_then(|k| report.stacks.get(usize::try_from(k).ok()?));
         let via = stack.map(outline).unwrap_or_default();
         let text = format!("{:>11} unused · {}{via}", size(f.unused), clean(&f.title));
@@ -207,7 +231,7 @@ pub(super) fn compact_findings(report: &Report, p: &Process, options: TextOption
                 &format!("  {}\n", truncated(&format!("{:>11} fix    · {}", "", fix_text(fix)), WIDTH - 2));
         }
     }
-    rest(p, options, out);
+    rest(p, shown, options, out);
 }
 
 /// ` · main < run < malloc`: named functions from the outside in, the C library's left out.

@@ -8,6 +8,7 @@ use super::{Advice, Claim, Group, Rule, Subject, World};
 use crate::attribution::call::{MAP_NORESERVE, MAP_STACK, MmapCall};
 use crate::attribution::callpath::{CallPath, Line};
 use crate::attribution::category::{Category, Evidence, Instance, Merge};
+use crate::attribution::world::base_name;
 use crate::ledger::{Origin, Region, RegionKind};
 use crate::model::observation::HeapInfo;
 use crate::model::{Addr, Mapping, PAGE, Prot, VmOp};
@@ -254,7 +255,13 @@ fn is_morecore_by_mmap(path: &CallPath, world: &World<'_>, call: MmapCall, at: u
     });
     let lens: Vec<Option<MmapCall>> = same_site.map(|r| MmapCall::of(&r.op)).collect();
     let only_this_size = lens.iter().all(|c| c.is_some_and(|c| c.len == MORECORE_BY_MMAP));
-    only_this_size && (lens.len() >= 2 || !brk_works)
+    only_this_size && (lens.len() >= 2 || !brk_works || libc_is_loaded_twice(world))
+}
+
+/// dlmopen: the second copy's main arena cannot use brk (malloc/arena.c, `__morecore`).
+fn libc_is_loaded_twice(world: &World<'_>) -> bool {
+    let starts = world.mappings().iter().filter(|m| m.file.is_some() && m.offset == 0);
+    starts.filter(|m| is_libc(&base_name(&m.name))).count() > 1
 }
 
 /// All of brk is one heap, however many steps it grew by.

@@ -6,6 +6,9 @@ use crate::attribution::callpath::{CallPath, Line};
 use crate::attribution::findings::Fix;
 use crate::attribution::units::count_word;
 
+/// M_TOP_PAD and rounding leave up to this much unused in any heap; no knob changes that.
+const WORTH_A_KNOB: u64 = 1 << 20;
+
 pub fn advise(group: &Group<'_>, world: &World<'_>) -> Advice {
     if group.category == ARENA {
         arena(group, world)
@@ -90,7 +93,11 @@ fn main_heap(group: &Group<'_>) -> Advice {
         why += "; the kernel refused to extend it in place (something is mapped right above, or this is a \
                 second copy of the C library), so it grows in pieces of 1 MiB";
     }
-    Advice::why(why).fix(
+    let advice = Advice::why(why);
+    if group.unused() < WORTH_A_KNOB {
+        return advice;
+    }
+    advice.fix(
         Fix::new("MALLOC_MMAP_THRESHOLD_=131072", group.unused(), 0)
             .note("keeps large blocks out of the heap even after the first large free() raised the limit"),
     )

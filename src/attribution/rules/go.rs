@@ -56,17 +56,21 @@ impl Rule for GoRule {
         let by_program = subject.path.is_some_and(|p| {
             p.caller_line().is_some_and(|l| l.function.is_none() && !l.module.contains(".so"))
         });
-        (subject.is_private_anonymous() && by_program && world.starts_at(ARENA_HINT))
+        // without a stack: in a pure Go program nobody else calls mmap; its bss is the loader's
+        let bss = world.below(subject.region.vma).is_some_and(|m| m.file.is_some());
+        let nobody_else = subject.path.is_none_or(|p| p.lines.is_empty())
+            && !(bss && subject.record.is_none())
+            && !world.has_file(|f| f.contains(".so"));
+        (subject.is_private_anonymous() && (by_program || nobody_else) && world.starts_at(ARENA_HINT))
             .then(|| claim(subject, world, Evidence::Shape))
     }
 
-    fn advise(&self, group: &Group<'_>, _world: &World<'_>) -> Advice {
+    fn advise(&self, _group: &Group<'_>, _world: &World<'_>) -> Advice {
         Advice::why(
             "Go reserves tables for the whole address space and its heap in steps of 64 MiB at start-up; \
              reserved ranges cost nothing until they are used",
         )
         .fix(Fix::new("none for VIRT", 0, 0).note("GOMEMLIMIT and GOGC act on RSS only; it does not matter"))
-        .fix(Fix::new("GOMEMLIMIT", 0, group.footprint.rss))
     }
 }
 

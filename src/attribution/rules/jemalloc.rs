@@ -148,8 +148,9 @@ impl Rule for JemallocRule {
             );
             let resident = group.footprint.rss.saturating_sub(base.rss);
             advice = advice.fix(
-                Fix::new(&format!("{variable}=dirty_decay_ms:0,muzzy_decay_ms:0"), 0, resident)
-                    .note("gives freed pages back at once; VIRT stays as it is"),
+                Fix::new(&format!("{variable}=dirty_decay_ms:0,muzzy_decay_ms:0"), 0, resident).note(
+                    "gives freed pages back at once (what is in use stays resident); VIRT stays as it is",
+                ),
             );
         }
         if group.instances > 4 {

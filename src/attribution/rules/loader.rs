@@ -66,9 +66,10 @@ impl Rule for LoaderRule {
 
     fn by_stack(&self, subject: &Subject<'_>, _world: &World<'_>, at: usize) -> Option<Claim> {
         let path = subject.path?;
-        // called by its own wrapper of mmap: frames further in belong to it, or to nobody
-        let inner = path.lines.get(..at)?;
-        if !inner.iter().all(|l| l.function.is_none() || l.is(FUNCTIONS) || is_wrapper(l)) {
+        // called by its own wrapper of mmap: other frames further in are somebody else's, whom
+        // ld.so only ran (constructors)
+        let module = path.lines.get(at)?.module.as_str();
+        if !path.lines.get(..at)?.iter().all(|l| l.module == module || is_wrapper(l)) {
             return None;
         }
         let claim = match subject.region.kind {
@@ -77,6 +78,8 @@ impl Rule for LoaderRule {
                 let fixed = subject.call.is_some_and(|c| c.has(MAP_FIXED));
                 Claim::new(LOADER, Evidence::Stack, if fixed { BSS } else { TLS })
             }
+            // a static program's TLS (elf/dl-early_allocate.c)
+            RegionKind::Brk => Claim::new(LOADER, Evidence::Stack, TLS),
             _ => return None,
         };
         // at start-up all stacks look alike; with dlopen they tell which code wanted the library
@@ -110,7 +113,8 @@ impl Rule for LoaderRule {
         }
         let above = world.above(vma)?;
         let first_page = own_image(above) && above.offset == 0 || above.name.starts_with(b"[vvar");
-        (first_page && subject.range.len() <= MAX_TLS)
+        let loader = world.has_file(is_ld_so);
+        (loader && first_page && subject.range.len() <= MAX_TLS)
             .then(|| Claim::new(LOADER, Evidence::Shape, TLS).merge(Merge::ByCategory))
     }
 
@@ -131,6 +135,8 @@ impl Rule for LoaderRule {
                 1 => "library loaded by dlopen".to_string(),
                 n => format!("{n} libraries and their data, loaded by dlopen"),
             });
+        } else {
+            advice.stack_is_noise = true;
         }
         advice
     }

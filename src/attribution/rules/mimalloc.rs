@@ -8,6 +8,9 @@ use crate::attribution::findings::Fix;
 pub const MIMALLOC: Category =
     Category { id: "mimalloc", name: "mimalloc", one: "mimalloc arena", many: "mimalloc mappings" };
 
+/// 2.x asks for addresses far below where the kernel places mappings (src/os.c, aligned hints).
+const HINTS: std::ops::Range<u64> = 0x200_0000_0000..0x1e00_0000_0000;
+
 pub struct MimallocRule;
 
 fn is_mimalloc(line: &Line) -> bool {
@@ -33,6 +36,13 @@ impl Rule for MimallocRule {
         subject
             .is_private_anonymous()
             .then(|| Claim::new(MIMALLOC, Evidence::Stack, part(subject)).merge(Merge::ByCaller(entry)))
+    }
+
+    fn by_shape(&self, subject: &Subject<'_>, world: &World<'_>) -> Option<Claim> {
+        let own_addresses = HINTS.contains(&subject.range.start.0);
+        let fits = subject.is_private_anonymous() && subject.shape_may_decide() && own_addresses;
+        (fits && world.has_file(|f| f.starts_with("libmimalloc")))
+            .then(|| Claim::new(MIMALLOC, Evidence::Shape, part(subject)))
     }
 
     fn allocator_in(&self, world: &World<'_>) -> Option<&'static str> {

@@ -14,7 +14,8 @@ pub const MUSL: Category = Category {
     many: "musl malloc mappings",
 };
 
-const FUNCTIONS: &[&str] = &["alloc_slot", "alloc_group", "alloc_meta", "__libc_malloc_impl", "get_meta"];
+const FUNCTIONS: &[&str] =
+    &["alloc_slot", "alloc_group", "alloc_meta", "__libc_malloc_impl", "get_meta", "__simple_malloc"];
 
 pub struct MuslRule;
 

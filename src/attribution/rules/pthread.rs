@@ -6,12 +6,12 @@
 //! MAP_STACK. Exited threads' stacks stay mapped in a cache of up to 40 MiB.
 
 use super::{Advice, Claim, Group, Rule, Subject, World};
-use crate::attribution::call::{MAP_STACK, MmapCall};
+use crate::attribution::call::{MAP_NORESERVE, MAP_STACK, MmapCall};
 use crate::attribution::callpath::Line;
 use crate::attribution::category::{Category, Evidence, Instance, Merge};
 use crate::attribution::findings::Fix;
 use crate::attribution::units::exact_size;
-use crate::model::{AddrRange, Mapping, Prot, Sharing};
+use crate::model::{AddrRange, Mapping, PAGE, Prot, Sharing};
 
 pub const THREAD_STACK: Category =
     Category { id: "thread-stack", name: "thread stacks", one: "thread stack", many: "thread stacks" };
@@ -82,7 +82,7 @@ impl Rule for PthreadRule {
             return Some(claim(subject, world, Evidence::Shape, 0));
         }
         if subject.record.is_some() {
-            return None;
+            return is_musl_stack(subject, world).then(|| claim(subject, world, Evidence::Shape, 0));
         }
         // a guard below a stack of the size that this process gives its threads
         let (guard, stack) = guarded(subject, world)?;
@@ -91,7 +91,13 @@ impl Rule for PthreadRule {
         let like_a_live_one = || has_live_stack_of(world, stack.range.len());
         (guard.range.len() <= 64 << 10 && (usual || like_a_live_one())).then(|| {
             let span = AddrRange { start: guard.range.start, end: stack.range.end };
-            let part = if subject.is_reserved() { GUARD } else { CACHED };
+            // exited for sure only if every living thread is known to be elsewhere
+            let known = world.stack_pointers_known();
+            let part = match (subject.is_reserved(), known) {
+                (true, _) => GUARD,
+                (false, true) => CACHED,
+                (false, false) => LIVE,
+            };
             Claim::new(THREAD_STACK, Evidence::Shape, part).instance(Instance::At(span.start))
         })
     }
@@ -122,6 +128,20 @@ fn guarded<'a>(subject: &Subject<'_>, world: &World<'a>) -> Option<(&'a Mapping,
     (fits && plain(guard) && plain(stack)).then_some((guard, stack))
 }
 
+/// musl (src/thread/pthread_create.c): mmap(PROT_NONE) without MAP_STACK or NORESERVE, all but
+/// two guard pages opened. Its stacks are one frame long, so nothing else tells.
+fn is_musl_stack(subject: &Subject<'_>, world: &World<'_>) -> bool {
+    let plain = |c: MmapCall| c.is_anonymous() && c.prot.is_none() && !c.has(MAP_NORESERVE);
+    let whole = |(guard, stack): (&Mapping, &Mapping)| {
+        guard.range.len() == 2 * PAGE
+            && guard.range.start == subject.span.start
+            && stack.range.end == subject.span.end
+    };
+    subject.shape_may_decide()
+        && subject.call.is_some_and(plain)
+        && guarded(subject, world).is_some_and(whole)
+}
+
 fn has_live_stack_of(world: &World<'_>, len: u64) -> bool {
     let pid = world.input.observations.pid;
     let sps = world.input.observations.threads.iter().filter(|t| t.tid != pid);
@@ -137,13 +157,14 @@ fn claim(subject: &Subject<'_>, world: &World<'_>, evidence: Evidence, entry: us
     let started = world.started_thread_in(span);
     let thread = live.or(started.map(|t| t.tid));
     let by_creator = subject.path.is_some_and(|p| p.any(|l| l.is(CREATORS)));
+    let flagged = subject.call.is_some_and(|c| c.has(MAP_STACK));
     let part = if subject.is_reserved() {
         GUARD
     } else if live.is_some() {
         LIVE
     } else if started.is_some_and(|t| t.exited_ns.is_some()) {
         CACHED
-    } else if started.is_none() && !by_creator && span.len() <= MAX_SIGNAL_STACK {
+    } else if started.is_none() && !by_creator && flagged && span.len() <= MAX_SIGNAL_STACK {
         SIGNAL
     } else {
         LIVE
@@ -176,10 +197,13 @@ fn advise(group: &Group<'_>, world: &World<'_>) -> Advice {
         why += " (the size is that of `ulimit -s`)";
     }
     if cached > 0 {
-        why += &format!(
-            "; {cached} of them belonged to threads that have exited: the C library keeps up to 40 MiB of \
-             such stacks for the next threads"
-        );
+        let whose = match (cached, group.instances) {
+            (1, 1) => "its thread has exited".to_string(),
+            (1, _) => "one of them belonged to a thread that has exited".to_string(),
+            (n, all) if n == all => "their threads have exited".to_string(),
+            (n, _) => format!("{n} of them belonged to threads that have exited"),
+        };
+        why += &format!("; {whose}: the C library keeps up to 40 MiB of such stacks for the next threads");
     }
     let mut advice = Advice::why(why);
     let smaller = if by_limit {

@@ -11,6 +11,11 @@ pub const ARENA: Category = Category {
     many: "Python object arenas",
 };
 
+/// ARENA_SIZE: 1 MiB from 3.10, 256 KiB before.
+const ARENAS: [u64; 2] = [1 << 20, 256 << 10];
+/// DATA_STACK_CHUNK_SIZE
+const FRAMES: u64 = 16 << 10;
+
 pub struct PythonRule;
 
 fn is_python(module: &str) -> bool {
@@ -32,9 +37,13 @@ impl Rule for PythonRule {
             return None;
         }
         let named = path.lines.get(at)?.is(&["_PyObject_ArenaMmap", "_PyMem_ArenaAlloc"]);
-        // stripped: the interpreter's own mmap of one of the two sizes
-        let fits = matches!(call.len, 0x10_0000 | 0x4_0000) && path.lines.get(at)?.function.is_none();
-        (named || fits).then(|| Claim::new(ARENA, Evidence::Stack, "arena").merge(Merge::ByCategory))
+        // 3.11's chunks of Python frames come from the same function (Python/pystate.c, push_chunk)
+        let part = if call.len == FRAMES { "stack of Python frames" } else { "arena" };
+        // stripped: the interpreter's own mmap of one of the sizes
+        let fits = ARENAS.contains(&call.len) || call.len == FRAMES;
+        let unnamed = path.lines.get(at)?.function.is_none();
+        (named || (fits && unnamed))
+            .then(|| Claim::new(ARENA, Evidence::Stack, part).merge(Merge::ByCaller(at)))
     }
 
     fn advise(&self, _group: &Group<'_>, _world: &World<'_>) -> Advice {

@@ -57,7 +57,10 @@ impl Rule for TcmallocRule {
     fn advise(&self, group: &Group<'_>, _world: &World<'_>) -> Advice {
         Advice::why("tcmalloc keeps what was freed for later and never lowers its address space")
             .fix(Fix::new("none found for VIRT", 0, 0))
-            .fix(Fix::new("TCMALLOC_AGGRESSIVE_DECOMMIT=1 (gperftools)", 0, group.footprint.rss))
+            .fix(
+                Fix::new("TCMALLOC_AGGRESSIVE_DECOMMIT=1 (gperftools)", 0, group.footprint.rss)
+                    .note("what is in use stays resident"),
+            )
     }
 }
 

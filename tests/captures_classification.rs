@@ -1,0 +1,407 @@
+//! Recorded traces and snapshots of real programs through ledger and attribution, against the
+//! figures that were measured when they were taken (`tests/fixtures/captures/`).
+//!
+//! The traces' names are strace's nearest symbols. What a symbol's size does not cover is taken
+//! as unnamed here, as the symbolizer does: so this is the classification without debug files.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use vmaudit::attribution::{Attributed, AuditInput, attribute};
+use vmaudit::capture::strace_log::{self, StraceLog};
+use vmaudit::ledger::{AddressSpaces, Reconciled};
+use vmaudit::model::observation::{HeapInfo, Residency, ResidencySource, SnapshotMoment, StatusFigures};
+use vmaudit::model::{
+    Addr, AddrRange, Completeness, EventId, Frame, FrameKind, FunctionName, Mapping, ModuleInfo, NoStack,
+    Observations, Stack, StackId, StackTable, SymbolFrame, SymbolizedStacks, Task, VmEvent, VmOp,
+};
+use vmaudit::procfs::parse_smaps;
+
+/// st_size of the dynamic symbols that the traces name too often (Debian's glibc 2.36).
+const SIZES: &[(&str, u64)] = &[
+    ("timer_settime", 0x3a),
+    ("__default_morecore", 0x33),
+    ("pthread_condattr_setpshared", 0x1e),
+    ("__xmknodat", 0x2c),
+    ("fgets", 0x152),
+    ("__libc_init_first", 0x1),
+    ("malloc_usable_size", 0x23d),
+];
+
+fn fixture(name: &str) -> Vec<u8> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/captures").join(name);
+    std::fs::read(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
+}
+
+fn observed(pid: i32, smaps: &[u8]) -> Observations {
+    let entries = parse_smaps(smaps).entries;
+    let entries: Vec<_> = entries.into_iter().filter(|e| !e.mapping.is_special("[vsyscall]")).collect();
+    let per_vma = entries.iter().map(|e| (e.mapping.range, e.rss, e.swap)).collect();
+    Observations {
+        pid,
+        moment: SnapshotMoment::Live,
+        // after the last event: no range is excused
+        begun_ns: u64::MAX,
+        ended_ns: u64::MAX,
+        mappings: entries.into_iter().map(|e| e.mapping).collect(),
+        residency: Residency {
+            source: ResidencySource::SmapsProportion,
+            resident: Vec::new(),
+            swapped: Vec::new(),
+            per_vma,
+        },
+        threads: Vec::new(),
+        heap_infos: Vec::new(),
+        status: StatusFigures::default(),
+        comm: b"program".to_vec(),
+        exe: Vec::new(),
+        cmdline: Vec::new(),
+        stack_limit: Some(8 << 20),
+        aslr: true,
+        gaps: Vec::new(),
+    }
+}
+
+/// What no call of the trace ever mapped: execve did.
+fn mapped_by_execve(mappings: &[Mapping], log: &StraceLog) -> Vec<Mapping> {
+    let mut made = Vec::new();
+    let mut first_brk = None;
+    for event in log.events.iter().filter(|e| !e.failed()) {
+        let ret = Addr(event.ret as u64);
+        match &event.op {
+            VmOp::Mmap { len, .. } | VmOp::Mremap { new_len: len, .. } => {
+                made.push(AddrRange::new(ret.0, ret.saturating_add(*len).page_up().0));
+            }
+            VmOp::Brk { .. } => {
+                let first: &mut Addr = first_brk.get_or_insert(ret);
+                made.push(AddrRange::new(first.page_up().0, ret.page_up().0));
+            }
+            _ => {}
+        }
+    }
+    let mut initial = Vec::new();
+    for mapping in mappings {
+        let mut parts = vec![mapping.range];
+        for hole in &made {
+            let cut = |p: AddrRange| {
+                let below = AddrRange::new(p.start.0, hole.start.0.clamp(p.start.0, p.end.0));
+                let above = AddrRange::new(hole.end.0.clamp(p.start.0, p.end.0), p.end.0);
+                if hole.overlaps(p) { vec![below, above] } else { vec![p] }
+            };
+            parts = parts.into_iter().flat_map(cut).filter(|p| !p.is_empty()).collect();
+        }
+        initial.extend(parts.into_iter().map(|range| Mapping { range, ..mapping.clone() }));
+    }
+    initial
+}
+
+/// The ledger's view at the first moment at which it equals the snapshot.
+fn replayed(log: &StraceLog, seen: &Observations) -> Reconciled {
+    let first = log.events.first().expect("a trace has events");
+    let mut spaces = AddressSpaces::new();
+    spaces.apply(&VmEvent {
+        id: EventId(1_000_000),
+        time_ns: 0,
+        task: Task { pid: seen.pid, tid: seen.pid, comm: b"program".to_vec() },
+        mm: first.mm,
+        op: VmOp::Exec {
+            exe: None,
+            start_brk: Addr(0),
+            brk: Addr(0),
+            start_stack: Addr(0),
+            compat: false,
+            mappings: Some(mapped_by_execve(&seen.mappings, log)),
+        },
+        ret: 0,
+        stack: Err(NoStack::NotTaken),
+        total_vm: None,
+    });
+    for event in &log.events {
+        spaces.apply(event);
+        let result = spaces.reconcile(seen.pid, seen);
+        if result.drift.0 == 0 {
+            return result;
+        }
+    }
+    panic!("the trace never reaches the snapshot");
+}
+
+/// The trace's stacks under the ids that its events use, with proven names only.
+fn named(log: &StraceLog) -> (StackTable, SymbolizedStacks, BTreeMap<u32, StackId>) {
+    let (mut table, mut symbols, mut ids) =
+        (StackTable::default(), SymbolizedStacks::default(), BTreeMap::new());
+    for (old, frames) in log.stacks.iter().enumerate() {
+        let mut raw = Vec::new();
+        let mut lines = Vec::new();
+        for f in frames {
+            let info = ModuleInfo { path: f.module.clone(), major: 0, minor: 0, inode: 0, build_id: None };
+            let loader = info.short_name().starts_with("ld-linux");
+            let module = Some(table.intern_module(info));
+            let frame = Frame { module, address: f.address, kind: FrameKind::ReturnAddress };
+            let covered = |name: &str| {
+                let size = SIZES.iter().find(|(n, _)| *n == name).map_or(u64::MAX, |(_, size)| *size);
+                f.offset < size && !loader && !name.is_empty()
+            };
+            let function = f.symbol.as_deref().filter(|name| covered(name)).map(|name| FunctionName {
+                name: name.to_string(),
+                linkage: name.to_string(),
+                offset: f.offset,
+            });
+            raw.push(frame);
+            lines.push(SymbolFrame { frame, function, bounds: None, location: None, inlined: false });
+        }
+        let id = table.intern(&Stack { frames: raw, completeness: Completeness::Complete });
+        symbols.stacks.insert(id, lines);
+        ids.insert(old as u32, id);
+    }
+    (table, symbols, ids)
+}
+
+/// A capture, traced from execve on.
+fn traced(name: &str, phase: &str) -> Attributed {
+    let log = strace_log::parse(&fixture(&format!("{name}.strace"))).expect("parses");
+    let pid = log.events.first().expect("events").task.pid;
+    let observations = observed(pid, &fixture(&format!("{name}.{phase}.smaps")));
+    let mut reconciled = replayed(&log, &observations);
+    let (stacks, symbols, ids) = named(&log);
+    for record in &mut reconciled.origins {
+        if let Ok(id) = &mut record.stack {
+            *id = ids[&id.0];
+        }
+    }
+    attribute(&AuditInput {
+        reconciled: &reconciled,
+        observations: &observations,
+        stacks: &stacks,
+        symbols: &symbols,
+    })
+}
+
+/// The same snapshot without any history; `headers` are heaps as read from memory.
+fn snapshot_only(name: &str, phase: &str, headers: &[(u64, u64)]) -> Attributed {
+    let mut observations = observed(1, &fixture(&format!("{name}.{phase}.smaps")));
+    observations.heap_infos = headers
+        .iter()
+        .map(|&(at, used)| HeapInfo {
+            at: Addr(at),
+            ar_ptr: Addr(at + 0x30),
+            prev: Addr(0),
+            size: used,
+            mprotect_size: used,
+            pagesize: 4096,
+        })
+        .collect();
+    let reconciled = AddressSpaces::new().reconcile(1, &observations);
+    let (stacks, symbols) = (StackTable::default(), SymbolizedStacks::default());
+    attribute(&AuditInput {
+        reconciled: &reconciled,
+        observations: &observations,
+        stacks: &stacks,
+        symbols: &symbols,
+    })
+}
+
+/// (category, VIRT in KiB, things), in the order of ids.
+fn figures(found: &Attributed) -> Vec<(&'static str, u64, u64)> {
+    let mut rows: Vec<_> =
+        found.rows.iter().map(|r| (r.category.id, r.footprint.virt >> 10, r.instances)).collect();
+    rows.sort_unstable();
+    rows
+}
+
+type Row = (&'static str, u64, u64);
+
+/// What a dynamically linked glibc program of one file has besides.
+const KERNEL: Row = ("kernel", 32, 3);
+const MAIN_HEAP: Row = ("glibc-main-heap", 132, 1);
+const MAIN_STACK: Row = ("main-stack", 132, 1);
+
+#[track_caller]
+fn check((name, phase): (&str, &str), virt: u64, rows: &[Row]) -> Attributed {
+    let found = traced(name, phase);
+    assert_eq!(figures(&found), rows, "{name}.{phase}");
+    assert_eq!(found.totals.virt >> 10, virt, "VmSize of {name}.{phase}");
+    assert_eq!((found.coverage.unknown, found.coverage.preexisting), (0, 0));
+    found
+}
+
+/// Evidence of all pieces of a category.
+fn evidence(found: &Attributed, category: &str) -> Vec<&'static str> {
+    let mut all: Vec<_> = found.pieces.iter().filter(|p| p.category.id == category).collect();
+    all.dedup_by_key(|p| p.evidence);
+    all.iter().map(|p| p.evidence.as_str()).collect()
+}
+
+#[test]
+fn four_threads_four_arenas() {
+    let rows = [
+        ("glibc-arena", 262_144, 4),
+        MAIN_HEAP,
+        KERNEL,
+        ("loader", 2180, 6),
+        MAIN_STACK,
+        ("thread-stack", 32_784, 4),
+    ];
+    let found = check(("arenas4", "threads-up"), 297_404, &rows);
+    assert_eq!(evidence(&found, "glibc-arena"), ["stack"]);
+    assert_eq!(evidence(&found, "thread-stack"), ["stack"]);
+    let findings: Vec<_> = found.findings.iter().filter(|f| f.category.id == "glibc-arena").collect();
+    let [finding] = findings.as_slice() else { panic!("one caller, one finding: {findings:?}") };
+    // two call sites in alloc_new_heap, four threads
+    assert_eq!(finding.threads, [16691, 16692, 16693, 16694]);
+    assert_eq!(finding.fix[0].saves_rss, 0);
+    assert_eq!(found.totals.reserved >> 10, 262_144 - 4 * 132 + 4 * 4);
+
+    let found = snapshot_only("arenas4", "threads-up", &[]);
+    assert_eq!(figures(&found), rows, "and without history");
+    assert_eq!(evidence(&found, "glibc-arena"), ["shape"]);
+    let headers =
+        [0x7f19_6c00_0000, 0x7f19_7400_0000, 0x7f19_7800_0000, 0x7f19_7c00_0000].map(|at| (at, 0x21000));
+    let found = snapshot_only("arenas4", "threads-up", &headers);
+    assert_eq!((figures(&found), evidence(&found, "glibc-arena")), (rows.to_vec(), vec!["header"]));
+}
+
+#[test]
+fn before_the_threads_there_is_none() {
+    check(("arenas4", "before-threads"), 2344, &[KERNEL, ("loader", 2180, 6), MAIN_STACK]);
+}
+
+#[test]
+fn stacks_with_and_without_guards() {
+    let rows = [MAIN_HEAP, KERNEL, ("loader", 2180, 6), MAIN_STACK, ("thread-stack", 32_784, 4)];
+    for phase in ["threads-up", "threads-joined"] {
+        let found = check(("stacks4", phase), 35_260, &rows);
+        assert_eq!(found.rows[0].footprint.reserved >> 10, 16, "four guards");
+        assert_eq!(figures(&snapshot_only("stacks4", phase, &[])), rows);
+    }
+    // four stacks, one VMA
+    let rows = [MAIN_HEAP, KERNEL, ("loader", 2180, 6), MAIN_STACK, ("thread-stack", 32_768, 4)];
+    check(("stacks-noguard", "threads-up"), 35_244, &rows);
+    // one frame a stack, no MAP_STACK
+    let rows = [KERNEL, ("loader", 28, 1), MAIN_STACK, ("thread-stack", 560, 4)];
+    check(("stacks-musl", "threads-up"), 752, &rows);
+}
+
+#[test]
+fn free_alone_makes_an_arena() {
+    let rows = [
+        ("glibc-arena", 65_536, 1),
+        MAIN_HEAP,
+        KERNEL,
+        ("loader", 2180, 6),
+        MAIN_STACK,
+        ("thread-stack", 8196, 1),
+    ];
+    let found = check(("freeonly", "thread"), 76_208, &rows);
+    assert!(found.findings[0].why.contains("never had to call malloc"), "{}", found.findings[0].why);
+    assert_eq!(figures(&snapshot_only("freeonly", "thread", &[])), rows);
+}
+
+#[test]
+fn an_arena_beside_jemalloc() {
+    let rows = [
+        ("glibc-arena", 65_536, 1),
+        MAIN_HEAP,
+        ("jemalloc", 12_288, 5),
+        KERNEL,
+        ("loader", 6276, 10),
+        MAIN_STACK,
+        ("thread-stack", 8196, 1),
+    ];
+    let found = check(("blog-prefix-fgets-shared", "thread"), 92_592, &rows);
+    let arena = &found.findings[0];
+    assert!(arena.why.contains("fgets of the C library calls malloc for its own use"), "{}", arena.why);
+    assert!(arena.why.contains("beside jemalloc"), "{}", arena.why);
+    let parts: BTreeMap<&str, u64> =
+        found.pieces.iter().filter(|p| p.category.id == "jemalloc").fold(BTreeMap::new(), |mut sums, p| {
+            *sums.entry(p.part).or_default() += p.footprint.virt >> 10;
+            sums
+        });
+    assert_eq!(parts.keys().copied().collect::<Vec<_>>(), ["jemalloc base (metadata)", "jemalloc extent"]);
+    let found = traced("blog-prefix-fgets-shared", "before");
+    assert!(!figures(&found).iter().any(|r| r.0 == "glibc-arena"));
+}
+
+#[test]
+fn jemalloc_in_a_stripped_library() {
+    let rows =
+        [("jemalloc", 349_184, 22), KERNEL, ("loader", 8680, 15), MAIN_STACK, ("thread-stack", 32_784, 4)];
+    let found = check(("alloc-je", "large"), 390_812, &rows);
+    assert_eq!(evidence(&found, "jemalloc"), ["stack"]);
+    let alone = snapshot_only("alloc-je", "large", &[]);
+    let virt = |id: &str| figures(&alone).iter().find(|r| r.0 == id).map(|r| r.1);
+    assert_eq!(
+        (virt("jemalloc"), virt("thread-stack"), virt("unknown")),
+        (Some(349_184), Some(32_784), None)
+    );
+}
+
+#[test]
+fn the_loader_and_its_holes() {
+    let rows = [MAIN_HEAP, KERNEL, ("loader", 14_824, 8), MAIN_STACK];
+    let found = check(("tls2m", "dlopened"), 15_120, &rows);
+    let holes = |found: &Attributed| {
+        let holes = found.pieces.iter().filter(|p| p.part == "hole between segments");
+        holes.map(|p| p.footprint.virt >> 10).sum::<u64>()
+    };
+    assert_eq!(holes(&found), 2044 + 2044 + 4088);
+    let by_dlopen = found.findings.iter().find(|f| f.title.contains("dlopen")).expect("its own finding");
+    assert!(
+        by_dlopen.fix.iter().any(|f| f.knob.contains("max-page-size=4096") && f.saves_virt >> 10 == 8176)
+    );
+    let alone = snapshot_only("tls2m", "dlopened", &[]);
+    assert_eq!((figures(&alone), holes(&alone)), (rows.to_vec(), 8176));
+
+    check(("bigalign", "start"), 67_880, &[KERNEL, ("loader", 67_716, 7), MAIN_STACK]);
+}
+
+#[test]
+fn tls_of_a_library_is_malloc_of_the_touching_thread() {
+    let rows = [
+        ("glibc-arena", 65_536, 1),
+        MAIN_HEAP,
+        ("glibc-mmapped", 2056, 2),
+        KERNEL,
+        ("loader", 6648, 8),
+        MAIN_STACK,
+        ("thread-stack", 8196, 1),
+    ];
+    check(("tls", "thread-touched"), 82_732, &rows);
+}
+
+#[test]
+fn a_second_libc_grows_its_main_arena_by_mmap() {
+    let rows = [("glibc-main-heap", 132 + 1024, 2), KERNEL, ("loader", 4108, 7), MAIN_STACK];
+    let found = check(("dlmo", "1MB-in-second-malloc"), 5428, &rows);
+    assert!(found.pieces.iter().any(|p| p.part == "main heap by mmap (brk refused)"));
+}
+
+#[test]
+fn static_programs_by_the_shape_of_their_calls() {
+    let heap = ("glibc-main-heap", 136, 1);
+    let rows = [
+        ("glibc-arena", 131_072, 2),
+        heap,
+        KERNEL,
+        ("loader", 792, 2),
+        MAIN_STACK,
+        ("thread-stack", 16_392, 2),
+    ];
+    let found = check(("arenas-glibc-static-stripped", "threads-up"), 148_556, &rows);
+    assert_eq!(evidence(&found, "glibc-arena"), ["shape"]);
+    assert_eq!(figures(&snapshot_only("arenas-glibc-static-stripped", "threads-up", &[])), rows);
+    // with names, the page of TLS by brk is told apart
+    let rows = [rows[0], MAIN_HEAP, KERNEL, ("loader", 796, 3), MAIN_STACK, rows[5]];
+    check(("arenas-glibc-static", "threads-up"), 148_556, &rows);
+}
+
+#[test]
+fn go_and_mimalloc() {
+    let rows = [("go-heap", 777_480, 24), KERNEL, ("loader", 1404, 2), MAIN_STACK];
+    let found = check(("go", "100MB"), 779_048, &rows);
+    assert_eq!(evidence(&found, "go-heap"), ["stack"]);
+    let alone = snapshot_only("go", "100MB", &[]);
+    assert_eq!((figures(&alone)[0].0, figures(&alone)[0].1), ("go-heap", 777_480));
+    let rows =
+        [KERNEL, ("loader", 2884, 9), MAIN_STACK, ("mimalloc", 196_640, 10), ("thread-stack", 32_784, 4)];
+    check(("alloc-mi", "threads"), 232_472, &rows);
+}
