@@ -152,6 +152,17 @@ fn libc_with_its_debug_file() {
     assert!(with > without + without / 3, "{with} {without}");
 }
 
+#[test]
+fn other_programs() {
+    for path in ["/usr/bin/redis-server", "/usr/bin/python3", "/usr/bin/gdb", "/lib64/ld-linux-x86-64.so.2"] {
+        let Ok(path) = std::fs::canonicalize(path) else {
+            eprintln!("skipped: {path} is not installed");
+            continue;
+        };
+        check_against_nm(&path, &[nm(&path, true), nm(&path, false)], names_only(&[]), 1013);
+    }
+}
+
 /// The nearest exported symbol below an internal function must not name it: this is how a fopen
 /// was reported as `fgets+0x1bb`.
 #[test]

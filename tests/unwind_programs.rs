@@ -236,6 +236,21 @@ fn deleted_program_is_found_through_proc() {
 }
 
 #[test]
+fn lazy_binding() {
+    let dir = tempfile::tempdir().unwrap();
+    let library = build(dir.path(), "gcc -O2 -shared -fPIC unwind_lazylib.c", "liblazy.so");
+    let flags = format!("-Wl,-z,lazy -Wl,-rpath,{}", dir.path().display());
+    let compile = format!("gcc -O2 -fomit-frame-pointer {flags} unwind_lazy.c {}", library.display());
+    let program = build(dir.path(), &compile, "lazy");
+    let (stack, table, _) = unwind_one(&mut Command::new(program));
+    let names = Namer::default().names(&table, &stack);
+    assert_complete(&stack, &names);
+    assert_run(&names, &["lazy!hook", "liblazy.so!choose"]);
+    assert_run(&names, &["lazy!binds", "lazy!main"]);
+    assert!(names.iter().any(|n| n.starts_with("ld-linux")), "{names:#?}");
+}
+
+#[test]
 fn fork_shares_and_forget_forgets() {
     let dir = tempfile::tempdir().unwrap();
     let program = build(dir.path(), "gcc -O2 unwind_deep.c -pthread", "deep");
@@ -249,4 +264,11 @@ fn fork_shares_and_forget_forgets() {
     assert_eq!(unwinder.unwind(child, &capture.stack()), whole);
     let orphan = unwinder.unwind(MM, &capture.stack());
     assert_eq!((orphan.frames.len(), orphan.completeness), (1, Completeness::Incomplete));
+}
+
+#[test]
+fn may_live_in_any_thread() {
+    fn is_send<T: Send>() {}
+    is_send::<Unwinder>();
+    is_send::<vmaudit::symbolize::Symbolizer>();
 }

@@ -14,15 +14,14 @@ use vmaudit::unwind::{SpaceState, Unwinder};
 
 type Framehop = UnwinderX86_64<Vec<u8>>;
 
-fn capture() -> Capture {
+/// The directory has to live as long as the files in it are wanted.
+fn capture() -> (Capture, tempfile::TempDir) {
     let dir = tempfile::tempdir().unwrap();
     let program = build(dir.path(), "gcc -O2 -fomit-frame-pointer unwind_steps.c", "steps");
     let mut program = Program::start(&mut Command::new(program));
     let capture = program.capture().unwrap();
-    // Opened by path below, so the files stay until the test ends.
-    std::mem::forget(dir);
     program.finish();
-    capture
+    (capture, dir)
 }
 
 fn ours(capture: &Capture) -> (Unwinder, StackTable) {
@@ -90,7 +89,7 @@ fn addresses(capture: &Capture, table: &StackTable, stack: &vmaudit::model::Stac
 
 #[test]
 fn framehop_agrees() {
-    let capture = capture();
+    let (capture, _dir) = capture();
     let (mut unwinder, table) = ours(&capture);
     let stack = unwinder.unwind(MM, &capture.stack());
     assert_eq!(stack.completeness, Completeness::Complete);
@@ -104,7 +103,7 @@ fn framehop_agrees() {
 #[ignore = "measures"]
 fn time_per_stack() {
     const ROUNDS: u32 = 1_000_000;
-    let capture = capture();
+    let (capture, _dir) = capture();
     let (mut unwinder, mut table) = ours(&capture);
     let mut frames = Vec::new();
     unwinder.unwind_into(MM, &capture.stack(), &mut frames);

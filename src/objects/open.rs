@@ -147,7 +147,11 @@ fn vdso(request: &OpenRequest<'_>) -> Result<Object, ObjectError> {
         (_, Some(pid)) if !range.is_empty() => (pid, range),
         _ => return Err(ObjectError::NotFound("no process to read the vdso from".into())),
     };
-    Object::from_bytes(read_memory(pid, range)?)
+    let object = Object::from_bytes(read_memory(pid, range)?)?;
+    if request.build_id.is_some() && request.build_id != object.build_id() {
+        return Err(ObjectError::NotFound("the vdso of another kernel".into()));
+    }
+    Ok(object)
 }
 
 fn map_range(line: &[u8]) -> Option<AddrRange> {

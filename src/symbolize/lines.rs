@@ -54,7 +54,11 @@ pub struct LineBudget {
     pub size: u64,
 }
 
-type Answer = (usize, HashMap<u64, Lines>);
+/// Addresses per answer: what was found before the time is over counts.
+const CHUNK: usize = 64;
+
+/// A module's lines, and whether these are the last.
+type Answer = (usize, Vec<(u64, Lines)>, bool);
 
 /// Looks up all jobs, smallest first, until the time is over. Returns what was found by module,
 /// and a note for each module that had to be left out.
@@ -68,7 +72,7 @@ pub(super) fn look_up(
         let mib = job.size >> 20;
         notes.push(format!("{}: {mib} MiB of debugging information: names only, no source lines", job.name));
     }
-    let mut found = HashMap::new();
+    let mut found: HashMap<usize, HashMap<u64, Lines>> = HashMap::new();
     if small.is_empty() {
         return (found, notes);
     }
@@ -77,9 +81,11 @@ pub(super) fn look_up(
     let (sender, receiver) = channel();
     let worker = std::thread::Builder::new().name("dwarf".into()).spawn(move || work(small, &sender));
     if worker.is_ok() {
-        collect(&receiver, budget.time, &mut |(module, lines)| {
-            waiting.retain(|(waiting, _)| *waiting != module);
-            found.insert(module, lines);
+        collect(&receiver, budget.time, &mut |(module, lines, last)| {
+            if last {
+                waiting.retain(|(waiting, _)| *waiting != module);
+            }
+            found.entry(module).or_default().extend(lines);
         });
     }
     for (_, name) in waiting {
@@ -114,13 +120,17 @@ fn work(jobs: Vec<LineJob>, answers: &Sender<Answer>) {
             .enable_demangling(false)
             .build();
         let source = Source::Elf(Elf { debug_syms: true, ..Elf::new(path) });
-        let Ok(results) = symbolizer.symbolize(&source, Input::VirtOffset(&job.addresses)) else { continue };
-        let lines = job.addresses.iter().zip(results).filter_map(|(&address, result)| match result {
-            Symbolized::Sym(sym) => Some((address, lines_of(&sym, address))),
-            Symbolized::Unknown(_) => None,
-        });
-        if answers.send((job.module, lines.collect())).is_err() {
-            return;
+        let mut chunks = job.addresses.chunks(CHUNK).peekable();
+        while let Some(chunk) = chunks.next() {
+            let Ok(results) = symbolizer.symbolize(&source, Input::VirtOffset(chunk)) else { break };
+            let lines = chunk.iter().zip(results).filter_map(|(&address, result)| match result {
+                Symbolized::Sym(sym) => Some((address, lines_of(&sym, address))),
+                Symbolized::Unknown(_) => None,
+            });
+            let last = chunks.peek().is_none();
+            if answers.send((job.module, lines.collect(), last)).is_err() {
+                return;
+            }
         }
     }
 }

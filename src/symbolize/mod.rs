@@ -84,7 +84,9 @@ impl Symbolizer {
             });
             let found: Vec<(u64, u64)> = offsets.iter().filter_map(|&o| Some((o, module.svma(o)?))).collect();
             svmas.extend(found.iter().map(|&(offset, svma)| ((id, offset), svma)));
-            if let Some((object, size)) = module.dwarf() {
+            if let Some((object, size)) = module.dwarf()
+                && !found.is_empty()
+            {
                 let mut addresses: Vec<u64> = found.iter().map(|&(_, svma)| svma).collect();
                 addresses.sort_unstable();
                 let name = table.module(id).short_name();

@@ -128,10 +128,6 @@ impl Program {
     }
 }
 
-impl Drop for Capture {
-    fn drop(&mut self) {}
-}
-
 fn numbers(text: &str) -> Vec<u64> {
     text.split_whitespace().map(|w| u64::from_str_radix(w, 16).unwrap()).collect()
 }
