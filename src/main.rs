@@ -8,7 +8,7 @@ fn main() -> ExitCode {
     match vmaudit::app::run(cli) {
         Ok(code) => ExitCode::from(code),
         Err(error) => {
-            eprintln!("vmaudit: {error}");
+            vmaudit::app::say(&error);
             ExitCode::from(error.exit_code())
         }
     }

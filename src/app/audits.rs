@@ -23,6 +23,15 @@ pub struct Audits {
     looks: HashMap<Pid, Audit>,
 }
 
+/// What overflowed.
+#[derive(Clone, Copy, Debug)]
+pub struct EventTotals {
+    /// Not known at all.
+    pub dropped: u64,
+    /// Known, but for their stacks.
+    pub without_stack: u64,
+}
+
 /// How long looking took, for `-v`.
 #[derive(Clone, Copy, Debug)]
 pub struct LookCost {
@@ -74,7 +83,12 @@ impl Audits {
     }
 
     /// The report, the main process first. Also what symbolizing has to say.
-    pub fn report(mut self, main: Pid, lost: u64, pipeline: &mut Pipeline) -> (Report, Vec<String>) {
+    pub fn report(
+        mut self,
+        main: Pid,
+        events: EventTotals,
+        pipeline: &mut Pipeline,
+    ) -> (Report, Vec<String>) {
         self.complete_from_ledger(pipeline);
         let mut order: Vec<Pid> = self.looks.keys().copied().collect();
         order.sort_unstable_by_key(|&pid| (pid != main, pid));
@@ -97,8 +111,8 @@ impl Audits {
         let run = RunFacts {
             backend: "bpf".to_owned(),
             events: EventCounts {
-                seen: pipeline.tally.events,
-                lost,
+                seen: pipeline.tally.events + events.dropped,
+                lost: events.dropped + events.without_stack,
                 truncated_stacks: pipeline.tally.truncated,
                 unwind_incomplete: pipeline.tally.incomplete,
             },

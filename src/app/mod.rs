@@ -8,9 +8,11 @@ mod error;
 mod output;
 mod pipeline;
 mod run;
+mod say;
 mod session;
 
 pub use error::AppError;
+pub use say::say;
 
 use crate::cli::{Cli, Command};
 use clap::CommandFactory;

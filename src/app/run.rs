@@ -1,9 +1,11 @@
 //! `vmaudit run`: from the command line to the report.
 
+use super::audits::EventTotals;
 use super::dump::Dump;
 use super::error::AppError;
 use super::output;
 use super::pipeline::Pipeline;
+use super::say::say;
 use super::session::{End, Schedule, Session};
 use crate::capture::bpf::{BpfConfig, BpfTracer};
 use crate::capture::{Counters, EventSource};
@@ -44,14 +46,14 @@ pub fn run(args: &RunArgs) -> Result<u8, AppError> {
     .map_err(|source| AppError::Backend { source, remedy: REMEDY })?;
     tracer.add_target(pid, pidfd(pid)?.as_fd())?;
     if args.verbose {
-        eprintln!("vmaudit: backend bpf, {} attached after {:.1?}", tracer.attached, begun.elapsed());
+        say(format_args!("backend bpf, {} attached after {:.1?}", tracer.attached, begun.elapsed()));
     }
     let pipeline = RefCell::new(Pipeline::new(dump));
     let (end, audits, counters) = {
         let mut reader = tracer.reader(|raw| pipeline.borrow_mut().record(raw))?;
         let running = prepared.go()?;
         for note in running.notes() {
-            eprintln!("vmaudit: {note}");
+            say(format_args!("{note}"));
         }
         let schedule = Schedule {
             duration: args.duration.map(Duration::from_secs_f64),
@@ -69,15 +71,18 @@ pub fn run(args: &RunArgs) -> Result<u8, AppError> {
         return Err(AppError::Write { path: path.clone(), source });
     }
     warn(&pipeline, counters);
-    let lost = counters.lost + counters.without_stack + pipeline.undecodable();
+    let events = EventTotals {
+        dropped: counters.lost + pipeline.undecodable(),
+        without_stack: counters.without_stack,
+    };
     let reporting = Instant::now();
-    let (report, notes) = audits.report(pid, lost, &mut pipeline);
+    let (report, notes) = audits.report(pid, events, &mut pipeline);
     for note in notes {
-        eprintln!("vmaudit: {note}");
+        say(format_args!("{note}"));
     }
     output::write(&report, args)?;
     if args.verbose {
-        eprintln!("vmaudit: report made in {:.1?}", reporting.elapsed());
+        say(format_args!("report made in {:.1?}", reporting.elapsed()));
     }
     tracer.detach_in_background();
     Ok(match end {
@@ -90,18 +95,18 @@ pub fn run(args: &RunArgs) -> Result<u8, AppError> {
 fn warn(pipeline: &Pipeline, counters: Counters) {
     let tally = pipeline.tally;
     if counters.lost_tasks > 0 {
-        eprintln!("vmaudit: {} new threads or processes could not be followed", counters.lost_tasks);
+        say(format_args!("{} new threads or processes could not be followed", counters.lost_tasks));
     }
     if tally.listener_refused > 0 {
-        eprintln!(
-            "vmaudit: the command asked for a seccomp listener of its own and was refused (EBUSY), because \
+        say(format_args!(
+            "the command asked for a seccomp listener of its own and was refused (EBUSY), because \
              vmaudit holds exits with one: run it with --no-exit-hold"
-        );
+        ));
     }
     if tally.compat > 0 {
-        eprintln!(
-            "vmaudit: 32-bit programs were started: their calls are not traced, rows rest on the last look"
-        );
+        say(format_args!(
+            "32-bit programs were started: their calls are not traced, rows rest on the last look"
+        ));
     }
 }
 

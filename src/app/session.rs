@@ -3,12 +3,15 @@
 use super::audits::{Audits, shares_space_with_parent};
 use super::error::AppError;
 use super::pipeline::Pipeline;
+use super::say::say;
 use crate::capture::EventSource;
 use crate::capture::bpf::BpfReader;
 use crate::model::Pid;
-use crate::model::observation::SnapshotMoment;
+use crate::model::observation::{ResidencySource, SnapshotMoment};
+use crate::procfs::{ObserveOptions, observe};
 use crate::target::{ExitStatus, HeldExit, Running, TargetEvent};
 use std::cell::RefCell;
+use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
 
 /// How long the loop sleeps at most while nothing happens. Records do not wake it one by one.
@@ -44,6 +47,7 @@ pub struct Session<'a, 'r> {
     started: Instant,
     next_look: Instant,
     interrupts: u32,
+    lost: u64,
 }
 
 impl<'a, 'r> Session<'a, 'r> {
@@ -63,6 +67,7 @@ impl<'a, 'r> Session<'a, 'r> {
             started,
             next_look: started + FIRST_LOOK.min(schedule.interval),
             interrupts: 0,
+            lost: 0,
         }
     }
 
@@ -70,7 +75,9 @@ impl<'a, 'r> Session<'a, 'r> {
     pub fn run(&mut self) -> Result<End, AppError> {
         loop {
             self.reader.poll(0)?;
-            match self.running.poll(Some(NAP))? {
+            self.recover_from_loss()?;
+            self.wait();
+            match self.running.poll(Some(Duration::ZERO))? {
                 TargetEvent::HeldExit(held) => self.at_exit(held)?,
                 TargetEvent::ChildExited(status) => return self.finish(End::Exited(status)),
                 TargetEvent::Interrupt { signal, from_terminal, forwarded } => {
@@ -84,10 +91,10 @@ impl<'a, 'r> Session<'a, 'r> {
                         (false, true) => "passed on to the command",
                         (false, false) => "it could not be passed on",
                     };
-                    eprintln!("vmaudit: {signal}: {what}; waiting for it to end (again: report at once)");
+                    say(format_args!("{signal}: {what}; waiting for it to end (again: report at once)"));
                 }
                 TargetEvent::KeeperReplaced => {
-                    eprintln!("vmaudit: the process that holds exits was killed; replaced it");
+                    say(format_args!("the process that holds exits was killed; replaced it"));
                 }
                 TargetEvent::NoTaskLeft | TargetEvent::Timeout => {}
             }
@@ -103,9 +110,54 @@ impl<'a, 'r> Session<'a, 'r> {
         }
     }
 
+    /// Until the target has something to say, the ring has filled up a good deal, or a nap is over.
+    fn wait(&self) {
+        let ring = self.reader.wake_fd();
+        let mut ready = [self.running.as_fd().as_raw_fd(), ring].map(|fd| libc::pollfd {
+            fd,
+            events: libc::POLLIN,
+            revents: 0,
+        });
+        // SAFETY: an array of valid pollfds with its length. A signal may end it early: fine.
+        unsafe { libc::poll(ready.as_mut_ptr(), ready.len() as libc::nfds_t, NAP.as_millis() as i32) };
+    }
+
+    /// When events were lost altogether, the ledger learns from maps what is there now, and that
+    /// every origin older than the loss is doubtful.
+    fn recover_from_loss(&mut self) -> Result<(), AppError> {
+        let lost = self.reader.counters()?.lost;
+        if lost == self.lost {
+            return Ok(());
+        }
+        self.lost = lost;
+        let pids = self.living();
+        for pid in pids {
+            let options = ObserveOptions {
+                residency_from: ResidencySource::None,
+                threads: false,
+                heap_info: false,
+                ..ObserveOptions::default()
+            };
+            let Ok(seen) = observe(pid, pid, options) else { continue };
+            self.reader.poll(0)?;
+            let mut pipeline = self.pipeline.borrow_mut();
+            pipeline.spaces.note_loss(seen.begun_ns);
+            pipeline.spaces.resync(pid, &seen);
+        }
+        Ok(())
+    }
+
+    /// Processes that live and have an address space of their own.
+    fn living(&self) -> Vec<Pid> {
+        let pipeline = self.pipeline.borrow();
+        let alive = pipeline.spaces.processes().iter().filter(|process| process.exited_ns.is_none());
+        alive.map(|process| process.pid).filter(|&pid| !shares_space_with_parent(&pipeline, pid)).collect()
+    }
+
     /// A process is held at its very end: look, then let it go.
     fn at_exit(&mut self, held: HeldExit) -> Result<(), AppError> {
         self.reader.poll(0)?;
+        self.recover_from_loss()?;
         if !shares_space_with_parent(&self.pipeline.borrow(), held.pid) {
             self.look(held.pid, held.tid, SnapshotMoment::HeldAtExit);
         }
@@ -118,26 +170,19 @@ impl<'a, 'r> Session<'a, 'r> {
         // A failing ring ends the run at the next poll of the loop.
         let mut drain = || drop(reader.poll(0));
         match self.audits.look((pid, tid), moment, self.pipeline, &mut drain) {
-            Ok(cost) if self.schedule.verbose => eprintln!(
-                "vmaudit: {moment:?} of {pid}: {} mappings read in {:.1?}, reconciled in {:.1?}",
+            Ok(cost) if self.schedule.verbose => say(format_args!(
+                "{moment:?} of {pid}: {} mappings read in {:.1?}, reconciled in {:.1?}",
                 cost.mappings, cost.read, cost.reconcile
-            ),
+            )),
             Ok(_) => {}
-            Err(error) if self.schedule.verbose => eprintln!("vmaudit: looking at {pid}: {error}"),
+            Err(error) if self.schedule.verbose => say(format_args!("looking at {pid}: {error}")),
             Err(_) => {}
         }
     }
 
     /// Looks at every process that lives and was not seen at its end.
     fn look_at_all(&mut self) {
-        let pids: Vec<Pid> = {
-            let pipeline = self.pipeline.borrow();
-            let alive = pipeline.spaces.processes().iter().filter(|process| process.exited_ns.is_none());
-            alive
-                .map(|process| process.pid)
-                .filter(|&pid| !shares_space_with_parent(&pipeline, pid))
-                .collect()
-        };
+        let pids = self.living();
         for pid in pids {
             if !self.audits.is_final(pid) {
                 self.look(pid, pid, SnapshotMoment::Live);

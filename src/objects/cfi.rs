@@ -45,6 +45,8 @@ struct Table {
     kind: Kind,
     data: Vec<u8>,
     bases: BaseAddresses,
+    /// Where `data` is in memory, as the file states it.
+    base: u64,
     index: Index,
 }
 
@@ -115,7 +117,8 @@ impl Table {
             Index::Header(bytes) => {
                 let header = parse_header(bytes, &self.bases)?;
                 let pointer = header.table()?.lookup(svma, &self.bases).ok()?;
-                header.table()?.pointer_to_offset(pointer).ok()?.0
+                // `pointer_to_offset` of gimli does not check this subtraction.
+                usize::try_from(pointer.direct().ok()?.checked_sub(self.base)?).ok()?
             }
             Index::Built(entries) => {
                 let after = entries.partition_point(|&(start, _, _)| start <= svma);
@@ -173,23 +176,20 @@ fn eh_table(object: &Object) -> Option<Table> {
     if let Some((addr, _)) = header {
         bases = bases.set_eh_frame_hdr(addr);
     }
-    let data = match layout.section(b".eh_frame") {
-        Some(section) => {
-            bases = bases.set_eh_frame(section.addr);
-            object.section_bytes(section).ok()?
-        }
+    let (base, data) = match layout.section(b".eh_frame") {
+        Some(section) => (section.addr, object.section_bytes(section).ok()?),
         None => {
             // No section headers: the header's pointer leads to the table.
             let (_, bytes) = header.as_ref()?;
             let Pointer::Direct(addr) = parse_header(bytes, &bases)?.eh_frame_ptr() else { return None };
-            bases = bases.set_eh_frame(addr);
             let start = layout.offset_of(addr)?;
             let len = layout.segment_end(addr)?.checked_sub(start)?.min(MAX_UNSIZED);
-            object.read(start, len).ok()?
+            (addr, object.read(start, len).ok()?)
         }
     };
+    bases = bases.set_eh_frame(base);
     let usable = header.filter(|(_, bytes)| parse_header(bytes, &bases).is_some_and(|h| h.table().is_some()));
-    let mut table = Table { kind: Kind::Eh, data, bases, index: Index::Built(Vec::new()) };
+    let mut table = Table { kind: Kind::Eh, data, bases, base, index: Index::Built(Vec::new()) };
     table.index = match usable {
         Some((_, bytes)) => Index::Header(bytes),
         None => Index::Built(build_index(&table.eh_frame(), &table.bases)),
@@ -201,7 +201,7 @@ fn debug_table(object: &Object) -> Option<Table> {
     let section = object.layout().section(b".debug_frame")?;
     let data = object.section_bytes(section).ok()?;
     let bases = BaseAddresses::default();
-    let mut table = Table { kind: Kind::Debug, data, bases, index: Index::Built(Vec::new()) };
+    let mut table = Table { kind: Kind::Debug, data, bases, base: 0, index: Index::Built(Vec::new()) };
     table.index = Index::Built(build_index(&table.debug_frame(), &table.bases));
     Some(table)
 }

@@ -28,7 +28,9 @@ pub enum ExitKind {
 #[must_use = "the process waits until it is released"]
 pub struct HeldExit {
     pub pid: Pid,
-    /// The thread that made the call.
+    /// The thread that made the call. Read the address space through its number (/proc/TID/smaps,
+    /// process_vm_readv): where the leader left before, /proc/PID/maps is empty, because a
+    /// zombie has no mm (exit_mm, kernel/exit.c).
     pub tid: Tid,
     pub kind: ExitKind,
     /// The status that the call asks for, 0 to 255. For `LastThread` the leader's counts, if

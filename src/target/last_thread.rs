@@ -6,7 +6,7 @@
 //! count as living, so that of two last threads that exit at once exactly one is the last.
 
 use crate::model::{Pid, Tid};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 /// How long a thread that was let go may need to reach `do_exit`. If it still runs after that
 /// time, its number belongs to somebody else: another thread got it, or the process called
@@ -57,25 +57,30 @@ impl LastThread {
     /// The cheap question, without a list of the threads: true when, of `threads` in all,
     /// there is surely one more beside the exiting and the leaving ones.
     pub fn surely_not_last(&self, exit: ThreadExit, threads: u64) -> bool {
-        let leaving = self.leaving.get(&exit.pid).map_or(0, HashMap::len) as u64;
-        threads > leaving + 1
+        // A process that was never looked at may have a leader that left before.
+        self.leaving.get(&exit.pid).is_some_and(|leaving| threads > leaving.len() as u64 + 1)
     }
 
     /// The exact question: is nobody in `tasks` (the names in /proc/PID/task) alive but the
     /// one that exits? Threads that are gone from `tasks` are forgotten.
     pub fn is_last(&mut self, exit: ThreadExit, tasks: &[Tid], mut look: impl LookAtThread) -> bool {
-        let mut none = HashMap::new();
-        let leaving = self.leaving.get_mut(&exit.pid).unwrap_or(&mut none);
+        self.bound(exit.pid);
+        let leaving = self.leaving.entry(exit.pid).or_default();
         // Only the gone are worth a search; `tasks` is short whenever this is asked often.
         if !leaving.is_empty() {
-            let present: std::collections::HashSet<Tid> = tasks.iter().copied().collect();
+            let present: HashSet<Tid> = tasks.iter().copied().collect();
             leaving.retain(|tid, _| present.contains(tid));
         }
-        // A thread that nobody let go settles it in most cases: look at those first.
+        // A thread that nobody let go settles it in most cases: look at those first, and at the
+        // leader, which stays as a zombie, before all others.
         let others = tasks.iter().copied().filter(|&tid| tid != exit.tid);
-        let (known, strange): (Vec<Tid>, Vec<Tid>) = others.partition(|tid| leaving.contains_key(tid));
-        if strange.into_iter().any(|tid| look.state(tid) != ThreadState::Exiting) {
-            return false;
+        let (known, mut strange): (Vec<Tid>, Vec<Tid>) = others.partition(|tid| leaving.contains_key(tid));
+        strange.sort_by_key(|&tid| tid != exit.pid);
+        for tid in strange {
+            if look.state(tid) != ThreadState::Exiting {
+                return false;
+            }
+            leaving.insert(tid, exit.now_ns);
         }
         let mut last = true;
         for tid in known {
@@ -95,10 +100,14 @@ impl LastThread {
 
     /// The thread was let go on in `exit` and will die.
     pub fn let_go(&mut self, exit: ThreadExit) {
-        if self.leaving.len() >= MAX_PROCESSES && !self.leaving.contains_key(&exit.pid) {
+        self.bound(exit.pid);
+        self.leaving.entry(exit.pid).or_default().insert(exit.tid, exit.now_ns);
+    }
+
+    fn bound(&mut self, pid: Pid) {
+        if self.leaving.len() >= MAX_PROCESSES && !self.leaving.contains_key(&pid) {
             self.leaving.clear();
         }
-        self.leaving.entry(exit.pid).or_default().insert(exit.tid, exit.now_ns);
     }
 
     /// The process is at its end.

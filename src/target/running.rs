@@ -32,7 +32,8 @@ pub enum TargetEvent {
     },
     /// The keeper was killed, and another has taken its place: nothing is lost.
     KeeperReplaced,
-    /// No process of the target can be held any more: all have ended.
+    /// All processes of the target have ended. Comes after `ChildExited`, and only where exits
+    /// are held.
     NoTaskLeft,
     Timeout,
 }
@@ -57,6 +58,10 @@ pub struct Running {
     signals: SignalFd,
     before: Before,
     epoll: Epoll,
+    /// The command has ended, and that was said.
+    ended: bool,
+    /// No task has the filter any more.
+    none_left: bool,
     queue: VecDeque<TargetEvent>,
 }
 
@@ -77,6 +82,8 @@ impl Running {
             signals,
             before: seat.before,
             epoll,
+            ended: false,
+            none_left: false,
             queue: VecDeque::new(),
         };
         running.watch(running.signals.as_fd(), FROM_SIGNALS)?;
@@ -174,7 +181,11 @@ impl Running {
                 Heard::NoTaskLeft => {
                     let _ = self.epoll.delete(hold.socket());
                     self.hold = None;
-                    self.queue.push_back(TargetEvent::NoTaskLeft);
+                    // The filter is gone a moment before the command can be waited for.
+                    self.none_left = true;
+                    if self.ended {
+                        self.queue.push_back(TargetEvent::NoTaskLeft);
+                    }
                 }
                 Heard::Replaced => {
                     let event = EpollEvent::new(EpollFlags::EPOLLIN, FROM_KEEPER);
@@ -201,7 +212,11 @@ impl Running {
         self.hear_keeper()?;
         let Some(status) = reap_by_pidfd(self.pidfd.as_fd())? else { return Ok(()) };
         self.epoll.delete(self.pidfd.as_fd()).map_err(TargetError::at("epoll_ctl"))?;
+        self.ended = true;
         self.queue.push_back(TargetEvent::ChildExited(status));
+        if self.none_left {
+            self.queue.push_back(TargetEvent::NoTaskLeft);
+        }
         Ok(())
     }
 }

@@ -20,6 +20,7 @@ pub(super) struct Known {
 
 #[derive(Clone, Copy)]
 struct Slot {
+    /// 0, which no space has, where the slot is empty.
     space: u64,
     key: u64,
     known: Known,
@@ -28,13 +29,15 @@ struct Slot {
 /// Two levels, shared by all address spaces. The first is found by the absolute address, without
 /// a search among modules, and is void when the modules change. The second survives that.
 pub(super) struct RuleCache {
-    slots: Box<[Option<Slot>]>,
+    slots: Box<[Slot]>,
     rules: HashMap<(u64, u64), Rule>,
 }
 
 impl Default for RuleCache {
     fn default() -> RuleCache {
-        RuleCache { slots: vec![None; SLOTS].into_boxed_slice(), rules: HashMap::new() }
+        let known = Known { rule: Rule::NoModule, module: None, delta: 0 };
+        let slots = vec![Slot { space: 0, key: 0, known }; SLOTS].into_boxed_slice();
+        RuleCache { slots, rules: HashMap::new() }
     }
 }
 
@@ -47,15 +50,13 @@ fn slot_of(space: u64, key: u64) -> usize {
 impl RuleCache {
     #[inline]
     pub fn get(&self, space: u64, key: u64) -> Option<&Known> {
-        match self.slots.get(slot_of(space, key)) {
-            Some(Some(slot)) if slot.key == key && slot.space == space => Some(&slot.known),
-            _ => None,
-        }
+        let slot = self.slots.get(slot_of(space, key))?;
+        (slot.key == key && slot.space == space).then_some(&slot.known)
     }
 
     pub fn put(&mut self, space: u64, key: u64, known: Known) {
         if let Some(slot) = self.slots.get_mut(slot_of(space, key)) {
-            *slot = Some(Slot { space, key, known });
+            *slot = Slot { space, key, known };
         }
     }
 

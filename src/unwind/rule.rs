@@ -106,10 +106,16 @@ fn offsets(row: &UnwindTableRow<usize>) -> Option<Offsets> {
 }
 
 impl Offsets {
-    /// Applies the rule. `innermost` allows saved registers below the stack pointer: an epilogue
-    /// leaves rows unchanged after its pops.
+    /// Applies the rule to the registers themselves, which are of no use after an error; returns
+    /// the return address. `innermost` allows saved registers below the stack pointer: an
+    /// epilogue leaves rows unchanged after its pops.
     #[inline]
-    pub fn apply(&self, regs: &Registers, stack: &StackBytes<'_>, innermost: bool) -> Result<Caller, Stuck> {
+    pub fn advance(
+        &self,
+        regs: &mut Registers,
+        stack: &StackBytes<'_>,
+        innermost: bool,
+    ) -> Result<u64, Stuck> {
         let base = match self.base {
             7 => regs.sp,
             6 => regs.bp(),
@@ -120,8 +126,7 @@ impl Offsets {
         if cfa <= regs.sp {
             return Err(Stuck::Nonsense);
         }
-        let mut caller = Registers { sp: cfa, saved: regs.saved };
-        for (value, words) in caller.saved.iter_mut().zip(self.saved) {
+        for (value, words) in regs.saved.iter_mut().zip(self.saved) {
             if words == NOT_SAVED {
                 continue;
             }
@@ -132,8 +137,15 @@ impl Offsets {
                 Err(unread) => return Err(unread.into()),
             }
         }
-        let return_address = stack.word(cfa.wrapping_sub(8))?;
-        Ok(Caller { return_address, registers: caller })
+        regs.sp = cfa;
+        Ok(stack.word(cfa.wrapping_sub(8))?)
+    }
+
+    /// As [`Offsets::advance`], leaving the frame's own registers as they are.
+    pub fn apply(&self, regs: &Registers, stack: &StackBytes<'_>) -> Result<Caller, Stuck> {
+        let mut registers = *regs;
+        let return_address = self.advance(&mut registers, stack, false)?;
+        Ok(Caller { return_address, registers })
     }
 }
 

@@ -62,6 +62,12 @@ enum Origin {
 }
 
 impl Position {
+    /// What caches go by: an address that a call returns to is looked up one byte back.
+    #[inline]
+    fn key(&self) -> u64 {
+        (self.address << 1) | u64::from(self.kind == FrameKind::InstructionPointer)
+    }
+
     /// Where unwind information is looked up: inside the calling instruction, not after it.
     fn lookup(&self) -> u64 {
         match self.kind {
@@ -81,21 +87,43 @@ impl Walk<'_> {
         };
         let mut guesses = 0;
         loop {
-            let mut known = self.known(&at);
-            if known.rule == Rule::EntryRoot {
+            // Nearly all frames: a known rule by fixed offsets, applied in place. Copies of rules
+            // and registers would cost more than the rest.
+            if at.kind != FrameKind::Guess
+                && let Some(known) = self.scratch.cache.get(self.space.id, at.key())
+                && let Rule::Offsets(offsets) = &known.rule
+            {
+                let address = at.address.wrapping_add(known.delta);
+                self.frames.push(Frame { module: known.module, address, kind: at.kind });
+                if self.frames.len() >= MAX_FRAMES {
+                    return Completeness::Truncated;
+                }
+                let innermost = self.frames.len() == 1;
+                match offsets.advance(&mut at.registers, &self.stack, innermost) {
+                    Ok(address @ PAGE..) => at.address = address,
+                    Ok(0) if guesses == 0 => return Completeness::Complete,
+                    Ok(_) => return Completeness::Incomplete,
+                    Err(stuck) => return completeness_of(stuck),
+                }
+                at.kind = FrameKind::ReturnAddress;
+                at.by_frame_pointer = false;
+                continue;
+            }
+            let Known { mut rule, module, delta } = self.known(&at);
+            if rule == Rule::EntryRoot {
                 // Not behind a call: the address itself is the function's first instruction.
                 at.kind = FrameKind::InstructionPointer;
-                known.rule = Rule::Root;
+                rule = Rule::Root;
             }
-            let address =
-                if known.module.is_some() { at.address.wrapping_add(known.delta) } else { at.address };
-            self.frames.push(Frame { module: known.module, address, kind: at.kind });
+            if at.kind != FrameKind::Guess && matches!(rule, Rule::Offsets(_)) {
+                continue; // It is known now.
+            }
+            self.frames.push(Frame { module, address: at.address.wrapping_add(delta), kind: at.kind });
             if self.frames.len() >= MAX_FRAMES {
                 return Completeness::Truncated;
             }
-            let guessed = at.kind == FrameKind::Guess;
-            guesses += usize::from(guessed);
-            match self.step(&at, known.rule) {
+            guesses += usize::from(at.kind == FrameKind::Guess);
+            match self.step(&at, rule) {
                 Step::To(next) if guesses < MAX_GUESSES || next.kind != FrameKind::Guess => at = next,
                 Step::To(_) => return Completeness::Incomplete,
                 Step::End(Completeness::Complete) if guesses > 0 => return Completeness::Incomplete,
@@ -104,18 +132,16 @@ impl Walk<'_> {
         }
     }
 
-    #[inline]
+    #[cold]
     fn known(&mut self, at: &Position) -> Known {
-        let exact = at.kind == FrameKind::InstructionPointer;
-        let key = (at.address << 1) | u64::from(exact);
-        match self.scratch.cache.get(self.space.id, key) {
+        match self.scratch.cache.get(self.space.id, at.key()) {
             Some(known) => *known,
-            None => self.learn(at, key),
+            None => self.learn(at),
         }
     }
 
     #[cold]
-    fn learn(&mut self, at: &Position, key: u64) -> Known {
+    fn learn(&mut self, at: &Position) -> Known {
         let known = match self.space.find(at.lookup()) {
             None => Known { rule: Rule::NoModule, module: None, delta: 0 },
             Some(placed) => {
@@ -135,17 +161,19 @@ impl Walk<'_> {
                 Known { rule, module: placed.module, delta }
             }
         };
-        self.scratch.cache.put(self.space.id, key, known);
+        self.scratch.cache.put(self.space.id, at.key(), known);
         known
     }
 
+    /// A step that is not one by fixed offsets from a proven frame.
+    #[cold]
     fn step(&mut self, at: &Position, rule: Rule) -> Step {
         let innermost = self.frames.len() == 1;
         let caller = match rule {
             Rule::Root | Rule::EntryRoot => return Step::End(Completeness::Complete),
             // The caller is on another stack, whose bytes were not copied.
             Rule::StackSwitch => return Step::End(Completeness::Incomplete),
-            Rule::Offsets(offsets) => offsets.apply(&at.registers, &self.stack, innermost),
+            Rule::Offsets(offsets) => offsets.apply(&at.registers, &self.stack),
             Rule::Expressions { .. } => self.evaluate(at),
             Rule::Uncovered => return self.step_uncovered(at, innermost),
             Rule::NoModule => return self.step_generated(at),
