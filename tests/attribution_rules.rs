@@ -459,3 +459,29 @@ fn without_names_and_without_a_stack_nothing_is_guessed() {
     assert_eq!(virt(&found, "unknown"), MIB);
     assert_eq!(found.coverage.traced, MIB);
 }
+
+/// ld.so runs constructors: its frames are in the stack of whatever they map.
+#[test]
+fn what_a_constructor_maps_is_not_the_loaders() {
+    let mut case = Case::new();
+    let stack = case.stack(&[
+        "libc.so.6!__mmap",
+        "libplugin.so@0x1234",
+        "libplugin.so@0x2345",
+        "ld-linux-x86-64.so.2@0x5555",
+        "ld-linux-x86-64.so.2@0x6666",
+    ]);
+    let origin = case.mmap(PID, 3 * MIB, (RW, ANON), stack);
+    case.vma((0x7f00_0000_0000, 0x7f00_0000_0000 + 3 * MIB), "rw-p", "", Origin::Event(origin));
+    assert_eq!(virt(&case.attribute(), "app-mmap"), 3 * MIB);
+}
+
+#[test]
+fn a_malloc_of_another_library_is_not_glibcs() {
+    let mut case = Case::new();
+    let stack = case.stack(&["libc.so.6!__mmap", "libownalloc.so!malloc", "p!main"]);
+    let origin = case.mmap(PID, 3 * MIB, (RW, ANON), stack);
+    case.vma((0x7f00_0000_0000, 0x7f00_0000_0000 + 3 * MIB), "rw-p", "", Origin::Event(origin));
+    case.vma((0x7f10_0000_0000, 0x7f10_0010_0000), "r-xp", "/usr/lib/libc.so.6", Origin::Preexisting);
+    assert_eq!(virt(&case.attribute(), "app-mmap"), 3 * MIB);
+}

@@ -4,6 +4,7 @@ use super::AuditInput;
 use super::call::MmapCall;
 use super::callpath::CallPath;
 use crate::ledger::{Origin, OriginId, OriginRecord, Region, RegionKind, ThreadRecord};
+use crate::model::observation::HeapInfo;
 use crate::model::{Addr, AddrRange, EventId, Mapping, Sharing, StackId, Tid};
 use std::collections::{HashMap, HashSet};
 
@@ -13,8 +14,14 @@ pub struct World<'a> {
     paths: HashMap<StackId, CallPath>,
     /// From the lowest to the highest byte that still belongs to one call.
     spans: HashMap<EventId, AddrRange>,
-    /// Base names of all mapped files.
+    /// Base names of the files mapped executable.
     files: HashSet<String>,
+    /// Stack pointers of living threads but the first, sorted.
+    live: Vec<(Addr, Tid)>,
+    /// Stack pointers that threads were started with, sorted.
+    started: Vec<(Addr, &'a ThreadRecord)>,
+    /// `Observations::heap_infos`, sorted.
+    heaps: Vec<HeapInfo>,
     /// Files with an executable mapping: ELF images.
     images: HashSet<(u32, u32, u64)>,
 }
@@ -84,16 +91,22 @@ impl<'a> World<'a> {
         let mut files = HashSet::new();
         let mut images = HashSet::new();
         for mapping in &input.observations.mappings {
-            if let Some(file) = mapping.file {
-                if files.len() < 100_000 {
-                    files.insert(base_name(&mapping.name));
-                }
-                if mapping.prot.exec {
-                    images.insert((file.major, file.minor, file.inode));
-                }
+            if let Some(file) = mapping.file.filter(|_| mapping.prot.exec) {
+                files.insert(base_name(&mapping.name));
+                images.insert((file.major, file.minor, file.inode));
             }
         }
-        World { input, paths, spans, files, images }
+        let seen = input.observations;
+        let first = seen.pid;
+        let others = seen.threads.iter().filter(|t| t.tid != first);
+        let mut live: Vec<(Addr, Tid)> = others.filter_map(|t| Some((t.stack_pointer?, t.tid))).collect();
+        live.sort_unstable();
+        let threads = input.reconciled.threads.iter();
+        let mut started: Vec<_> = threads.filter_map(|t| Some((t.initial_sp?, t))).collect();
+        started.sort_by_key(|(sp, _)| *sp);
+        let mut heaps = seen.heap_infos.clone();
+        heaps.sort_by_key(|h| h.at);
+        World { input, paths, spans, files, live, started, heaps, images }
     }
 
     pub fn subject(&self, region: &'a Region, range: AddrRange) -> Subject<'_> {
@@ -128,7 +141,12 @@ impl<'a> World<'a> {
         &self.input.reconciled.origins
     }
 
-    /// True if a file whose base name passes `test` is mapped.
+    /// glibc heap headers, sorted by address.
+    pub fn heaps(&self) -> &[HeapInfo] {
+        &self.heaps
+    }
+
+    /// True if an ELF image whose base name passes `test` is mapped.
     pub fn has_file(&self, test: impl Fn(&str) -> bool) -> bool {
         self.files.iter().any(|f| test(f))
     }
@@ -163,10 +181,8 @@ impl<'a> World<'a> {
 
     /// The living thread whose stack pointer lies in `range`, other than the first thread.
     pub fn live_thread_in(&self, range: AddrRange) -> Option<Tid> {
-        let pid = self.input.observations.pid;
-        let inside = |sp: Option<Addr>| sp.is_some_and(|sp| range.contains(sp));
-        let threads = &self.input.observations.threads;
-        threads.iter().find(|t| t.tid != pid && inside(t.stack_pointer)).map(|t| t.tid)
+        let at = self.live.partition_point(|(sp, _)| *sp < range.start);
+        self.live.get(at).filter(|(sp, _)| *sp < range.end).map(|(_, tid)| *tid)
     }
 
     /// True if it is known of every living thread where its stack is.
@@ -178,9 +194,9 @@ impl<'a> World<'a> {
     /// The newest thread that was started with its stack pointer in `range`. A stack pointer
     /// given to clone may be the very end of the stack.
     pub fn started_thread_in(&self, range: AddrRange) -> Option<&'a ThreadRecord> {
-        let inside = |sp: Addr| range.contains(sp) || sp == range.end;
-        let threads = self.input.reconciled.threads.iter();
-        threads.filter(|t| t.initial_sp.is_some_and(inside)).max_by_key(|t| t.created_ns)
+        let from = self.started.partition_point(|(sp, _)| *sp < range.start);
+        let inside = self.started.iter().skip(from).take_while(|(sp, _)| *sp <= range.end);
+        inside.map(|(_, t)| *t).max_by_key(|t| t.created_ns)
     }
 
     /// The latest name of a thread, living or gone.

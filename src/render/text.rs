@@ -88,18 +88,23 @@ fn head(report: &Report, p: &Process, options: TextOptions, out: &mut String) {
 }
 
 /// `exited 0 after 12.4 s`, `killed by signal 9 (SIGKILL) after 3.0 s`, `running, seen for 60.0 s`.
-pub(super) fn state(p: &Process) -> String {
-    let end = match (p.signal, p.exit_code) {
+fn state(p: &Process) -> String {
+    let end = end(p);
+    let Some(ns) = p.wall_ns else { return end };
+    let ended = p.signal.is_some() || p.exit_code.is_some();
+    format!("{end}{} {}", if ended { " after" } else { ", seen for" }, duration(ns))
+}
+
+/// `exited 0`, `killed by signal 9 (SIGKILL)`, `running`.
+pub(super) fn end(p: &Process) -> String {
+    match (p.signal, p.exit_code) {
         (Some(signal), _) => match signal_name(signal) {
             Some(name) => format!("killed by signal {signal} ({name})"),
             None => format!("killed by signal {signal}"),
         },
         (None, Some(code)) => format!("exited {code}"),
         (None, None) => "running".to_string(),
-    };
-    let Some(ns) = p.wall_ns else { return end };
-    let ended = p.signal.is_some() || p.exit_code.is_some();
-    format!("{end}{} {}", if ended { " after" } else { ", seen for" }, duration(ns))
+    }
 }
 
 pub(super) fn duration(ns: u64) -> String {

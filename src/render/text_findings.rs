@@ -204,14 +204,18 @@ fn advice(f: &Finding, options: TextOptions, out: &mut String) {
 
 /// `KNOB: saves up to 63.9 MiB of VIRT, no RSS; note`
 fn fix_text(fix: &Fix) -> String {
+    let note = if fix.note.is_empty() { String::new() } else { format!("; {}", fix.note) };
+    format!("{}{}", knob_text(fix), clean(&note))
+}
+
+fn knob_text(fix: &Fix) -> String {
     let saves = match (fix.saves_virt, fix.saves_rss) {
         (0, 0) => String::new(),
         (virt, 0) => format!(": saves up to {} of VIRT, no RSS", size(virt)),
         (0, rss) => format!(": saves up to {} of RSS, no VIRT", size(rss)),
         (virt, rss) => format!(": saves up to {} of VIRT, {} of RSS", size(virt), size(rss)),
     };
-    let note = if fix.note.is_empty() { String::new() } else { format!("; {}", fix.note) };
-    clean(&format!("{}{saves}{note}", fix.knob))
+    clean(&format!("{}{saves}", fix.knob))
 }
 
 /// One line a finding, for processes beside the main one.
@@ -227,8 +231,8 @@ pub(super) fn compact_findings(report: &Report, p: &Process, options: TextOption
         let text = format!("{:>11} unused · {}{via}", size(f.unused), clean(&f.title));
         *out += &format!("  {}\n", truncated(&text, WIDTH - 2));
         if let Some(fix) = f.fix.first() {
-            *out +=
-                &format!("  {}\n", truncated(&format!("{:>11} fix    · {}", "", fix_text(fix)), WIDTH - 2));
+            let label = options.color.paint(Tone::Advice, "fix");
+            *out += &format!("         {label}  {}\n", truncated(&knob_text(fix), WIDTH - 14));
         }
     }
     rest(p, shown, options, out);

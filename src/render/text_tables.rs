@@ -1,7 +1,7 @@
 //! Aligned tables: totals, categories, processes.
 
 use super::style::{Tone, clean, truncated};
-use super::text::{TextOptions, WIDTH, state};
+use super::text::{TextOptions, WIDTH, end};
 use crate::report::model::{CategoryRow, Process};
 use crate::report::units::{size, thousands};
 
@@ -69,7 +69,7 @@ pub(super) fn process_table(processes: &[&Process], options: TextOptions, out: &
             size(p.totals.virt),
             size(p.totals.rss),
             size(p.totals.unused),
-            format_args!("{} · {}", mostly, state(p))
+            format_args!("{} · {}", mostly, end(p))
         );
         *out += &format!("{}\n", truncated(&line, WIDTH));
     }

@@ -173,7 +173,7 @@ impl Rule for GlibcRule {
         if matches!(region.origin, Origin::Event(_)) {
             return Vec::new();
         }
-        let infos = &world.input.observations.heap_infos;
+        let infos = world.heaps();
         let from = infos.partition_point(|h| h.at.0 + HEAP_MAX < region.range.start.0);
         let inside = infos.iter().skip(from).take_while(|h| h.at < region.range.end);
         inside.filter(|h| plausible(h)).flat_map(|h| [h.at, Addr(h.at.0 + HEAP_MAX)]).collect()
@@ -287,10 +287,9 @@ fn plausible(h: &HeapInfo) -> bool {
         && h.mprotect_size.is_multiple_of(PAGE)
 }
 
-fn heap_holding<'a>(world: &World<'a>, addr: Addr) -> Option<&'a HeapInfo> {
-    let at = addr.align_down(HEAP_MAX);
-    let infos = &world.input.observations.heap_infos;
-    infos.iter().find(|h| h.at == at && plausible(h))
+fn heap_holding<'w>(world: &'w World<'_>, addr: Addr) -> Option<&'w HeapInfo> {
+    let at = world.heaps().binary_search_by_key(&addr.align_down(HEAP_MAX), |h| h.at).ok()?;
+    world.heaps().get(at).filter(|h| plausible(h))
 }
 
 /// rw-p from a 64 MiB boundary, then ---p: the VMAs of a heap that the subject is part of.
