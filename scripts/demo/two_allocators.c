@@ -44,6 +44,7 @@ static void finish(void)
 
 static void *player(void *arg)
 {
+    pthread_setname_np(pthread_self(), "player");
     play(20000);
     finish();
     return arg;
@@ -51,6 +52,7 @@ static void *player(void *arg)
 
 static void *reader(void *arg)
 {
+    pthread_setname_np(pthread_self(), "reader");
     play(2000);
     FILE *f = fopen(config, "r");
     if (f) {
@@ -64,6 +66,7 @@ static void *reader(void *arg)
 
 static void *freer(void *arg)
 {
+    pthread_setname_np(pthread_self(), "freer");
     play(2000);
     free(greeting);
     finish();
@@ -73,7 +76,6 @@ static void *freer(void *arg)
 int main(int argc, char **argv)
 {
     static void *(*const bodies[WORKERS])(void *) = {player, reader, freer};
-    static const char *const names[WORKERS] = {"player", "reader", "freer"};
     pthread_t thread;
     if (argc > 1)
         config = argv[1];
@@ -86,11 +88,9 @@ int main(int argc, char **argv)
     char *table = je_malloc(6 << 20);
     memset(table, 1, 100 << 10);
     pthread_barrier_init(&done, NULL, WORKERS + 1);
-    for (int i = 0; i < WORKERS; i++) {
+    for (int i = 0; i < WORKERS; i++)
         if (pthread_create(&thread, NULL, bodies[i], NULL))
             return 1;
-        pthread_setname_np(thread, names[i]);
-    }
     pthread_barrier_wait(&done);
     printf("two_allocators: %d boards, %d workers, first line of %s: %.20s\n", BOARDS, WORKERS, config, line);
     return 0;

@@ -4,6 +4,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <pthread.h>
 #include <stdexcept>
 #include <string>
 #include <sys/mman.h>
@@ -59,7 +60,7 @@ int main(int argc, char **argv)
 {
     const int threads = argc > 1 ? std::atoi(argv[1]) : 3;
     std::size_t total = 0;
-    std::vector<std::unique_ptr<Shape>> shapes;
+    auto &shapes = *new std::vector<std::unique_ptr<Shape>>; // kept: what it maps is there at the end
     for (int i = 0; i < 8; i++) {
         shapes.push_back(std::make_unique<Block>());
         total += shapes.back()->fill(i * 3);
@@ -70,14 +71,19 @@ int main(int argc, char **argv)
         return nest(n - 1);
     };
     total += nest(12) + catcher();
+    // All threads live at the same time, or the next one would take over the arena of one that is gone.
+    pthread_barrier_t together;
+    pthread_barrier_init(&together, nullptr, static_cast<unsigned>(threads));
     std::vector<std::thread> pool;
     std::vector<std::size_t> sums(static_cast<std::size_t>(threads));
     for (int i = 0; i < threads; i++)
-        pool.emplace_back([i, &sums, &nest] {
+        pool.emplace_back([i, &sums, &nest, &together] {
+            pthread_barrier_wait(&together);
             std::map<int, std::string> tree;
             for (int k = 0; k < 3000; k++)
                 tree[k] = std::string(200, 'a');
             sums[static_cast<std::size_t>(i)] = tree.size() + nest(i) + catcher();
+            pthread_barrier_wait(&together);
         });
     for (auto &t : pool)
         t.join();
