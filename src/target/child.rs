@@ -1,0 +1,199 @@
+//! The child's way from fork to exec, and what it tells its parent on that way.
+
+use super::command::Command;
+use super::error::{LaunchError, LaunchNote, NoHold};
+use super::signals::Before;
+use super::user::{STEPS, TargetUser};
+use super::{filter, handover, seccomp};
+use nix::errno::Errno;
+use nix::sys::personality::{self, Persona};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::{getpid, read, write};
+use std::os::fd::{AsFd, OwnedFd};
+
+/// Bytes of one report on the status pipe: far below PIPE_BUF, so it is never torn.
+pub const REPORT: usize = 12;
+
+/// What the child says. End of file without a fatal report: the command runs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Report {
+    NoNewPrivileges,
+    SignalsRestartHeldExits,
+    ListenerRefused(Errno),
+    // The rest is fatal.
+    HandOver(Errno),
+    Personality(Errno),
+    ChangeUser(usize, Errno),
+    Signals(Errno),
+    Execute(usize, Errno),
+}
+
+impl Report {
+    fn encode(self) -> [u8; REPORT] {
+        let (kind, index, errno) = match self {
+            Report::NoNewPrivileges => (1, 0, 0),
+            Report::SignalsRestartHeldExits => (2, 0, 0),
+            Report::ListenerRefused(errno) => (3, 0, errno as i32),
+            Report::HandOver(errno) => (4, 0, errno as i32),
+            Report::Personality(errno) => (5, 0, errno as i32),
+            Report::ChangeUser(step, errno) => (6, step as u32, errno as i32),
+            Report::Signals(errno) => (7, 0, errno as i32),
+            Report::Execute(candidate, errno) => (8, candidate as u32, errno as i32),
+        };
+        let mut bytes = [0; REPORT];
+        bytes[..4].copy_from_slice(&u32::to_ne_bytes(kind));
+        bytes[4..8].copy_from_slice(&index.to_ne_bytes());
+        bytes[8..].copy_from_slice(&errno.to_ne_bytes());
+        bytes
+    }
+
+    /// None for anything that `encode` does not make.
+    pub fn decode(bytes: &[u8]) -> Option<Report> {
+        let word = |at: usize| Some(u32::from_ne_bytes(bytes.get(at..at + 4)?.try_into().ok()?));
+        let (kind, index) = (word(0)?, word(4)? as usize);
+        let errno = Errno::from_raw(word(8)? as i32);
+        Some(match kind {
+            1 => Report::NoNewPrivileges,
+            2 => Report::SignalsRestartHeldExits,
+            3 => Report::ListenerRefused(errno),
+            4 => Report::HandOver(errno),
+            5 => Report::Personality(errno),
+            6 => Report::ChangeUser(index, errno),
+            7 => Report::Signals(errno),
+            8 => Report::Execute(index, errno),
+            _ => return None,
+        })
+    }
+
+    /// A note for the user, or the reason why the command does not run.
+    pub fn interpret(self, command: &Command, user: Option<&TargetUser>) -> Result<LaunchNote, LaunchError> {
+        Err(match self {
+            Report::NoNewPrivileges => return Ok(LaunchNote::NoNewPrivileges),
+            Report::SignalsRestartHeldExits => return Ok(LaunchNote::SignalsRestartHeldExits),
+            Report::ListenerRefused(errno) => return Ok(LaunchNote::NoHold(NoHold::Refused(errno))),
+            Report::HandOver(errno) => LaunchError::System { step: "handing over the listener", errno },
+            Report::Personality(errno) => LaunchError::Personality { errno },
+            Report::ChangeUser(step, errno) => LaunchError::ChangeUser {
+                user: user.map_or_else(String::new, |user| user.name.clone()),
+                step: STEPS.get(step).copied().unwrap_or("setresuid"),
+                errno,
+            },
+            Report::Signals(errno) => LaunchError::System { step: "restoring the signals", errno },
+            Report::Execute(candidate, errno) => command.explain(candidate, errno),
+        })
+    }
+}
+
+/// What the child needs of vmaudit.
+pub struct Child<'a> {
+    pub command: &'a Command,
+    pub user: Option<&'a TargetUser>,
+    pub aslr_off: bool,
+    pub before: &'a Before,
+    /// Readable when it is time; end of file when vmaudit is gone.
+    pub go: OwnedFd,
+    pub status: OwnedFd,
+    /// To the keeper and to vmaudit; None when exits are not held.
+    pub listener_to: Option<[OwnedFd; 2]>,
+}
+
+impl Child<'_> {
+    /// Waits for the word, then becomes the command, or says why not.
+    pub fn run(self) -> Result<(), Errno> {
+        let mut word = [0];
+        loop {
+            match read(&self.go, &mut word) {
+                Ok(1) => break,
+                Err(Errno::EINTR) => {}
+                // vmaudit died or changed its mind: nothing has happened yet.
+                _ => return Ok(()),
+            }
+        }
+        let failure = self.become_command();
+        self.say(failure);
+        // Not through exit: that is notified once the filter is in place, and would wait for
+        // an answer.
+        kill(getpid(), Signal::SIGKILL)
+    }
+
+    /// Returns only when it failed. The order matters: the filter comes before the change of
+    /// user, because CAP_SYS_ADMIN makes NO_NEW_PRIVS unnecessary; the signals come last, so
+    /// that none interrupts the way.
+    fn become_command(&self) -> Report {
+        if self.aslr_off
+            && let Err(errno) = switch_aslr_off()
+        {
+            return Report::Personality(errno);
+        }
+        if let Some(sockets) = &self.listener_to
+            && let Err(failure) = self.install_filter(sockets)
+        {
+            return failure;
+        }
+        if let Some(user) = self.user
+            && let Err((step, errno)) = user.become_it()
+        {
+            return Report::ChangeUser(step, errno);
+        }
+        if let Err(errno) = self.before.restore_in_child() {
+            return Report::Signals(errno);
+        }
+        let (errno, candidate) = self.command.execute();
+        Report::Execute(candidate, errno)
+    }
+
+    fn install_filter(&self, sockets: &[OwnedFd; 2]) -> Result<(), Report> {
+        let installed = match seccomp::install(&filter::exit_filter()) {
+            Ok(installed) => installed,
+            Err(errno) => {
+                self.say(Report::ListenerRefused(errno));
+                return Ok(());
+            }
+        };
+        if installed.no_new_privs {
+            self.say(Report::NoNewPrivileges);
+        }
+        if !installed.wait_killable {
+            self.say(Report::SignalsRestartHeldExits);
+        }
+        for socket in sockets {
+            // Running without anybody to answer would end in ENOSYS at the exit.
+            handover::send_fd(socket.as_fd(), installed.listener.as_fd()).map_err(Report::HandOver)?;
+        }
+        Ok(())
+    }
+
+    fn say(&self, report: Report) {
+        // Fails only when vmaudit is gone, and then nobody listens.
+        let _ = write(&self.status, &report.encode());
+    }
+}
+
+/// Keeps the other bits of the personality. Container profiles refuse with EPERM or ENOSYS.
+fn switch_aslr_off() -> Result<(), Errno> {
+    let persona = personality::get()?;
+    personality::set(persona | Persona::ADDR_NO_RANDOMIZE).map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_encoded_is_decoded() {
+        for report in [
+            Report::NoNewPrivileges,
+            Report::SignalsRestartHeldExits,
+            Report::ListenerRefused(Errno::EBUSY),
+            Report::HandOver(Errno::EPIPE),
+            Report::Personality(Errno::EPERM),
+            Report::ChangeUser(2, Errno::EAGAIN),
+            Report::Signals(Errno::EINVAL),
+            Report::Execute(7, Errno::ENOENT),
+        ] {
+            assert_eq!(Report::decode(&report.encode()), Some(report));
+        }
+        assert_eq!(Report::decode(&[0; REPORT]), None);
+        assert_eq!(Report::decode(&[1, 0]), None);
+    }
+}

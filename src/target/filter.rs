@@ -1,0 +1,123 @@
+//! The seccomp filter as data: which calls are notified. Nothing here touches the kernel.
+
+use super::arch::{AUDIT_ARCH, NR_EXIT, NR_EXIT_GROUP};
+
+// include/uapi/linux/bpf_common.h
+const BPF_LD_W_ABS: u16 = 0x20;
+const BPF_JMP_JEQ_K: u16 = 0x15;
+const BPF_RET_K: u16 = 0x06;
+
+// include/uapi/linux/seccomp.h
+const RET_USER_NOTIF: u32 = 0x7fc0_0000;
+const RET_ALLOW: u32 = 0x7fff_0000;
+
+// Offsets in struct seccomp_data { int nr; __u32 arch; __u64 ip; __u64 args[6]; }
+const OFFSET_NR: u32 = 0;
+const OFFSET_ARCH: u32 = 4;
+
+/// One classic BPF instruction, laid out as the kernel's `struct sock_filter`.
+#[repr(C)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Instruction {
+    pub code: u16,
+    pub jump_true: u8,
+    pub jump_false: u8,
+    pub k: u32,
+}
+
+const _: () = assert!(size_of::<Instruction>() == size_of::<libc::sock_filter>());
+
+/// The program that notifies `exit` and `exit_group` of the native architecture and allows all
+/// else. Whatever is always allowed costs next to nothing: the kernel answers it from a bitmap
+/// (seccomp_cache_check_allow in kernel/seccomp.c, 5.11). Compat and x32 calls are allowed: such
+/// a process is not held at its exit.
+pub fn exit_filter() -> Vec<Instruction> {
+    notify_filter(&[NR_EXIT_GROUP, NR_EXIT])
+}
+
+/// The program that notifies the calls in `numbers` (at most 250) and allows all else.
+fn notify_filter(numbers: &[i32]) -> Vec<Instruction> {
+    let count = numbers.len();
+    let load = |offset| Instruction { code: BPF_LD_W_ABS, jump_true: 0, jump_false: 0, k: offset };
+    let result = |value| Instruction { code: BPF_RET_K, jump_true: 0, jump_false: 0, k: value };
+    // Behind the last comparison come `ret ALLOW`, then `ret USER_NOTIF`.
+    let mut program = vec![
+        load(OFFSET_ARCH),
+        Instruction { code: BPF_JMP_JEQ_K, jump_true: 0, jump_false: count as u8 + 1, k: AUDIT_ARCH },
+        load(OFFSET_NR),
+    ];
+    for (index, &number) in numbers.iter().enumerate() {
+        program.push(Instruction {
+            code: BPF_JMP_JEQ_K,
+            jump_true: (count - index) as u8,
+            jump_false: 0,
+            k: number as u32,
+        });
+    }
+    program.push(result(RET_ALLOW));
+    program.push(result(RET_USER_NOTIF));
+    program
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const AUDIT_ARCH_I386: u32 = 0x4000_0003;
+    const X32_BIT: u32 = 0x4000_0000;
+
+    /// Runs the three instructions that the program uses, as net/core/filter.c does.
+    fn run(program: &[Instruction], arch: u32, nr: u32) -> u32 {
+        let mut accumulator = 0;
+        let mut at = 0;
+        loop {
+            let step = program[at];
+            at += 1;
+            match step.code {
+                BPF_LD_W_ABS if step.k == OFFSET_NR => accumulator = nr,
+                BPF_LD_W_ABS if step.k == OFFSET_ARCH => accumulator = arch,
+                BPF_JMP_JEQ_K if accumulator == step.k => at += usize::from(step.jump_true),
+                BPF_JMP_JEQ_K => at += usize::from(step.jump_false),
+                BPF_RET_K => return step.k,
+                other => panic!("instruction {other:#x} is not in the program's repertoire"),
+            }
+        }
+    }
+
+    #[test]
+    fn notifies_both_exits_and_nothing_else() {
+        let program = exit_filter();
+        for nr in 0..1024 {
+            let expected = match nr as i32 {
+                NR_EXIT | NR_EXIT_GROUP => RET_USER_NOTIF,
+                _ => RET_ALLOW,
+            };
+            assert_eq!(run(&program, AUDIT_ARCH, nr), expected, "syscall {nr}");
+        }
+    }
+
+    #[test]
+    fn leaves_compat_and_x32_alone() {
+        let program = exit_filter();
+        for nr in 0..1024 {
+            assert_eq!(run(&program, AUDIT_ARCH_I386, nr), RET_ALLOW, "i386 syscall {nr}");
+            assert_eq!(run(&program, AUDIT_ARCH, nr | X32_BIT), RET_ALLOW, "x32 syscall {nr}");
+        }
+    }
+
+    #[test]
+    fn no_jump_leaves_the_program() {
+        for count in [0, 1, 2, 40] {
+            let numbers: Vec<i32> = (100..100 + count).collect();
+            let program = notify_filter(&numbers);
+            for (at, step) in program.iter().enumerate() {
+                let furthest = at + 1 + usize::from(step.jump_true.max(step.jump_false));
+                assert!(step.code == BPF_RET_K || furthest < program.len(), "{at} of {count}");
+            }
+            for nr in 0..200 {
+                let wanted = numbers.contains(&nr);
+                assert_eq!(run(&program, AUDIT_ARCH, nr as u32) == RET_USER_NOTIF, wanted);
+            }
+        }
+    }
+}

@@ -1,0 +1,180 @@
+//! vmaudit's side of holding exits: hears the keeper, answers the kernel, replaces a keeper
+//! that was killed.
+
+use super::arch::NR_EXIT_GROUP;
+use super::error::TargetError;
+use super::keeper::{self, SharedSlot, Source};
+use super::launch::reap;
+use super::protocol::{HeldNotice, Message, PACKET};
+use super::seccomp::Listener;
+use crate::model::{Pid, Tid};
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockType, recv, send, socketpair};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+/// The call that ends the process.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ExitKind {
+    /// exit_group: other threads, if there are any, still run.
+    ExitGroup,
+    /// `exit` by the last living thread.
+    LastThread,
+}
+
+/// A process that is held at its very end, its address space complete. Hand it back with
+/// `Running::release`; it waits until then.
+#[derive(PartialEq, Eq, Debug)]
+#[must_use = "the process waits until it is released"]
+pub struct HeldExit {
+    pub pid: Pid,
+    /// The thread that made the call. Read the address space through its number (/proc/TID/smaps,
+    /// process_vm_readv): where the leader left before, /proc/PID/maps is empty, because a
+    /// zombie has no mm (exit_mm, kernel/exit.c).
+    pub tid: Tid,
+    pub kind: ExitKind,
+    /// The status that the call asks for, 0 to 255. For `LastThread` older kernels report the
+    /// leader's own instead (newer: synchronize_group_exit, kernel/exit.c).
+    pub status: i32,
+    id: u64,
+}
+
+impl From<HeldNotice> for HeldExit {
+    fn from(notice: HeldNotice) -> HeldExit {
+        let group = notice.nr == NR_EXIT_GROUP;
+        HeldExit {
+            pid: notice.pid,
+            tid: notice.tid,
+            kind: if group { ExitKind::ExitGroup } else { ExitKind::LastThread },
+            status: notice.status & 0xff,
+            id: notice.id,
+        }
+    }
+}
+
+/// For how long a released process may take to die. Its number cannot come round that soon.
+const DYING: Duration = Duration::from_secs(1);
+
+/// A living keeper, as it is after launching or replacing one.
+pub struct KeeperSeat {
+    pub listener: Listener,
+    pub keeper: Pid,
+    pub socket: OwnedFd,
+    pub slot: SharedSlot,
+}
+
+/// What hearing the keeper came to.
+pub enum Heard {
+    Held(HeldExit),
+    /// No more for now.
+    Nothing,
+    /// Nobody has the filter any more, and the keeper has gone.
+    NoTaskLeft,
+    /// The keeper was killed; another has its place, with another socket.
+    Replaced,
+}
+
+pub struct Hold {
+    seat: KeeperSeat,
+    /// Told to the app, not yet released.
+    held: Vec<HeldNotice>,
+    /// Processes that were released, and when: they are on their way out.
+    released: Vec<(Pid, Instant)>,
+}
+
+impl Hold {
+    pub fn new(seat: KeeperSeat) -> Hold {
+        Hold { seat, held: Vec::new(), released: Vec::new() }
+    }
+
+    pub fn socket(&self) -> BorrowedFd<'_> {
+        self.seat.socket.as_fd()
+    }
+
+    pub fn hear(&mut self) -> Result<Heard, TargetError> {
+        let mut packet = [0; PACKET];
+        loop {
+            match recv(self.seat.socket.as_raw_fd(), &mut packet, MsgFlags::MSG_DONTWAIT) {
+                Ok(0) | Err(Errno::ECONNRESET) => return self.keeper_is_gone(),
+                Ok(length) => {
+                    if let Some(Message::Held(notice)) = Message::decode(&packet[..length])
+                        && !self.is_afterthought(notice)
+                    {
+                        self.held.push(notice);
+                        return Ok(Heard::Held(notice.into()));
+                    }
+                }
+                Err(Errno::EINTR) => {}
+                Err(Errno::EAGAIN) => return Ok(Heard::Nothing),
+                Err(errno) => return Err(TargetError { step: "hearing the keeper", errno }),
+            }
+        }
+    }
+
+    /// True while the process waits: what was read of it before is its final state.
+    pub fn is_held(&self, held: &HeldExit) -> bool {
+        self.seat.listener.is_held(held.id)
+    }
+
+    /// Lets the process end. That it is gone already is no error.
+    pub fn release(&mut self, held: HeldExit) -> Result<(), TargetError> {
+        self.held.retain(|each| each.id != held.id);
+        let was_held = self.answer(held.id).map_err(TargetError::at("releasing a held exit"))?;
+        if was_held {
+            self.released.push((held.pid, Instant::now()));
+        }
+        Ok(())
+    }
+
+    /// Ok(false): the task is gone.
+    fn answer(&mut self, id: u64) -> Result<bool, Errno> {
+        // Not by way of the keeper: it might have been killed or stopped.
+        let answered = self.seat.listener.let_continue(id);
+        let message = Message::Answered { id }.encode();
+        // If the keeper is gone, the end of its socket says so soon enough.
+        let _ = send(self.seat.socket.as_raw_fd(), &message, MsgFlags::MSG_NOSIGNAL);
+        answered
+    }
+
+    /// True for exit_group by a second thread of a process whose first one was let go just now,
+    /// and does not yet know that it is dead: the process was seen already.
+    fn is_afterthought(&mut self, notice: HeldNotice) -> bool {
+        self.released.retain(|(_, when)| when.elapsed() < DYING);
+        let afterthought = self.released.iter().any(|&(pid, _)| pid == notice.pid);
+        if afterthought {
+            let _ = self.answer(notice.id);
+        }
+        afterthought
+    }
+
+    fn keeper_is_gone(&mut self) -> Result<Heard, TargetError> {
+        reap(self.seat.keeper);
+        if !self.has_task() {
+            return Ok(Heard::NoTaskLeft);
+        }
+        // What it had sent was read before the end of file; what it had received and not sent
+        // is in the shared slot.
+        let failed = TargetError::at("replacing the keeper");
+        let (socket, keepers_end) =
+            socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC)
+                .map_err(&failed)?;
+        let copy = self.seat.listener.duplicate().map_err(|error| TargetError {
+            step: "replacing the keeper",
+            errno: Errno::from_raw(error.raw_os_error().unwrap_or(libc::EIO)),
+        })?;
+        let source = Source::Copy { listener: copy, held: self.held.clone() };
+        self.seat.keeper = keeper::spawn(keepers_end, source, &mut self.seat.slot).map_err(&failed)?;
+        self.seat.socket = socket;
+        Ok(Heard::Replaced)
+    }
+
+    /// False when no task has the filter any more: the listener hangs up.
+    fn has_task(&self) -> bool {
+        let mut fds = [PollFd::new(self.seat.listener.as_fd(), PollFlags::empty())];
+        match poll(&mut fds, PollTimeout::ZERO) {
+            Ok(_) => !fds[0].revents().is_some_and(|got| got.contains(PollFlags::POLLHUP)),
+            Err(_) => true,
+        }
+    }
+}

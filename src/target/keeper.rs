@@ -1,0 +1,261 @@
+//! The keeper: a tiny process that receives the notifications and outlives vmaudit.
+//!
+//! Were vmaudit the only one to hold the listener, its death would make every later exit_group
+//! fail with ENOSYS, and libc then crashes the program. The keeper forwards final exits while
+//! vmaudit lives; when vmaudit's end of the socket closes, it lets everything go on, until no
+//! task has the filter any more.
+
+use super::exit_server::{ExitServer, Served};
+use super::protocol::{HeldNotice, Message, PACKET};
+use super::seccomp::Listener;
+use super::{fork, handover};
+use crate::model::Pid;
+use nix::errno::Errno;
+use nix::fcntl::OFlag;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::mman::{MapFlags, ProtFlags, mmap_anonymous, munmap};
+use nix::sys::signal::{SigHandler, SigSet, SigmaskHow, Signal, signal, sigprocmask};
+use nix::sys::socket::{MsgFlags, recv, send};
+use std::collections::VecDeque;
+use std::ffi::c_void;
+use std::num::NonZeroUsize;
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, IntoRawFd, OwnedFd};
+use std::ptr::NonNull;
+
+/// The keeper's `comm`.
+const NAME: &std::ffi::CStr = c"vmaudit-keeper";
+
+/// Where the keeper has its two descriptors; above them nothing is open.
+const APP_FD: i32 = 3;
+const SOURCE_FD: i32 = 4;
+
+/// Where the keeper's listener comes from.
+pub enum Source {
+    /// The child sends it over this socket. End of file: there is none, nothing to keep.
+    Child(OwnedFd),
+    /// A replacement gets the copy, and what its predecessor left unanswered.
+    Copy { listener: Listener, held: Vec<HeldNotice> },
+}
+
+/// Room for one notification, shared with the keeper: the kernel writes a notification there,
+/// and its id is known to vmaudit even if the keeper is killed before its next instruction.
+pub struct SharedSlot(NonNull<c_void>);
+
+// SAFETY: the pointer is to a mapping of its own, which no thread is tied to.
+unsafe impl Send for SharedSlot {}
+
+const SLOT_BYTES: NonZeroUsize = match NonZeroUsize::new(size_of::<libc::seccomp_notif>()) {
+    Some(size) => size,
+    None => NonZeroUsize::MIN,
+};
+
+impl SharedSlot {
+    pub fn new() -> Result<SharedSlot, Errno> {
+        let prot = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
+        // SAFETY: a new anonymous mapping; the kernel chooses a free address.
+        unsafe { mmap_anonymous(None, SLOT_BYTES, prot, MapFlags::MAP_SHARED) }.map(SharedSlot)
+    }
+
+    /// Only the keeper calls this, and only one keeper lives at a time.
+    fn get(&mut self) -> &mut libc::seccomp_notif {
+        // SAFETY: the mapping is page-aligned, large enough, zeroed at first (a valid value),
+        // lives as long as self, and no other process writes while this keeper lives.
+        unsafe { self.0.cast::<libc::seccomp_notif>().as_mut() }
+    }
+}
+
+impl Drop for SharedSlot {
+    fn drop(&mut self) {
+        // SAFETY: the mapping was made by `new`, and no reference into it outlives self.
+        let _ = unsafe { munmap(self.0, SLOT_BYTES.get()) };
+    }
+}
+
+/// Forks the keeper. `app` is its end of the socket to vmaudit.
+pub fn spawn(app: OwnedFd, source: Source, slot: &mut SharedSlot) -> Result<Pid, Errno> {
+    fork::fork_into(move || {
+        stand_apart();
+        let (server, app) = match source {
+            Source::Child(socket) => {
+                let (app, socket) = keep_only(app, socket)?;
+                let Some(listener) = handover::receive_fd(socket.as_fd())? else { return Ok(()) };
+                drop(socket);
+                (ExitServer::new(Listener::new(listener)), app)
+            }
+            Source::Copy { listener, held } => {
+                let (app, listener) = keep_only(app, listener.into())?;
+                let mut server = ExitServer::new(Listener::new(listener));
+                server.inherit(held);
+                (server, app)
+            }
+        };
+        Keeper { server, app: Some(app), unsent: VecDeque::new() }.run(slot.get())
+    })
+}
+
+/// Out of the terminal's and the shell's reach, and of the way of unmounts.
+fn stand_apart() {
+    let _ = nix::unistd::setsid();
+    let _ = nix::unistd::chdir("/");
+    let _ = nix::sys::prctl::set_name(NAME);
+    for each in [
+        Signal::SIGINT,
+        Signal::SIGTERM,
+        Signal::SIGHUP,
+        Signal::SIGQUIT,
+        Signal::SIGPIPE,
+        Signal::SIGTSTP,
+        Signal::SIGTTIN,
+        Signal::SIGTTOU,
+        Signal::SIGUSR1,
+        Signal::SIGUSR2,
+        Signal::SIGALRM,
+    ] {
+        // SAFETY: ignoring a signal installs no handler.
+        let _ = unsafe { signal(each, SigHandler::SigIgn) };
+    }
+    let _ = sigprocmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::all()), None);
+    // A signal handler without SA_RESTART that runs before a held exit_group was received makes
+    // it fail with EINTR: let that be short. Root only, as the next one.
+    // SAFETY: the call takes numbers only.
+    let _ = unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, -20) };
+    // The target depends on this process: when memory is short, let it not be the first to go.
+    let _ = std::fs::write("/proc/self/oom_score_adj", "-1000");
+}
+
+/// Closes all descriptors but these two, and gives the standard ones to /dev/null, so that a
+/// pipeline's reader sees the end when vmaudit and the target have closed theirs.
+fn keep_only(app: OwnedFd, source: OwnedFd) -> Result<(OwnedFd, OwnedFd), Errno> {
+    let null = nix::fcntl::open("/dev/null", OFlag::O_RDWR, nix::sys::stat::Mode::empty());
+    // First out of the way of the numbers that they are to have.
+    let spare = |fd: &OwnedFd| nix::fcntl::fcntl(fd, nix::fcntl::FcntlArg::F_DUPFD(SOURCE_FD + 1));
+    let (high_app, high_source) = (spare(&app)?, spare(&source)?);
+    if let Ok(null) = null {
+        for standard in 0..3 {
+            // SAFETY: dup2 only takes descriptor numbers; this process owns all of its own.
+            let _ = unsafe { libc::dup2(null.as_raw_fd(), standard) };
+        }
+        // Its number may be one that is given away now; close_range takes it otherwise.
+        let _ = null.into_raw_fd();
+    }
+    // Their numbers too are given away or closed below.
+    let _ = (app.into_raw_fd(), source.into_raw_fd());
+    for (from, to) in [(high_app, APP_FD), (high_source, SOURCE_FD)] {
+        // SAFETY: as above.
+        Errno::result(unsafe { libc::dup2(from, to) })?;
+    }
+    // SAFETY: no Rust value owns a descriptor above SOURCE_FD that is used from here on: this
+    // process never returns to the code that has them.
+    let closed = unsafe { libc::syscall(libc::SYS_close_range, SOURCE_FD + 1, u32::MAX, 0) };
+    if closed != 0 {
+        // close_range is of 5.9.
+        for fd in SOURCE_FD + 1..4096 {
+            // SAFETY: as above.
+            let _ = unsafe { libc::close(fd) };
+        }
+    }
+    // SAFETY: dup2 has just made both, and nobody else in this process owns them.
+    Ok(unsafe { (OwnedFd::from_raw_fd(APP_FD), OwnedFd::from_raw_fd(SOURCE_FD)) })
+}
+
+struct Keeper {
+    server: ExitServer,
+    /// None once vmaudit is gone.
+    app: Option<OwnedFd>,
+    /// Waits for room in the socket: vmaudit may be stopped, the others must go on.
+    unsent: VecDeque<HeldNotice>,
+}
+
+impl Keeper {
+    fn run(mut self, slot: &mut libc::seccomp_notif) -> Result<(), Errno> {
+        if slot.id != 0 && self.server.is_unknown_and_held(slot.id) {
+            // The predecessor was killed between receiving this one and acting on it.
+            let served = self.server.judge(slot);
+            self.act(served);
+        }
+        loop {
+            let (from_listener, from_app) = self.wait()?;
+            if from_app.intersects(PollFlags::POLLIN | PollFlags::POLLHUP | PollFlags::POLLERR) {
+                self.hear();
+            }
+            if from_app.contains(PollFlags::POLLOUT) {
+                self.send_waiting();
+            }
+            if from_listener.contains(PollFlags::POLLIN) {
+                let served = self.server.serve(slot);
+                self.act(served);
+            } else if from_listener.intersects(PollFlags::POLLHUP | PollFlags::POLLERR) {
+                // No task has the filter any more.
+                return Ok(());
+            }
+        }
+    }
+
+    fn wait(&self) -> Result<(PollFlags, PollFlags), Errno> {
+        let output = if self.unsent.is_empty() { PollFlags::empty() } else { PollFlags::POLLOUT };
+        let listener = PollFd::new(self.server.listener().as_fd(), PollFlags::POLLIN);
+        let app = self.app.as_ref().map(|app| PollFd::new(app.as_fd(), PollFlags::POLLIN | output));
+        let mut fds: Vec<PollFd<'_>> = std::iter::once(listener).chain(app).collect();
+        match poll(&mut fds, PollTimeout::NONE) {
+            Ok(_) | Err(Errno::EINTR) => {}
+            Err(errno) => return Err(errno),
+        }
+        let got = |index: usize| fds.get(index).and_then(PollFd::revents).unwrap_or(PollFlags::empty());
+        Ok((got(0), got(1)))
+    }
+
+    fn act(&mut self, served: Result<Served, Errno>) {
+        match served {
+            Ok(Served::Final(notice)) if self.app.is_some() => {
+                self.unsent.push_back(notice);
+                self.send_waiting();
+            }
+            Ok(Served::AlsoEnding(_)) if self.app.is_some() => {}
+            Ok(Served::Final(notice) | Served::AlsoEnding(notice)) => self.let_go(notice.id),
+            // Nothing that waiting could mend; the next notification may fare better.
+            Ok(Served::Done) | Err(_) => {}
+        }
+    }
+
+    fn let_go(&mut self, id: u64) {
+        let _ = self.server.listener().let_continue(id);
+        self.server.answered(id);
+    }
+
+    fn send_waiting(&mut self) {
+        while let (Some(app), Some(notice)) = (&self.app, self.unsent.front()) {
+            let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL;
+            match send(app.as_raw_fd(), &Message::Held(*notice).encode(), flags) {
+                Ok(_) => drop(self.unsent.pop_front()),
+                Err(Errno::EINTR) => {}
+                Err(Errno::EAGAIN | Errno::ENOBUFS) => return,
+                Err(_) => return self.app_is_gone(),
+            }
+        }
+    }
+
+    fn hear(&mut self) {
+        let mut packet = [0; PACKET];
+        while let Some(app) = &self.app {
+            match recv(app.as_raw_fd(), &mut packet, MsgFlags::MSG_DONTWAIT) {
+                Ok(0) => self.app_is_gone(),
+                Ok(length) => {
+                    if let Some(Message::Answered { id }) = Message::decode(&packet[..length]) {
+                        self.server.answered(id);
+                    }
+                }
+                Err(Errno::EINTR) => {}
+                Err(Errno::EAGAIN) => return,
+                Err(_) => self.app_is_gone(),
+            }
+        }
+    }
+
+    fn app_is_gone(&mut self) {
+        self.app = None;
+        self.unsent.clear();
+        for id in self.server.ending() {
+            self.let_go(id);
+        }
+    }
+}

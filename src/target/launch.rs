@@ -1,0 +1,304 @@
+//! Starts the command, suspended before its first instruction until vmaudit is ready.
+
+use super::child::{Child, REPORT, Report};
+use super::command::Command;
+use super::error::{LaunchError, LaunchNote, NoHold};
+use super::hold::KeeperSeat;
+use super::keeper::{self, SharedSlot, Source};
+use super::running::{Running, Seat};
+use super::seccomp::Listener;
+use super::signals::{self, Before};
+use super::user::{SUDO_VARIABLES, TargetUser};
+use super::{fork, handover};
+use crate::model::Pid;
+use nix::errno::Errno;
+use nix::fcntl::OFlag;
+use nix::sys::signal::{SigSet, Signal};
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
+use nix::sys::wait::waitpid;
+use nix::unistd::{Uid, pipe2, read, write};
+use std::ffi::OsString;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::fs::PermissionsExt;
+
+/// What to start, and how.
+#[derive(Clone, Debug, Default)]
+pub struct LaunchConfig {
+    /// The command and its arguments; the command is looked for in PATH as execvp does.
+    pub argv: Vec<OsString>,
+    /// Changes to the environment: a value, or None to leave the variable out.
+    pub env: Vec<(OsString, Option<OsString>)>,
+    /// Switch address randomisation off; an error when that is refused.
+    pub aslr_off: bool,
+    /// Under sudo: stay root rather than become the invoking user.
+    pub as_root: bool,
+    /// Hold each process at its exit until `Running::release`.
+    pub hold_exits: bool,
+}
+
+/// The way from a configuration to a prepared process.
+pub struct Launch;
+
+/// A forked process that waits to become the command. Dropped, it ends without having run.
+pub struct Prepared {
+    // Never None but while `go` or `drop` take it apart.
+    parts: Option<Parts>,
+}
+
+struct Parts {
+    command: Command,
+    user: Option<TargetUser>,
+    notes: Vec<LaunchNote>,
+    pid: Pid,
+    pidfd: OwnedFd,
+    go: OwnedFd,
+    status: OwnedFd,
+    hold: Option<Hold>,
+    taken: SigSet,
+    before: Before,
+}
+
+struct Hold {
+    keeper: Pid,
+    /// To the keeper.
+    socket: OwnedFd,
+    /// The child sends the listener here.
+    listener_from: OwnedFd,
+    slot: SharedSlot,
+}
+
+impl Launch {
+    /// Forks the keeper and the child. To be called while vmaudit is single-threaded, because
+    /// both go on with the memory of this process. From here on SIGINT, SIGTERM, SIGHUP, SIGQUIT,
+    /// SIGCHLD and SIGCONT are blocked in the calling thread and those that it makes.
+    pub fn prepare(config: LaunchConfig) -> Result<Prepared, LaunchError> {
+        let user = if config.as_root { None } else { TargetUser::behind_sudo() };
+        let environment = environment(std::env::vars_os().collect(), user.as_ref(), &config.env);
+        let command = Command::new(&config.argv, environment)?;
+        let Some(file) = command.first_present() else {
+            return Err(LaunchError::NotFound { command: command.name });
+        };
+        let mut notes = Vec::new();
+        let mut hold_exits = config.hold_exits;
+        if hold_exits && !Uid::effective().is_root() && is_setuid(&file) {
+            notes.push(LaunchNote::NoHold(NoHold::SetuidCommand));
+            hold_exits = false;
+        }
+        let (taken, before) = signals::block().map_err(LaunchError::system("blocking signals"))?;
+        let started = start(&command, user.as_ref(), (config.aslr_off, hold_exits), &before);
+        let (pid, pidfd, go, status, hold) = match started {
+            Ok(started) => started,
+            Err(error) => {
+                let _ = before.restore();
+                return Err(error);
+            }
+        };
+        let parts = Parts { command, user, notes, pid, pidfd, go, status, hold, taken, before };
+        Ok(Prepared { parts: Some(parts) })
+    }
+}
+
+type Started = (Pid, OwnedFd, OwnedFd, OwnedFd, Option<Hold>);
+
+/// Forks both, the keeper first: it must not hold the child's pipes open.
+fn start(
+    command: &Command,
+    user: Option<&TargetUser>,
+    (aslr_off, hold_exits): (bool, bool),
+    before: &Before,
+) -> Result<Started, LaunchError> {
+    let system = LaunchError::system;
+    let mut hold = None;
+    let mut listener_to = None;
+    if hold_exits {
+        let (socket, keepers_end) = packets()?;
+        let (child_to_keeper, from_child) = packets()?;
+        let mut slot = SharedSlot::new().map_err(system("sharing memory with the keeper"))?;
+        let keeper = keeper::spawn(keepers_end, Source::Child(from_child), &mut slot)
+            .map_err(system("forking the keeper"))?;
+        let (child_to_app, listener_from) = packets()?;
+        listener_to = Some([child_to_keeper, child_to_app]);
+        hold = Some(Hold { keeper, socket, listener_from, slot });
+    }
+    let (go_read, go) = pipe2(OFlag::O_CLOEXEC).map_err(system("making a pipe"))?;
+    let (status, status_write) = pipe2(OFlag::O_CLOEXEC).map_err(system("making a pipe"))?;
+    let child = Child { command, user, aslr_off, before, go: go_read, status: status_write, listener_to };
+    let unneeded = (go.as_raw_fd(), hold.as_ref().map(|hold| hold.socket.as_raw_fd()));
+    let pid = fork::fork_into(move || {
+        // The child's own copies of vmaudit's ends: with them open it would not see vmaudit's
+        // death.
+        close(unneeded.0);
+        unneeded.1.into_iter().for_each(close);
+        child.run()
+    })
+    .map_err(system("forking"))?;
+    let pidfd = match pidfd_open(pid) {
+        Ok(pidfd) => pidfd,
+        Err(errno) => {
+            drop(go);
+            reap(pid);
+            return Err(LaunchError::System { step: "pidfd_open (Linux 5.3)", errno });
+        }
+    };
+    Ok((pid, pidfd, go, status, hold))
+}
+
+impl Prepared {
+    /// The process that will be the command; it is already there, and stays the same.
+    pub fn pid(&self) -> Pid {
+        self.parts.as_ref().map_or(0, |parts| parts.pid)
+    }
+
+    /// The user that the command will run as, when that is not the present one.
+    pub fn user(&self) -> Option<&str> {
+        self.parts.as_ref()?.user.as_ref().map(|user| user.name.as_str())
+    }
+
+    /// Lets the child become the command, and returns when it has (or could not).
+    pub fn go(mut self) -> Result<Running, LaunchError> {
+        let Some(mut parts) = self.parts.take() else { return Err(LaunchError::ChildDied) };
+        let outcome = parts.start_command();
+        match outcome.and_then(|()| parts.listener()) {
+            Ok(hold) => {
+                let Parts { pid, pidfd, notes, taken, before, .. } = parts;
+                Running::new(Seat { pid, pidfd, notes, taken, before, hold })
+                    .map_err(|error| LaunchError::System { step: error.step, errno: error.errno })
+            }
+            Err(error) => {
+                parts.abandon();
+                Err(error)
+            }
+        }
+    }
+}
+
+impl Drop for Prepared {
+    fn drop(&mut self) {
+        if let Some(parts) = self.parts.take() {
+            parts.abandon();
+        }
+    }
+}
+
+impl Parts {
+    /// Gives the word and hears the child out.
+    fn start_command(&mut self) -> Result<(), LaunchError> {
+        // EPIPE: it died meanwhile. Rust's runtime ignores SIGPIPE.
+        write(&self.go, b"g").map_err(|_| LaunchError::ChildDied)?;
+        let mut report = [0; REPORT];
+        loop {
+            match read(&self.status, &mut report) {
+                Ok(0) => return Ok(()),
+                Ok(length) => {
+                    let said = Report::decode(&report[..length]).ok_or(LaunchError::ChildDied)?;
+                    self.notes.push(said.interpret(&self.command, self.user.as_ref())?);
+                }
+                Err(Errno::EINTR) => {}
+                Err(errno) => return Err(LaunchError::System { step: "hearing the child", errno }),
+            }
+        }
+    }
+
+    /// vmaudit's copy of the listener, which the child has sent, or None.
+    fn listener(&mut self) -> Result<Option<KeeperSeat>, LaunchError> {
+        let Some(hold) = self.hold.take() else { return Ok(None) };
+        let received = handover::receive_fd(hold.listener_from.as_fd());
+        match received.map_err(LaunchError::system("receiving the listener"))? {
+            Some(fd) => Ok(Some(KeeperSeat {
+                listener: Listener::new(fd),
+                keeper: hold.keeper,
+                socket: hold.socket,
+                slot: hold.slot,
+            })),
+            None => {
+                // The filter was refused. The keeper knows, and ends.
+                reap(hold.keeper);
+                Ok(None)
+            }
+        }
+    }
+
+    /// The child ends at the end of file on its pipe, or has killed itself; then the keeper,
+    /// whose socket to the child closes, or whose filter has no task any more.
+    fn abandon(self) {
+        drop(self.go);
+        // It may have got further than its parent knows.
+        let _ = pidfd_send_signal(self.pidfd.as_fd(), Signal::SIGKILL);
+        reap(self.pid);
+        if let Some(hold) = self.hold {
+            drop((hold.socket, hold.listener_from));
+            reap(hold.keeper);
+        }
+        let _ = self.before.restore();
+    }
+}
+
+/// The environment of the command: that of vmaudit, with the user's own HOME and so on in
+/// place of what sudo set, then the changes asked for.
+fn environment(
+    mut current: Vec<(OsString, OsString)>,
+    user: Option<&TargetUser>,
+    changes: &[(OsString, Option<OsString>)],
+) -> Vec<(OsString, OsString)> {
+    let mut set = |key: &OsString, value: Option<&OsString>| {
+        current.retain(|(each, _)| each != key);
+        current.extend(value.map(|value| (key.clone(), value.clone())));
+    };
+    if let Some(user) = user {
+        SUDO_VARIABLES.iter().for_each(|name| set(&OsString::from(name), None));
+        user.environment.iter().for_each(|(key, value)| set(key, Some(value)));
+    }
+    changes.iter().for_each(|(key, value)| set(key, value.as_ref()));
+    current
+}
+
+fn is_setuid(file: &std::path::Path) -> bool {
+    std::fs::metadata(file).is_ok_and(|meta| meta.permissions().mode() & 0o6000 != 0)
+}
+
+/// A pair of connected sockets that keep packets apart.
+fn packets() -> Result<(OwnedFd, OwnedFd), LaunchError> {
+    socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC)
+        .map_err(LaunchError::system("making a socket pair"))
+}
+
+fn pidfd_open(pid: Pid) -> Result<OwnedFd, Errno> {
+    // SAFETY: the call takes two numbers and returns a new descriptor (always O_CLOEXEC).
+    let fd = Errno::result(unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) })?;
+    // SAFETY: the descriptor is new, and nobody else owns it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd as RawFd) })
+}
+
+/// Signals the very process behind the descriptor, whoever may have its number by now.
+pub(super) fn pidfd_send_signal(pidfd: BorrowedFd<'_>, signal: Signal) -> Result<(), Errno> {
+    let no_info = std::ptr::null::<libc::siginfo_t>();
+    // SAFETY: with a null siginfo the kernel fills in its own.
+    let sent = unsafe {
+        libc::syscall(libc::SYS_pidfd_send_signal, pidfd.as_raw_fd(), signal as libc::c_int, no_info, 0)
+    };
+    Errno::result(sent).map(drop)
+}
+
+/// Waits for the end of a child of ours; its number is its own until then.
+pub(super) fn reap(pid: Pid) {
+    while waitpid(nix::unistd::Pid::from_raw(pid), None) == Err(Errno::EINTR) {}
+}
+
+fn close(fd: RawFd) {
+    // SAFETY: only in the forked child, where the owner of this copy is never used again.
+    let _ = unsafe { libc::close(fd) };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn changes_to_the_environment_replace_and_remove() {
+        let pair = |key: &str, value: &str| (OsString::from(key), OsString::from(value));
+        let current = vec![pair("A", "1"), pair("B", "2"), pair("SUDO_UID", "7")];
+        let changes = [(OsString::from("A"), Some(OsString::from("3"))), (OsString::from("B"), None)];
+        let new = environment(current, None, &changes);
+        assert_eq!(new, [pair("SUDO_UID", "7"), pair("A", "3")]);
+    }
+}

@@ -1,0 +1,259 @@
+//! The running command: its events, its signals, its end.
+
+use super::error::{LaunchNote, TargetError};
+use super::exit_code::ExitStatus;
+use super::hold::{Heard, HeldExit, Hold, KeeperSeat};
+use super::launch::pidfd_send_signal;
+use super::signals::{self, Arrived, Before};
+use crate::model::Pid;
+use nix::errno::Errno;
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
+use nix::sys::signal::{SigSet, Signal};
+use nix::sys::signalfd::SignalFd;
+use std::collections::VecDeque;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+/// What happens to the target while it runs.
+#[derive(PartialEq, Eq, Debug)]
+pub enum TargetEvent {
+    /// A process of the target is held at its end, until `release`. Not every process is: those
+    /// killed by a signal are not.
+    HeldExit(HeldExit),
+    /// The command itself ended. Processes that it started may live on.
+    ChildExited(ExitStatus),
+    /// Somebody asks vmaudit to stop. From the terminal (Ctrl-C, Ctrl-\, hang-up) the target got
+    /// it, too: go on waiting, and stop at the second. Otherwise it was passed on to the
+    /// command; `forwarded` is false when that was refused or the command is gone.
+    Interrupt {
+        signal: Signal,
+        from_terminal: bool,
+        forwarded: bool,
+    },
+    /// The keeper was killed, and another has taken its place: nothing is lost.
+    KeeperReplaced,
+    /// All processes of the target have ended. Comes after `ChildExited`, and only where exits
+    /// are held.
+    NoTaskLeft,
+    Timeout,
+}
+
+/// What `Prepared::go` hands over.
+pub(super) struct Seat {
+    pub pid: Pid,
+    pub pidfd: OwnedFd,
+    pub notes: Vec<LaunchNote>,
+    pub taken: SigSet,
+    pub before: Before,
+    pub hold: Option<KeeperSeat>,
+}
+
+/// The command, running. Dropped, it goes on: whatever is held then or later, the keeper lets
+/// end.
+pub struct Running {
+    pid: Pid,
+    pidfd: OwnedFd,
+    notes: Vec<LaunchNote>,
+    hold: Option<Hold>,
+    signals: SignalFd,
+    before: Before,
+    epoll: Epoll,
+    /// The command has ended, and that was said.
+    ended: bool,
+    /// No task has the filter any more.
+    none_left: bool,
+    queue: VecDeque<TargetEvent>,
+}
+
+const FROM_KEEPER: u64 = 1;
+const FROM_SIGNALS: u64 = 2;
+const FROM_CHILD: u64 = 3;
+
+impl Running {
+    pub(super) fn new(seat: Seat) -> Result<Running, TargetError> {
+        let signals = signals::open(&seat.taken).map_err(TargetError::at("signalfd"))?;
+        let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).map_err(TargetError::at("epoll_create1"))?;
+        let hold = seat.hold.map(Hold::new);
+        let running = Running {
+            pid: seat.pid,
+            pidfd: seat.pidfd,
+            notes: seat.notes,
+            hold,
+            signals,
+            before: seat.before,
+            epoll,
+            ended: false,
+            none_left: false,
+            queue: VecDeque::new(),
+        };
+        running.watch(running.signals.as_fd(), FROM_SIGNALS)?;
+        running.watch(running.pidfd.as_fd(), FROM_CHILD)?;
+        if let Some(hold) = &running.hold {
+            running.watch(hold.socket(), FROM_KEEPER)?;
+        }
+        Ok(running)
+    }
+
+    /// The command's process.
+    pub fn pid(&self) -> Pid {
+        self.pid
+    }
+
+    /// What the user should know about how it was started.
+    pub fn notes(&self) -> &[LaunchNote] {
+        &self.notes
+    }
+
+    /// True when exits are held.
+    pub fn holds_exits(&self) -> bool {
+        self.hold.is_some()
+    }
+
+    /// Readable when `poll` has something to say: for an event loop that waits for more.
+    pub fn as_fd(&self) -> BorrowedFd<'_> {
+        self.epoll.0.as_fd()
+    }
+
+    /// The next event; waits for it for `timeout` at most, or, without one, as long as it takes.
+    pub fn poll(&mut self, timeout: Option<Duration>) -> Result<TargetEvent, TargetError> {
+        let until = timeout.map(|timeout| Instant::now() + timeout);
+        loop {
+            if let Some(event) = self.queue.pop_front() {
+                return Ok(event);
+            }
+            let mut ready = [EpollEvent::empty(); 3];
+            let count = match self.epoll.wait(&mut ready, remaining(until)) {
+                Ok(count) => count,
+                Err(Errno::EINTR) => continue,
+                Err(errno) => return Err(TargetError { step: "epoll_wait", errno }),
+            };
+            if count == 0 && until.is_some_and(|until| Instant::now() >= until) {
+                return Ok(TargetEvent::Timeout);
+            }
+            let has = |which| ready[..count].iter().any(|event| event.data() == which);
+            // The keeper first: a process is held before it ends.
+            if has(FROM_KEEPER) {
+                self.hear_keeper()?;
+            }
+            if has(FROM_SIGNALS) {
+                self.hear_signals()?;
+            }
+            if has(FROM_CHILD) {
+                self.child_ended()?;
+            }
+        }
+    }
+
+    /// Lets a held process end. That it is gone already (killed while it was held) is no error.
+    pub fn release(&mut self, held: HeldExit) -> Result<(), TargetError> {
+        match &mut self.hold {
+            Some(hold) => hold.release(held),
+            None => Ok(()),
+        }
+    }
+
+    /// True while the process is held at its end. Asked after a snapshot was taken by process
+    /// number: true says that the number was the process's all the time.
+    pub fn is_held(&self, held: &HeldExit) -> bool {
+        self.hold.as_ref().is_some_and(|hold| hold.is_held(held))
+    }
+
+    /// Signals the command. False: it is gone.
+    pub fn signal(&self, signal: Signal) -> Result<bool, TargetError> {
+        match pidfd_send_signal(self.pidfd.as_fd(), signal) {
+            Ok(()) => Ok(true),
+            Err(Errno::ESRCH) => Ok(false),
+            Err(errno) => Err(TargetError { step: "signalling the command", errno }),
+        }
+    }
+
+    fn watch(&self, fd: BorrowedFd<'_>, which: u64) -> Result<(), TargetError> {
+        let event = EpollEvent::new(EpollFlags::EPOLLIN, which);
+        self.epoll.add(fd, event).map_err(TargetError::at("epoll_ctl"))
+    }
+
+    fn hear_keeper(&mut self) -> Result<(), TargetError> {
+        while let Some(hold) = &mut self.hold {
+            // Closing the old socket takes it out of the epoll set.
+            match hold.hear()? {
+                Heard::Held(held) => self.queue.push_back(TargetEvent::HeldExit(held)),
+                Heard::Nothing => return Ok(()),
+                Heard::NoTaskLeft => {
+                    let _ = self.epoll.delete(hold.socket());
+                    self.hold = None;
+                    // The filter is gone a moment before the command can be waited for.
+                    self.none_left = true;
+                    if self.ended {
+                        self.queue.push_back(TargetEvent::NoTaskLeft);
+                    }
+                }
+                Heard::Replaced => {
+                    let event = EpollEvent::new(EpollFlags::EPOLLIN, FROM_KEEPER);
+                    self.epoll.add(hold.socket(), event).map_err(TargetError::at("epoll_ctl"))?;
+                    self.queue.push_back(TargetEvent::KeeperReplaced);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn hear_signals(&mut self) -> Result<(), TargetError> {
+        while let Some(arrived) = signals::read(&self.signals).map_err(TargetError::at("signalfd"))? {
+            if let Arrived::Request { signal, from_terminal } = arrived {
+                let forwarded = !from_terminal && matches!(self.signal(signal), Ok(true));
+                self.queue.push_back(TargetEvent::Interrupt { signal, from_terminal, forwarded });
+            }
+        }
+        Ok(())
+    }
+
+    fn child_ended(&mut self) -> Result<(), TargetError> {
+        // Its last words were written before it ended.
+        self.hear_keeper()?;
+        let Some(status) = reap_by_pidfd(self.pidfd.as_fd())? else { return Ok(()) };
+        self.epoll.delete(self.pidfd.as_fd()).map_err(TargetError::at("epoll_ctl"))?;
+        self.ended = true;
+        self.queue.push_back(TargetEvent::ChildExited(status));
+        if self.none_left {
+            self.queue.push_back(TargetEvent::NoTaskLeft);
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // A keeper that was killed unnoticed is replaced before the last listener closes.
+        let _ = self.hear_keeper();
+        let _ = self.before.restore();
+    }
+}
+
+/// Rounded up: a rest of less than a millisecond must not become a busy loop.
+fn remaining(until: Option<Instant>) -> EpollTimeout {
+    let Some(until) = until else { return EpollTimeout::NONE };
+    let millis = until.saturating_duration_since(Instant::now()).as_micros().div_ceil(1000);
+    EpollTimeout::try_from(millis.min(i32::MAX as u128) as i32).unwrap_or(EpollTimeout::ZERO)
+}
+
+/// None: it has not ended.
+fn reap_by_pidfd(pidfd: BorrowedFd<'_>) -> Result<Option<ExitStatus>, TargetError> {
+    // waitid(2) rather than waitpid(2): by descriptor, and with the core bit spelt out.
+    let flags = libc::WEXITED | libc::WNOHANG;
+    // SAFETY: all-zero bytes are a valid siginfo_t, which the kernel fills in. P_PIDFD is of 5.4.
+    let (result, info) = unsafe {
+        let mut info: libc::siginfo_t = std::mem::zeroed();
+        let id = pidfd.as_raw_fd() as libc::id_t;
+        (libc::waitid(libc::P_PIDFD, id, &mut info, flags), info)
+    };
+    Errno::result(result).map_err(TargetError::at("waitid"))?;
+    // SAFETY: waitid has filled in the fields of a SIGCHLD, or left zeroes.
+    let (pid, status) = unsafe { (info.si_pid(), info.si_status()) };
+    if pid == 0 {
+        return Ok(None);
+    }
+    Ok(Some(match info.si_code {
+        libc::CLD_EXITED => ExitStatus::Code(status),
+        code => ExitStatus::Signal { signal: status, core: code == libc::CLD_DUMPED },
+    }))
+}

@@ -1,0 +1,91 @@
+//! The signals vmaudit takes while the target runs, through a signalfd.
+
+use nix::errno::Errno;
+use nix::sys::signal::{SigHandler, SigSet, SigmaskHow, Signal, pthread_sigmask, signal};
+use nix::sys::signalfd::{SfdFlags, SignalFd};
+
+/// SI_KERNEL (include/uapi/asm-generic/siginfo.h): the terminal's driver sent it, to the whole
+/// foreground process group.
+const SI_KERNEL: i32 = 0x80;
+
+/// Those that ask vmaudit to stop.
+const REQUESTS: [Signal; 4] = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP, Signal::SIGQUIT];
+
+/// What the mask and SIGCHLD's disposition were, for the child and for afterwards.
+#[derive(Clone, Copy)]
+pub struct Before {
+    mask: SigSet,
+    child_handler: SigHandler,
+}
+
+/// Blocks the signals that vmaudit reads from a descriptor. A request that was ignored when
+/// vmaudit started (nohup, a shell's background job) stays ignored, here and in the target.
+pub fn block() -> Result<(SigSet, Before), Errno> {
+    let mut taken = SigSet::empty();
+    for request in REQUESTS {
+        if !is_ignored(request) {
+            taken.add(request);
+        }
+    }
+    taken.add(Signal::SIGCHLD);
+    taken.add(Signal::SIGCONT);
+    let mut mask = SigSet::empty();
+    pthread_sigmask(SigmaskHow::SIG_BLOCK, Some(&taken), Some(&mut mask))?;
+    // With SIGCHLD ignored the kernel would reap the child, and its status would be lost.
+    // SAFETY: no handler is installed.
+    let child_handler = unsafe { signal(Signal::SIGCHLD, SigHandler::SigDfl) }?;
+    Ok((taken, Before { mask, child_handler }))
+}
+
+impl Before {
+    /// For the child: what vmaudit was started with, but SIGPIPE, which Rust's runtime ignores.
+    pub fn restore_in_child(&self) -> Result<(), Errno> {
+        // SAFETY: no handler is installed.
+        unsafe { signal(Signal::SIGPIPE, SigHandler::SigDfl) }?;
+        self.restore()
+    }
+
+    pub fn restore(&self) -> Result<(), Errno> {
+        // SAFETY: puts back what was there.
+        unsafe { signal(Signal::SIGCHLD, self.child_handler) }?;
+        pthread_sigmask(SigmaskHow::SIG_SETMASK, Some(&self.mask), None)
+    }
+}
+
+fn is_ignored(which: Signal) -> bool {
+    // SAFETY: all-zero bytes are a valid sigaction, which the call overwrites; with a null
+    // second argument nothing is changed.
+    let (result, action) = unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        (libc::sigaction(which as libc::c_int, std::ptr::null(), &mut action), action)
+    };
+    result == 0 && action.sa_sigaction == libc::SIG_IGN
+}
+
+/// A signal that arrived.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Arrived {
+    /// Some child changed its state.
+    Child,
+    /// vmaudit was stopped and goes on.
+    Continued,
+    Request {
+        signal: Signal,
+        from_terminal: bool,
+    },
+}
+
+pub fn open(taken: &SigSet) -> Result<SignalFd, Errno> {
+    SignalFd::with_flags(taken, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)
+}
+
+/// The next signal; None when there is none now.
+pub fn read(from: &SignalFd) -> Result<Option<Arrived>, Errno> {
+    let Some(info) = from.read_signal()? else { return Ok(None) };
+    let signal = Signal::try_from(info.ssi_signo as i32)?;
+    Ok(Some(match signal {
+        Signal::SIGCHLD => Arrived::Child,
+        Signal::SIGCONT => Arrived::Continued,
+        signal => Arrived::Request { signal, from_terminal: info.ssi_code == SI_KERNEL },
+    }))
+}

@@ -1,0 +1,111 @@
+//! The little of /proc that telling the last thread takes: names and numbers of threads, and
+//! whether one is exiting. Residency and mappings are read elsewhere.
+
+use super::arch::{NR_EXIT, NR_EXIT_GROUP};
+use super::last_thread::ThreadState;
+use crate::model::{Pid, Tid};
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+
+/// PF_EXITING (include/linux/sched.h).
+const PF_EXITING: u64 = 0x4;
+
+/// True when thread `tid` belongs to process `pid`.
+pub fn belongs(tid: Tid, pid: Pid) -> bool {
+    fs::metadata(format!("/proc/{pid}/task/{tid}")).is_ok()
+}
+
+/// The process of a thread; None when it is gone or hidden (hidepid).
+pub fn process_of(tid: Tid) -> Option<Pid> {
+    let status = fs::read(format!("/proc/{tid}/status")).ok()?;
+    tgid_from_status(&status)
+}
+
+fn tgid_from_status(status: &[u8]) -> Option<Pid> {
+    let line = status.split(|&byte| byte == b'\n').find_map(|line| line.strip_prefix(b"Tgid:"))?;
+    std::str::from_utf8(line).ok()?.trim().parse().ok()
+}
+
+/// How many threads the process has, exiting ones and a zombie leader included, without
+/// listing them: the links of /proc/PID/task are 2 and one for each (proc_task_getattr,
+/// fs/proc/base.c).
+pub fn thread_count(pid: Pid) -> Option<u64> {
+    fs::metadata(format!("/proc/{pid}/task")).ok()?.nlink().checked_sub(2)
+}
+
+/// The names in /proc/PID/task.
+pub fn threads(pid: Pid) -> Option<Vec<Tid>> {
+    let entries = fs::read_dir(format!("/proc/{pid}/task")).ok()?;
+    Some(entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect())
+}
+
+/// What thread `tid` of `pid` is doing. A thread that has vanished is `Exiting`.
+pub fn state(pid: Pid, tid: Tid) -> ThreadState {
+    let Ok(stat) = fs::read(format!("/proc/{pid}/task/{tid}/stat")) else {
+        return ThreadState::Exiting;
+    };
+    if is_exiting(&stat) {
+        return ThreadState::Exiting;
+    }
+    match fs::read(format!("/proc/{pid}/task/{tid}/syscall")) {
+        Ok(line) if is_in_other_call(&line) => ThreadState::InOtherCall,
+        _ => ThreadState::Running,
+    }
+}
+
+/// `pid (comm) state ppid pgrp session tty tpgid flags …` (do_task_stat, fs/proc/array.c). The
+/// name may hold anything, parentheses too.
+fn is_exiting(stat: &[u8]) -> bool {
+    let Some(end) = stat.iter().rposition(|&byte| byte == b')') else { return false };
+    let mut fields = stat[end + 1..].split(|&byte| byte == b' ').filter(|field| !field.is_empty());
+    let state = fields.next();
+    let flags = fields.nth(5).and_then(|field| std::str::from_utf8(field).ok()?.parse::<u64>().ok());
+    matches!(state, Some(b"Z" | b"X")) || flags.is_some_and(|flags| flags & PF_EXITING != 0)
+}
+
+/// `running`, or `nr args… sp pc`, nr -1 when blocked outside of a call.
+fn is_in_other_call(line: &[u8]) -> bool {
+    let first = line.split(|&byte| byte == b' ').next().unwrap_or(line);
+    let nr = std::str::from_utf8(first).ok().and_then(|word| word.parse::<i32>().ok());
+    nr.is_some_and(|nr| nr >= 0 && nr != NR_EXIT && nr != NR_EXIT_GROUP)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn finds_the_process_in_status() {
+        assert_eq!(tgid_from_status(b"Name:\tTgid: 3\nTgid:\t4123\nNgid:\t0\n"), Some(4123));
+        assert_eq!(tgid_from_status(b"Name:\tx\n"), None);
+        assert_eq!(tgid_from_status(b"Tgid:\t\xff\n"), None);
+    }
+
+    #[test]
+    fn recognises_exiting_threads_whatever_their_name() {
+        assert!(!is_exiting(b"7 (a) Z 1 (b) S 1 7 7 0 -1 4194304 0 0"));
+        assert!(is_exiting(b"7 (a) S 1 (b) Z 1 7 7 0 -1 4194304 0 0"));
+        assert!(is_exiting(b"7 (b) R 1 7 7 0 -1 4194308 0 0"));
+        assert!(!is_exiting(b"7 (b"));
+        assert!(!is_exiting(b""));
+    }
+
+    #[test]
+    fn tells_exit_from_other_calls() {
+        assert!(is_in_other_call(b"202 0x1 0x2 0x3 0x4 0x5 0x6 0x7ffe 0x7fff\n"));
+        assert!(!is_in_other_call(format!("{NR_EXIT} 0x0").as_bytes()));
+        assert!(!is_in_other_call(b"running\n"));
+        assert!(!is_in_other_call(b"-1 0x7ffe 0x7fff\n"));
+    }
+
+    #[test]
+    fn counts_this_process() {
+        let own = std::process::id() as Pid;
+        let listed = threads(own).map(|all| all.contains(&own));
+        assert_eq!(listed, Some(true));
+        assert!(thread_count(own).is_some_and(|count| count >= 1));
+        assert_eq!(process_of(own), Some(own));
+        assert!(belongs(own, own));
+        assert!(!belongs(own, 1));
+    }
+}
