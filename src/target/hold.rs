@@ -12,6 +12,7 @@ use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockType, recv, send, socketpair};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
 
 /// The call that ends the process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -33,8 +34,8 @@ pub struct HeldExit {
     /// zombie has no mm (exit_mm, kernel/exit.c).
     pub tid: Tid,
     pub kind: ExitKind,
-    /// The status that the call asks for, 0 to 255. For `LastThread` the leader's counts, if
-    /// that left before.
+    /// The status that the call asks for, 0 to 255. For `LastThread` older kernels report the
+    /// leader's own instead (newer: synchronize_group_exit, kernel/exit.c).
     pub status: i32,
     id: u64,
 }
@@ -51,6 +52,9 @@ impl From<HeldNotice> for HeldExit {
         }
     }
 }
+
+/// For how long a released process may take to die. Its number cannot come round that soon.
+const DYING: Duration = Duration::from_secs(1);
 
 /// A living keeper, as it is after launching or replacing one.
 pub struct KeeperSeat {
@@ -75,11 +79,13 @@ pub struct Hold {
     seat: KeeperSeat,
     /// Told to the app, not yet released.
     held: Vec<HeldNotice>,
+    /// Processes that were released, and when: they are on their way out.
+    released: Vec<(Pid, Instant)>,
 }
 
 impl Hold {
     pub fn new(seat: KeeperSeat) -> Hold {
-        Hold { seat, held: Vec::new() }
+        Hold { seat, held: Vec::new(), released: Vec::new() }
     }
 
     pub fn socket(&self) -> BorrowedFd<'_> {
@@ -92,7 +98,9 @@ impl Hold {
             match recv(self.seat.socket.as_raw_fd(), &mut packet, MsgFlags::MSG_DONTWAIT) {
                 Ok(0) | Err(Errno::ECONNRESET) => return self.keeper_is_gone(),
                 Ok(length) => {
-                    if let Some(Message::Held(notice)) = Message::decode(&packet[..length]) {
+                    if let Some(Message::Held(notice)) = Message::decode(&packet[..length])
+                        && !self.is_afterthought(notice)
+                    {
                         self.held.push(notice);
                         return Ok(Heard::Held(notice.into()));
                     }
@@ -112,12 +120,32 @@ impl Hold {
     /// Lets the process end. That it is gone already is no error.
     pub fn release(&mut self, held: HeldExit) -> Result<(), TargetError> {
         self.held.retain(|each| each.id != held.id);
+        let was_held = self.answer(held.id).map_err(TargetError::at("releasing a held exit"))?;
+        if was_held {
+            self.released.push((held.pid, Instant::now()));
+        }
+        Ok(())
+    }
+
+    /// Ok(false): the task is gone.
+    fn answer(&mut self, id: u64) -> Result<bool, Errno> {
         // Not by way of the keeper: it might have been killed or stopped.
-        let answered = self.seat.listener.let_continue(held.id);
-        let message = Message::Answered { id: held.id }.encode();
+        let answered = self.seat.listener.let_continue(id);
+        let message = Message::Answered { id }.encode();
         // If the keeper is gone, the end of its socket says so soon enough.
         let _ = send(self.seat.socket.as_raw_fd(), &message, MsgFlags::MSG_NOSIGNAL);
-        answered.map(drop).map_err(TargetError::at("releasing a held exit"))
+        answered
+    }
+
+    /// True for exit_group by a second thread of a process whose first one was let go just now,
+    /// and does not yet know that it is dead: the process was seen already.
+    fn is_afterthought(&mut self, notice: HeldNotice) -> bool {
+        self.released.retain(|(_, when)| when.elapsed() < DYING);
+        let afterthought = self.released.iter().any(|&(pid, _)| pid == notice.pid);
+        if afterthought {
+            let _ = self.answer(notice.id);
+        }
+        afterthought
     }
 
     fn keeper_is_gone(&mut self) -> Result<Heard, TargetError> {

@@ -11,6 +11,10 @@
 //!      └────────────────── CONTINUE ◀──────────────────┴────────────────────┘
 //! ```
 //!
+//! A limit of the mechanism: until the keeper has received it, a notified call is interruptible.
+//! If just then (some microseconds) a handler without SA_RESTART runs, exit_group fails with
+//! EINTR, as it never does untraced, and libc goes on with `exit` of the one thread.
+//!
 //! The keeper answers for threads that exit from a living process, and for everything when
 //! vmaudit is gone. ptrace is not used; nothing is ever stopped but at its own exit.
 

@@ -33,10 +33,23 @@ pub fn thread_count(pid: Pid) -> Option<u64> {
     fs::metadata(format!("/proc/{pid}/task")).ok()?.nlink().checked_sub(2)
 }
 
-/// The names in /proc/PID/task.
+/// How often a list is taken again because threads came or went meanwhile.
+const LIST_ATTEMPTS: usize = 200;
+
+/// The names in /proc/PID/task, all of them. None when the process is gone, or never holds still.
+/// A list ends early when the thread that it has come to is reaped just then (next_tid,
+/// fs/proc/base.c), so only one during which the number of threads stayed the same will do.
 pub fn threads(pid: Pid) -> Option<Vec<Tid>> {
-    let entries = fs::read_dir(format!("/proc/{pid}/task")).ok()?;
-    Some(entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect())
+    for _ in 0..LIST_ATTEMPTS {
+        let before = thread_count(pid)?;
+        let entries = fs::read_dir(format!("/proc/{pid}/task")).ok()?;
+        let tids: Vec<Tid> =
+            entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect();
+        if tids.len() as u64 == before && thread_count(pid) == Some(before) {
+            return Some(tids);
+        }
+    }
+    None
 }
 
 /// What thread `tid` of `pid` is doing. A thread that has vanished is `Exiting`.
