@@ -108,9 +108,7 @@ fn commands_that_cannot_start() {
     let file = folder.path().join("data");
     std::fs::write(&file, "no program").expect("written");
     assert_eq!(audit(&[], &[&file]).code(), Some(126), "not executable");
-    std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o755)).expect("chmod");
-    std::fs::write(&file, b"\x7fELF garbage").expect("written");
-    assert_eq!(audit(&[], &[&file]).code(), Some(126), "not a program");
+    assert_eq!(audit(&[], &[folder.path()]).code(), Some(126), "a folder");
 }
 
 #[test]

@@ -158,11 +158,18 @@ impl<'a, 'r> Session<'a, 'r> {
     fn at_exit(&mut self, held: HeldExit) -> Result<(), AppError> {
         self.reader.poll(0)?;
         self.recover_from_loss()?;
-        if !shares_space_with_parent(&self.pipeline.borrow(), held.pid) {
+        if self.is_audited(held.pid) {
             self.look(held.pid, held.tid, SnapshotMoment::HeldAtExit);
         }
         self.running.release(held)?;
         Ok(())
+    }
+
+    /// Holding is inherited by every process that the command starts, tracing need not be; and a
+    /// vfork child's end is not the end of an address space.
+    fn is_audited(&self, pid: Pid) -> bool {
+        let pipeline = self.pipeline.borrow();
+        pipeline.spaces.process(pid).is_some() && !shares_space_with_parent(&pipeline, pid)
     }
 
     fn look(&mut self, pid: Pid, tid: Pid, moment: SnapshotMoment) {

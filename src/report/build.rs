@@ -210,6 +210,15 @@ fn category(row: &CategoryRow) -> model::CategoryRow {
     }
 }
 
+/// maps writes a newline in a name as `\\012`, and a backslash as itself: what is unescaped may be
+/// another file's name. True when the kernel would print both alike; then the file's is right.
+fn same_escaped(name: &[u8], file: &[u8]) -> bool {
+    let escaped = |bytes: &[u8]| -> Vec<u8> {
+        bytes.iter().flat_map(|b| if *b == b'\n' { b"\\012".to_vec() } else { vec![*b] }).collect()
+    };
+    name != file && name.len() <= file.len() && escaped(name) == escaped(file)
+}
+
 fn region(input: &AuditInput<'_>, piece: &Piece, stacks: &mut StackNumbers) -> model::Region {
     let source = input.reconciled.regions.get(piece.region);
     let record = source.and_then(|r| match r.origin {
@@ -228,7 +237,10 @@ fn region(input: &AuditInput<'_>, piece: &Piece, stacks: &mut StackNumbers) -> m
         virt: piece.footprint.virt,
         rss: piece.footprint.rss,
         swap: piece.footprint.swap,
-        path: name.or(file).map(lossy),
+        path: match (name, file) {
+            (Some(name), Some(file)) if same_escaped(name, file) => Some(lossy(file)),
+            (name, file) => name.or(file).map(lossy),
+        },
         origin: record.map(|r| origin(input, r, stacks)),
         part: piece.part.to_string(),
         instance: 0,
