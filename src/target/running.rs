@@ -225,6 +225,9 @@ impl Drop for Running {
     fn drop(&mut self) {
         // A keeper that was killed unnoticed is replaced before the last listener closes.
         let _ = self.hear_keeper();
+        if let Some(hold) = &mut self.hold {
+            hold.reap_keeper_if_done();
+        }
         let _ = self.before.restore();
     }
 }

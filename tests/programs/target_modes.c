@@ -69,6 +69,14 @@ static void *return_after_main(void *arg) {
     return arg;
 }
 
+static void *wait_after_main(void *arg) {
+    while (state_of(getpid()) != 'Z') sched_yield();
+    say("leader gone");
+    await_word();
+    syscall(SYS_exit, (long)(intptr_t)arg);
+    return NULL;
+}
+
 static char *own_path;
 
 // Becomes the process's leader although the leader has left already.
@@ -151,6 +159,10 @@ int main(int argc, char **argv) {
     if (!strcmp(mode, "pthread-exit")) {
         pthread_create(&thread, NULL, return_after_main, NULL);
         pthread_exit(NULL);
+    }
+    if (!strcmp(mode, "leader-gone")) {
+        pthread_create(&thread, NULL, wait_after_main, value);
+        syscall(SYS_exit, 3L);
     }
     if (!strcmp(mode, "exec-thread")) {
         pthread_create(&thread, NULL, exec_after_main, NULL);

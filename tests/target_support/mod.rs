@@ -142,6 +142,10 @@ impl Player {
         self.words.write_all(b"w").expect("write");
     }
 
+    pub fn words(&mut self, words: &[u8]) {
+        self.words.write_all(words).expect("write");
+    }
+
     /// All lines until the player and whatever holds its output have ended.
     pub fn rest(&mut self) -> Vec<String> {
         let lines = std::iter::from_fn(|| Some(self.line()).filter(|line| !line.is_empty())).collect();
@@ -163,17 +167,14 @@ pub fn end_of(pid: i32) -> WaitStatus {
     waitpid(Pid::from_raw(pid), None).expect("wait for an orphan")
 }
 
-/// The keeper of the calling player: its child with that name.
+/// The keeper of the calling player, if it has not been replaced: the first child it forked.
 pub fn keeper() -> i32 {
-    keepers_of(std::process::id() as i32).pop().expect("a keeper")
+    children()[0]
 }
 
-fn keepers_of(parent: i32) -> Vec<i32> {
-    let children =
-        std::fs::read_to_string(format!("/proc/{parent}/task/{parent}/children")).expect("children");
-    let pids = children.split_whitespace().filter_map(|pid| pid.parse().ok());
-    pids.filter(|pid: &i32| {
-        std::fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|comm| comm == "vmaudit-keeper\n")
-    })
-    .collect()
+/// The children of the calling player, in the order in which they were forked.
+pub fn children() -> Vec<i32> {
+    let own = std::process::id();
+    let list = std::fs::read_to_string(format!("/proc/{own}/task/{own}/children")).expect("children");
+    list.split_whitespace().map(|pid| pid.parse().expect("a pid")).collect()
 }
