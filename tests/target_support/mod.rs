@@ -67,7 +67,7 @@ pub fn tell_held(running: &Running, held: &HeldExit) {
     let who = if main { "main" } else { "other" };
     let leader = held.pid == held.tid;
     assert!(running.is_held(held));
-    assert!(std::fs::read_to_string(format!("/proc/{}/maps", held.tid)).expect("maps").contains("modes"));
+    assert!(std::fs::read_to_string(format!("/proc/{}/maps", held.tid)).expect("maps").contains("[stack]"));
     tell(&format!("held {who} {:?} status {} leader {leader}", held.kind, held.status));
 }
 
@@ -127,6 +127,7 @@ impl Player {
     pub fn line(&mut self) -> String {
         let mut line = String::new();
         self.lines.read_line(&mut line).expect("read");
+        assert!(!line.starts_with("PANIC"), "{line}");
         line.trim_end().to_owned()
     }
 
