@@ -95,6 +95,8 @@ static void *just_exit(void *arg) {
 static volatile sig_atomic_t alarms;
 static void on_alarm(int signal) { (void)signal; alarms++; }
 
+static void tell_signal(int signal) { dprintf(1, "signal %d\n", signal); }
+
 static double seconds(void) {
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
@@ -128,6 +130,18 @@ int main(int argc, char **argv) {
     if (!strcmp(mode, "wait")) {
         dprintf(1, "ready %d\n", getpid());
         await_word();
+        return number;
+    }
+    if (!strcmp(mode, "wait-signals")) {
+        for (int each = 1; each <= SIGTERM; each++) signal(each, tell_signal);
+        dprintf(1, "ready %d\n", getpid());
+        await_word();
+        return number;
+    }
+    if (!strcmp(mode, "suspend")) {
+        // As an editor does that reads Ctrl-Z itself.
+        raise(SIGTSTP);
+        say("continued");
         return number;
     }
     if (!strcmp(mode, "close-all")) {
