@@ -148,6 +148,14 @@ impl Hold {
         afterthought
     }
 
+    /// When nobody has the filter any more the keeper ends by itself: waits for that, so that it
+    /// is not left as a zombie where nobody reaps (many containers' first process).
+    pub fn reap_keeper_if_done(&mut self) {
+        if !self.has_task() {
+            reap(self.seat.keeper);
+        }
+    }
+
     fn keeper_is_gone(&mut self) -> Result<Heard, TargetError> {
         reap(self.seat.keeper);
         if !self.has_task() {

@@ -28,6 +28,7 @@ mod filter;
 mod fork;
 mod handover;
 mod hold;
+mod job_control;
 mod keeper;
 mod last_thread;
 mod launch;

@@ -3,6 +3,7 @@
 use super::error::{LaunchNote, TargetError};
 use super::exit_code::ExitStatus;
 use super::hold::{Heard, HeldExit, Hold, KeeperSeat};
+use super::job_control;
 use super::launch::pidfd_send_signal;
 use super::signals::{self, Arrived, Before};
 use crate::model::Pid;
@@ -198,11 +199,20 @@ impl Running {
     }
 
     fn hear_signals(&mut self) -> Result<(), TargetError> {
+        let (mut child_changed, mut continued) = (false, false);
         while let Some(arrived) = signals::read(&self.signals).map_err(TargetError::at("signalfd"))? {
-            if let Arrived::Request { signal, from_terminal } = arrived {
-                let forwarded = !from_terminal && matches!(self.signal(signal), Ok(true));
-                self.queue.push_back(TargetEvent::Interrupt { signal, from_terminal, forwarded });
+            match arrived {
+                Arrived::Child => child_changed = true,
+                Arrived::Continued => continued = true,
+                Arrived::Request { signal, from_terminal } => {
+                    let forwarded = !from_terminal && matches!(self.signal(signal), Ok(true));
+                    self.queue.push_back(TargetEvent::Interrupt { signal, from_terminal, forwarded });
+                }
             }
+        }
+        if (child_changed || continued) && !self.ended {
+            job_control::follow(self.pidfd.as_fd(), continued)
+                .map_err(TargetError::at("following the command's stop"))?;
         }
         Ok(())
     }
@@ -225,6 +235,9 @@ impl Drop for Running {
     fn drop(&mut self) {
         // A keeper that was killed unnoticed is replaced before the last listener closes.
         let _ = self.hear_keeper();
+        if let Some(hold) = &mut self.hold {
+            hold.reap_keeper_if_done();
+        }
         let _ = self.before.restore();
     }
 }

@@ -69,6 +69,14 @@ static void *return_after_main(void *arg) {
     return arg;
 }
 
+static void *wait_after_main(void *arg) {
+    while (state_of(getpid()) != 'Z') sched_yield();
+    say("leader gone");
+    await_word();
+    syscall(SYS_exit, (long)(intptr_t)arg);
+    return NULL;
+}
+
 static char *own_path;
 
 // Becomes the process's leader although the leader has left already.
@@ -86,6 +94,8 @@ static void *just_exit(void *arg) {
 
 static volatile sig_atomic_t alarms;
 static void on_alarm(int signal) { (void)signal; alarms++; }
+
+static void tell_signal(int signal) { dprintf(1, "signal %d\n", signal); }
 
 static double seconds(void) {
     struct timespec now;
@@ -122,6 +132,18 @@ int main(int argc, char **argv) {
         await_word();
         return number;
     }
+    if (!strcmp(mode, "wait-signals")) {
+        for (int each = 1; each <= SIGTERM; each++) signal(each, tell_signal);
+        dprintf(1, "ready %d\n", getpid());
+        await_word();
+        return number;
+    }
+    if (!strcmp(mode, "suspend")) {
+        // As an editor does that reads Ctrl-Z itself.
+        raise(SIGTSTP);
+        say("continued");
+        return number;
+    }
     if (!strcmp(mode, "close-all")) {
         syscall(SYS_close_range, 3, ~0U, 0);
         say("closed");
@@ -151,6 +173,10 @@ int main(int argc, char **argv) {
     if (!strcmp(mode, "pthread-exit")) {
         pthread_create(&thread, NULL, return_after_main, NULL);
         pthread_exit(NULL);
+    }
+    if (!strcmp(mode, "leader-gone")) {
+        pthread_create(&thread, NULL, wait_after_main, value);
+        syscall(SYS_exit, 3L);
     }
     if (!strcmp(mode, "exec-thread")) {
         pthread_create(&thread, NULL, exec_after_main, NULL);

@@ -67,7 +67,7 @@ pub fn tell_held(running: &Running, held: &HeldExit) {
     let who = if main { "main" } else { "other" };
     let leader = held.pid == held.tid;
     assert!(running.is_held(held));
-    assert!(std::fs::read_to_string(format!("/proc/{}/maps", held.tid)).expect("maps").contains("modes"));
+    assert!(std::fs::read_to_string(format!("/proc/{}/maps", held.tid)).expect("maps").contains("[stack]"));
     tell(&format!("held {who} {:?} status {} leader {leader}", held.kind, held.status));
 }
 
@@ -127,6 +127,7 @@ impl Player {
     pub fn line(&mut self) -> String {
         let mut line = String::new();
         self.lines.read_line(&mut line).expect("read");
+        assert!(!line.starts_with("PANIC"), "{line}");
         line.trim_end().to_owned()
     }
 
@@ -140,6 +141,10 @@ impl Player {
     /// Lets a target that waits on stdin go on.
     pub fn word(&mut self) {
         self.words.write_all(b"w").expect("write");
+    }
+
+    pub fn words(&mut self, words: &[u8]) {
+        self.words.write_all(words).expect("write");
     }
 
     /// All lines until the player and whatever holds its output have ended.
@@ -163,17 +168,14 @@ pub fn end_of(pid: i32) -> WaitStatus {
     waitpid(Pid::from_raw(pid), None).expect("wait for an orphan")
 }
 
-/// The keeper of the calling player: its child with that name.
+/// The keeper of the calling player, if it has not been replaced: the first child it forked.
 pub fn keeper() -> i32 {
-    keepers_of(std::process::id() as i32).pop().expect("a keeper")
+    children()[0]
 }
 
-fn keepers_of(parent: i32) -> Vec<i32> {
-    let children =
-        std::fs::read_to_string(format!("/proc/{parent}/task/{parent}/children")).expect("children");
-    let pids = children.split_whitespace().filter_map(|pid| pid.parse().ok());
-    pids.filter(|pid: &i32| {
-        std::fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|comm| comm == "vmaudit-keeper\n")
-    })
-    .collect()
+/// The children of the calling player, in the order in which they were forked.
+pub fn children() -> Vec<i32> {
+    let own = std::process::id();
+    let list = std::fs::read_to_string(format!("/proc/{own}/task/{own}/children")).expect("children");
+    list.split_whitespace().map(|pid| pid.parse().expect("a pid")).collect()
 }

@@ -1,0 +1,285 @@
+//! How the command is started: found, as whom, with which signals and descriptors, or not.
+
+#[path = "target_support/mod.rs"]
+mod support;
+
+use nix::errno::Errno;
+use nix::unistd::{Gid, Uid, setgroups, setresgid, setresuid};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use support::{argv, config, follow, modes, play, start, tell};
+use vmaudit::target::{Launch, LaunchConfig, LaunchError, LaunchNote, NoHold};
+
+const NOBODY: u32 = 65534;
+
+/// A directory that every user may enter, with what the closure puts there.
+fn public_directory() -> tempfile::TempDir {
+    let directory = tempfile::tempdir_in("/tmp").expect("a directory");
+    set_mode(directory.path(), 0o755);
+    directory
+}
+
+fn set_mode(path: &Path, mode: u32) {
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).expect("chmod");
+}
+
+fn write_file(path: &Path, text: &str, mode: u32) -> String {
+    std::fs::write(path, text).expect("write");
+    set_mode(path, mode);
+    path.to_string_lossy().into_owned()
+}
+
+fn copy(from: &Path, to: PathBuf, mode: u32) -> String {
+    std::fs::copy(from, &to).expect("copy");
+    set_mode(&to, mode);
+    to.to_string_lossy().into_owned()
+}
+
+/// Exit code and message of a command that cannot be started.
+fn failure(words: Vec<String>) -> (u8, String) {
+    let mut player = play(move || {
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
+        let outcome = Launch::prepare(config(&words)).and_then(|prepared| prepared.go());
+        match outcome {
+            Ok(_) => tell("it runs"),
+            Err(error) => tell(&format!("{} {error}", error.exit_code())),
+        }
+    });
+    let line = player.rest().remove(0);
+    let (code, message) = line.split_once(' ').expect("a code and a message");
+    (code.parse().expect("a code"), message.to_owned())
+}
+
+fn fails(word: &str) -> (u8, String) {
+    failure(vec![word.to_owned()])
+}
+
+#[test]
+fn what_is_not_found_is_127() {
+    let (code, message) = fails("no-such-command-anywhere");
+    assert_eq!((code, message.as_str()), (127, "no-such-command-anywhere: command not found"));
+    assert_eq!(fails("/no/such/file").0, 127);
+    assert_eq!(fails("").0, 127);
+}
+
+#[test]
+fn what_cannot_be_executed_is_126() {
+    let directory = public_directory();
+    let plain = write_file(&directory.path().join("plain"), "echo no\n", 0o644);
+    let (code, message) = fails(&plain);
+    assert_eq!((code, message), (126, format!("{plain}: Permission denied")));
+    assert_eq!(fails("/tmp").0, 126);
+    let (code, message) = fails(&format!("{plain}/below"));
+    assert_eq!((code, message), (126, format!("{plain}/below: Not a directory")));
+}
+
+#[test]
+fn a_missing_interpreter_is_named_as_such() {
+    let directory = public_directory();
+    let script = write_file(&directory.path().join("script"), "#!/no/such/interpreter\n", 0o755);
+    let (code, message) = fails(&script);
+    assert_eq!(code, 127);
+    assert!(message.contains("interpreter"), "{message}");
+}
+
+#[test]
+fn no_command_is_vmaudits_own_failure() {
+    let outcome = Launch::prepare(LaunchConfig::default());
+    assert!(matches!(&outcome, Err(error @ LaunchError::NoCommand) if error.exit_code() == 125));
+}
+
+#[test]
+fn a_script_without_interpreter_runs_in_the_shell() {
+    let directory = public_directory();
+    let script = write_file(&directory.path().join("script"), "echo got $1 $#\nexit 7\n", 0o755);
+    let mut player = play(|| {
+        let mut config = config(&[&script, "one", "two"]);
+        config.hold_exits = false;
+        follow(start(config));
+    });
+    assert_eq!(player.rest(), ["got one 2", "ended Code(7) 7"]);
+}
+
+#[test]
+fn path_is_searched_as_execvp_does() {
+    let directory = public_directory();
+    let (first, second) = (directory.path().join("first"), directory.path().join("second"));
+    for each in [&first, &second] {
+        std::fs::create_dir(each).expect("mkdir");
+    }
+    // The first one found may not be executed: the next is.
+    write_file(&first.join("tool"), "#!/bin/sh\necho first\n", 0o644);
+    write_file(&second.join("tool"), "#!/bin/sh\necho second\n", 0o755);
+    let path = format!("/nonexistent:{}:{}:/bin", first.display(), second.display());
+    let mut player = play(|| {
+        let config = LaunchConfig {
+            argv: argv(&["tool"]),
+            env: vec![("PATH".into(), Some(path.into()))],
+            ..LaunchConfig::default()
+        };
+        follow(start(config));
+    });
+    assert_eq!(player.rest(), ["second", "ended Code(0) 0"]);
+}
+
+#[test]
+fn the_environment_is_changed_as_asked() {
+    let mut player = play(|| {
+        let mut config = config(&["/bin/sh", "-c", "echo ${A-unset} ${HOME-unset}"]);
+        config.env = vec![("A".into(), Some("x=y".into())), ("HOME".into(), None)];
+        config.hold_exits = false;
+        follow(start(config));
+    });
+    assert_eq!(player.rest(), ["x=y unset", "ended Code(0) 0"]);
+}
+
+#[test]
+fn signals_are_as_vmaudit_found_them_and_privileges_are_kept() {
+    let mut player = play(|| follow(start(config(&[modes(), "signals"]))));
+    assert_eq!(player.rest()[0], "blocked 0 sigpipe default nnp 0");
+}
+
+#[test]
+fn nothing_of_vmaudits_descriptors_reaches_the_target() {
+    let own = |hold_exits| {
+        let mut player = play(|| {
+            let mut config = config(&[modes(), "fds"]);
+            config.hold_exits = hold_exits;
+            follow(start(config));
+        });
+        player.rest().remove(0)
+    };
+    // What the test itself has left open is in all of them.
+    let directly = play(|| {
+        std::process::Command::new(modes()).arg("fds").status().expect("runs");
+    })
+    .rest()
+    .remove(0);
+    assert_eq!(own(true), directly);
+    assert_eq!(own(false), directly);
+}
+
+#[test]
+fn without_randomisation_two_runs_have_equal_addresses() {
+    let addresses = |aslr_off| {
+        let mut player = play(|| {
+            let mut config = config(&[modes(), "addresses"]);
+            config.aslr_off = aslr_off;
+            follow(start(config));
+        });
+        player.rest().remove(0)
+    };
+    assert_eq!(addresses(true), addresses(true));
+    assert_ne!(addresses(false), addresses(false));
+}
+
+#[test]
+fn under_sudo_the_command_runs_as_the_invoking_user() {
+    let lines = |as_root| {
+        let mut player = play(|| {
+            pretend_sudo();
+            let script = "id -u; id -g; id -G; echo ${HOME-} ${USER-} ${LOGNAME-} ${SUDO_UID-none}";
+            let mut config = config(&["/bin/sh", "-c", script]);
+            (config.as_root, config.hold_exits) = (as_root, false);
+            follow(start(config));
+        });
+        player.rest()
+    };
+    let nobody = nix::unistd::User::from_uid(Uid::from_raw(NOBODY)).expect("passwd").expect("nobody");
+    let environment = format!("{} nobody nobody none", nobody.dir.display());
+    assert_eq!(lines(false)[..4], ["65534", "65534", "65534", &environment]);
+    assert_eq!(lines(true)[..2], ["0", "0"]);
+    assert!(lines(true)[3].ends_with(" 65534"));
+}
+
+#[test]
+fn a_setuid_program_keeps_its_power() {
+    let directory = public_directory();
+    let id = copy(Path::new("/usr/bin/id"), directory.path().join("id"), 0o4755);
+    let effective = |id: String| {
+        let mut player = play(|| {
+            pretend_sudo();
+            let mut config = config(&["/bin/sh", "-c", &format!("{id} -u; {id} -ru; exit 0")]);
+            config.as_root = false;
+            let running = start(config);
+            tell(&format!("{:?}", running.notes()));
+            follow(running);
+        });
+        let mut lines = player.rest();
+        lines.retain(|line| line.parse::<u32>().is_ok() || line.starts_with('['));
+        lines.sort();
+        lines
+    };
+    assert_eq!(effective(id), ["0", "65534", "[]"]);
+    assert_eq!(effective("/usr/bin/id".to_owned()), ["65534", "65534", "[]"]);
+}
+
+#[test]
+fn without_privileges_exits_are_held_and_no_new_privs_is_noted() {
+    let directory = public_directory();
+    let program = copy(Path::new(modes()), directory.path().join("modes"), 0o755);
+    let mut player = play(|| {
+        become_nobody();
+        let running = start(config(&[&program, "exit", "31"]));
+        assert!(running.notes().contains(&LaunchNote::NoNewPrivileges));
+        follow(running);
+    });
+    assert_eq!(player.rest(), ["held main ExitGroup status 31 leader true", "ended Code(31) 31"]);
+}
+
+#[test]
+fn without_privileges_a_setuid_command_is_not_crippled_for_the_hold() {
+    let directory = public_directory();
+    let id = copy(Path::new("/usr/bin/id"), directory.path().join("id"), 0o4755);
+    let mut player = play(|| {
+        become_nobody();
+        let running = start(config(&[&id, "-u"]));
+        assert_eq!(running.notes(), [LaunchNote::NoHold(NoHold::SetuidCommand)]);
+        follow(running);
+    });
+    assert_eq!(player.rest(), ["0", "ended Code(0) 0"]);
+}
+
+#[test]
+fn where_a_listener_is_in_place_the_command_runs_without_hold() {
+    let mut player = play(|| {
+        let _listener = install_listener();
+        let running = start(config(&[modes(), "exit", "32"]));
+        assert_eq!(running.notes(), [LaunchNote::NoHold(NoHold::Refused(Errno::EBUSY))]);
+        assert!(!running.holds_exits());
+        follow(running);
+    });
+    assert_eq!(player.rest(), ["ended Code(32) 32"]);
+}
+
+#[test]
+fn a_target_that_wants_a_listener_is_told_busy() {
+    let mut player = play(|| follow(start(config(&[modes(), "listener"]))));
+    assert_eq!(player.rest()[0], format!("listener {}", Errno::EBUSY as i32));
+}
+
+fn pretend_sudo() {
+    for (key, value) in [("SUDO_UID", "65534"), ("SUDO_GID", "65534"), ("SUDO_USER", "nobody")] {
+        // SAFETY: the player has one thread.
+        unsafe { std::env::set_var(key, value) };
+    }
+}
+
+fn become_nobody() {
+    let (uid, gid) = (Uid::from_raw(NOBODY), Gid::from_raw(NOBODY));
+    setgroups(&[gid]).expect("setgroups");
+    setresgid(gid, gid, gid).expect("setresgid");
+    setresuid(uid, uid, uid).expect("setresuid");
+    // The change of user made /proc/self root's.
+    nix::sys::prctl::set_dumpable(true).expect("dumpable");
+}
+
+/// A filter that allows everything, with a listener.
+fn install_listener() -> i64 {
+    const RET_K: u16 = 0x06;
+    let mut allow = libc::sock_filter { code: RET_K, jt: 0, jf: 0, k: libc::SECCOMP_RET_ALLOW };
+    let program = libc::sock_fprog { len: 1, filter: &mut allow };
+    let flags = libc::SECCOMP_FILTER_FLAG_NEW_LISTENER;
+    // SAFETY: the program points to one instruction, which the kernel copies.
+    unsafe { libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, flags, &program) }
+}
