@@ -10,6 +10,8 @@ use crate::attribution::callpath::Line;
 use crate::attribution::category::{Category, Evidence, Merge};
 use crate::attribution::findings::Fix;
 use crate::model::Prot;
+use regex::Regex;
+use std::sync::LazyLock;
 
 pub const JEMALLOC: Category =
     Category { id: "jemalloc", name: "jemalloc", one: "jemalloc extent", many: "jemalloc extents" };
@@ -61,14 +63,32 @@ const FIRST: u64 = 2 << 20;
 
 pub struct JemallocRule;
 
+/// jemalloc's own functions under whatever namespace it was configured with
+/// (`--with-private-namespace`, `--with-jemalloc-prefix`): names that nobody else has.
+static NAMESPACED: LazyLock<Option<Regex>> = LazyLock::new(|| {
+    Regex::new(
+        "^[A-Za-z0-9_]+_(base_block_alloc|extent_alloc_mmap|ecache_alloc_grow|pac_alloc_real|os_pages_map\
+         |arena_slab_alloc|arena_extent_alloc_large|ehooks_default_alloc_impl|extent_grow_retained)$",
+    )
+    .ok()
+});
+
+fn namespaced(name: &str) -> Option<&str> {
+    let found = NAMESPACED.as_ref()?.captures(name)?;
+    found.get(1).map(|plain| plain.as_str())
+}
+
 fn plain_name(line: &Line) -> Option<&str> {
     let name = line.function.as_deref()?;
+    if let Some(plain) = namespaced(name) {
+        return Some(plain);
+    }
     let name = name.strip_prefix("_rjem_").unwrap_or(name);
     Some(name.strip_prefix("je_").unwrap_or(name))
 }
 
 fn is_jemalloc(line: &Line) -> bool {
-    let prefixed = |f: &str| f.starts_with("_rjem_") || f.starts_with("je_");
+    let prefixed = |f: &str| f.starts_with("_rjem_") || f.starts_with("je_") || namespaced(f).is_some();
     line.module.starts_with("libjemalloc") || line.function.as_deref().is_some_and(prefixed) || line.is(PLAIN)
 }
 
@@ -193,4 +213,17 @@ fn stripped_process_uses_it(subject: &Subject<'_>, world: &World<'_>) -> bool {
         }
     }
     count >= 2 && first
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn any_namespace_is_recognised() {
+        assert_eq!(namespaced("_rjem_je_base_block_alloc"), Some("base_block_alloc"));
+        assert_eq!(namespaced("mydb_os_pages_map"), Some("os_pages_map"));
+        assert_eq!(namespaced("base_block_alloc"), None, "plain names have a list of their own");
+        assert_eq!(namespaced("database_block_allocator"), None);
+    }
 }
