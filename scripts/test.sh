@@ -17,12 +17,13 @@ apt_install libjemalloc-dev binutils || say "SKIP without libjemalloc-dev: the t
 cd "$ROOT" || exit 1
 # The tests that run vmaudit want it fast (200 seeds): they use the release build.
 cargo build --release --quiet --bin vmaudit || die "the build failed"
+export VMAUDIT=$ROOT/target/release/vmaudit
 
 log=$(mktemp "${TMPDIR:-/tmp}/vmaudit-test.XXXXXX")
 trap 'rm -f "$log"' EXIT
 if cargo nextest --version >/dev/null 2>&1; then
     cargo nextest run --no-fail-fast --success-output final --status-level fail --final-status-level skip "$@" 2>&1 | tee "$log" |
-        grep -vE '^(running|test ) ' 
+        awk '/^ *[A-Z]+ \[/ { passed = $1 == "PASS" } !passed'
     rc=${PIPESTATUS[0]}
     cargo test --doc --quiet >/dev/null 2>"$log.doc" || { rc=1; cat "$log.doc"; }
     rm -f "$log.doc"
@@ -33,6 +34,7 @@ else
     rc=${PIPESTATUS[0]}
     summary=$(awk '/^test result:/ { p += $4; f += $6; i += $8 } END { printf "test result: %s. %d passed; %d failed; %d ignored", f ? "FAILED" : "ok", p, f, i }' "$log")
 fi
-grep -hoE 'SKIP .*' "$log" | sort -u
+# nextest's own SKIP lines are tests marked #[ignore]: measurements, to be asked for by name.
+sed 's/\x1b\[[0-9;]*m//g' "$log" | sed -E 's/SKIP \[ *\] \([^)]*\) (.*)/SKIP \1: ignored unless asked for/' | grep -oE 'SKIP .*' | sort -u
 printf '%s\n' "${summary:-no test summary: the build failed}"
 exit "$rc"
