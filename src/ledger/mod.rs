@@ -3,8 +3,10 @@
 //! [`AddressSpaces::apply`] takes every event in the order of the reports; each address space has
 //! a [`Ledger`]; [`AddressSpaces::reconcile`] joins it with a look at `/proc/PID/maps`.
 
+mod copy;
 mod effects;
 mod fork;
+mod history;
 mod limbo;
 mod names;
 mod origins;

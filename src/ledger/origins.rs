@@ -42,8 +42,9 @@ pub(super) struct OriginEntry {
     pub(super) mprotect_calls: u32,
     pub(super) madvise_calls: u32,
     pub(super) anon_name: Option<Arc<[u8]>>,
-    /// Bytes in the map or in limbo that refer to this entry.
-    owned: u64,
+    /// Bytes in the map, in limbo and in history that refer to this entry: the same addresses
+    /// may count many times.
+    owned: u128,
 }
 
 impl OriginEntry {
@@ -107,17 +108,34 @@ impl OriginTable {
         self.entries.get_mut(slot.0 as usize)?.as_mut()
     }
 
+    /// `bytes` more of a call that another ledger knows, and perhaps this one, too.
+    pub(super) fn adopt(&mut self, entry: &OriginEntry, bytes: u64) -> Slot {
+        let same = |e: &Option<OriginEntry>| e.as_ref().is_some_and(|e| Arc::ptr_eq(&e.call, &entry.call));
+        let slot = match self.entries.iter().position(same) {
+            Some(index) => Slot(index as u32),
+            None => {
+                let slot = self.add(Arc::clone(&entry.call));
+                if let Some(new) = self.get_mut(slot) {
+                    *new = OriginEntry { owned: 0, ..entry.clone() };
+                }
+                slot
+            }
+        };
+        self.own(slot, bytes);
+        slot
+    }
+
     /// `slot` owns `bytes` more.
     pub(super) fn own(&mut self, slot: Slot, bytes: u64) {
         if let Some(entry) = self.get_mut(slot) {
-            entry.owned += bytes;
+            entry.owned += u128::from(bytes);
         }
     }
 
     /// `slot` owns `bytes` less; the last byte frees it.
     pub(super) fn disown(&mut self, slot: Slot, bytes: u64) {
         let Some(entry) = self.get_mut(slot) else { return };
-        entry.owned = entry.owned.saturating_sub(bytes);
+        entry.owned = entry.owned.saturating_sub(u128::from(bytes));
         if entry.owned == 0 {
             self.entries[slot.0 as usize] = None;
             self.free.push(slot);

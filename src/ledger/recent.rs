@@ -52,10 +52,6 @@ impl Recent {
         set
     }
 
-    pub(super) fn clear(&mut self) {
-        self.entries.clear();
-    }
-
     #[cfg(test)]
     pub(super) fn len(&self) -> usize {
         self.entries.len()

@@ -1,6 +1,6 @@
 //! The ledger beside the kernel's word: regions, and where the two disagree.
 
-use super::fork::may_be;
+use super::copy::may_be;
 use super::names::{is_kernel_name, mapping_kind};
 use super::origins::Call;
 use super::piece::{Attributes, Owner, Slot};

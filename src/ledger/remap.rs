@@ -89,7 +89,7 @@ impl Ledger {
             // MREMAP_DONTUNMAP: the mapping stays where it was, emptied; the new one is this call's.
             pieces = self.pieces.overlapping(moving).map(|(r, a)| clip(r, a, moving)).collect();
         } else {
-            pieces = self.take(call, moving);
+            pieces = self.take(call, moving, Removal::Moved);
             self.touch(call.event.time_ns, step.from);
         }
         if step.fixed {
@@ -145,7 +145,7 @@ impl Ledger {
             None => unknown_memory(),
         };
         if step.fixed {
-            let old = self.carve(step.to);
+            let old = self.carve(step.to, Removal::Replaced);
             self.release(old, Removal::Replaced);
         } else {
             self.vacate(call, step.to);

@@ -1,6 +1,6 @@
 //! After a loss: the ledger takes over what the kernel shows.
 
-use super::fork::may_be;
+use super::copy::may_be;
 use super::origins::FileTable;
 use super::piece::Owner;
 use super::range_set::RangeSet;
@@ -24,7 +24,7 @@ impl Ledger {
                     .map(|(r, _)| r.intersect(part))
                     .collect();
                 for range in other {
-                    let gone = self.carve(range);
+                    let gone = self.carve(range, Removal::Replaced);
                     self.release(gone, Removal::Replaced);
                     self.forget_history(range);
                 }
@@ -40,7 +40,7 @@ impl Ledger {
         let gone: Vec<AddrRange> = outside.iter().flat_map(|range| busy.gaps_of(range)).collect();
         for range in gone {
             if !self.pieces.is_free(range) {
-                let pieces = self.carve(range);
+                let pieces = self.carve(range, Removal::Unmapped);
                 self.release(pieces, Removal::Unmapped);
             }
             self.forget_history(range);

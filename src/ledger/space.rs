@@ -1,5 +1,6 @@
 //! One address space: the state, and the primitives that calls are made of.
 
+use super::history::History;
 use super::limbo::Limbo;
 use super::origins::{Call, OriginTable};
 use super::piece::{Attributes, Owner, Piece, PieceMap, Slot};
@@ -34,10 +35,12 @@ pub(super) struct Report<'a> {
 }
 
 /// Why bytes leave an origin.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Removal {
     Unmapped,
     Replaced,
+    /// mremap: they leave a range, not the origin.
+    Moved,
 }
 
 /// Who owns each byte of one address space, kept up to date report by report.
@@ -46,6 +49,8 @@ pub struct Ledger {
     pub(super) pieces: PieceMap,
     pub(super) origins: OriginTable,
     pub(super) limbo: Limbo,
+    /// What was there before, for forks that are on their way: empty with a single thread.
+    pub(super) history: History,
     pub(super) purged: RangeSet,
     /// MADV_DONTFORK.
     pub(super) dont_fork: RangeSet,
@@ -94,6 +99,7 @@ impl Ledger {
             pieces: PieceMap::default(),
             origins: OriginTable::default(),
             limbo: Limbo::default(),
+            history: History::default(),
             purged: RangeSet::default(),
             dont_fork: RangeSet::default(),
             uncertain: RangeSet::default(),
@@ -205,9 +211,14 @@ impl Ledger {
     }
 
     /// Takes what is mapped in `range`; its owners still count it.
-    pub(super) fn carve(&mut self, range: AddrRange) -> Vec<Piece> {
+    pub(super) fn carve(&mut self, range: AddrRange, removal: Removal) -> Vec<Piece> {
         let pieces = self.pieces.carve(range);
         self.modules_changed |= pieces.iter().any(|p| p.attr.module);
+        if self.threads.len() > 1 {
+            for piece in &pieces {
+                self.history.add(self.reports, removal, piece, &mut self.origins);
+            }
+        }
         pieces
     }
 
@@ -227,6 +238,7 @@ impl Ledger {
                 match removal {
                     Removal::Unmapped => entry.unmapped += len,
                     Removal::Replaced => entry.replaced += len,
+                    Removal::Moved => {}
                 }
             }
             self.origins.disown(slot, len);
@@ -249,7 +261,7 @@ impl Ledger {
 
     /// MAP_FIXED and the like: what is there now goes.
     pub(super) fn replace(&mut self, range: AddrRange) {
-        let old = self.carve(range);
+        let old = self.carve(range, Removal::Replaced);
         self.release(old, Removal::Replaced);
     }
 
@@ -259,8 +271,10 @@ impl Ledger {
         if self.pieces.is_free(range) {
             return;
         }
-        let (waiting, gone): (Vec<Piece>, Vec<Piece>) =
-            self.carve(range).into_iter().partition(|p| self.unmap_will_be_reported(call, p));
+        let (waiting, gone): (Vec<Piece>, Vec<Piece>) = self
+            .carve(range, Removal::Unmapped)
+            .into_iter()
+            .partition(|p| self.unmap_will_be_reported(call, p));
         self.release(gone, Removal::Unmapped);
         let dropped = self.limbo.add(call.number, call.event.time_ns, waiting);
         self.release(dropped, Removal::Unmapped);
@@ -287,11 +301,11 @@ impl Ledger {
 
     /// Takes `range` out of the address space for the call that is reported: bytes whose
     /// unmapping is already known come from limbo, the rest from the map.
-    pub(super) fn take(&mut self, call: &Report<'_>, range: AddrRange) -> Vec<Piece> {
+    pub(super) fn take(&mut self, call: &Report<'_>, range: AddrRange, removal: Removal) -> Vec<Piece> {
         let claimed = self.limbo.claim(range, call.previous);
         if claimed.is_empty() {
             self.forget_history(range);
-            return self.carve(range);
+            return self.carve(range, removal);
         }
         let mut rest = RangeSet::default();
         rest.insert(range);
@@ -302,7 +316,7 @@ impl Ledger {
         let parts: Vec<AddrRange> = rest.iter().collect();
         for part in parts {
             self.forget_history(part);
-            taken.append(&mut self.carve(part));
+            taken.append(&mut self.carve(part, removal));
         }
         taken.sort_by_key(|p| p.range.start);
         taken
@@ -310,7 +324,7 @@ impl Ledger {
 
     /// munmap and its like.
     pub(super) fn unmap(&mut self, call: &Report<'_>, range: AddrRange) {
-        let pieces = self.take(call, range);
+        let pieces = self.take(call, range, Removal::Unmapped);
         self.count_unmap_call(&pieces);
         self.release(pieces, Removal::Unmapped);
         self.touch(call.event.time_ns, range);
@@ -362,10 +376,14 @@ mod tests {
             }
         }
         let ledger = spaces.ledger_of_pid(1).expect("seen");
-        assert!(ledger.origins.live() <= 100, "{}", ledger.origins.live());
-        assert!(ledger.origins.slots() <= 202, "{}", ledger.origins.slots());
+        let kept = crate::ledger::history::MAX_ENTRIES;
+        assert!(ledger.origins.live() <= 100 + kept, "{}", ledger.origins.live());
+        assert!(ledger.origins.slots() <= 202 + kept, "{}", ledger.origins.slots());
         assert!(ledger.recent.len() <= crate::ledger::recent::MAX_ENTRIES);
         assert!(spaces.files.len() <= 4096, "{}", spaces.files.len());
+        let mut ledger = ledger.clone();
+        ledger.forget_removed();
+        assert!(ledger.origins.live() <= 100, "{}", ledger.origins.live());
         let used: u64 = ledger.pieces.iter().map(|(r, _)| r.len()).sum();
         assert!(used <= 100 * 0x8000);
     }

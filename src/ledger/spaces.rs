@@ -25,6 +25,8 @@ pub(super) struct Space {
     pub(super) ledger: Ledger,
     /// Forked children with ranges that this space may still explain.
     pub(super) awaiting: Vec<super::fork::Awaiting>,
+    /// The spaces that have this one in `awaiting`.
+    pub(super) explained_by: Vec<SpaceId>,
 }
 
 /// One [`Ledger`] per address space.
@@ -228,7 +230,8 @@ impl AddressSpaces {
         let id = SpaceId(self.next_space);
         // An older generation under this key lost its end; it must not get this one's events.
         self.by_mm.insert(key, id);
-        self.spaces.insert(id, Space { key, users: HashSet::new(), ledger, awaiting: Vec::new() });
+        let (awaiting, explained_by) = (Vec::new(), Vec::new());
+        self.spaces.insert(id, Space { key, users: HashSet::new(), ledger, awaiting, explained_by });
         self.renew_modules(id);
         id
     }
@@ -261,6 +264,7 @@ impl AddressSpaces {
         }
         let key = space.key;
         space.awaiting.clear();
+        space.ledger.forget_removed();
         if self.by_mm.get(&key) == Some(&id) {
             self.by_mm.remove(&key);
         }
