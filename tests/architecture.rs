@@ -72,7 +72,6 @@ const CRATES_OUTSIDE_CORE: &[&str] = &[
     "memmap2",
     "procfs",
     "clap",
-    "regex",
 ];
 
 /// A source file's text without comments, string contents and trailing test modules.
