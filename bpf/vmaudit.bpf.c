@@ -377,16 +377,11 @@ static __always_inline bool send_with_stack(struct task_struct *task, struct tra
 	TRY_CLASS(1024)
 	TRY_CLASS(1536)
 	TRY_CLASS(2048)
-	TRY_CLASS(3072)
 	TRY_CLASS(4096)
-	TRY_CLASS(6144)
 	TRY_CLASS(8192)
-	TRY_CLASS(12288)
 	TRY_CLASS(16384)
-	TRY_CLASS(24576)
 	TRY_CLASS(32768)
 	TRY_CLASS(65536)
-	TRY_CLASS(131072)
 	TRY_CLASS(262144)
 	return false;
 }

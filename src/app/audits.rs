@@ -4,7 +4,7 @@ use super::pipeline::Pipeline;
 use crate::attribution::AuditInput;
 use crate::ledger::{Origin, Reconciled};
 use crate::model::observation::{Residency, ResidencySource, SnapshotMoment, StatusFigures};
-use crate::model::{Mapping, Observations, Pid, StackId, SymbolizedStacks};
+use crate::model::{Mapping, MappingFile, Observations, Pid, StackId, SymbolizedStacks};
 use crate::procfs::{ObserveOptions, observe};
 use crate::report::{EventCounts, ProcessAudit, ProcessFacts, Report, RunFacts, build};
 use crate::symbolize::{Config, Symbolizer};
@@ -146,7 +146,9 @@ impl Audits {
         };
         let end = process.exited_ns.unwrap_or(audit.observations.ended_ns);
         let start = process.exec_ns.or(process.created_ns).unwrap_or(end);
-        let unseen_end = process.exited_ns.is_some() && audit.observations.moment == SnapshotMoment::Live;
+        let unseen_end = process.exited_ns.is_some()
+            && audit.observations.moment == SnapshotMoment::Live
+            && audit.observations.residency.source != ResidencySource::None;
         ProcessFacts {
             exit_code: process.exit_code(),
             signal: process.signal(),
@@ -173,9 +175,13 @@ fn from_ledger(pipeline: &Pipeline, pid: Pid) -> Option<Observations> {
             range: piece.range,
             prot: piece.prot,
             sharing: piece.sharing,
-            offset: 0,
-            file: None,
-            name: Vec::new(),
+            offset: piece.offset,
+            file: piece.file.as_ref().map(|file| MappingFile {
+                major: file.major,
+                minor: file.minor,
+                inode: file.inode,
+            }),
+            name: piece.file.as_ref().map(|file| file.path.clone()).unwrap_or_default(),
         })
         .collect();
     let virt = mappings.iter().map(|mapping| mapping.range.len()).sum();
