@@ -18,7 +18,7 @@ pub fn complete(event: &mut VmEvent) {
         VmOp::Shmat { shmid, mapped, .. } if mapped.is_none_or(AddrRange::is_empty) => {
             *mapped = segment_size(*shmid)
                 .map(|size| AddrRange::from_len(at, crate::model::addr::page_up(size)))
-                .or_else(|| mapping_at(tid, at).map(|mapping| mapping.range));
+                .or_else(|| segment_at(tid, at, *shmid));
         }
         VmOp::IoSetup { mapped: Some(ring), .. } if ring.is_empty() => {
             let start = ring.start;
@@ -39,6 +39,14 @@ fn segment_size(shmid: i32) -> Option<u64> {
     let result = unsafe { libc::shmctl(shmid, libc::IPC_STAT, segment.as_mut_ptr()) };
     // SAFETY: filled by the call, and zeroed before.
     (result == 0).then(|| unsafe { segment.assume_init() }.shm_segsz as u64)
+}
+
+/// The segment's mapping, if it is still what lies there: maps shows the id as its inode
+/// (ipc/shm.c, newseg).
+fn segment_at(tid: Tid, at: Addr, shmid: i32) -> Option<AddrRange> {
+    let mapping = mapping_at(tid, at)?;
+    let inode = mapping.file?.inode;
+    (inode == shmid as u64 && mapping.range.start == at).then_some(mapping.range)
 }
 
 fn file_at(tid: Tid, at: Addr) -> Option<FileRef> {
