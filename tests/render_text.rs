@@ -1,4 +1,4 @@
-//! The text report: the look of DESIGN.md section 1, width, honesty, terminal safety.
+//! The text report: its look, width, honesty, terminal safety.
 
 #[path = "fixtures/attribution/case.rs"]
 mod case;

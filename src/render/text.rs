@@ -1,4 +1,4 @@
-//! The report as text, at most 100 columns wide (DESIGN.md section 1).
+//! The report as text, at most 100 columns wide.
 
 use super::style::{Color, Tone, clean, truncated, wrapped};
 use super::text_findings::{compact_findings, findings};
