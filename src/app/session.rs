@@ -76,7 +76,9 @@ impl<'a, 'r> Session<'a, 'r> {
         loop {
             self.reader.poll(0)?;
             self.recover_from_loss()?;
-            self.wait();
+            if !self.running.has_heard() {
+                self.wait();
+            }
             match self.running.poll(Some(Duration::ZERO))? {
                 TargetEvent::HeldExit(held) => self.at_exit(held)?,
                 TargetEvent::ChildExited(status) => return self.finish(End::Exited(status)),

@@ -110,7 +110,13 @@ impl Running {
         self.hold.is_some()
     }
 
-    /// Readable when `poll` has something to say: for an event loop that waits for more.
+    /// True when `poll` has an event already, of which `as_fd` says nothing any more: several
+    /// were heard at once. Not a moment for waiting.
+    pub fn has_heard(&self) -> bool {
+        !self.queue.is_empty()
+    }
+
+    /// Readable when there is something new to hear: for an event loop that waits for more.
     pub fn as_fd(&self) -> BorrowedFd<'_> {
         self.epoll.0.as_fd()
     }
