@@ -16,6 +16,15 @@ use std::process::Command;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use vmaudit::target::{HeldExit, Launch, LaunchConfig, Running, TargetEvent};
 
+/// False, and says so, where a test cannot show anything because it is not run by root.
+pub fn is_root() -> bool {
+    let root = nix::unistd::Uid::effective().is_root();
+    if !root {
+        eprintln!("skipped: needs root");
+    }
+    root
+}
+
 /// The program with all the modes, compiled once for each test file.
 pub fn modes() -> &'static str {
     static PATH: OnceLock<String> = OnceLock::new();
