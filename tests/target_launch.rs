@@ -192,7 +192,7 @@ fn refused_randomisation_is_an_error_with_a_remedy() {
             Err(error) => tell(&format!("{} {error}", error.exit_code())),
         }
         // Neither the child nor the keeper is left.
-        assert_eq!(support::children(), []);
+        assert_eq!(support::children(), Vec::<i32>::new());
     });
     let lines = player.rest();
     assert!(lines[0].starts_with("125 ") && lines[0].contains("EPERM"), "{lines:?}");
