@@ -27,6 +27,12 @@ pub fn complete(event: &mut VmEvent) {
         VmOp::Mmap { flags, file: file @ None, .. } if *flags & MAP_ANONYMOUS == 0 => {
             *file = file_at(tid, at);
         }
+        // The record with the path found no room in the ring.
+        VmOp::Mmap { file: Some(file), .. } if file.path.is_empty() => {
+            if let Some(found) = file_at(tid, at).filter(|found| found.inode == file.inode) {
+                file.path = found.path;
+            }
+        }
         _ => {}
     }
 }
