@@ -25,19 +25,23 @@ pub fn is_root() -> bool {
     root
 }
 
-/// The program with all the modes, compiled once for each test file.
+/// The program with all the modes. Each test may be a process of its own: it is compiled aside and
+/// renamed, so that nobody executes a file that is still being written.
 pub fn modes() -> &'static str {
     static PATH: OnceLock<String> = OnceLock::new();
     PATH.get_or_init(|| {
         let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/programs/target_modes.c");
-        let output =
-            PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("{}-modes", env!("CARGO_CRATE_NAME")));
+        let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR"));
+        let output = folder.join(format!("{}-modes", env!("CARGO_CRATE_NAME")));
+        let private = tempfile::Builder::new().tempdir_in(&folder).expect("a temporary folder");
+        let fresh = private.path().join("modes");
         let built = Command::new("gcc")
             .args(["-O1", "-g", "-Wall", "-Werror", "-pthread", "-o"])
-            .args([output.as_os_str(), source.as_ref()])
+            .args([fresh.as_os_str(), source.as_ref()])
             .status()
             .expect("gcc runs");
         assert!(built.success());
+        std::fs::rename(&fresh, &output).expect("rename within target/tmp");
         output.to_string_lossy().into_owned()
     })
 }
