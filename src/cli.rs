@@ -90,7 +90,7 @@ pub struct RunArgs {
     #[arg(long)]
     pub no_follow_forks: bool,
 
-    /// Show the N largest findings of each process
+    /// Show the N largest findings of a process, and the N largest other processes
     #[arg(long, value_name = "N", default_value_t = 10)]
     pub top: usize,
 

@@ -4,7 +4,7 @@ use super::pipeline::Pipeline;
 use crate::attribution::AuditInput;
 use crate::ledger::{Origin, Reconciled};
 use crate::model::observation::{Residency, ResidencySource, SnapshotMoment, StatusFigures};
-use crate::model::{Mapping, MappingFile, Observations, Pid, StackId, SymbolizedStacks};
+use crate::model::{Bytes, Mapping, MappingFile, Observations, Pid, StackId, SymbolizedStacks};
 use crate::procfs::{ObserveOptions, observe};
 use crate::report::{EventCounts, ProcessAudit, ProcessFacts, Report, RunFacts, build};
 use crate::symbolize::{Config, Symbolizer};
@@ -77,7 +77,9 @@ impl Audits {
                 continue;
             }
             let Some(observations) = from_ledger(pipeline, process.pid) else { continue };
-            let reconciled = pipeline.spaces.reconcile(process.pid, &observations);
+            let mut reconciled = pipeline.spaces.reconcile(process.pid, &observations);
+            // both sides are the ledger: the kernel was not asked, so nothing can disagree with it
+            reconciled.drift = Bytes(0);
             self.looks.insert(process.pid, Audit { observations, reconciled });
         }
     }
