@@ -635,6 +635,7 @@ int BPF_PROG(task_forked, struct task_struct *parent, struct task_struct *child)
 	record->args[2] = (__u64)child->mm;
 	record->args[3] = regs->sp;
 	record->args[4] = is_thread;
+	record->args[5] = child->mm->brk;
 	__builtin_memcpy(record->comm, child->comm, VMAUDIT_COMM);
 	record->ret = child->pid;
 	submit_plain(record, spilled);

@@ -25,7 +25,7 @@ enum vmaudit_op {
 	VMAUDIT_OP_PRCTL = 14,
 	VMAUDIT_OP_SECCOMP = 15,
 	/* steps in the life of a task */
-	VMAUDIT_OP_FORK = 32,   /* args: child pid, child tid, child mm, child sp, is a thread */
+	VMAUDIT_OP_FORK = 32,   /* args: child pid, child tid, child mm, child sp, is a thread, brk */
 	VMAUDIT_OP_EXEC = 33,   /* args: start_brk, brk, start_stack, 32-bit */
 	VMAUDIT_OP_EXIT = 34,   /* args: wait status, last task of the process */
 	VMAUDIT_OP_RENAME = 35, /* comm is the new name */

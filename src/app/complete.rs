@@ -18,18 +18,19 @@ pub fn complete(event: &mut VmEvent) {
         VmOp::Shmat { shmid, mapped, .. } if mapped.is_none_or(AddrRange::is_empty) => {
             *mapped = segment_size(*shmid)
                 .map(|size| AddrRange::from_len(at, crate::model::addr::page_up(size)))
-                .or_else(|| segment_at(tid, at, *shmid));
+                .or_else(|| attached_at(tid, at, *shmid));
         }
         VmOp::IoSetup { mapped: Some(ring), .. } if ring.is_empty() => {
             let start = ring.start;
-            *ring = mapping_at(tid, start).map_or(*ring, |mapping| mapping.range);
+            let found = mapping_at(tid, start).filter(|mapping| mapping.name.starts_with(b"/[aio]"));
+            *ring = found.map_or(*ring, |mapping| mapping.range);
         }
-        VmOp::Mmap { flags, file: file @ None, .. } if *flags & MAP_ANONYMOUS == 0 => {
-            *file = file_at(tid, at);
+        VmOp::Mmap { flags, offset, file: file @ None, .. } if *flags & MAP_ANONYMOUS == 0 => {
+            *file = file_at(tid, at, *offset);
         }
         // The record with the path found no room in the ring.
-        VmOp::Mmap { file: Some(file), .. } if file.path.is_empty() => {
-            if let Some(found) = file_at(tid, at).filter(|found| found.inode == file.inode) {
+        VmOp::Mmap { offset, file: Some(file), .. } if file.path.is_empty() => {
+            if let Some(found) = file_at(tid, at, *offset).filter(|found| found.inode == file.inode) {
                 file.path = found.path;
             }
         }
@@ -47,16 +48,20 @@ fn segment_size(shmid: i32) -> Option<u64> {
     (result == 0).then(|| unsafe { segment.assume_init() }.shm_segsz as u64)
 }
 
-/// The segment's mapping, if it is still what lies there: maps shows the id as its inode
-/// (ipc/shm.c, newseg).
-fn segment_at(tid: Tid, at: Addr, shmid: i32) -> Option<AddrRange> {
-    let mapping = mapping_at(tid, at)?;
-    let inode = mapping.file?.inode;
-    (inode == shmid as u64 && mapping.range.start == at).then_some(mapping.range)
+/// The attachment that begins at `at`, if it is still the one of this segment: shared memory's
+/// inode number is the segment's id (ipc/shm.c, newseg). Something else may be there by now.
+fn attached_at(tid: Tid, at: Addr, shmid: i32) -> Option<AddrRange> {
+    let Mapping { range, file, offset, .. } = mapping_at(tid, at)?;
+    let same = file?.inode == shmid as u32 as u64 && range.start == at && offset == 0;
+    same.then_some(range)
 }
 
-fn file_at(tid: Tid, at: Addr) -> Option<FileRef> {
-    let Mapping { file, name, .. } = mapping_at(tid, at)?;
+/// The file mapped at `at` now, if it is mapped there from `offset` on.
+fn file_at(tid: Tid, at: Addr, offset: u64) -> Option<FileRef> {
+    let Mapping { file, name, range, offset: first, .. } = mapping_at(tid, at)?;
+    if first.wrapping_add(at.0.wrapping_sub(range.start.0)) != offset {
+        return None;
+    }
     let MappingFile { major, minor, inode } = file?;
     let (path, deleted) = match name.strip_suffix(b" (deleted)") {
         Some(path) => (path.to_vec(), true),

@@ -246,7 +246,8 @@ impl Parser {
         }
         let child_pid = if kin == Kinship::Thread { self.task(child_tid).pid } else { child_tid };
         let is_thread = kin == Kinship::Thread;
-        Ok(VmOp::Fork { child_pid, child_tid, child_mm, child_sp: Addr(0), is_thread, mappings: None })
+        let (child_sp, child_brk, mappings) = (Addr(0), None, None);
+        Ok(VmOp::Fork { child_pid, child_tid, child_mm, child_sp, child_brk, is_thread, mappings })
     }
 
     fn exit(&mut self, entry: &Entry<'_>) {

@@ -255,6 +255,7 @@ fn operation(record: &Record, attachments: Attachments) -> Option<VmOp> {
             child_tid: b as i32,
             child_mm: MmKey(c),
             child_sp: Addr(d),
+            child_brk: (f != 0).then_some(Addr(f)),
             is_thread: e != 0,
             mappings: listed.then_some(attachments.vmas),
         },

@@ -50,7 +50,6 @@ impl Ledger {
         since: u64,
         files: &mut FileTable,
     ) -> RangeSet {
-        let had_top = self.has_top_of_heap();
         let removed = self.history.take_since(since, &mut self.origins);
         let mut once = RangeSet::default();
         for entry in &removed {
@@ -85,7 +84,6 @@ impl Ledger {
             self.forget_history(range);
         }
         self.dont_fork = RangeSet::default();
-        self.take_over_break(mappings, had_top);
         if !unknown.is_empty() && self.start == Start::Exec {
             // A stack that grew is nobody's call.
             let stack: Vec<AddrRange> =
@@ -162,23 +160,6 @@ impl Ledger {
             }
         }
         self.put(piece);
-    }
-
-    /// True if the break is where mapped memory ends: munmap has not taken the top.
-    fn has_top_of_heap(&self) -> bool {
-        let last = self.brk.and_then(|brk| brk.page_up().0.checked_sub(1));
-        last.and_then(|at| self.pieces.at(Addr(at))).is_some_and(|(_, a)| a.kind == RegionKind::Brk)
-    }
-
-    /// The copy's break, as its `[heap]` tells: another thread may have moved the parent's since,
-    /// or before without having reported it yet. `had_top`: the parent's heap reached its break.
-    fn take_over_break(&mut self, mappings: &[Mapping], had_top: bool) {
-        let heap = mappings.iter().rfind(|m| m.is_special("[heap]"));
-        let (Some(brk), Some(end)) = (self.brk, heap.map(|m| m.range.end).or(self.exec_brk)) else { return };
-        let (ours, copied) = (brk.page_up(), end.page_up());
-        if ours < copied || ours > copied && had_top {
-            self.brk = Some(end);
-        }
     }
 
     /// Maps the parts of each mapping that the ledger has nothing at.

@@ -177,12 +177,22 @@ impl Ledger {
     fn brk(&mut self, call: &Report<'_>, requested: Addr, current: Option<Addr>) {
         // The result is the break in force; a plain question tells it as well.
         let new = current.unwrap_or(Addr(call.event.ret as u64));
-        let Some(old) = self.brk.replace(new) else {
+        let Some(old) = self.brk else {
+            self.brk = Some(new);
             if self.exec_brk.is_none() && requested.0 == 0 {
                 self.exec_brk = Some(new);
             }
             return;
         };
+        if call.event.ret as u64 != requested.0 {
+            // A question, or refused: nothing moved. Whoever has moved it meanwhile reports that,
+            // unless there is nobody: fork copies mm->brk without a lock.
+            if self.threads.len() == 1 {
+                self.brk = Some(new);
+            }
+            return;
+        }
+        self.brk = Some(new);
         let (old_end, new_end) = (old.page_up(), new.page_up());
         if new_end > old_end {
             let range = AddrRange::new(old_end.0, new_end.0);

@@ -69,7 +69,9 @@ impl AddressSpaces {
     }
 
     fn copy_space(&mut self, event: &VmEvent, parent: SpaceId, previous: u64) {
-        let VmOp::Fork { child_pid, child_tid, child_mm, mappings, .. } = &event.op else { return };
+        let VmOp::Fork { child_pid, child_tid, child_mm, child_brk, mappings, .. } = &event.op else {
+            return;
+        };
         let Some(space) = self.spaces.get_mut(&parent) else { return };
         let mut ledger = space.ledger.copy_for_child(*child_tid);
         let forked = space.ledger.reports;
@@ -83,6 +85,9 @@ impl AddressSpaces {
             }
         };
         ledger.forget_removed();
+        if child_brk.is_some() {
+            ledger.brk = *child_brk;
+        }
         let child = self.add_space(*child_mm, ledger);
         self.join(*child_pid, child);
         self.inherit_awaited(parent, child);

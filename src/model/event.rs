@@ -131,12 +131,14 @@ pub enum VmOp {
     SeccompListenerBusy,
     /// A new task. `child_mm` equal to the parent's mm means a thread or a vfork child;
     /// `is_thread` tells which. `child_sp` is the child's user stack pointer.
-    /// `mappings` is the child's address space at that moment, when the backend can tell.
+    /// `mappings` is the child's address space at that moment, and `child_brk` its mm->brk (copied
+    /// without a lock, mappings or not), when the backend can tell.
     Fork {
         child_pid: Pid,
         child_tid: Tid,
         child_mm: MmKey,
         child_sp: Addr,
+        child_brk: Option<Addr>,
         is_thread: bool,
         mappings: Option<Vec<Mapping>>,
     },

@@ -35,7 +35,7 @@ fn look(mappings: Vec<Mapping>, begun_ns: u64) -> Observations {
 }
 
 /// Maps as the kernel would print them: neighbouring pages of equal attributes are one line.
-fn maps_of(pages: &BTreeMap<u64, (Prot, bool)>) -> Vec<Mapping> {
+pub fn maps_of(pages: &BTreeMap<u64, (Prot, bool)>) -> Vec<Mapping> {
     let mut maps: Vec<Mapping> = Vec::new();
     for (&page, &(prot, shared)) in pages {
         let sharing = if shared { Sharing::Shared } else { Sharing::Private };
@@ -111,6 +111,7 @@ fn any_op() -> impl Strategy<Value = VmOp> {
                 child_tid: PID + mm as i32,
                 child_mm: MmKey(MM.0 + mm),
                 child_sp: Addr(0),
+                child_brk: None,
                 is_thread,
                 mappings: listed,
             }

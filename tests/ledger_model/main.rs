@@ -4,6 +4,7 @@ mod disagreement;
 mod in_order;
 mod mini_kernel;
 mod out_of_order;
+mod program;
 
 use mini_kernel::{PID, Page};
 use std::collections::BTreeMap;
@@ -12,8 +13,12 @@ use vmaudit::model::{PAGE, Sharing};
 
 /// The ledger's map, page by page.
 fn pages_of(spaces: &AddressSpaces) -> BTreeMap<u64, Page> {
+    pages_of_pid(spaces, PID)
+}
+
+fn pages_of_pid(spaces: &AddressSpaces, pid: i32) -> BTreeMap<u64, Page> {
     let mut pages = BTreeMap::new();
-    let ledger = spaces.ledger_of_pid(PID).expect("the process was seen");
+    let ledger = spaces.ledger_of_pid(pid).expect("the process was seen");
     for piece in ledger.pieces() {
         let page = Page {
             origin: piece.event.map_or(0, |e| e.0),

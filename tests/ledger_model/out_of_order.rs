@@ -1,222 +1,12 @@
 //! Reports out of order: calls of several threads take effect in one order and are reported in
-//! another. The ledger's final map has to be the kernel's, byte for byte.
-//!
-//! The threads keep to what correct programs do: nobody touches a mapping before the call that
-//! made it has returned (its report comes before that), nor while another thread's call on it is
-//! on its way. The kernel gives freed ranges away at once.
+//! another. The ledger's final map has to be the kernel's, byte for byte, and that of each forked
+//! child what the kernel copied.
 
-use crate::mini_kernel::{Call, END, FIRST, MM, MiniKernel, PID, Page, exec, report};
-use crate::pages_of;
+use crate::mini_kernel::{END, FIRST, Page};
+use crate::program::{HandOver, Program, Step, THREADS, any_step};
+use crate::{pages_of, pages_of_pid};
 use proptest::prelude::*;
-use std::collections::{BTreeMap, BTreeSet};
-use vmaudit::ledger::AddressSpaces;
-use vmaudit::model::{Addr, PAGE, VmEvent, VmOp};
-
-const THREADS: usize = 4;
-
-/// Which mappings a thread may take over from another.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum HandOver {
-    /// After a report of its own since the mapping was reported: then all is decidable.
-    WithReport,
-    /// At once, by means that no tracer sees (a futex), and only for calls other than mremap: two
-    /// threads' moves from one address would be indistinguishable.
-    Unseen,
-}
-
-/// What the program knows about a page.
-#[derive(Clone, Copy, Debug)]
-struct Known {
-    creator: usize,
-    /// Number of the delivered report that made it known; None while on its way.
-    since: Option<u64>,
-}
-
-struct Flight {
-    event: VmEvent,
-    touched: Vec<u64>,
-    made: Vec<u64>,
-    is_brk: bool,
-}
-
-struct Program {
-    kernel: MiniKernel,
-    spaces: AddressSpaces,
-    known: BTreeMap<u64, Known>,
-    flights: Vec<Option<Flight>>,
-    /// Last delivered report of each thread.
-    last_report: Vec<u64>,
-    delivered: u64,
-    hand_over: HandOver,
-    /// What took effect and what was reported, for the failure message.
-    log: Vec<String>,
-}
-
-impl Program {
-    fn new(hand_over: HandOver) -> Program {
-        let mut spaces = AddressSpaces::new();
-        spaces.apply(&exec());
-        for i in 1..THREADS {
-            let op = VmOp::Fork {
-                child_pid: PID,
-                child_tid: tid(i),
-                child_mm: MM,
-                child_sp: Addr(0),
-                is_thread: true,
-                mappings: None,
-            };
-            spaces.apply(&report(900_000 + i as u64, PID, op, i64::from(tid(i))));
-        }
-        Program {
-            kernel: MiniKernel::new(),
-            spaces,
-            known: BTreeMap::new(),
-            flights: (0..THREADS).map(|_| None).collect(),
-            last_report: vec![0; THREADS],
-            delivered: 0,
-            hand_over,
-            log: Vec::new(),
-        }
-    }
-
-    fn in_flight(&self, page: u64) -> bool {
-        self.flights.iter().flatten().any(|f| f.touched.contains(&page))
-    }
-
-    fn may_touch(&self, thread: usize, page: u64, moves: bool) -> bool {
-        let Some(known) = self.known.get(&page) else { return false };
-        let Some(since) = known.since else { return false };
-        if self.in_flight(page) {
-            return false;
-        }
-        match self.hand_over {
-            HandOver::WithReport => known.creator == thread || self.last_report[thread] > since,
-            HandOver::Unseen => !moves || known.creator == thread,
-        }
-    }
-
-    /// A run of pages that the thread may touch, chosen by two numbers.
-    fn choose(&self, thread: usize, pick: u64, len: u64, moves: bool) -> Option<(u64, u64)> {
-        let pages: Vec<u64> =
-            self.kernel.pages.keys().copied().filter(|&p| self.may_touch(thread, p, moves)).collect();
-        let start = *pages.get(pick as usize % pages.len().max(1))?;
-        let allowed: BTreeSet<u64> = pages.into_iter().collect();
-        let run = (0..len).take_while(|i| allowed.contains(&(start + i))).count() as u64;
-        Some((start, run))
-    }
-
-    /// A call that the thread may make now, if `step` gives one.
-    fn plan(&self, thread: usize, step: &Step) -> Option<(Call, Vec<u64>)> {
-        let prot = [0u64, 1, 3, 5][step.pick as usize % 4];
-        let (len, new_len) = (step.len, step.new_len);
-        let all = |(at, run): (u64, u64)| (at..at + run).collect::<Vec<u64>>();
-        match step.kind {
-            0..=3 => Some((Call::Mmap { len, prot, shared: false }, Vec::new())),
-            4..=7 => {
-                let (at, run) = self.choose(thread, step.pick, len, false)?;
-                Some((Call::Munmap { at, len: run }, all((at, run))))
-            }
-            8..=9 => {
-                let (at, run) = self.choose(thread, step.pick, len, false)?;
-                Some((Call::Mprotect { at, len: run, prot }, all((at, run))))
-            }
-            10..=13 => {
-                let (at, run) = self.choose(thread, step.pick, len, true)?;
-                let call = match (step.kind, self.choose(thread, step.pick / 7, new_len, false)) {
-                    (10, _) => Call::MremapInPlace { at, len: run, new_len },
-                    (11, _) => Call::MremapKeep { at, len: run },
-                    (12, Some((to, room))) => {
-                        let call = Call::MremapFixed { at, len: run, new_len: room, to };
-                        return Some((call, [all((at, run)), all((to, room))].concat()));
-                    }
-                    _ => Call::Mremap { at, len: run, new_len },
-                };
-                Some((call, all((at, run))))
-            }
-            14 => {
-                let (at, run) = self.choose(thread, step.pick, len, false)?;
-                Some((Call::MmapFixed { at, len: run, prot }, all((at, run))))
-            }
-            15 => {
-                let at = FIRST + step.pick % (END - FIRST - 12);
-                Some((Call::MmapNoReplace { at, len, prot }, Vec::new()))
-            }
-            _ => {
-                // The break has a lock in every libc.
-                if self.flights.iter().flatten().any(|f| f.is_brk) {
-                    return None;
-                }
-                let to = FIRST + step.pick % 24;
-                let freed: Vec<u64> = (to..self.kernel.brk.max(to)).collect();
-                // Nobody unmaps a hole that another thread may be given meanwhile.
-                let mine = |p: &u64| self.may_touch(thread, *p, false);
-                freed.iter().all(mine).then_some((Call::Brk { to }, freed))
-            }
-        }
-    }
-
-    fn step(&mut self, step: &Step) {
-        let thread = step.thread;
-        if self.flights[thread].is_some() {
-            self.deliver(thread);
-            return;
-        }
-        let Some((call, mut touched)) = self.plan(thread, step) else { return };
-        let event = self.kernel.call(tid(thread), call);
-        let id = event.id.0;
-        self.log.push(format!("effect {id}: thread {thread} {call:x?} = {:#x}", event.ret / PAGE as i64));
-        // What the call made: pages of its own origin, and where it moved others'.
-        let destination = match (&event.op, event.failed()) {
-            (VmOp::Mremap { new_len, .. }, false) => {
-                let to = event.ret as u64 / PAGE;
-                to..to + new_len / PAGE
-            }
-            _ => 0..0,
-        };
-        let is_made =
-            |(&p, page): (&u64, &Page)| (page.origin == id || destination.contains(&p)).then_some(p);
-        let made: Vec<u64> = self.kernel.pages.iter().filter_map(is_made).collect();
-        for &p in &made {
-            self.known.insert(p, Known { creator: thread, since: None });
-        }
-        self.known.retain(|p, _| self.kernel.pages.contains_key(p));
-        touched.retain(|p| self.kernel.pages.contains_key(p));
-        touched.extend(&made);
-        let is_brk = matches!(call, Call::Brk { .. });
-        self.flights[thread] = Some(Flight { event, touched, made, is_brk });
-    }
-
-    fn deliver(&mut self, thread: usize) {
-        let Some(flight) = self.flights[thread].take() else { return };
-        self.delivered += 1;
-        self.last_report[thread] = self.delivered;
-        self.spaces.apply(&flight.event);
-        self.log.push(format!("report {}", flight.event.id.0));
-        for p in flight.made {
-            if let Some(known) = self.known.get_mut(&p) {
-                known.since = Some(self.delivered);
-            }
-        }
-    }
-}
-
-fn tid(thread: usize) -> i32 {
-    PID + thread as i32
-}
-
-#[derive(Clone, Debug)]
-struct Step {
-    thread: usize,
-    kind: u8,
-    pick: u64,
-    len: u64,
-    new_len: u64,
-}
-
-fn any_step() -> impl Strategy<Value = Step> {
-    (0..THREADS, 0..18u8, 0..1000u64, 1..10u64, 1..10u64)
-        .prop_map(|(thread, kind, pick, len, new_len)| Step { thread, kind, pick, len, new_len })
-}
+use std::collections::BTreeMap;
 
 fn run(hand_over: HandOver, steps: &[Step]) -> Result<(), TestCaseError> {
     let mut program = Program::new(hand_over);
@@ -236,6 +26,41 @@ fn run(hand_over: HandOver, steps: &[Step]) -> Result<(), TestCaseError> {
     Ok(())
 }
 
+/// As `run`, with forks: every child has the copied map, and nothing in it is unexplained.
+fn run_with_forks(steps: &[Step]) -> Result<(), TestCaseError> {
+    let mut program = Program::new(HandOver::WithReport);
+    for step in steps {
+        match step.kind {
+            16 => program.fork(step.thread),
+            17 if step.pick.is_multiple_of(2) => program.fork_again(step.pick as usize),
+            _ => program.step(step),
+        }
+    }
+    for thread in 0..THREADS {
+        program.deliver(thread);
+    }
+    prop_assert_eq!(&pages_of(&program.spaces), &program.kernel.pages);
+    for copy in &program.copies {
+        let ledger = pages_of_pid(&program.spaces, copy.child);
+        let log = || program.log.join("\n");
+        let attributes = |pages: &BTreeMap<u64, Page>| {
+            pages.iter().map(|(&p, page)| (p, page.prot, page.shared)).collect::<Vec<_>>()
+        };
+        prop_assert_eq!(
+            attributes(&ledger),
+            attributes(&copy.pages),
+            "child {} after\n{}",
+            copy.child,
+            log()
+        );
+        for (&p, page) in &ledger {
+            let plausible = page.origin != 0 && program.may_own(copy, p, page.origin);
+            prop_assert!(plausible, "child {}: page {p:x} is {}'s after\n{}", copy.child, page.origin, log());
+        }
+    }
+    Ok(())
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 1200, failure_persistence: None, ..ProptestConfig::default() })]
 
@@ -249,5 +74,12 @@ proptest! {
         steps in prop::collection::vec(any_step(), 1..150)
     ) {
         run(HandOver::Unseen, &steps)?;
+    }
+
+    #[test]
+    fn a_forks_copy_is_known_however_late_it_is_reported(
+        steps in prop::collection::vec(any_step(), 1..150)
+    ) {
+        run_with_forks(&steps)?;
     }
 }

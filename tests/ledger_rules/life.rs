@@ -13,6 +13,7 @@ fn fork(story: &mut Story, child_mm: MmKey, mappings: Option<Vec<Mapping>>) {
         child_tid: CHILD,
         child_mm,
         child_sp: Addr(0),
+        child_brk: None,
         is_thread: false,
         mappings,
     };

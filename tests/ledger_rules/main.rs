@@ -1,6 +1,7 @@
 //! The ledger's rules, one story a test.
 
 mod effects;
+mod fork_race;
 mod life;
 mod loss;
 mod reconcile;
@@ -108,6 +109,7 @@ impl Story {
             child_tid: tid,
             child_mm: self.mm,
             child_sp: Addr(at(500)),
+            child_brk: None,
             is_thread: true,
             mappings: None,
         };
