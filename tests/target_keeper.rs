@@ -315,7 +315,7 @@ fn the_keeper_holds_no_pipe_open_and_stands_apart() {
         running.release(held).expect("release");
         follow(running);
         // Nobody has the filter: vmaudit has waited for the keeper's end.
-        assert_eq!(children(), []);
+        assert_eq!(children(), Vec::<i32>::new());
     });
     assert_eq!(
         player.rest(),
