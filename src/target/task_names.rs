@@ -7,6 +7,7 @@ use crate::model::{Pid, Tid};
 use nix::errno::Errno;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
+use std::time::Duration;
 
 /// PF_EXITING (include/linux/sched.h).
 const PF_EXITING: u64 = 0x4;
@@ -57,6 +58,10 @@ pub fn threads(pid: Pid) -> Option<Vec<Tid>> {
     None
 }
 
+/// At most so often, and with that pause, is a thread looked at again.
+const LOOKS: usize = 20;
+const BETWEEN_LOOKS: Duration = Duration::from_millis(1);
+
 /// The threads of a process.
 pub struct ThreadsOf(pub Pid);
 
@@ -66,8 +71,20 @@ impl LookAtThread for ThreadsOf {
         fs::read(format!("/proc/{}/task/{tid}/stat", self.0)).map_or(true, |stat| is_exiting(&stat))
     }
 
+    /// Looks again for a while: one that was let go has only a few instructions left to
+    /// PF_EXITING, and a new program seldom computes that long without any call.
     fn is_in_other_call(&mut self, tid: Tid) -> bool {
-        fs::read(format!("/proc/{}/task/{tid}/syscall", self.0)).is_ok_and(|line| is_in_other_call(&line))
+        for _ in 0..LOOKS {
+            let line = fs::read(format!("/proc/{}/task/{tid}/syscall", self.0));
+            if line.is_ok_and(|line| is_in_other_call(&line)) {
+                return true;
+            }
+            if self.is_exiting(tid) {
+                return false;
+            }
+            std::thread::sleep(BETWEEN_LOOKS);
+        }
+        false
     }
 }
 

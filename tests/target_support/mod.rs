@@ -156,10 +156,6 @@ impl Player {
         self.words.write_all(b"w").expect("write");
     }
 
-    pub fn words(&mut self, words: &[u8]) {
-        self.words.write_all(words).expect("write");
-    }
-
     /// All lines until the player and whatever holds its output have ended.
     pub fn rest(&mut self) -> Vec<String> {
         let lines = std::iter::from_fn(|| Some(self.line()).filter(|line| !line.is_empty())).collect();
