@@ -322,7 +322,7 @@ fn the_keeper_holds_no_pipe_open_and_stands_apart() {
         [
             "held main ExitGroup status 0 leader true",
             "/dev/null /dev/null /dev/null anon_inode:seccomp notify socket",
-            "vmaudit-keeper",
+            "exit-keeper",
             "ended Code(0) 0",
         ]
     );

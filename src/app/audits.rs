@@ -70,6 +70,11 @@ impl Audits {
         self.looks.get(&pid).is_some_and(|audit| audit.observations.moment == SnapshotMoment::HeldAtExit)
     }
 
+    /// A look that turned out to be worth nothing.
+    pub fn discard(&mut self, pid: Pid) {
+        self.looks.remove(&pid);
+    }
+
     /// Processes that ended unseen are shown as the ledger has them, without residency.
     fn complete_from_ledger(&mut self, pipeline: &Pipeline) {
         for process in pipeline.spaces.processes() {

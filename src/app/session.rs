@@ -162,6 +162,10 @@ impl<'a, 'r> Session<'a, 'r> {
         self.recover_from_loss()?;
         if self.is_audited(held.pid) {
             self.look(held.pid, held.tid, SnapshotMoment::HeldAtExit);
+            // Killed while it was held: what was read may be another process by now.
+            if !self.running.is_held(&held) {
+                self.audits.discard(held.pid);
+            }
         }
         self.running.release(held)?;
         Ok(())
