@@ -5,7 +5,7 @@ use super::dump::Dump;
 use crate::capture::Captured;
 use crate::capture::wire::Decoder;
 use crate::ledger::AddressSpaces;
-use crate::model::{Completeness, Frame, MmKey, Pid, StackId, StackTable, VmEvent, VmOp};
+use crate::model::{Completeness, MmKey, Pid, StackId, StackTable, VmEvent, VmOp};
 use crate::unwind::{CapturedStack, ExecMapping, SpaceState, Unwinder};
 
 /// What was counted on the way.
@@ -28,7 +28,6 @@ pub struct Pipeline {
     pub unwinder: Unwinder,
     pub stacks: StackTable,
     pub tally: Tally,
-    frames: Vec<Frame>,
     dump: Option<Dump>,
 }
 
@@ -40,7 +39,6 @@ impl Pipeline {
             unwinder: Unwinder::default(),
             stacks: StackTable::default(),
             tally: Tally::default(),
-            frames: Vec::with_capacity(128),
             dump,
         }
     }
@@ -95,14 +93,14 @@ impl Pipeline {
             });
             self.unwinder.set_modules(SpaceState { mm, generation, pid }, modules, &mut self.stacks);
         }
-        let completeness = self.unwinder.unwind_into(mm, captured, &mut self.frames);
+        let (stack, completeness) = self.unwinder.unwind_interned(mm, captured, &mut self.stacks);
         self.tally.stacks += 1;
         match completeness {
             Completeness::Complete => {}
             Completeness::Truncated => self.tally.truncated += 1,
             Completeness::Incomplete => self.tally.incomplete += 1,
         }
-        self.stacks.intern_frames(&self.frames, completeness)
+        stack
     }
 
     fn note(&mut self, event: &VmEvent) {

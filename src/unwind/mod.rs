@@ -11,6 +11,7 @@
 mod cache;
 mod calls;
 mod go;
+mod memo;
 mod registers;
 mod rule;
 mod space;
@@ -20,7 +21,7 @@ pub use registers::CapturedStack;
 pub use space::{ExecMapping, SpaceState};
 pub use walk::MAX_FRAMES;
 
-use crate::model::{Completeness, Frame, FrameKind, MmKey, ModuleId, ModuleInfo, Stack, StackTable};
+use crate::model::{Completeness, Frame, FrameKind, MmKey, ModuleId, ModuleInfo, Stack, StackId, StackTable};
 use crate::objects::{FileCache, FileKey, OpenRequest};
 use registers::StackBytes;
 use space::{Placed, Space};
@@ -33,6 +34,8 @@ pub struct Unwinder {
     spaces: HashMap<MmKey, Space>,
     scratch: Scratch,
     last_space: u64,
+    memo: memo::Memo,
+    frames: Vec<Frame>,
 }
 
 impl Default for Unwinder {
@@ -43,7 +46,14 @@ impl Default for Unwinder {
 
 impl Unwinder {
     pub fn new(files: FileCache) -> Unwinder {
-        Unwinder { files, spaces: HashMap::new(), scratch: Scratch::default(), last_space: 0 }
+        Unwinder {
+            files,
+            spaces: HashMap::new(),
+            scratch: Scratch::default(),
+            last_space: 0,
+            memo: memo::Memo::default(),
+            frames: Vec::new(),
+        }
     }
 
     /// The files opened for unwinding: names come from the same ones.
@@ -134,6 +144,28 @@ impl Unwinder {
         };
         let stack = StackBytes::of(captured);
         Walk { space, scratch: &mut self.scratch, stack, frames }.run(captured)
+    }
+
+    /// The captured stack's number in `table`, and how far it goes. A stack like one that was
+    /// walked before is recognised by its return addresses.
+    pub fn unwind_interned(
+        &mut self,
+        mm: MmKey,
+        captured: &CapturedStack<'_>,
+        table: &mut StackTable,
+    ) -> (StackId, Completeness) {
+        let space = self.spaces.get(&mm).map_or(0, |space| space.id);
+        if let Some(known) = self.memo.find(space, captured) {
+            return (known, Completeness::Complete);
+        }
+        let mut frames = std::mem::take(&mut self.frames);
+        let completeness = self.unwind_into(mm, captured, &mut frames);
+        let stack = table.intern_frames(&frames, completeness);
+        self.frames = frames;
+        if space != 0 && memo::is_worth(completeness) {
+            self.memo.remember(space, captured, &self.scratch.trail, stack);
+        }
+        (stack, completeness)
     }
 
     /// As [`Unwinder::unwind_into`], as a stack of its own.

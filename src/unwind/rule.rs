@@ -106,6 +106,12 @@ fn offsets(row: &UnwindTableRow<usize>) -> Option<Offsets> {
 }
 
 impl Offsets {
+    /// The frame is found from the stack pointer, and no other register.
+    #[inline]
+    pub fn is_by_stack_pointer(&self) -> bool {
+        self.base == 7
+    }
+
     /// Applies the rule to the registers themselves, which are of no use after an error; returns
     /// the return address. `innermost` allows saved registers below the stack pointer: an
     /// epilogue leaves rows unchanged after its pops.

@@ -3,6 +3,7 @@
 use super::cache::{Known, RuleCache};
 use super::calls::{Call, LONGEST_CALL, call_before};
 use super::go;
+use super::memo::Trail;
 use super::registers::{CapturedStack, RBP, Registers, StackBytes, Unread};
 use super::rule::{Caller, Rule, Stuck, evaluate};
 use super::space::{Placed, Space};
@@ -26,6 +27,7 @@ const GUESS_CHOICE: u64 = 1 << 10;
 pub(super) struct Scratch {
     pub cache: RuleCache,
     pub context: UnwindContext<usize>,
+    pub trail: Trail,
 }
 
 /// One walk.
@@ -86,6 +88,7 @@ impl Walk<'_> {
             by_frame_pointer: false,
         };
         let mut guesses = 0;
+        self.scratch.trail.begin();
         loop {
             // Nearly all frames: a known rule by fixed offsets, applied in place. Copies of rules
             // and registers would cost more than the rest.
@@ -99,9 +102,21 @@ impl Walk<'_> {
                     return Completeness::Truncated;
                 }
                 let innermost = self.frames.len() == 1;
+                let by_stack_pointer = offsets.is_by_stack_pointer();
                 match offsets.advance(&mut at.registers, &self.stack, innermost) {
-                    Ok(address @ PAGE..) => at.address = address,
-                    Ok(0) if guesses == 0 => return Completeness::Complete,
+                    Ok(address @ PAGE..) => {
+                        if by_stack_pointer {
+                            let slot = at.registers.sp.wrapping_sub(8);
+                            self.scratch.trail.step(slot.wrapping_sub(captured.sp), address);
+                        } else {
+                            self.scratch.trail.spoil();
+                        }
+                        at.address = address;
+                    }
+                    Ok(0) if guesses == 0 => {
+                        self.scratch.trail.spoil();
+                        return Completeness::Complete;
+                    }
                     Ok(_) => return Completeness::Incomplete,
                     Err(stuck) => return completeness_of(stuck),
                 }
@@ -123,6 +138,9 @@ impl Walk<'_> {
                 return Completeness::Truncated;
             }
             guesses += usize::from(at.kind == FrameKind::Guess);
+            if rule != Rule::Root {
+                self.scratch.trail.spoil();
+            }
             match self.step(&at, rule) {
                 Step::To(next) if guesses < MAX_GUESSES || next.kind != FrameKind::Guess => at = next,
                 Step::To(_) => return Completeness::Incomplete,
@@ -365,7 +383,7 @@ impl Scratch {
             return Rule::NoModule;
         };
         let Some(svma) = placed.svma(address) else { return Rule::Uncovered };
-        let Scratch { cache, context } = self;
+        let Scratch { cache, context, .. } = self;
         cache.rule(object.serial(), svma, || Rule::find(object.cfi(), svma, context))
     }
 }

@@ -1,0 +1,136 @@
+//! Stacks that were just walked, recognised without walking them again.
+//!
+//! Where every step finds its frame by a fixed distance from the stack pointer, the walk depends
+//! on nothing but the starting point and the return addresses it reads: the same code at the same
+//! depth with the same return addresses is the same stack, whatever lies between them. Programs
+//! that call the kernel often do so from few places, and comparing some thirty words is much
+//! cheaper than following thirty rules, hashing the frames and looking them up.
+
+use super::registers::CapturedStack;
+use crate::model::{Completeness, StackId};
+
+/// Walks remembered: one for each place that a call came from, more or less.
+const SLOTS: usize = 1024;
+
+/// What the walk that is going on has read so far.
+#[derive(Default)]
+pub(super) struct Trail {
+    /// (distance from the first stack pointer, return address found there)
+    returns: Vec<(u64, u64)>,
+    /// Something else than fixed distances from the stack pointer led on.
+    other: bool,
+}
+
+impl Trail {
+    pub fn begin(&mut self) {
+        self.returns.clear();
+        self.other = false;
+    }
+
+    /// A step by a fixed distance from the stack pointer.
+    #[inline]
+    pub fn step(&mut self, distance: u64, return_address: u64) {
+        self.returns.push((distance, return_address));
+    }
+
+    /// Any other step: this walk cannot be recognised by its return addresses alone.
+    #[inline]
+    pub fn spoil(&mut self) {
+        self.other = true;
+    }
+}
+
+struct Walked {
+    /// The state of the address space; 0, which none has, where the slot is empty.
+    space: u64,
+    ip: u64,
+    sp: u64,
+    returns: Vec<(u64, u64)>,
+    stack: StackId,
+}
+
+/// The walks of all address spaces, each in the slot that its starting point gives.
+pub(super) struct Memo {
+    slots: Vec<Walked>,
+}
+
+impl Default for Memo {
+    fn default() -> Memo {
+        let empty = || Walked { space: 0, ip: 0, sp: 0, returns: Vec::new(), stack: StackId(0) };
+        Memo { slots: (0..SLOTS).map(|_| empty()).collect() }
+    }
+}
+
+fn slot_of(space: u64, ip: u64, sp: u64) -> usize {
+    let mixed = (ip ^ sp.rotate_left(32) ^ space).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    (mixed >> (64 - SLOTS.trailing_zeros())) as usize
+}
+
+impl Memo {
+    /// The stack, if the same was walked before.
+    pub fn find(&self, space: u64, captured: &CapturedStack<'_>) -> Option<StackId> {
+        let walked = self.slots.get(slot_of(space, captured.ip, captured.sp))?;
+        if space == 0 || walked.space != space || walked.ip != captured.ip || walked.sp != captured.sp {
+            return None;
+        }
+        let unchanged = |&(distance, expected): &(u64, u64)| {
+            let at = distance as usize;
+            let word = captured.bytes.get(at..at.saturating_add(8));
+            word.is_some_and(|word| word == expected.to_ne_bytes())
+        };
+        walked.returns.iter().all(unchanged).then_some(walked.stack)
+    }
+
+    /// Remembers a walk that reached the root.
+    pub fn remember(&mut self, space: u64, captured: &CapturedStack<'_>, trail: &Trail, stack: StackId) {
+        if trail.other {
+            return;
+        }
+        if let Some(slot) = self.slots.get_mut(slot_of(space, captured.ip, captured.sp)) {
+            (slot.space, slot.ip, slot.sp, slot.stack) = (space, captured.ip, captured.sp, stack);
+            slot.returns.clone_from(&trail.returns);
+        }
+    }
+}
+
+/// Only walks to the root are worth it: what ends early may go on when more bytes are there.
+pub(super) fn is_worth(completeness: Completeness) -> bool {
+    completeness == Completeness::Complete
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn captured(bytes: &[u8]) -> CapturedStack<'_> {
+        CapturedStack { ip: 1, sp: 16, bp: 0, bx: 0, r12: 0, r13: 0, r14: 0, r15: 0, bytes, full: true }
+    }
+
+    #[test]
+    fn only_equal_return_addresses_are_recognised() {
+        let mut memo = Memo::default();
+        let mut trail = Trail::default();
+        trail.begin();
+        trail.step(8, 7);
+        let mut bytes = [0u8; 24];
+        bytes[8] = 7;
+        memo.remember(5, &captured(&bytes), &trail, StackId(3));
+        assert_eq!(memo.find(5, &captured(&bytes)), Some(StackId(3)));
+        bytes[0] = 1;
+        assert_eq!(memo.find(5, &captured(&bytes)), Some(StackId(3)), "what lies between does not matter");
+        assert_eq!(memo.find(6, &captured(&bytes)), None, "other modules");
+        assert_eq!(memo.find(5, &captured(&bytes[..12])), None, "too few bytes");
+        bytes[8] = 8;
+        assert_eq!(memo.find(5, &captured(&bytes)), None);
+    }
+
+    #[test]
+    fn other_steps_are_not_remembered() {
+        let mut memo = Memo::default();
+        let mut trail = Trail::default();
+        trail.begin();
+        trail.spoil();
+        memo.remember(5, &captured(&[]), &trail, StackId(3));
+        assert_eq!(memo.find(5, &captured(&[])), None);
+    }
+}
