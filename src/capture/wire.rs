@@ -4,6 +4,7 @@
 use super::Captured;
 use super::arch;
 use super::bpf::skel::types::vmaudit_record as Record;
+use crate::model::hash::IntMap;
 use crate::model::mapping::{Mapping, MappingFile};
 use crate::model::prot::Sharing;
 use crate::model::{Addr, AddrRange, EventId, FileRef, MmKey, NoStack, PAGE, Prot, Task, VmEvent, VmOp};
@@ -52,8 +53,8 @@ struct Attachments {
 /// to threads (they are sent only when they change).
 #[derive(Default)]
 pub struct Decoder {
-    pending: HashMap<u32, Attachments>,
-    comms: HashMap<u32, Vec<u8>>,
+    pending: IntMap<u32, Attachments>,
+    comms: IntMap<u32, Vec<u8>>,
     next: u64,
     /// Records that were too short or of an unknown kind.
     pub undecodable: u64,
@@ -115,7 +116,8 @@ impl Decoder {
     }
 
     fn event<'a>(&mut self, record: &Record, payload: &'a [u8]) -> Option<Captured<'a>> {
-        let attachments = self.pending.remove(&record.tid).unwrap_or_default();
+        let attachments = if self.pending.is_empty() { None } else { self.pending.remove(&record.tid) };
+        let attachments = attachments.unwrap_or_default();
         let Some(op) = operation(record, attachments) else {
             self.undecodable += 1;
             return None;

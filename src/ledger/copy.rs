@@ -9,8 +9,8 @@ use super::piece::{Attributes, Owner, Piece};
 use super::range_set::RangeSet;
 use super::region::RegionKind;
 use super::space::{Ledger, Removal, Start};
+use crate::model::hash::IntMap;
 use crate::model::{Addr, AddrRange, Mapping, Tid, VmEvent, VmOp};
-use std::collections::HashMap;
 
 impl Ledger {
     /// The same map, for a child of one thread that has not called anything yet.
@@ -22,7 +22,7 @@ impl Ledger {
         child.events = 0;
         child.failed = 0;
         child.reports = 0;
-        child.threads = HashMap::from([(child_tid, 0)]);
+        child.threads = IntMap::from_iter([(child_tid, 0)]);
         // Unmappings on their way are the parent's affair.
         let waiting: Vec<Piece> = child.limbo.pieces().cloned().collect();
         child.limbo = Default::default();

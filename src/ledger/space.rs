@@ -7,8 +7,8 @@ use super::piece::{Attributes, Owner, Piece, PieceMap, Slot};
 use super::range_set::RangeSet;
 use super::recent::Recent;
 use super::region::RegionKind;
+use crate::model::hash::IntMap;
 use crate::model::{Addr, AddrRange, EventId, FileRef, Prot, Sharing, Tid, VmEvent};
-use std::collections::HashMap;
 use std::sync::Arc;
 
 /// What is known about the beginning of an address space.
@@ -57,7 +57,7 @@ pub struct Ledger {
     /// Where a failed call may have changed something before it gave up.
     pub(super) uncertain: RangeSet,
     /// Living threads with the number of their last report.
-    pub(super) threads: HashMap<Tid, u64>,
+    pub(super) threads: IntMap<Tid, u64>,
     pub(super) reports: u64,
     pub(super) events: u64,
     pub(super) failed: u64,
@@ -106,7 +106,7 @@ impl Ledger {
             purged: RangeSet::default(),
             dont_fork: RangeSet::default(),
             uncertain: RangeSet::default(),
-            threads: HashMap::new(),
+            threads: IntMap::default(),
             reports: 0,
             events: 0,
             failed: 0,

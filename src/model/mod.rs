@@ -4,6 +4,7 @@
 
 pub mod addr;
 pub mod event;
+pub mod hash;
 pub mod mapping;
 pub mod observation;
 pub mod prot;

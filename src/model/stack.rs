@@ -1,7 +1,8 @@
 //! Call stacks, normalised to module + file offset, and their interning.
 
+use super::hash::{BuildIntHasher, IntMap};
 use std::collections::HashMap;
-use std::hash::{BuildHasher, Hasher};
+use std::hash::BuildHasher;
 
 /// Index into [`StackTable::modules`].
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -77,11 +78,11 @@ pub struct StackTable {
     /// Each distinct frame once: deep stacks differ in few of theirs, and a frame is six times
     /// as large as its number.
     frames: Vec<Frame>,
-    frame_ids: HashMap<Frame, u32, BuildFrameHasher>,
+    frame_ids: IntMap<Frame, u32>,
     stacks: Vec<CompactStack>,
     /// Numbers by hash of the frames: a stack is stored once, and looked up without a copy.
     by_hash: HashMap<u64, Vec<StackId>>,
-    hasher: BuildFrameHasher,
+    hasher: BuildIntHasher,
 }
 
 /// A stack as it is kept: indices into `StackTable::frames`.
@@ -89,51 +90,6 @@ pub struct StackTable {
 struct CompactStack {
     frames: Box<[u32]>,
     completeness: Completeness,
-}
-
-/// Hashes stacks of fixed-size frames: a multiply and a rotation for each word, as rustc's
-/// FxHash does. Stacks are not chosen by an adversary who could profit from collisions, and
-/// each event hashes one.
-#[derive(Default, Clone, Copy, Debug)]
-struct BuildFrameHasher;
-
-#[derive(Default)]
-struct FrameHasher(u64);
-
-impl BuildHasher for BuildFrameHasher {
-    type Hasher = FrameHasher;
-    fn build_hasher(&self) -> FrameHasher {
-        FrameHasher::default()
-    }
-}
-
-impl FrameHasher {
-    fn add(&mut self, word: u64) {
-        self.0 = (self.0.rotate_left(5) ^ word).wrapping_mul(0x517c_c1b7_2722_0a95);
-    }
-}
-
-impl Hasher for FrameHasher {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-    fn write(&mut self, bytes: &[u8]) {
-        for &byte in bytes {
-            self.add(u64::from(byte));
-        }
-    }
-    fn write_u32(&mut self, value: u32) {
-        self.add(u64::from(value));
-    }
-    fn write_u64(&mut self, value: u64) {
-        self.add(value);
-    }
-    fn write_usize(&mut self, value: usize) {
-        self.add(value as u64);
-    }
-    fn write_isize(&mut self, value: isize) {
-        self.add(value as u64);
-    }
 }
 
 impl StackTable {

@@ -21,17 +21,17 @@ pub use registers::CapturedStack;
 pub use space::{ExecMapping, SpaceState};
 pub use walk::MAX_FRAMES;
 
+use crate::model::hash::IntMap;
 use crate::model::{Completeness, Frame, FrameKind, MmKey, ModuleId, ModuleInfo, Stack, StackId, StackTable};
 use crate::objects::{FileCache, FileKey, OpenRequest};
 use registers::StackBytes;
 use space::{Placed, Space};
-use std::collections::HashMap;
 use walk::{Scratch, Walk};
 
 /// Unwinds the stacks of any number of address spaces.
 pub struct Unwinder {
     files: FileCache,
-    spaces: HashMap<MmKey, Space>,
+    spaces: IntMap<MmKey, Space>,
     scratch: Scratch,
     last_space: u64,
     memo: memo::Memo,
@@ -48,7 +48,7 @@ impl Unwinder {
     pub fn new(files: FileCache) -> Unwinder {
         Unwinder {
             files,
-            spaces: HashMap::new(),
+            spaces: IntMap::default(),
             scratch: Scratch::default(),
             last_space: 0,
             memo: memo::Memo::default(),
