@@ -3,6 +3,7 @@
 use super::effects::pages;
 use super::fork::Late;
 use super::history::{Removed, disown};
+use super::ids::IdMap;
 use super::names::attributes_of;
 use super::origins::FileTable;
 use super::piece::{Attributes, Owner, Piece};
@@ -10,7 +11,6 @@ use super::range_set::RangeSet;
 use super::region::RegionKind;
 use super::space::{Ledger, Removal, Start};
 use crate::model::{Addr, AddrRange, Mapping, Tid, VmEvent, VmOp};
-use std::collections::HashMap;
 
 impl Ledger {
     /// The same map, for a child of one thread that has not called anything yet.
@@ -22,7 +22,7 @@ impl Ledger {
         child.events = 0;
         child.failed = 0;
         child.reports = 0;
-        child.threads = HashMap::from([(child_tid, 0)]);
+        child.threads = IdMap::from_iter([(child_tid, 0)]);
         // Unmappings on their way are the parent's affair.
         let waiting: Vec<Piece> = child.limbo.pieces().cloned().collect();
         child.limbo = Default::default();

@@ -7,6 +7,7 @@ mod copy;
 mod effects;
 mod fork;
 mod history;
+mod ids;
 mod limbo;
 mod names;
 mod origins;

@@ -1,9 +1,9 @@
 //! Processes and threads that were seen while tracing.
 
+use super::ids::IdMap;
 use super::region::ThreadRecord;
 use super::spaces::SpaceId;
 use crate::model::{FileRef, Pid, Task, Tid};
-use std::collections::HashMap;
 use std::sync::Arc;
 
 /// Records of threads that are gone are kept up to this many a process, the newest.
@@ -28,7 +28,7 @@ pub struct ProcessRecord {
     pub threads: Vec<ThreadRecord>,
     /// All threads ever seen, also those no longer in `threads`.
     pub threads_seen: u64,
-    pub(super) thread_index: HashMap<Tid, usize>,
+    pub(super) thread_index: IdMap<Tid, usize>,
     pub(super) space: Option<SpaceId>,
 }
 
@@ -45,7 +45,7 @@ impl ProcessRecord {
             wait_status: None,
             threads: Vec::new(),
             threads_seen: 0,
-            thread_index: HashMap::new(),
+            thread_index: IdMap::default(),
             space: None,
         }
     }

@@ -1,6 +1,7 @@
 //! One address space: the state, and the primitives that calls are made of.
 
 use super::history::History;
+use super::ids::IdMap;
 use super::limbo::Limbo;
 use super::origins::{Call, OriginTable};
 use super::piece::{Attributes, Owner, Piece, PieceMap, Slot};
@@ -8,7 +9,6 @@ use super::range_set::RangeSet;
 use super::recent::Recent;
 use super::region::RegionKind;
 use crate::model::{Addr, AddrRange, EventId, FileRef, Prot, Sharing, Tid, VmEvent};
-use std::collections::HashMap;
 use std::sync::Arc;
 
 /// What is known about the beginning of an address space.
@@ -57,7 +57,7 @@ pub struct Ledger {
     /// Where a failed call may have changed something before it gave up.
     pub(super) uncertain: RangeSet,
     /// Living threads with the number of their last report.
-    pub(super) threads: HashMap<Tid, u64>,
+    pub(super) threads: IdMap<Tid, u64>,
     pub(super) reports: u64,
     pub(super) events: u64,
     pub(super) failed: u64,
@@ -103,7 +103,7 @@ impl Ledger {
             purged: RangeSet::default(),
             dont_fork: RangeSet::default(),
             uncertain: RangeSet::default(),
-            threads: HashMap::new(),
+            threads: IdMap::default(),
             reports: 0,
             events: 0,
             failed: 0,

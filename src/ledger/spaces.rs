@@ -3,12 +3,13 @@
 //! An mm's key is used again by the kernel after its last user is gone, so the key alone names no
 //! address space: each fork, exec and last exit starts or ends a generation (a [`SpaceId`]).
 
+use super::ids::IdMap;
 use super::origins::FileTable;
 use super::process::ProcessRecord;
 use super::space::{Ledger, Start};
 use crate::model::event::VmOp;
 use crate::model::{Addr, AddrRange, FileRef, Mapping, MmKey, Observations, Pid, Tid, VmEvent};
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
 
 /// One generation of an mm.
@@ -32,11 +33,11 @@ pub(super) struct Space {
 /// One [`Ledger`] per address space.
 #[derive(Default, Debug)]
 pub struct AddressSpaces {
-    pub(super) spaces: HashMap<SpaceId, Space>,
-    pub(super) by_mm: HashMap<MmKey, SpaceId>,
+    pub(super) spaces: IdMap<SpaceId, Space>,
+    pub(super) by_mm: IdMap<MmKey, SpaceId>,
     pub(super) processes: Vec<ProcessRecord>,
     /// The newest process of each pid.
-    pub(super) by_pid: HashMap<Pid, usize>,
+    pub(super) by_pid: IdMap<Pid, usize>,
     pub(super) files: FileTable,
     dead: VecDeque<SpaceId>,
     next_space: u64,
