@@ -281,6 +281,7 @@ struct extra {
 	__u32 nlink;
 	__u64 flags;
 	__u64 file;
+	__u64 wanted; /* bytes of stack */
 };
 
 static __always_inline struct file *file_of(struct task_struct *task, __u32 fd)
@@ -341,6 +342,27 @@ static __always_inline void fill(struct vmaudit_record *record, struct task_stru
 	record->flags |= extra->flags;
 }
 
+/* What is read at once where the whole cannot be; divides a page, so that no piece has two. */
+#define PIECE 512
+
+struct pieces {
+	char *to;
+	__u64 from;
+	__u64 limit;
+};
+
+/* Copies one aligned piece. bpf_probe_read_user leaves zeros for a page that is not there. */
+static long copy_piece(__u32 index, struct pieces *pieces)
+{
+	__u64 skip = pieces->from & (PIECE - 1);
+	__u64 at = index ? index * PIECE - skip : 0;
+
+	if (at > pieces->limit - PIECE)
+		return 1;
+	bpf_probe_read_user(pieces->to + at, index ? PIECE : PIECE - skip, (void *)(pieces->from + at));
+	return 0;
+}
+
 /* Reserves room for exactly one size class and copies. */
 #define TRY_CLASS(bytes)                                                                            \
 	if (wanted <= (bytes)) {                                                                    \
@@ -350,14 +372,48 @@ static __always_inline void fill(struct vmaudit_record *record, struct task_stru
 		} *out = bpf_ringbuf_reserve(&ring, sizeof(*out), 0);                               \
 		if (!out)                                                                           \
 			return false;                                                               \
+		if (bpf_probe_read_user(out->stack, wanted, (void *)sp)) {                          \
+			bpf_ringbuf_discard(out, BPF_RB_NO_WAKEUP);                                 \
+			extra->wanted = wanted;                                                     \
+			return send_with_holes(task, regs, extra, op, ret);                         \
+		}                                                                                   \
 		fill(&out->record, task, regs, extra, op, ret);                                     \
-		if (bpf_probe_read_user(out->stack, wanted, (void *)sp))                            \
-			out->record.flags |= VMAUDIT_STACK_UNREADABLE;                              \
-		else                                                                                \
-			out->record.payload = wanted;                                               \
+		out->record.payload = wanted;                                                       \
 		bpf_ringbuf_submit(out, wake_flags());                                              \
 		return true;                                                                        \
 	}
+
+/* The same in pieces, with room for the last one. */
+#define TRY_CLASS_WITH_HOLES(bytes)                                                                 \
+	if (wanted <= (bytes)) {                                                                    \
+		struct {                                                                            \
+			struct vmaudit_record record;                                               \
+			char stack[(bytes) + PIECE];                                                \
+		} *out = bpf_ringbuf_reserve(&ring, sizeof(*out), 0);                               \
+		if (!out)                                                                           \
+			return false;                                                               \
+		fill(&out->record, task, regs, extra, op, ret);                                     \
+		pieces.to = out->stack;                                                             \
+		pieces.limit = (bytes) + PIECE;                                                     \
+		bpf_loop((wanted + PIECE - 1) / PIECE + 1, copy_piece, &pieces, 0);                 \
+		out->record.payload = wanted;                                                       \
+		bpf_ringbuf_submit(out, wake_flags());                                              \
+		return true;                                                                        \
+	}
+
+/* A page that a large local variable spans but that was never touched has no frame to read, and
+ * none may be faulted in here. It is zeros for the program, too. */
+static __noinline bool send_with_holes(struct task_struct *task, struct pt_regs *regs, struct extra *extra,
+				       __u32 op, long ret)
+{
+	struct pieces pieces = { .from = regs->sp };
+	__u64 wanted = extra->wanted;
+
+	TRY_CLASS_WITH_HOLES(8192)
+	TRY_CLASS_WITH_HOLES(65536)
+	TRY_CLASS_WITH_HOLES(262144)
+	return false;
+}
 
 static __always_inline bool send_with_stack(struct task_struct *task, struct traced_thread *thread,
 					    struct pt_regs *regs, struct extra *extra, __u32 op, long ret)
@@ -377,16 +433,11 @@ static __always_inline bool send_with_stack(struct task_struct *task, struct tra
 	TRY_CLASS(1024)
 	TRY_CLASS(1536)
 	TRY_CLASS(2048)
-	TRY_CLASS(3072)
 	TRY_CLASS(4096)
-	TRY_CLASS(6144)
 	TRY_CLASS(8192)
-	TRY_CLASS(12288)
 	TRY_CLASS(16384)
-	TRY_CLASS(24576)
 	TRY_CLASS(32768)
 	TRY_CLASS(65536)
-	TRY_CLASS(131072)
 	TRY_CLASS(262144)
 	return false;
 }

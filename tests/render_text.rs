@@ -1,4 +1,4 @@
-//! The text report: the look of DESIGN.md section 1, width, honesty, terminal safety.
+//! The text report: its look, width, honesty, terminal safety.
 
 #[path = "fixtures/attribution/case.rs"]
 mod case;
@@ -148,6 +148,17 @@ fn what_is_lost_estimated_or_old_is_said() {
 }
 
 #[test]
+fn what_nobody_looked_at_is_not_called_unused() {
+    let mut case = silly();
+    case.observations.residency.source = ResidencySource::None;
+    let facts = ProcessFacts { signal: Some(9), snapshot_age_ns: Some(0), ..ProcessFacts::default() };
+    let text = to_text(&report(&case, &facts, EventCounts::default()), TextOptions::default());
+    assert!(text.contains("not known"), "{text}");
+    assert!(!text.contains("last snapshot"), "{text}");
+    assert!(!text.contains(" unused ·"), "{text}");
+}
+
+#[test]
 fn hostile_names_stay_text() {
     let mut case = Case::new();
     case.observations.comm = b"\x1b]0;gotcha\x07\xff".to_vec();
@@ -215,6 +226,11 @@ fn further_processes_are_a_table_and_their_findings() {
     let line = text.lines().find(|l| l.contains("63.9 MiB unused") && l.starts_with("     ")).unwrap();
     assert!(line.contains("glibc malloc arena · luaL_loadfilex < thread_worker"), "{line}");
     assert!(text.lines().all(|l| l.chars().count() <= 100));
+    let many: Vec<_> = std::iter::once(audits[1]).chain(std::iter::repeat_n(audits[2], 30)).collect();
+    let text = to_text(&build(&run, &many), TextOptions::default());
+    assert!(text.contains("a larger process follows below: child (pid 4001)"), "{text}");
+    assert_eq!(text.matches("    4001  child").count(), 10, "{text}");
+    assert!(text.contains("20 more"), "{text}");
     let alone = to_text(&build(&run, &audits[..1]), TextOptions::default());
     assert!(!alone.contains("  other processes"));
 }

@@ -1,4 +1,4 @@
-//! The JSON contract (DESIGN.md section 2): names, sums, renumbered stacks; and sums over
+//! The JSON contract (docs/report.md): names, sums, renumbered stacks; and sums over
 //! random address spaces.
 
 #[path = "fixtures/attribution/case.rs"]

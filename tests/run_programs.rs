@@ -171,6 +171,17 @@ fn cxx_with_exceptions_and_threads() {
 }
 
 #[test]
+fn a_stack_with_untouched_pages_is_read_around_them() {
+    if skip_without_bpf("run_programs") {
+        return;
+    }
+    let audit = audit_exactly(&words("stack_holes", &[]));
+    let regions = list(audit.report().first(), "regions");
+    let without = regions.iter().filter(|r| r["origin"].is_object() && r["origin"]["stack"].is_null());
+    assert_eq!(without.count(), 0, "{}", audit.stdout);
+}
+
+#[test]
 fn python_with_threads() {
     if skip_without_bpf("run_programs") || skip_without("python_with_threads", PYTHON) {
         return;

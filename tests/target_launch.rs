@@ -7,7 +7,7 @@ use nix::errno::Errno;
 use nix::unistd::{Gid, Uid, setgroups, setresgid, setresuid};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use support::{argv, config, follow, modes, play, start, tell};
+use support::{argv, config, follow, is_root, modes, play, start, tell};
 use vmaudit::target::{Launch, LaunchConfig, LaunchError, LaunchNote, NoHold};
 
 const NOBODY: u32 = 65534;
@@ -39,8 +39,10 @@ fn copy(from: &Path, to: PathBuf, mode: u32) -> String {
 fn failure(words: Vec<String>) -> (u8, String) {
     let mut player = play(move || {
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
-        let outcome = Launch::prepare(config(&words)).and_then(|prepared| prepared.go());
-        match outcome {
+        // An unreadable directory in PATH would make it "Permission denied", as with execvp.
+        let path = ("PATH".into(), Some("/usr/bin:/bin".into()));
+        let config = LaunchConfig { env: vec![path], ..config(&words) };
+        match Launch::prepare(config).and_then(|prepared| prepared.go()) {
             Ok(_) => tell("it runs"),
             Err(error) => tell(&format!("{} {error}", error.exit_code())),
         }
@@ -135,6 +137,9 @@ fn the_environment_is_changed_as_asked() {
 
 #[test]
 fn signals_are_as_vmaudit_found_them_and_privileges_are_kept() {
+    if !is_root() {
+        return;
+    }
     let mut player = play(|| follow(start(config(&[modes(), "signals"]))));
     assert_eq!(player.rest()[0], "blocked 0 sigpipe default nnp 0");
 }
@@ -174,7 +179,31 @@ fn without_randomisation_two_runs_have_equal_addresses() {
 }
 
 #[test]
+fn refused_randomisation_is_an_error_with_a_remedy() {
+    if !is_root() {
+        return;
+    }
+    let mut player = play(|| {
+        refuse_personality();
+        let mut config = config(&[modes(), "wait", "0"]);
+        config.aslr_off = true;
+        match Launch::prepare(config).and_then(|prepared| prepared.go()) {
+            Ok(_) => tell("it runs"),
+            Err(error) => tell(&format!("{} {error}", error.exit_code())),
+        }
+        // Neither the child nor the keeper is left.
+        assert_eq!(support::children(), Vec::<i32>::new());
+    });
+    let lines = player.rest();
+    assert!(lines[0].starts_with("125 ") && lines[0].contains("EPERM"), "{lines:?}");
+    assert!(lines[0].contains("seccomp=unconfined") && lines.len() == 1, "{lines:?}");
+}
+
+#[test]
 fn under_sudo_the_command_runs_as_the_invoking_user() {
+    if !is_root() {
+        return;
+    }
     let lines = |as_root| {
         let mut player = play(|| {
             pretend_sudo();
@@ -194,6 +223,9 @@ fn under_sudo_the_command_runs_as_the_invoking_user() {
 
 #[test]
 fn a_setuid_program_keeps_its_power() {
+    if !is_root() {
+        return;
+    }
     let directory = public_directory();
     let id = copy(Path::new("/usr/bin/id"), directory.path().join("id"), 0o4755);
     let effective = |id: String| {
@@ -216,6 +248,9 @@ fn a_setuid_program_keeps_its_power() {
 
 #[test]
 fn without_privileges_exits_are_held_and_no_new_privs_is_noted() {
+    if !is_root() {
+        return;
+    }
     let directory = public_directory();
     let program = copy(Path::new(modes()), directory.path().join("modes"), 0o755);
     let mut player = play(|| {
@@ -229,6 +264,9 @@ fn without_privileges_exits_are_held_and_no_new_privs_is_noted() {
 
 #[test]
 fn without_privileges_a_setuid_command_is_not_crippled_for_the_hold() {
+    if !is_root() {
+        return;
+    }
     let directory = public_directory();
     let id = copy(Path::new("/usr/bin/id"), directory.path().join("id"), 0o4755);
     let mut player = play(|| {
@@ -242,8 +280,11 @@ fn without_privileges_a_setuid_command_is_not_crippled_for_the_hold() {
 
 #[test]
 fn where_a_listener_is_in_place_the_command_runs_without_hold() {
+    if !is_root() {
+        return;
+    }
     let mut player = play(|| {
-        let _listener = install_listener();
+        install_listener();
         let running = start(config(&[modes(), "exit", "32"]));
         assert_eq!(running.notes(), [LaunchNote::NoHold(NoHold::Refused(Errno::EBUSY))]);
         assert!(!running.holds_exits());
@@ -274,12 +315,36 @@ fn become_nobody() {
     nix::sys::prctl::set_dumpable(true).expect("dumpable");
 }
 
+fn instruction(code: u16, k: u32) -> libc::sock_filter {
+    libc::sock_filter { code, jt: 0, jf: 0, k }
+}
+
+const LOAD_WORD: u16 = 0x20;
+const JUMP_EQUAL: u16 = 0x15;
+const RETURN: u16 = 0x06;
+
 /// A filter that allows everything, with a listener.
-fn install_listener() -> i64 {
-    const RET_K: u16 = 0x06;
-    let mut allow = libc::sock_filter { code: RET_K, jt: 0, jf: 0, k: libc::SECCOMP_RET_ALLOW };
-    let program = libc::sock_fprog { len: 1, filter: &mut allow };
-    let flags = libc::SECCOMP_FILTER_FLAG_NEW_LISTENER;
-    // SAFETY: the program points to one instruction, which the kernel copies.
-    unsafe { libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, flags, &program) }
+fn install_listener() {
+    install(&[instruction(RETURN, libc::SECCOMP_RET_ALLOW)], libc::SECCOMP_FILTER_FLAG_NEW_LISTENER);
+}
+
+/// As a container's default profile does.
+fn refuse_personality() {
+    let mut is_personality = instruction(JUMP_EQUAL, libc::SYS_personality as u32);
+    is_personality.jf = 1;
+    let program = [
+        instruction(LOAD_WORD, 0),
+        is_personality,
+        instruction(RETURN, libc::SECCOMP_RET_ERRNO | libc::EPERM as u32),
+        instruction(RETURN, libc::SECCOMP_RET_ALLOW),
+    ];
+    install(&program, 0);
+}
+
+/// A listener stays open for good.
+fn install(program: &[libc::sock_filter], flags: libc::c_ulong) {
+    let program = libc::sock_fprog { len: program.len() as u16, filter: program.as_ptr().cast_mut() };
+    // SAFETY: the program points to `len` instructions, which the kernel copies.
+    let result = unsafe { libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, flags, &program) };
+    assert!(result >= 0);
 }

@@ -4,7 +4,7 @@ use super::pipeline::Pipeline;
 use crate::attribution::AuditInput;
 use crate::ledger::{Origin, Reconciled};
 use crate::model::observation::{Residency, ResidencySource, SnapshotMoment, StatusFigures};
-use crate::model::{Mapping, Observations, Pid, StackId, SymbolizedStacks};
+use crate::model::{Bytes, Mapping, MappingFile, Observations, Pid, StackId, SymbolizedStacks};
 use crate::procfs::{ObserveOptions, observe};
 use crate::report::{EventCounts, ProcessAudit, ProcessFacts, Report, RunFacts, build};
 use crate::symbolize::{Config, Symbolizer};
@@ -70,6 +70,11 @@ impl Audits {
         self.looks.get(&pid).is_some_and(|audit| audit.observations.moment == SnapshotMoment::HeldAtExit)
     }
 
+    /// A look that turned out to be worth nothing.
+    pub fn discard(&mut self, pid: Pid) {
+        self.looks.remove(&pid);
+    }
+
     /// Processes that ended unseen are shown as the ledger has them, without residency.
     fn complete_from_ledger(&mut self, pipeline: &Pipeline) {
         for process in pipeline.spaces.processes() {
@@ -77,7 +82,9 @@ impl Audits {
                 continue;
             }
             let Some(observations) = from_ledger(pipeline, process.pid) else { continue };
-            let reconciled = pipeline.spaces.reconcile(process.pid, &observations);
+            let mut reconciled = pipeline.spaces.reconcile(process.pid, &observations);
+            // both sides are the ledger: the kernel was not asked, so nothing can disagree with it
+            reconciled.drift = Bytes(0);
             self.looks.insert(process.pid, Audit { observations, reconciled });
         }
     }
@@ -146,7 +153,9 @@ impl Audits {
         };
         let end = process.exited_ns.unwrap_or(audit.observations.ended_ns);
         let start = process.exec_ns.or(process.created_ns).unwrap_or(end);
-        let unseen_end = process.exited_ns.is_some() && audit.observations.moment == SnapshotMoment::Live;
+        let unseen_end = process.exited_ns.is_some()
+            && audit.observations.moment == SnapshotMoment::Live
+            && audit.observations.residency.source != ResidencySource::None;
         ProcessFacts {
             exit_code: process.exit_code(),
             signal: process.signal(),
@@ -173,9 +182,13 @@ fn from_ledger(pipeline: &Pipeline, pid: Pid) -> Option<Observations> {
             range: piece.range,
             prot: piece.prot,
             sharing: piece.sharing,
-            offset: 0,
-            file: None,
-            name: Vec::new(),
+            offset: piece.offset,
+            file: piece.file.as_ref().map(|file| MappingFile {
+                major: file.major,
+                minor: file.minor,
+                inode: file.inode,
+            }),
+            name: piece.file.as_ref().map(|file| file.path.clone()).unwrap_or_default(),
         })
         .collect();
     let virt = mappings.iter().map(|mapping| mapping.range.len()).sum();

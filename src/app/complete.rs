@@ -28,6 +28,12 @@ pub fn complete(event: &mut VmEvent) {
         VmOp::Mmap { flags, offset, file: file @ None, .. } if *flags & MAP_ANONYMOUS == 0 => {
             *file = file_at(tid, at, *offset);
         }
+        // The record with the path found no room in the ring.
+        VmOp::Mmap { offset, file: Some(file), .. } if file.path.is_empty() => {
+            if let Some(found) = file_at(tid, at, *offset).filter(|found| found.inode == file.inode) {
+                file.path = found.path;
+            }
+        }
         _ => {}
     }
 }

@@ -25,11 +25,13 @@ pub fn run(cli: Cli) -> Result<u8, AppError> {
     match cli.command {
         Command::Run(args) => run::run(&args),
         Command::Man => {
-            output::manual().map_err(AppError::Output)?;
+            output::print(&output::manual().map_err(AppError::Output)?)?;
             Ok(0)
         }
         Command::Completions { shell } => {
-            clap_complete::generate(shell, &mut Cli::command(), "vmaudit", &mut std::io::stdout());
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut Cli::command(), "vmaudit", &mut script);
+            output::print(&script)?;
             Ok(0)
         }
     }

@@ -18,14 +18,17 @@ pub fn write(report: &Report, args: &RunArgs) -> Result<(), AppError> {
         Some(path) => {
             fs::write(path, rendered).map_err(|source| AppError::Write { path: path.clone(), source })
         }
-        None => {
-            let mut out = io::stdout().lock();
-            match out.write_all(rendered.as_bytes()).and_then(|()| out.flush()) {
-                // `vmaudit run … | head` is no failure.
-                Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
-                other => other.map_err(AppError::Output),
-            }
-        }
+        None => print(rendered.as_bytes()),
+    }
+}
+
+/// Writes to standard output.
+pub fn print(bytes: &[u8]) -> Result<(), AppError> {
+    let mut out = io::stdout().lock();
+    match out.write_all(bytes).and_then(|()| out.flush()) {
+        // `vmaudit run … | head` is no failure.
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        other => other.map_err(AppError::Output),
     }
 }
 
@@ -41,13 +44,13 @@ fn color(args: &RunArgs) -> Color {
 }
 
 /// The manual page of vmaudit and its subcommands, as roff.
-pub fn manual() -> io::Result<()> {
-    let mut out = io::stdout().lock();
+pub fn manual() -> io::Result<Vec<u8>> {
+    let mut out = Vec::new();
     let mut command = Cli::command();
     command.build();
     clap_mangen::Man::new(command.clone()).render(&mut out)?;
     for sub in command.get_subcommands().filter(|sub| sub.get_name() != "help") {
         clap_mangen::Man::new(sub.clone()).render(&mut out)?;
     }
-    out.flush()
+    Ok(out)
 }

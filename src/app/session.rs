@@ -76,7 +76,9 @@ impl<'a, 'r> Session<'a, 'r> {
         loop {
             self.reader.poll(0)?;
             self.recover_from_loss()?;
-            self.wait();
+            if !self.running.has_heard() {
+                self.wait();
+            }
             match self.running.poll(Some(Duration::ZERO))? {
                 TargetEvent::HeldExit(held) => self.at_exit(held)?,
                 TargetEvent::ChildExited(status) => return self.finish(End::Exited(status)),
@@ -160,6 +162,10 @@ impl<'a, 'r> Session<'a, 'r> {
         self.recover_from_loss()?;
         if self.is_audited(held.pid) {
             self.look(held.pid, held.tid, SnapshotMoment::HeldAtExit);
+            // Killed while it was held: what was read may be another process by now.
+            if !self.running.is_held(&held) {
+                self.audits.discard(held.pid);
+            }
         }
         self.running.release(held)?;
         Ok(())

@@ -2,8 +2,8 @@
 
 use crate::model::{Addr, EventId, Tid};
 
-/// A row of the report. Rules declare theirs as constants; ids are a contract (DESIGN.md
-/// section 2) and never change once published.
+/// A row of the report. Rules declare theirs as constants; ids are a contract
+/// (docs/report.md) and never change once published.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, PartialOrd, Ord, Hash)]
 pub struct Category {
     pub id: &'static str,

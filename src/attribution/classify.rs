@@ -1,4 +1,4 @@
-//! Regions → cut pieces → claims, in order of trust (DESIGN.md section 7).
+//! Regions → cut pieces → claims, in order of trust.
 
 use super::Piece;
 use super::category::{Category, Claim, Evidence, Instance};

@@ -91,6 +91,9 @@ pub struct LedgerPiece {
     pub kind: RegionKind,
     /// The event that made it; None for the kernel's, earlier and unexplained mappings.
     pub event: Option<EventId>,
+    pub file: Option<Arc<FileRef>>,
+    /// File offset of the first byte; 0 without a file.
+    pub offset: u64,
 }
 
 impl Ledger {
@@ -133,6 +136,8 @@ impl Ledger {
                 Owner::Event(slot) => self.origins.get(slot).map(|o| o.call.event),
                 _ => None,
             },
+            file: a.file.clone(),
+            offset: a.offset,
         })
     }
 

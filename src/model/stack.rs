@@ -74,10 +74,21 @@ pub struct Stack {
 pub struct StackTable {
     modules: Vec<ModuleInfo>,
     module_ids: HashMap<ModuleInfo, ModuleId>,
-    stacks: Vec<Stack>,
+    /// Each distinct frame once: deep stacks differ in few of theirs, and a frame is six times
+    /// as large as its number.
+    frames: Vec<Frame>,
+    frame_ids: HashMap<Frame, u32, BuildFrameHasher>,
+    stacks: Vec<CompactStack>,
     /// Numbers by hash of the frames: a stack is stored once, and looked up without a copy.
     by_hash: HashMap<u64, Vec<StackId>>,
     hasher: BuildFrameHasher,
+}
+
+/// A stack as it is kept: indices into `StackTable::frames`.
+#[derive(Debug)]
+struct CompactStack {
+    frames: Box<[u32]>,
+    completeness: Completeness,
 }
 
 /// Hashes stacks of fixed-size frames: a multiply and a rotation for each word, as rustc's
@@ -146,19 +157,32 @@ impl StackTable {
         let candidates = self.by_hash.entry(hash).or_default();
         let same = |id: &&StackId| {
             let stack = &self.stacks[id.0 as usize];
-            stack.completeness == completeness && stack.frames == frames
+            stack.completeness == completeness
+                && stack.frames.len() == frames.len()
+                && stack.frames.iter().zip(frames).all(|(&kept, frame)| self.frames[kept as usize] == *frame)
         };
         if let Some(&id) = candidates.iter().find(same) {
             return id;
         }
         let id = StackId(self.stacks.len() as u32);
-        self.stacks.push(Stack { frames: frames.to_vec(), completeness });
+        let (known, ids) = (&mut self.frames, &mut self.frame_ids);
+        let number = |frame: &Frame| {
+            *ids.entry(*frame).or_insert_with(|| {
+                known.push(*frame);
+                (known.len() - 1) as u32
+            })
+        };
+        let frames = frames.iter().map(number).collect();
+        self.stacks.push(CompactStack { frames, completeness });
         candidates.push(id);
         id
     }
 
-    pub fn stack(&self, id: StackId) -> &Stack {
-        &self.stacks[id.0 as usize]
+    /// A copy, put together from its frames.
+    pub fn stack(&self, id: StackId) -> Stack {
+        let kept = &self.stacks[id.0 as usize];
+        let frames = kept.frames.iter().map(|&frame| self.frames[frame as usize]).collect();
+        Stack { frames, completeness: kept.completeness }
     }
 
     pub fn module(&self, id: ModuleId) -> &ModuleInfo {
@@ -175,5 +199,28 @@ impl StackTable {
 
     pub fn is_empty(&self) -> bool {
         self.stacks.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn equal_stacks_have_one_number_and_come_back_whole() {
+        let frame = |address, kind| Frame { module: Some(ModuleId(3)), address, kind };
+        let top = frame(16, FrameKind::InstructionPointer);
+        let (caller, root) = (frame(16, FrameKind::ReturnAddress), frame(7, FrameKind::Guess));
+        let mut table = StackTable::default();
+        let long = table.intern_frames(&[top, caller, root], Completeness::Complete);
+        let short = table.intern_frames(&[top, caller], Completeness::Complete);
+        let cut = table.intern_frames(&[top, caller], Completeness::Truncated);
+        assert_eq!(table.len(), 3, "a part, or another end, is another stack");
+        assert_eq!(table.intern_frames(&[top, caller, root], Completeness::Complete), long);
+        assert_eq!(table.len(), 3);
+        assert_eq!(table.stack(long).frames, [top, caller, root]);
+        let part = Stack { frames: vec![top, caller], completeness: Completeness::Complete };
+        assert_eq!(table.stack(short), part);
+        assert_eq!(table.stack(cut).completeness, Completeness::Truncated);
     }
 }

@@ -1,4 +1,4 @@
-//! The report as JSON (DESIGN.md section 2).
+//! The report as JSON (docs/report.md).
 
 use crate::report::Report;
 

@@ -1,10 +1,11 @@
-//! The report as text, at most 100 columns wide (DESIGN.md section 1).
+//! The report as text, at most 100 columns wide.
 
 use super::style::{Color, Tone, clean, truncated, wrapped};
 use super::text_findings::{compact_findings, findings};
-use super::text_tables::{category_table, process_table, totals_table};
+use super::text_tables::{UNKNOWN, category_table, process_table, totals_table};
 use crate::report::model::{Process, Report};
 use crate::report::units::{size, thousands};
+use std::cmp::Reverse;
 
 /// Columns.
 pub const WIDTH: usize = 100;
@@ -30,28 +31,59 @@ pub fn to_text(report: &Report, options: TextOptions) -> String {
         notes(report, None, options, &mut out);
         return out;
     };
-    head(report, main, options, &mut out);
-    out.push('\n');
-    totals_table(main, options, &mut out);
-    out.push('\n');
-    category_table(main, options, &mut out);
-    notes(report, Some(main), options, &mut out);
-    findings(report, main, options, &mut out);
     let mut others: Vec<&Process> = report.processes.iter().skip(1).collect();
+    others.sort_by_key(|p| (Reverse(p.totals.unused), p.pid));
+    // a shell that starts the program in question
+    let larger = others.first().copied().filter(|p| p.totals.unused / 2 > main.totals.unused);
+    head(report, main, true, options, &mut out);
+    if let Some(larger) = larger {
+        let text = format!(
+            "  a larger process follows below: {} (pid {}), {} of VIRT",
+            truncated(&clean(&larger.comm), 32),
+            larger.pid,
+            size(larger.totals.virt)
+        );
+        out += &format!("{}\n", options.color.paint(Tone::Key, &text));
+    }
+    tables(main, options, &mut out);
+    notes(report, Some(main), options, &mut out);
+    let top = if larger.is_some() { options.top.min(OF_A_WRAPPER) } else { options.top };
+    findings(report, main, TextOptions { top, ..options }, &mut out);
+    if let Some(larger) = larger {
+        out.push('\n');
+        head(report, larger, false, options, &mut out);
+        tables(larger, options, &mut out);
+        process_notes(larger, options, &mut out);
+        findings(report, larger, options, &mut out);
+    }
     if !others.is_empty() {
-        others.sort_by_key(|p| (std::cmp::Reverse(p.totals.unused), p.pid));
         out.push('\n');
         process_table(&others, options, &mut out);
-        for process in others {
-            process_notes(process, options, &mut out);
+        let all: u64 = report.processes.iter().map(|p| p.totals.unused).sum();
+        let matters = |p: &&&Process| p.totals.unused >= all / WORTH_FINDINGS;
+        for process in others.iter().skip(usize::from(larger.is_some())).take(options.top).filter(matters) {
             compact_findings(report, process, options, &mut out);
+            process_notes(process, options, &mut out);
         }
     }
     out
 }
 
-/// `silly (pid 4123) exited 0 after 12.4 s · 6 threads · backend bpf · 1,284 events, 0 lost`
-fn head(report: &Report, p: &Process, options: TextOptions, out: &mut String) {
+/// Findings shown of a main process that is small beside another one.
+const OF_A_WRAPPER: usize = 3;
+/// Another process' findings are shown if it has one part in this many of all unused bytes.
+const WORTH_FINDINGS: u64 = 10;
+
+fn tables(p: &Process, options: TextOptions, out: &mut String) {
+    out.push('\n');
+    totals_table(p, options, out);
+    out.push('\n');
+    category_table(p, options, out);
+}
+
+/// `silly (pid 4123) exited 0 after 12.4 s · 6 threads · backend bpf · 1,284 events, 0 lost`; what
+/// is true of the whole `run` only with the first process.
+fn head(report: &Report, p: &Process, run: bool, options: TextOptions, out: &mut String) {
     let name = truncated(&clean(&p.comm), 32);
     let mut parts = vec![format!("(pid {}) {}", p.pid, state(p))];
     parts.push(match p.threads_seen {
@@ -61,8 +93,10 @@ fn head(report: &Report, p: &Process, options: TextOptions, out: &mut String) {
     if let Some(container) = &p.container {
         parts.push(format!("container {}", truncated(&clean(container), 24)));
     }
-    parts.push(format!("backend {}", clean(&report.backend)));
-    if report.backend != "snapshot" {
+    if run {
+        parts.push(format!("backend {}", clean(&report.backend)));
+    }
+    if run && report.backend != "snapshot" {
         let events = &report.events;
         parts.push(format!("{} events, {} lost", thousands(events.seen), thousands(events.lost)));
     }
@@ -153,7 +187,7 @@ fn notes(report: &Report, main: Option<&Process>, options: TextOptions, out: &mu
     }
     if events.unwind_incomplete > 0 {
         let text = format!(
-            "{} stacks end early: no unwind information for a frame",
+            "{} stacks end early: no unwind information for a frame, or it was called on another stack",
             thousands(events.unwind_incomplete)
         );
         note(&text, options, out);
@@ -164,7 +198,9 @@ fn notes(report: &Report, main: Option<&Process>, options: TextOptions, out: &mu
 }
 
 fn process_notes(p: &Process, options: TextOptions, out: &mut String) {
-    if let Some(age) = p.snapshot_age_ns {
+    if let Some(age) = p.snapshot_age_ns
+        && p.residency != UNKNOWN
+    {
         let text = match p.signal {
             Some(signal) => format!(
                 "{} died by signal {signal}; this is the state of the last snapshot, {} before",
@@ -204,7 +240,7 @@ fn process_notes(p: &Process, options: TextOptions, out: &mut String) {
                 out,
             );
         }
-        "none" => note("RSS could not be read: every page counts as unused here", options, out),
+        UNKNOWN => note("findings are ranked by what is mapped", options, out),
         _ => {}
     }
     for gap in &p.gaps {

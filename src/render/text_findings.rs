@@ -2,6 +2,7 @@
 
 use super::style::{Tone, clean, truncated, wrapped};
 use super::text::{TextOptions, WIDTH, labelled};
+use super::text_tables::UNKNOWN;
 use crate::report::model::{Finding, Fix, Frame, Process, Report, Stack, Thread};
 use crate::report::units::{size, thousands};
 
@@ -9,13 +10,15 @@ use crate::report::units::{size, thousands};
 const INNER_FRAMES: usize = 9;
 const OUTER_FRAMES: usize = 4;
 const MAX_MODULE: usize = 22;
+/// Findings shown of a process beside the main one.
+const COMPACT: usize = 5;
 
 /// The first `options.top` findings in full, and what the rest adds up to.
 pub(super) fn findings(report: &Report, p: &Process, options: TextOptions, out: &mut String) {
     let shown = shown(p, options);
     for (i, finding) in p.findings.iter().take(shown).enumerate() {
         out.push('\n');
-        head(i + 1, finding, options, out);
+        head(i + 1, finding, word(p), options, out);
         if let Some(story) = &finding.story {
             let story = match finding.regions {
                 0 | 1 => clean(story),
@@ -49,13 +52,18 @@ fn rest(p: &Process, shown: usize, options: TextOptions, out: &mut String) {
     }
     let unused: u64 = hidden.iter().map(|f| f.unused).sum();
     let line =
-        format!("  … and {} smaller, {} unused together", thousands(hidden.len() as u64), size(unused));
+        format!("  … and {} smaller, {} {} together", thousands(hidden.len() as u64), size(unused), word(p));
     *out += &format!("\n{}\n", options.color.paint(Tone::Dim, &line));
 }
 
+/// What the figure of a finding is.
+fn word(p: &Process) -> &'static str {
+    if p.residency == UNKNOWN { "mapped" } else { "unused" }
+}
+
 /// `1  63.9 MiB unused · glibc malloc arena · thread 34 "worker" · 0x7f…-0x7f…`
-fn head(number: usize, f: &Finding, options: TextOptions, out: &mut String) {
-    let unused = format!("{} unused", size(f.unused));
+fn head(number: usize, f: &Finding, word: &str, options: TextOptions, out: &mut String) {
+    let unused = format!("{} {word}", size(f.unused));
     let mut parts = vec![clean(&f.title)];
     if !f.threads.is_empty() {
         parts.push(threads(&f.threads));
@@ -151,10 +159,21 @@ fn frames(stack: &Stack, options: TextOptions, out: &mut String) {
     }
     let ending = match stack.completeness.as_str() {
         "truncated" => "       (the stack goes on: it was not copied further)",
+        "incomplete" if all.last().is_some_and(leaves_goroutine) => {
+            "       (called on a goroutine's own stack, which is not copied)"
+        }
         "incomplete" => "       (the stack goes on: no unwind information here)",
         _ => return,
     };
     *out += &format!("{}\n", options.color.paint(Tone::Dim, ending));
+}
+
+/// The Go runtime runs its allocator on the thread's stack, on behalf of a goroutine.
+fn leaves_goroutine(f: &Frame) -> bool {
+    let name = f.symbol.as_deref().unwrap_or_default();
+    ["runtime.systemstack", "runtime.mcall", "runtime.asmcgocall"]
+        .iter()
+        .any(|switch| name.starts_with(switch))
 }
 
 fn is_wrapper(f: &Frame) -> bool {
@@ -224,11 +243,11 @@ pub(super) fn compact_findings(report: &Report, p: &Process, options: TextOption
         return;
     }
     *out += &format!("\n  {} (pid {})\n", options.color.paint(Tone::Heading, &clean(&p.comm)), p.pid);
-    let shown = shown(p, options);
+    let shown = shown(p, options).min(COMPACT);
     for f in p.findings.iter().take(shown) {
         let stack = f.stack.and_then(|k| report.stacks.get(usize::try_from(k).ok()?));
         let via = stack.map(outline).unwrap_or_default();
-        let text = format!("{:>11} unused · {}{via}", size(f.unused), clean(&f.title));
+        let text = format!("{:>11} {} · {}{via}", size(f.unused), word(p), clean(&f.title));
         *out += &format!("  {}\n", truncated(&text, WIDTH - 2));
         if let Some(fix) = f.fix.first() {
             let label = options.color.paint(Tone::Advice, "fix");

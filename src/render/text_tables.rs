@@ -5,17 +5,25 @@ use super::text::{TextOptions, WIDTH, end};
 use crate::report::model::{CategoryRow, Process};
 use crate::report::units::{size, thousands};
 
+/// `Process::residency` of a process that nobody could look at.
+pub(super) const UNKNOWN: &str = "none";
+
+/// Bytes that rest on residency.
+fn known(p: &Process, bytes: u64) -> String {
+    if p.residency == UNKNOWN { "not known".to_string() } else { size(bytes) }
+}
+
 /// VIRT, RSS and what is left.
 pub(super) fn totals_table(p: &Process, options: TextOptions, out: &mut String) {
     let t = &p.totals;
     let mut headings = vec!["VIRT", "RSS"];
-    let mut cells = vec![size(t.virt), size(t.rss)];
+    let mut cells = vec![size(t.virt), known(p, t.rss)];
     if t.swap > 0 {
         headings.push("swap");
         cells.push(size(t.swap));
     }
     headings.push("unused");
-    cells.push(size(t.unused));
+    cells.push(known(p, t.unused));
     let mut head = " ".repeat(9);
     let mut line = "  total  ".to_string();
     for (heading, cell) in headings.iter().zip(&cells) {
@@ -24,8 +32,9 @@ pub(super) fn totals_table(p: &Process, options: TextOptions, out: &mut String) 
     }
     let percent = (u128::from(t.unused) * 100).checked_div(u128::from(t.virt)).unwrap_or(0);
     let remark = match (t.swap, t.purged) {
-        (0, 0) => format!("{percent} % of the address space was never touched"),
-        (0, _) => format!("{percent} % of the address space is not in memory"),
+        _ if p.residency == UNKNOWN => "it ended before what is in memory could be seen".to_string(),
+        (0, 0) => format!("{percent} % of the address space is not in memory"),
+        (0, purged) => format!("{percent} % is not in memory; {} were given back", size(purged)),
         _ => format!("{percent} % is neither in memory nor in swap"),
     };
     *out += &format!("{}\n", options.color.paint(Tone::Dim, &head));
@@ -43,7 +52,8 @@ pub(super) fn category_table(p: &Process, options: TextOptions, out: &mut String
     let head = line("what", ["VIRT", "writable", "RSS", "unused", "regions"]);
     *out += &format!("{}\n", options.color.paint(Tone::Dim, &head));
     for row in &p.categories {
-        let [virt, writable, rss, unused] = [row.virt, row.writable, row.rss, row.unused].map(size);
+        let [virt, writable] = [row.virt, row.writable].map(size);
+        let [rss, unused] = [row.rss, row.unused].map(|bytes| known(p, bytes));
         let text = line(&name(row), [&virt, &writable, &rss, &unused, &thousands(row.regions)]);
         let unexplained = row.id == "unknown";
         *out += &if unexplained { options.color.paint(Tone::Warning, &text) } else { text };
@@ -53,24 +63,30 @@ pub(super) fn category_table(p: &Process, options: TextOptions, out: &mut String
     *out += &format!("{}\n", options.color.paint(Tone::Dim, remark));
 }
 
-/// The other processes, largest unused first.
+/// The other processes, largest unused first: the first `options.top`, and the sum of the rest.
 pub(super) fn process_table(processes: &[&Process], options: TextOptions, out: &mut String) {
-    let head = format!(
-        "  {:>8}  {:<16}{:>11}{:>11}{:>11}  {}",
-        "pid", "other processes", "VIRT", "RSS", "unused", "mostly"
-    );
+    let line = |pid: &str, name: &str, cells: [&str; 3], mostly: &str| {
+        let [virt, rss, unused] = cells;
+        format!("  {pid:>8}  {name:<16}{virt:>11}{rss:>11}{unused:>11}  {mostly}")
+    };
+    let head = line("pid", "other processes", ["VIRT", "RSS", "unused"], "mostly");
     *out += &format!("{}\n", options.color.paint(Tone::Dim, &head));
-    for p in processes {
+    let (shown, rest) = processes.split_at(options.top.min(processes.len()));
+    for p in shown {
         let mostly = p.categories.first().map(|c| clean(&c.name)).unwrap_or_default();
-        let line = format!(
-            "  {:>8}  {:<16}{:>11}{:>11}{:>11}  {}",
-            p.pid,
-            truncated(&clean(&p.comm), 15),
-            size(p.totals.virt),
-            size(p.totals.rss),
-            size(p.totals.unused),
-            format_args!("{} · {}", mostly, end(p))
+        let text = line(
+            &p.pid.to_string(),
+            &truncated(&clean(&p.comm), 15),
+            [&size(p.totals.virt), &known(p, p.totals.rss), &known(p, p.totals.unused)],
+            &format!("{} · {}", mostly, end(p)),
         );
-        *out += &format!("{}\n", truncated(&line, WIDTH));
+        *out += &format!("{}\n", truncated(&text, WIDTH));
+    }
+    if !rest.is_empty() {
+        let sum = |of: fn(&Process) -> u64| size(rest.iter().map(|p| of(p)).sum());
+        let name = format!("{} more", thousands(rest.len() as u64));
+        let cells = [sum(|p| p.totals.virt), sum(|p| p.totals.rss), sum(|p| p.totals.unused)];
+        let text = line("…", &name, [&cells[0], &cells[1], &cells[2]], "together; --top shows more");
+        *out += &format!("{}\n", options.color.paint(Tone::Dim, &text));
     }
 }

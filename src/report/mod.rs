@@ -1,4 +1,4 @@
-//! The versioned report (DESIGN.md section 2): the model, and how it is built from what
+//! The versioned report (docs/report.md): the model, and how it is built from what
 //! attribution found. Pure; fields may be added, none renamed.
 
 mod build;

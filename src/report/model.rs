@@ -1,6 +1,6 @@
 //! The report as it is written and read: `"schema": 1`. Sizes are bytes, addresses `"0x…"`
-//! strings. Fields beyond DESIGN.md's are additions; readers have to ignore what they do not
-//! know.
+//! strings. Fields marked "Added" are additions to the first contract (docs/report.md); readers
+//! have to ignore what they do not know.
 
 use serde::{Deserialize, Serialize};
 

@@ -66,8 +66,8 @@ impl Symbolizer {
     ) -> SymbolizedStacks {
         let ids: HashSet<StackId> = ids.into_iter().filter(|id| (id.0 as usize) < table.len()).collect();
         let mut wanted: HashMap<ModuleId, HashSet<u64>> = HashMap::new();
-        for frame in ids.iter().flat_map(|&id| &table.stack(id).frames) {
-            if let Some((module, offset)) = lookup_of(frame) {
+        for frame in ids.iter().flat_map(|&id| table.stack(id).frames) {
+            if let Some((module, offset)) = lookup_of(&frame) {
                 wanted.entry(module).or_default().insert(offset);
             }
         }
@@ -108,8 +108,8 @@ impl Symbolizer {
             named.insert((id, offset), name(module, svma, lines));
         }
         let frames = |id: &StackId| {
-            let frames = table.stack(*id).frames.iter();
-            frames.flat_map(|frame| lines_of_frame(frame, &named)).collect()
+            let frames = table.stack(*id).frames;
+            frames.iter().flat_map(|frame| lines_of_frame(frame, &named)).collect()
         };
         SymbolizedStacks { stacks: ids.iter().map(|id| (*id, frames(id))).collect() }
     }

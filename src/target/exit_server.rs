@@ -5,7 +5,7 @@ use super::arch::{NR_EXIT, NR_EXIT_GROUP};
 use super::last_thread::{LastThread, ThreadExit};
 use super::protocol::HeldNotice;
 use super::seccomp::Listener;
-use super::task_names;
+use super::task_names::{self, ThreadsOf};
 use crate::model::{Pid, Tid};
 use nix::errno::Errno;
 use nix::time::{ClockId, clock_gettime};
@@ -112,12 +112,20 @@ impl ExitServer {
     }
 
     fn is_last(&mut self, exit: ThreadExit) -> bool {
-        match task_names::thread_count(exit.pid) {
-            Some(count) if self.last_thread.surely_not_last(exit, count) => return false,
-            _ => {}
+        if self.surely_not_last(exit) {
+            return false;
+        }
+        // In this order: who is counted must not be forgotten before.
+        self.last_thread.forget_gone(exit.pid, |tid| task_names::belongs(tid, exit.pid));
+        if self.surely_not_last(exit) {
+            return false;
         }
         let Some(tasks) = task_names::threads(exit.pid) else { return false };
-        self.last_thread.is_last(exit, &tasks, |tid| task_names::state(exit.pid, tid))
+        self.last_thread.is_last(exit, &tasks, ThreadsOf(exit.pid))
+    }
+
+    fn surely_not_last(&self, exit: ThreadExit) -> bool {
+        task_names::thread_count(exit.pid).is_some_and(|count| self.last_thread.surely_not_last(exit, count))
     }
 
     fn process_of(&mut self, tid: Tid) -> Option<Pid> {

@@ -132,8 +132,10 @@ impl Hold {
         // Not by way of the keeper: it might have been killed or stopped.
         let answered = self.seat.listener.let_continue(id);
         let message = Message::Answered { id }.encode();
-        // If the keeper is gone, the end of its socket says so soon enough.
-        let _ = send(self.seat.socket.as_raw_fd(), &message, MsgFlags::MSG_NOSIGNAL);
+        // If the keeper is gone, the end of its socket says so soon enough. If it is stopped, and
+        // the socket full, it finds out by itself that the notification is no longer held.
+        let flags = MsgFlags::MSG_NOSIGNAL | MsgFlags::MSG_DONTWAIT;
+        let _ = send(self.seat.socket.as_raw_fd(), &message, flags);
         answered
     }
 

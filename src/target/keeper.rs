@@ -23,7 +23,8 @@ use std::os::fd::{AsFd, AsRawFd, FromRawFd, IntoRawFd, OwnedFd};
 use std::ptr::NonNull;
 
 /// The keeper's `comm`.
-const NAME: &std::ffi::CStr = c"vmaudit-keeper";
+/// Not "vmaudit…": `pkill -9 vmaudit` must leave it alive, or held processes could not end.
+const NAME: &std::ffi::CStr = c"exit-keeper";
 
 /// Where the keeper has its two descriptors; above them nothing is open.
 const APP_FD: i32 = 3;

@@ -13,29 +13,20 @@ use std::collections::{HashMap, HashSet};
 /// execve from another thread, which takes over the leader's number (de_thread, fs/exec.c).
 const LEAVING_NS: u64 = 1_000_000_000;
 
+/// Up to so many threads, to ask for each is cheaper than to list all.
+const FEW: usize = 4;
+
 /// More processes than that are not remembered: those killed by a signal never say goodbye.
 const MAX_PROCESSES: usize = 1024;
 
-/// What /proc tells of one other thread of the process.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum ThreadState {
-    /// Zombie, dead, or PF_EXITING (include/linux/sched.h) is set.
-    Exiting,
-    /// It is blocked in a call that is not `exit`.
-    InOtherCall,
-    /// It runs, or nothing could be read.
-    Running,
-}
-
-/// Looks at one thread of the process in question.
+/// Looks at the threads of the process in question. Both questions cost something: neither is
+/// asked without need.
 pub trait LookAtThread {
-    fn state(&mut self, tid: Tid) -> ThreadState;
-}
-
-impl<F: FnMut(Tid) -> ThreadState> LookAtThread for F {
-    fn state(&mut self, tid: Tid) -> ThreadState {
-        self(tid)
-    }
+    /// True for a zombie, and when PF_EXITING (include/linux/sched.h) is set.
+    fn is_exiting(&mut self, tid: Tid) -> bool;
+    /// True when it is blocked in a call that is not `exit`. To answer, the kernel may wait a
+    /// timer tick for the thread to leave its CPU (wait_task_inactive, kernel/sched/core.c).
+    fn is_in_other_call(&mut self, tid: Tid) -> bool;
 }
 
 /// A thread that called `exit` and is held there.
@@ -61,6 +52,15 @@ impl LastThread {
         self.leaving.get(&exit.pid).is_some_and(|leaving| threads > leaving.len() as u64 + 1)
     }
 
+    /// Forgets those that were let go and are gone, as long as they are few.
+    pub fn forget_gone(&mut self, pid: Pid, mut exists: impl FnMut(Tid) -> bool) {
+        if let Some(leaving) = self.leaving.get_mut(&pid)
+            && leaving.len() <= FEW
+        {
+            leaving.retain(|&tid, _| exists(tid));
+        }
+    }
+
     /// The exact question: is nobody in `tasks` (the names in /proc/PID/task) alive but the
     /// one that exits? Threads that are gone from `tasks` are forgotten.
     pub fn is_last(&mut self, exit: ThreadExit, tasks: &[Tid], mut look: impl LookAtThread) -> bool {
@@ -77,7 +77,7 @@ impl LastThread {
         let (known, mut strange): (Vec<Tid>, Vec<Tid>) = others.partition(|tid| leaving.contains_key(tid));
         strange.sort_by_key(|&tid| tid != exit.pid);
         for tid in strange {
-            if look.state(tid) != ThreadState::Exiting {
+            if !look.is_exiting(tid) {
                 return false;
             }
             leaving.insert(tid, exit.now_ns);
@@ -85,11 +85,10 @@ impl LastThread {
         let mut last = true;
         for tid in known {
             let since = leaving.get(&tid).copied().unwrap_or(0);
-            let on_its_way = match look.state(tid) {
-                ThreadState::Exiting => true,
-                ThreadState::InOtherCall => false,
-                ThreadState::Running => exit.now_ns.saturating_sub(since) < LEAVING_NS,
-            };
+            let on_its_way = look.is_exiting(tid)
+                || exit.now_ns.saturating_sub(since) < LEAVING_NS
+                    // Only the leader's number can have a new owner that soon.
+                    && !(tid == exit.pid && look.is_in_other_call(tid));
             if !on_its_way {
                 leaving.remove(&tid);
                 last = false;
@@ -118,8 +117,36 @@ impl LastThread {
 
 #[cfg(test)]
 mod tests {
-    use super::ThreadState::{Exiting, InOtherCall, Running};
     use super::*;
+
+    /// All threads are in the same state.
+    #[derive(Clone, Copy)]
+    enum Others {
+        Exiting,
+        InOtherCall,
+        Running,
+    }
+    use Others::{Exiting, InOtherCall, Running};
+
+    impl LookAtThread for Others {
+        fn is_exiting(&mut self, _: Tid) -> bool {
+            matches!(self, Exiting)
+        }
+        fn is_in_other_call(&mut self, _: Tid) -> bool {
+            matches!(self, InOtherCall)
+        }
+    }
+
+    /// Nobody is to be looked at.
+    struct Nobody;
+    impl LookAtThread for Nobody {
+        fn is_exiting(&mut self, tid: Tid) -> bool {
+            panic!("looked at {tid}")
+        }
+        fn is_in_other_call(&mut self, tid: Tid) -> bool {
+            panic!("looked at {tid}")
+        }
+    }
 
     const PID: Pid = 100;
 
@@ -128,8 +155,8 @@ mod tests {
     }
 
     /// As the server asks: the cheap question first. Lets the thread go when it is not last.
-    fn ask(state: &mut LastThread, who: ThreadExit, tasks: &[Tid], others: ThreadState) -> bool {
-        if state.surely_not_last(who, tasks.len() as u64) || !state.is_last(who, tasks, |_| others) {
+    fn ask(state: &mut LastThread, who: ThreadExit, tasks: &[Tid], others: Others) -> bool {
+        if state.surely_not_last(who, tasks.len() as u64) || !state.is_last(who, tasks, others) {
             state.let_go(who);
             return false;
         }
@@ -199,7 +226,22 @@ mod tests {
     #[test]
     fn the_thread_that_exits_is_never_looked_at() {
         let mut state = LastThread::default();
-        assert!(state.is_last(exit(PID, 0), &[PID], |_| -> ThreadState { panic!("looked") }));
+        assert!(state.is_last(exit(PID, 0), &[PID], Nobody));
+    }
+
+    #[test]
+    fn the_gone_are_forgotten_while_they_are_few() {
+        let mut state = LastThread::default();
+        for tid in [101, 102] {
+            assert!(!ask(&mut state, exit(tid, 0), &[PID, 101, 102], Running));
+        }
+        assert!(!state.surely_not_last(exit(103, 1), 2));
+        state.forget_gone(PID, |tid| tid == 102);
+        assert!(!state.surely_not_last(exit(103, 1), 2));
+        state.forget_gone(PID, |_| false);
+        assert!(state.surely_not_last(exit(103, 1), 2));
+        // Of a process that nobody knows nothing is sure.
+        assert!(!state.surely_not_last(ThreadExit { pid: 7, tid: 8, now_ns: 0 }, 2));
     }
 
     #[test]

@@ -9,7 +9,7 @@ use super::running::{Running, Seat};
 use super::seccomp::Listener;
 use super::signals::{self, Before};
 use super::user::{SUDO_VARIABLES, TargetUser};
-use super::{fork, handover};
+use super::{fork, handover, pidfd};
 use crate::model::Pid;
 use nix::errno::Errno;
 use nix::fcntl::OFlag;
@@ -18,7 +18,7 @@ use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
 use nix::sys::wait::waitpid;
 use nix::unistd::{Uid, pipe2, read, write};
 use std::ffi::OsString;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::PermissionsExt;
 
 /// What to start, and how.
@@ -132,7 +132,7 @@ fn start(
         child.run()
     })
     .map_err(system("forking"))?;
-    let pidfd = match pidfd_open(pid) {
+    let pidfd = match pidfd::open(pid) {
         Ok(pidfd) => pidfd,
         Err(errno) => {
             drop(go);
@@ -223,7 +223,7 @@ impl Parts {
     fn abandon(self) {
         drop(self.go);
         // It may have got further than its parent knows.
-        let _ = pidfd_send_signal(self.pidfd.as_fd(), Signal::SIGKILL);
+        let _ = pidfd::send_signal(self.pidfd.as_fd(), Signal::SIGKILL);
         reap(self.pid);
         if let Some(hold) = self.hold {
             drop((hold.socket, hold.listener_from));
@@ -260,23 +260,6 @@ fn is_setuid(file: &std::path::Path) -> bool {
 fn packets() -> Result<(OwnedFd, OwnedFd), LaunchError> {
     socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC)
         .map_err(LaunchError::system("making a socket pair"))
-}
-
-fn pidfd_open(pid: Pid) -> Result<OwnedFd, Errno> {
-    // SAFETY: the call takes two numbers and returns a new descriptor (always O_CLOEXEC).
-    let fd = Errno::result(unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) })?;
-    // SAFETY: the descriptor is new, and nobody else owns it.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd as RawFd) })
-}
-
-/// Signals the very process behind the descriptor, whoever may have its number by now.
-pub(super) fn pidfd_send_signal(pidfd: BorrowedFd<'_>, signal: Signal) -> Result<(), Errno> {
-    let no_info = std::ptr::null::<libc::siginfo_t>();
-    // SAFETY: with a null siginfo the kernel fills in its own.
-    let sent = unsafe {
-        libc::syscall(libc::SYS_pidfd_send_signal, pidfd.as_raw_fd(), signal as libc::c_int, no_info, 0)
-    };
-    Errno::result(sent).map(drop)
 }
 
 /// Waits for the end of a child of ours; its number is its own until then.

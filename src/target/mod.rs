@@ -32,6 +32,7 @@ mod job_control;
 mod keeper;
 mod last_thread;
 mod launch;
+mod pidfd;
 mod protocol;
 mod running;
 mod seccomp;

@@ -4,7 +4,7 @@ use super::error::{LaunchNote, TargetError};
 use super::exit_code::ExitStatus;
 use super::hold::{Heard, HeldExit, Hold, KeeperSeat};
 use super::job_control;
-use super::launch::pidfd_send_signal;
+use super::pidfd;
 use super::signals::{self, Arrived, Before};
 use crate::model::Pid;
 use nix::errno::Errno;
@@ -12,7 +12,7 @@ use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTime
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::SignalFd;
 use std::collections::VecDeque;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 /// What happens to the target while it runs.
@@ -110,7 +110,13 @@ impl Running {
         self.hold.is_some()
     }
 
-    /// Readable when `poll` has something to say: for an event loop that waits for more.
+    /// True when `poll` has an event already, of which `as_fd` says nothing any more: several
+    /// were heard at once. Not a moment for waiting.
+    pub fn has_heard(&self) -> bool {
+        !self.queue.is_empty()
+    }
+
+    /// Readable when there is something new to hear: for an event loop that waits for more.
     pub fn as_fd(&self) -> BorrowedFd<'_> {
         self.epoll.0.as_fd()
     }
@@ -161,7 +167,7 @@ impl Running {
 
     /// Signals the command. False: it is gone.
     pub fn signal(&self, signal: Signal) -> Result<bool, TargetError> {
-        match pidfd_send_signal(self.pidfd.as_fd(), signal) {
+        match pidfd::send_signal(self.pidfd.as_fd(), signal) {
             Ok(()) => Ok(true),
             Err(Errno::ESRCH) => Ok(false),
             Err(errno) => Err(TargetError { step: "signalling the command", errno }),
@@ -220,7 +226,7 @@ impl Running {
     fn child_ended(&mut self) -> Result<(), TargetError> {
         // Its last words were written before it ended.
         self.hear_keeper()?;
-        let Some(status) = reap_by_pidfd(self.pidfd.as_fd())? else { return Ok(()) };
+        let Some(status) = end_of(self.pidfd.as_fd())? else { return Ok(()) };
         self.epoll.delete(self.pidfd.as_fd()).map_err(TargetError::at("epoll_ctl"))?;
         self.ended = true;
         self.queue.push_back(TargetEvent::ChildExited(status));
@@ -250,23 +256,10 @@ fn remaining(until: Option<Instant>) -> EpollTimeout {
 }
 
 /// None: it has not ended.
-fn reap_by_pidfd(pidfd: BorrowedFd<'_>) -> Result<Option<ExitStatus>, TargetError> {
-    // waitid(2) rather than waitpid(2): by descriptor, and with the core bit spelt out.
-    let flags = libc::WEXITED | libc::WNOHANG;
-    // SAFETY: all-zero bytes are a valid siginfo_t, which the kernel fills in. P_PIDFD is of 5.4.
-    let (result, info) = unsafe {
-        let mut info: libc::siginfo_t = std::mem::zeroed();
-        let id = pidfd.as_raw_fd() as libc::id_t;
-        (libc::waitid(libc::P_PIDFD, id, &mut info, flags), info)
-    };
-    Errno::result(result).map_err(TargetError::at("waitid"))?;
-    // SAFETY: waitid has filled in the fields of a SIGCHLD, or left zeroes.
-    let (pid, status) = unsafe { (info.si_pid(), info.si_status()) };
-    if pid == 0 {
-        return Ok(None);
-    }
-    Ok(Some(match info.si_code {
-        libc::CLD_EXITED => ExitStatus::Code(status),
-        code => ExitStatus::Signal { signal: status, core: code == libc::CLD_DUMPED },
+fn end_of(command: BorrowedFd<'_>) -> Result<Option<ExitStatus>, TargetError> {
+    let change = pidfd::changed(command, libc::WEXITED).map_err(TargetError::at("waitid"))?;
+    Ok(change.map(|change| match change.code {
+        libc::CLD_EXITED => ExitStatus::Code(change.status),
+        code => ExitStatus::Signal { signal: change.status, core: code == libc::CLD_DUMPED },
     }))
 }

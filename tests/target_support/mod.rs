@@ -16,19 +16,32 @@ use std::process::Command;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use vmaudit::target::{HeldExit, Launch, LaunchConfig, Running, TargetEvent};
 
-/// The program with all the modes, compiled once for each test file.
+/// False, and says so, where a test cannot show anything because it is not run by root.
+pub fn is_root() -> bool {
+    let root = nix::unistd::Uid::effective().is_root();
+    if !root {
+        eprintln!("skipped: needs root");
+    }
+    root
+}
+
+/// The program with all the modes. Each test may be a process of its own: it is compiled aside and
+/// renamed, so that nobody executes a file that is still being written.
 pub fn modes() -> &'static str {
     static PATH: OnceLock<String> = OnceLock::new();
     PATH.get_or_init(|| {
         let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/programs/target_modes.c");
-        let output =
-            PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("{}-modes", env!("CARGO_CRATE_NAME")));
+        let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR"));
+        let output = folder.join(format!("{}-modes", env!("CARGO_CRATE_NAME")));
+        let private = tempfile::Builder::new().tempdir_in(&folder).expect("a temporary folder");
+        let fresh = private.path().join("modes");
         let built = Command::new("gcc")
             .args(["-O1", "-g", "-Wall", "-Werror", "-pthread", "-o"])
-            .args([output.as_os_str(), source.as_ref()])
+            .args([fresh.as_os_str(), source.as_ref()])
             .status()
             .expect("gcc runs");
         assert!(built.success());
+        std::fs::rename(&fresh, &output).expect("rename within target/tmp");
         output.to_string_lossy().into_owned()
     })
 }
@@ -141,10 +154,6 @@ impl Player {
     /// Lets a target that waits on stdin go on.
     pub fn word(&mut self) {
         self.words.write_all(b"w").expect("write");
-    }
-
-    pub fn words(&mut self, words: &[u8]) {
-        self.words.write_all(words).expect("write");
     }
 
     /// All lines until the player and whatever holds its output have ended.

@@ -145,15 +145,18 @@ impl Rule for JemallocRule {
         let unused = group.unused();
         let rust = group.path.is_some_and(|p| p.any(|l| l.mentions("_rjem_")));
         let variable = if rust { "_RJEM_MALLOC_CONF" } else { "MALLOC_CONF" };
+        let purged = group.footprint.purged > 0;
         let mut why = if base.virt == group.footprint.virt {
             "jemalloc keeps its own bookkeeping in blocks of 2 MiB and more, at least one per arena"
                 .to_string()
         } else {
-            "jemalloc asks the kernel for extents in growing steps (2, 2.5, 3 … MiB) and hands out pieces; \
-             what was not handed out yet is mapped but never touched"
-                .to_string()
+            let rest = if purged { "" } else { "; what was not handed out yet is mapped but never touched" };
+            format!(
+                "jemalloc asks the kernel for extents in growing steps (2, 2.5, 3 … MiB) and hands out \
+                 pieces{rest}"
+            )
         };
-        if retained.virt > 0 || group.footprint.purged > 0 {
+        if retained.virt > 0 || purged {
             why += "; freed memory was given back page by page but its addresses are kept for later use \
                     (\"retained\")";
         }
@@ -173,10 +176,10 @@ impl Rule for JemallocRule {
                 ),
             );
         }
-        if group.instances > 4 {
+        if base.virt == group.footprint.virt && group.instances > 4 {
             advice = advice.fix(
                 Fix::new(&format!("{variable}=narenas:1"), unused, 0)
-                    .note("each arena costs 2 MiB of bookkeeping and 2 MiB of first extent"),
+                    .note("each arena has its own; threads that share one wait for each other"),
             );
         }
         advice

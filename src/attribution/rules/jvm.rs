@@ -58,18 +58,22 @@ impl Rule for JvmRule {
                 "the JVM reserves its largest allowed heap at start-up (a quarter of the machine's memory \
                          unless told otherwise) and commits it as it grows",
             )
-            .fix(Fix::new("-Xmx (for example -Xmx64m)", unused, 0))
+            .fix(Fix::new("-Xmx (for example -Xmx64m)", unused.saturating_sub(64 << 20), 0))
         } else if group.category == CODE {
             Advice::why("room for compiled code is reserved at start-up, 240 MiB by default").fix(Fix::new(
                 "-XX:ReservedCodeCacheSize=32m",
-                unused,
+                unused.saturating_sub(32 << 20),
                 0,
             ))
         } else if group.category == META {
             Advice::why(
                 "room for classes is reserved at start-up, 1 GiB by default for compressed class pointers",
             )
-            .fix(Fix::new("-XX:CompressedClassSpaceSize=32m", unused, 0))
+            .fix(Fix::new(
+                "-XX:CompressedClassSpaceSize=32m",
+                unused.min(1 << 30).saturating_sub(32 << 20),
+                0,
+            ))
         } else {
             Advice::why(
                 "tables of the garbage collector and the compiler, sized after the largest allowed heap",

@@ -215,7 +215,11 @@ fn advise(group: &Group<'_>, world: &World<'_>) -> Advice {
             0,
         )
     };
-    advice = advice.fix(smaller.note("figure for 1 MiB stacks; too small a stack crashes the program"));
+    let smaller = match smaller.saves_virt {
+        0 => smaller.note("too small a stack crashes the program"),
+        _ => smaller.note("figure for 1 MiB stacks; too small a stack crashes the program"),
+    };
+    advice = advice.fix(smaller);
     if cached > 0 {
         let saved = group.part(CACHED);
         let fix = Fix::new("GLIBC_TUNABLES=glibc.pthread.stack_cache_size=0", saved.virt, saved.rss);
