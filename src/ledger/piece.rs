@@ -189,9 +189,39 @@ impl PieceMap {
 
     /// Changes the attributes of everything mapped in `range`; `change` gets each piece once.
     pub(super) fn update(&mut self, range: AddrRange, mut change: impl FnMut(&mut Attributes)) {
+        if range.is_empty() || self.update_within_one(range, &mut change) {
+            return;
+        }
         for mut piece in self.carve(range) {
             change(&mut piece.attr);
             self.place(piece);
         }
+    }
+
+    /// Does it where one piece holds all of `range`, as in an arena that becomes writable page by
+    /// page: the most frequent call of all. False if none does.
+    fn update_within_one(&mut self, range: AddrRange, change: &mut impl FnMut(&mut Attributes)) -> bool {
+        let (start, end) = (range.start.0, range.end.0);
+        let Some((&first, stored)) = self.pieces.range_mut(..=start).next_back() else { return false };
+        let last = stored.end;
+        if last < end {
+            return false;
+        }
+        let mut attr = stored.attr.advanced(start - first);
+        change(&mut attr);
+        if stored.attr.continues(&attr, start - first) {
+            return true;
+        }
+        let rest = (last > end).then(|| stored.attr.advanced(end - first));
+        if first < start {
+            stored.end = start;
+        } else {
+            self.pieces.remove(&first);
+        }
+        if let Some(attr) = rest {
+            self.pieces.insert(end, Stored { end: last, attr });
+        }
+        self.place(Piece { range, attr });
+        true
     }
 }
