@@ -82,18 +82,32 @@ static __always_inline __u64 wake_flags(void)
 									  : BPF_RB_NO_WAKEUP;
 }
 
-static __always_inline void identify(struct vmaudit_record *record, struct task_struct *task, __u32 op)
+/* Pointers that lead away from a task or a VMA are read with the helper, never by a plain load:
+ * for each plain load the verifier searches the kernel's whole BTF by name, four times (6.18,
+ * kernel/bpf/verifier.c, check_ptr_to_btf_access()). That was half the time a short run took.
+ * Only the address space of the hot path is had by a load: once, at its beginning. */
+static __always_inline struct mm_struct *mm_of(struct task_struct *task)
 {
-	struct mm_struct *mm = task->mm;
+	return BPF_CORE_READ(task, mm);
+}
 
+static __always_inline void identify_task(struct vmaudit_record *record, struct task_struct *task, __u32 op)
+{
 	record->time_ns = bpf_ktime_get_ns();
-	record->mm = (__u64)mm;
 	record->pid = task->tgid;
 	record->tid = task->pid;
 	record->op = op;
 	record->flags = 0;
 	record->payload = 0;
-	record->total_vm = mm ? mm->total_vm : 0;
+}
+
+static __always_inline void identify(struct vmaudit_record *record, struct task_struct *task, __u32 op)
+{
+	struct mm_struct *mm = mm_of(task);
+
+	identify_task(record, task, op);
+	record->mm = (__u64)mm;
+	record->total_vm = mm ? BPF_CORE_READ(mm, total_vm) : 0;
 }
 
 /* A record without payload, from whichever ring has room. */
@@ -207,7 +221,7 @@ static long remember_vma(struct task_struct *task, struct vm_area_struct *vma, s
 {
 	found->start = vma->vm_start;
 	found->end = vma->vm_end;
-	found->file = vma->vm_file;
+	found->file = BPF_CORE_READ(vma, vm_file);
 	return 0;
 }
 
@@ -249,14 +263,15 @@ static __always_inline bool find_vma(struct task_struct *task, __u64 at, struct 
 static __always_inline __u64 stack_end(struct task_struct *task, struct traced_thread *thread, __u64 sp)
 {
 	struct found_vma found = {};
-	struct mm_struct *mm = task->mm;
+	struct mm_struct *mm;
 	__u64 arguments, control_block, end;
 
 	if (sp >= thread->low && sp < thread->high)
 		return thread->high;
+	mm = mm_of(task);
 	if (!mm)
 		return 0;
-	arguments = mm->start_stack;
+	arguments = BPF_CORE_READ(mm, start_stack);
 	control_block = ARCH_THREAD_POINTER(task);
 	if (!find_vma(task, sp, &found)) {
 		if (control_block > sp && control_block - sp < PLAUSIBLE_STACK)
@@ -282,6 +297,7 @@ struct extra {
 	__u64 flags;
 	__u64 file;
 	__u64 wanted; /* bytes of stack */
+	__u64 mm, total_vm;
 };
 
 static __always_inline struct file *file_of(struct task_struct *task, __u32 fd)
@@ -330,7 +346,9 @@ __noinline int look_at_mapping(__u64 at, __u32 fd, struct extra *extra)
 static __always_inline void fill(struct vmaudit_record *record, struct task_struct *task, struct pt_regs *regs,
 				 struct extra *extra, __u32 op, long ret)
 {
-	identify(record, task, op);
+	identify_task(record, task, op);
+	record->mm = extra->mm;
+	record->total_vm = extra->total_vm;
 	record->ret = ret;
 	ARCH_ARGS(record, regs);
 	ARCH_REGS(record, regs);
@@ -467,6 +485,7 @@ static __always_inline int on_syscall_exit(__u32 id, long ret)
 	struct vmaudit_record args; /* only its args are used */
 	struct extra extra = {};
 	struct vmaudit_record *record;
+	struct mm_struct *mm;
 	struct pt_regs *regs;
 	__u64 look_at = 0;
 	bool spilled;
@@ -478,6 +497,11 @@ static __always_inline int on_syscall_exit(__u32 id, long ret)
 	op = op_of_syscall[id & (MAX_SYSCALL - 1)];
 	if (!op)
 		return 0;
+	mm = task->mm;
+	if (!mm)
+		return 0;
+	extra.mm = (__u64)mm;
+	extra.total_vm = mm->total_vm;
 	regs = (struct pt_regs *)bpf_task_pt_regs(task);
 	ARCH_ARGS(&args, regs);
 	if (op == VMAUDIT_OP_PRCTL) {
@@ -488,8 +512,8 @@ static __always_inline int on_syscall_exit(__u32 id, long ret)
 	} else if (op == VMAUDIT_OP_SECCOMP) {
 		if (ret != -EBUSY)
 			return 0;
-	} else if (op == VMAUDIT_OP_BRK && task->mm) {
-		extra.aux[0] = task->mm->brk;
+	} else if (op == VMAUDIT_OP_BRK) {
+		extra.aux[0] = mm->brk;
 		extra.flags = VMAUDIT_HAS_AUX;
 	} else if (ret >= 0 || ret < -4095) {
 		if (op == VMAUDIT_OP_SHMAT)
@@ -578,24 +602,24 @@ __noinline int send_vma(struct vma_info *info)
  * out. Needs the open-coded task_vma iterator (Linux 6.7). */
 static __always_inline bool send_vmas(struct task_struct *task, bool with_paths)
 {
-	struct mm_struct *mm = task->mm;
+	struct mm_struct *mm = mm_of(task);
 	struct vma_info info = {};
 	struct vm_area_struct *vma;
 	bool sent = false;
 
 	if (!list_vmas || !mm)
 		return false;
-	info.start_stack = mm->start_stack;
-	info.vdso = (__u64)mm->context.vdso;
-	info.start_brk = mm->start_brk;
-	info.brk = mm->brk;
+	info.start_stack = BPF_CORE_READ(mm, start_stack);
+	info.vdso = (__u64)BPF_CORE_READ(mm, context.vdso);
+	info.start_brk = BPF_CORE_READ(mm, start_brk);
+	info.brk = BPF_CORE_READ(mm, brk);
 	info.with_path = with_paths;
 	bpf_for_each(task_vma, vma, task, 0) {
 		info.start = vma->vm_start;
 		info.end = vma->vm_end;
 		info.flags = vma->vm_flags;
 		info.pgoff = vma->vm_pgoff;
-		info.file = (__u64)vma->vm_file;
+		info.file = (__u64)BPF_CORE_READ(vma, vm_file);
 		sent = !send_vma(&info);
 		if (!sent)
 			break;
@@ -609,10 +633,11 @@ int BPF_PROG(task_forked, struct task_struct *parent, struct task_struct *child)
 	struct traced_thread *thread = bpf_task_storage_get(&threads, parent, 0, 0);
 	struct traced_thread fresh = {};
 	struct vmaudit_record *record;
+	struct mm_struct *mm = mm_of(parent), *child_mm = mm_of(child);
 	bool is_thread, spilled, listed = false;
 	struct pt_regs *regs;
 
-	if (!thread || !parent->mm)
+	if (!thread || !mm)
 		return 0;
 	is_thread = parent->tgid == child->tgid;
 	if (!is_thread && !follow_forks)
@@ -620,7 +645,7 @@ int BPF_PROG(task_forked, struct task_struct *parent, struct task_struct *child)
 	if (!bpf_task_storage_get(&threads, child, &fresh, BPF_LOCAL_STORAGE_GET_F_CREATE))
 		count(VMAUDIT_LOST_TASKS);
 	/* Other threads may have changed the parent since the copy was made: then send the copy. */
-	if (child->mm != parent->mm && parent->mm->mm_users.counter > 1)
+	if (child_mm != mm && BPF_CORE_READ(mm, mm_users.counter) > 1)
 		listed = send_vmas(child, false);
 	count(VMAUDIT_SEEN);
 	record = reserve_plain(&spilled);
@@ -632,10 +657,10 @@ int BPF_PROG(task_forked, struct task_struct *parent, struct task_struct *child)
 	regs = (struct pt_regs *)bpf_task_pt_regs(child);
 	record->args[0] = child->tgid;
 	record->args[1] = child->pid;
-	record->args[2] = (__u64)child->mm;
+	record->args[2] = (__u64)child_mm;
 	record->args[3] = regs->sp;
 	record->args[4] = is_thread;
-	record->args[5] = child->mm->brk;
+	record->args[5] = BPF_CORE_READ(child_mm, brk);
 	__builtin_memcpy(record->comm, child->comm, VMAUDIT_COMM);
 	record->ret = child->pid;
 	submit_plain(record, spilled);
@@ -647,7 +672,8 @@ int BPF_PROG(task_executed, struct task_struct *task, int old_pid, struct linux_
 {
 	struct traced_thread *thread = bpf_task_storage_get(&threads, task, 0, 0);
 	struct vmaudit_record *record;
-	struct mm_struct *mm = task->mm;
+	struct mm_struct *mm = mm_of(task);
+	struct file *exe;
 	bool spilled, listed;
 
 	if (!thread || !mm)
@@ -655,7 +681,8 @@ int BPF_PROG(task_executed, struct task_struct *task, int old_pid, struct linux_
 	thread->low = 0;
 	thread->high = 0;
 	listed = send_vmas(task, true);
-	send_file((__u64)BPF_CORE_READ(mm, exe_file));
+	exe = BPF_CORE_READ(mm, exe_file);
+	send_file((__u64)exe);
 	count(VMAUDIT_SEEN);
 	record = reserve_plain(&spilled);
 	if (!record)
@@ -663,11 +690,11 @@ int BPF_PROG(task_executed, struct task_struct *task, int old_pid, struct linux_
 	identify(record, task, VMAUDIT_OP_EXEC);
 	if (listed)
 		record->flags |= VMAUDIT_LISTED;
-	if (mm->exe_file)
-		set_file(record, mm->exe_file);
-	record->args[0] = mm->start_brk;
-	record->args[1] = mm->brk;
-	record->args[2] = mm->start_stack;
+	if (exe)
+		set_file(record, exe);
+	record->args[0] = BPF_CORE_READ(mm, start_brk);
+	record->args[1] = BPF_CORE_READ(mm, brk);
+	record->args[2] = BPF_CORE_READ(mm, start_stack);
 	record->args[3] = ARCH_IS_COMPAT(task);
 	record->args[4] = old_pid;
 	__builtin_memcpy(record->comm, task->comm, VMAUDIT_COMM);
@@ -681,6 +708,7 @@ int BPF_PROG(task_exited, struct task_struct *task)
 {
 	struct traced_thread *thread = bpf_task_storage_get(&threads, task, 0, 0);
 	struct vmaudit_record *record;
+	struct signal_struct *signal;
 	bool spilled;
 
 	if (!thread)
@@ -690,8 +718,10 @@ int BPF_PROG(task_exited, struct task_struct *task)
 	if (!record)
 		return 0;
 	identify(record, task, VMAUDIT_OP_EXIT);
-	record->args[0] = task->signal->flags & SIGNAL_GROUP_EXIT ? task->signal->group_exit_code : task->exit_code;
-	record->args[1] = task->signal->live.counter == 0;
+	signal = BPF_CORE_READ(task, signal);
+	record->args[0] = BPF_CORE_READ(signal, flags) & SIGNAL_GROUP_EXIT ? BPF_CORE_READ(signal, group_exit_code)
+									    : task->exit_code;
+	record->args[1] = BPF_CORE_READ(signal, live.counter) == 0;
 	record->ret = 0;
 	submit_plain(record, spilled);
 	return 0;
