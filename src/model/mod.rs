@@ -5,6 +5,7 @@
 pub mod addr;
 pub mod event;
 pub mod hash;
+pub mod journal;
 pub mod mapping;
 pub mod observation;
 pub mod prot;
@@ -13,6 +14,7 @@ pub mod symbol;
 
 pub use addr::{Addr, AddrRange, Bytes, PAGE};
 pub use event::{EventId, FileRef, MmKey, NoStack, Pid, Task, Tid, VmEvent, VmOp};
+pub use journal::Step;
 pub use mapping::{Mapping, MappingFile};
 pub use observation::Observations;
 pub use prot::{Prot, Sharing};

@@ -1,0 +1,68 @@
+//! The command line, as clap sees it. `--help`, the man page and completions come from here.
+
+mod run;
+
+pub use run::RunArgs;
+
+use clap::{Parser, Subcommand, ValueEnum};
+
+/// Explain why VIRT is so much larger than RSS, and which call stack asked for it
+#[derive(Parser, Debug)]
+#[command(name = "vmaudit", version, max_term_width = 100)]
+#[command(
+    after_help = "EXIT STATUS\n  run: the command's own; 128+N if signal N killed it; 127 not found, 126 not executable;\n  125 if vmaudit itself failed; 2 for an unusable command line."
+)]
+pub struct Cli {
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+#[derive(Subcommand, Debug)]
+pub enum Command {
+    /// Start a command, trace it from its first instruction, report when it ends
+    ///
+    /// Every call that changes an address space (mmap, munmap, brk, mprotect …) of the command and
+    /// its children is recorded with its call stack. The command runs as the invoking user under
+    /// sudo. Ctrl-C reaches the command as usual; a second one reports at once.
+    Run(RunArgs),
+    /// Write the manual page (roff) to standard output
+    Man,
+    /// Write a completion script to standard output
+    Completions {
+        /// Which shell
+        shell: clap_complete::Shell,
+    },
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub enum Format {
+    /// Tables and findings for people
+    Text,
+    /// Everything, machine-readable (schema 1)
+    Json,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub enum Backend {
+    /// The best that works here
+    Auto,
+    /// eBPF: root, or CAP_BPF and CAP_PERFMON
+    Bpf,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub enum Aslr {
+    /// Leave address space layout randomisation as it is
+    Keep,
+    /// Switch it off for the command: equal addresses in each run
+    Off,
+}
+
+/// A number of seconds greater than 0, at most a year.
+fn seconds(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(value) if value > 0.0 && value <= 31_536_000.0 => Ok(value),
+        Ok(_) => Err("has to be more than 0 and at most 31536000 seconds".to_owned()),
+        Err(_) => Err("not a number of seconds".to_owned()),
+    }
+}

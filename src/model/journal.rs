@@ -1,0 +1,20 @@
+//! What the ledger was told, in the order in which it was told: a recording is a sequence of
+//! these, and doing them again gives the same ledger.
+
+use super::event::{MmKey, VmEvent};
+use super::observation::Observations;
+
+/// One thing that the ledger was told.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Step {
+    /// A call, or a step in the life of a task.
+    Event(VmEvent),
+    /// A process that ran before it was traced, as it was found.
+    Found { mm: MmKey, seen: Box<Observations> },
+    /// Events older than this were lost (CLOCK_MONOTONIC, ns).
+    Lost { time_ns: u64 },
+    /// What the kernel showed after a loss.
+    Resync(Box<Observations>),
+    /// A look that reports are made from: the newest of each process counts.
+    Look(Box<Observations>),
+}
