@@ -5,6 +5,7 @@ mod audits;
 mod complete;
 mod dump;
 mod error;
+mod load;
 mod output;
 mod pipeline;
 mod run;
@@ -24,6 +25,7 @@ use clap::CommandFactory;
 pub fn run(cli: Cli) -> Result<u8, AppError> {
     match cli.command {
         Command::Run(args) => run::run(&args),
+        Command::Compare(_) => Ok(2),
         Command::Man => {
             output::print(&output::manual().map_err(AppError::Output)?)?;
             Ok(0)

@@ -3,6 +3,7 @@
 use super::audits::EventTotals;
 use super::dump::Dump;
 use super::error::AppError;
+use super::load::Load;
 use super::output;
 use super::pipeline::Pipeline;
 use super::say::say;
@@ -31,8 +32,9 @@ pub fn run(args: &RunArgs) -> Result<u8, AppError> {
     };
     let prepared = Launch::prepare(LaunchConfig {
         argv: args.command.clone(),
-        env: Vec::new(),
+        env: args.change.environment(),
         aslr_off: args.aslr == Aslr::Off,
+        stack_limit: args.change.stack_limit,
         as_root: args.as_root,
         hold_exits: !args.no_exit_hold,
     })?;
@@ -60,7 +62,10 @@ pub fn run(args: &RunArgs) -> Result<u8, AppError> {
             interval: Duration::from_secs_f64(args.interval),
             verbose: args.verbose,
         };
+        let load =
+            args.load.as_ref().map(|script| Load::start(&running, script, args.as_root)).transpose()?;
         let mut session = Session::new(running, &mut reader, &pipeline, schedule);
+        session.load = load;
         let end = session.run()?;
         let audits = std::mem::take(&mut session.audits);
         drop(session);
@@ -87,6 +92,7 @@ pub fn run(args: &RunArgs) -> Result<u8, AppError> {
     tracer.detach_in_background();
     Ok(match end {
         End::Exited(status) => status.exit_code(),
+        End::LoadEnded(code) => code,
         End::LeftRunning => 0,
     })
 }

@@ -2,6 +2,7 @@
 
 use super::audits::{Audits, shares_space_with_parent};
 use super::error::AppError;
+use super::load::Load;
 use super::pipeline::Pipeline;
 use super::say::say;
 use crate::capture::EventSource;
@@ -28,6 +29,8 @@ pub enum End {
     Exited(ExitStatus),
     /// `--duration` is over, or the user asked twice: the command goes on.
     LeftRunning,
+    /// So did the load, with this exit code: the command goes on.
+    LoadEnded(u8),
 }
 
 /// When to look and when to stop.
@@ -46,6 +49,8 @@ pub struct Session<'a, 'r> {
     schedule: Schedule,
     started: Instant,
     next_look: Instant,
+    /// What drives the command: its end is the end of the run.
+    pub load: Option<Load>,
     interrupts: u32,
     lost: u64,
 }
@@ -66,6 +71,7 @@ impl<'a, 'r> Session<'a, 'r> {
             schedule,
             started,
             next_look: started + FIRST_LOOK.min(schedule.interval),
+            load: None,
             interrupts: 0,
             lost: 0,
         }
@@ -102,6 +108,9 @@ impl<'a, 'r> Session<'a, 'r> {
             }
             if self.schedule.duration.is_some_and(|limit| self.started.elapsed() >= limit) {
                 return self.finish(End::LeftRunning);
+            }
+            if let Some(code) = self.load.as_mut().map(Load::ended).transpose()?.flatten() {
+                return self.finish(End::LoadEnded(code));
             }
             if Instant::now() >= self.next_look {
                 let begun = Instant::now();

@@ -1,7 +1,11 @@
 //! The command line, as clap sees it. `--help`, the man page and completions come from here.
 
+mod change;
+mod compare;
 mod run;
 
+pub use change::ChangeArgs;
+pub use compare::CompareArgs;
 pub use run::RunArgs;
 
 use clap::{Parser, Subcommand, ValueEnum};
@@ -25,6 +29,13 @@ pub enum Command {
     /// its children is recorded with its call stack. The command runs as the invoking user under
     /// sudo. Ctrl-C reaches the command as usual; a second one reports at once.
     Run(RunArgs),
+    /// Run a command as it is and changed, and show by cause what the change did
+    ///
+    /// Both are run N times in turn under audit, in balanced order (A B, B A, …), with no input. The
+    /// table shows medians and spreads of VIRT, RSS, page faults, processor and run time. With --advice
+    /// the changes are the settings that the report of the first run recommends, and what each promised
+    /// is held against what it saved.
+    Compare(CompareArgs),
     /// Write the manual page (roff) to standard output
     Man,
     /// Write a completion script to standard output

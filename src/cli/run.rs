@@ -1,6 +1,6 @@
 //! `vmaudit run`.
 
-use super::{Aslr, Backend, Format, seconds};
+use super::{Aslr, Backend, ChangeArgs, Format, seconds};
 use clap::Args;
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -26,6 +26,13 @@ pub struct RunArgs {
     /// Report after SECS seconds and leave the command running
     #[arg(long, value_name = "SECS", value_parser = seconds)]
     pub duration: Option<f64>,
+
+    /// Run SCRIPT by sh -c while the command runs, report when it ends; the command goes on
+    #[arg(long, value_name = "SCRIPT")]
+    pub load: Option<OsString>,
+
+    #[command(flatten)]
+    pub change: ChangeArgs,
 
     /// Look at the processes every SECS seconds, for those that a signal kills
     #[arg(long, value_name = "SECS", value_parser = seconds, default_value = "1")]

@@ -190,6 +190,12 @@ fn process(audit: &ProcessAudit<'_>, found: &Attributed, stacks: &mut StackNumbe
         }
         .to_string(),
         snapshot_age_ns: facts.snapshot_age_ns,
+        resources: seen.status.resources.map(|used| model::Resources {
+            minor_faults: used.minor_faults,
+            major_faults: used.major_faults,
+            user_ns: used.user_ns,
+            system_ns: used.system_ns,
+        }),
         gaps: seen.gaps.clone(),
     }
 }

@@ -57,8 +57,22 @@ pub struct Process {
     pub snapshot: String,
     /// Added: with `periodic`, how long before the death the snapshot was taken.
     pub snapshot_age_ns: Option<u64>,
+    /// Added: faults and processor time up to the last look; null where they could not be read.
+    pub resources: Option<Resources>,
     /// Added: what could not be read, in words.
     pub gaps: Vec<String>,
+}
+
+/// Of the whole process, its ended threads included.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Resources {
+    pub minor_faults: u64,
+    /// Waited for I/O.
+    pub major_faults: u64,
+    /// Processor time; the kernel tells it in steps of 10 ms.
+    pub user_ns: u64,
+    pub system_ns: u64,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]

@@ -37,6 +37,7 @@ mod protocol;
 mod running;
 mod seccomp;
 mod signals;
+mod supervisor;
 mod task_names;
 mod user;
 
@@ -45,3 +46,4 @@ pub use exit_code::ExitStatus;
 pub use hold::{ExitKind, HeldExit};
 pub use launch::{Launch, LaunchConfig, Prepared};
 pub use running::{Running, TargetEvent};
+pub use supervisor::{Supervisor, Waited};
