@@ -8,6 +8,7 @@ mod error;
 mod load;
 mod output;
 mod pipeline;
+mod remedy;
 mod run;
 mod say;
 mod session;
