@@ -2,6 +2,7 @@
 //! the pure core (ledger, attribution, report, render).
 
 mod audits;
+mod compare;
 mod complete;
 mod dump;
 mod error;
@@ -26,7 +27,7 @@ use clap::CommandFactory;
 pub fn run(cli: Cli) -> Result<u8, AppError> {
     match cli.command {
         Command::Run(args) => run::run(&args),
-        Command::Compare(_) => Ok(2),
+        Command::Compare(args) => compare::compare(&args),
         Command::Man => {
             output::print(&output::manual().map_err(AppError::Output)?)?;
             Ok(0)

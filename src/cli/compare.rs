@@ -1,11 +1,13 @@
 //! `vmaudit compare`.
 
 use super::{Aslr, ChangeArgs, Format, seconds};
-use clap::Args;
+use clap::{ArgGroup, Args};
 use std::ffi::OsString;
 use std::path::PathBuf;
 
 #[derive(Args, Debug)]
+#[command(group = ArgGroup::new("what").required(true).multiple(true)
+    .args(["env", "unset_env", "stack_limit", "arg", "advice"]))]
 pub struct CompareArgs {
     #[command(flatten)]
     pub change: ChangeArgs,

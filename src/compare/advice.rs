@@ -111,7 +111,7 @@ pub fn advice(report: &Report) -> Advised {
     let fixes = report.processes.iter().flat_map(|p| &p.findings).flat_map(|f| &f.fix);
     for fix in fixes {
         let promises = fix.saves_virt > 0 || fix.saves_rss > 0;
-        match Setting::parse(&fix.knob).filter(|_| promises) {
+        match Setting::parse(&fix.knob) {
             Some(setting) => {
                 let at = advised.settings.iter().position(|known| known.setting == setting);
                 let at = at.unwrap_or_else(|| {
@@ -124,7 +124,7 @@ pub fn advice(report: &Report) -> Advised {
                 }
             }
             None if promises => not_tried(&mut advised.not_tried, fix),
-            // "none for VIRT", "fewer threads": there is no promise to test
+            // "none for VIRT", "fewer threads": nothing to try, and nothing promised
             None => {}
         }
     }
@@ -265,13 +265,17 @@ mod tests {
             finding(vec![fix("MALLOC_ARENA_MAX=1 (or x)", 60, 0), fix("fewer threads", 0, 0)]),
             finding(vec![fix("MALLOC_ARENA_MAX=1 (or x)", 40, 0)]),
             finding(vec![fix("MALLOC_CONF=retain:false", 500, 0), fix("ask for less at this call", 7, 0)]),
-            finding(vec![fix("ask for less at this call", 1, 0), fix("X=1", 0, 0)]),
+            finding(vec![fix("ask for less at this call", 1, 0), fix("fewer of them", 0, 0)]),
+            finding(vec![fix("X=1", 0, 0)]),
         ];
         let process = Process { findings, ..Process::default() };
         let advised = advice(&Report { processes: vec![process], ..Report::default() });
         let settings: Vec<(String, u64)> =
             advised.settings.iter().map(|a| (a.setting.label(), a.saves_virt)).collect();
-        assert_eq!(settings, [("MALLOC_CONF=retain:false".into(), 500), ("MALLOC_ARENA_MAX=1".into(), 100)]);
+        assert_eq!(
+            settings,
+            [("MALLOC_CONF=retain:false".into(), 500), ("MALLOC_ARENA_MAX=1".into(), 100), ("X=1".into(), 0)]
+        );
         assert_eq!(advised.not_tried.len(), 1, "what promises nothing is no advice to test");
         assert_eq!(advised.not_tried[0].saves_virt, 8);
     }

@@ -113,15 +113,26 @@ fn promise((saves_virt, saves_rss): (u64, u64), base: &Side, side: &Side) -> Pro
     let of = |id: &str| Some((*base.figures.get(id)?, *side.figures.get(id)?));
     let saved = |pair: Option<(Spread, Spread)>| pair.map(|(a, b)| a.change(b).saturating_neg());
     let (virt, rss) = (of("virt"), of("rss"));
-    let verdicts = [(saves_virt, virt), (saves_rss, rss)];
-    let kept = verdicts.into_iter().filter(|(promised, _)| *promised > 0);
-    let kept = kept.map(|(promised, pair)| pair.map_or(Kept::Unknown, |(a, b)| verdict(promised, a, b)));
+    let kept = |promised: u64, pair: Option<(Spread, Spread)>| {
+        let of = |(a, b)| if promised > 0 { verdict(promised, a, b) } else { unpromised(a, b) };
+        (promised > 0 || saves_virt + saves_rss == 0).then(|| pair.map_or(Kept::Unknown, of))
+    };
     Promise {
         saves_virt,
         saves_rss,
         saved_virt: saved(virt).unwrap_or_default(),
         saved_rss: saved(rss),
-        verdict: kept.max().unwrap_or(Kept::Unknown),
+        virt_verdict: kept(saves_virt, virt),
+        rss_verdict: kept(saves_rss, rss),
+    }
+}
+
+/// What nothing was promised of helps where it saves a hundredth.
+fn unpromised(before: Spread, after: Spread) -> Kept {
+    match verdict((before.median / 100).max(1), before, after) {
+        Kept::Holds => Kept::Helps,
+        Kept::LessThanPromised => Kept::NoEffect,
+        other => other,
     }
 }
 
@@ -164,6 +175,15 @@ mod tests {
         assert_eq!(of(100, &[500], &[400]), Kept::Holds, "a single run has no noise to drown in");
     }
 
+    #[test]
+    fn without_a_promise_a_hundredth_helps() {
+        let of = |before: &[u64], after: &[u64]| unpromised(spread(before), spread(after));
+        assert_eq!(of(&[1000, 1000], &[980, 981]), Kept::Helps);
+        assert_eq!(of(&[1000, 1000], &[996, 996]), Kept::NoEffect);
+        assert_eq!(of(&[1000, 1000], &[1200, 1200]), Kept::MadeItWorse);
+        assert_eq!(of(&[1000, 1200], &[900, 1100]), Kept::NoEffect);
+    }
+
     fn run(order: u32, virt: u64, rss: Option<u64>) -> Run {
         let figures = Figures { virt, rss, ..Figures::default() };
         let cause = Cause { category: "x".into(), virt, rss: rss.unwrap_or(0), ..Cause::default() };
@@ -189,7 +209,10 @@ mod tests {
         );
         assert!(!effect.changes.contains_key("rss"), "one run does not know it");
         let promise = effect.promise.as_ref().expect("a promise");
-        assert_eq!((promise.saved_virt, promise.saved_rss, promise.verdict), (109, None, Kept::Holds));
+        assert_eq!(
+            (promise.saved_virt, promise.saved_rss, promise.virt_verdict),
+            (109, None, Some(Kept::Holds))
+        );
     }
 
     #[test]

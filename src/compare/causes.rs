@@ -1,5 +1,5 @@
 //! Who owns the bytes of a run, under names that are the same in every run: a category, and in it
-//! the stack that mapped it as module + offset, or the file, or the part.
+//! the stack that asked for it as module + offset, or the file, or the part.
 
 use super::model::{CategoryChange, CauseChange, Footprints};
 use super::spread::signed;
@@ -21,9 +21,37 @@ pub struct Cause {
     pub rss: u64,
 }
 
-/// Functions of allocators that say where memory comes from, not who asked for it.
-const ALLOCATORS: [&str; 4] = ["je_", "_rjem_", "mi_", "_mi_"];
-const ROOTS: [&str; 5] = ["clone", "__clone", "clone3", "__clone3", "start_thread"];
+/// How functions that hand out memory begin, without their prefixes: the outermost of them was called
+/// by whoever wanted memory.
+const ENTRIES: [&str; 10] = [
+    "malloc",
+    "calloc",
+    "realloc",
+    "free",
+    "posix_memalign",
+    "aligned_alloc",
+    "memalign",
+    "operator new",
+    "operator delete",
+    "rust_alloc",
+];
+const PREFIXES: [&str; 6] = ["__libc_", "_rjem_", "je_", "mi_", "tc_", "__"];
+/// Wrappers of the calls themselves, and where threads and programs begin: they say nothing.
+const SILENT: [&str; 13] = [
+    "mmap",
+    "mmap64",
+    "mremap",
+    "munmap",
+    "brk",
+    "sbrk",
+    "mprotect",
+    "clone",
+    "clone3",
+    "start_thread",
+    "start",
+    "libc_start_main",
+    "libc_start_call_main",
+];
 /// Functions in a title.
 const NAMED: usize = 3;
 
@@ -83,7 +111,7 @@ fn identity(region: &Region, stack: Option<&Stack>, file: Option<&str>) -> Strin
     match (is_file(region), stack, file) {
         (true, _, Some(file)) => format!("file {file}"),
         (_, Some(stack), _) => {
-            let frames = stack.frames.iter().filter(|frame| !frame.inlined);
+            let frames = asking(stack).iter().filter(|frame| !frame.inlined);
             frames.map(|frame| format!("{}+{};", frame.module, frame.offset)).collect()
         }
         (_, None, _) => format!("part {} {}", region.part, special_name(region)),
@@ -104,21 +132,46 @@ fn title(region: &Region, stack: Option<&Stack>, file: Option<&str>) -> String {
     }
 }
 
-/// `fopen < reader < main`: the library function that the program called, and the program's
-/// functions from the inside out.
+/// `fopen < reader < main`: whoever wanted memory, and the callers from the inside out; of the C
+/// library only the function that the program called.
 fn outline(stack: &Stack) -> String {
-    let first = stack.frames.iter().position(|frame| !in_c_library(frame)).unwrap_or(stack.frames.len());
-    let (inside, outside) = stack.frames.split_at(first);
-    let entry = inside.iter().rev().find_map(named).filter(|name| !ROOTS.contains(name));
-    let program = outside.iter().filter(|frame| !in_c_library(frame)).filter_map(named);
-    let program = program.filter(|name| !ALLOCATORS.iter().any(|prefix| name.starts_with(prefix)));
-    let names: Vec<&str> = entry.into_iter().chain(program).take(NAMED).collect();
-    if names.is_empty() {
-        let frames = stack.frames.iter().filter(|frame| !in_c_library(frame)).take(2);
-        let places: Vec<String> = frames.map(|frame| format!("{}+{}", frame.module, frame.offset)).collect();
-        return places.join(" < ");
+    let outside = asking(stack);
+    let first = outside.iter().position(|frame| !in_c_library(frame)).unwrap_or(outside.len());
+    let (inside, program) = outside.split_at(first);
+    let library = inside.iter().rev().find_map(named).filter(|name| tells(name));
+    let program =
+        program.iter().filter(|frame| !in_c_library(frame)).filter_map(named).filter(|name| tells(name));
+    let names: Vec<&str> = library.into_iter().chain(program).take(NAMED).collect();
+    if !names.is_empty() {
+        return names.join(" < ");
     }
-    names.join(" < ")
+    let frames = stack.frames.iter().filter(|frame| !in_c_library(frame)).take(2);
+    let places: Vec<String> = frames.map(|frame| format!("{}+{}", frame.module, frame.offset)).collect();
+    match places.is_empty() {
+        true => stack.frames.iter().rev().find_map(named).unwrap_or_default().to_owned(),
+        false => places.join(" < "),
+    }
+}
+
+/// The frames of whoever asked for memory, without those of the allocator, which takes other ways with
+/// other settings.
+fn asking(stack: &Stack) -> &[Frame] {
+    let entry = stack.frames.iter().rposition(|frame| named(frame).is_some_and(is_entry));
+    let outside = entry.and_then(|at| stack.frames.get(at + 1..)).filter(|frames| !frames.is_empty());
+    outside.unwrap_or(&stack.frames)
+}
+
+fn is_entry(name: &str) -> bool {
+    let plain = PREFIXES.iter().fold(name, |name, prefix| name.strip_prefix(prefix).unwrap_or(name));
+    // free, free_default, but not freer
+    let word = |rest: &str| !rest.starts_with(|c: char| c.is_alphanumeric());
+    ENTRIES.iter().any(|entry| plain.strip_prefix(entry).is_some_and(word)) || plain.starts_with("alloc::")
+}
+
+fn tells(name: &str) -> bool {
+    let plain = name.trim_start_matches('_');
+    let plain = plain.split_once('@').map_or(plain, |(name, _)| name);
+    !SILENT.contains(&plain)
 }
 
 fn named(frame: &Frame) -> Option<&str> {
@@ -183,6 +236,11 @@ impl Footprints {
         signed(self.rss[0], self.rss[1])
     }
 
+    /// Of VIRT or of RSS.
+    pub fn largest_change(&self) -> u64 {
+        self.virt_change().unsigned_abs().max(self.rss_change().unsigned_abs())
+    }
+
     /// How much there is to see of it.
     fn weight(&self) -> (u64, u64, u64) {
         let (virt, rss) = (self.virt_change().unsigned_abs(), self.rss_change().unsigned_abs());
@@ -212,9 +270,9 @@ mod tests {
     fn report(regions: Vec<Region>) -> Report {
         let frames = vec![
             frame("libc.so.6", "0x1", Some("__mmap")),
+            frame("libc.so.6", "0x6", Some("malloc")),
             frame("libc.so.6", "0x2", Some("fopen")),
             frame("prog", "0x3", Some("reader")),
-            frame("prog", "0x4", Some("je_x")),
             frame("libc.so.6", "0x5", Some("start_thread")),
         ];
         let stack = Stack { frames, ..Stack::default() };
@@ -240,6 +298,29 @@ mod tests {
         let arena = found.iter().find(|c| c.virt == 120).expect("both regions together");
         assert_eq!(arena.title, "fopen < reader");
         assert_eq!(arena.category_name, "glibc malloc arenas");
+    }
+
+    #[test]
+    fn titles_name_who_wanted_memory() {
+        let of = |names: &[(&str, &str)]| {
+            let frames = names
+                .iter()
+                .map(|(module, name)| frame(module, "0x10", Some(name).filter(|n| !n.is_empty()).copied()));
+            outline(&Stack { frames: frames.collect(), ..Stack::default() })
+        };
+        let (c, p) = ("libc.so.6", "prog");
+        assert_eq!(
+            of(&[(c, "__mmap"), (p, "os_pages_map"), (p, "je_malloc_default"), (p, "main"), (p, "_start")]),
+            "main"
+        );
+        assert_eq!(of(&[(c, "mmap"), (c, "free"), (p, "freer"), (c, "start_thread")]), "freer");
+        assert_eq!(of(&[(c, "mmap"), (c, "malloc"), (c, "fopen"), (p, "reader")]), "fopen < reader");
+        assert_eq!(of(&[(c, "mmap64"), (p, "map_it"), (p, "main")]), "map_it < main");
+        assert_eq!(
+            of(&[(c, "mmap"), ("libjemalloc.so.2", ""), (p, "")]),
+            "libjemalloc.so.2+0x10 < prog+0x10"
+        );
+        assert_eq!(of(&[(c, "mmap")]), "mmap");
     }
 
     #[test]

@@ -18,6 +18,7 @@ pub struct Figures {
     pub minor_faults: Option<u64>,
     pub major_faults: Option<u64>,
     pub wall_ns: Option<u64>,
+    pub cpu_ns: Option<u64>,
     pub user_ns: Option<u64>,
     pub system_ns: Option<u64>,
     /// Calls that change an address space.
@@ -38,8 +39,8 @@ pub struct Metric {
     pub label: &'static str,
     pub unit: Unit,
     pub get: fn(&Figures) -> Option<u64>,
-    /// Shown also where it is 0 everywhere.
-    pub always: bool,
+    /// Shown where a run has at least this much of it.
+    pub least: u64,
 }
 
 const fn metric(
@@ -48,12 +49,18 @@ const fn metric(
     unit: Unit,
     get: fn(&Figures) -> Option<u64>,
 ) -> Metric {
-    Metric { id, label, unit, get, always: true }
+    Metric { id, label, unit, get, least: 0 }
 }
 
-const fn rare(id: &'static str, label: &'static str, unit: Unit, get: fn(&Figures) -> Option<u64>) -> Metric {
-    Metric { id, label, unit, get, always: false }
+impl Metric {
+    const fn from(mut self, least: u64) -> Metric {
+        self.least = least;
+        self
+    }
 }
+
+/// Below this the kernel's ticks of 10 ms say little.
+const MANY_TICKS: u64 = 200_000_000;
 
 /// In the order in which they are shown.
 pub const METRICS: &[Metric] = &[
@@ -61,13 +68,14 @@ pub const METRICS: &[Metric] = &[
     metric("vm_peak", "peak VIRT", Unit::Bytes, |f| Some(f.vm_peak)),
     metric("rss", "RSS", Unit::Bytes, |f| f.rss),
     metric("unused", "unused", Unit::Bytes, |f| f.unused),
-    rare("swap", "swap", Unit::Bytes, |f| f.swap),
+    metric("swap", "swap", Unit::Bytes, |f| f.swap).from(1),
     metric("minor_faults", "page faults", Unit::Count, |f| f.minor_faults),
-    rare("major_faults", "from disk", Unit::Count, |f| f.major_faults),
+    metric("major_faults", "from disk", Unit::Count, |f| f.major_faults).from(1),
     metric("calls", "calls", Unit::Count, |f| Some(f.calls)),
     metric("wall_ns", "run time", Unit::Nanoseconds, |f| f.wall_ns),
-    metric("user_ns", "user CPU", Unit::Nanoseconds, |f| f.user_ns),
-    metric("system_ns", "system CPU", Unit::Nanoseconds, |f| f.system_ns),
+    metric("cpu_ns", "CPU time", Unit::Nanoseconds, |f| f.cpu_ns),
+    metric("user_ns", "  user", Unit::Nanoseconds, |f| f.user_ns).from(MANY_TICKS),
+    metric("system_ns", "  system", Unit::Nanoseconds, |f| f.system_ns).from(MANY_TICKS),
 ];
 
 impl Figures {
@@ -90,6 +98,7 @@ impl Figures {
             minor_faults: used(|r| r.minor_faults),
             major_faults: used(|r| r.major_faults),
             wall_ns: all.first().and_then(|p| p.wall_ns),
+            cpu_ns: used(|r| r.cpu_ns),
             user_ns: used(|r| r.user_ns),
             system_ns: used(|r| r.system_ns),
             calls: report.events.seen,

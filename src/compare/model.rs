@@ -133,7 +133,9 @@ pub struct Promise {
     pub saved_virt: i64,
     /// null where residency is not known.
     pub saved_rss: Option<i64>,
-    pub verdict: Kept,
+    /// null where nothing was promised for it.
+    pub virt_verdict: Option<Kept>,
+    pub rss_verdict: Option<Kept>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default, Serialize, Deserialize)]
@@ -141,6 +143,8 @@ pub struct Promise {
 pub enum Kept {
     /// At least nine tenths of it.
     Holds,
+    /// Nothing was promised, and it saves.
+    Helps,
     LessThanPromised,
     /// Within the noise, or less than a twentieth of it.
     NoEffect,
@@ -150,10 +154,26 @@ pub enum Kept {
     Unknown,
 }
 
+impl Comparison {
+    /// Every run of every side is complete, and the command (and the load) ended as in the first.
+    pub fn ended_alike(&self) -> bool {
+        let end = |run: &RunRow| (run.outcome.clone(), run.load_code);
+        let first = self.sides.first().and_then(|side| side.runs.first()).map(end);
+        let loads = self.sides.iter().flat_map(|side| &side.runs).all(|run| run.load_code.unwrap_or(0) == 0);
+        let alike = |side: &Side| {
+            side.failure.is_none()
+                && !side.runs.is_empty()
+                && side.runs.iter().all(|run| Some(end(run)) == first)
+        };
+        loads && self.sides.iter().all(alike)
+    }
+}
+
 impl Kept {
     pub fn words(self) -> &'static str {
         match self {
             Kept::Holds => "holds",
+            Kept::Helps => "helps",
             Kept::LessThanPromised => "less than promised",
             Kept::NoEffect => "no effect",
             Kept::MadeItWorse => "made it worse",

@@ -57,7 +57,9 @@ pub struct ResourceUse {
     pub minor_faults: u64,
     /// Page faults that waited for I/O.
     pub major_faults: u64,
-    /// Processor time, nanoseconds; the kernel tells it in ticks of 10 ms.
+    /// Processor time, nanoseconds (the process's CPU clock).
+    pub cpu_ns: u64,
+    /// Of it, by the kernel's ticks of 10 ms.
     pub user_ns: u64,
     pub system_ns: u64,
 }

@@ -98,8 +98,14 @@ fn read_resources(dir: &ProcessDir) -> Result<ResourceUse, ObserveError> {
     // SAFETY: a plain query.
     let ticks = unsafe { libc::sysconf(libc::_SC_CLK_TCK) };
     let ticks_per_second = u64::try_from(ticks).unwrap_or(100);
-    parse_resources(&dir.read("stat")?, ticks_per_second)
-        .ok_or_else(|| dir.malformed("stat", "fields 10 to 15 are no numbers"))
+    let mut used = parse_resources(&dir.read("stat")?, ticks_per_second)
+        .ok_or_else(|| dir.malformed("stat", "fields 10 to 15 are no numbers"))?;
+    // exact, where stat knows ticks only
+    let clock = nix::time::ClockId::pid_cpu_clock_id(nix::unistd::Pid::from_raw(dir.pid()));
+    if let Ok(time) = clock.and_then(nix::time::clock_gettime) {
+        used.cpu_ns = time.tv_sec() as u64 * 1_000_000_000 + time.tv_nsec() as u64;
+    }
+    Ok(used)
 }
 
 /// Keeps a value, or turns its error into a gap.

@@ -76,12 +76,9 @@ pub fn parse_resources(bytes: &[u8], ticks_per_second: u64) -> Option<ResourceUs
         let total = u128::from(ticks) * 1_000_000_000;
         u64::try_from(total.checked_div(u128::from(ticks_per_second))?).ok()
     };
-    Some(ResourceUse {
-        minor_faults: field(10)?,
-        major_faults: field(12)?,
-        user_ns: nanoseconds(field(14)?)?,
-        system_ns: nanoseconds(field(15)?)?,
-    })
+    let (user_ns, system_ns) = (nanoseconds(field(14)?)?, nanoseconds(field(15)?)?);
+    let cpu_ns = user_ns.saturating_add(system_ns);
+    Some(ResourceUse { minor_faults: field(10)?, major_faults: field(12)?, cpu_ns, user_ns, system_ns })
 }
 
 fn parse_hex(digits: &str) -> Option<u64> {

@@ -193,6 +193,7 @@ fn process(audit: &ProcessAudit<'_>, found: &Attributed, stacks: &mut StackNumbe
         resources: seen.status.resources.map(|used| model::Resources {
             minor_faults: used.minor_faults,
             major_faults: used.major_faults,
+            cpu_ns: used.cpu_ns,
             user_ns: used.user_ns,
             system_ns: used.system_ns,
         }),

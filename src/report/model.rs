@@ -70,7 +70,9 @@ pub struct Resources {
     pub minor_faults: u64,
     /// Waited for I/O.
     pub major_faults: u64,
-    /// Processor time; the kernel tells it in steps of 10 ms.
+    /// Processor time.
+    pub cpu_ns: u64,
+    /// Of it; the kernel tells these two in steps of 10 ms.
     pub user_ns: u64,
     pub system_ns: u64,
 }

@@ -13,6 +13,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{Signal, kill};
 use nix::sys::signalfd::SignalFd;
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+use std::cell::Cell;
 use std::collections::HashSet;
 use std::io;
 use std::os::fd::AsFd;
@@ -38,6 +39,8 @@ pub enum Waited {
 pub struct Supervisor {
     signals: SignalFd,
     before: Before,
+    /// A request that came while something else was waited for.
+    request: Cell<Option<Signal>>,
 }
 
 impl Supervisor {
@@ -49,7 +52,7 @@ impl Supervisor {
         let (taken, before) = signals::block().map_err(TargetError::at("blocking signals"))?;
         let signals = signals::open(&taken).map_err(TargetError::at("signalfd"))?;
         nix::sys::prctl::set_child_subreaper(true).map_err(TargetError::at("becoming a subreaper"))?;
-        Ok(Supervisor { signals, before })
+        Ok(Supervisor { signals, before, request: Cell::new(None) })
     }
 
     /// Starts a child with the signal mask that vmaudit was started with.
@@ -81,9 +84,10 @@ impl Supervisor {
                     _ => {}
                 }
             }
-            if let Some(signal) = self.next_signal(None)? {
+            if let Some(signal) = self.request.take() {
                 return Ok(Waited::Interrupted(signal));
             }
+            self.next_signal(None)?;
         }
     }
 
@@ -110,7 +114,7 @@ impl Supervisor {
                 if begun.elapsed() >= kill_from {
                     let _ = kill(raw, Signal::SIGKILL);
                 } else if !helper && asked.insert(pid) {
-                    names.extend(Some(name).filter(|name| !ended && !name.starts_with("vmaudit")));
+                    names.extend(Some(name).filter(|_| !ended && is_other_program(pid)));
                     let _ = kill(raw, Signal::SIGTERM);
                     // one that is stopped cannot hear it
                     let _ = kill(raw, Signal::SIGCONT);
@@ -123,8 +127,8 @@ impl Supervisor {
         }
     }
 
-    /// Waits for a signal; a request to stop, if it was one.
-    fn next_signal(&self, timeout: Option<Duration>) -> Result<Option<Signal>, TargetError> {
+    /// Waits for a signal, and keeps it if it is a request to stop.
+    fn next_signal(&self, timeout: Option<Duration>) -> Result<(), TargetError> {
         let millis = timeout.map(|t| i32::try_from(t.as_millis()).unwrap_or(i32::MAX));
         let timeout = millis.map_or(Ok(PollTimeout::NONE), PollTimeout::try_from);
         let mut ready = [PollFd::new(self.signals.as_fd(), PollFlags::POLLIN)];
@@ -132,13 +136,12 @@ impl Supervisor {
             Ok(_) | Err(Errno::EINTR) => {}
             Err(errno) => return Err(TargetError { step: "poll", errno }),
         }
-        let mut request = None;
         while let Some(arrived) = signals::read(&self.signals).map_err(TargetError::at("signalfd"))? {
             if let Arrived::Request { signal, .. } = arrived {
-                request = Some(signal);
+                self.request.set(Some(signal));
             }
         }
-        Ok(request)
+        Ok(())
     }
 }
 
@@ -183,6 +186,18 @@ fn children() -> Result<Vec<Process>, Errno> {
 
 fn errno_of(error: io::Error) -> Errno {
     Errno::from_raw(error.raw_os_error().unwrap_or(libc::EIO))
+}
+
+/// A running program that is not vmaudit: its own helpers end with their parent, and nobody needs to
+/// hear of them.
+fn is_other_program(pid: Pid) -> bool {
+    let exe = |whose: &str| std::fs::read_link(format!("/proc/{whose}/exe"));
+    match (exe("self"), exe(&pid.to_string())) {
+        (Ok(own), Ok(other)) => own != other,
+        (Err(_), Ok(_)) => true,
+        // it is ending
+        (_, Err(_)) => false,
+    }
 }
 
 /// `PID (NAME) STATE PPID …`; a name may hold parentheses and any bytes.
