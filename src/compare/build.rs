@@ -114,7 +114,11 @@ fn promise((saves_virt, saves_rss): (u64, u64), base: &Side, side: &Side) -> Pro
     let saved = |pair: Option<(Spread, Spread)>| pair.map(|(a, b)| a.change(b).saturating_neg());
     let (virt, rss) = (of("virt"), of("rss"));
     let kept = |promised: u64, pair: Option<(Spread, Spread)>| {
-        let of = |(a, b)| if promised > 0 { verdict(promised, a, b) } else { unpromised(a, b) };
+        let of = |(a, b): (Spread, Spread)| match promised {
+            0 => unpromised(a, b),
+            _ if promised < a.median / 100 => Kept::TooSmall,
+            _ => verdict(promised, a, b),
+        };
         (promised > 0 || saves_virt + saves_rss == 0).then(|| pair.map_or(Kept::Unknown, of))
     };
     Promise {

@@ -36,6 +36,8 @@ const ENTRIES: [&str; 10] = [
     "rust_alloc",
 ];
 const PREFIXES: [&str; 6] = ["__libc_", "_rjem_", "je_", "mi_", "tc_", "__"];
+/// Stripped, their functions have no names; all of them are the allocator's.
+const LIBRARIES: [&str; 3] = ["libjemalloc", "libtcmalloc", "libmimalloc"];
 /// Wrappers of the calls themselves, and where threads and programs begin: they say nothing.
 const SILENT: [&str; 13] = [
     "mmap",
@@ -156,7 +158,11 @@ fn outline(stack: &Stack) -> String {
 /// The frames of whoever asked for memory, without those of the allocator, which takes other ways with
 /// other settings.
 fn asking(stack: &Stack) -> &[Frame] {
-    let entry = stack.frames.iter().rposition(|frame| named(frame).is_some_and(is_entry));
+    let of_allocator = |frame: &Frame| {
+        named(frame).is_some_and(is_entry)
+            || LIBRARIES.iter().any(|library| frame.module.starts_with(library))
+    };
+    let entry = stack.frames.iter().rposition(of_allocator);
     let outside = entry.and_then(|at| stack.frames.get(at + 1..)).filter(|frames| !frames.is_empty());
     outside.unwrap_or(&stack.frames)
 }

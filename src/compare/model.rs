@@ -143,6 +143,8 @@ pub struct Promise {
 pub enum Kept {
     /// At least nine tenths of it.
     Holds,
+    /// A promise of less than a hundredth of the whole cannot be told from chance.
+    TooSmall,
     /// Nothing was promised, and it saves.
     Helps,
     LessThanPromised,
@@ -173,6 +175,7 @@ impl Kept {
     pub fn words(self) -> &'static str {
         match self {
             Kept::Holds => "holds",
+            Kept::TooSmall => "too small to tell",
             Kept::Helps => "helps",
             Kept::LessThanPromised => "less than promised",
             Kept::NoEffect => "no effect",

@@ -53,9 +53,9 @@ fn head(comparison: &Comparison, options: TextOptions, out: &mut String) {
     *out += &options.color.paint(Tone::Heading, &truncated(&command, WIDTH));
     out.push('\n');
     for side in &comparison.sides {
-        let line = format!("  {}  {} · {}", side.name, clean(&side.label), outcomes(side));
+        let line = format!("{} · {}", clean(&side.label), outcomes(side));
         for (i, part) in wrapped(&line, WIDTH - 5).iter().enumerate() {
-            *out += &format!("{}{part}\n", if i == 0 { "  " } else { "     " });
+            *out += &format!("  {:<3}{part}\n", if i == 0 { side.name.as_str() } else { "" });
         }
         if let Some(failure) = &side.failure {
             for line in
@@ -147,3 +147,7 @@ fn notes(comparison: &Comparison, options: TextOptions, out: &mut String) {
         }
     }
 }
+
+#[cfg(test)]
+#[path = "compare_tests.rs"]
+mod tests;

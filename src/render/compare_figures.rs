@@ -66,7 +66,7 @@ pub(super) fn figures_table(base: &Side, side: &Side, options: TextOptions, out:
     let Some(effect) = &side.effect else { return };
     let line = |cells: [&str; 7]| {
         let [label, a, b, change, spread_a, spread_b, verdict] = cells;
-        let line = format!("  {label:<11}{a:>11}{b:>11}{change:>12}{spread_a:>19}{spread_b:>19}  {verdict}");
+        let line = format!("  {label:<11}{a:>11}{b:>11}{change:>12}{spread_a:>18}{spread_b:>18} {verdict}");
         line.trim_end().to_owned()
     };
     let of = |what: &str, side: &Side| format!("{what} {}", side.name);
@@ -110,7 +110,7 @@ pub(super) fn advice_table(comparison: &Comparison, options: TextOptions, out: &
         match side.effect.as_ref().and_then(|effect| Some((effect, effect.promise.as_ref()?))) {
             Some((effect, promise)) => advice_rows(base, (side, effect, promise), options, out),
             None => {
-                let text = row([&side.name, &clean(&side.label), "", "", "", "", "no complete run with it"]);
+                let text = row([&side.name, &clean(&side.label), "", "", "", "", "no complete run"]);
                 *out += &format!("{}\n", options.color.paint(Tone::Warning, &text));
             }
         }
@@ -151,7 +151,7 @@ fn advice_rows(base: &Side, found: (&Side, &Effect, &Promise), options: TextOpti
         let text = row([name, &what, label, &promised, &saved, &spread, verdict.words()]);
         let tone = match verdict {
             Kept::Holds | Kept::Helps => Tone::Advice,
-            Kept::LessThanPromised | Kept::Unknown => Tone::Key,
+            Kept::LessThanPromised | Kept::TooSmall | Kept::Unknown => Tone::Key,
             Kept::NoEffect | Kept::MadeItWorse => Tone::Warning,
         };
         *out += &format!("{}\n", options.color.paint(tone, &text));
