@@ -89,7 +89,7 @@ fn advice_with_its_verdict_and_what_was_not_tried() {
     let long = "MALLOC_CONF=dirty_decay_ms:0,muzzy_decay_ms:0";
     let shown = text(frame(), sides(Some((500 << 20, 6 << 20)), long));
     assert_eq!(line(&shown, "VIRT  500")[6..], ["MiB", "less", "than", "promised"], "{shown}");
-    assert_eq!(line(&shown, "RSS   ")[6..], ["no", "effect"], "{shown}");
+    assert!(line(&shown, "RSS   ").ends_with(&["no", "effect"]), "{shown}");
 }
 
 #[test]
