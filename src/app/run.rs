@@ -42,6 +42,7 @@ pub fn run(args: &RunArgs) -> Result<u8, AppError> {
         ring_bytes: args.ring_bytes,
         spill_bytes: args.spill_bytes,
         follow_forks: !args.no_follow_forks,
+        running_targets: false,
     })
     .map_err(|source| AppError::Backend { source, remedy: REMEDY })?;
     tracer.add_target(pid, pidfd(pid)?.as_fd())?;
