@@ -371,6 +371,7 @@ struct pieces {
 	char *to;
 	__u64 from;
 	__u64 limit;
+	bool holes;
 };
 
 /* Copies one aligned piece. bpf_probe_read_user leaves zeros for a page that is not there. */
@@ -381,7 +382,8 @@ static long copy_piece(__u32 index, struct pieces *pieces)
 
 	if (at > pieces->limit - PIECE)
 		return 1;
-	bpf_probe_read_user(pieces->to + at, index ? PIECE : PIECE - skip, (void *)(pieces->from + at));
+	if (bpf_probe_read_user(pieces->to + at, index ? PIECE : PIECE - skip, (void *)(pieces->from + at)))
+		pieces->holes = true;
 	return 0;
 }
 
@@ -418,13 +420,16 @@ static long copy_piece(__u32 index, struct pieces *pieces)
 		pieces.to = out->stack;                                                             \
 		pieces.limit = (bytes) + PIECE;                                                     \
 		bpf_loop((wanted + PIECE - 1) / PIECE + 1, copy_piece, &pieces, 0);                 \
+		if (pieces.holes)                                                                   \
+			out->record.flags |= VMAUDIT_STACK_HOLES;                                   \
 		out->record.payload = wanted;                                                       \
 		bpf_ringbuf_submit(out, wake_flags());                                              \
 		return true;                                                                        \
 	}
 
 /* A page that a large local variable spans but that was never touched has no frame to read, and
- * none may be faulted in here. It is zeros for the program, too. */
+ * none may be faulted in here. It is zeros for the program, too; but a page may also be swapped
+ * out, which cannot be told from here: the record says that there are holes. */
 static __noinline bool send_with_holes(struct task_struct *task, struct pt_regs *regs, struct extra *extra,
 				       __u32 op, long ret)
 {

@@ -49,6 +49,7 @@ enum vmaudit_flag {
 	VMAUDIT_HAS_AUX = 8,          /* aux is set */
 	VMAUDIT_LISTED = 16,          /* fork, exec: VMAUDIT_OP_VMA records list every VMA */
 	VMAUDIT_SPILLED = 32,         /* the main ring was full: no registers, no stack */
+	VMAUDIT_STACK_HOLES = 64,     /* pages of the stack were not there: zeros, or swapped out */
 };
 
 #define VMAUDIT_COMM 16

@@ -7,6 +7,7 @@ mod dump;
 mod error;
 mod output;
 mod pipeline;
+mod remedy;
 mod run;
 mod say;
 mod session;

@@ -46,7 +46,7 @@ impl Pipeline {
     /// Takes one record of the ring.
     pub fn record(&mut self, raw: &[u8]) {
         let Some(captured) = self.decoder.decode(raw) else { return };
-        let Captured { mut event, registers, stack, full } = captured;
+        let Captured { mut event, registers, stack, full, holes } = captured;
         self.tally.events += 1;
         if let Some(r) = registers {
             let captured = CapturedStack {
@@ -60,6 +60,7 @@ impl Pipeline {
                 r15: r.r15,
                 bytes: stack,
                 full,
+                holes,
             };
             event.stack = Ok(self.unwind(event.mm, event.task.pid, &captured));
         }

@@ -5,6 +5,7 @@ use super::dump::Dump;
 use super::error::AppError;
 use super::output;
 use super::pipeline::Pipeline;
+use super::remedy::remedy;
 use super::say::say;
 use super::session::{End, Schedule, Session};
 use crate::capture::bpf::{BpfConfig, BpfTracer};
@@ -16,9 +17,6 @@ use std::cell::RefCell;
 use std::io;
 use std::os::fd::{AsFd, FromRawFd, OwnedFd};
 use std::time::{Duration, Instant};
-
-const REMEDY: &str = "vmaudit run needs root, or CAP_BPF and CAP_PERFMON (CAP_SYS_PTRACE for other users' \
-                      processes), and a kernel with BTF (5.15 or later): try sudo vmaudit run …";
 
 /// Starts the command under audit; returns vmaudit's exit code.
 pub fn run(args: &RunArgs) -> Result<u8, AppError> {
@@ -44,7 +42,7 @@ pub fn run(args: &RunArgs) -> Result<u8, AppError> {
         follow_forks: !args.no_follow_forks,
         running_targets: false,
     })
-    .map_err(|source| AppError::Backend { source, remedy: REMEDY })?;
+    .map_err(|source| AppError::Backend { remedy: remedy(&source), source })?;
     tracer.add_target(pid, pidfd(pid)?.as_fd())?;
     if args.verbose {
         say(format_args!("backend bpf, {} attached after {:.1?}", tracer.attached, begun.elapsed()));

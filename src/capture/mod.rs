@@ -30,6 +30,8 @@ pub struct Captured<'a> {
     pub stack: &'a [u8],
     /// The bytes reach the end of the thread's stack.
     pub full: bool,
+    /// Some pages were not there and are zeros.
+    pub holes: bool,
 }
 
 /// What a backend counted, over all CPUs since it began.
