@@ -1,22 +1,33 @@
 //! Where the report goes, and the manual page.
 
 use super::error::AppError;
-use crate::cli::{Cli, Format, RunArgs};
+use crate::cli::{Cli, Format};
 use crate::render::{Color, TextOptions, to_json, to_text};
 use crate::report::Report;
 use clap::CommandFactory;
 use std::fs;
 use std::io::{self, IsTerminal, Write};
+use std::path::Path;
 
-/// Renders the report and writes it to `--report` or standard output.
-pub fn write(report: &Report, args: &RunArgs) -> Result<(), AppError> {
-    let rendered = match args.format {
+/// How a report is to be written, and where.
+#[derive(Clone, Copy, Debug)]
+pub struct Destination<'a> {
+    pub format: Format,
+    /// `--report`; standard output without.
+    pub file: Option<&'a Path>,
+    /// `--top`
+    pub top: usize,
+}
+
+/// Renders the report and writes it.
+pub fn write(report: &Report, to: &Destination<'_>) -> Result<(), AppError> {
+    let rendered = match to.format {
         Format::Json => to_json(report)?,
-        Format::Text => to_text(report, TextOptions { color: color(args), top: args.top }),
+        Format::Text => to_text(report, TextOptions { color: color(to), top: to.top }),
     };
-    match &args.report {
+    match to.file {
         Some(path) => {
-            fs::write(path, rendered).map_err(|source| AppError::Write { path: path.clone(), source })
+            fs::write(path, rendered).map_err(|source| AppError::Write { path: path.to_owned(), source })
         }
         None => print(rendered.as_bytes()),
     }
@@ -33,10 +44,10 @@ pub fn print(bytes: &[u8]) -> Result<(), AppError> {
 }
 
 /// Colour only on a terminal, and not where NO_COLOR (no-color.org) or TERM=dumb forbid it.
-fn color(args: &RunArgs) -> Color {
+fn color(to: &Destination<'_>) -> Color {
     let forbidden = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty())
         || std::env::var_os("TERM").is_some_and(|term| term == "dumb");
-    if args.report.is_none() && !forbidden && io::stdout().is_terminal() {
+    if to.file.is_none() && !forbidden && io::stdout().is_terminal() {
         Color::Always
     } else {
         Color::Never
