@@ -3,6 +3,7 @@
 use super::pipeline::Pipeline;
 use crate::attribution::AuditInput;
 use crate::ledger::{Origin, Reconciled};
+use crate::model::mapping::is_randomised;
 use crate::model::observation::{Residency, ResidencySource, SnapshotMoment, StatusFigures};
 use crate::model::{Bytes, Mapping, MappingFile, Observations, Pid, StackId, SymbolizedStacks};
 use crate::procfs::{ObserveOptions, observe};
@@ -163,6 +164,7 @@ impl Audits {
             container: None,
             wall_ns: Some(end.saturating_sub(start)),
             snapshot_age_ns: unseen_end.then(|| end.saturating_sub(audit.observations.ended_ns)),
+            ..ProcessFacts::default()
         }
     }
 }
@@ -192,6 +194,7 @@ fn from_ledger(pipeline: &Pipeline, pid: Pid) -> Option<Observations> {
         })
         .collect();
     let virt = mappings.iter().map(|mapping| mapping.range.len()).sum();
+    let aslr = is_randomised(&mappings).unwrap_or(true);
     let time = process.exited_ns.unwrap_or_default();
     Some(Observations {
         pid,
@@ -212,7 +215,7 @@ fn from_ledger(pipeline: &Pipeline, pid: Pid) -> Option<Observations> {
         exe: process.exe.as_ref().map(|file| file.path.clone()).unwrap_or_default(),
         cmdline: Vec::new(),
         stack_limit: None,
-        aslr: true,
+        aslr,
         gaps: vec!["it ended before it could be looked at: what is resident is not known".to_owned()],
     })
 }

@@ -5,11 +5,14 @@ mod audits;
 mod complete;
 mod dump;
 mod error;
+mod living;
 mod output;
 mod pipeline;
 mod run;
+mod saved;
 mod say;
 mod session;
+mod snapshot;
 
 pub use error::AppError;
 pub use say::say;
@@ -24,6 +27,7 @@ use clap::CommandFactory;
 pub fn run(cli: Cli) -> Result<u8, AppError> {
     match cli.command {
         Command::Run(args) => run::run(&args),
+        Command::Snapshot(args) => snapshot::snapshot(&args),
         Command::Man => {
             output::print(&output::manual().map_err(AppError::Output)?)?;
             Ok(0)

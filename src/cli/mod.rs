@@ -1,8 +1,10 @@
 //! The command line, as clap sees it. `--help`, the man page and completions come from here.
 
 mod run;
+mod snapshot;
 
 pub use run::RunArgs;
+pub use snapshot::SnapshotArgs;
 
 use clap::{Parser, Subcommand, ValueEnum};
 
@@ -25,6 +27,12 @@ pub enum Command {
     /// its children is recorded with its call stack. The command runs as the invoking user under
     /// sudo. Ctrl-C reaches the command as usual; a second one reports at once.
     Run(RunArgs),
+    /// Explain running processes as they are now, without tracing
+    ///
+    /// Needs no privileges for your own processes. What is mapped is classified by names, heap
+    /// headers, thread stack pointers and shape; who asked for it, only `run` and `attach` can see.
+    /// With --smaps, reads a saved /proc/PID/smaps (or maps) instead.
+    Snapshot(SnapshotArgs),
     /// Write the manual page (roff) to standard output
     Man,
     /// Write a completion script to standard output
