@@ -30,7 +30,7 @@ pub fn attach(args: &AttachArgs) -> Result<u8, AppError> {
     let begun = Instant::now();
     let processes = find(&args.pids)?;
     // Before anything is loaded: what may not be read is no target.
-    let processes = keep(processes, |process| readable(process))?;
+    let processes = keep(processes, readable)?;
     let dump = match &args.dump_events {
         Some(path) => {
             Some(Dump::create(path).map_err(|source| AppError::Write { path: path.clone(), source })?)
