@@ -39,7 +39,7 @@ pub(super) fn symbol_rows(names: &SymbolizedStacks, stacks: &StackTable, out: &m
             let Some(done) = done.get_mut(number as usize) else { continue };
             let mut n = 0;
             // Inlined functions come before the line of the frame itself.
-            while let Some(line) = lines.next() {
+            for line in lines.by_ref() {
                 if !*done {
                     out.push(Row::Symbol { frame: i64::from(number), n, named: Box::new(line.clone()) });
                 }
