@@ -85,6 +85,7 @@ impl AddressSpaces {
             }
         };
         ledger.forget_removed();
+        ledger.peak = ledger.peak.for_copy(event.time_ns);
         if child_brk.is_some() {
             ledger.brk = *child_brk;
         }

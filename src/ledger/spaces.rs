@@ -172,6 +172,7 @@ impl AddressSpaces {
         (ledger.valid_from_ns, ledger.settled_ns) = window;
         ledger.fill_gaps(mappings, super::piece::Owner::Preexisting, &mut self.files);
         ledger.threads.entry(pid).or_insert(0);
+        ledger.peak = ledger.peak.for_copy(window.1);
         if ledger.brk.is_none() {
             ledger.brk = mappings.iter().rfind(|m| m.is_special("[heap]")).map(|m| m.range.end);
         }
