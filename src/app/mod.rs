@@ -10,6 +10,7 @@ mod pipeline;
 mod run;
 mod say;
 mod session;
+mod timeline;
 
 pub use error::AppError;
 pub use say::say;

@@ -57,7 +57,7 @@ pub fn run(args: &RunArgs) -> Result<u8, AppError> {
         }
         let schedule = Schedule {
             duration: args.duration.map(Duration::from_secs_f64),
-            interval: Duration::from_secs_f64(args.interval),
+            interval: args.interval.map(Duration::from_secs_f64),
             verbose: args.verbose,
         };
         let mut session = Session::new(running, &mut reader, &pipeline, schedule);

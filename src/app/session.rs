@@ -18,8 +18,12 @@ use std::time::{Duration, Instant};
 const NAP: Duration = Duration::from_millis(10);
 /// The first look at a running target: most that die early by a signal live longer.
 const FIRST_LOOK: Duration = Duration::from_millis(200);
-/// Looking at the processes may take one part in this many of the time.
+/// How often to look for those that die later.
+const LOOK_PAUSE: Duration = Duration::from_secs(1);
+/// Looking at the processes may take one part in this many of the time; more where the user wants
+/// a timeline.
 const LOOK_SHARE: u32 = 50;
+const TIMELINE_SHARE: u32 = 10;
 
 /// How the run ended for vmaudit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -34,7 +38,8 @@ pub enum End {
 #[derive(Clone, Copy, Debug)]
 pub struct Schedule {
     pub duration: Option<Duration>,
-    pub interval: Duration,
+    /// Where a timeline is wanted.
+    pub interval: Option<Duration>,
     pub verbose: bool,
 }
 
@@ -46,6 +51,10 @@ pub struct Session<'a, 'r> {
     schedule: Schedule,
     started: Instant,
     next_look: Instant,
+    /// How long the last look at all processes took.
+    look_took: Duration,
+    /// The longest time that looks took where that delayed the next ones.
+    late: Option<Duration>,
     interrupts: u32,
     lost: u64,
 }
@@ -62,10 +71,12 @@ impl<'a, 'r> Session<'a, 'r> {
             running,
             reader,
             pipeline,
-            audits: Audits::default(),
+            audits: Audits::new(schedule.interval.is_some()),
             schedule,
             started,
-            next_look: started + FIRST_LOOK.min(schedule.interval),
+            next_look: started + FIRST_LOOK.min(schedule.interval.unwrap_or(LOOK_PAUSE)),
+            look_took: Duration::ZERO,
+            late: None,
             interrupts: 0,
             lost: 0,
         }
@@ -106,10 +117,26 @@ impl<'a, 'r> Session<'a, 'r> {
             if Instant::now() >= self.next_look {
                 let begun = Instant::now();
                 self.look_at_all();
-                let pause = self.schedule.interval.max(begun.elapsed() * LOOK_SHARE);
-                self.next_look = Instant::now() + pause;
+                self.plan_next_look(begun);
             }
         }
+    }
+
+    /// At even steps, unless looking takes too large a part of the time.
+    fn plan_next_look(&mut self, begun: Instant) {
+        let elapsed = begun.elapsed();
+        // Reading a program's symbols takes long, but only once.
+        let took = elapsed.min(std::mem::replace(&mut self.look_took, elapsed));
+        let (interval, share) = match self.schedule.interval {
+            Some(interval) => (interval, TIMELINE_SHARE),
+            None => (LOOK_PAUSE, LOOK_SHARE),
+        };
+        let soonest = begun + took * share;
+        let planned = self.next_look + interval;
+        if soonest > planned {
+            self.late = self.late.max(Some(took));
+        }
+        self.next_look = planned.max(soonest);
     }
 
     /// Until the target has something to say, the ring has filled up a good deal, or a nap is over.
@@ -207,6 +234,12 @@ impl<'a, 'r> Session<'a, 'r> {
     fn finish(&mut self, end: End) -> Result<End, AppError> {
         self.reader.poll(0)?;
         self.look_at_all();
+        if let (Some(interval), Some(took)) = (self.schedule.interval, self.late) {
+            say(format_args!(
+                "a look at the processes took up to {took:.1?}: the timeline has fewer points than one \
+                 each {interval:.1?}"
+            ));
+        }
         Ok(end)
     }
 }
