@@ -7,6 +7,7 @@ mod alive;
 mod copy;
 mod effects;
 mod fork;
+mod found;
 mod history;
 mod limbo;
 mod names;

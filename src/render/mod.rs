@@ -6,6 +6,7 @@ pub mod style;
 pub mod text;
 mod text_findings;
 mod text_peak;
+mod text_snapshot;
 mod text_tables;
 mod timeline;
 
