@@ -1,12 +1,18 @@
 //! The command line, as clap sees it. `--help`, the man page and completions come from here.
 
+mod attach;
 mod change;
 mod compare;
+mod report;
 mod run;
+mod snapshot;
 
+pub use attach::AttachArgs;
 pub use change::ChangeArgs;
 pub use compare::CompareArgs;
+pub use report::ReportArgs;
 pub use run::RunArgs;
+pub use snapshot::SnapshotArgs;
 
 use clap::{Parser, Subcommand, ValueEnum};
 
@@ -14,7 +20,7 @@ use clap::{Parser, Subcommand, ValueEnum};
 #[derive(Parser, Debug)]
 #[command(name = "vmaudit", version, max_term_width = 100)]
 #[command(
-    after_help = "EXIT STATUS\n  run: the command's own; 128+N if signal N killed it; 127 not found, 126 not executable;\n  125 if vmaudit itself failed; 2 for an unusable command line."
+    after_help = "EXIT STATUS\n  run: the command's own; 128+N if signal N killed it; 127 not found, 126 not executable;\n  attach: 0 once a report is written, however the processes ended;\n  125 if vmaudit itself failed; 2 for an unusable command line."
 )]
 pub struct Cli {
     #[command(subcommand)]
@@ -36,6 +42,23 @@ pub enum Command {
     /// the changes are the settings that the report of the first run recommends, and what each promised
     /// is held against what it saved.
     Compare(CompareArgs),
+    /// Trace processes that run already, until Ctrl-C or their end
+    ///
+    /// What they had mapped before is classified by names, headers and shape, and says that no
+    /// stack is known; what they map from now on has its stack. The processes are never stopped
+    /// and get no signal: Ctrl-C ends vmaudit alone, which then reports.
+    Attach(AttachArgs),
+    /// Explain running processes as they are now, without tracing
+    ///
+    /// Needs no privileges for your own processes. What is mapped is classified by names, heap
+    /// headers, thread stack pointers and shape; who asked for it, only `run` and `attach` can see.
+    /// With --smaps, reads a saved /proc/PID/smaps (or maps) instead.
+    Snapshot(SnapshotArgs),
+    /// Show the report of a recording
+    ///
+    /// Byte for byte what the run that made it printed. Of a recording whose vmaudit was killed,
+    /// the report is made from what was recorded by then.
+    Report(ReportArgs),
     /// Write the manual page (roff) to standard output
     Man,
     /// Write a completion script to standard output

@@ -15,6 +15,12 @@ pub struct RunArgs {
     #[arg(long, value_name = "FILE")]
     pub report: Option<PathBuf>,
 
+    /// Record everything in FILE (SQLite; docs/recording.md), for report, events, explain and diff
+    ///
+    /// An older recording there is kept as FILE.old; no other file is overwritten.
+    #[arg(short, long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+
     /// How to see the calls
     #[arg(long, value_enum, default_value_t = Backend::Auto, value_name = "BACKEND")]
     pub backend: Backend,
@@ -34,9 +40,12 @@ pub struct RunArgs {
     #[command(flatten)]
     pub change: ChangeArgs,
 
-    /// Look at the processes every SECS seconds, for those that a signal kills
-    #[arg(long, value_name = "SECS", value_parser = seconds, default_value = "1")]
-    pub interval: f64,
+    /// Report a timeline of VIRT and RSS by category, with a look at the processes every SECS seconds
+    ///
+    /// Without it they are looked at each second all the same, for those that a signal kills, but
+    /// only the last look counts.
+    #[arg(long, value_name = "SECS", value_parser = seconds)]
+    pub interval: Option<f64>,
 
     /// Copy at most N bytes of each call's user stack
     #[arg(long, value_name = "N", default_value_t = 65_536, value_parser = clap::value_parser!(u64).range(0..=262_144))]

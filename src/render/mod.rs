@@ -8,7 +8,10 @@ pub mod json;
 pub mod style;
 pub mod text;
 mod text_findings;
+mod text_peak;
+mod text_snapshot;
 mod text_tables;
+mod timeline;
 
 pub use json::to_json;
 pub use style::Color;
