@@ -8,6 +8,7 @@ pub mod app;
 pub mod attribution;
 pub mod capture;
 pub mod cli;
+pub mod diff;
 pub mod ledger;
 pub mod model;
 pub mod objects;

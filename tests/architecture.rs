@@ -31,7 +31,9 @@ const ROOMS: &[Room] = &[
     core("ledger", &["model"]),
     core("attribution", &["model", "ledger"]),
     core("report", &["model", "ledger", "attribution"]),
-    core("render", &["model", "report"]),
+    // Two reports compared.
+    core("diff", &["model", "report"]),
+    core("render", &["model", "report", "diff"]),
     adapter("capture"),
     adapter("procfs"),
     adapter("unwind"),

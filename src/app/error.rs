@@ -23,6 +23,8 @@ pub enum AppError {
     System { operation: &'static str, source: io::Error },
     #[error("{0}")]
     Snapshot(#[from] super::snapshot::SnapshotError),
+    #[error("{0}")]
+    Diff(#[from] super::diff::DiffError),
     #[error("encoding the report: {0}")]
     Json(#[from] serde_json::Error),
 }

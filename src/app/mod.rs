@@ -3,6 +3,7 @@
 
 mod audits;
 mod complete;
+mod diff;
 mod dump;
 mod error;
 mod living;
@@ -28,6 +29,7 @@ pub fn run(cli: Cli) -> Result<u8, AppError> {
     match cli.command {
         Command::Run(args) => run::run(&args),
         Command::Snapshot(args) => snapshot::snapshot(&args),
+        Command::Diff(args) => diff::diff(&args),
         Command::Man => {
             output::print(&output::manual().map_err(AppError::Output)?)?;
             Ok(0)

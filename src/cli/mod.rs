@@ -1,8 +1,10 @@
 //! The command line, as clap sees it. `--help`, the man page and completions come from here.
 
+mod diff;
 mod run;
 mod snapshot;
 
+pub use diff::{DiffArgs, GroupBy, PidPair};
 pub use run::RunArgs;
 pub use snapshot::SnapshotArgs;
 
@@ -33,6 +35,11 @@ pub enum Command {
     /// headers, thread stack pointers and shape; who asked for it, only `run` and `attach` can see.
     /// With --smaps, reads a saved /proc/PID/smaps (or maps) instead.
     Snapshot(SnapshotArgs),
+    /// Compare two recordings, reports or saved smaps files, in any mix
+    ///
+    /// What is new, gone, grown or shrunk, in VIRT and in RSS, by category and by the call stack that
+    /// asked for it. Stacks are compared as module + offset, so randomised addresses do not matter.
+    Diff(DiffArgs),
     /// Write the manual page (roff) to standard output
     Man,
     /// Write a completion script to standard output

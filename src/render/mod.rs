@@ -1,6 +1,8 @@
 //! The report for people and programs: pure functions from [`crate::report::Report`] to text.
 //! No terminal is looked at here: colour and length come in as options.
 
+mod diff_tables;
+mod diff_text;
 pub mod json;
 pub mod style;
 pub mod text;
@@ -8,6 +10,7 @@ mod text_findings;
 mod text_snapshot;
 mod text_tables;
 
-pub use json::to_json;
+pub use diff_text::diff_to_text;
+pub use json::{diff_to_json, to_json};
 pub use style::Color;
 pub use text::{TextOptions, to_text};
