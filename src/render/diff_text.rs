@@ -6,7 +6,7 @@ use super::text::{TextOptions, WIDTH, labelled, note};
 use super::text_findings::{fix_text, frames};
 use crate::diff::Diff;
 use crate::diff::model::{By, Change, Kind, SideFacts, Widths};
-use crate::report::model::Range;
+use crate::report::model::{Frame, Range, Stack};
 use crate::report::units::{size, thousands};
 
 /// The whole comparison; ends with a newline.
@@ -31,11 +31,12 @@ pub fn diff_to_text(diff: &Diff, options: TextOptions) -> String {
         head(i + 1, change, diff.by, options, &mut out);
         let stack = change.stack.and_then(|k| diff.stacks.get(usize::try_from(k).ok()?));
         if let Some(stack) = stack {
-            frames(stack, options, &mut out);
+            frames(&folded(stack), options, &mut out);
         }
-        // the same words once
-        let said =
-            diff.changes[..i].iter().any(|c| is_advised(c) && c.why == change.why && c.fix == change.fix);
+        // the same words once; what each fix saves, the report of that side tells
+        let said = diff.changes[..i]
+            .iter()
+            .any(|c| is_advised(c) && c.category == change.category && c.why == change.why);
         if is_advised(change) && !said {
             advice(change, options, &mut out);
         }
@@ -65,6 +66,24 @@ fn side(name: &str, side: &SideFacts, options: TextOptions, out: &mut String) {
         _ => format!("…{}", source.chars().skip(cut + 1).collect::<String>()),
     };
     *out += &format!("{}  {source}{rest}\n", options.color.paint(Tone::Heading, name));
+}
+
+/// Runs of frames without names in one module (an allocator without debug files) tell nothing one by
+/// one, and push those of the program out of sight.
+fn folded(stack: &Stack) -> Stack {
+    let mut frames: Vec<Frame> = Vec::new();
+    for run in stack.frames.chunk_by(|x, y| x.symbol.is_none() && y.symbol.is_none() && x.module == y.module)
+    {
+        match run {
+            [first, middle @ .., last] if middle.len() > 1 => {
+                let count = format!("… {} frames without names …", thousands(middle.len() as u64));
+                let note = Frame { module: first.module.clone(), symbol: Some(count), ..Frame::default() };
+                frames.extend([first.clone(), note, last.clone()]);
+            }
+            _ => frames.extend(run.iter().cloned()),
+        }
+    }
+    Stack { frames, ..stack.clone() }
 }
 
 /// At most `top`; of changes of less than a thousandth of the largest, none beyond the third.
