@@ -204,8 +204,8 @@ fn report(processes: &[Vec<Piece>], first_pid: i32, build: u8) -> Report {
         module: module.to_owned(),
         build_id: (build < 3).then(|| format!("{build}")),
         offset: format!("{offset:#x}"),
-        symbol: (offset % 2 == 0).then(|| format!("f{offset}")),
-        inlined: offset % 5 == 0,
+        symbol: offset.is_multiple_of(2).then(|| format!("f{offset}")),
+        inlined: offset.is_multiple_of(5),
         ..Frame::default()
     };
     let stack = |k: u64| Stack {

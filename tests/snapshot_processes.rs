@@ -24,6 +24,19 @@ impl Waiting {
         Waiting(child)
     }
 
+    /// Once all threads wait in read(2): a running one shows no stack pointer.
+    fn settled(self) -> Waiting {
+        let tasks = format!("/proc/{}/task", self.pid());
+        let waits = |task: std::fs::DirEntry| {
+            let text = std::fs::read_to_string(task.path().join("syscall")).unwrap_or_default();
+            text.starts_with("0 ")
+        };
+        while !std::fs::read_dir(&tasks).expect("threads").flatten().all(waits) {
+            std::thread::yield_now();
+        }
+        self
+    }
+
     fn shell(script: &str) -> Waiting {
         Waiting::start(Command::new("sh").args(["-c", script]))
     }
@@ -69,7 +82,7 @@ fn totals_are_those_of_smaps() {
 
 #[test]
 fn arenas_and_stacks_of_living_threads() {
-    let target = Waiting::start(&mut Command::new(program("snapshot_threads")));
+    let target = Waiting::start(&mut Command::new(program("snapshot_threads"))).settled();
     let pid = target.pid().to_string();
     let output = snapshot(&["-p", &pid, "-f", "json"]);
     let report = AuditReport::parse(&output.stdout);
