@@ -2,11 +2,13 @@
 
 use super::error::AppError;
 use super::output::Destination;
+use super::report::report_of as report_of_recording;
 use super::snapshot::{SnapshotError, report_of, saved_look_in};
 use crate::cli::{DiffArgs, GroupBy, PidPair};
 use crate::diff::{By, Options, Pick, Side, SideError, compare};
 use crate::render::{diff_to_json, diff_to_text};
 use crate::report::Report;
+use crate::store::Recording;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
@@ -28,6 +30,8 @@ pub enum DiffError {
     Side { path: PathBuf, source: SideError },
     #[error("both A and B are -: standard input can be read once")]
     BothStdin,
+    #[error("a recording cannot be read from standard input: name its file")]
+    RecordingFromPipe,
     #[error("{0}")]
     Saved(#[from] SnapshotError),
 }
@@ -77,7 +81,7 @@ fn is_stdin(path: &Path) -> bool {
 ///
 /// # Errors
 /// When it is none of these, or damaged.
-pub fn load(path: &Path) -> Result<Loaded, DiffError> {
+pub fn load(path: &Path) -> Result<Loaded, AppError> {
     let open = |source| DiffError::Open { path: path.to_owned(), source };
     if is_stdin(path) {
         return load_from(path, BufReader::with_capacity(64 << 10, io::stdin().lock()));
@@ -86,23 +90,25 @@ pub fn load(path: &Path) -> Result<Loaded, DiffError> {
     load_from(path, BufReader::with_capacity(64 << 10, file))
 }
 
-fn load_from(path: &Path, mut source: impl BufRead) -> Result<Loaded, DiffError> {
+fn load_from(path: &Path, mut source: impl BufRead) -> Result<Loaded, AppError> {
     let open = |source| DiffError::Open { path: path.to_owned(), source };
     let first = source.fill_buf().map_err(open)?;
     if first.starts_with(SQLITE) {
         return load_recording(path);
     }
     if first.iter().find(|byte| !byte.is_ascii_whitespace()) == Some(&b'{') {
-        return load_report(path, source);
+        return Ok(load_report(path, source)?);
     }
-    let look = saved_look_in(&path.to_string_lossy(), source)?;
+    let look = saved_look_in(&path.to_string_lossy(), source).map_err(DiffError::from)?;
     Ok(Loaded { report: report_of(&[look]), kind: "smaps" })
 }
 
 /// A recording as the report that its run printed.
-fn load_recording(path: &Path) -> Result<Loaded, DiffError> {
-    let why = "this is a recording: this build cannot read them yet; use its report (-f json)";
-    Err(DiffError::NotAReport { path: path.to_owned(), why })
+fn load_recording(path: &Path) -> Result<Loaded, AppError> {
+    if is_stdin(path) {
+        return Err(DiffError::RecordingFromPipe.into());
+    }
+    Ok(Loaded { report: report_of_recording(Recording::open(path)?, false)?, kind: "recording" })
 }
 
 fn load_report(path: &Path, source: impl Read) -> Result<Loaded, DiffError> {

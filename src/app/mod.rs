@@ -1,19 +1,26 @@
 //! The only place that joins the kernel's side (capture, procfs, target, unwind, symbolize) with
 //! the pure core (ledger, attribution, report, render).
 
+mod attach;
 mod audits;
 mod complete;
+mod conclude;
 mod diff;
 mod dump;
 mod error;
 mod living;
 mod output;
 mod pipeline;
+mod record;
+mod remedy;
+pub mod replay;
+mod report;
 mod run;
 mod saved;
 mod say;
 mod session;
 mod snapshot;
+mod watched;
 
 pub use error::AppError;
 pub use say::say;
@@ -28,8 +35,10 @@ use clap::CommandFactory;
 pub fn run(cli: Cli) -> Result<u8, AppError> {
     match cli.command {
         Command::Run(args) => run::run(&args),
+        Command::Attach(args) => attach::attach(&args),
         Command::Snapshot(args) => snapshot::snapshot(&args),
         Command::Diff(args) => diff::diff(&args),
+        Command::Report(args) => report::report(&args),
         Command::Man => {
             output::print(&output::manual().map_err(AppError::Output)?)?;
             Ok(0)

@@ -1,7 +1,7 @@
 //! Where the report goes, and the manual page.
 
 use super::error::AppError;
-use crate::cli::{Cli, Format, RunArgs};
+use crate::cli::{Cli, Format};
 use crate::render::{Color, TextOptions, to_json, to_text};
 use crate::report::Report;
 use clap::CommandFactory;
@@ -9,9 +9,8 @@ use std::fs;
 use std::io::{self, IsTerminal, Write};
 use std::path::Path;
 
-/// Renders the report and writes it to `--report` or standard output.
-pub fn write(report: &Report, args: &RunArgs) -> Result<(), AppError> {
-    let to = Destination { format: args.format, file: args.report.as_deref(), top: args.top };
+/// Renders the report and writes it.
+pub fn write(report: &Report, to: &Destination<'_>) -> Result<(), AppError> {
     to.write(|options| to_text(report, options), || to_json(report))
 }
 

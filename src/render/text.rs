@@ -131,11 +131,16 @@ fn head(report: &Report, p: &Process, run: bool, options: TextOptions, out: &mut
     out.push('\n');
 }
 
-/// `exited 0 after 12.4 s`, `killed by signal 9 (SIGKILL) after 3.0 s`, `running, seen for 60.0 s`.
+/// `exited 0 after 12.4 s`, `killed by signal 9 (SIGKILL) after 3.0 s`, `running, seen for 60.0 s`;
+/// of a process that ran before vmaudit attached `still running, watched for 60.0 s`.
 fn state(p: &Process) -> String {
     let end = end(p);
     let Some(ns) = p.wall_ns else { return end };
     let ended = p.signal.is_some() || p.exit_code.is_some();
+    if p.attached {
+        let end = if ended { end } else { format!("still {end}") };
+        return format!("{end}, watched for {}", duration(ns));
+    }
     format!("{end}{} {}", if ended { " after" } else { ", seen for" }, duration(ns))
 }
 
@@ -240,7 +245,7 @@ fn process_notes(p: &Process, options: TextOptions, out: &mut String) {
     }
     if p.coverage.preexisting > 0 && p.coverage.traced > 0 {
         let text = format!(
-            "{} were mapped before tracing began: classified without a stack",
+            "{} were mapped before tracing began: classified by names, headers and shape, without a stack",
             size(p.coverage.preexisting)
         );
         note(&text, options, out);

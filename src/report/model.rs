@@ -51,6 +51,8 @@ pub struct Process {
     pub events: u64,
     /// Added: how long it was observed.
     pub wall_ns: Option<u64>,
+    /// Added: it ran already when tracing began.
+    pub attached: bool,
     /// Added: how residency was measured: `pagemap-scan`, `pagemap`, `smaps-estimate`, `none`.
     pub residency: String,
     /// Added: `exit` (held at its exit), `live`, `periodic` (died before a last look), or `file`.
@@ -180,6 +182,8 @@ pub struct Finding {
     pub ranges: Vec<Range>,
     /// Added: whose it is.
     pub threads: Vec<Thread>,
+    /// Added: bytes of it that were mapped before tracing began: no stack is known for them.
+    pub preexisting: u64,
     /// Added: its parts, by name.
     pub parts: Vec<Part>,
     /// Added: the life of the (largest) reservation in one line.

@@ -9,16 +9,21 @@
 
 static pthread_barrier_t ready;
 
+static void wait_for_end(void)
+{
+    char byte;
+    while (read(0, &byte, 1) > 0)
+        ;
+    _exit(0);
+}
+
 static void *work(void *arg)
 {
     char *volatile block = malloc(1000); /* volatile: not optimised away */
     memset(block, 1, 1000);
     pthread_barrier_wait(&ready);
-    char byte;
-    while (read(0, &byte, 1) > 0)
-        ;
+    wait_for_end();
     free(block);
-    _exit(0);
     return arg;
 }
 
@@ -34,5 +39,6 @@ int main(int argc, char **argv)
     fflush(stdout);
     if (argc > 1 && !strcmp(argv[1], "leaderless"))
         pthread_exit(NULL);
-    work(NULL);
+    wait_for_end();
+    return 0;
 }
