@@ -11,6 +11,17 @@ use support::{AuditReport, program, skip, vmaudit};
 /// A child that waits for its standard input to end.
 struct Waiting(Child);
 
+/// Looks again and again, but not for ever.
+fn until(reached: impl Fn() -> bool) {
+    for _ in 0..1_000_000 {
+        if reached() {
+            return;
+        }
+        std::thread::yield_now();
+    }
+    panic!("it never came to that");
+}
+
 impl Waiting {
     fn pid(&self) -> i32 {
         self.0.id() as i32
@@ -31,9 +42,7 @@ impl Waiting {
             let text = std::fs::read_to_string(task.path().join("syscall")).unwrap_or_default();
             text.starts_with("0 ")
         };
-        while !std::fs::read_dir(&tasks).expect("threads").flatten().all(waits) {
-            std::thread::yield_now();
-        }
+        until(|| std::fs::read_dir(&tasks).expect("threads").flatten().all(waits));
         self
     }
 
@@ -103,6 +112,7 @@ fn arenas_and_stacks_of_living_threads() {
     assert!(evidence("glibc-arena").iter().any(|e| e == "header"), "heap headers are read");
     assert!(evidence("thread-stack").iter().all(|e| e == "thread"), "stack pointers are read");
     let text = String::from_utf8(snapshot(&["-p", &pid]).stdout).expect("text");
+    let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
     assert!(text.contains(&format!("vmaudit attach -p {pid}")) && text.contains("4 threads"), "{text}");
     assert!(!text.contains("backend") && !text.contains("events"), "{text}");
 }
@@ -142,9 +152,7 @@ fn a_zombie_and_a_thread_of_the_kernel_have_nothing_mapped() {
     pipe.read_to_end(&mut Vec::new()).expect("its end");
     // the pipe is closed a little before the process is a zombie
     let state = || std::fs::read_to_string(format!("/proc/{}/stat", zombie.id())).expect("stat");
-    while !state().contains(") Z ") {
-        std::thread::yield_now();
-    }
+    until(|| state().contains(") Z "));
     let output = snapshot(&["-p", &zombie.id().to_string()]);
     assert_eq!(output.status.code(), Some(125));
     assert!(stderr(&output).contains("zombie"), "{}", stderr(&output));
@@ -163,9 +171,7 @@ fn a_zombie_and_a_thread_of_the_kernel_have_nothing_mapped() {
 fn a_process_whose_first_thread_has_exited() {
     let target = Waiting::start(Command::new(program("snapshot_threads")).arg("leaderless"));
     let stat = || std::fs::read_to_string(format!("/proc/{}/stat", target.pid())).expect("stat");
-    while !stat().contains(") Z ") {
-        std::thread::yield_now();
-    }
+    until(|| stat().contains(") Z "));
     let output = snapshot(&["-p", &target.pid().to_string(), "-f", "json"]);
     let report = AuditReport::parse(&output.stdout);
     assert!(number(&report.processes()[0]["totals"], "virt") > 3 * (64 << 20), "{}", stderr(&output));
