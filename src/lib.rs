@@ -9,6 +9,7 @@ pub mod attribution;
 pub mod capture;
 pub mod cli;
 pub mod compare;
+pub mod diff;
 pub mod ledger;
 pub mod model;
 pub mod objects;

@@ -32,7 +32,9 @@ const ROOMS: &[Room] = &[
     core("attribution", &["model", "ledger"]),
     core("report", &["model", "ledger", "attribution"]),
     core("compare", &["report"]),
-    core("render", &["model", "report", "compare"]),
+    // Two reports compared.
+    core("diff", &["model", "report"]),
+    core("render", &["model", "report", "diff", "compare"]),
     adapter("capture"),
     adapter("procfs"),
     adapter("unwind"),

@@ -6,6 +6,7 @@ mod audits;
 mod compare;
 mod complete;
 mod conclude;
+mod diff;
 mod dump;
 mod error;
 mod living;
@@ -40,6 +41,7 @@ pub fn run(cli: Cli) -> Result<u8, AppError> {
         Command::Compare(args) => compare::compare(&args),
         Command::Attach(args) => attach::attach(&args),
         Command::Snapshot(args) => snapshot::snapshot(&args),
+        Command::Diff(args) => diff::diff(&args),
         Command::Report(args) => report::report(&args),
         Command::Man => {
             output::print(&output::manual().map_err(AppError::Output)?)?;

@@ -14,7 +14,7 @@ use crate::render::{to_json, to_text};
 use crate::report::{ProcessAudit, ProcessFacts, Report, RunFacts, build};
 use std::collections::HashSet;
 use std::fs::File;
-use std::io::{self, BufReader};
+use std::io::{self, BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -88,16 +88,19 @@ fn living_looks(args: &SnapshotArgs) -> Result<Vec<Look>, SnapshotError> {
 }
 
 /// A saved smaps or maps file; `-` is standard input.
-pub fn saved_look(path: &Path) -> Result<Look, SnapshotError> {
-    let (name, parsed) = if path == Path::new("-") {
-        ("standard input".to_owned(), saved::observations(io::stdin().lock()))
-    } else {
-        let file =
-            File::open(path).map_err(|source| SnapshotError::Open { path: path.to_owned(), source })?;
-        (path.to_string_lossy().into_owned(), saved::observations(BufReader::with_capacity(64 << 10, file)))
-    };
-    let seen = parsed.map_err(|source| SnapshotError::Saved { path: PathBuf::from(&name), source })?;
-    Ok(Look { seen, facts: ProcessFacts { source: Some(name), ..ProcessFacts::default() } })
+fn saved_look(path: &Path) -> Result<Look, SnapshotError> {
+    if path == Path::new("-") {
+        return saved_look_in("standard input", io::stdin().lock());
+    }
+    let file = File::open(path).map_err(|source| SnapshotError::Open { path: path.to_owned(), source })?;
+    saved_look_in(&path.to_string_lossy(), BufReader::with_capacity(64 << 10, file))
+}
+
+/// The text of a saved smaps or maps file that is called `name`.
+pub fn saved_look_in(name: &str, text: impl BufRead) -> Result<Look, SnapshotError> {
+    let seen = saved::observations(text)
+        .map_err(|source| SnapshotError::Saved { path: PathBuf::from(name), source })?;
+    Ok(Look { seen, facts: ProcessFacts { source: Some(name.to_owned()), ..ProcessFacts::default() } })
 }
 
 /// What can be said of processes of which no call was seen.

@@ -3,6 +3,7 @@
 mod attach;
 mod change;
 mod compare;
+mod diff;
 mod report;
 mod run;
 mod snapshot;
@@ -10,6 +11,7 @@ mod snapshot;
 pub use attach::AttachArgs;
 pub use change::ChangeArgs;
 pub use compare::CompareArgs;
+pub use diff::{DiffArgs, GroupBy, PidPair};
 pub use report::ReportArgs;
 pub use run::RunArgs;
 pub use snapshot::SnapshotArgs;
@@ -54,6 +56,11 @@ pub enum Command {
     /// headers, thread stack pointers and shape; who asked for it, only `run` and `attach` can see.
     /// With --smaps, reads a saved /proc/PID/smaps (or maps) instead.
     Snapshot(SnapshotArgs),
+    /// Compare two recordings, reports or saved smaps files, in any mix
+    ///
+    /// What is new, gone, grown or shrunk, in VIRT and in RSS, by category and by the call stack that
+    /// asked for it. Stacks are compared as module + offset, so randomised addresses do not matter.
+    Diff(DiffArgs),
     /// Show the report of a recording
     ///
     /// Byte for byte what the run that made it printed. Of a recording whose vmaudit was killed,

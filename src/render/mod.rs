@@ -4,6 +4,8 @@
 pub mod compare;
 mod compare_causes;
 mod compare_figures;
+mod diff_tables;
+mod diff_text;
 pub mod json;
 pub mod style;
 pub mod text;
@@ -13,6 +15,7 @@ mod text_snapshot;
 mod text_tables;
 mod timeline;
 
-pub use json::to_json;
+pub use diff_text::diff_to_text;
+pub use json::{diff_to_json, to_json};
 pub use style::Color;
 pub use text::{TextOptions, to_text};

@@ -134,7 +134,7 @@ fn threads(threads: &[Thread]) -> String {
     }
 }
 
-fn frames(stack: &Stack, options: TextOptions, out: &mut String) {
+pub(super) fn frames(stack: &Stack, options: TextOptions, out: &mut String) {
     // the system call's wrapper under two names tells nothing twice
     let aliases = stack.frames.iter().take_while(|f| f.inlined).count();
     let all = match stack.frames.get(aliases) {
@@ -235,7 +235,7 @@ fn advice(f: &Finding, options: TextOptions, out: &mut String) {
 }
 
 /// `KNOB: saves up to 63.9 MiB of VIRT, no RSS; note`
-fn fix_text(fix: &Fix) -> String {
+pub(super) fn fix_text(fix: &Fix) -> String {
     let note = if fix.note.is_empty() { String::new() } else { format!("; {}", fix.note) };
     format!("{}{}", knob_text(fix), clean(&note))
 }

@@ -1,0 +1,24 @@
+//! Two reports side by side: what is new, gone, grown, shrunk, and by whom. Pure.
+//!
+//! ```text
+//! report ──Side──► items (regions with their figures) ──keys──► changes ──► Diff
+//! ```
+//!
+//! Everything is added up from the reports' regions, which [`Side::new`] has proven to be sorted,
+//! disjoint and equal in sum to the totals. So the changes add up to the difference of the totals,
+//! byte for byte, whatever they are grouped by.
+
+mod address;
+mod cause;
+mod changes;
+mod compare;
+mod identity;
+pub mod model;
+mod notes;
+mod select;
+mod side;
+
+pub use compare::{Options, compare};
+pub use model::{By, Diff};
+pub use select::{Pick, SelectError};
+pub use side::{Side, SideError, Unsound};
