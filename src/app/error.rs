@@ -21,17 +21,23 @@ pub enum AppError {
     Output(io::Error),
     #[error("{operation}: {source}")]
     System { operation: &'static str, source: io::Error },
+    /// The command line asks for something that cannot be.
+    #[error("{0}")]
+    Usage(String),
     #[error("encoding the report: {0}")]
     Json(#[from] serde_json::Error),
 }
 
 /// vmaudit's own failures, as with env(1) and nice(1).
 const OWN_FAILURE: u8 = 125;
+/// As clap's own errors.
+const UNUSABLE: u8 = 2;
 
 impl AppError {
     pub fn exit_code(&self) -> u8 {
         match self {
             AppError::Launch(error) => error.exit_code(),
+            AppError::Usage(_) => UNUSABLE,
             _ => OWN_FAILURE,
         }
     }

@@ -5,6 +5,8 @@ mod audits;
 mod complete;
 mod dump;
 mod error;
+mod events;
+mod live_events;
 mod output;
 mod pipeline;
 mod run;
@@ -24,6 +26,7 @@ use clap::CommandFactory;
 pub fn run(cli: Cli) -> Result<u8, AppError> {
     match cli.command {
         Command::Run(args) => run::run(&args),
+        Command::Events(args) => events::events(&args),
         Command::Man => {
             output::print(&output::manual().map_err(AppError::Output)?)?;
             Ok(0)

@@ -12,7 +12,7 @@ use std::io::{self, IsTerminal, Write};
 pub fn write(report: &Report, args: &RunArgs) -> Result<(), AppError> {
     let rendered = match args.format {
         Format::Json => to_json(report)?,
-        Format::Text => to_text(report, TextOptions { color: color(args), top: args.top }),
+        Format::Text => to_text(report, TextOptions { color: report_color(args), top: args.top }),
     };
     match &args.report {
         Some(path) => {
@@ -32,15 +32,15 @@ pub fn print(bytes: &[u8]) -> Result<(), AppError> {
     }
 }
 
+fn report_color(args: &RunArgs) -> Color {
+    if args.report.is_none() { color(&io::stdout()) } else { Color::Never }
+}
+
 /// Colour only on a terminal, and not where NO_COLOR (no-color.org) or TERM=dumb forbid it.
-fn color(args: &RunArgs) -> Color {
+pub fn color(to: &impl IsTerminal) -> Color {
     let forbidden = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty())
         || std::env::var_os("TERM").is_some_and(|term| term == "dumb");
-    if args.report.is_none() && !forbidden && io::stdout().is_terminal() {
-        Color::Always
-    } else {
-        Color::Never
-    }
+    if !forbidden && to.is_terminal() { Color::Always } else { Color::Never }
 }
 
 /// The manual page of vmaudit and its subcommands, as roff.

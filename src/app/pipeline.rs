@@ -2,6 +2,7 @@
 
 use super::complete::complete;
 use super::dump::Dump;
+use super::live_events::LiveEvents;
 use crate::capture::Captured;
 use crate::capture::wire::Decoder;
 use crate::ledger::AddressSpaces;
@@ -29,6 +30,8 @@ pub struct Pipeline {
     pub stacks: StackTable,
     pub tally: Tally,
     dump: Option<Dump>,
+    /// Prints events while they come.
+    pub live: Option<LiveEvents>,
 }
 
 impl Pipeline {
@@ -40,6 +43,7 @@ impl Pipeline {
             stacks: StackTable::default(),
             tally: Tally::default(),
             dump,
+            live: None,
         }
     }
 
@@ -68,7 +72,25 @@ impl Pipeline {
         if let Some(dump) = &mut self.dump {
             dump.event(&event, &self.stacks);
         }
+        if let Some(live) = &mut self.live {
+            live.event(&event);
+        }
         self.spaces.apply(&event);
+    }
+
+    /// Prints the events that came since the last time. False when nobody reads them any more.
+    pub fn print_live(&mut self) -> bool {
+        match &mut self.live {
+            Some(live) => live.flush(&self.stacks, self.unwinder.files_mut()),
+            None => true,
+        }
+    }
+
+    /// Says where events were lost.
+    pub fn note_live_loss(&mut self) {
+        if let Some(live) = &mut self.live {
+            live.lost();
+        }
     }
 
     /// Records that could not be decoded.

@@ -17,7 +17,7 @@ use std::io;
 use std::os::fd::{AsFd, FromRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-const REMEDY: &str = "vmaudit run needs root, or CAP_BPF and CAP_PERFMON (CAP_SYS_PTRACE for other users' \
+pub const REMEDY: &str = "vmaudit run needs root, or CAP_BPF and CAP_PERFMON (CAP_SYS_PTRACE for other users' \
                       processes), and a kernel with BTF (5.15 or later): try sudo vmaudit run …";
 
 /// Starts the command under audit; returns vmaudit's exit code.
@@ -92,7 +92,7 @@ pub fn run(args: &RunArgs) -> Result<u8, AppError> {
 }
 
 /// What the user should know about the numbers.
-fn warn(pipeline: &Pipeline, counters: Counters) {
+pub fn warn(pipeline: &Pipeline, counters: Counters) {
     let tally = pipeline.tally;
     if counters.lost_tasks > 0 {
         say(format_args!("{} new threads or processes could not be followed", counters.lost_tasks));
@@ -111,7 +111,7 @@ fn warn(pipeline: &Pipeline, counters: Counters) {
 }
 
 /// A stable handle of a child that has not been waited for.
-fn pidfd(pid: Pid) -> Result<OwnedFd, AppError> {
+pub fn pidfd(pid: Pid) -> Result<OwnedFd, AppError> {
     // SAFETY: pidfd_open takes two integers.
     let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
     if fd < 0 {

@@ -76,6 +76,9 @@ impl<'a, 'r> Session<'a, 'r> {
         loop {
             self.reader.poll(0)?;
             self.recover_from_loss()?;
+            if !self.pipeline.borrow_mut().print_live() {
+                return self.finish(End::LeftRunning);
+            }
             if !self.running.has_heard() {
                 self.wait();
             }
@@ -132,6 +135,7 @@ impl<'a, 'r> Session<'a, 'r> {
             return Ok(());
         }
         self.lost = lost;
+        self.pipeline.borrow_mut().note_live_loss();
         let pids = self.living();
         for pid in pids {
             let options = ObserveOptions {

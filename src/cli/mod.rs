@@ -1,7 +1,9 @@
 //! The command line, as clap sees it. `--help`, the man page and completions come from here.
 
+mod events;
 mod run;
 
+pub use events::{EventFormat, EventTime, EventsArgs, FilterArgs};
 pub use run::RunArgs;
 
 use clap::{Parser, Subcommand, ValueEnum};
@@ -25,6 +27,12 @@ pub enum Command {
     /// its children is recorded with its call stack. The command runs as the invoking user under
     /// sudo. Ctrl-C reaches the command as usual; a second one reports at once.
     Run(RunArgs),
+    /// Print every call in order with its stack, as strace -k does, of a recording or of a command
+    ///
+    /// `vmaudit events REC` prints to standard output. `vmaudit events -- CMD` starts CMD and prints
+    /// while it runs, to standard error (standard output is the command's) or to `--report FILE`;
+    /// the command's exit status becomes vmaudit's.
+    Events(Box<EventsArgs>),
     /// Write the manual page (roff) to standard output
     Man,
     /// Write a completion script to standard output

@@ -2,8 +2,9 @@
 //! attribution found. Pure; fields may be added, none renamed.
 
 mod build;
+pub mod calls;
 pub mod model;
 
 pub use crate::attribution::units;
-pub use build::{EventCounts, ProcessAudit, ProcessFacts, RunFacts, build};
+pub use build::{EventCounts, ProcessAudit, ProcessFacts, RunFacts, build, named_stack};
 pub use model::{Report, SCHEMA};
