@@ -7,6 +7,8 @@ mod copy;
 mod effects;
 mod fork;
 mod history;
+mod life;
+mod life_log;
 mod limbo;
 mod names;
 mod origins;
@@ -21,6 +23,7 @@ mod resync;
 mod space;
 mod spaces;
 
+pub use life::{Change, Life, LifeEntry, LifeStep, LifeWatch};
 pub use process::ProcessRecord;
 pub use region::{Doubt, Origin, OriginId, OriginRecord, Reconciled, Region, RegionKind, ThreadRecord};
 pub use space::{Ledger, LedgerPiece};
