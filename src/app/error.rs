@@ -21,6 +21,8 @@ pub enum AppError {
     Output(io::Error),
     #[error("{operation}: {source}")]
     System { operation: &'static str, source: io::Error },
+    #[error("looking at the process: {0}")]
+    Look(String),
     /// The command line asks for something that cannot be.
     #[error("{0}")]
     Usage(String),

@@ -6,6 +6,7 @@ mod complete;
 mod dump;
 mod error;
 mod events;
+mod explain;
 mod live_events;
 mod output;
 mod pipeline;
@@ -27,6 +28,7 @@ pub fn run(cli: Cli) -> Result<u8, AppError> {
     match cli.command {
         Command::Run(args) => run::run(&args),
         Command::Events(args) => events::events(&args),
+        Command::Explain(args) => explain::explain(&args),
         Command::Man => {
             output::print(&output::manual().map_err(AppError::Output)?)?;
             Ok(0)

@@ -1,9 +1,11 @@
 //! The command line, as clap sees it. `--help`, the man page and completions come from here.
 
 mod events;
+mod explain;
 mod run;
 
 pub use events::{EventFormat, EventTime, EventsArgs, FilterArgs};
+pub use explain::ExplainArgs;
 pub use run::RunArgs;
 
 use clap::{Parser, Subcommand, ValueEnum};
@@ -33,6 +35,11 @@ pub enum Command {
     /// while it runs, to standard error (standard output is the command's) or to `--report FILE`;
     /// the command's exit status becomes vmaudit's.
     Events(Box<EventsArgs>),
+    /// Tell the life of an address: who mapped, protected, purged, unmapped and reused it
+    ///
+    /// From a recording: each step with its time, thread, call and stack, then what is there in the
+    /// end. Of a running process (-p PID): what is there now; the past needs a recording.
+    Explain(ExplainArgs),
     /// Write the manual page (roff) to standard output
     Man,
     /// Write a completion script to standard output

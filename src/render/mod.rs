@@ -2,12 +2,14 @@
 //! No terminal is looked at here: colour and length come in as options.
 
 pub mod events;
+pub mod explain;
 pub mod json;
 pub mod style;
 pub mod text;
 mod text_findings;
 mod text_tables;
 
+pub use explain::{explanation_to_json, explanation_to_text};
 pub use json::to_json;
 pub use style::Color;
 pub use text::{TextOptions, to_text};

@@ -3,7 +3,9 @@
 
 mod build;
 pub mod calls;
+pub mod explanation;
 pub mod model;
+mod words;
 
 pub use crate::attribution::units;
 pub use build::{EventCounts, ProcessAudit, ProcessFacts, RunFacts, build, named_stack};
