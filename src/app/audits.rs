@@ -3,6 +3,7 @@
 use super::pipeline::Pipeline;
 use crate::attribution::AuditInput;
 use crate::ledger::{Origin, Reconciled};
+use crate::model::mapping::is_randomised;
 use crate::model::observation::{Residency, ResidencySource, SnapshotMoment, StatusFigures};
 use crate::model::{Bytes, Mapping, MappingFile, Observations, Pid, StackId, SymbolizedStacks};
 use crate::procfs::{ObserveOptions, observe};
@@ -42,7 +43,8 @@ pub struct LookCost {
 
 impl Audits {
     /// Looks at a process through a living thread of it. `drain` has to hand everything that was
-    /// reported until now to the pipeline before the ledger is asked.
+    /// reported until now to the pipeline before the ledger is asked, and tells whether it was
+    /// still that process which was looked at.
     ///
     /// # Errors
     /// In words, when the process cannot be read.
@@ -51,15 +53,16 @@ impl Audits {
         (pid, tid): (Pid, Pid),
         moment: SnapshotMoment,
         pipeline: &std::cell::RefCell<Pipeline>,
-        drain: &mut dyn FnMut(),
+        drain: &mut dyn FnMut() -> bool,
     ) -> Result<LookCost, String> {
         let begun = Instant::now();
         let options = ObserveOptions { moment, ..ObserveOptions::default() };
         let observations = observe(pid, tid, options).map_err(|error| error.to_string())?;
         let read = begun.elapsed();
-        drain();
         let begun = Instant::now();
-        let reconciled = pipeline.borrow().spaces.reconcile(pid, &observations);
+        let reconciled = joined(&observations, pipeline, drain);
+        pipeline.borrow_mut().hold_after(u64::MAX);
+        let reconciled = reconciled.ok_or("it ended meanwhile")?;
         let cost = LookCost { read, reconcile: begun.elapsed(), mappings: observations.mappings.len() };
         self.looks.insert(pid, Audit { observations, reconciled });
         Ok(cost)
@@ -152,7 +155,7 @@ impl Audits {
             return ProcessFacts::default();
         };
         let end = process.exited_ns.unwrap_or(audit.observations.ended_ns);
-        let start = process.exec_ns.or(process.created_ns).unwrap_or(end);
+        let start = process.found_ns.or(process.exec_ns).or(process.created_ns).unwrap_or(end);
         let unseen_end = process.exited_ns.is_some()
             && audit.observations.moment == SnapshotMoment::Live
             && audit.observations.residency.source != ResidencySource::None;
@@ -162,16 +165,55 @@ impl Audits {
             threads_seen: Some(process.threads_seen),
             container: None,
             wall_ns: Some(end.saturating_sub(start)),
+            attached: process.found_ns.is_some(),
             snapshot_age_ns: unseen_end.then(|| end.saturating_sub(audit.observations.ended_ns)),
+            ..ProcessFacts::default()
         }
     }
+}
+
+/// How long to wait for the reports of calls that a look at a running process has overtaken: after
+/// the look, then once more each time that something is not explained yet.
+const FLIGHTS: [Duration; 4] = [
+    Duration::from_millis(1),
+    Duration::from_millis(3),
+    Duration::from_millis(10),
+    Duration::from_millis(40),
+];
+
+/// Joins a look with the calls reported by then. None when `drain` says that it is worth nothing.
+fn joined(
+    seen: &Observations,
+    pipeline: &std::cell::RefCell<Pipeline>,
+    drain: &mut dyn FnMut() -> bool,
+) -> Option<Reconciled> {
+    let mut until = seen.ended_ns;
+    for (round, flight) in FLIGHTS.iter().enumerate() {
+        until += flight.as_nanos() as u64;
+        if seen.moment == SnapshotMoment::Live {
+            pipeline.borrow_mut().hold_after(until);
+        }
+        if round > 0 {
+            std::thread::sleep(*flight);
+        }
+        if !drain() {
+            return None;
+        }
+        let reconciled = pipeline.borrow().spaces.reconcile(seen.pid, seen);
+        let unknown = || reconciled.regions.iter().any(|region| region.origin == Origin::Unknown);
+        let agree = reconciled.drift == Bytes(0) && !unknown();
+        if agree || seen.moment != SnapshotMoment::Live || round + 1 == FLIGHTS.len() {
+            return Some(reconciled);
+        }
+    }
+    None
 }
 
 /// What the ledger alone knows of a process, in the shape of a look at it.
 fn from_ledger(pipeline: &Pipeline, pid: Pid) -> Option<Observations> {
     let process = pipeline.spaces.process(pid)?;
     // A child that never executed anything, and whose address space was its parent's.
-    process.exec_ns.or(process.created_ns)?;
+    process.exec_ns.or(process.created_ns).or(process.found_ns)?;
     let ledger = pipeline.spaces.ledger_of_pid(pid)?;
     if shares_space_with_parent(pipeline, pid) {
         return None;
@@ -192,6 +234,7 @@ fn from_ledger(pipeline: &Pipeline, pid: Pid) -> Option<Observations> {
         })
         .collect();
     let virt = mappings.iter().map(|mapping| mapping.range.len()).sum();
+    let aslr = is_randomised(&mappings).unwrap_or(true);
     let time = process.exited_ns.unwrap_or_default();
     Some(Observations {
         pid,
@@ -212,7 +255,7 @@ fn from_ledger(pipeline: &Pipeline, pid: Pid) -> Option<Observations> {
         exe: process.exe.as_ref().map(|file| file.path.clone()).unwrap_or_default(),
         cmdline: Vec::new(),
         stack_limit: None,
-        aslr: true,
+        aslr,
         gaps: vec!["it ended before it could be looked at: what is resident is not known".to_owned()],
     })
 }

@@ -1,11 +1,14 @@
 //! `vmaudit events`: every call in order, from a command while it runs or from a recording.
 
+use super::conclude::warn;
 use super::error::AppError;
 use super::live_events::LiveEvents;
 use super::output;
 use super::pipeline::Pipeline;
-use super::run::{REMEDY, pidfd, warn};
+use super::remedy::remedy;
+use super::run::pidfd;
 use super::session::{End, Schedule, Session};
+use super::watched::Launched;
 use crate::capture::EventSource;
 use crate::capture::bpf::{BpfConfig, BpfTracer};
 use crate::cli::{Aslr, EventFormat, EventTime, EventsArgs, FilterArgs};
@@ -57,8 +60,9 @@ fn live(args: &EventsArgs) -> Result<u8, AppError> {
         ring_bytes: options.ring_bytes,
         spill_bytes: options.spill_bytes,
         follow_forks: !options.no_follow_forks,
+        running_targets: false,
     })
-    .map_err(|source| AppError::Backend { source, remedy: REMEDY })?;
+    .map_err(|source| AppError::Backend { remedy: remedy(&source), source })?;
     tracer.add_target(pid, pidfd(pid)?.as_fd())?;
     if options.verbose {
         super::say(format_args!("backend bpf, {} attached", tracer.attached));
@@ -74,10 +78,11 @@ fn live(args: &EventsArgs) -> Result<u8, AppError> {
         }
         let schedule = Schedule {
             duration: options.duration.map(Duration::from_secs_f64),
+            first_look: NEVER,
             interval: NEVER,
             verbose: options.verbose,
         };
-        let mut session = Session::new(running, &mut reader, &pipeline, schedule);
+        let mut session = Session::new(Launched::new(running), &mut reader, &pipeline, schedule);
         let end = session.run()?;
         drop(session);
         (end, reader.counters()?)
@@ -98,7 +103,7 @@ fn live(args: &EventsArgs) -> Result<u8, AppError> {
     tracer.detach_in_background();
     Ok(match end {
         End::Exited(status) => status.exit_code(),
-        End::LeftRunning => 0,
+        End::NoneLeft | End::LeftRunning => 0,
     })
 }
 

@@ -1,16 +1,14 @@
 //! `vmaudit explain`: the life of an address, from a recording, or what it is in a living process.
 
 use super::error::AppError;
+use super::living::Living;
 use super::output;
-use crate::attribution::AuditInput;
+use super::snapshot::{Look, SnapshotError, report_of};
 use crate::cli::{ExplainArgs, Format};
-use crate::ledger::AddressSpaces;
-use crate::model::observation::ResidencySource;
-use crate::model::{Addr, MmKey, Pid, StackTable, SymbolizedStacks};
-use crate::procfs::{ObserveOptions, observe};
+use crate::model::{Addr, Pid, StackTable, SymbolizedStacks};
 use crate::render::{explanation_to_json, explanation_to_text};
+use crate::report::ProcessFacts;
 use crate::report::explanation::{ExplainInput, Explanation, explain as explanation_of};
-use crate::report::{ProcessAudit, ProcessFacts, RunFacts, build};
 use std::io;
 use std::path::Path;
 
@@ -38,29 +36,27 @@ fn recorded(_recording: &Path, _pid: Option<Pid>, _address: Addr) -> Result<Expl
 
 /// One look, no tracing: what is there now, and nothing of the past.
 fn living(pid: Pid, address: Addr) -> Result<Explanation, AppError> {
-    let options =
-        ObserveOptions { residency_from: ResidencySource::PagemapScan, ..ObserveOptions::default() };
-    let seen = observe(pid, pid, options).map_err(|error| AppError::Look(error.to_string()))?;
-    let mut spaces = AddressSpaces::new();
-    spaces.start_observed(MmKey(1), &seen);
-    let reconciled = spaces.reconcile(pid, &seen);
-    let (stacks, names) = (StackTable::default(), SymbolizedStacks::default());
-    let input = AuditInput { reconciled: &reconciled, observations: &seen, stacks: &stacks, symbols: &names };
-    let run = RunFacts { backend: "snapshot".to_owned(), ..RunFacts::default() };
-    let report = build(&run, &[ProcessAudit { input, facts: &ProcessFacts::default() }]);
+    let living = Living::open(pid).map_err(SnapshotError::from)?;
+    if let Some(tid) = living.asked_for {
+        super::say(format_args!("{tid} is a thread of process {}: its memory is that process'", living.pid));
+    }
+    let seen = living.observe().map_err(SnapshotError::from)?;
+    let looks = [Look { seen, facts: ProcessFacts::default() }];
+    let report = report_of(&looks);
+    let [Look { seen, .. }] = &looks;
     for gap in &seen.gaps {
         super::say(gap);
     }
     Ok(explanation_of(&ExplainInput {
         address,
-        pid,
+        pid: seen.pid,
         comm: &seen.comm,
         life: None,
         first_ns: seen.begun_ns,
         report: Some((&report, 0)),
-        observations: Some(&seen),
-        stacks: &stacks,
-        names: &names,
+        observations: Some(seen),
+        stacks: &StackTable::default(),
+        names: &SymbolizedStacks::default(),
         other_pids: Vec::new(),
     }))
 }

@@ -1,18 +1,25 @@
 //! The only place that joins the kernel's side (capture, procfs, target, unwind, symbolize) with
 //! the pure core (ledger, attribution, report, render).
 
+mod attach;
 mod audits;
 mod complete;
+mod conclude;
 mod dump;
 mod error;
 mod events;
 mod explain;
 mod live_events;
+mod living;
 mod output;
 mod pipeline;
+mod remedy;
 mod run;
+mod saved;
 mod say;
 mod session;
+mod snapshot;
+mod watched;
 
 pub use error::AppError;
 pub use say::say;
@@ -29,6 +36,8 @@ pub fn run(cli: Cli) -> Result<u8, AppError> {
         Command::Run(args) => run::run(&args),
         Command::Events(args) => events::events(&args),
         Command::Explain(args) => explain::explain(&args),
+        Command::Attach(args) => attach::attach(&args),
+        Command::Snapshot(args) => snapshot::snapshot(&args),
         Command::Man => {
             output::print(&output::manual().map_err(AppError::Output)?)?;
             Ok(0)

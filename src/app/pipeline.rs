@@ -4,9 +4,9 @@ use super::complete::complete;
 use super::dump::Dump;
 use super::live_events::LiveEvents;
 use crate::capture::Captured;
-use crate::capture::wire::Decoder;
+use crate::capture::wire::{Decoder, time_of};
 use crate::ledger::AddressSpaces;
-use crate::model::{Completeness, MmKey, Pid, StackId, StackTable, VmEvent, VmOp};
+use crate::model::{Completeness, MmKey, Observations, Pid, StackId, StackTable, VmEvent, VmOp};
 use crate::unwind::{CapturedStack, ExecMapping, SpaceState, Unwinder};
 
 /// What was counted on the way.
@@ -32,6 +32,9 @@ pub struct Pipeline {
     dump: Option<Dump>,
     /// Prints events while they come.
     pub live: Option<LiveEvents>,
+    /// Records from after this time wait (CLOCK_MONOTONIC, ns).
+    hold_after: u64,
+    held: Vec<Vec<u8>>,
 }
 
 impl Pipeline {
@@ -44,13 +47,44 @@ impl Pipeline {
             tally: Tally::default(),
             dump,
             live: None,
+            hold_after: u64::MAX,
+            held: Vec::new(),
+        }
+    }
+
+    /// A process that ran before it was traced, as it was found: `mm` is what its events carry. To
+    /// be told before any of its events.
+    pub fn found(&mut self, mm: MmKey, seen: &Observations) {
+        for thread in &seen.threads {
+            self.decoder.set_comm(thread.tid, &thread.comm);
+        }
+        self.spaces.start_observed(mm, seen);
+    }
+
+    /// From now on records of a later time wait, until a later time is given: a look is compared
+    /// with what was reported by then, not with what a busy process did since. `u64::MAX` ends it.
+    pub fn hold_after(&mut self, time_ns: u64) {
+        self.hold_after = time_ns;
+        let (ready, waiting): (Vec<_>, Vec<_>) =
+            std::mem::take(&mut self.held).into_iter().partition(|raw| time_of(raw) <= Some(time_ns));
+        self.held = waiting;
+        for raw in ready {
+            self.take(&raw);
         }
     }
 
     /// Takes one record of the ring.
     pub fn record(&mut self, raw: &[u8]) {
+        if self.hold_after == u64::MAX || time_of(raw) <= Some(self.hold_after) {
+            self.take(raw);
+        } else {
+            self.held.push(raw.to_vec());
+        }
+    }
+
+    fn take(&mut self, raw: &[u8]) {
         let Some(captured) = self.decoder.decode(raw) else { return };
-        let Captured { mut event, registers, stack, full } = captured;
+        let Captured { mut event, registers, stack, full, holes } = captured;
         self.tally.events += 1;
         if let Some(r) = registers {
             let captured = CapturedStack {
@@ -64,6 +98,7 @@ impl Pipeline {
                 r15: r.r15,
                 bytes: stack,
                 full,
+                holes,
             };
             event.stack = Ok(self.unwind(event.mm, event.task.pid, &captured));
         }

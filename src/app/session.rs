@@ -4,20 +4,19 @@ use super::audits::{Audits, shares_space_with_parent};
 use super::error::AppError;
 use super::pipeline::Pipeline;
 use super::say::say;
+use super::watched::{News, Watched};
 use crate::capture::EventSource;
 use crate::capture::bpf::BpfReader;
 use crate::model::Pid;
 use crate::model::observation::{ResidencySource, SnapshotMoment};
 use crate::procfs::{ObserveOptions, observe};
-use crate::target::{ExitStatus, HeldExit, Running, TargetEvent};
+use crate::target::{ExitStatus, HeldExit};
 use std::cell::RefCell;
 use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
 
 /// How long the loop sleeps at most while nothing happens. Records do not wake it one by one.
 const NAP: Duration = Duration::from_millis(10);
-/// The first look at a running target: most that die early by a signal live longer.
-const FIRST_LOOK: Duration = Duration::from_millis(200);
 /// Looking at the processes may take one part in this many of the time.
 const LOOK_SHARE: u32 = 50;
 
@@ -26,7 +25,9 @@ const LOOK_SHARE: u32 = 50;
 pub enum End {
     /// The command ended.
     Exited(ExitStatus),
-    /// `--duration` is over, or the user asked twice: the command goes on.
+    /// All processes that vmaudit was attached to ended.
+    NoneLeft,
+    /// `--duration` is over, or the user wants the report: the targets go on.
     LeftRunning,
 }
 
@@ -34,44 +35,44 @@ pub enum End {
 #[derive(Clone, Copy, Debug)]
 pub struct Schedule {
     pub duration: Option<Duration>,
+    /// When to look at the targets first, and how often then.
+    pub first_look: Duration,
     pub interval: Duration,
     pub verbose: bool,
 }
 
-pub struct Session<'a, 'r> {
-    pub running: Running,
+pub struct Session<'a, 'r, W> {
+    watched: W,
     pub reader: &'a mut BpfReader<'r>,
     pub pipeline: &'a RefCell<Pipeline>,
     pub audits: Audits,
     schedule: Schedule,
     started: Instant,
     next_look: Instant,
-    interrupts: u32,
     lost: u64,
 }
 
-impl<'a, 'r> Session<'a, 'r> {
+impl<'a, 'r, W: Watched> Session<'a, 'r, W> {
     pub fn new(
-        running: Running,
+        watched: W,
         reader: &'a mut BpfReader<'r>,
         pipeline: &'a RefCell<Pipeline>,
         schedule: Schedule,
-    ) -> Session<'a, 'r> {
+    ) -> Session<'a, 'r, W> {
         let started = Instant::now();
         Session {
-            running,
+            watched,
             reader,
             pipeline,
             audits: Audits::default(),
             schedule,
             started,
-            next_look: started + FIRST_LOOK.min(schedule.interval),
-            interrupts: 0,
+            next_look: started + schedule.first_look,
             lost: 0,
         }
     }
 
-    /// Until the command ends, the time is over, or the user has asked twice.
+    /// Until the targets have ended, the time is over, or the user wants the report.
     pub fn run(&mut self) -> Result<End, AppError> {
         loop {
             self.reader.poll(0)?;
@@ -79,29 +80,19 @@ impl<'a, 'r> Session<'a, 'r> {
             if !self.pipeline.borrow_mut().print_live() {
                 return self.finish(End::LeftRunning);
             }
-            if !self.running.has_heard() {
+            if !self.watched.has_heard() {
                 self.wait();
             }
-            match self.running.poll(Some(Duration::ZERO))? {
-                TargetEvent::HeldExit(held) => self.at_exit(held)?,
-                TargetEvent::ChildExited(status) => return self.finish(End::Exited(status)),
-                TargetEvent::Interrupt { signal, from_terminal, forwarded } => {
-                    self.interrupts += 1;
+            match self.watched.next()? {
+                News::Held(held) => self.at_exit(held)?,
+                News::Over(end) => return self.finish(end),
+                News::Asked { stop } => {
                     self.look_at_all();
-                    if self.interrupts > 1 {
+                    if stop {
                         return self.finish(End::LeftRunning);
                     }
-                    let what = match (from_terminal, forwarded) {
-                        (true, _) => "the command got it too",
-                        (false, true) => "passed on to the command",
-                        (false, false) => "it could not be passed on",
-                    };
-                    say(format_args!("{signal}: {what}; waiting for it to end (again: report at once)"));
                 }
-                TargetEvent::KeeperReplaced => {
-                    say(format_args!("the process that holds exits was killed; replaced it"));
-                }
-                TargetEvent::NoTaskLeft | TargetEvent::Timeout => {}
+                News::Nothing => {}
             }
             if self.schedule.duration.is_some_and(|limit| self.started.elapsed() >= limit) {
                 return self.finish(End::LeftRunning);
@@ -118,7 +109,7 @@ impl<'a, 'r> Session<'a, 'r> {
     /// Until the target has something to say, the ring has filled up a good deal, or a nap is over.
     fn wait(&self) {
         let ring = self.reader.wake_fd();
-        let mut ready = [self.running.as_fd().as_raw_fd(), ring].map(|fd| libc::pollfd {
+        let mut ready = [self.watched.as_fd().as_raw_fd(), ring].map(|fd| libc::pollfd {
             fd,
             events: libc::POLLIN,
             revents: 0,
@@ -145,6 +136,9 @@ impl<'a, 'r> Session<'a, 'r> {
                 ..ObserveOptions::default()
             };
             let Ok(seen) = observe(pid, pid, options) else { continue };
+            if self.watched.has_ended(pid) {
+                continue;
+            }
             self.reader.poll(0)?;
             let mut pipeline = self.pipeline.borrow_mut();
             pipeline.spaces.note_loss(seen.begun_ns);
@@ -167,11 +161,11 @@ impl<'a, 'r> Session<'a, 'r> {
         if self.is_audited(held.pid) {
             self.look(held.pid, held.tid, SnapshotMoment::HeldAtExit);
             // Killed while it was held: what was read may be another process by now.
-            if !self.running.is_held(&held) {
+            if !self.watched.is_held(&held) {
                 self.audits.discard(held.pid);
             }
         }
-        self.running.release(held)?;
+        self.watched.release(held)?;
         Ok(())
     }
 
@@ -183,9 +177,12 @@ impl<'a, 'r> Session<'a, 'r> {
     }
 
     fn look(&mut self, pid: Pid, tid: Pid, moment: SnapshotMoment) {
-        let reader = &mut *self.reader;
-        // A failing ring ends the run at the next poll of the loop.
-        let mut drain = || drop(reader.poll(0));
+        let (reader, watched) = (&mut *self.reader, &self.watched);
+        let mut drain = || {
+            // A failing ring ends the run at the next poll of the loop.
+            drop(reader.poll(0));
+            !watched.has_ended(pid)
+        };
         match self.audits.look((pid, tid), moment, self.pipeline, &mut drain) {
             Ok(cost) if self.schedule.verbose => say(format_args!(
                 "{moment:?} of {pid}: {} mappings read in {:.1?}, reconciled in {:.1?}",

@@ -30,6 +30,8 @@ pub struct Captured<'a> {
     pub stack: &'a [u8],
     /// The bytes reach the end of the thread's stack.
     pub full: bool,
+    /// Some pages were not there and are zeros.
+    pub holes: bool,
 }
 
 /// What a backend counted, over all CPUs since it began.
@@ -67,6 +69,12 @@ pub enum CaptureError {
     Tracepoint { what: String, source: std::io::Error },
     #[error("marking process {pid} as a target: {source:#}")]
     Target { pid: i32, source: libbpf_rs::Error },
+    #[error("looking for the threads of the targets: {0:#}")]
+    Threads(#[source] libbpf_rs::Error),
+    #[error("the targets start threads faster than they can be marked: {passes} passes were not enough")]
+    NeverDone { passes: u32 },
+    #[error("{count} threads of the targets could not be marked: the kernel has no memory for it")]
+    Unmarkable { count: u64 },
     #[error("reading the ring buffer: {0:#}")]
     Ring(#[source] libbpf_rs::Error),
     #[error("reading the loss counters: {0:#}")]

@@ -24,6 +24,7 @@ const HAS_FILE: u16 = 4;
 const HAS_AUX: u16 = 8;
 const LISTED: u16 = 16;
 const SPILLED: u16 = 32;
+const HOLES: u16 = 64;
 
 const OP_FORK: u16 = 32;
 const OP_EXEC: u16 = 33;
@@ -146,6 +147,7 @@ impl Decoder {
             registers: has_stack.then(|| arch::registers(record)),
             stack: if has_stack { payload } else { &[] },
             full: record.flags & FULL != 0,
+            holes: record.flags & HOLES != 0,
         })
     }
 

@@ -1,12 +1,16 @@
 //! The command line, as clap sees it. `--help`, the man page and completions come from here.
 
+mod attach;
 mod events;
 mod explain;
 mod run;
+mod snapshot;
 
+pub use attach::AttachArgs;
 pub use events::{EventFormat, EventTime, EventsArgs, FilterArgs};
 pub use explain::ExplainArgs;
 pub use run::RunArgs;
+pub use snapshot::SnapshotArgs;
 
 use clap::{Parser, Subcommand, ValueEnum};
 
@@ -14,7 +18,7 @@ use clap::{Parser, Subcommand, ValueEnum};
 #[derive(Parser, Debug)]
 #[command(name = "vmaudit", version, max_term_width = 100)]
 #[command(
-    after_help = "EXIT STATUS\n  run: the command's own; 128+N if signal N killed it; 127 not found, 126 not executable;\n  125 if vmaudit itself failed; 2 for an unusable command line."
+    after_help = "EXIT STATUS\n  run: the command's own; 128+N if signal N killed it; 127 not found, 126 not executable;\n  attach: 0 once a report is written, however the processes ended;\n  125 if vmaudit itself failed; 2 for an unusable command line."
 )]
 pub struct Cli {
     #[command(subcommand)]
@@ -40,6 +44,18 @@ pub enum Command {
     /// From a recording: each step with its time, thread, call and stack, then what is there in the
     /// end. Of a running process (-p PID): what is there now; the past needs a recording.
     Explain(ExplainArgs),
+    /// Trace processes that run already, until Ctrl-C or their end
+    ///
+    /// What they had mapped before is classified by names, headers and shape, and says that no
+    /// stack is known; what they map from now on has its stack. The processes are never stopped
+    /// and get no signal: Ctrl-C ends vmaudit alone, which then reports.
+    Attach(AttachArgs),
+    /// Explain running processes as they are now, without tracing
+    ///
+    /// Needs no privileges for your own processes. What is mapped is classified by names, heap
+    /// headers, thread stack pointers and shape; who asked for it, only `run` and `attach` can see.
+    /// With --smaps, reads a saved /proc/PID/smaps (or maps) instead.
+    Snapshot(SnapshotArgs),
     /// Write the manual page (roff) to standard output
     Man,
     /// Write a completion script to standard output

@@ -27,6 +27,7 @@ impl Ledger {
         let waiting: Vec<Piece> = child.limbo.pieces().cloned().collect();
         child.limbo = Default::default();
         child.release(waiting, Removal::Unmapped);
+        child.in_flight = false;
         // Equal sets of modules, equal generation.
         child.modules_changed = false;
         child

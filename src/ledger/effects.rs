@@ -50,7 +50,9 @@ impl Ledger {
         self.reports += 1;
         let number = self.reports;
         let previous = self.threads.insert(event.task.tid, number).unwrap_or(0);
-        if event.time_ns < self.valid_from_ns {
+        self.now_ns = event.time_ns;
+        self.in_flight = self.overlaps_first_look(event.time_ns, previous, number);
+        if event.time_ns < self.first_look.begun_ns {
             return previous;
         }
         let call = Report { event, previous, number };

@@ -6,6 +6,7 @@
 mod copy;
 mod effects;
 mod fork;
+mod found;
 mod history;
 mod life;
 mod life_log;

@@ -3,6 +3,7 @@
 //! An mm's key is used again by the kernel after its last user is gone, so the key alone names no
 //! address space: each fork, exec and last exit starts or ends a generation (a [`SpaceId`]).
 
+use super::found::FirstLook;
 use super::origins::FileTable;
 use super::process::ProcessRecord;
 use super::space::{Ledger, Start};
@@ -122,6 +123,9 @@ impl AddressSpaces {
     /// it. Threads are known from the start.
     pub fn start_observed(&mut self, mm: MmKey, seen: &Observations) {
         self.start_read(seen.pid, mm, &seen.mappings, (seen.begun_ns, seen.ended_ns));
+        let process = self.process_mut(seen.pid);
+        process.found_ns = Some(seen.begun_ns);
+        process.comm.clone_from(&seen.comm);
         for thread in &seen.threads {
             self.note_thread(seen.pid, thread.tid, &thread.comm);
         }
@@ -169,7 +173,7 @@ impl AddressSpaces {
         let Some(space) = self.spaces.get_mut(&id) else { return };
         let ledger = &mut space.ledger;
         ledger.start = Start::Preexisting;
-        (ledger.valid_from_ns, ledger.settled_ns) = window;
+        ledger.first_look = FirstLook::taken(window);
         ledger.fill_gaps(mappings, super::piece::Owner::Preexisting, &mut self.files);
         ledger.threads.entry(pid).or_insert(0);
         if ledger.brk.is_none() {

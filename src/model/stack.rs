@@ -141,6 +141,17 @@ impl StackTable {
         Stack { frames, completeness: kept.completeness }
     }
 
+    /// Each distinct frame once, in order of first use.
+    pub fn frames(&self) -> &[Frame] {
+        &self.frames
+    }
+
+    /// A stack as indices into [`StackTable::frames`], innermost first.
+    pub fn frame_numbers(&self, id: StackId) -> (&[u32], Completeness) {
+        let kept = &self.stacks[id.0 as usize];
+        (&kept.frames, kept.completeness)
+    }
+
     pub fn module(&self, id: ModuleId) -> &ModuleInfo {
         &self.modules[id.0 as usize]
     }

@@ -7,6 +7,7 @@ pub mod json;
 pub mod style;
 pub mod text;
 mod text_findings;
+mod text_snapshot;
 mod text_tables;
 
 pub use explain::{explanation_to_json, explanation_to_text};

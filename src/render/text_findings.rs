@@ -32,9 +32,22 @@ pub(super) fn findings(report: &Report, p: &Process, options: TextOptions, out: 
         if let Some(stack) = stack {
             frames(stack, options, out);
         }
+        if p.attached && finding.preexisting > 0 {
+            before(finding, options, out);
+        }
         advice(finding, options, out);
     }
     rest(p, shown, options, out);
+}
+
+/// Why there is no stack, or only one of a part.
+fn before(f: &Finding, options: TextOptions, out: &mut String) {
+    let text = if f.preexisting >= f.virt {
+        "mapped before vmaudit attached: no stack".to_owned()
+    } else {
+        format!("{} of it were mapped before vmaudit attached: no stack", size(f.preexisting))
+    };
+    *out += &format!("{}\n", options.color.paint(Tone::Dim, &format!("     {text}")));
 }
 
 /// How many findings are worth showing: at most `top`; of those that hold less than a

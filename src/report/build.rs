@@ -35,9 +35,13 @@ pub struct ProcessFacts {
     pub threads_seen: Option<u64>,
     /// How long it was observed, nanoseconds.
     pub wall_ns: Option<u64>,
+    /// It ran already when tracing began.
+    pub attached: bool,
     /// Set when the process died without being held and `observations` is the last periodic
     /// snapshot: how long before the death it was taken, nanoseconds.
     pub snapshot_age_ns: Option<u64>,
+    /// The saved smaps or maps file that `observations` were read from.
+    pub source: Option<String>,
 }
 
 /// One process to report on.
@@ -177,6 +181,7 @@ fn process(audit: &ProcessAudit<'_>, found: &Attributed, stacks: &mut StackNumbe
         timeline: Vec::new(),
         events: reconciled.events,
         wall_ns: facts.wall_ns,
+        attached: facts.attached,
         residency: match seen.residency.source {
             ResidencySource::PagemapScan => "pagemap-scan",
             ResidencySource::Pagemap => "pagemap",
@@ -185,6 +190,7 @@ fn process(audit: &ProcessAudit<'_>, found: &Attributed, stacks: &mut StackNumbe
         }
         .to_string(),
         snapshot: match (facts.snapshot_age_ns, seen.moment) {
+            _ if facts.source.is_some() => "file",
             (Some(_), _) => "periodic",
             (None, SnapshotMoment::HeldAtExit) => "exit",
             (None, SnapshotMoment::Live) => "live",
@@ -192,6 +198,7 @@ fn process(audit: &ProcessAudit<'_>, found: &Attributed, stacks: &mut StackNumbe
         .to_string(),
         snapshot_age_ns: facts.snapshot_age_ns,
         gaps: seen.gaps.clone(),
+        source: facts.source.clone(),
     }
 }
 
@@ -295,16 +302,30 @@ fn finding(input: &AuditInput<'_>, f: &Finding, stacks: &mut StackNumbers) -> mo
         unused: f.footprint.unused(),
         regions: f.instances,
         stack: f.stack.map(|id| stacks.number(id)),
+        caller: f.stack.and(f.caller).map(|line| line as u64),
         title: f.title.clone(),
         why: f.why.clone(),
         fix: f.fix.iter().map(fix).collect(),
         ranges: f.ranges.iter().map(range).collect(),
         threads: f.threads.iter().map(|&tid| model::Thread { tid, comm: name(tid) }).collect(),
+        preexisting: preexisting(input, &f.ranges),
         parts: f.by_part.iter().map(part).collect(),
         story: f.story.clone(),
         inherited_from: f.inherited_from,
         doubtful: f.doubtful,
     }
+}
+
+/// Bytes of `ranges` that were mapped before tracing began.
+fn preexisting(input: &AuditInput<'_>, ranges: &[AddrRange]) -> u64 {
+    let regions = &input.reconciled.regions;
+    let within = |range: &AddrRange| -> u64 {
+        let first = regions.partition_point(|region| region.range.end <= range.start);
+        let overlapping = regions[first..].iter().take_while(|region| region.range.start < range.end);
+        let old = overlapping.filter(|region| region.origin == Origin::Preexisting);
+        old.map(|region| region.range.intersect(*range).len()).sum()
+    };
+    ranges.iter().map(within).sum()
 }
 
 fn range(range: &AddrRange) -> model::Range {

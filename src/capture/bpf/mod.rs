@@ -1,7 +1,10 @@
 //! The BPF backend: loads the object, attaches it, marks targets, reads the rings.
 
+mod mark;
 pub mod skel;
 mod tracepoints;
+
+pub use mark::MarkedThread;
 
 use super::{CaptureError, Counters, EventSource, arch};
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
@@ -21,6 +24,9 @@ pub struct BpfConfig {
     /// Size of the second ring, for calls without stack when the first is full.
     pub spill_bytes: u32,
     pub follow_forks: bool,
+    /// Targets run already when they are added: marking them needs one more program, and the
+    /// address spaces of their children are listed.
+    pub running_targets: bool,
 }
 
 /// The largest size class of bpf/vmaudit.bpf.c.
@@ -56,6 +62,7 @@ impl BpfTracer {
             rodata.stack_bytes = config.stack_bytes.clamp(0, MAX_STACK_BYTES);
             rodata.follow_forks = config.follow_forks;
             rodata.list_vmas = true;
+            rodata.list_forks = config.running_targets;
             rodata.wake_bytes = u64::from(round_ring(config.ring_bytes) / 8);
             for call in arch::TRACED {
                 if let Some(slot) = rodata.op_of_syscall.get_mut(call.number as usize) {
@@ -67,6 +74,7 @@ impl BpfTracer {
         open.maps.spill.set_max_entries(round_ring(config.spill_bytes)).map_err(CaptureError::Load)?;
         open.progs.any_syscall_exit.set_autoload(ids.is_empty());
         open.progs.syscall_exit.set_autoload(!ids.is_empty());
+        open.progs.mark_threads.set_autoload(config.running_targets);
         let skel = open.load().map_err(CaptureError::Load)?;
         let mut links = Vec::new();
         for program in [
@@ -111,6 +119,16 @@ impl BpfTracer {
             .threads
             .update(&key, &value, MapFlags::ANY)
             .map_err(|source| CaptureError::Target { pid, source })
+    }
+
+    /// The sum over all CPUs of one of `enum vmaudit_counter`.
+    fn counter(&self, which: u32) -> Result<u64, CaptureError> {
+        let map = &self.skel.maps.counters;
+        let per_cpu =
+            map.lookup_percpu(&which.to_ne_bytes(), MapFlags::ANY).map_err(CaptureError::Counters)?;
+        let value =
+            |bytes: &Vec<u8>| bytes.get(..8).and_then(|b| b.try_into().ok()).map_or(0, u64::from_ne_bytes);
+        Ok(per_cpu.iter().flatten().map(value).sum())
     }
 
     /// To be called just before vmaudit exits. The kernel takes tens of milliseconds to let go of
@@ -253,19 +271,7 @@ impl EventSource for BpfReader<'_> {
     }
 
     fn counters(&self) -> Result<Counters, CaptureError> {
-        let read = |which: u32| -> Result<u64, CaptureError> {
-            let per_cpu = self
-                .tracer
-                .skel
-                .maps
-                .counters
-                .lookup_percpu(&which.to_ne_bytes(), MapFlags::ANY)
-                .map_err(CaptureError::Counters)?;
-            let value = |bytes: &Vec<u8>| {
-                bytes.get(..8).and_then(|b| b.try_into().ok()).map_or(0, u64::from_ne_bytes)
-            };
-            Ok(per_cpu.iter().flatten().map(value).sum())
-        };
+        let read = |which| self.tracer.counter(which);
         Ok(Counters { seen: read(0)?, without_stack: read(1)?, lost: read(2)?, lost_tasks: read(3)? })
     }
 }
