@@ -2,7 +2,7 @@
 
 use super::pipeline::Pipeline;
 use crate::attribution::AuditInput;
-use crate::ledger::{Origin, Reconciled};
+use crate::ledger::{AddressSpaces, Origin, Reconciled};
 use crate::model::mapping::is_randomised;
 use crate::model::observation::{Residency, ResidencySource, SnapshotMoment, StatusFigures};
 use crate::model::{Bytes, Mapping, MappingFile, Observations, Pid, StackId, SymbolizedStacks};
@@ -61,11 +61,26 @@ impl Audits {
         let read = begun.elapsed();
         let begun = Instant::now();
         let reconciled = joined(&observations, pipeline, drain);
+        if reconciled.is_some() {
+            // Before anything else is told to the ledger.
+            pipeline.borrow_mut().note_look(&observations);
+        }
         pipeline.borrow_mut().hold_after(u64::MAX);
         let reconciled = reconciled.ok_or("it ended meanwhile")?;
         let cost = LookCost { read, reconcile: begun.elapsed(), mappings: observations.mappings.len() };
         self.looks.insert(pid, Audit { observations, reconciled });
         Ok(cost)
+    }
+
+    /// Takes in a look from a recording, with the ledger as it was then.
+    pub fn replay(&mut self, observations: Observations, spaces: &AddressSpaces) {
+        let reconciled = spaces.reconcile(observations.pid, &observations);
+        self.looks.insert(observations.pid, Audit { observations, reconciled });
+    }
+
+    /// The newest look at each process.
+    pub fn looks(&self) -> impl Iterator<Item = &Observations> {
+        self.looks.values().map(|audit| &audit.observations)
     }
 
     /// True once the process was seen at its very end.
@@ -145,8 +160,14 @@ impl Audits {
             .collect();
         wanted.sort_unstable();
         wanted.dedup();
+        if let Some(names) = &pipeline.recorded_names {
+            return (names.symbolized(wanted, &pipeline.stacks), Vec::new());
+        }
         let mut symbolizer = Symbolizer::new(Config::default());
         let symbols = symbolizer.symbolize(&pipeline.stacks, wanted, pipeline.unwinder.files_mut());
+        if let Some(record) = &mut pipeline.record {
+            record.names(&symbols, &pipeline.stacks);
+        }
         (symbols, symbolizer.take_notes())
     }
 

@@ -5,6 +5,7 @@ use super::error::AppError;
 use super::live_events::LiveEvents;
 use super::output;
 use super::pipeline::Pipeline;
+use super::recorded_names::RecordedNames;
 use super::remedy::remedy;
 use super::run::pidfd;
 use super::session::{End, Schedule, Session};
@@ -15,15 +16,19 @@ use crate::cli::{Aslr, EventFormat, EventTime, EventsArgs, FilterArgs};
 use crate::model::AddrRange;
 use crate::render::Color;
 use crate::render::events::{EventWriter, EventsFormat, EventsOptions, Filter, TimeStyle, calls_named};
+use crate::store::Recording;
 use crate::target::{Launch, LaunchConfig};
 use std::cell::RefCell;
 use std::fs::File;
 use std::io::{self, Write};
+use std::ops::ControlFlow;
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::time::Duration;
 
+/// Bytes that are written at once.
+const BATCH: usize = 64 << 10;
 /// The processes are not looked at: nothing is reported of them.
 const NEVER: Duration = Duration::from_secs(31_536_000);
 
@@ -34,8 +39,41 @@ pub fn events(args: &EventsArgs) -> Result<u8, AppError> {
     }
 }
 
-fn replayed(_recording: &Path, _args: &EventsArgs) -> Result<u8, AppError> {
-    Err(AppError::Usage("recordings cannot be read yet".to_owned()))
+/// Prints what a recording holds.
+fn replayed(path: &Path, args: &EventsArgs) -> Result<u8, AppError> {
+    let recording = Recording::open(path)?;
+    let (mut to, color) = match &args.report {
+        Some(path) => (open(path)?, Color::Never),
+        None => (Box::new(io::stdout()) as Box<dyn Write>, output::color(&io::stdout())),
+    };
+    let meta = recording.meta();
+    let clock = i64::try_from(meta.started_unix_ns).ok().zip(i64::try_from(meta.started_ns).ok());
+    let offset = clock.and_then(|(unix, monotonic)| unix.checked_sub(monotonic));
+    let mut writer = EventWriter::new(options(args, color, offset)?);
+    let mut names = RecordedNames::of(&recording)?;
+    if recording.facts().is_none() {
+        super::say(format_args!(
+            "{}: the vmaudit that made it was killed or could not go on writing: these are the events \
+             recorded by then, with names from the files as they are now",
+            path.display()
+        ));
+    }
+    let mut text = String::new();
+    let mut outcome = Ok(());
+    recording.steps(&mut |step| {
+        writer.step(step, &mut names, &mut text);
+        if text.len() >= BATCH || writer.is_over() {
+            outcome = to.write_all(text.as_bytes());
+            text.clear();
+        }
+        if outcome.is_err() || writer.is_over() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    })?;
+    let outcome = outcome.and_then(|()| to.write_all(text.as_bytes())).and_then(|()| to.flush());
+    match outcome {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(written(args, error)),
+        // `vmaudit events REC | head` is no failure.
+        _ => Ok(0),
+    }
 }
 
 /// Starts the command and prints its calls; its exit status becomes vmaudit's.

@@ -13,7 +13,11 @@ mod live_events;
 mod living;
 mod output;
 mod pipeline;
+mod record;
+mod recorded_names;
 mod remedy;
+pub mod replay;
+mod report;
 mod run;
 mod saved;
 mod say;
@@ -38,6 +42,7 @@ pub fn run(cli: Cli) -> Result<u8, AppError> {
         Command::Explain(args) => explain::explain(&args),
         Command::Attach(args) => attach::attach(&args),
         Command::Snapshot(args) => snapshot::snapshot(&args),
+        Command::Report(args) => report::report(&args),
         Command::Man => {
             output::print(&output::manual().map_err(AppError::Output)?)?;
             Ok(0)

@@ -80,6 +80,7 @@ impl<'a, 'r, W: Watched> Session<'a, 'r, W> {
             if !self.pipeline.borrow_mut().print_live() {
                 return self.finish(End::LeftRunning);
             }
+            self.pipeline.borrow_mut().tick();
             if !self.watched.has_heard() {
                 self.wait();
             }
@@ -141,8 +142,7 @@ impl<'a, 'r, W: Watched> Session<'a, 'r, W> {
             }
             self.reader.poll(0)?;
             let mut pipeline = self.pipeline.borrow_mut();
-            pipeline.spaces.note_loss(seen.begun_ns);
-            pipeline.spaces.resync(pid, &seen);
+            pipeline.resync(&seen);
         }
         Ok(())
     }
@@ -163,6 +163,7 @@ impl<'a, 'r, W: Watched> Session<'a, 'r, W> {
             // Killed while it was held: what was read may be another process by now.
             if !self.watched.is_held(&held) {
                 self.audits.discard(held.pid);
+                self.pipeline.borrow_mut().forget_look(held.pid);
             }
         }
         self.watched.release(held)?;

@@ -111,6 +111,11 @@ impl Recorder {
     /// Names of stacks. A frame that has a name keeps it.
     pub fn names(&mut self, names: &SymbolizedStacks, stacks: &StackTable) {
         self.encoder.stacks(stacks, &mut self.batch);
+        self.frame_names(names, stacks);
+    }
+
+    /// As [`Recorder::names`], of stacks in a table of their own whose frames have the same numbers.
+    pub fn frame_names(&mut self, names: &SymbolizedStacks, stacks: &StackTable) {
         symbol_rows(names, stacks, &mut self.batch);
         self.hand_over();
     }
