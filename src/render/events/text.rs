@@ -10,7 +10,7 @@ use std::cell::Cell;
 /// Results stand in one column behind short calls, as strace has them.
 const RESULT_COLUMN: usize = 40;
 /// Column of thread id and name: it grows with what it holds.
-const WHO_WIDTH: usize = 12;
+const WHO_WIDTH: usize = 20;
 const MAX_WHO_WIDTH: usize = 32;
 const FRAME_INDENT: &str = "     > ";
 
