@@ -118,6 +118,7 @@ fn live(args: &EventsArgs) -> Result<u8, AppError> {
             duration: options.duration.map(Duration::from_secs_f64),
             first_look: NEVER,
             interval: NEVER,
+            timeline: false,
             verbose: options.verbose,
         };
         let mut session = Session::new(Launched::new(running), &mut reader, &pipeline, schedule);

@@ -23,6 +23,7 @@ mod saved;
 mod say;
 mod session;
 mod snapshot;
+mod timeline;
 mod watched;
 
 pub use error::AppError;

@@ -22,6 +22,8 @@ use std::time::{Duration, Instant};
 
 /// The first look at the command: most that die early by a signal live longer.
 const FIRST_LOOK: Duration = Duration::from_millis(200);
+/// How often to look, for those that a signal kills later.
+const LOOK_PAUSE: Duration = Duration::from_secs(1);
 
 /// Starts the command under audit; returns vmaudit's exit code.
 pub fn run(args: &RunArgs) -> Result<u8, AppError> {
@@ -60,11 +62,11 @@ pub fn run(args: &RunArgs) -> Result<u8, AppError> {
         for note in running.notes() {
             say(format_args!("{note}"));
         }
-        let interval = Duration::from_secs_f64(args.interval);
         let schedule = Schedule {
             duration: args.duration.map(Duration::from_secs_f64),
-            first_look: FIRST_LOOK.min(interval),
-            interval,
+            first_look: FIRST_LOOK,
+            interval: args.interval.map_or(LOOK_PAUSE, Duration::from_secs_f64),
+            timeline: args.interval.is_some(),
             verbose: args.verbose,
         };
         let mut session = Session::new(Launched::new(running), &mut reader, &pipeline, schedule);

@@ -17,8 +17,10 @@ use std::time::{Duration, Instant};
 
 /// How long the loop sleeps at most while nothing happens. Records do not wake it one by one.
 const NAP: Duration = Duration::from_millis(10);
-/// Looking at the processes may take one part in this many of the time.
+/// Looking at the processes may take one part in this many of the time; more where the user wants
+/// a timeline.
 const LOOK_SHARE: u32 = 50;
+const TIMELINE_SHARE: u32 = 10;
 
 /// How the run ended for vmaudit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -38,6 +40,8 @@ pub struct Schedule {
     /// When to look at the targets first, and how often then.
     pub first_look: Duration,
     pub interval: Duration,
+    /// Each look becomes a point of a timeline.
+    pub timeline: bool,
     pub verbose: bool,
 }
 
@@ -49,6 +53,10 @@ pub struct Session<'a, 'r, W> {
     schedule: Schedule,
     started: Instant,
     next_look: Instant,
+    /// How long the last look at all processes took.
+    look_took: Duration,
+    /// The longest time that looks took where that delayed the next ones.
+    late: Option<Duration>,
     lost: u64,
 }
 
@@ -64,10 +72,12 @@ impl<'a, 'r, W: Watched> Session<'a, 'r, W> {
             watched,
             reader,
             pipeline,
-            audits: Audits::default(),
+            audits: Audits::new(schedule.timeline),
             schedule,
             started,
-            next_look: started + schedule.first_look,
+            next_look: started + schedule.first_look.min(schedule.interval),
+            look_took: Duration::ZERO,
+            late: None,
             lost: 0,
         }
     }
@@ -101,10 +111,23 @@ impl<'a, 'r, W: Watched> Session<'a, 'r, W> {
             if Instant::now() >= self.next_look {
                 let begun = Instant::now();
                 self.look_at_all();
-                let pause = self.schedule.interval.max(begun.elapsed() * LOOK_SHARE);
-                self.next_look = Instant::now() + pause;
+                self.plan_next_look(begun);
             }
         }
+    }
+
+    /// At even steps, unless looking takes too large a part of the time.
+    fn plan_next_look(&mut self, begun: Instant) {
+        let elapsed = begun.elapsed();
+        // Reading a program's symbols takes long, but only once.
+        let took = elapsed.min(std::mem::replace(&mut self.look_took, elapsed));
+        let share = if self.schedule.timeline { TIMELINE_SHARE } else { LOOK_SHARE };
+        let soonest = begun + took * share;
+        let planned = self.next_look + self.schedule.interval;
+        if soonest > planned {
+            self.late = self.late.max(Some(took));
+        }
+        self.next_look = planned.max(soonest);
     }
 
     /// Until the target has something to say, the ring has filled up a good deal, or a nap is over.
@@ -209,6 +232,13 @@ impl<'a, 'r, W: Watched> Session<'a, 'r, W> {
     fn finish(&mut self, end: End) -> Result<End, AppError> {
         self.reader.poll(0)?;
         self.look_at_all();
+        if let Some(took) = self.late.filter(|_| self.schedule.timeline) {
+            let interval = self.schedule.interval;
+            say(format_args!(
+                "a look at the processes took up to {took:.1?}: the timeline has fewer points than one \
+                 each {interval:.1?}"
+            ));
+        }
         Ok(end)
     }
 }

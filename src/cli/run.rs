@@ -33,9 +33,12 @@ pub struct RunArgs {
     #[arg(long, value_name = "SECS", value_parser = seconds)]
     pub duration: Option<f64>,
 
-    /// Look at the processes every SECS seconds, for those that a signal kills
-    #[arg(long, value_name = "SECS", value_parser = seconds, default_value = "1")]
-    pub interval: f64,
+    /// Report a timeline of VIRT and RSS by category, with a look at the processes every SECS seconds
+    ///
+    /// Without it they are looked at each second all the same, for those that a signal kills, but
+    /// only the last look counts.
+    #[arg(long, value_name = "SECS", value_parser = seconds)]
+    pub interval: Option<f64>,
 
     /// Copy at most N bytes of each call's user stack
     #[arg(long, value_name = "N", default_value_t = 65_536, value_parser = clap::value_parser!(u64).range(0..=262_144))]

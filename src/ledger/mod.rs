@@ -3,6 +3,7 @@
 //! [`AddressSpaces::apply`] takes every event in the order of the reports; each address space has
 //! a [`Ledger`]; [`AddressSpaces::reconcile`] joins it with a look at `/proc/PID/maps`.
 
+mod alive;
 mod copy;
 mod effects;
 mod fork;
@@ -13,6 +14,7 @@ mod life_log;
 mod limbo;
 mod names;
 mod origins;
+mod peak;
 mod piece;
 mod process;
 mod range_set;
@@ -24,6 +26,7 @@ mod resync;
 mod space;
 mod spaces;
 
+pub use alive::{Alive, GoneCall, Peak, PeakShare};
 pub use life::{Change, Life, LifeEntry, LifeStep, LifeWatch};
 pub use process::ProcessRecord;
 pub use region::{Doubt, Origin, OriginId, OriginRecord, Reconciled, Region, RegionKind, ThreadRecord};

@@ -7,8 +7,10 @@ pub mod json;
 pub mod style;
 pub mod text;
 mod text_findings;
+mod text_peak;
 mod text_snapshot;
 mod text_tables;
+mod timeline;
 
 pub use explain::{explanation_to_json, explanation_to_text};
 pub use json::to_json;

@@ -5,8 +5,12 @@ mod build;
 pub mod calls;
 pub mod explanation;
 pub mod model;
+mod peak;
+mod timeline;
 mod words;
 
 pub use crate::attribution::units;
 pub use build::{EventCounts, ProcessAudit, ProcessFacts, RunFacts, build, named_stack};
 pub use model::{Report, SCHEMA};
+pub use peak::MAX_GONE;
+pub use timeline::{Look, Timeline};
