@@ -45,7 +45,8 @@ pub fn conclude(gathered: Gathered, to: &Destination<'_>, verbose: bool) -> Resu
     written.and(recorded)
 }
 
-fn warn(pipeline: &Pipeline, counters: Counters) {
+/// What the user should know about what was traced.
+pub fn warn(pipeline: &Pipeline, counters: Counters) {
     if counters.lost_tasks > 0 {
         say(format_args!("{} new threads or processes could not be followed", counters.lost_tasks));
     }

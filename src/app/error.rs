@@ -34,6 +34,9 @@ pub enum AppError {
     Output(io::Error),
     #[error("{operation}: {source}")]
     System { operation: &'static str, source: io::Error },
+    /// The command line asks for something that cannot be.
+    #[error("{0}")]
+    Usage(String),
     #[error("{0}")]
     Snapshot(#[from] super::snapshot::SnapshotError),
     #[error("{0}")]
@@ -48,11 +51,14 @@ pub enum AppError {
 
 /// vmaudit's own failures, as with env(1) and nice(1).
 const OWN_FAILURE: u8 = 125;
+/// As clap's own errors.
+const UNUSABLE: u8 = 2;
 
 impl AppError {
     pub fn exit_code(&self) -> u8 {
         match self {
             AppError::Launch(error) => error.exit_code(),
+            AppError::Usage(_) => UNUSABLE,
             _ => OWN_FAILURE,
         }
     }

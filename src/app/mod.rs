@@ -9,11 +9,15 @@ mod conclude;
 mod diff;
 mod dump;
 mod error;
+mod events;
+mod explain;
+mod live_events;
 mod living;
 mod load;
 mod output;
 mod pipeline;
 mod record;
+mod recorded_names;
 mod remedy;
 pub mod replay;
 mod report;
@@ -39,6 +43,8 @@ pub fn run(cli: Cli) -> Result<u8, AppError> {
     match cli.command {
         Command::Run(args) => run::run(&args),
         Command::Compare(args) => compare::compare(&args),
+        Command::Events(args) => events::events(&args),
+        Command::Explain(args) => explain::explain(&args),
         Command::Attach(args) => attach::attach(&args),
         Command::Snapshot(args) => snapshot::snapshot(&args),
         Command::Diff(args) => diff::diff(&args),

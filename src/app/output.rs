@@ -24,6 +24,10 @@ pub struct Destination<'a> {
 }
 
 impl Destination<'_> {
+    fn color(&self) -> Color {
+        if self.file.is_none() { color(&io::stdout()) } else { Color::Never }
+    }
+
     /// Renders in the format that is wanted, and writes.
     pub fn write(
         &self,
@@ -32,7 +36,7 @@ impl Destination<'_> {
     ) -> Result<(), AppError> {
         let rendered = match self.format {
             Format::Json => json()?,
-            Format::Text => text(TextOptions { color: color(self.file), top: self.top }),
+            Format::Text => text(TextOptions { color: self.color(), top: self.top }),
         };
         match self.file {
             Some(path) => fs::write(path, rendered)
@@ -53,10 +57,10 @@ pub fn print(bytes: &[u8]) -> Result<(), AppError> {
 }
 
 /// Colour only on a terminal, and not where NO_COLOR (no-color.org) or TERM=dumb forbid it.
-fn color(file: Option<&Path>) -> Color {
+pub fn color(to: &impl IsTerminal) -> Color {
     let forbidden = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty())
         || std::env::var_os("TERM").is_some_and(|term| term == "dumb");
-    if file.is_none() && !forbidden && io::stdout().is_terminal() { Color::Always } else { Color::Never }
+    if !forbidden && to.is_terminal() { Color::Always } else { Color::Never }
 }
 
 /// The manual page of vmaudit and its subcommands, as roff.

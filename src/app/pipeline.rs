@@ -2,6 +2,7 @@
 
 use super::complete::complete;
 use super::dump::Dump;
+use super::live_events::LiveEvents;
 use super::record::Record;
 use crate::capture::Captured;
 use crate::capture::wire::{Decoder, time_of};
@@ -31,6 +32,8 @@ pub struct Pipeline {
     pub stacks: StackTable,
     pub tally: Tally,
     dump: Option<Dump>,
+    /// Prints events while they come.
+    pub live: Option<LiveEvents>,
     pub record: Option<Record>,
     /// Names that a recording brought along: files are not asked then.
     pub recorded_names: Option<FrameNames>,
@@ -48,6 +51,7 @@ impl Pipeline {
             stacks: StackTable::default(),
             tally: Tally::default(),
             dump,
+            live: None,
             record: None,
             recorded_names: None,
             hold_after: u64::MAX,
@@ -143,10 +147,28 @@ impl Pipeline {
         if let Some(dump) = &mut self.dump {
             dump.event(&event, &self.stacks);
         }
+        if let Some(live) = &mut self.live {
+            live.event(&event);
+        }
         if let Some(record) = &mut self.record {
             record.event(&event, &self.stacks);
         }
         self.spaces.apply(&event);
+    }
+
+    /// Prints the events that came since the last time. False when nobody reads them any more.
+    pub fn print_live(&mut self) -> bool {
+        match &mut self.live {
+            Some(live) => live.flush(&self.stacks, self.unwinder.files_mut()),
+            None => true,
+        }
+    }
+
+    /// Says where events were lost.
+    pub fn note_live_loss(&mut self) {
+        if let Some(live) = &mut self.live {
+            live.lost();
+        }
     }
 
     /// Tells the ledger an event of a recording.

@@ -109,7 +109,7 @@ fn warn(pipeline: &Pipeline) {
 }
 
 /// A stable handle of a child that has not been waited for.
-fn pidfd(pid: Pid) -> Result<OwnedFd, AppError> {
+pub fn pidfd(pid: Pid) -> Result<OwnedFd, AppError> {
     // SAFETY: pidfd_open takes two integers.
     let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
     if fd < 0 {

@@ -93,6 +93,9 @@ impl<'a, 'r, W: Watched> Session<'a, 'r, W> {
         loop {
             self.reader.poll(0)?;
             self.recover_from_loss()?;
+            if !self.pipeline.borrow_mut().print_live() {
+                return self.finish(End::LeftRunning);
+            }
             self.pipeline.borrow_mut().tick();
             if !self.watched.has_heard() {
                 self.wait();
@@ -156,6 +159,7 @@ impl<'a, 'r, W: Watched> Session<'a, 'r, W> {
             return Ok(());
         }
         self.lost = lost;
+        self.pipeline.borrow_mut().note_live_loss();
         let pids = self.living();
         for pid in pids {
             let options = ObserveOptions {

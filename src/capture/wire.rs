@@ -37,7 +37,7 @@ const OP_VMA: u16 = 50;
 /// What maps prints as `s`: VM_SHARED is cleared on shared mappings that can never be written.
 const VM_MAYSHARE: u64 = 0x80;
 const MAP_ANONYMOUS: u64 = 0x20;
-const PR_SET_VMA: u64 = 0x5356_4d61;
+const PR_SET_VMA: u64 = 0x5356_4d41;
 const PR_SET_VMA_ANON_NAME: u64 = 0;
 
 /// What precedes a thread's next event in the ring.

@@ -4,6 +4,8 @@ mod attach;
 mod change;
 mod compare;
 mod diff;
+mod events;
+mod explain;
 mod report;
 mod run;
 mod snapshot;
@@ -12,6 +14,8 @@ pub use attach::AttachArgs;
 pub use change::ChangeArgs;
 pub use compare::CompareArgs;
 pub use diff::{DiffArgs, GroupBy, PidPair};
+pub use events::{EventFormat, EventTime, EventsArgs, FilterArgs};
+pub use explain::ExplainArgs;
 pub use report::ReportArgs;
 pub use run::RunArgs;
 pub use snapshot::SnapshotArgs;
@@ -44,6 +48,17 @@ pub enum Command {
     /// the changes are the settings that the report of the first run recommends, and what each promised
     /// is held against what it saved.
     Compare(CompareArgs),
+    /// Print every call in order with its stack, as strace -k does, of a recording or of a command
+    ///
+    /// `vmaudit events REC` prints to standard output. `vmaudit events -- CMD` starts CMD and prints
+    /// while it runs, to standard error (standard output is the command's) or to `--report FILE`;
+    /// the command's exit status becomes vmaudit's.
+    Events(Box<EventsArgs>),
+    /// Tell the life of an address: who mapped, protected, purged, unmapped and reused it
+    ///
+    /// From a recording: each step with its time, thread, call and stack, then what is there in the
+    /// end. Of a running process (-p PID): what is there now; the past needs a recording.
+    Explain(ExplainArgs),
     /// Trace processes that run already, until Ctrl-C or their end
     ///
     /// What they had mapped before is classified by names, headers and shape, and says that no

@@ -9,6 +9,8 @@ mod effects;
 mod fork;
 mod found;
 mod history;
+mod life;
+mod life_log;
 mod limbo;
 mod names;
 mod origins;
@@ -25,6 +27,7 @@ mod space;
 mod spaces;
 
 pub use alive::{Alive, GoneCall, Peak, PeakShare};
+pub use life::{Change, Life, LifeEntry, LifeStep, LifeWatch};
 pub use process::ProcessRecord;
 pub use region::{Doubt, Origin, OriginId, OriginRecord, Reconciled, Region, RegionKind, ThreadRecord};
 pub use space::{Ledger, LedgerPiece};

@@ -137,7 +137,11 @@ impl Ledger {
 
     /// Everything mapped as far as the calls tell, sorted. Neighbours differ in some attribute.
     pub fn pieces(&self) -> impl Iterator<Item = LedgerPiece> + '_ {
-        self.pieces.iter().map(|(range, a)| LedgerPiece {
+        self.pieces.iter().map(|(range, a)| self.described(range, a))
+    }
+
+    pub(super) fn described(&self, range: AddrRange, a: &Attributes) -> LedgerPiece {
+        LedgerPiece {
             range,
             prot: a.prot,
             sharing: a.sharing,
@@ -148,7 +152,7 @@ impl Ledger {
             },
             file: a.file.clone(),
             offset: a.offset,
-        })
+        }
     }
 
     /// Bytes mapped as far as the calls tell.

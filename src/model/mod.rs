@@ -9,6 +9,7 @@ pub mod journal;
 pub mod mapping;
 pub mod observation;
 pub mod prot;
+pub mod reach;
 pub mod stack;
 pub mod symbol;
 

@@ -6,6 +6,8 @@ mod compare_causes;
 mod compare_figures;
 mod diff_tables;
 mod diff_text;
+pub mod events;
+pub mod explain;
 pub mod json;
 pub mod style;
 pub mod text;
@@ -16,6 +18,7 @@ mod text_tables;
 mod timeline;
 
 pub use diff_text::diff_to_text;
+pub use explain::{explanation_to_json, explanation_to_text};
 pub use json::{diff_to_json, to_json};
 pub use style::Color;
 pub use text::{TextOptions, to_text};

@@ -95,11 +95,12 @@ impl StackNumbers {
     }
 
     fn export(&self, table: &StackTable, names: &SymbolizedStacks) -> Vec<model::Stack> {
-        self.used.iter().map(|&id| stack(id, table, names)).collect()
+        self.used.iter().map(|&id| named_stack(id, table, names)).collect()
     }
 }
 
-fn stack(id: StackId, table: &StackTable, names: &SymbolizedStacks) -> model::Stack {
+/// A stack with what is known of its frames. One that the table does not have is `incomplete`.
+pub fn named_stack(id: StackId, table: &StackTable, names: &SymbolizedStacks) -> model::Stack {
     if id.0 as usize >= table.len() {
         return model::Stack { completeness: "incomplete".to_string(), ..model::Stack::default() };
     }

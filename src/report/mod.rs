@@ -2,12 +2,15 @@
 //! attribution found. Pure; fields may be added, none renamed.
 
 mod build;
+pub mod calls;
+pub mod explanation;
 pub mod model;
 mod peak;
 mod timeline;
+mod words;
 
 pub use crate::attribution::units;
-pub use build::{EventCounts, ProcessAudit, ProcessFacts, RunFacts, build};
+pub use build::{EventCounts, ProcessAudit, ProcessFacts, RunFacts, build, named_stack};
 pub use model::{Report, SCHEMA};
 pub use peak::MAX_GONE;
 pub use timeline::{Look, Timeline};

@@ -60,21 +60,28 @@ const CHUNK: usize = 64;
 /// A module's lines, and whether these are the last.
 type Answer = (usize, Vec<(u64, Lines)>, bool);
 
+/// A module that had to be left out, and why.
+pub(super) struct Failure {
+    pub module: usize,
+    pub note: String,
+}
+
 /// Looks up all jobs, smallest first, until the time is over. Returns what was found by module,
-/// and a note for each module that had to be left out.
+/// and what had to be left out.
 pub(super) fn look_up(
     jobs: Vec<LineJob>,
     budget: LineBudget,
-) -> (HashMap<usize, HashMap<u64, Lines>>, Vec<String>) {
-    let mut notes = Vec::new();
+) -> (HashMap<usize, HashMap<u64, Lines>>, Vec<Failure>) {
+    let mut failures = Vec::new();
     let (mut small, large): (Vec<_>, Vec<_>) = jobs.into_iter().partition(|job| job.size <= budget.size);
     for job in large {
         let mib = job.size >> 20;
-        notes.push(format!("{}: {mib} MiB of debugging information: names only, no source lines", job.name));
+        let note = format!("{}: {mib} MiB of debugging information: names only, no source lines", job.name);
+        failures.push(Failure { module: job.module, note });
     }
     let mut found: HashMap<usize, HashMap<u64, Lines>> = HashMap::new();
     if small.is_empty() {
-        return (found, notes);
+        return (found, failures);
     }
     small.sort_by_key(|job| job.size);
     let mut waiting: Vec<(usize, String)> = small.iter().map(|job| (job.module, job.name.clone())).collect();
@@ -88,11 +95,11 @@ pub(super) fn look_up(
             found.entry(module).or_default().extend(lines);
         });
     }
-    for (_, name) in waiting {
-        notes
-            .push(format!("{name}: no source lines: its debugging information is damaged or takes too long"));
+    for (module, name) in waiting {
+        let note = format!("{name}: no source lines: its debugging information is damaged or takes too long");
+        failures.push(Failure { module, note });
     }
-    (found, notes)
+    (found, failures)
 }
 
 fn collect(receiver: &Receiver<Answer>, time: Duration, take: &mut dyn FnMut(Answer)) {

@@ -41,10 +41,13 @@ impl Default for Config {
     }
 }
 
-/// Names stacks. Keeps symbol tables from one call to the next.
+/// Names stacks. Keeps symbol tables and names from one call to the next.
 pub struct Symbolizer {
     config: Config,
     modules: HashMap<ModuleId, ModuleNames>,
+    named: HashMap<Lookup, Named>,
+    /// Their debugging information took too long: not asked again.
+    without_lines: HashSet<ModuleId>,
     notes: Vec<String>,
 }
 
@@ -53,7 +56,13 @@ type Lookup = (ModuleId, u64);
 
 impl Symbolizer {
     pub fn new(config: Config) -> Symbolizer {
-        Symbolizer { config, modules: HashMap::new(), notes: Vec::new() }
+        Symbolizer {
+            config,
+            modules: HashMap::new(),
+            named: HashMap::new(),
+            without_lines: HashSet::new(),
+            notes: Vec::new(),
+        }
     }
 
     /// Names the frames of the stacks asked for. `files` is the unwinder's cache where there is
@@ -67,7 +76,9 @@ impl Symbolizer {
         let ids: HashSet<StackId> = ids.into_iter().filter(|id| (id.0 as usize) < table.len()).collect();
         let mut wanted: HashMap<ModuleId, HashSet<u64>> = HashMap::new();
         for frame in ids.iter().flat_map(|&id| table.stack(id).frames) {
-            if let Some((module, offset)) = lookup_of(&frame) {
+            if let Some((module, offset)) = lookup_of(&frame)
+                && !self.named.contains_key(&(module, offset))
+            {
                 wanted.entry(module).or_default().insert(offset);
             }
         }
@@ -86,6 +97,7 @@ impl Symbolizer {
             svmas.extend(found.iter().map(|&(offset, svma)| ((id, offset), svma)));
             if let Some((object, size)) = module.dwarf()
                 && !found.is_empty()
+                && !self.without_lines.contains(&id)
             {
                 let mut addresses: Vec<u64> = found.iter().map(|&(_, svma)| svma).collect();
                 addresses.sort_unstable();
@@ -95,21 +107,23 @@ impl Symbolizer {
         }
         let lines = match self.config.lines {
             Some(budget) => {
-                let (lines, notes) = look_up(jobs, budget);
-                self.notes.extend(notes);
+                let (lines, failures) = look_up(jobs, budget);
+                for failure in failures {
+                    self.without_lines.insert(ModuleId(failure.module as u32));
+                    self.notes.push(failure.note);
+                }
                 lines
             }
             None => HashMap::new(),
         };
-        let mut named: HashMap<Lookup, Named> = HashMap::new();
         for (&(id, offset), &svma) in &svmas {
             let Some(module) = self.modules.get(&id) else { continue };
             let lines = lines.get(&(id.0 as usize)).and_then(|l| l.get(&svma)).cloned().unwrap_or_default();
-            named.insert((id, offset), name(module, svma, lines));
+            self.named.insert((id, offset), name(module, svma, lines));
         }
         let frames = |id: &StackId| {
             let frames = table.stack(*id).frames;
-            frames.iter().flat_map(|frame| lines_of_frame(frame, &named)).collect()
+            frames.iter().flat_map(|frame| lines_of_frame(frame, &self.named)).collect()
         };
         SymbolizedStacks { stacks: ids.iter().map(|id| (*id, frames(id))).collect() }
     }

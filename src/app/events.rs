@@ -1,0 +1,220 @@
+//! `vmaudit events`: every call in order, from a command while it runs or from a recording.
+
+use super::conclude::warn;
+use super::error::AppError;
+use super::live_events::LiveEvents;
+use super::output;
+use super::pipeline::Pipeline;
+use super::recorded_names::RecordedNames;
+use super::remedy::remedy;
+use super::run::pidfd;
+use super::session::{End, Schedule, Session};
+use super::watched::Launched;
+use crate::capture::EventSource;
+use crate::capture::bpf::{BpfConfig, BpfTracer};
+use crate::cli::{Aslr, EventFormat, EventTime, EventsArgs, FilterArgs};
+use crate::model::AddrRange;
+use crate::render::Color;
+use crate::render::events::{EventWriter, EventsFormat, EventsOptions, Filter, TimeStyle, calls_named};
+use crate::store::Recording;
+use crate::target::{Launch, LaunchConfig};
+use std::cell::RefCell;
+use std::fs::File;
+use std::io::{self, Write};
+use std::ops::ControlFlow;
+use std::os::fd::AsFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::time::Duration;
+
+/// Bytes that are written at once.
+const BATCH: usize = 64 << 10;
+/// The processes are not looked at: nothing is reported of them.
+const NEVER: Duration = Duration::from_secs(31_536_000);
+
+pub fn events(args: &EventsArgs) -> Result<u8, AppError> {
+    match &args.recording {
+        Some(recording) => replayed(recording, args),
+        None => live(args),
+    }
+}
+
+/// Prints what a recording holds.
+fn replayed(path: &Path, args: &EventsArgs) -> Result<u8, AppError> {
+    let recording = Recording::open(path)?;
+    let (mut to, color) = match &args.report {
+        Some(path) => (open(path)?, Color::Never),
+        None => (Box::new(io::stdout()) as Box<dyn Write>, output::color(&io::stdout())),
+    };
+    let meta = recording.meta();
+    let clock = i64::try_from(meta.started_unix_ns).ok().zip(i64::try_from(meta.started_ns).ok());
+    let offset = clock.and_then(|(unix, monotonic)| unix.checked_sub(monotonic));
+    let mut writer = EventWriter::new(options(args, color, offset)?);
+    let mut names = RecordedNames::of(&recording)?;
+    if recording.facts().is_none() {
+        super::say(format_args!(
+            "{}: the vmaudit that made it was killed or could not go on writing: these are the events \
+             recorded by then, with names from the files as they are now",
+            path.display()
+        ));
+    }
+    let mut text = String::new();
+    let mut outcome = Ok(());
+    recording.steps(&mut |step| {
+        writer.step(step, &mut names, &mut text);
+        if text.len() >= BATCH || writer.is_over() {
+            outcome = to.write_all(text.as_bytes());
+            text.clear();
+        }
+        if outcome.is_err() || writer.is_over() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    })?;
+    let outcome = outcome.and_then(|()| to.write_all(text.as_bytes())).and_then(|()| to.flush());
+    match outcome {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(written(args, error)),
+        // `vmaudit events REC | head` is no failure.
+        _ => Ok(0),
+    }
+}
+
+/// Starts the command and prints its calls; its exit status becomes vmaudit's.
+fn live(args: &EventsArgs) -> Result<u8, AppError> {
+    let (to, color) = match &args.report {
+        Some(path) => (open(path)?, Color::Never),
+        // As strace: standard output is the command's.
+        None => (Box::new(io::stderr()) as Box<dyn Write>, output::color(&io::stderr())),
+    };
+    let writer = EventWriter::new(options(args, color, clock_offset_ns())?);
+    let options = &args.live;
+    let prepared = Launch::prepare(LaunchConfig {
+        stack_limit: None,
+        argv: args.command.clone(),
+        env: Vec::new(),
+        aslr_off: options.aslr == Aslr::Off,
+        as_root: options.as_root,
+        hold_exits: false,
+    })?;
+    let pid = prepared.pid();
+    let tracer = BpfTracer::start(&BpfConfig {
+        stack_bytes: options.stack_bytes,
+        ring_bytes: options.ring_bytes,
+        spill_bytes: options.spill_bytes,
+        follow_forks: !options.no_follow_forks,
+        running_targets: false,
+    })
+    .map_err(|source| AppError::Backend { remedy: remedy(&source), source })?;
+    tracer.add_target(pid, pidfd(pid)?.as_fd())?;
+    if options.verbose {
+        super::say(format_args!("backend bpf, {} attached", tracer.attached));
+    }
+    let mut pipeline = Pipeline::new(None);
+    pipeline.live = Some(LiveEvents::new(writer, to, !args.no_stacks || args.filter.stack.is_some()));
+    let pipeline = RefCell::new(pipeline);
+    let (end, counters) = {
+        let mut reader = tracer.reader(|raw| pipeline.borrow_mut().record(raw))?;
+        let running = prepared.go()?;
+        for note in running.notes() {
+            super::say(format_args!("{note}"));
+        }
+        let schedule = Schedule {
+            duration: options.duration.map(Duration::from_secs_f64),
+            first_look: NEVER,
+            interval: NEVER,
+            timeline: false,
+            verbose: options.verbose,
+        };
+        let mut session = Session::new(Launched::new(running), &mut reader, &pipeline, schedule);
+        let end = session.run()?;
+        drop(session);
+        (end, reader.counters()?)
+    };
+    let mut pipeline = pipeline.into_inner();
+    pipeline.print_live();
+    if let Some(live) = pipeline.live.take() {
+        live.finish().map_err(|source| written(args, source))?;
+    }
+    warn(&pipeline, counters);
+    let dropped = counters.lost + pipeline.undecodable();
+    if dropped + counters.without_stack > 0 {
+        super::say(format_args!(
+            "{dropped} events were lost and {} have no stack because the buffer was full (--ring-bytes)",
+            counters.without_stack
+        ));
+    }
+    tracer.detach_in_background();
+    Ok(match end {
+        End::Exited(status) => status.exit_code(),
+        End::LoadEnded(_) | End::NoneLeft | End::LeftRunning => 0,
+    })
+}
+
+/// `-` is standard output.
+fn open(path: &Path) -> Result<Box<dyn Write>, AppError> {
+    if path.as_os_str() == "-" {
+        return Ok(Box::new(io::stdout()));
+    }
+    let file = File::create(path).map_err(|source| AppError::Write { path: path.to_owned(), source })?;
+    Ok(Box::new(file))
+}
+
+fn written(args: &EventsArgs, source: io::Error) -> AppError {
+    match &args.report {
+        Some(path) => AppError::Write { path: path.clone(), source },
+        None => AppError::Output(source),
+    }
+}
+
+fn options(args: &EventsArgs, color: Color, clock_offset_ns: Option<i64>) -> Result<EventsOptions, AppError> {
+    Ok(EventsOptions {
+        format: match args.format {
+            EventFormat::Text => EventsFormat::Text,
+            EventFormat::Json => EventsFormat::Json,
+        },
+        time: match args.time {
+            EventTime::Relative => TimeStyle::Relative,
+            EventTime::Monotonic => TimeStyle::Monotonic,
+            EventTime::Clock => TimeStyle::Clock,
+        },
+        clock_offset_ns,
+        stacks: !args.no_stacks,
+        color,
+        filter: filter(&args.filter)?,
+        head: args.filter.head,
+    })
+}
+
+fn filter(args: &FilterArgs) -> Result<Filter, AppError> {
+    let wrong = |option: &str, word: &str, why: &dyn std::fmt::Display| {
+        AppError::Usage(format!("invalid value '{word}' for '{option}': {why}"))
+    };
+    let mut calls = Vec::new();
+    for word in &args.call {
+        calls.extend(calls_named(word).map_err(|why| wrong("--call", word, &why))?);
+    }
+    let stack = match &args.stack {
+        Some(pattern) => Some(regex::Regex::new(pattern).map_err(|why| wrong("--stack", pattern, &why))?),
+        None => None,
+    };
+    let ns = |seconds: f64| (seconds * 1e9) as u64;
+    Ok(Filter {
+        tids: args.tid.clone(),
+        pids: args.pid.clone(),
+        comms: args.comm.iter().map(|comm| comm.as_bytes().to_vec()).collect(),
+        calls,
+        min_size: args.min_size,
+        max_size: args.max_size,
+        addr: args.addr.map(|(start, end)| AddrRange::new(start, end)),
+        stack,
+        failed: args.failed,
+        since_ns: args.since.map(ns),
+        until_ns: args.until.map(ns),
+    })
+}
+
+/// CLOCK_REALTIME minus CLOCK_MONOTONIC now, nanoseconds.
+fn clock_offset_ns() -> Option<i64> {
+    let now = |clock| -> Option<i64> {
+        let time = nix::time::clock_gettime(clock).ok()?;
+        time.tv_sec().checked_mul(1_000_000_000)?.checked_add(time.tv_nsec())
+    };
+    now(nix::time::ClockId::CLOCK_REALTIME)?.checked_sub(now(nix::time::ClockId::CLOCK_MONOTONIC)?)
+}

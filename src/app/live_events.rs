@@ -1,0 +1,122 @@
+//! The calls of a running command, printed while it runs. Events wait until the ring is empty, so
+//! that the names of all their stacks are looked up at once.
+
+use crate::model::{StackId, StackTable, Step, SymbolizedStacks, VmEvent, VmOp};
+use crate::objects::FileCache;
+use crate::render::events::{EventWriter, StackSource};
+use crate::report::model::Stack;
+use crate::report::named_stack;
+use crate::symbolize::{Config, Symbolizer};
+use std::collections::HashSet;
+use std::io::{self, Write};
+
+pub struct LiveEvents {
+    writer: EventWriter,
+    symbolizer: Symbolizer,
+    wants_names: bool,
+    named: HashSet<StackId>,
+    waiting: Vec<Step>,
+    newest_ns: u64,
+    to: Box<dyn Write>,
+    /// The reader of the output has gone: no failure, but nothing is left to do.
+    closed: bool,
+    failed: Option<io::Error>,
+}
+
+/// Names stacks of the batch that is printed, and others one by one.
+struct Names<'a> {
+    batch: SymbolizedStacks,
+    symbolizer: &'a mut Symbolizer,
+    table: &'a StackTable,
+    files: &'a mut FileCache,
+}
+
+impl StackSource for Names<'_> {
+    fn stack(&mut self, id: StackId) -> Stack {
+        if self.batch.frames(id).is_empty() {
+            let names = self.symbolizer.symbolize(self.table, [id], self.files);
+            return named_stack(id, self.table, &names);
+        }
+        named_stack(id, self.table, &self.batch)
+    }
+}
+
+impl LiveEvents {
+    pub fn new(writer: EventWriter, to: Box<dyn Write>, wants_names: bool) -> LiveEvents {
+        LiveEvents {
+            writer,
+            symbolizer: Symbolizer::new(Config::default()),
+            wants_names,
+            named: HashSet::new(),
+            waiting: Vec::new(),
+            newest_ns: 0,
+            to,
+            closed: false,
+            failed: None,
+        }
+    }
+
+    pub fn event(&mut self, event: &VmEvent) {
+        let mut event = event.clone();
+        // Not printed, and long.
+        if let VmOp::Fork { mappings, .. } | VmOp::Exec { mappings, .. } = &mut event.op {
+            *mappings = None;
+        }
+        self.waiting.push(Step::Event(event));
+    }
+
+    /// After the events that waited already.
+    pub fn lost(&mut self) {
+        let newest = self.waiting.iter().rev().find_map(|step| match step {
+            Step::Event(event) => Some(event.time_ns),
+            _ => None,
+        });
+        self.newest_ns = newest.unwrap_or(self.newest_ns);
+        self.waiting.push(Step::Lost { time_ns: self.newest_ns });
+    }
+
+    /// Prints what waits. False when nothing more is wanted.
+    pub fn flush(&mut self, table: &StackTable, files: &mut FileCache) -> bool {
+        if self.is_over() {
+            self.waiting.clear();
+            return false;
+        }
+        if self.waiting.is_empty() {
+            return true;
+        }
+        let mut fresh = Vec::new();
+        if self.wants_names {
+            let stacks = self.waiting.iter().filter_map(|step| match step {
+                Step::Event(event) => event.stack.ok(),
+                _ => None,
+            });
+            fresh.extend(stacks.filter(|&id| self.named.insert(id)));
+        }
+        let batch = self.symbolizer.symbolize(table, fresh, files);
+        let mut names = Names { batch, symbolizer: &mut self.symbolizer, table, files };
+        let mut text = String::new();
+        for step in self.waiting.drain(..) {
+            self.writer.step(&step, &mut names, &mut text);
+        }
+        if let Err(error) = self.to.write_all(text.as_bytes()).and_then(|()| self.to.flush()) {
+            match error.kind() {
+                io::ErrorKind::BrokenPipe => self.closed = true,
+                _ => self.failed = Some(error),
+            }
+        }
+        for note in self.symbolizer.take_notes() {
+            super::say(note);
+        }
+        !self.is_over()
+    }
+
+    fn is_over(&self) -> bool {
+        self.closed || self.failed.is_some() || self.writer.is_over()
+    }
+
+    /// # Errors
+    /// The write that failed.
+    pub fn finish(self) -> io::Result<()> {
+        self.failed.map_or(Ok(()), Err)
+    }
+}

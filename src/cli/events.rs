@@ -1,0 +1,233 @@
+//! `vmaudit events`.
+
+use super::{Aslr, Backend, seconds};
+use clap::{ArgGroup, Args, ValueEnum};
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub enum EventTime {
+    /// Seconds since the first event
+    Relative,
+    /// Seconds since the machine started (CLOCK_MONOTONIC)
+    Monotonic,
+    /// Date and time of day, UTC
+    Clock,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub enum EventFormat {
+    /// As strace -f -k prints calls
+    Text,
+    /// One JSON object a line (docs/events.md)
+    Json,
+}
+
+#[derive(Args, Debug)]
+#[command(override_usage = "vmaudit events [OPTIONS] REC\n       vmaudit events [OPTIONS] -- CMD…")]
+#[command(group = ArgGroup::new("source").required(true).args(["recording", "command"]))]
+pub struct EventsArgs {
+    /// How to write the events
+    #[arg(short, long, value_enum, default_value_t = EventFormat::Text, value_name = "FORMAT")]
+    pub format: EventFormat,
+
+    /// What times count from
+    #[arg(long, value_enum, default_value_t = EventTime::Relative, value_name = "FROM")]
+    pub time: EventTime,
+
+    /// Leave the stacks out
+    #[arg(long)]
+    pub no_stacks: bool,
+
+    /// Write to FILE (`-`: standard output). Without it, a recording's events go to standard
+    /// output, a command's to standard error
+    #[arg(long, value_name = "FILE")]
+    pub report: Option<PathBuf>,
+
+    #[command(flatten)]
+    pub filter: FilterArgs,
+
+    #[command(flatten)]
+    pub live: LiveArgs,
+
+    /// A recording (`vmaudit run -o REC`)
+    #[arg(value_name = "REC")]
+    pub recording: Option<PathBuf>,
+
+    /// A command to start and trace, with its arguments
+    #[arg(last = true, value_name = "CMD")]
+    pub command: Vec<OsString>,
+}
+
+/// Which events to print: all that are named have to hold.
+#[derive(Args, Debug, Clone, Default)]
+#[command(next_help_heading = "Which events")]
+pub struct FilterArgs {
+    /// Of these threads
+    #[arg(long, value_name = "TID,…", value_delimiter = ',')]
+    pub tid: Vec<i32>,
+
+    /// Of these processes
+    #[arg(long, value_name = "PID,…", value_delimiter = ',')]
+    pub pid: Vec<i32>,
+
+    /// Of threads with this name at that time
+    #[arg(long, value_name = "NAME,…", value_delimiter = ',')]
+    pub comm: Vec<OsString>,
+
+    /// These calls, by name (`mmap,munmap`) or class: map, unmap, protect, advise, name, task
+    #[arg(long, value_name = "CALL,…", value_delimiter = ',')]
+    pub call: Vec<String>,
+
+    /// At least SIZE bytes (suffixes K, M, G, T: powers of 1024)
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    pub min_size: Option<u64>,
+
+    /// At most SIZE bytes
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    pub max_size: Option<u64>,
+
+    /// That touch this address, or this range (hexadecimal, end excluded)
+    #[arg(long, value_name = "ADDR[-ADDR]", value_parser = address_range)]
+    pub addr: Option<(u64, u64)>,
+
+    /// With a frame whose function, module or file:line matches
+    #[arg(long, value_name = "REGEX")]
+    pub stack: Option<String>,
+
+    /// That the kernel refused
+    #[arg(long)]
+    pub failed: bool,
+
+    /// Not before SECS seconds after the first event
+    #[arg(long, value_name = "SECS", value_parser = seconds_from_start)]
+    pub since: Option<f64>,
+
+    /// Not after SECS seconds after the first event
+    #[arg(long, value_name = "SECS", value_parser = seconds_from_start)]
+    pub until: Option<f64>,
+
+    /// The first N of those (a command is then left running)
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub head: Option<u64>,
+}
+
+/// How to trace a command.
+#[derive(Args, Debug, Clone)]
+#[command(next_help_heading = "Tracing a command")]
+pub struct LiveArgs {
+    /// How to see the calls
+    #[arg(long, value_enum, default_value_t = Backend::Auto, value_name = "BACKEND")]
+    pub backend: Backend,
+
+    /// Address space layout randomisation of the command
+    #[arg(long, value_enum, default_value_t = Aslr::Keep, value_name = "MODE")]
+    pub aslr: Aslr,
+
+    /// Stop after SECS seconds and leave the command running
+    #[arg(long, value_name = "SECS", value_parser = seconds)]
+    pub duration: Option<f64>,
+
+    /// Copy at most N bytes of each call's user stack
+    #[arg(long, value_name = "N", default_value_t = 65_536, value_parser = clap::value_parser!(u64).range(0..=262_144))]
+    pub stack_bytes: u64,
+
+    /// Trace the command alone, not the processes that it starts
+    #[arg(long)]
+    pub no_follow_forks: bool,
+
+    /// Under sudo, run the command as root instead of as the invoking user
+    #[arg(long)]
+    pub as_root: bool,
+
+    /// Say on standard error what was attached
+    #[arg(short, long)]
+    pub verbose: bool,
+
+    /// Bytes of ring buffer between kernel and vmaudit
+    #[arg(long, value_name = "N", default_value_t = 32 << 20, hide_short_help = true)]
+    pub ring_bytes: u32,
+
+    /// Bytes of the second ring, for calls without stack while the first is full
+    #[arg(long, value_name = "N", default_value_t = 4 << 20, hide_short_help = true)]
+    pub spill_bytes: u32,
+}
+
+/// `64M`, `4096`, `0x1000`: bytes.
+fn size(text: &str) -> Result<u64, String> {
+    let wrong = || format!("{text:?} is no size: write bytes, or a number with K, M, G or T");
+    let upper = text.trim().to_ascii_uppercase();
+    let bare =
+        upper.strip_suffix("IB").or_else(|| upper.strip_suffix('B').filter(|_| !upper.starts_with("0X")));
+    let bare = bare.unwrap_or(&upper);
+    if let Some(digits) = bare.strip_prefix("0X") {
+        return u64::from_str_radix(digits, 16).map_err(|_| wrong());
+    }
+    let shift = match bare.chars().last() {
+        Some('K') => 10,
+        Some('M') => 20,
+        Some('G') => 30,
+        Some('T') => 40,
+        _ => 0,
+    };
+    let digits = if shift > 0 { &bare[..bare.len() - 1] } else { bare };
+    let number: u64 = digits.parse().map_err(|_| wrong())?;
+    number.checked_mul(1 << shift).ok_or_else(|| format!("{text:?} is more than an address space"))
+}
+
+/// An address in hexadecimal, with or without `0x`.
+pub(super) fn address(text: &str) -> Result<u64, String> {
+    let digits = text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")).unwrap_or(text);
+    let all_hex = !digits.is_empty() && digits.chars().all(|c| c.is_ascii_hexdigit());
+    match u64::from_str_radix(digits, 16) {
+        Ok(value) if all_hex => Ok(value),
+        _ => Err(format!("{text:?} is no address: write it in hexadecimal, as in /proc/PID/maps")),
+    }
+}
+
+/// `ADDR` (that byte) or `ADDR-ADDR`.
+fn address_range(text: &str) -> Result<(u64, u64), String> {
+    let Some((start, end)) = text.split_once('-') else {
+        let at = address(text)?;
+        return Ok((at, at.saturating_add(1)));
+    };
+    let (start, end) = (address(start)?, address(end)?);
+    if start < end {
+        Ok((start, end))
+    } else {
+        Err(format!("{text:?} is no range: it ends before it begins"))
+    }
+}
+
+/// 0 or more seconds, at most a year.
+fn seconds_from_start(text: &str) -> Result<f64, String> {
+    if text.parse::<f64>().is_ok_and(|value| value == 0.0) { Ok(0.0) } else { seconds(text) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_have_suffixes() {
+        assert_eq!(size("64M"), Ok(64 << 20));
+        assert_eq!(size("64MiB"), Ok(64 << 20));
+        assert_eq!(size("12kb"), Ok(12 << 10));
+        assert_eq!(size("4096"), Ok(4096));
+        assert_eq!(size("0x1b"), Ok(0x1b));
+        for wrong in ["", "M", "-1", "1.5G", "0x", "99999999999T", "4 6"] {
+            assert!(size(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn addresses_are_hexadecimal() {
+        assert_eq!(address("0x7f00"), Ok(0x7f00));
+        assert_eq!(address("7f00"), Ok(0x7f00));
+        assert_eq!(address_range("7f00"), Ok((0x7f00, 0x7f01)));
+        assert_eq!(address_range("0x1000-3000"), Ok((0x1000, 0x3000)));
+        for wrong in ["", "0x", "xyz", "2000-1000", "-", "+5", "1-", "11112222333344445"] {
+            assert!(address_range(wrong).is_err(), "{wrong}");
+        }
+    }
+}
