@@ -746,4 +746,6 @@ int BPF_PROG(task_renamed, struct task_struct *task, const char *comm)
 	return 0;
 }
 
+#include "touch.h"
+
 char LICENSE[] SEC("license") = "Dual BSD/GPL";

@@ -1,6 +1,6 @@
 //! `vmaudit`: why is VIRT so much larger than RSS, and which call stack asked for it?
 //!
-//! A pure core (`model`, `ledger`, `attribution`, `report`, `render`) between thin adapters
+//! A pure core (`model`, `ledger`, `touch`, `attribution`, `report`, `render`) between thin adapters
 //! (`capture`, `procfs`, `unwind`, `symbolize`, `target`). Only `app` joins the two.
 //! `tests/architecture.rs` holds the import rules.
 
@@ -16,4 +16,5 @@ pub mod render;
 pub mod report;
 pub mod symbolize;
 pub mod target;
+pub mod touch;
 pub mod unwind;

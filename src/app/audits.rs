@@ -2,12 +2,15 @@
 
 use super::pipeline::Pipeline;
 use crate::attribution::AuditInput;
-use crate::ledger::{Origin, Reconciled};
+use crate::ledger::{HeldBy, Origin, Reconciled};
 use crate::model::observation::{Residency, ResidencySource, SnapshotMoment, StatusFigures};
 use crate::model::{Bytes, Mapping, MappingFile, Observations, Pid, StackId, SymbolizedStacks};
 use crate::procfs::{ObserveOptions, observe};
-use crate::report::{EventCounts, ProcessAudit, ProcessFacts, Report, RunFacts, build};
+use crate::report::{
+    EventCounts, NAMED_ROWS, ProcessAudit, ProcessFacts, Report, RunFacts, TouchFacts, build_touched,
+};
 use crate::symbolize::{Config, Symbolizer};
+use crate::touch::{SpaceTouches, TouchTotals};
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
@@ -30,6 +33,8 @@ pub struct EventTotals {
     pub dropped: u64,
     /// Known, but for their stacks.
     pub without_stack: u64,
+    /// With --touch.
+    pub touch: TouchTotals,
 }
 
 /// How long looking took, for `-v`.
@@ -124,7 +129,13 @@ impl Audits {
                 unwind_incomplete: pipeline.tally.incomplete,
             },
         };
-        (build(&run, &audits), notes)
+        let spaces: Vec<Option<&SpaceTouches>> = order.iter().map(|&pid| touches_of(pipeline, pid)).collect();
+        let touch = pipeline.touches.as_ref().map(|touches| TouchFacts {
+            touches,
+            totals: events.touch,
+            spaces: &spaces,
+        });
+        (build_touched(&run, &audits, touch), notes)
     }
 
     /// Names for the stacks that still own a byte.
@@ -139,6 +150,7 @@ impl Audits {
                 });
                 owners.filter_map(|origin| origin.stack.ok())
             })
+            .chain(self.looks.keys().flat_map(|&pid| touching_stacks(pipeline, pid)))
             .collect();
         wanted.sort_unstable();
         wanted.dedup();
@@ -165,6 +177,27 @@ impl Audits {
             snapshot_age_ns: unseen_end.then(|| end.saturating_sub(audit.observations.ended_ns)),
         }
     }
+}
+
+/// The page faults of a process.
+fn touches_of(pipeline: &Pipeline, pid: Pid) -> Option<&SpaceTouches> {
+    pipeline.touches.as_ref()?.of_space(pipeline.spaces.space_of_pid(pid)?)
+}
+
+/// The stacks of its rows, of those that touched and of those that reserved.
+fn touching_stacks(pipeline: &Pipeline, pid: Pid) -> Vec<StackId> {
+    let (Some(touches), Some(space)) = (&pipeline.touches, touches_of(pipeline, pid)) else {
+        return Vec::new();
+    };
+    let rows = space.largest(NAMED_ROWS).into_iter().filter_map(|(id, _)| touches.row(id));
+    rows.flat_map(|row| {
+        let reserved = match row.reserved {
+            HeldBy::Call(stack) => stack,
+            HeldBy::Preexisting | HeldBy::Kernel | HeldBy::Unknown => None,
+        };
+        [row.touched, reserved].into_iter().flatten()
+    })
+    .collect()
 }
 
 /// What the ledger alone knows of a process, in the shape of a look at it.

@@ -2,10 +2,11 @@
 
 use super::complete::complete;
 use super::dump::Dump;
-use crate::capture::Captured;
-use crate::capture::wire::Decoder;
+use crate::capture::wire::{self, Decoder};
+use crate::capture::{Captured, CapturedTouch, Registers};
 use crate::ledger::AddressSpaces;
 use crate::model::{Completeness, MmKey, Pid, StackId, StackTable, VmEvent, VmOp};
+use crate::touch::Touches;
 use crate::unwind::{CapturedStack, ExecMapping, SpaceState, Unwinder};
 
 /// What was counted on the way.
@@ -28,6 +29,8 @@ pub struct Pipeline {
     pub unwinder: Unwinder,
     pub stacks: StackTable,
     pub tally: Tally,
+    /// With --touch.
+    pub touches: Option<Touches>,
     dump: Option<Dump>,
 }
 
@@ -39,29 +42,29 @@ impl Pipeline {
             unwinder: Unwinder::default(),
             stacks: StackTable::default(),
             tally: Tally::default(),
+            touches: None,
             dump,
         }
     }
 
     /// Takes one record of the ring.
     pub fn record(&mut self, raw: &[u8]) {
+        if wire::is_touch(raw) {
+            self.touch(raw);
+            return;
+        }
         let Some(captured) = self.decoder.decode(raw) else { return };
         let Captured { mut event, registers, stack, full } = captured;
         self.tally.events += 1;
         if let Some(r) = registers {
-            let captured = CapturedStack {
-                ip: r.ip,
-                sp: r.sp,
-                bp: r.bp,
-                bx: r.bx,
-                r12: r.r12,
-                r13: r.r13,
-                r14: r.r14,
-                r15: r.r15,
-                bytes: stack,
-                full,
-            };
-            event.stack = Ok(self.unwind(event.mm, event.task.pid, &captured));
+            let (id, completeness) = self.unwind(event.mm, event.task.pid, &captured_stack(r, stack, full));
+            event.stack = Ok(id);
+            self.tally.stacks += 1;
+            match completeness {
+                Completeness::Complete => {}
+                Completeness::Truncated => self.tally.truncated += 1,
+                Completeness::Incomplete => self.tally.incomplete += 1,
+            }
         }
         complete(&mut event);
         self.note(&event);
@@ -69,6 +72,21 @@ impl Pipeline {
             dump.event(&event, &self.stacks);
         }
         self.spaces.apply(&event);
+        if let Some(touches) = &mut self.touches {
+            touches.follow(&event, &self.spaces);
+        }
+    }
+
+    /// Takes a page fault. It is no call: the ledger is asked, not told.
+    fn touch(&mut self, raw: &[u8]) {
+        let Some(CapturedTouch { mut touch, registers, stack, full }) = wire::touch(raw) else { return };
+        if self.touches.is_none() {
+            return;
+        }
+        touch.stack = Ok(self.unwind(touch.mm, touch.pid, &captured_stack(registers, stack, full)).0);
+        if let Some(touches) = &mut self.touches {
+            touches.touch(&touch, &self.spaces);
+        }
     }
 
     /// Records that could not be decoded.
@@ -81,7 +99,7 @@ impl Pipeline {
         self.dump.as_mut().map_or(Ok(()), Dump::finish)
     }
 
-    fn unwind(&mut self, mm: MmKey, pid: Pid, captured: &CapturedStack<'_>) -> StackId {
+    fn unwind(&mut self, mm: MmKey, pid: Pid, captured: &CapturedStack<'_>) -> (StackId, Completeness) {
         if let Some(generation) = self.spaces.module_generation(mm)
             && !self.unwinder.is_current(mm, generation)
         {
@@ -93,14 +111,7 @@ impl Pipeline {
             });
             self.unwinder.set_modules(SpaceState { mm, generation, pid }, modules, &mut self.stacks);
         }
-        let (stack, completeness) = self.unwinder.unwind_interned(mm, captured, &mut self.stacks);
-        self.tally.stacks += 1;
-        match completeness {
-            Completeness::Complete => {}
-            Completeness::Truncated => self.tally.truncated += 1,
-            Completeness::Incomplete => self.tally.incomplete += 1,
-        }
-        stack
+        self.unwinder.unwind_interned(mm, captured, &mut self.stacks)
     }
 
     fn note(&mut self, event: &VmEvent) {
@@ -115,5 +126,20 @@ impl Pipeline {
             }
             _ => {}
         }
+    }
+}
+
+fn captured_stack(r: Registers, bytes: &[u8], full: bool) -> CapturedStack<'_> {
+    CapturedStack {
+        ip: r.ip,
+        sp: r.sp,
+        bp: r.bp,
+        bx: r.bx,
+        r12: r.r12,
+        r13: r.r13,
+        r14: r.r14,
+        r15: r.r15,
+        bytes,
+        full,
     }
 }

@@ -7,11 +7,12 @@ use super::output;
 use super::pipeline::Pipeline;
 use super::say::say;
 use super::session::{End, Schedule, Session};
-use crate::capture::bpf::{BpfConfig, BpfTracer};
+use crate::capture::bpf::{BpfConfig, BpfTracer, TouchConfig};
 use crate::capture::{Counters, EventSource};
 use crate::cli::{Aslr, RunArgs};
 use crate::model::Pid;
 use crate::target::{Launch, LaunchConfig};
+use crate::touch::{TouchTotals, Touches};
 use std::cell::RefCell;
 use std::io;
 use std::os::fd::{AsFd, FromRawFd, OwnedFd};
@@ -42,6 +43,9 @@ pub fn run(args: &RunArgs) -> Result<u8, AppError> {
         ring_bytes: args.ring_bytes,
         spill_bytes: args.spill_bytes,
         follow_forks: !args.no_follow_forks,
+        touch: args
+            .touch
+            .then_some(TouchConfig { budget: args.touch_budget, ring_bytes: args.touch_ring_bytes }),
     })
     .map_err(|source| AppError::Backend { source, remedy: REMEDY })?;
     tracer.add_target(pid, pidfd(pid)?.as_fd())?;
@@ -49,6 +53,7 @@ pub fn run(args: &RunArgs) -> Result<u8, AppError> {
         say(format_args!("backend bpf, {} attached after {:.1?}", tracer.attached, begun.elapsed()));
     }
     let pipeline = RefCell::new(Pipeline::new(dump));
+    pipeline.borrow_mut().touches = args.touch.then(Touches::default);
     let (end, audits, counters) = {
         let mut reader = tracer.reader(|raw| pipeline.borrow_mut().record(raw))?;
         let running = prepared.go()?;
@@ -74,6 +79,11 @@ pub fn run(args: &RunArgs) -> Result<u8, AppError> {
     let events = EventTotals {
         dropped: counters.lost + pipeline.undecodable(),
         without_stack: counters.without_stack,
+        touch: tracer.touch_counters()?.map_or_else(TouchTotals::default, |counted| TouchTotals {
+            faults: counted.faults,
+            sampled: counted.sampled,
+            lost: counted.lost,
+        }),
     };
     let reporting = Instant::now();
     let (report, notes) = audits.report(pid, events, &mut pipeline);

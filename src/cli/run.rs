@@ -43,6 +43,10 @@ pub struct RunArgs {
     #[arg(long, value_name = "N", default_value_t = 10)]
     pub top: usize,
 
+    /// Also tell which stack touched first what another one reserved (records page faults)
+    #[arg(long)]
+    pub touch: bool,
+
     /// Under sudo, run the command as root instead of as the invoking user
     #[arg(long)]
     pub as_root: bool,
@@ -62,6 +66,14 @@ pub struct RunArgs {
     /// Bytes of the second ring, for calls without stack while the first is full
     #[arg(long, value_name = "N", default_value_t = 4 << 20, hide_short_help = true)]
     pub spill_bytes: u32,
+
+    /// Page faults that each CPU records a second before it samples
+    #[arg(long, value_name = "N", default_value_t = 32_768, hide_short_help = true)]
+    pub touch_budget: u32,
+
+    /// Bytes of the ring of page faults
+    #[arg(long, value_name = "N", default_value_t = 32 << 20, hide_short_help = true)]
+    pub touch_ring_bytes: u32,
 
     /// Write every call with its frames to FILE, one JSON object a line
     #[arg(long, value_name = "FILE", hide = true)]

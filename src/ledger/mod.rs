@@ -7,6 +7,7 @@ mod copy;
 mod effects;
 mod fork;
 mod history;
+mod holder;
 mod limbo;
 mod names;
 mod origins;
@@ -21,6 +22,7 @@ mod resync;
 mod space;
 mod spaces;
 
+pub use holder::{HeldBy, Holder};
 pub use process::ProcessRecord;
 pub use region::{Doubt, Origin, OriginId, OriginRecord, Reconciled, Region, RegionKind, ThreadRecord};
 pub use space::{Ledger, LedgerPiece};

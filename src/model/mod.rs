@@ -11,6 +11,7 @@ pub mod observation;
 pub mod prot;
 pub mod stack;
 pub mod symbol;
+pub mod touch;
 
 pub use addr::{Addr, AddrRange, Bytes, PAGE};
 pub use event::{EventId, FileRef, MmKey, NoStack, Pid, Task, Tid, VmEvent, VmOp};
@@ -20,3 +21,4 @@ pub use observation::Observations;
 pub use prot::{Prot, Sharing};
 pub use stack::{Completeness, Frame, FrameKind, ModuleId, ModuleInfo, Stack, StackId, StackTable};
 pub use symbol::{FunctionName, SourceLine, SymbolFrame, SymbolizedStacks};
+pub use touch::Touch;

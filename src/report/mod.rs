@@ -3,7 +3,9 @@
 
 mod build;
 pub mod model;
+mod touch;
 
 pub use crate::attribution::units;
-pub use build::{EventCounts, ProcessAudit, ProcessFacts, RunFacts, build};
+pub use build::{EventCounts, ProcessAudit, ProcessFacts, RunFacts, build, build_touched};
 pub use model::{Report, SCHEMA};
+pub use touch::{NAMED_ROWS, TouchFacts};
