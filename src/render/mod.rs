@@ -6,6 +6,7 @@ pub mod style;
 pub mod text;
 mod text_findings;
 mod text_tables;
+mod text_touch;
 
 pub use json::to_json;
 pub use style::Color;

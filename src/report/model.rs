@@ -239,7 +239,7 @@ pub struct Touch {
     pub sampled: u64,
     /// Faults whose record found no room, and those that it stood for.
     pub lost: u64,
-    /// Faults in address spaces that are not known (a child's before its execve).
+    /// Faults in address spaces that no process has any more (a child's before its execve).
     pub unplaced: u64,
 }
 

@@ -10,7 +10,7 @@ use super::model;
 use crate::attribution::{Attributed, Piece, footprint};
 use crate::ledger::{HeldBy, Origin};
 use crate::model::observation::ResidencySource;
-use crate::model::{Addr, AddrRange, Frame, ModuleId, StackId, StackTable, SymbolizedStacks};
+use crate::model::{Addr, AddrRange, Frame, ModuleId, PAGE, StackId, StackTable, SymbolizedStacks};
 use crate::touch::{BLOCK, Count, Row, RowId, Sample, SpaceTouches, TouchTotals, Touches};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
@@ -18,7 +18,7 @@ use std::collections::{BTreeMap, HashMap};
 /// Rows of one process that are told apart by their stacks, those with the most faults.
 pub const NAMED_ROWS: usize = 4000;
 /// Rows written for one process; the rest is one sum.
-const WRITTEN_ROWS: usize = 200;
+const WRITTEN_ROWS: usize = 500;
 /// Written with a finding.
 const ROWS_OF_A_FINDING: usize = 3;
 
@@ -359,9 +359,10 @@ fn by_nearest(
 
 /// The page boundary between two pages that is as near to either.
 fn middle(low: Addr, high: Addr) -> Addr {
-    Addr(low.0 + (high.0 - low.0) / 2).page_up().max(Addr(low.0 + crate::model::PAGE))
+    Addr(low.0 + (high.0 - low.0) / 2).page_up().max(Addr(low.0 + PAGE))
 }
 
+/// In whole pages.
 fn in_proportion(bytes: u64, weights: BTreeMap<RowId, u64>) -> Vec<(Option<RowId>, u64)> {
     let total: u128 = weights.values().map(|&weight| u128::from(weight)).sum();
     if total == 0 {
@@ -371,7 +372,7 @@ fn in_proportion(bytes: u64, weights: BTreeMap<RowId, u64>) -> Vec<(Option<RowId
     let mut out = Vec::with_capacity(weights.len());
     for (row, weight) in weights {
         before += u128::from(weight);
-        let until = (u128::from(bytes) * before / total) as u64;
+        let until = (u128::from(bytes / PAGE) * before / total) as u64 * PAGE;
         out.push((Some(row), until - given));
         given = until;
     }

@@ -118,7 +118,7 @@ impl Touches {
         self.spaces.get(&id)
     }
 
-    /// Faults in address spaces that are not known: of the child that vmaudit starts, before its
+    /// Faults in address spaces that are not known, or no longer: what a child did before its
     /// execve.
     pub fn unplaced(&self) -> u64 {
         self.unplaced + self.early.iter().map(|touch| u64::from(touch.weight)).sum::<u64>()
@@ -186,11 +186,23 @@ impl Touches {
                 for touch in mine {
                     self.touch(&touch, spaces);
                 }
-                self.spaces.retain(|&id, _| spaces.has_space(id));
+                self.forget_gone(spaces);
             }
-            VmOp::Exit { group_dead: true, .. } => self.spaces.retain(|&id, _| spaces.has_space(id)),
+            VmOp::Exit { group_dead: true, .. } => self.forget_gone(spaces),
             _ => self.follow_call(event, spaces),
         }
+    }
+
+    /// Address spaces that nobody can ask for any more.
+    fn forget_gone(&mut self, spaces: &AddressSpaces) {
+        let unplaced = &mut self.unplaced;
+        self.spaces.retain(|&id, space| {
+            let kept = spaces.has_space(id);
+            if !kept {
+                *unplaced += space.total.faults + space.outside + space.refused;
+            }
+            kept
+        });
     }
 
     fn follow_call(&mut self, event: &VmEvent, spaces: &AddressSpaces) {
