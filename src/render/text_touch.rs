@@ -165,16 +165,18 @@ fn category(p: &Process, id: &str) -> String {
     truncated(&clean(row.map_or("unknown memory", |row| &row.name)), 34)
 }
 
-/// `memset < zmalloc < … < main`: the innermost, who touched, and where in the program that was.
+/// `memset < zmalloc < … < main`: who touched, and where in the program that was.
 fn toucher(stack: &Stack, width: usize) -> String {
-    chain(own_frames(stack), 2, width)
+    chain(own_frames(stack), width)
 }
 
-/// As [`toucher`], from the caller of the system call's wrapper.
+/// As [`toucher`], from the caller of the system call's wrapper, or the first that has a name.
 fn reserver(stack: &Stack, width: usize) -> String {
     let frames = own_frames(stack);
-    let first = frames.iter().position(|f| !f.module.starts_with("libc.so") && !f.module.starts_with("ld-"));
-    chain(&frames[first.unwrap_or(0)..], 1, width)
+    let from = |f: &Frame| !f.module.starts_with("libc.so") && !f.module.starts_with("ld-");
+    let named = frames.iter().position(|f| from(f) && f.symbol.is_some());
+    let first = named.or_else(|| frames.iter().position(from)).unwrap_or(0);
+    chain(&frames[first..], width)
 }
 
 /// Without what is below every program's own functions.
@@ -183,24 +185,43 @@ fn own_frames(stack: &Stack) -> &[Frame] {
     &stack.frames[..end]
 }
 
-/// Names from the inside out. Where not all of them fit: the `inner` innermost, and as many of the
-/// outermost as do.
-fn chain(frames: &[Frame], inner: usize, width: usize) -> String {
-    const BETWEEN: &str = " < ";
-    const GAP: &str = " < … < ";
-    let names: Vec<String> = frames.iter().map(name).collect();
-    let all = names.join(BETWEEN);
-    if all.chars().count() <= width || names.len() <= inner + 1 {
-        return truncated(&all, width);
+/// Names from the inside out. Where not all of them fit, the innermost, those with a name next to
+/// it, and the outermost; `…` stands for what is left out.
+fn chain(frames: &[Frame], width: usize) -> String {
+    let all = joined(frames, &(0..frames.len()).collect::<Vec<_>>());
+    if all.chars().count() <= width {
+        return all;
     }
-    let head = names[..inner].join(BETWEEN);
-    let mut used = head.chars().count() + GAP.chars().count();
-    let fits = |name: &&String| {
-        used += name.chars().count() + BETWEEN.len();
-        used <= width + BETWEEN.len()
-    };
-    let outer = names[inner..].iter().rev().take_while(fits).count().max(1);
-    truncated(&format!("{head}{GAP}{}", names[names.len() - outer..].join(BETWEEN)), width)
+    let Some(last) = frames.len().checked_sub(1) else { return all };
+    let mut picked = vec![0, last];
+    picked.dedup();
+    for (index, frame) in frames.iter().enumerate().take(last).skip(1) {
+        let mut more = picked.clone();
+        more.insert(more.len() - 1, index);
+        if joined(frames, &more).chars().count() > width {
+            break;
+        }
+        if frame.symbol.is_some() {
+            picked = more;
+        }
+    }
+    truncated(&joined(frames, &picked), width)
+}
+
+/// The frames with these numbers, ascending.
+fn joined(frames: &[Frame], picked: &[usize]) -> String {
+    let mut text = String::new();
+    let mut next = 0;
+    for &index in picked {
+        text += match index {
+            0 => "",
+            _ if index == next => " < ",
+            _ => " < … < ",
+        };
+        text += &frames.get(index).map(name).unwrap_or_default();
+        next = index + 1;
+    }
+    text
 }
 
 fn name(frame: &Frame) -> String {
