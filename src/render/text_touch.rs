@@ -195,15 +195,14 @@ fn chain(frames: &[Frame], width: usize) -> String {
     let Some(last) = frames.len().checked_sub(1) else { return all };
     let mut picked = vec![0, last];
     picked.dedup();
-    for (index, frame) in frames.iter().enumerate().take(last).skip(1) {
+    let named = |&(_, frame): &(usize, &Frame)| frame.symbol.is_some();
+    for (index, _) in frames.iter().enumerate().take(last).skip(1).filter(named) {
         let mut more = picked.clone();
         more.insert(more.len() - 1, index);
         if joined(frames, &more).chars().count() > width {
             break;
         }
-        if frame.symbol.is_some() {
-            picked = more;
-        }
+        picked = more;
     }
     truncated(&joined(frames, &picked), width)
 }
