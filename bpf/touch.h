@@ -151,6 +151,8 @@ static __always_inline void fill_touch(struct vmaudit_record *record, struct tas
 		pieces.to = out->stack;                                                             \
 		pieces.limit = (bytes) + PIECE;                                                     \
 		bpf_loop((wanted + PIECE - 1) / PIECE + 1, copy_piece, &pieces, 0);                 \
+		if (pieces.holes)                                                                   \
+			out->record.flags |= VMAUDIT_STACK_HOLES;                                   \
 		bpf_ringbuf_submit(out, touch_wake_flags());                                        \
 		return true;                                                                        \
 	}

@@ -25,12 +25,16 @@
 const volatile __u64 stack_bytes = 65536;
 const volatile bool follow_forks = true;
 const volatile bool list_vmas = true;
+/* Children of processes that ran before tracing began: what user space knows of the parent is from
+ * a look that calls and forks may have overtaken, so each fork is listed. */
+const volatile bool list_forks = false;
 const volatile __u8 op_of_syscall[MAX_SYSCALL] = {};
 /* wake the reader when this many bytes wait, not for each record */
 const volatile __u64 wake_bytes = 1 << 20;
 
 /* keeps the record's type in this object's BTF */
 struct vmaudit_record record_type = {};
+struct vmaudit_found found_type = {};
 
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
@@ -367,6 +371,7 @@ struct pieces {
 	char *to;
 	__u64 from;
 	__u64 limit;
+	bool holes;
 };
 
 /* Copies one aligned piece. bpf_probe_read_user leaves zeros for a page that is not there. */
@@ -377,7 +382,8 @@ static long copy_piece(__u32 index, struct pieces *pieces)
 
 	if (at > pieces->limit - PIECE)
 		return 1;
-	bpf_probe_read_user(pieces->to + at, index ? PIECE : PIECE - skip, (void *)(pieces->from + at));
+	if (bpf_probe_read_user(pieces->to + at, index ? PIECE : PIECE - skip, (void *)(pieces->from + at)))
+		pieces->holes = true;
 	return 0;
 }
 
@@ -414,13 +420,16 @@ static long copy_piece(__u32 index, struct pieces *pieces)
 		pieces.to = out->stack;                                                             \
 		pieces.limit = (bytes) + PIECE;                                                     \
 		bpf_loop((wanted + PIECE - 1) / PIECE + 1, copy_piece, &pieces, 0);                 \
+		if (pieces.holes)                                                                   \
+			out->record.flags |= VMAUDIT_STACK_HOLES;                                   \
 		out->record.payload = wanted;                                                       \
 		bpf_ringbuf_submit(out, wake_flags());                                              \
 		return true;                                                                        \
 	}
 
 /* A page that a large local variable spans but that was never touched has no frame to read, and
- * none may be faulted in here. It is zeros for the program, too. */
+ * none may be faulted in here. It is zeros for the program, too; but a page may also be swapped
+ * out, which cannot be told from here: the record says that there are holes. */
 static __noinline bool send_with_holes(struct task_struct *task, struct pt_regs *regs, struct extra *extra,
 				       __u32 op, long ret)
 {
@@ -645,7 +654,7 @@ int BPF_PROG(task_forked, struct task_struct *parent, struct task_struct *child)
 	if (!bpf_task_storage_get(&threads, child, &fresh, BPF_LOCAL_STORAGE_GET_F_CREATE))
 		count(VMAUDIT_LOST_TASKS);
 	/* Other threads may have changed the parent since the copy was made: then send the copy. */
-	if (child_mm != mm && BPF_CORE_READ(mm, mm_users.counter) > 1)
+	if (child_mm != mm && (list_forks || BPF_CORE_READ(mm, mm_users.counter) > 1))
 		listed = send_vmas(child, false);
 	count(VMAUDIT_SEEN);
 	record = reserve_plain(&spilled);
@@ -746,6 +755,40 @@ int BPF_PROG(task_renamed, struct task_struct *task, const char *comm)
 	return 0;
 }
 
+/* ---- processes that run already ------------------------------------------------------- */
+
+/* One pass over all tasks: marks every thread of each process whose first thread is marked (user
+ * space does that by pidfd), and tells which threads there are. A thread that is born behind the
+ * pass's back of a parent not marked yet is found by the next pass. */
+SEC("iter/task")
+int mark_threads(struct bpf_iter__task *ctx)
+{
+	struct seq_file *seq = ctx->meta->seq;
+	struct task_struct *task = ctx->task;
+	struct traced_thread fresh = {};
+	struct vmaudit_found found = {};
+	struct task_struct *leader;
+	struct mm_struct *mm;
+
+	if (!task)
+		return 0;
+	leader = task->group_leader;
+	if (!leader || !bpf_task_storage_get(&threads, leader, 0, 0))
+		return 0;
+	if (!bpf_task_storage_get(&threads, task, 0, 0)) {
+		count(VMAUDIT_MARKED);
+		if (!bpf_task_storage_get(&threads, task, &fresh, BPF_LOCAL_STORAGE_GET_F_CREATE))
+			count(VMAUDIT_UNMARKABLE);
+	}
+	mm = mm_of(task);
+	found.mm = (__u64)mm;
+	found.brk = mm ? BPF_CORE_READ(mm, brk) : 0;
+	found.pid = task->tgid;
+	found.tid = task->pid;
+	__builtin_memcpy(found.comm, task->comm, VMAUDIT_COMM);
+	bpf_seq_write(seq, &found, sizeof(found));
+	return 0;
+}
 #include "touch.h"
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";

@@ -53,6 +53,7 @@ enum vmaudit_flag {
 	VMAUDIT_HAS_AUX = 8,          /* aux is set */
 	VMAUDIT_LISTED = 16,          /* fork, exec: VMAUDIT_OP_VMA records list every VMA */
 	VMAUDIT_SPILLED = 32,         /* the main ring was full: no registers, no stack */
+	VMAUDIT_STACK_HOLES = 64,     /* pages of the stack were not there: zeros, or swapped out */
 };
 
 #define VMAUDIT_COMM 16
@@ -84,7 +85,18 @@ enum vmaudit_counter {
 	VMAUDIT_SPILLED_EVENTS = 1, /* recorded without stack: the main ring was full */
 	VMAUDIT_LOST_EVENTS = 2,    /* not recorded at all */
 	VMAUDIT_LOST_TASKS = 3,     /* a new task could not be followed */
-	VMAUDIT_COUNTERS = 4,
+	VMAUDIT_MARKED = 4,         /* a thread was met that was not marked yet */
+	VMAUDIT_UNMARKABLE = 5,     /* and could not be */
+	VMAUDIT_COUNTERS = 6,
+};
+
+/* What the pass over the tasks writes for each thread of a marked process; no padding. */
+struct vmaudit_found {
+	__u64 mm;  /* as in vmaudit_record; 0 for a thread that has exited */
+	__u64 brk; /* mm->brk */
+	__u32 pid;
+	__u32 tid;
+	char comm[VMAUDIT_COMM];
 };
 
 #endif

@@ -104,6 +104,7 @@ struct task_struct {
 	int exit_code;
 	unsigned int flags;
 	struct mm_struct *mm;
+	struct task_struct *group_leader;
 	struct signal_struct *signal;
 	struct files_struct *files;
 	char comm[16];
@@ -117,6 +118,23 @@ struct trace_event_raw_sys_exit {
 };
 
 struct linux_binprm;
+struct seq_file;
+
+/* include/linux/bpf.h, kernel/bpf/task_iter.c */
+struct bpf_iter_meta {
+	union {
+		struct seq_file *seq;
+	};
+};
+
+struct bpf_iter__task {
+	union {
+		struct bpf_iter_meta *meta;
+	};
+	union {
+		struct task_struct *task;
+	};
+};
 
 #pragma clang attribute pop
 

@@ -165,6 +165,32 @@ fn cut_bytes_are_truncated_and_a_prefix() {
 }
 
 #[test]
+fn a_page_that_was_swapped_out_is_no_root() {
+    let dir = tempfile::tempdir().unwrap();
+    let program = build(dir.path(), "gcc -O2 unwind_deep.c -pthread", "deep");
+    let (whole, _, capture) = unwind_one(Command::new(&program).arg("malloc"));
+    let mut unwinder = Unwinder::default();
+    let mut table = StackTable::default();
+    let state = SpaceState { mm: MM, generation: 1, pid: 1 };
+    unwinder.set_modules(state, capture.modules(), &mut table);
+    let mut cut_short = 0;
+    for from in (0..capture.bytes.len()).step_by(512) {
+        let mut bytes = capture.bytes.clone();
+        bytes[from..].fill(0);
+        let mut captured = capture.stack();
+        captured.bytes = &bytes;
+        captured.holes = true;
+        let seen = unwinder.unwind(MM, &captured);
+        assert!(whole.frames.starts_with(&seen.frames), "at {from}");
+        if seen.frames.len() < whole.frames.len() {
+            cut_short += 1;
+            assert_eq!(seen.completeness, Completeness::Incomplete, "at {from}");
+        }
+    }
+    assert!(cut_short > 0);
+}
+
+#[test]
 fn cpp_with_landing_pads_and_a_last_call() {
     let dir = tempfile::tempdir().unwrap();
     let program = build(dir.path(), "g++ -O2 unwind_throw.cc", "throw");

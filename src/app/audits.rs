@@ -1,16 +1,19 @@
 //! What is known of each process at its last look, and the report made of it.
 
 use super::pipeline::Pipeline;
+use super::timeline::Timelines;
+use super::touch;
 use crate::attribution::AuditInput;
-use crate::ledger::{HeldBy, Origin, Reconciled};
+use crate::ledger::{AddressSpaces, Ledger, Origin, Peak, Reconciled};
+use crate::model::mapping::is_randomised;
 use crate::model::observation::{Residency, ResidencySource, SnapshotMoment, StatusFigures};
 use crate::model::{Bytes, Mapping, MappingFile, Observations, Pid, StackId, SymbolizedStacks};
 use crate::procfs::{ObserveOptions, observe};
 use crate::report::{
-    EventCounts, NAMED_ROWS, ProcessAudit, ProcessFacts, Report, RunFacts, TouchFacts, build_touched,
+    EventCounts, MAX_GONE, ProcessAudit, ProcessFacts, Report, RunFacts, TouchFacts, build_touched,
 };
 use crate::symbolize::{Config, Symbolizer};
-use crate::touch::{SpaceTouches, TouchTotals};
+use crate::touch::SpaceTouches;
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
@@ -18,12 +21,16 @@ use std::time::{Duration, Instant};
 struct Audit {
     observations: Observations,
     reconciled: Reconciled,
+    /// Taken at its end, because the ledger does not keep what is gone for ever.
+    peak: Option<Peak>,
 }
 
 /// The newest look at each process.
 #[derive(Default)]
 pub struct Audits {
     looks: HashMap<Pid, Audit>,
+    /// Where `--interval` was given.
+    timelines: Option<Timelines>,
 }
 
 /// What overflowed.
@@ -33,8 +40,6 @@ pub struct EventTotals {
     pub dropped: u64,
     /// Known, but for their stacks.
     pub without_stack: u64,
-    /// With --touch.
-    pub touch: TouchTotals,
 }
 
 /// How long looking took, for `-v`.
@@ -46,8 +51,14 @@ pub struct LookCost {
 }
 
 impl Audits {
+    /// With a timeline of the looks at each process, or without.
+    pub fn new(timeline: bool) -> Audits {
+        Audits { timelines: timeline.then(Timelines::new), ..Audits::default() }
+    }
+
     /// Looks at a process through a living thread of it. `drain` has to hand everything that was
-    /// reported until now to the pipeline before the ledger is asked.
+    /// reported until now to the pipeline before the ledger is asked, and tells whether it was
+    /// still that process which was looked at.
     ///
     /// # Errors
     /// In words, when the process cannot be read.
@@ -56,18 +67,41 @@ impl Audits {
         (pid, tid): (Pid, Pid),
         moment: SnapshotMoment,
         pipeline: &std::cell::RefCell<Pipeline>,
-        drain: &mut dyn FnMut(),
+        drain: &mut dyn FnMut() -> bool,
     ) -> Result<LookCost, String> {
         let begun = Instant::now();
         let options = ObserveOptions { moment, ..ObserveOptions::default() };
         let observations = observe(pid, tid, options).map_err(|error| error.to_string())?;
         let read = begun.elapsed();
-        drain();
         let begun = Instant::now();
-        let reconciled = pipeline.borrow().spaces.reconcile(pid, &observations);
+        let reconciled = joined(&observations, pipeline, drain);
+        if reconciled.is_some() {
+            // Before anything else is told to the ledger.
+            pipeline.borrow_mut().note_look(&observations);
+        }
+        pipeline.borrow_mut().hold_after(u64::MAX);
+        let reconciled = reconciled.ok_or("it ended meanwhile")?;
         let cost = LookCost { read, reconcile: begun.elapsed(), mappings: observations.mappings.len() };
-        self.looks.insert(pid, Audit { observations, reconciled });
+        let at_its_end = moment == SnapshotMoment::HeldAtExit;
+        let peak = if at_its_end { peak_of(&pipeline.borrow(), pid) } else { None };
+        if let Some(timelines) = &mut self.timelines {
+            timelines.add(pid, (&observations, &reconciled), &mut pipeline.borrow_mut());
+        }
+        self.looks.insert(pid, Audit { observations, reconciled, peak });
         Ok(cost)
+    }
+
+    /// Takes in a look from a recording, with the ledger as it was then.
+    pub fn replay(&mut self, observations: Observations, spaces: &AddressSpaces) {
+        let reconciled = spaces.reconcile(observations.pid, &observations);
+        let at_its_end = observations.moment == SnapshotMoment::HeldAtExit;
+        let peak = if at_its_end { spaces.ledger_of_pid(observations.pid).map(Ledger::peak) } else { None };
+        self.looks.insert(observations.pid, Audit { observations, reconciled, peak });
+    }
+
+    /// The newest look at each process.
+    pub fn looks(&self) -> impl Iterator<Item = &Observations> {
+        self.looks.values().map(|audit| &audit.observations)
     }
 
     /// True once the process was seen at its very end.
@@ -90,7 +124,7 @@ impl Audits {
             let mut reconciled = pipeline.spaces.reconcile(process.pid, &observations);
             // both sides are the ledger: the kernel was not asked, so nothing can disagree with it
             reconciled.drift = Bytes(0);
-            self.looks.insert(process.pid, Audit { observations, reconciled });
+            self.looks.insert(process.pid, Audit { observations, reconciled, peak: None });
         }
     }
 
@@ -104,7 +138,16 @@ impl Audits {
         self.complete_from_ledger(pipeline);
         let mut order: Vec<Pid> = self.looks.keys().copied().collect();
         order.sort_unstable_by_key(|&pid| (pid != main, pid));
+        for (pid, audit) in &mut self.looks {
+            audit.peak = audit.peak.take().or_else(|| peak_of(pipeline, *pid));
+        }
         let (symbols, notes) = self.symbolize(pipeline);
+        if let Some(timelines) = &mut self.timelines {
+            for (pid, audit) in &self.looks {
+                let found = (&audit.observations, &audit.reconciled);
+                timelines.correct(*pid, found, (&pipeline.stacks, &symbols));
+            }
+        }
         let facts: Vec<ProcessFacts> = order.iter().map(|&pid| self.facts(pid, pipeline)).collect();
         let audits: Vec<ProcessAudit<'_>> = order
             .iter()
@@ -129,16 +172,13 @@ impl Audits {
                 unwind_incomplete: pipeline.tally.incomplete,
             },
         };
-        let spaces: Vec<Option<&SpaceTouches>> = order.iter().map(|&pid| touches_of(pipeline, pid)).collect();
-        let touch = pipeline.touches.as_ref().map(|touches| TouchFacts {
-            touches,
-            totals: events.touch,
-            spaces: &spaces,
-        });
-        (build_touched(&run, &audits, touch), notes)
+        let spaces: Vec<Option<&SpaceTouches>> =
+            order.iter().map(|&pid| touch::touches_of(pipeline, pid)).collect();
+        let facts = pipeline.touches.as_ref().map(|touches| TouchFacts { touches, spaces: &spaces });
+        (build_touched(&run, &audits, facts), notes)
     }
 
-    /// Names for the stacks that still own a byte.
+    /// Names for the stacks that still own a byte, or had their part in a peak.
     fn symbolize(&self, pipeline: &mut Pipeline) -> (SymbolizedStacks, Vec<String>) {
         let mut wanted: Vec<StackId> = self
             .looks
@@ -148,14 +188,21 @@ impl Audits {
                     Origin::Event(id) => audit.reconciled.origins.get(id.0 as usize),
                     _ => None,
                 });
-                owners.filter_map(|origin| origin.stack.ok())
+                let alive = owners.filter_map(|origin| origin.stack.ok());
+                alive.chain(audit.peak.iter().flat_map(stacks_of_peak))
             })
-            .chain(self.looks.keys().flat_map(|&pid| touching_stacks(pipeline, pid)))
+            .chain(self.looks.keys().flat_map(|&pid| touch::stacks(pipeline, pid)))
             .collect();
         wanted.sort_unstable();
         wanted.dedup();
+        if let Some(names) = &pipeline.recorded_names {
+            return (names.symbolized(wanted, &pipeline.stacks), Vec::new());
+        }
         let mut symbolizer = Symbolizer::new(Config::default());
         let symbols = symbolizer.symbolize(&pipeline.stacks, wanted, pipeline.unwinder.files_mut());
+        if let Some(record) = &mut pipeline.record {
+            record.names(&symbols, &pipeline.stacks);
+        }
         (symbols, symbolizer.take_notes())
     }
 
@@ -164,7 +211,7 @@ impl Audits {
             return ProcessFacts::default();
         };
         let end = process.exited_ns.unwrap_or(audit.observations.ended_ns);
-        let start = process.exec_ns.or(process.created_ns).unwrap_or(end);
+        let start = process.found_ns.or(process.exec_ns).or(process.created_ns).unwrap_or(end);
         let unseen_end = process.exited_ns.is_some()
             && audit.observations.moment == SnapshotMoment::Live
             && audit.observations.residency.source != ResidencySource::None;
@@ -174,37 +221,68 @@ impl Audits {
             threads_seen: Some(process.threads_seen),
             container: None,
             wall_ns: Some(end.saturating_sub(start)),
+            attached: process.found_ns.is_some(),
             snapshot_age_ns: unseen_end.then(|| end.saturating_sub(audit.observations.ended_ns)),
+            began_ns: pipeline.spaces.began_ns(),
+            peak: audit.peak.clone(),
+            timeline: self.timelines.as_ref().and_then(|timelines| timelines.of(pid)),
+            ..ProcessFacts::default()
         }
     }
 }
 
-/// The page faults of a process.
-fn touches_of(pipeline: &Pipeline, pid: Pid) -> Option<&SpaceTouches> {
-    pipeline.touches.as_ref()?.of_space(pipeline.spaces.space_of_pid(pid)?)
+/// The most that the process had mapped at once; None where no call of it was seen.
+fn peak_of(pipeline: &Pipeline, pid: Pid) -> Option<Peak> {
+    pipeline.spaces.ledger_of_pid(pid).map(Ledger::peak)
 }
 
-/// The stacks of its rows, of those that touched and of those that reserved.
-fn touching_stacks(pipeline: &Pipeline, pid: Pid) -> Vec<StackId> {
-    let (Some(touches), Some(space)) = (&pipeline.touches, touches_of(pipeline, pid)) else {
-        return Vec::new();
-    };
-    let rows = space.largest(NAMED_ROWS).into_iter().filter_map(|(id, _)| touches.row(id));
-    rows.flat_map(|row| {
-        let reserved = match row.reserved {
-            HeldBy::Call(stack) => stack,
-            HeldBy::Preexisting | HeldBy::Kernel | HeldBy::Unknown => None,
-        };
-        [row.touched, reserved].into_iter().flatten()
-    })
-    .collect()
+/// Of those that are in the report or have to be classified by name.
+fn stacks_of_peak(peak: &Peak) -> impl Iterator<Item = StackId> + '_ {
+    peak.shares.iter().take(MAX_GONE).filter_map(|share| share.stack)
+}
+
+/// How long to wait for the reports of calls that a look at a running process has overtaken: after
+/// the look, then once more each time that something is not explained yet.
+const FLIGHTS: [Duration; 4] = [
+    Duration::from_millis(1),
+    Duration::from_millis(3),
+    Duration::from_millis(10),
+    Duration::from_millis(40),
+];
+
+/// Joins a look with the calls reported by then. None when `drain` says that it is worth nothing.
+fn joined(
+    seen: &Observations,
+    pipeline: &std::cell::RefCell<Pipeline>,
+    drain: &mut dyn FnMut() -> bool,
+) -> Option<Reconciled> {
+    let mut until = seen.ended_ns;
+    for (round, flight) in FLIGHTS.iter().enumerate() {
+        until += flight.as_nanos() as u64;
+        if seen.moment == SnapshotMoment::Live {
+            pipeline.borrow_mut().hold_after(until);
+        }
+        if round > 0 {
+            std::thread::sleep(*flight);
+        }
+        if !drain() {
+            return None;
+        }
+        let reconciled = pipeline.borrow().spaces.reconcile(seen.pid, seen);
+        let unknown = || reconciled.regions.iter().any(|region| region.origin == Origin::Unknown);
+        let agree = reconciled.drift == Bytes(0) && !unknown();
+        if agree || seen.moment != SnapshotMoment::Live || round + 1 == FLIGHTS.len() {
+            return Some(reconciled);
+        }
+    }
+    None
 }
 
 /// What the ledger alone knows of a process, in the shape of a look at it.
 fn from_ledger(pipeline: &Pipeline, pid: Pid) -> Option<Observations> {
     let process = pipeline.spaces.process(pid)?;
     // A child that never executed anything, and whose address space was its parent's.
-    process.exec_ns.or(process.created_ns)?;
+    process.exec_ns.or(process.created_ns).or(process.found_ns)?;
     let ledger = pipeline.spaces.ledger_of_pid(pid)?;
     if shares_space_with_parent(pipeline, pid) {
         return None;
@@ -225,6 +303,7 @@ fn from_ledger(pipeline: &Pipeline, pid: Pid) -> Option<Observations> {
         })
         .collect();
     let virt = mappings.iter().map(|mapping| mapping.range.len()).sum();
+    let aslr = is_randomised(&mappings).unwrap_or(true);
     let time = process.exited_ns.unwrap_or_default();
     Some(Observations {
         pid,
@@ -245,7 +324,7 @@ fn from_ledger(pipeline: &Pipeline, pid: Pid) -> Option<Observations> {
         exe: process.exe.as_ref().map(|file| file.path.clone()).unwrap_or_default(),
         cmdline: Vec::new(),
         stack_limit: None,
-        aslr: true,
+        aslr,
         gaps: vec!["it ended before it could be looked at: what is resident is not known".to_owned()],
     })
 }

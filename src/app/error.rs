@@ -1,7 +1,9 @@
 //! Everything that ends vmaudit early.
 
 use crate::capture::CaptureError;
-use crate::target::{LaunchError, TargetError};
+use crate::model::Pid;
+use crate::procfs::ObserveError;
+use crate::target::{FindError, LaunchError, TargetError};
 use std::io;
 use std::path::PathBuf;
 
@@ -11,6 +13,17 @@ pub enum AppError {
     Launch(#[from] LaunchError),
     #[error("{0}")]
     Target(#[from] TargetError),
+    #[error("{0}")]
+    Find(#[from] FindError),
+    #[error("nothing to trace is left: each of the processes has ended or cannot be traced")]
+    NoTargetLeft,
+    #[error("looking at {pid} ({name}): {source}{remedy}")]
+    Look { pid: Pid, name: String, source: ObserveError, remedy: &'static str },
+    #[error(
+        "{pid} ({name}) was not met among the tasks that the kernel shows: vmaudit runs in a PID namespace of \
+         its own (a container without --pid=host)"
+    )]
+    OtherNamespace { pid: Pid, name: String },
     #[error("{source}\n{remedy}")]
     Backend { source: CaptureError, remedy: &'static str },
     #[error("{0}")]
@@ -21,6 +34,12 @@ pub enum AppError {
     Output(io::Error),
     #[error("{operation}: {source}")]
     System { operation: &'static str, source: io::Error },
+    #[error("{0}")]
+    Snapshot(#[from] super::snapshot::SnapshotError),
+    #[error("{0}")]
+    Store(#[from] crate::store::StoreError),
+    #[error("{} is not complete: it can be read up to where it stopped", path.display())]
+    Recording { path: PathBuf },
     #[error("encoding the report: {0}")]
     Json(#[from] serde_json::Error),
 }

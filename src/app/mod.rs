@@ -1,15 +1,27 @@
 //! The only place that joins the kernel's side (capture, procfs, target, unwind, symbolize) with
 //! the pure core (ledger, attribution, report, render).
 
+mod attach;
 mod audits;
 mod complete;
+mod conclude;
 mod dump;
 mod error;
+mod living;
 mod output;
 mod pipeline;
+mod record;
+mod remedy;
+pub mod replay;
+mod report;
 mod run;
+mod saved;
 mod say;
 mod session;
+mod snapshot;
+mod timeline;
+mod touch;
+mod watched;
 
 pub use error::AppError;
 pub use say::say;
@@ -24,6 +36,9 @@ use clap::CommandFactory;
 pub fn run(cli: Cli) -> Result<u8, AppError> {
     match cli.command {
         Command::Run(args) => run::run(&args),
+        Command::Attach(args) => attach::attach(&args),
+        Command::Snapshot(args) => snapshot::snapshot(&args),
+        Command::Report(args) => report::report(&args),
         Command::Man => {
             output::print(&output::manual().map_err(AppError::Output)?)?;
             Ok(0)

@@ -1,24 +1,44 @@
 //! Where the report goes, and the manual page.
 
 use super::error::AppError;
-use crate::cli::{Cli, Format, RunArgs};
+use crate::cli::{Cli, Format};
 use crate::render::{Color, TextOptions, to_json, to_text};
 use crate::report::Report;
 use clap::CommandFactory;
 use std::fs;
 use std::io::{self, IsTerminal, Write};
+use std::path::Path;
 
-/// Renders the report and writes it to `--report` or standard output.
-pub fn write(report: &Report, args: &RunArgs) -> Result<(), AppError> {
-    let rendered = match args.format {
-        Format::Json => to_json(report)?,
-        Format::Text => to_text(report, TextOptions { color: color(args), top: args.top }),
-    };
-    match &args.report {
-        Some(path) => {
-            fs::write(path, rendered).map_err(|source| AppError::Write { path: path.clone(), source })
+/// Renders the report and writes it.
+pub fn write(report: &Report, to: &Destination<'_>) -> Result<(), AppError> {
+    to.write(|options| to_text(report, options), || to_json(report))
+}
+
+/// Where a rendering goes, and how it looks.
+#[derive(Clone, Copy, Debug)]
+pub struct Destination<'a> {
+    pub format: Format,
+    /// Standard output, if None.
+    pub file: Option<&'a Path>,
+    pub top: usize,
+}
+
+impl Destination<'_> {
+    /// Renders in the format that is wanted, and writes.
+    pub fn write(
+        &self,
+        text: impl FnOnce(TextOptions) -> String,
+        json: impl FnOnce() -> Result<String, serde_json::Error>,
+    ) -> Result<(), AppError> {
+        let rendered = match self.format {
+            Format::Json => json()?,
+            Format::Text => text(TextOptions { color: color(self.file), top: self.top }),
+        };
+        match self.file {
+            Some(path) => fs::write(path, rendered)
+                .map_err(|source| AppError::Write { path: path.to_path_buf(), source }),
+            None => print(rendered.as_bytes()),
         }
-        None => print(rendered.as_bytes()),
     }
 }
 
@@ -33,14 +53,10 @@ pub fn print(bytes: &[u8]) -> Result<(), AppError> {
 }
 
 /// Colour only on a terminal, and not where NO_COLOR (no-color.org) or TERM=dumb forbid it.
-fn color(args: &RunArgs) -> Color {
+fn color(file: Option<&Path>) -> Color {
     let forbidden = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty())
         || std::env::var_os("TERM").is_some_and(|term| term == "dumb");
-    if args.report.is_none() && !forbidden && io::stdout().is_terminal() {
-        Color::Always
-    } else {
-        Color::Never
-    }
+    if file.is_none() && !forbidden && io::stdout().is_terminal() { Color::Always } else { Color::Never }
 }
 
 /// The manual page of vmaudit and its subcommands, as roff.

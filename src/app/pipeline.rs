@@ -2,10 +2,12 @@
 
 use super::complete::complete;
 use super::dump::Dump;
-use crate::capture::wire::{self, Decoder};
+use super::record::Record;
+use crate::capture::wire::{self, Decoder, time_of};
 use crate::capture::{Captured, CapturedTouch, Registers};
 use crate::ledger::AddressSpaces;
-use crate::model::{Completeness, MmKey, Pid, StackId, StackTable, VmEvent, VmOp};
+use crate::model::{Completeness, MmKey, Observations, Pid, StackId, StackTable, VmEvent, VmOp};
+use crate::store::FrameNames;
 use crate::touch::Touches;
 use crate::unwind::{CapturedStack, ExecMapping, SpaceState, Unwinder};
 
@@ -32,6 +34,12 @@ pub struct Pipeline {
     /// With --touch.
     pub touches: Option<Touches>,
     dump: Option<Dump>,
+    pub record: Option<Record>,
+    /// Names that a recording brought along: files are not asked then.
+    pub recorded_names: Option<FrameNames>,
+    /// Records from after this time wait (CLOCK_MONOTONIC, ns).
+    hold_after: u64,
+    held: Vec<Vec<u8>>,
 }
 
 impl Pipeline {
@@ -44,32 +52,97 @@ impl Pipeline {
             tally: Tally::default(),
             touches: None,
             dump,
+            record: None,
+            recorded_names: None,
+            hold_after: u64::MAX,
+            held: Vec::new(),
+        }
+    }
+
+    /// A process that ran before it was traced, as it was found: `mm` is what its events carry. To
+    /// be told before any of its events.
+    pub fn found(&mut self, mm: MmKey, seen: &Observations) {
+        for thread in &seen.threads {
+            self.decoder.set_comm(thread.tid, &thread.comm);
+        }
+        if let Some(record) = &mut self.record {
+            record.found(mm, seen, &self.stacks);
+        }
+        self.spaces.start_observed(mm, seen);
+    }
+
+    /// After a loss: `seen` is what the kernel shows of a process since.
+    pub fn resync(&mut self, seen: &Observations) {
+        if let Some(record) = &mut self.record {
+            record.resync(seen, &self.stacks);
+        }
+        self.spaces.note_loss(seen.begun_ns);
+        self.spaces.resync(seen.pid, seen);
+    }
+
+    /// A look that a report may be made from, with the ledger as it is now.
+    pub fn note_look(&mut self, seen: &Observations) {
+        if let Some(record) = &mut self.record {
+            record.look(seen, &self.stacks);
+        }
+    }
+
+    /// The newest look at a process was worth nothing.
+    pub fn forget_look(&mut self, pid: Pid) {
+        if let Some(record) = &mut self.record {
+            record.discard_look(pid);
+        }
+    }
+
+    /// To be called now and then, also while nothing happens.
+    pub fn tick(&mut self) {
+        if let Some(record) = &mut self.record {
+            record.tick();
+        }
+    }
+
+    /// From now on records of a later time wait, until a later time is given: a look is compared
+    /// with what was reported by then, not with what a busy process did since. `u64::MAX` ends it.
+    pub fn hold_after(&mut self, time_ns: u64) {
+        self.hold_after = time_ns;
+        let (ready, waiting): (Vec<_>, Vec<_>) =
+            std::mem::take(&mut self.held).into_iter().partition(|raw| time_of(raw) <= Some(time_ns));
+        self.held = waiting;
+        for raw in ready {
+            self.take(&raw);
         }
     }
 
     /// Takes one record of the ring.
     pub fn record(&mut self, raw: &[u8]) {
+        if self.hold_after == u64::MAX || time_of(raw) <= Some(self.hold_after) {
+            self.take(raw);
+        } else {
+            self.held.push(raw.to_vec());
+        }
+    }
+
+    fn take(&mut self, raw: &[u8]) {
         if wire::is_touch(raw) {
             self.touch(raw);
             return;
         }
         let Some(captured) = self.decoder.decode(raw) else { return };
-        let Captured { mut event, registers, stack, full } = captured;
+        let Captured { mut event, registers, stack, full, holes } = captured;
         self.tally.events += 1;
         if let Some(r) = registers {
-            let (id, completeness) = self.unwind(event.mm, event.task.pid, &captured_stack(r, stack, full));
+            let captured = CapturedStack { holes, ..captured_stack(r, stack, full) };
+            let (id, completeness) = self.unwind(event.mm, event.task.pid, &captured);
             event.stack = Ok(id);
-            self.tally.stacks += 1;
-            match completeness {
-                Completeness::Complete => {}
-                Completeness::Truncated => self.tally.truncated += 1,
-                Completeness::Incomplete => self.tally.incomplete += 1,
-            }
+            self.count(completeness);
         }
         complete(&mut event);
         self.note(&event);
         if let Some(dump) = &mut self.dump {
             dump.event(&event, &self.stacks);
+        }
+        if let Some(record) = &mut self.record {
+            record.event(&event, &self.stacks);
         }
         self.spaces.apply(&event);
         if let Some(touches) = &mut self.touches {
@@ -79,14 +152,32 @@ impl Pipeline {
 
     /// Takes a page fault. It is no call: the ledger is asked, not told.
     fn touch(&mut self, raw: &[u8]) {
-        let Some(CapturedTouch { mut touch, registers, stack, full }) = wire::touch(raw) else { return };
+        let Some(CapturedTouch { mut touch, registers, stack, full, holes }) = wire::touch(raw) else {
+            return;
+        };
         if self.touches.is_none() {
             return;
         }
-        touch.stack = Ok(self.unwind(touch.mm, touch.pid, &captured_stack(registers, stack, full)).0);
+        let captured = CapturedStack { holes, ..captured_stack(registers, stack, full) };
+        touch.stack = Ok(self.unwind(touch.mm, touch.pid, &captured).0);
         if let Some(touches) = &mut self.touches {
             touches.touch(&touch, &self.spaces);
         }
+    }
+
+    /// Tells the ledger an event of a recording.
+    pub fn replay(&mut self, event: &VmEvent) {
+        self.tally.events += 1;
+        if let Ok(stack) = event.stack {
+            let completeness = self.stacks.frame_numbers(stack).1;
+            self.count(completeness);
+        }
+        match &event.op {
+            VmOp::SeccompListenerBusy => self.tally.listener_refused += 1,
+            VmOp::Exec { compat, .. } => self.tally.compat += u64::from(*compat),
+            _ => {}
+        }
+        self.spaces.apply(event);
     }
 
     /// Records that could not be decoded.
@@ -112,6 +203,15 @@ impl Pipeline {
             self.unwinder.set_modules(SpaceState { mm, generation, pid }, modules, &mut self.stacks);
         }
         self.unwinder.unwind_interned(mm, captured, &mut self.stacks)
+    }
+
+    fn count(&mut self, completeness: Completeness) {
+        self.tally.stacks += 1;
+        match completeness {
+            Completeness::Complete => {}
+            Completeness::Truncated => self.tally.truncated += 1,
+            Completeness::Incomplete => self.tally.incomplete += 1,
+        }
     }
 
     fn note(&mut self, event: &VmEvent) {
@@ -141,5 +241,6 @@ fn captured_stack(r: Registers, bytes: &[u8], full: bool) -> CapturedStack<'_> {
         r15: r.r15,
         bytes,
         full,
+        holes: false,
     }
 }

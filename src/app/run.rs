@@ -1,25 +1,30 @@
 //! `vmaudit run`: from the command line to the report.
 
-use super::audits::EventTotals;
+use super::conclude::{Gathered, conclude};
 use super::dump::Dump;
 use super::error::AppError;
-use super::output;
+use super::output::Destination;
 use super::pipeline::Pipeline;
+use super::record::Record;
+use super::remedy::remedy;
 use super::say::say;
 use super::session::{End, Schedule, Session};
-use crate::capture::bpf::{BpfConfig, BpfTracer, TouchConfig};
-use crate::capture::{Counters, EventSource};
+use super::touch;
+use super::watched::Launched;
+use crate::capture::EventSource;
+use crate::capture::bpf::{BpfConfig, BpfTracer};
 use crate::cli::{Aslr, RunArgs};
 use crate::model::Pid;
 use crate::target::{Launch, LaunchConfig};
-use crate::touch::{TouchTotals, Touches};
 use std::cell::RefCell;
 use std::io;
 use std::os::fd::{AsFd, FromRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-const REMEDY: &str = "vmaudit run needs root, or CAP_BPF and CAP_PERFMON (CAP_SYS_PTRACE for other users' \
-                      processes), and a kernel with BTF (5.15 or later): try sudo vmaudit run …";
+/// The first look at the command: most that die early by a signal live longer.
+const FIRST_LOOK: Duration = Duration::from_millis(200);
+/// How often to look, for those that a signal kills later.
+const LOOK_PAUSE: Duration = Duration::from_secs(1);
 
 /// Starts the command under audit; returns vmaudit's exit code.
 pub fn run(args: &RunArgs) -> Result<u8, AppError> {
@@ -43,17 +48,17 @@ pub fn run(args: &RunArgs) -> Result<u8, AppError> {
         ring_bytes: args.ring_bytes,
         spill_bytes: args.spill_bytes,
         follow_forks: !args.no_follow_forks,
-        touch: args
-            .touch
-            .then_some(TouchConfig { budget: args.touch_budget, ring_bytes: args.touch_ring_bytes }),
+        running_targets: false,
+        touch: touch::config(&args.touch),
     })
-    .map_err(|source| AppError::Backend { source, remedy: REMEDY })?;
+    .map_err(|source| AppError::Backend { remedy: remedy(&source), source })?;
     tracer.add_target(pid, pidfd(pid)?.as_fd())?;
     if args.verbose {
         say(format_args!("backend bpf, {} attached after {:.1?}", tracer.attached, begun.elapsed()));
     }
     let pipeline = RefCell::new(Pipeline::new(dump));
-    pipeline.borrow_mut().touches = args.touch.then(Touches::default);
+    pipeline.borrow_mut().record = Record::begin(args.output.as_deref(), pid, &args.command)?;
+    pipeline.borrow_mut().touches = touch::begin(&args.touch);
     let (end, audits, counters) = {
         let mut reader = tracer.reader(|raw| pipeline.borrow_mut().record(raw))?;
         let running = prepared.go()?;
@@ -62,10 +67,12 @@ pub fn run(args: &RunArgs) -> Result<u8, AppError> {
         }
         let schedule = Schedule {
             duration: args.duration.map(Duration::from_secs_f64),
-            interval: Duration::from_secs_f64(args.interval),
+            first_look: FIRST_LOOK,
+            interval: args.interval.map_or(LOOK_PAUSE, Duration::from_secs_f64),
+            timeline: args.interval.is_some(),
             verbose: args.verbose,
         };
-        let mut session = Session::new(running, &mut reader, &pipeline, schedule);
+        let mut session = Session::new(Launched::new(running), &mut reader, &pipeline, schedule);
         let end = session.run()?;
         let audits = std::mem::take(&mut session.audits);
         drop(session);
@@ -75,47 +82,24 @@ pub fn run(args: &RunArgs) -> Result<u8, AppError> {
     if let (Err(source), Some(path)) = (pipeline.finish_dump(), &args.dump_events) {
         return Err(AppError::Write { path: path.clone(), source });
     }
-    warn(&pipeline, counters);
-    let events = EventTotals {
-        dropped: counters.lost + pipeline.undecodable(),
-        without_stack: counters.without_stack,
-        touch: tracer.touch_counters()?.map_or_else(TouchTotals::default, |counted| TouchTotals {
-            faults: counted.faults,
-            sampled: counted.sampled,
-            lost: counted.lost,
-        }),
+    warn(&pipeline);
+    touch::finish(&mut pipeline, &tracer)?;
+    let destination = Destination { format: args.format, file: args.report.as_deref(), top: args.top };
+    let exit_code = match end {
+        End::Exited(status) => Some(status.exit_code()),
+        End::NoneLeft | End::LeftRunning => None,
     };
-    let reporting = Instant::now();
-    let (report, notes) = audits.report(pid, events, &mut pipeline);
-    for note in notes {
-        say(format_args!("{note}"));
-    }
-    output::write(&report, args)?;
-    if args.verbose {
-        say(format_args!("report made in {:.1?}", reporting.elapsed()));
-    }
+    conclude(Gathered { main: pid, audits, counters, pipeline, exit_code }, &destination, args.verbose)?;
     tracer.detach_in_background();
-    Ok(match end {
-        End::Exited(status) => status.exit_code(),
-        End::LeftRunning => 0,
-    })
+    Ok(exit_code.unwrap_or(0))
 }
 
-/// What the user should know about the numbers.
-fn warn(pipeline: &Pipeline, counters: Counters) {
-    let tally = pipeline.tally;
-    if counters.lost_tasks > 0 {
-        say(format_args!("{} new threads or processes could not be followed", counters.lost_tasks));
-    }
-    if tally.listener_refused > 0 {
+/// What the user should know about the command.
+fn warn(pipeline: &Pipeline) {
+    if pipeline.tally.listener_refused > 0 {
         say(format_args!(
             "the command asked for a seccomp listener of its own and was refused (EBUSY), because \
              vmaudit holds exits with one: run it with --no-exit-hold"
-        ));
-    }
-    if tally.compat > 0 {
-        say(format_args!(
-            "32-bit programs were started: their calls are not traced, rows rest on the last look"
         ));
     }
 }

@@ -4,29 +4,32 @@ use super::audits::{Audits, shares_space_with_parent};
 use super::error::AppError;
 use super::pipeline::Pipeline;
 use super::say::say;
+use super::watched::{News, Watched};
 use crate::capture::EventSource;
 use crate::capture::bpf::BpfReader;
 use crate::model::Pid;
 use crate::model::observation::{ResidencySource, SnapshotMoment};
 use crate::procfs::{ObserveOptions, observe};
-use crate::target::{ExitStatus, HeldExit, Running, TargetEvent};
+use crate::target::{ExitStatus, HeldExit};
 use std::cell::RefCell;
 use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
 
 /// How long the loop sleeps at most while nothing happens. Records do not wake it one by one.
 const NAP: Duration = Duration::from_millis(10);
-/// The first look at a running target: most that die early by a signal live longer.
-const FIRST_LOOK: Duration = Duration::from_millis(200);
-/// Looking at the processes may take one part in this many of the time.
+/// Looking at the processes may take one part in this many of the time; more where the user wants
+/// a timeline.
 const LOOK_SHARE: u32 = 50;
+const TIMELINE_SHARE: u32 = 10;
 
 /// How the run ended for vmaudit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum End {
     /// The command ended.
     Exited(ExitStatus),
-    /// `--duration` is over, or the user asked twice: the command goes on.
+    /// All processes that vmaudit was attached to ended.
+    NoneLeft,
+    /// `--duration` is over, or the user wants the report: the targets go on.
     LeftRunning,
 }
 
@@ -34,71 +37,70 @@ pub enum End {
 #[derive(Clone, Copy, Debug)]
 pub struct Schedule {
     pub duration: Option<Duration>,
+    /// When to look at the targets first, and how often then.
+    pub first_look: Duration,
     pub interval: Duration,
+    /// Each look becomes a point of a timeline.
+    pub timeline: bool,
     pub verbose: bool,
 }
 
-pub struct Session<'a, 'r> {
-    pub running: Running,
+pub struct Session<'a, 'r, W> {
+    watched: W,
     pub reader: &'a mut BpfReader<'r>,
     pub pipeline: &'a RefCell<Pipeline>,
     pub audits: Audits,
     schedule: Schedule,
     started: Instant,
     next_look: Instant,
-    interrupts: u32,
+    /// How long the last look at all processes took.
+    look_took: Duration,
+    /// The longest time that looks took where that delayed the next ones.
+    late: Option<Duration>,
     lost: u64,
 }
 
-impl<'a, 'r> Session<'a, 'r> {
+impl<'a, 'r, W: Watched> Session<'a, 'r, W> {
     pub fn new(
-        running: Running,
+        watched: W,
         reader: &'a mut BpfReader<'r>,
         pipeline: &'a RefCell<Pipeline>,
         schedule: Schedule,
-    ) -> Session<'a, 'r> {
+    ) -> Session<'a, 'r, W> {
         let started = Instant::now();
         Session {
-            running,
+            watched,
             reader,
             pipeline,
-            audits: Audits::default(),
+            audits: Audits::new(schedule.timeline),
             schedule,
             started,
-            next_look: started + FIRST_LOOK.min(schedule.interval),
-            interrupts: 0,
+            next_look: started + schedule.first_look.min(schedule.interval),
+            look_took: Duration::ZERO,
+            late: None,
             lost: 0,
         }
     }
 
-    /// Until the command ends, the time is over, or the user has asked twice.
+    /// Until the targets have ended, the time is over, or the user wants the report.
     pub fn run(&mut self) -> Result<End, AppError> {
         loop {
             self.reader.poll(0)?;
             self.recover_from_loss()?;
-            if !self.running.has_heard() {
+            self.pipeline.borrow_mut().tick();
+            if !self.watched.has_heard() {
                 self.wait();
             }
-            match self.running.poll(Some(Duration::ZERO))? {
-                TargetEvent::HeldExit(held) => self.at_exit(held)?,
-                TargetEvent::ChildExited(status) => return self.finish(End::Exited(status)),
-                TargetEvent::Interrupt { signal, from_terminal, forwarded } => {
-                    self.interrupts += 1;
+            match self.watched.next()? {
+                News::Held(held) => self.at_exit(held)?,
+                News::Over(end) => return self.finish(end),
+                News::Asked { stop } => {
                     self.look_at_all();
-                    if self.interrupts > 1 {
+                    if stop {
                         return self.finish(End::LeftRunning);
                     }
-                    let what = match (from_terminal, forwarded) {
-                        (true, _) => "the command got it too",
-                        (false, true) => "passed on to the command",
-                        (false, false) => "it could not be passed on",
-                    };
-                    say(format_args!("{signal}: {what}; waiting for it to end (again: report at once)"));
                 }
-                TargetEvent::KeeperReplaced => {
-                    say(format_args!("the process that holds exits was killed; replaced it"));
-                }
-                TargetEvent::NoTaskLeft | TargetEvent::Timeout => {}
+                News::Nothing => {}
             }
             if self.schedule.duration.is_some_and(|limit| self.started.elapsed() >= limit) {
                 return self.finish(End::LeftRunning);
@@ -106,16 +108,29 @@ impl<'a, 'r> Session<'a, 'r> {
             if Instant::now() >= self.next_look {
                 let begun = Instant::now();
                 self.look_at_all();
-                let pause = self.schedule.interval.max(begun.elapsed() * LOOK_SHARE);
-                self.next_look = Instant::now() + pause;
+                self.plan_next_look(begun);
             }
         }
+    }
+
+    /// At even steps, unless looking takes too large a part of the time.
+    fn plan_next_look(&mut self, begun: Instant) {
+        let elapsed = begun.elapsed();
+        // Reading a program's symbols takes long, but only once.
+        let took = elapsed.min(std::mem::replace(&mut self.look_took, elapsed));
+        let share = if self.schedule.timeline { TIMELINE_SHARE } else { LOOK_SHARE };
+        let soonest = begun + took * share;
+        let planned = self.next_look + self.schedule.interval;
+        if soonest > planned {
+            self.late = self.late.max(Some(took));
+        }
+        self.next_look = planned.max(soonest);
     }
 
     /// Until the target has something to say, the ring has filled up a good deal, or a nap is over.
     fn wait(&self) {
         let ring = self.reader.wake_fd();
-        let mut ready = [self.running.as_fd().as_raw_fd(), ring].map(|fd| libc::pollfd {
+        let mut ready = [self.watched.as_fd().as_raw_fd(), ring].map(|fd| libc::pollfd {
             fd,
             events: libc::POLLIN,
             revents: 0,
@@ -141,10 +156,12 @@ impl<'a, 'r> Session<'a, 'r> {
                 ..ObserveOptions::default()
             };
             let Ok(seen) = observe(pid, pid, options) else { continue };
+            if self.watched.has_ended(pid) {
+                continue;
+            }
             self.reader.poll(0)?;
             let mut pipeline = self.pipeline.borrow_mut();
-            pipeline.spaces.note_loss(seen.begun_ns);
-            pipeline.spaces.resync(pid, &seen);
+            pipeline.resync(&seen);
         }
         Ok(())
     }
@@ -163,11 +180,12 @@ impl<'a, 'r> Session<'a, 'r> {
         if self.is_audited(held.pid) {
             self.look(held.pid, held.tid, SnapshotMoment::HeldAtExit);
             // Killed while it was held: what was read may be another process by now.
-            if !self.running.is_held(&held) {
+            if !self.watched.is_held(&held) {
                 self.audits.discard(held.pid);
+                self.pipeline.borrow_mut().forget_look(held.pid);
             }
         }
-        self.running.release(held)?;
+        self.watched.release(held)?;
         Ok(())
     }
 
@@ -179,9 +197,12 @@ impl<'a, 'r> Session<'a, 'r> {
     }
 
     fn look(&mut self, pid: Pid, tid: Pid, moment: SnapshotMoment) {
-        let reader = &mut *self.reader;
-        // A failing ring ends the run at the next poll of the loop.
-        let mut drain = || drop(reader.poll(0));
+        let (reader, watched) = (&mut *self.reader, &self.watched);
+        let mut drain = || {
+            // A failing ring ends the run at the next poll of the loop.
+            drop(reader.poll(0));
+            !watched.has_ended(pid)
+        };
         match self.audits.look((pid, tid), moment, self.pipeline, &mut drain) {
             Ok(cost) if self.schedule.verbose => say(format_args!(
                 "{moment:?} of {pid}: {} mappings read in {:.1?}, reconciled in {:.1?}",
@@ -207,6 +228,13 @@ impl<'a, 'r> Session<'a, 'r> {
     fn finish(&mut self, end: End) -> Result<End, AppError> {
         self.reader.poll(0)?;
         self.look_at_all();
+        if let Some(took) = self.late.filter(|_| self.schedule.timeline) {
+            let interval = self.schedule.interval;
+            say(format_args!(
+                "a look at the processes took up to {took:.1?}: the timeline has fewer points than one \
+                 each {interval:.1?}"
+            ));
+        }
         Ok(end)
     }
 }

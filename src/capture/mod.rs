@@ -30,6 +30,8 @@ pub struct Captured<'a> {
     pub stack: &'a [u8],
     /// The bytes reach the end of the thread's stack.
     pub full: bool,
+    /// Some pages were not there and are zeros.
+    pub holes: bool,
 }
 
 /// A page fault with what its stack can be made from, as [`Captured`].
@@ -39,6 +41,7 @@ pub struct CapturedTouch<'a> {
     pub registers: Registers,
     pub stack: &'a [u8],
     pub full: bool,
+    pub holes: bool,
 }
 
 /// What was counted of page faults (`--touch`), over all CPUs and processes.
@@ -92,6 +95,12 @@ pub enum CaptureError {
     NoPageFaults,
     #[error("marking process {pid} as a target: {source:#}")]
     Target { pid: i32, source: libbpf_rs::Error },
+    #[error("looking for the threads of the targets: {0:#}")]
+    Threads(#[source] libbpf_rs::Error),
+    #[error("the targets start threads faster than they can be marked: {passes} passes were not enough")]
+    NeverDone { passes: u32 },
+    #[error("{count} threads of the targets could not be marked: the kernel has no memory for it")]
+    Unmarkable { count: u64 },
     #[error("reading the ring buffer: {0:#}")]
     Ring(#[source] libbpf_rs::Error),
     #[error("waiting for two ring buffers: {0}")]

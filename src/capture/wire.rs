@@ -25,6 +25,7 @@ const HAS_FILE: u16 = 4;
 const HAS_AUX: u16 = 8;
 const LISTED: u16 = 16;
 const SPILLED: u16 = 32;
+const HOLES: u16 = 64;
 
 const OP_FORK: u16 = 32;
 const OP_EXEC: u16 = 33;
@@ -90,7 +91,8 @@ pub fn touch(bytes: &[u8]) -> Option<CapturedTouch<'_>> {
         stack: Err(NoStack::Unreadable),
     };
     let registers = arch::registers(&record);
-    Some(CapturedTouch { touch, registers, stack, full: record.flags & FULL != 0 })
+    let (full, holes) = (record.flags & FULL != 0, record.flags & HOLES != 0);
+    Some(CapturedTouch { touch, registers, stack, full, holes })
 }
 
 fn read(bytes: &[u8]) -> Option<(Record, &[u8])> {
@@ -174,6 +176,7 @@ impl Decoder {
             registers: has_stack.then(|| arch::registers(record)),
             stack: if has_stack { payload } else { &[] },
             full: record.flags & FULL != 0,
+            holes: record.flags & HOLES != 0,
         })
     }
 

@@ -1,8 +1,16 @@
 //! The command line, as clap sees it. `--help`, the man page and completions come from here.
 
+mod attach;
+mod report;
 mod run;
+mod snapshot;
+mod touch;
 
+pub use attach::AttachArgs;
+pub use report::ReportArgs;
 pub use run::RunArgs;
+pub use snapshot::SnapshotArgs;
+pub use touch::TouchArgs;
 
 use clap::{Parser, Subcommand, ValueEnum};
 
@@ -10,7 +18,7 @@ use clap::{Parser, Subcommand, ValueEnum};
 #[derive(Parser, Debug)]
 #[command(name = "vmaudit", version, max_term_width = 100)]
 #[command(
-    after_help = "EXIT STATUS\n  run: the command's own; 128+N if signal N killed it; 127 not found, 126 not executable;\n  125 if vmaudit itself failed; 2 for an unusable command line."
+    after_help = "EXIT STATUS\n  run: the command's own; 128+N if signal N killed it; 127 not found, 126 not executable;\n  attach: 0 once a report is written, however the processes ended;\n  125 if vmaudit itself failed; 2 for an unusable command line."
 )]
 pub struct Cli {
     #[command(subcommand)]
@@ -25,6 +33,23 @@ pub enum Command {
     /// its children is recorded with its call stack. The command runs as the invoking user under
     /// sudo. Ctrl-C reaches the command as usual; a second one reports at once.
     Run(RunArgs),
+    /// Trace processes that run already, until Ctrl-C or their end
+    ///
+    /// What they had mapped before is classified by names, headers and shape, and says that no
+    /// stack is known; what they map from now on has its stack. The processes are never stopped
+    /// and get no signal: Ctrl-C ends vmaudit alone, which then reports.
+    Attach(AttachArgs),
+    /// Explain running processes as they are now, without tracing
+    ///
+    /// Needs no privileges for your own processes. What is mapped is classified by names, heap
+    /// headers, thread stack pointers and shape; who asked for it, only `run` and `attach` can see.
+    /// With --smaps, reads a saved /proc/PID/smaps (or maps) instead.
+    Snapshot(SnapshotArgs),
+    /// Show the report of a recording
+    ///
+    /// Byte for byte what the run that made it printed. Of a recording whose vmaudit was killed,
+    /// the report is made from what was recorded by then.
+    Report(ReportArgs),
     /// Write the manual page (roff) to standard output
     Man,
     /// Write a completion script to standard output

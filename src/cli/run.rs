@@ -1,6 +1,6 @@
 //! `vmaudit run`.
 
-use super::{Aslr, Backend, Format, seconds};
+use super::{Aslr, Backend, Format, TouchArgs, seconds};
 use clap::Args;
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -15,6 +15,12 @@ pub struct RunArgs {
     #[arg(long, value_name = "FILE")]
     pub report: Option<PathBuf>,
 
+    /// Record everything in FILE (SQLite; docs/recording.md), for report, events, explain and diff
+    ///
+    /// An older recording there is kept as FILE.old; no other file is overwritten.
+    #[arg(short, long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+
     /// How to see the calls
     #[arg(long, value_enum, default_value_t = Backend::Auto, value_name = "BACKEND")]
     pub backend: Backend,
@@ -27,9 +33,12 @@ pub struct RunArgs {
     #[arg(long, value_name = "SECS", value_parser = seconds)]
     pub duration: Option<f64>,
 
-    /// Look at the processes every SECS seconds, for those that a signal kills
-    #[arg(long, value_name = "SECS", value_parser = seconds, default_value = "1")]
-    pub interval: f64,
+    /// Report a timeline of VIRT and RSS by category, with a look at the processes every SECS seconds
+    ///
+    /// Without it they are looked at each second all the same, for those that a signal kills, but
+    /// only the last look counts.
+    #[arg(long, value_name = "SECS", value_parser = seconds)]
+    pub interval: Option<f64>,
 
     /// Copy at most N bytes of each call's user stack
     #[arg(long, value_name = "N", default_value_t = 65_536, value_parser = clap::value_parser!(u64).range(0..=262_144))]
@@ -43,9 +52,8 @@ pub struct RunArgs {
     #[arg(long, value_name = "N", default_value_t = 10)]
     pub top: usize,
 
-    /// Also tell which stack touched first what another one reserved (records page faults)
-    #[arg(long)]
-    pub touch: bool,
+    #[command(flatten)]
+    pub touch: TouchArgs,
 
     /// Under sudo, run the command as root instead of as the invoking user
     #[arg(long)]
@@ -66,14 +74,6 @@ pub struct RunArgs {
     /// Bytes of the second ring, for calls without stack while the first is full
     #[arg(long, value_name = "N", default_value_t = 4 << 20, hide_short_help = true)]
     pub spill_bytes: u32,
-
-    /// Page faults that each CPU records a second before it samples
-    #[arg(long, value_name = "N", default_value_t = 32_768, hide_short_help = true)]
-    pub touch_budget: u32,
-
-    /// Bytes of the ring of page faults
-    #[arg(long, value_name = "N", default_value_t = 32 << 20, hide_short_help = true)]
-    pub touch_ring_bytes: u32,
 
     /// Write every call with its frames to FILE, one JSON object a line
     #[arg(long, value_name = "FILE", hide = true)]

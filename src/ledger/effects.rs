@@ -2,6 +2,7 @@
 //! mm/mprotect.c, mm/madvise.c, ipc/shm.c, fs/aio.c; Linux 6.12).
 
 use super::origins::FileTable;
+use super::peak::Moment;
 use super::piece::{Attributes, Owner};
 use super::region::RegionKind;
 use super::space::{Ledger, Removal, Report};
@@ -50,7 +51,9 @@ impl Ledger {
         self.reports += 1;
         let number = self.reports;
         let previous = self.threads.insert(event.task.tid, number).unwrap_or(0);
-        if event.time_ns < self.valid_from_ns {
+        self.now_ns = event.time_ns;
+        self.in_flight = self.overlaps_first_look(event.time_ns, previous, number);
+        if event.time_ns < self.first_look.begun_ns {
             return previous;
         }
         let call = Report { event, previous, number };
@@ -62,6 +65,11 @@ impl Ledger {
             self.apply_done(&call, files);
         }
         self.expire_limbo(previous, event.time_ns);
+        self.peak.settle(Moment {
+            time_ns: event.time_ns,
+            total_vm: event.total_vm,
+            alone: self.threads.len() <= 1,
+        });
         previous
     }
 

@@ -77,14 +77,17 @@ impl AddressSpaces {
         let forked = space.ledger.reports;
         let threads: Vec<Tid> =
             space.ledger.threads.keys().copied().filter(|&t| t != event.task.tid).collect();
-        let unknown = match mappings {
+        let mut unknown = match mappings {
             Some(mappings) => ledger.restrict_to(mappings, previous, &mut self.files),
             None => {
                 ledger.drop_dont_fork();
                 RangeSet::default()
             }
         };
+        let parent_ledger = &space.ledger;
+        ledger.settle_child(parent_ledger, &mut unknown, mappings.is_some());
         ledger.forget_removed();
+        ledger.peak = ledger.peak.for_copy(event.time_ns);
         if child_brk.is_some() {
             ledger.brk = *child_brk;
         }

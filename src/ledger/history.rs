@@ -23,6 +23,8 @@ pub(super) const MAX_ENTRIES: usize = 1024;
 pub(super) struct Removed {
     /// Number of the report that removed it.
     number: u64,
+    /// Time of that report.
+    time_ns: u64,
     pub(super) removal: Removal,
     pub(super) piece: Piece,
 }
@@ -35,11 +37,17 @@ pub(super) struct History {
 
 impl History {
     /// Remembers what report `number` removed. The oldest entries go for it.
-    pub(super) fn add(&mut self, number: u64, removal: Removal, piece: &Piece, origins: &mut OriginTable) {
+    pub(super) fn add(
+        &mut self,
+        (number, time_ns): (u64, u64),
+        removal: Removal,
+        piece: &Piece,
+        origins: &mut OriginTable,
+    ) {
         if let Owner::Event(slot) = piece.attr.owner {
             origins.own(slot, piece.range.len());
         }
-        self.entries.push_back(Removed { number, removal, piece: piece.clone() });
+        self.entries.push_back(Removed { number, time_ns, removal, piece: piece.clone() });
         if self.entries.len() > MAX_ENTRIES
             && let Some(oldest) = self.entries.pop_front()
         {
@@ -59,6 +67,11 @@ impl History {
             }
         }
         taken
+    }
+
+    /// Pieces removed by calls reported at or after `time_ns`, the earliest first.
+    pub(super) fn since(&self, time_ns: u64) -> impl Iterator<Item = &Piece> {
+        self.entries.iter().filter(move |entry| entry.time_ns >= time_ns).map(|entry| &entry.piece)
     }
 
     pub(super) fn clear(&mut self, origins: &mut OriginTable) {

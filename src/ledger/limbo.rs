@@ -21,11 +21,20 @@ const MAX_AGE_NS: u64 = 10_000_000_000;
 /// More than this at a time means that something else is wrong; the oldest go first.
 const MAX_ENTRIES: usize = 1024;
 
+/// How sure it is that a report is still to come.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Certainty {
+    Proven,
+    /// It is as likely that nothing was unmapped: the ledger had the place wrong.
+    Possible,
+}
+
 #[derive(Clone, Debug)]
 struct Entry {
     /// Number of the report that proved the unmapping.
     created: u64,
     time_ns: u64,
+    certainty: Certainty,
     /// Sorted and disjoint.
     pieces: Vec<Piece>,
 }
@@ -42,22 +51,27 @@ impl Limbo {
     }
 
     /// Adds the displaced pieces; returns those that had to go for it.
-    pub(super) fn add(&mut self, created: u64, time_ns: u64, pieces: Vec<Piece>) -> Vec<Piece> {
+    pub(super) fn add(
+        &mut self,
+        (created, time_ns): (u64, u64),
+        certainty: Certainty,
+        pieces: Vec<Piece>,
+    ) -> Vec<Piece> {
         if pieces.is_empty() {
             return Vec::new();
         }
-        self.entries.push(Entry { created, time_ns, pieces });
+        self.entries.push(Entry { created, time_ns, certainty, pieces });
         if self.entries.len() > MAX_ENTRIES { self.entries.remove(0).pieces } else { Vec::new() }
     }
 
     /// Takes the bytes of `range` that a report may account for, each byte once. `previous` is the
     /// number of the same thread's report before this one: had it come after the entry, the call
     /// would have begun after the entry and could not be the missing one. The oldest entry goes
-    /// first: the fewest threads may claim it.
-    pub(super) fn claim(&mut self, range: AddrRange, previous: u64) -> Vec<Piece> {
-        let mut claimed = Vec::new();
+    /// first: the fewest threads may claim it. Also tells which ranges were only possibly unmapped.
+    pub(super) fn claim(&mut self, range: AddrRange, previous: u64) -> (Vec<Piece>, Vec<AddrRange>) {
+        let (mut claimed, mut doubtful) = (Vec::new(), Vec::new());
         if self.entries.is_empty() {
-            return claimed;
+            return (claimed, doubtful);
         }
         let mut taken = RangeSet::default();
         for entry in self.entries.iter_mut().filter(|e| previous < e.created) {
@@ -78,6 +92,9 @@ impl Limbo {
                     rest.remove(part);
                     taken.insert(part);
                     claimed.push(piece.clipped(part));
+                    if entry.certainty == Certainty::Possible {
+                        doubtful.push(part);
+                    }
                 }
                 kept.extend(rest.iter().map(|part| piece.clipped(part)));
             }
@@ -85,7 +102,7 @@ impl Limbo {
         }
         self.entries.retain(|e| !e.pieces.is_empty());
         claimed.sort_by_key(|p| p.range.start);
-        claimed
+        (claimed, doubtful)
     }
 
     /// The first waiting piece that `matches` and that a thread with `previous` may claim.

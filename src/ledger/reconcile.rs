@@ -3,7 +3,7 @@
 use super::copy::may_be;
 use super::names::{is_kernel_name, mapping_kind};
 use super::origins::Call;
-use super::piece::{Attributes, Owner, Slot};
+use super::piece::{Attributes, Owner, Piece, Slot};
 use super::range_set::RangeSet;
 use super::region::{Doubt, Origin, OriginId, OriginRecord, Reconciled, Region, RegionKind};
 use super::space::{Ledger, Start};
@@ -39,6 +39,7 @@ impl Ledger {
         let mut join = Join {
             ledger: self,
             busy: self.recent.since(seen.begun_ns),
+            removed: self.history.since(seen.begun_ns).collect(),
             ids: vec![None; self.origins.slots()],
             late: Vec::new(),
             result: Reconciled { events: self.events, ..Reconciled::default() },
@@ -67,6 +68,8 @@ struct Join<'a> {
     ledger: &'a Ledger,
     /// Ranges that calls changed while maps was being read, or after.
     busy: RangeSet,
+    /// What they took away, the earliest first.
+    removed: Vec<&'a Piece>,
     ids: Vec<Option<OriginId>>,
     /// Origins that own no piece: rings whose place the backend did not see.
     late: Vec<(*const Call, OriginId)>,
@@ -135,9 +138,7 @@ impl<'a> Join<'a> {
 
     fn explained(&mut self, vma: usize, mapping: &Mapping, range: AddrRange, attr: &'a Attributes) {
         if !may_be(attr, mapping) && !is_kernel_name(&mapping.name) {
-            // Something else is there: mapped by a call that was never seen.
-            self.drift(range);
-            self.add(vma, mapping, range, Found::nothing(mapping));
+            self.unexplained_call(vma, mapping, range);
             return;
         }
         if attr.prot != mapping.prot {
@@ -195,11 +196,55 @@ impl<'a> Join<'a> {
         } else if self.ledger.start == Start::Unseen {
             Origin::Preexisting
         } else {
-            self.drift(range);
-            Origin::Unknown
+            return self.unexplained_call(vma, mapping, range);
         };
         let doubt = if is_kernel_name(&mapping.name) { None } else { self.old_doubt() };
         self.add(vma, mapping, range, Found { origin, doubt, kind, file: None });
+    }
+
+    /// Something that the ledger does not have now. A call that came after the look may have taken
+    /// it away again; else it was mapped by a call that was never seen.
+    fn unexplained_call(&mut self, vma: usize, mapping: &Mapping, range: AddrRange) {
+        let mut rest = RangeSet::default();
+        rest.insert(range);
+        let mut parts: Vec<(AddrRange, Option<&'a Attributes>)> = Vec::new();
+        if self.busy.overlaps(range) {
+            // Of several that were there one after the other the one with the same rights, else the first.
+            for same_prot in [true, false] {
+                for &piece in &self.removed {
+                    let fits =
+                        may_be(&piece.attr, mapping) && (piece.attr.prot == mapping.prot || !same_prot);
+                    if fits && piece.range.overlaps(range) {
+                        let free = rest.overlaps_of(piece.range);
+                        parts.extend(free.iter().map(|&part| (part, Some(&piece.attr))));
+                        free.into_iter().for_each(|part| rest.remove(part));
+                    }
+                }
+            }
+        }
+        for left in rest.iter() {
+            // What a call touched whose order with the first look is not known.
+            let unsettled = self.ledger.unsettled.overlaps_of(left);
+            parts.extend(unsettled.iter().map(|&part| (part, None)));
+            parts.extend(self.ledger.unsettled.gaps_of(left).into_iter().map(|part| (part, None)));
+        }
+        parts.sort_by_key(|(part, _)| part.start);
+        for (part, attr) in parts {
+            let (origin, doubt) = match attr.map(|attr| attr.owner) {
+                Some(Owner::Event(slot)) => self.event_origin(slot),
+                Some(Owner::Preexisting) => (Origin::Preexisting, self.old_doubt()),
+                Some(Owner::Kernel) => (Origin::Kernel, self.old_doubt()),
+                Some(Owner::Unknown) => (Origin::Unknown, self.old_doubt()),
+                None if self.ledger.unsettled.overlaps(part) => (Origin::Preexisting, self.old_doubt()),
+                None => {
+                    self.drift(part);
+                    (Origin::Unknown, self.old_doubt())
+                }
+            };
+            let kind = attr.map_or_else(|| mapping_kind(mapping), |attr| attr.kind);
+            let file = attr.and_then(|attr| attr.file.as_ref());
+            self.add(vma, mapping, part, Found { origin, doubt, kind, file });
+        }
     }
 
     fn tail_of_last(&mut self, vma: usize, range: AddrRange, mapping: &Mapping) -> Option<Found<'a>> {
@@ -292,8 +337,10 @@ impl<'a> Join<'a> {
 
     fn drift(&mut self, range: AddrRange) {
         let mut parts = if self.busy.is_empty() { vec![range] } else { self.busy.gaps_of(range) };
-        if !self.ledger.uncertain.is_empty() {
-            parts = parts.into_iter().flat_map(|p| self.ledger.uncertain.gaps_of(p)).collect();
+        for doubtful in [&self.ledger.uncertain, &self.ledger.unsettled] {
+            if !doubtful.is_empty() {
+                parts = parts.into_iter().flat_map(|p| doubtful.gaps_of(p)).collect();
+            }
         }
         for part in parts {
             self.result.drift += part.bytes();
@@ -338,12 +385,6 @@ struct Found<'a> {
     doubt: Option<Doubt>,
     kind: RegionKind,
     file: Option<&'a Arc<FileRef>>,
-}
-
-impl Found<'_> {
-    fn nothing(mapping: &Mapping) -> Found<'static> {
-        Found { origin: Origin::Unknown, doubt: None, kind: mapping_kind(mapping), file: None }
-    }
 }
 
 /// Purged ranges that are still mapped.

@@ -31,6 +31,7 @@ impl Ledger {
             fixed: flags & FIXED != 0,
             keep_source: flags & DONTUNMAP != 0,
         };
+        let unsettled = self.unsettled.overlaps(step.from);
         if step.from.is_empty() {
             self.duplicate(call, step);
         } else if step.from.start == step.to.start {
@@ -39,6 +40,9 @@ impl Ledger {
             self.relocate(call, step);
         }
         self.touch(call.event.time_ns, step.to);
+        if unsettled {
+            self.unsettled.insert(step.to);
+        }
     }
 
     /// hugetlb mappings are resized in huge pages.

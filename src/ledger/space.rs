@@ -1,8 +1,10 @@
 //! One address space: the state, and the primitives that calls are made of.
 
+use super::found::FirstLook;
 use super::history::History;
-use super::limbo::Limbo;
+use super::limbo::{Certainty, Limbo};
 use super::origins::{Call, OriginTable};
+use super::peak::PeakTracker;
 use super::piece::{Attributes, Owner, Piece, PieceMap, Slot};
 use super::range_set::RangeSet;
 use super::recent::Recent;
@@ -47,6 +49,7 @@ pub(super) enum Removal {
 #[derive(Clone, Debug)]
 pub struct Ledger {
     pub(super) pieces: PieceMap,
+    pub(super) peak: PeakTracker,
     pub(super) origins: OriginTable,
     pub(super) limbo: Limbo,
     /// What was there before, for forks that are on their way: empty with a single thread.
@@ -72,10 +75,14 @@ pub struct Ledger {
     pub(super) lost_ns: Option<u64>,
     /// True from a loss until the maps were read again.
     pub(super) unverified: bool,
-    /// Reports from before this time are already in the mappings that the ledger began with.
-    pub(super) valid_from_ns: u64,
-    /// Reports up to this time may be in them.
-    pub(super) settled_ns: u64,
+    /// The look at maps that the ledger began with.
+    pub(super) first_look: FirstLook,
+    /// What calls touched that overlapped it: there the kernel's word stands.
+    pub(super) unsettled: RangeSet,
+    /// The call that is being applied is one of those.
+    pub(super) in_flight: bool,
+    /// Time of the report that is being applied.
+    pub(super) now_ns: u64,
     pub(super) modules_changed: bool,
     pub(super) module_generation: u64,
     /// io_setup calls whose ring's address the backend did not see, latest last.
@@ -100,6 +107,7 @@ impl Ledger {
     pub(super) fn new(start: Start) -> Ledger {
         Ledger {
             pieces: PieceMap::default(),
+            peak: PeakTracker::default(),
             origins: OriginTable::default(),
             limbo: Limbo::default(),
             history: History::default(),
@@ -117,8 +125,10 @@ impl Ledger {
             recent: Recent::default(),
             lost_ns: None,
             unverified: false,
-            valid_from_ns: 0,
-            settled_ns: 0,
+            first_look: FirstLook::default(),
+            unsettled: RangeSet::default(),
+            in_flight: false,
+            now_ns: 0,
             modules_changed: true,
             module_generation: 0,
             unplaced_rings: Vec::new(),
@@ -143,7 +153,7 @@ impl Ledger {
 
     /// Bytes mapped as far as the calls tell.
     pub fn mapped_bytes(&self) -> u64 {
-        self.pieces.iter().map(|(range, _)| range.len()).sum()
+        self.peak.mapped()
     }
 
     /// Mapped files (and the vdso) that are or were executable: range, file offset of its start,
@@ -212,16 +222,21 @@ impl Ledger {
     /// Places a piece whose owner already counts it.
     pub(super) fn put(&mut self, piece: Piece) {
         self.modules_changed |= piece.attr.module;
+        self.peak.added(&piece, &self.origins);
         self.pieces.place(piece);
     }
 
     /// Takes what is mapped in `range`; its owners still count it.
     pub(super) fn carve(&mut self, range: AddrRange, removal: Removal) -> Vec<Piece> {
         let pieces = self.pieces.carve(range);
-        self.modules_changed |= pieces.iter().any(|p| p.attr.module);
-        if self.threads.len() > 1 {
+        for piece in &pieces {
+            self.modules_changed |= piece.attr.module;
+            self.peak.removed(piece, &self.origins);
+        }
+        if self.threads.len() > 1 || self.start == Start::Preexisting {
             for piece in &pieces {
-                self.history.add(self.reports, removal, piece, &mut self.origins);
+                let when = (self.reports, self.now_ns);
+                self.history.add(when, removal, piece, &mut self.origins);
             }
         }
         pieces
@@ -232,6 +247,7 @@ impl Ledger {
         self.purged.remove(range);
         self.dont_fork.remove(range);
         self.uncertain.remove(range);
+        self.unsettled.remove(range);
     }
 
     /// The bytes of `pieces` are gone for good.
@@ -276,38 +292,48 @@ impl Ledger {
         if self.pieces.is_free(range) {
             return;
         }
-        let (waiting, gone): (Vec<Piece>, Vec<Piece>) = self
-            .carve(range, Removal::Unmapped)
-            .into_iter()
-            .partition(|p| self.unmap_will_be_reported(call, p));
+        let (mut certain, mut possible, mut gone) = (Vec::new(), Vec::new(), Vec::new());
+        for piece in self.carve(range, Removal::Unmapped) {
+            match self.unmap_to_be_reported(&piece) {
+                Some(Certainty::Proven) => certain.push(piece),
+                Some(Certainty::Possible) => possible.push(piece),
+                None => gone.push(piece),
+            }
+        }
         self.release(gone, Removal::Unmapped);
-        let dropped = self.limbo.add(call.number, call.event.time_ns, waiting);
-        self.release(dropped, Removal::Unmapped);
+        for (pieces, certainty) in [(certain, Certainty::Proven), (possible, Certainty::Possible)] {
+            let dropped = self.limbo.add((call.number, call.event.time_ns), certainty, pieces);
+            self.release(dropped, Removal::Unmapped);
+        }
     }
 
-    /// False where no report is to be expected for the unmapping of `piece`.
-    fn unmap_will_be_reported(&self, call: &Report<'_>, piece: &Piece) -> bool {
+    /// Whether a report of the unmapping of `piece` is to come: None where there will be none.
+    fn unmap_to_be_reported(&self, piece: &Piece) -> Option<Certainty> {
         let attr = &piece.attr;
         // io_destroy(2) is not traced.
         if attr.kind == RegionKind::AioRing {
-            return false;
+            return None;
         }
-        match attr.owner {
+        let expected = match attr.owner {
             // Read from maps: possibly this very mapping, seen before its report.
             Owner::Unknown => false,
-            Owner::Preexisting => call.event.time_ns > self.settled_ns && !self.unverified,
-            Owner::Kernel => !self.unverified,
+            Owner::Preexisting | Owner::Kernel => !self.unverified,
             Owner::Event(slot) => {
                 let made = self.origins.get(slot).map_or(0, |o| o.call.time_ns);
                 !(self.unverified && self.lost_ns.is_some_and(|lost| made <= lost))
             }
-        }
+        };
+        let doubtful = self.in_flight || self.unsettled.overlaps(piece.range);
+        expected.then_some(if doubtful { Certainty::Possible } else { Certainty::Proven })
     }
 
     /// Takes `range` out of the address space for the call that is reported: bytes whose
     /// unmapping is already known come from limbo, the rest from the map.
     pub(super) fn take(&mut self, call: &Report<'_>, range: AddrRange, removal: Removal) -> Vec<Piece> {
-        let claimed = self.limbo.claim(range, call.previous);
+        let (claimed, doubtful) = self.limbo.claim(range, call.previous);
+        for &range in &doubtful {
+            self.unsettled.insert(range);
+        }
         if claimed.is_empty() {
             self.forget_history(range);
             return self.carve(range, removal);
@@ -338,6 +364,7 @@ impl Ledger {
     /// Remembers that a call changed `range`.
     pub(super) fn touch(&mut self, time_ns: u64, range: AddrRange) {
         self.recent.note(time_ns, range);
+        self.unsettle(range);
     }
 }
 

@@ -5,8 +5,11 @@ pub mod json;
 pub mod style;
 pub mod text;
 mod text_findings;
+mod text_peak;
+mod text_snapshot;
 mod text_tables;
 mod text_touch;
+mod timeline;
 
 pub use json::to_json;
 pub use style::Color;

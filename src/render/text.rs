@@ -2,8 +2,11 @@
 
 use super::style::{Color, Tone, clean, truncated, wrapped};
 use super::text_findings::{compact_findings, findings};
+use super::text_peak::peak;
+use super::text_snapshot::{SNAPSHOT, from_file, snapshot_note};
 use super::text_tables::{UNKNOWN, category_table, process_table, totals_table};
 use super::text_touch::who_touched;
+use super::timeline::timeline;
 use crate::report::model::{Process, Report};
 use crate::report::units::{size, thousands};
 use std::cmp::Reverse;
@@ -46,7 +49,7 @@ pub fn to_text(report: &Report, options: TextOptions) -> String {
         );
         out += &format!("{}\n", options.color.paint(Tone::Key, &text));
     }
-    tables(main, options, &mut out);
+    tables(report, main, options, &mut out);
     notes(report, Some(main), options, &mut out);
     let top = if larger.is_some() { options.top.min(OF_A_WRAPPER) } else { options.top };
     findings(report, main, TextOptions { top, ..options }, &mut out);
@@ -54,7 +57,7 @@ pub fn to_text(report: &Report, options: TextOptions) -> String {
     if let Some(larger) = larger {
         out.push('\n');
         head(report, larger, false, options, &mut out);
-        tables(larger, options, &mut out);
+        tables(report, larger, options, &mut out);
         process_notes(larger, options, &mut out);
         findings(report, larger, options, &mut out);
         who_touched(report, larger, options, &mut out);
@@ -77,29 +80,40 @@ const OF_A_WRAPPER: usize = 3;
 /// Another process' findings are shown if it has one part in this many of all unused bytes.
 const WORTH_FINDINGS: u64 = 10;
 
-fn tables(p: &Process, options: TextOptions, out: &mut String) {
+fn tables(report: &Report, p: &Process, options: TextOptions, out: &mut String) {
     out.push('\n');
     totals_table(p, options, out);
     out.push('\n');
     category_table(p, options, out);
+    timeline(p, options, out);
+    peak(report, p, options, out);
 }
 
 /// `silly (pid 4123) exited 0 after 12.4 s · 6 threads · backend bpf · 1,284 events, 0 lost`; what
 /// is true of the whole `run` only with the first process.
 fn head(report: &Report, p: &Process, run: bool, options: TextOptions, out: &mut String) {
     let name = truncated(&clean(&p.comm), 32);
-    let mut parts = vec![format!("(pid {}) {}", p.pid, state(p))];
-    parts.push(match p.threads_seen {
-        1 => "1 thread".to_string(),
-        n => format!("{} threads", thousands(n)),
-    });
+    let mut parts = vec![match &p.source {
+        Some(file) => from_file(file),
+        None => format!("(pid {}) {}", p.pid, state(p)),
+    }];
+    match p.threads_seen {
+        // nobody could count them
+        0 => {}
+        1 => parts.push("1 thread".to_string()),
+        n => parts.push(format!("{} threads", thousands(n))),
+    }
     if let Some(container) = &p.container {
         parts.push(format!("container {}", truncated(&clean(container), 24)));
     }
+    parts.push(format!("ASLR {}", if p.aslr { "on" } else { "off" }));
     if run {
-        parts.push(format!("backend {}", clean(&report.backend)));
+        parts.push(match report.backend.as_str() {
+            SNAPSHOT => "not traced".to_string(),
+            backend => format!("backend {}", clean(backend)),
+        });
     }
-    if run && report.backend != "snapshot" {
+    if run && report.backend != SNAPSHOT {
         let events = &report.events;
         parts.push(format!("{} events, {} lost", thousands(events.seen), thousands(events.lost)));
     }
@@ -124,11 +138,16 @@ fn head(report: &Report, p: &Process, run: bool, options: TextOptions, out: &mut
     out.push('\n');
 }
 
-/// `exited 0 after 12.4 s`, `killed by signal 9 (SIGKILL) after 3.0 s`, `running, seen for 60.0 s`.
+/// `exited 0 after 12.4 s`, `killed by signal 9 (SIGKILL) after 3.0 s`, `running, seen for 60.0 s`;
+/// of a process that ran before vmaudit attached `still running, watched for 60.0 s`.
 fn state(p: &Process) -> String {
     let end = end(p);
     let Some(ns) = p.wall_ns else { return end };
     let ended = p.signal.is_some() || p.exit_code.is_some();
+    if p.attached {
+        let end = if ended { end } else { format!("still {end}") };
+        return format!("{end}, watched for {}", duration(ns));
+    }
     format!("{end}{} {}", if ended { " after" } else { ", seen for" }, duration(ns))
 }
 
@@ -173,6 +192,9 @@ fn signal_name(signal: i32) -> Option<&'static str> {
 
 /// What the reader has to know before trusting the figures.
 fn notes(report: &Report, main: Option<&Process>, options: TextOptions, out: &mut String) {
+    if report.backend == SNAPSHOT {
+        snapshot_note(report, options, out);
+    }
     let events = &report.events;
     if events.lost > 0 {
         let text = format!(
@@ -237,18 +259,18 @@ fn process_notes(p: &Process, options: TextOptions, out: &mut String) {
     }
     if p.coverage.preexisting > 0 && p.coverage.traced > 0 {
         let text = format!(
-            "{} were mapped before tracing began: classified without a stack",
+            "{} were mapped before tracing began: classified by names, headers and shape, without a stack",
             size(p.coverage.preexisting)
         );
         note(&text, options, out);
     }
     match p.residency.as_str() {
         "smaps-estimate" => {
-            note(
-                "RSS within one kernel mapping is an estimate: its total is shared out by length",
-                options,
-                out,
-            );
+            let text = match p.source {
+                Some(_) => "RSS is the file's for each mapping; within one, it is shared out by length",
+                None => "RSS within one kernel mapping is an estimate: its total is shared out by length",
+            };
+            note(text, options, out);
         }
         UNKNOWN => note("findings are ranked by what is mapped", options, out),
         _ => {}
@@ -258,7 +280,7 @@ fn process_notes(p: &Process, options: TextOptions, out: &mut String) {
     }
 }
 
-fn note(text: &str, options: TextOptions, out: &mut String) {
+pub(super) fn note(text: &str, options: TextOptions, out: &mut String) {
     labelled("note", Tone::Warning, text, options, out);
 }
 

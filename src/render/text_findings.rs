@@ -33,10 +33,23 @@ pub(super) fn findings(report: &Report, p: &Process, options: TextOptions, out: 
         if let Some(stack) = stack {
             frames(stack, options, out);
         }
+        if p.attached && finding.preexisting > 0 {
+            before(finding, options, out);
+        }
         used_by(report, finding, options, out);
         advice(finding, options, out);
     }
     rest(p, shown, options, out);
+}
+
+/// Why there is no stack, or only one of a part.
+fn before(f: &Finding, options: TextOptions, out: &mut String) {
+    let text = if f.preexisting >= f.virt {
+        "mapped before vmaudit attached: no stack".to_owned()
+    } else {
+        format!("{} of it were mapped before vmaudit attached: no stack", size(f.preexisting))
+    };
+    *out += &format!("{}\n", options.color.paint(Tone::Dim, &format!("     {text}")));
 }
 
 /// How many findings are worth showing: at most `top`; of those that hold less than a
@@ -260,7 +273,7 @@ pub(super) fn compact_findings(report: &Report, p: &Process, options: TextOption
 }
 
 /// ` · main < run < malloc`: named functions from the outside in, the C library's left out.
-fn outline(stack: &Stack) -> String {
+pub(super) fn outline(stack: &Stack) -> String {
     let names =
         stack.frames.iter().filter(|f| !f.module.starts_with("libc.so") && !f.module.starts_with("ld-linux"));
     let names: Vec<String> =

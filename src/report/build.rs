@@ -1,9 +1,11 @@
 //! Facts + attribution → [`Report`].
 
 use super::model::{self, Report};
+use super::peak;
+use super::timeline::Timeline;
 use super::touch::TouchFacts;
 use crate::attribution::{Attributed, AuditInput, CategoryRow, Finding, Instance, Piece, attribute};
-use crate::ledger::{Doubt, Origin, OriginId, OriginRecord};
+use crate::ledger::{Doubt, Origin, OriginId, OriginRecord, Peak};
 use crate::model::observation::{ResidencySource, SnapshotMoment};
 use crate::model::{AddrRange, Completeness, FrameKind, StackId, StackTable, SymbolFrame, SymbolizedStacks};
 use std::collections::HashMap;
@@ -36,9 +38,19 @@ pub struct ProcessFacts {
     pub threads_seen: Option<u64>,
     /// How long it was observed, nanoseconds.
     pub wall_ns: Option<u64>,
+    /// It ran already when tracing began.
+    pub attached: bool,
     /// Set when the process died without being held and `observations` is the last periodic
     /// snapshot: how long before the death it was taken, nanoseconds.
     pub snapshot_age_ns: Option<u64>,
+    /// CLOCK_MONOTONIC of the first thing seen: what times in the report count from.
+    pub began_ns: u64,
+    /// From the ledger; None without one.
+    pub peak: Option<Peak>,
+    /// Looks at it, where they were asked for.
+    pub timeline: Option<Timeline>,
+    /// The saved smaps or maps file that `observations` were read from.
+    pub source: Option<String>,
 }
 
 /// One process to report on.
@@ -83,9 +95,9 @@ pub fn build_touched(
             unwind_incomplete: run.events.unwind_incomplete,
         },
         touch: touch.map(|facts| model::Touch {
-            faults: facts.totals.faults,
-            sampled: facts.totals.sampled,
-            lost: facts.totals.lost,
+            faults: facts.touches.totals.faults,
+            sampled: facts.touches.totals.sampled,
+            lost: facts.touches.totals.lost,
             unplaced: facts.touches.unplaced(),
         }),
         processes: reports,
@@ -199,9 +211,12 @@ fn process(audit: &ProcessAudit<'_>, found: &Attributed, stacks: &mut StackNumbe
         categories: found.rows.iter().map(category).collect(),
         regions,
         findings: found.findings.iter().map(|f| finding(input, f, stacks)).collect(),
-        timeline: Vec::new(),
+        timeline: facts.timeline.as_ref().map(|t| t.points(facts.began_ns)).unwrap_or_default(),
+        timeline_every: facts.timeline.as_ref().map_or(0, Timeline::every),
+        peak: facts.peak.as_ref().map(|peak| peak::build(input, found, (peak, facts.began_ns), stacks)),
         events: reconciled.events,
         wall_ns: facts.wall_ns,
+        attached: facts.attached,
         residency: match seen.residency.source {
             ResidencySource::PagemapScan => "pagemap-scan",
             ResidencySource::Pagemap => "pagemap",
@@ -210,6 +225,7 @@ fn process(audit: &ProcessAudit<'_>, found: &Attributed, stacks: &mut StackNumbe
         }
         .to_string(),
         snapshot: match (facts.snapshot_age_ns, seen.moment) {
+            _ if facts.source.is_some() => "file",
             (Some(_), _) => "periodic",
             (None, SnapshotMoment::HeldAtExit) => "exit",
             (None, SnapshotMoment::Live) => "live",
@@ -218,6 +234,7 @@ fn process(audit: &ProcessAudit<'_>, found: &Attributed, stacks: &mut StackNumbe
         snapshot_age_ns: facts.snapshot_age_ns,
         gaps: seen.gaps.clone(),
         touch: None,
+        source: facts.source.clone(),
     }
 }
 
@@ -321,17 +338,31 @@ fn finding(input: &AuditInput<'_>, f: &Finding, stacks: &mut StackNumbers) -> mo
         unused: f.footprint.unused(),
         regions: f.instances,
         stack: f.stack.map(|id| stacks.number(id)),
+        caller: f.stack.and(f.caller).map(|line| line as u64),
         title: f.title.clone(),
         why: f.why.clone(),
         fix: f.fix.iter().map(fix).collect(),
         ranges: f.ranges.iter().map(range).collect(),
         threads: f.threads.iter().map(|&tid| model::Thread { tid, comm: name(tid) }).collect(),
+        preexisting: preexisting(input, &f.ranges),
         parts: f.by_part.iter().map(part).collect(),
         story: f.story.clone(),
         inherited_from: f.inherited_from,
         doubtful: f.doubtful,
         touched_by: Vec::new(),
     }
+}
+
+/// Bytes of `ranges` that were mapped before tracing began.
+fn preexisting(input: &AuditInput<'_>, ranges: &[AddrRange]) -> u64 {
+    let regions = &input.reconciled.regions;
+    let within = |range: &AddrRange| -> u64 {
+        let first = regions.partition_point(|region| region.range.end <= range.start);
+        let overlapping = regions[first..].iter().take_while(|region| region.range.start < range.end);
+        let old = overlapping.filter(|region| region.origin == Origin::Preexisting);
+        old.map(|region| region.range.intersect(*range).len()).sum()
+    };
+    ranges.iter().map(within).sum()
 }
 
 fn range(range: &AddrRange) -> model::Range {

@@ -3,9 +3,13 @@
 
 mod build;
 pub mod model;
+mod peak;
+mod timeline;
 mod touch;
 
 pub use crate::attribution::units;
 pub use build::{EventCounts, ProcessAudit, ProcessFacts, RunFacts, build, build_touched};
 pub use model::{Report, SCHEMA};
+pub use peak::MAX_GONE;
+pub use timeline::{Look, Timeline};
 pub use touch::{NAMED_ROWS, TouchFacts};

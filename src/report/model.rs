@@ -3,6 +3,7 @@
 //! have to ignore what they do not know.
 
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 
 /// The version of this model.
 pub const SCHEMA: u32 = 1;
@@ -49,14 +50,22 @@ pub struct Process {
     pub categories: Vec<CategoryRow>,
     pub regions: Vec<Region>,
     pub findings: Vec<Finding>,
+    /// With `--interval`: the sizes at each look.
     pub timeline: Vec<TimelinePoint>,
+    /// Added: of all looks every nth is in `timeline`, evenly thinned out in long runs.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub timeline_every: u64,
+    /// Added: the most that was mapped at once; null without a record of calls.
+    pub peak: Option<Peak>,
     /// Added: events applied to this address space.
     pub events: u64,
     /// Added: how long it was observed.
     pub wall_ns: Option<u64>,
+    /// Added: it ran already when tracing began.
+    pub attached: bool,
     /// Added: how residency was measured: `pagemap-scan`, `pagemap`, `smaps-estimate`, `none`.
     pub residency: String,
-    /// Added: `exit` (held at its exit), `live`, or `periodic` (died before a last look).
+    /// Added: `exit` (held at its exit), `live`, `periodic` (died before a last look), or `file`.
     pub snapshot: String,
     /// Added: with `periodic`, how long before the death the snapshot was taken.
     pub snapshot_age_ns: Option<u64>,
@@ -65,6 +74,9 @@ pub struct Process {
     /// Added: with --touch, who made resident what somebody else reserved.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub touch: Option<ProcessTouch>,
+    /// Added: the saved smaps or maps file that it was read from.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub source: Option<String>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
@@ -174,6 +186,8 @@ pub struct Finding {
     pub regions: u64,
     /// Of the largest call, where several by one caller are merged.
     pub stack: Option<u64>,
+    /// Added: the frame of `stack` from which outwards the merged calls agree; null: all of it.
+    pub caller: Option<u64>,
     pub title: String,
     pub why: String,
     pub fix: Vec<Fix>,
@@ -181,6 +195,8 @@ pub struct Finding {
     pub ranges: Vec<Range>,
     /// Added: whose it is.
     pub threads: Vec<Thread>,
+    /// Added: bytes of it that were mapped before tracing began: no stack is known for them.
+    pub preexisting: u64,
     /// Added: its parts, by name.
     pub parts: Vec<Part>,
     /// Added: the life of the (largest) reservation in one line.
@@ -309,10 +325,58 @@ pub struct TouchShare {
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct TimelinePoint {
+    /// Since the command began (attach: since tracing did).
     pub t_ns: u64,
     pub virt: u64,
     pub rss: Option<u64>,
-    pub by_category: std::collections::BTreeMap<String, u64>,
+    /// VIRT; adds up to `virt`.
+    pub by_category: BTreeMap<String, u64>,
+    /// Added: RSS, where it is not 0; adds up to `rss`.
+    pub rss_by_category: BTreeMap<String, u64>,
+}
+
+/// The most that was mapped at once: VmPeak, and why.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Peak {
+    pub virt: u64,
+    /// As in [`TimelinePoint`].
+    pub t_ns: u64,
+    /// The calls that were alive then: the largest, and those that shrank most since. With `rest`
+    /// and `on_the_way` they add up to `virt`.
+    pub by_stack: Vec<PeakShare>,
+    /// What `by_stack` leaves out.
+    pub rest: PeakRest,
+    /// Several threads: what the kernel had mapped already (negative: unmapped already) when the
+    /// calls were not reported yet.
+    pub on_the_way: i64,
+    /// With `on_the_way` it adds up to `virt`.
+    pub by_category: BTreeMap<String, u64>,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct PeakShare {
+    /// `mmap`, `brk` …; `kernel`, `preexisting` or `unknown` where it was no call.
+    pub op: String,
+    pub stack: Option<u64>,
+    /// Of most of it.
+    pub category: String,
+    pub bytes: u64,
+    /// What calls of this kind with this stack have mapped in `regions`.
+    pub now_bytes: u64,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct PeakRest {
+    pub stacks: u64,
+    pub bytes: u64,
+    pub now_bytes: u64,
+}
+
+fn is_zero(n: &u64) -> bool {
+    *n == 0
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]

@@ -11,7 +11,7 @@ use crate::attribution::{Attributed, Piece, footprint};
 use crate::ledger::{HeldBy, Origin};
 use crate::model::observation::ResidencySource;
 use crate::model::{Addr, AddrRange, Frame, ModuleId, PAGE, StackId, StackTable, SymbolizedStacks};
-use crate::touch::{BLOCK, Count, Row, RowId, Sample, SpaceTouches, TouchTotals, Touches};
+use crate::touch::{BLOCK, Count, Row, RowId, Sample, SpaceTouches, Touches};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
 
@@ -26,7 +26,6 @@ const ROWS_OF_A_FINDING: usize = 3;
 #[derive(Clone, Copy)]
 pub struct TouchFacts<'a> {
     pub touches: &'a Touches,
-    pub totals: TouchTotals,
     /// One for each process, in the order of the processes.
     pub spaces: &'a [Option<&'a SpaceTouches>],
 }

@@ -17,14 +17,18 @@
 //!
 //! The keeper answers for threads that exit from a living process, and for everything when
 //! vmaudit is gone. ptrace is not used; nothing is ever stopped but at its own exit.
+//!
+//! Processes that ran already ([`Process::find`], [`Attached`]) are only watched, and never held.
 
 mod arch;
+mod attached;
 mod child;
 mod command;
 mod error;
 mod exit_code;
 mod exit_server;
 mod filter;
+mod find;
 mod fork;
 mod handover;
 mod hold;
@@ -40,8 +44,11 @@ mod signals;
 mod task_names;
 mod user;
 
+pub use attached::{Attached, AttachedEvent};
 pub use error::{LaunchError, LaunchNote, NoHold, TargetError};
 pub use exit_code::ExitStatus;
+pub use find::{FindError, Process};
 pub use hold::{ExitKind, HeldExit};
 pub use launch::{Launch, LaunchConfig, Prepared};
 pub use running::{Running, TargetEvent};
+pub use user::behind_sudo;

@@ -5,7 +5,8 @@ use nix::errno::Errno;
 use nix::sys::signal::Signal;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
-/// For a child that was not waited for yet, whose number is its own (Linux 5.3).
+/// The process that has this number now (Linux 5.3); for a child that was not waited for yet the
+/// number is its own.
 pub fn open(pid: Pid) -> Result<OwnedFd, Errno> {
     // SAFETY: the call takes two numbers and returns a new descriptor (always O_CLOEXEC).
     let fd = Errno::result(unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) })?;
@@ -21,6 +22,14 @@ pub fn send_signal(pidfd: BorrowedFd<'_>, signal: Signal) -> Result<(), Errno> {
         libc::syscall(libc::SYS_pidfd_send_signal, pidfd.as_raw_fd(), signal as libc::c_int, no_info, 0)
     };
     Errno::result(sent).map(drop)
+}
+
+/// True once all threads of the process are gone, be it waited for or not: then its descriptor
+/// is readable (kernel/fork.c, pidfd_poll).
+pub fn has_ended(pidfd: BorrowedFd<'_>) -> bool {
+    let mut end = libc::pollfd { fd: pidfd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+    // SAFETY: one valid pollfd; the call does not wait.
+    unsafe { libc::poll(&raw mut end, 1, 0) == 1 }
 }
 
 /// A change of a child's state.

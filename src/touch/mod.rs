@@ -106,6 +106,8 @@ pub struct Touches {
     row_ids: HashMap<Row, RowId>,
     spaces: IntMap<SpaceId, SpaceTouches>,
     early: Vec<Touch>,
+    /// To be set at the end.
+    pub totals: TouchTotals,
     unplaced: u64,
 }
 

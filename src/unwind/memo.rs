@@ -103,7 +103,19 @@ mod tests {
     use super::*;
 
     fn captured(bytes: &[u8]) -> CapturedStack<'_> {
-        CapturedStack { ip: 1, sp: 16, bp: 0, bx: 0, r12: 0, r13: 0, r14: 0, r15: 0, bytes, full: true }
+        CapturedStack {
+            ip: 1,
+            sp: 16,
+            bp: 0,
+            bx: 0,
+            r12: 0,
+            r13: 0,
+            r14: 0,
+            r15: 0,
+            bytes,
+            full: true,
+            holes: false,
+        }
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! Registers and stack bytes as they were at the event, and reading the latter.
 
+use crate::model::Completeness;
+
 /// What a backend captures at a syscall's exit: registers and the stack bytes above `sp`.
 #[derive(Clone, Copy, Debug)]
 pub struct CapturedStack<'a> {
@@ -17,6 +19,8 @@ pub struct CapturedStack<'a> {
     /// The bytes reach the stack's end: what is not in them does not exist, rather than was not
     /// copied.
     pub full: bool,
+    /// Pages that were not in memory are zeros in `bytes`: never touched, or swapped out.
+    pub holes: bool,
 }
 
 /// Callee-saved registers (System V ABI) in the order of their DWARF numbers.
@@ -80,11 +84,12 @@ pub struct StackBytes<'a> {
     base: u64,
     bytes: &'a [u8],
     full: bool,
+    holes: bool,
 }
 
 impl<'a> StackBytes<'a> {
     pub fn of(captured: &CapturedStack<'a>) -> StackBytes<'a> {
-        StackBytes { base: captured.sp, bytes: captured.bytes, full: captured.full }
+        StackBytes { base: captured.sp, bytes: captured.bytes, full: captured.full, holes: captured.holes }
     }
 
     /// The little-endian word at an address.
@@ -96,6 +101,12 @@ impl<'a> StackBytes<'a> {
             Some(word) => Ok(u64::from_le_bytes(word)),
             None => Err(self.missing(address)),
         }
+    }
+
+    /// What a return address of 0 means: the root, unless it may be in a page that was swapped out.
+    #[cold]
+    pub fn end_at_zero(&self) -> Completeness {
+        if self.holes { Completeness::Incomplete } else { Completeness::Complete }
     }
 
     #[cold]

@@ -115,7 +115,7 @@ impl Walk<'_> {
                     }
                     Ok(0) if guesses == 0 => {
                         self.scratch.trail.spoil();
-                        return Completeness::Complete;
+                        return self.stack.end_at_zero();
                     }
                     Ok(_) => return Completeness::Incomplete,
                     Err(stuck) => return completeness_of(stuck),
@@ -201,7 +201,7 @@ impl Walk<'_> {
             // Registers are not trusted after a guess: what they lead to has to look right.
             Ok(caller) if guessing && !self.is_likely_caller(at, &caller) => self.guess(at),
             Err(_) if guessing => self.guess(at),
-            Ok(Caller { return_address: 0, .. }) => Step::End(Completeness::Complete),
+            Ok(Caller { return_address: 0, .. }) => Step::End(self.stack.end_at_zero()),
             // Never mapped (mmap_min_addr): argc or the like.
             Ok(Caller { return_address: ..PAGE, .. }) => Step::End(Completeness::Incomplete),
             Ok(caller) => Step::To(Position {

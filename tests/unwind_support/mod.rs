@@ -60,7 +60,19 @@ pub struct Capture {
 impl Capture {
     pub fn stack(&self) -> CapturedStack<'_> {
         let [ip, sp, bp, bx, r12, r13, r14, r15] = self.registers;
-        CapturedStack { ip, sp, bp, bx, r12, r13, r14, r15, bytes: &self.bytes, full: self.full }
+        CapturedStack {
+            ip,
+            sp,
+            bp,
+            bx,
+            r12,
+            r13,
+            r14,
+            r15,
+            bytes: &self.bytes,
+            full: self.full,
+            holes: false,
+        }
     }
 
     pub fn modules(&self) -> impl Iterator<Item = ExecMapping<'_>> {

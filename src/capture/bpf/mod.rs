@@ -1,9 +1,11 @@
 //! The BPF backend: loads the object, attaches it, marks targets, reads the rings.
 
+mod mark;
 pub mod skel;
 mod touches;
 mod tracepoints;
 
+pub use mark::MarkedThread;
 pub use touches::TouchConfig;
 
 use super::{CaptureError, Counters, EventSource, TouchCounters, arch};
@@ -25,6 +27,9 @@ pub struct BpfConfig {
     /// Size of the second ring, for calls without stack when the first is full.
     pub spill_bytes: u32,
     pub follow_forks: bool,
+    /// Targets run already when they are added: marking them needs one more program, and the
+    /// address spaces of their children are listed.
+    pub running_targets: bool,
     /// Record page faults, too.
     pub touch: Option<TouchConfig>,
 }
@@ -63,6 +68,7 @@ impl BpfTracer {
             rodata.stack_bytes = config.stack_bytes.clamp(0, MAX_STACK_BYTES);
             rodata.follow_forks = config.follow_forks;
             rodata.list_vmas = true;
+            rodata.list_forks = config.running_targets;
             rodata.wake_bytes = u64::from(round_ring(config.ring_bytes) / 8);
             for call in arch::TRACED {
                 if let Some(slot) = rodata.op_of_syscall.get_mut(call.number as usize) {
@@ -75,6 +81,7 @@ impl BpfTracer {
         open.progs.any_syscall_exit.set_autoload(ids.is_empty());
         open.progs.syscall_exit.set_autoload(!ids.is_empty());
         touches::prepare(&mut open, config.touch)?;
+        open.progs.mark_threads.set_autoload(config.running_targets);
         let skel = open.load().map_err(CaptureError::Load)?;
         let mut links = Vec::new();
         for program in [
@@ -131,6 +138,16 @@ impl BpfTracer {
     /// When the kernel does not hand out the counters.
     pub fn touch_counters(&self) -> Result<Option<TouchCounters>, CaptureError> {
         if self.touch { touches::counters(&self.skel).map(Some) } else { Ok(None) }
+    }
+
+    /// The sum over all CPUs of one of `enum vmaudit_counter`.
+    fn counter(&self, which: u32) -> Result<u64, CaptureError> {
+        let map = &self.skel.maps.counters;
+        let per_cpu =
+            map.lookup_percpu(&which.to_ne_bytes(), MapFlags::ANY).map_err(CaptureError::Counters)?;
+        let value =
+            |bytes: &Vec<u8>| bytes.get(..8).and_then(|b| b.try_into().ok()).map_or(0, u64::from_ne_bytes);
+        Ok(per_cpu.iter().flatten().map(value).sum())
     }
 
     /// To be called just before vmaudit exits. The kernel takes tens of milliseconds to let go of
@@ -290,19 +307,7 @@ impl EventSource for BpfReader<'_> {
     }
 
     fn counters(&self) -> Result<Counters, CaptureError> {
-        let read = |which: u32| -> Result<u64, CaptureError> {
-            let per_cpu = self
-                .tracer
-                .skel
-                .maps
-                .counters
-                .lookup_percpu(&which.to_ne_bytes(), MapFlags::ANY)
-                .map_err(CaptureError::Counters)?;
-            let value = |bytes: &Vec<u8>| {
-                bytes.get(..8).and_then(|b| b.try_into().ok()).map_or(0, u64::from_ne_bytes)
-            };
-            Ok(per_cpu.iter().flatten().map(value).sum())
-        };
+        let read = |which| self.tracer.counter(which);
         Ok(Counters { seen: read(0)?, without_stack: read(1)?, lost: read(2)?, lost_tasks: read(3)? })
     }
 }

@@ -1,0 +1,229 @@
+//! `vmaudit attach`: processes that run already.
+//!
+//! In this order, so that nothing is missed and nobody is mistaken for another: the processes are
+//! held by descriptor; all their threads are marked, so that each call is reported from then on;
+//! each is looked at; only then are reports read, and told from those that the look has in it.
+
+use super::conclude::{Gathered, conclude};
+use super::dump::Dump;
+use super::error::AppError;
+use super::output::Destination;
+use super::pipeline::Pipeline;
+use super::record::Record;
+use super::remedy::remedy;
+use super::say::say;
+use super::session::{Schedule, Session};
+use super::touch;
+use crate::capture::EventSource;
+use crate::capture::bpf::{BpfConfig, BpfTracer, MarkedThread};
+use crate::cli::AttachArgs;
+use crate::model::observation::{ResidencySource, ThreadObservation};
+use crate::model::{Addr, AddrRange, Mapping, MmKey, Observations, Prot, Sharing};
+use crate::procfs::{ObserveError, ObserveOptions, observe};
+use crate::target::{Attached, Process};
+use std::cell::RefCell;
+use std::time::{Duration, Instant};
+
+/// How often to look, for the last state of those that end.
+const LOOK_PAUSE: Duration = Duration::from_millis(200);
+
+const NOT_ALLOWED: &str =
+    "\nreading other users' processes needs root or CAP_SYS_PTRACE: try sudo vmaudit attach …";
+
+/// Traces running processes; returns vmaudit's exit code.
+pub fn attach(args: &AttachArgs) -> Result<u8, AppError> {
+    let begun = Instant::now();
+    let processes = find(&args.pids)?;
+    // Before anything is loaded: what may not be read is no target.
+    let processes = keep(processes, readable)?;
+    let dump = match &args.dump_events {
+        Some(path) => {
+            Some(Dump::create(path).map_err(|source| AppError::Write { path: path.clone(), source })?)
+        }
+        None => None,
+    };
+    let attached = Attached::new(processes)?;
+    let tracer = BpfTracer::start(&BpfConfig {
+        stack_bytes: args.stack_bytes,
+        ring_bytes: args.ring_bytes,
+        spill_bytes: args.spill_bytes,
+        follow_forks: !args.no_follow_forks,
+        running_targets: true,
+        touch: touch::config(&args.touch),
+    })
+    .map_err(|source| AppError::Backend { remedy: remedy(&source), source })?;
+    let loaded = begun.elapsed();
+    let targets: Vec<_> =
+        attached.processes().iter().map(|process| (process.pid(), process.as_fd())).collect();
+    let threads = tracer.mark_running(&targets)?;
+    drop(targets);
+    if args.verbose {
+        say(format_args!(
+            "backend bpf, {} attached after {loaded:.1?}; {} threads marked after {:.1?}",
+            tracer.attached,
+            threads.len(),
+            begun.elapsed()
+        ));
+    }
+    let pipeline = RefCell::new(Pipeline::new(dump));
+    let command: Vec<_> = std::env::args_os().skip(1).collect();
+    let first = attached.processes().first().map_or(0, |process| process.pid());
+    pipeline.borrow_mut().touches = touch::begin(&args.touch);
+    pipeline.borrow_mut().record = Record::begin(args.output.as_deref(), first, &command)?;
+    let main = begin(&attached, &threads, &mut pipeline.borrow_mut())?;
+    if args.verbose {
+        say(format_args!("first look done after {:.1?}", begun.elapsed()));
+    }
+    let (audits, counters) = {
+        let mut reader = tracer.reader(|raw| pipeline.borrow_mut().record(raw))?;
+        let schedule = Schedule {
+            duration: args.duration.map(Duration::from_secs_f64),
+            first_look: Duration::ZERO,
+            interval: args.interval.map_or(LOOK_PAUSE, Duration::from_secs_f64),
+            timeline: args.interval.is_some(),
+            verbose: args.verbose,
+        };
+        let mut session = Session::new(attached, &mut reader, &pipeline, schedule);
+        session.run()?;
+        let audits = std::mem::take(&mut session.audits);
+        drop(session);
+        (audits, reader.counters()?)
+    };
+    let mut pipeline = pipeline.into_inner();
+    if let (Err(source), Some(path)) = (pipeline.finish_dump(), &args.dump_events) {
+        return Err(AppError::Write { path: path.clone(), source });
+    }
+    touch::finish(&mut pipeline, &tracer)?;
+    let destination = Destination { format: args.format, file: args.report.as_deref(), top: args.top };
+    conclude(Gathered { main, audits, counters, pipeline, exit_code: None }, &destination, args.verbose)?;
+    tracer.detach_in_background();
+    Ok(0)
+}
+
+/// The processes that the user named, each once. Of several some may be gone.
+fn find(numbers: &[i32]) -> Result<Vec<Process>, AppError> {
+    let found = numbers.iter().map(|&number| Process::find(number).map_err(AppError::from));
+    let mut processes: Vec<Process> = Vec::new();
+    for process in all_or_some(found.collect())? {
+        if let Some(tid) = process.found_by_thread() {
+            let (pid, name) = (process.pid(), process.name());
+            say(format_args!("{tid} is a thread of {pid} ({name}): tracing that process"));
+        }
+        if processes.iter().all(|known| known.pid() != process.pid()) {
+            processes.push(process);
+        }
+    }
+    Ok(processes)
+}
+
+fn keep(
+    processes: Vec<Process>,
+    check: impl Fn(&Process) -> Result<(), AppError>,
+) -> Result<Vec<Process>, AppError> {
+    all_or_some(processes.into_iter().map(|process| check(&process).map(|()| process)).collect())
+}
+
+/// One failure of one is an error; of several it is a note, as long as one is left.
+fn all_or_some<T>(results: Vec<Result<T, AppError>>) -> Result<Vec<T>, AppError> {
+    let several = results.len() > 1;
+    let mut good = Vec::with_capacity(results.len());
+    for result in results {
+        match result {
+            Ok(value) => good.push(value),
+            Err(error) if several => say(format_args!("{error}")),
+            Err(error) => return Err(error),
+        }
+    }
+    if good.is_empty() { Err(AppError::NoTargetLeft) } else { Ok(good) }
+}
+
+fn look_error(process: &Process, source: ObserveError) -> AppError {
+    let remedy = if matches!(source, ObserveError::PermissionDenied { .. }) { NOT_ALLOWED } else { "" };
+    AppError::Look { pid: process.pid(), name: process.name().to_owned(), source, remedy }
+}
+
+/// The only question is whether its memory may be looked at.
+fn readable(process: &Process) -> Result<(), AppError> {
+    let pid = process.pid();
+    match std::fs::File::open(format!("/proc/{pid}/maps")) {
+        Err(source) if source.kind() == std::io::ErrorKind::PermissionDenied => {
+            let (operation, path) = ("open", format!("/proc/{pid}/maps").into());
+            Err(look_error(process, ObserveError::PermissionDenied { pid, operation, path, source }))
+        }
+        // Anything else shows at the look.
+        _ => Ok(()),
+    }
+}
+
+/// Takes the first look at each process; returns the number of the first that could be looked at.
+fn begin(attached: &Attached, threads: &[MarkedThread], pipeline: &mut Pipeline) -> Result<i32, AppError> {
+    let begin_one = |process: &Process, pipeline: &mut Pipeline| {
+        let own: Vec<&MarkedThread> = threads.iter().filter(|thread| thread.pid == process.pid()).collect();
+        let (mm, seen) = first_look(process, &own)?;
+        pipeline.found(mm, &seen);
+        let count = own.len();
+        let threads = if count == 1 { "1 thread".to_owned() } else { format!("{count} threads") };
+        say(format_args!("tracing {} (pid {}, {threads})", process.name(), process.pid()));
+        Ok(process.pid())
+    };
+    let begun = attached.processes().iter().map(|process| begin_one(process, pipeline)).collect();
+    let pids = all_or_some(begun)?;
+    say("Ctrl-C ends tracing and reports; the target goes on");
+    pids.first().copied().ok_or(AppError::NoTargetLeft)
+}
+
+/// The process as it is now that every call of it is reported: mappings and threads.
+fn first_look(process: &Process, threads: &[&MarkedThread]) -> Result<(MmKey, Observations), AppError> {
+    let pid = process.pid();
+    let gone = || {
+        look_error(
+            process,
+            ObserveError::Gone { pid, operation: "read", path: format!("/proc/{pid}/maps").into() },
+        )
+    };
+    // The first thread may have exited while others live on: then only their directories show
+    // the memory.
+    let living = threads.iter().find_map(|thread| Some((thread.tid, thread.mm?, thread.brk)));
+    let Some((tid, mm, brk)) = living else {
+        let name = process.name().to_owned();
+        return Err(match process.has_ended() || !threads.is_empty() {
+            true => gone(),
+            false => AppError::OtherNamespace { pid, name },
+        });
+    };
+    let options = ObserveOptions {
+        residency_from: ResidencySource::None,
+        threads: false,
+        heap_info: false,
+        ..ObserveOptions::default()
+    };
+    // It may be this thread that has just ended.
+    let seen = observe(pid, tid, options).or_else(|_| observe(pid, pid, options));
+    if process.has_ended() {
+        return Err(gone());
+    }
+    let mut seen = seen.map_err(|source| look_error(process, source))?;
+    seen.threads = threads
+        .iter()
+        .map(|thread| ThreadObservation { tid: thread.tid, comm: thread.comm.clone(), stack_pointer: None })
+        .collect();
+    if let Some(brk) = brk
+        && !seen.mappings.iter().any(|mapping| mapping.is_special("[heap]"))
+    {
+        seen.mappings.push(empty_heap(brk));
+        seen.mappings.sort_by_key(|mapping| mapping.range.start);
+    }
+    Ok((mm, seen))
+}
+
+/// A heap of no bytes tells the ledger where the break is that the first brk will move.
+fn empty_heap(brk: Addr) -> Mapping {
+    Mapping {
+        range: AddrRange::from_len(brk.page_up(), 0),
+        prot: Prot::RW,
+        sharing: Sharing::Private,
+        offset: 0,
+        file: None,
+        name: b"[heap]".to_vec(),
+    }
+}

@@ -1,0 +1,57 @@
+//! From what a session has gathered to the written report: the same for each way of tracing.
+
+use super::audits::{Audits, EventTotals};
+use super::error::AppError;
+use super::output::{self, Destination};
+use super::pipeline::Pipeline;
+use super::record;
+use super::say::say;
+use crate::capture::Counters;
+use crate::model::Pid;
+use std::time::Instant;
+
+/// What a session leaves behind.
+pub struct Gathered {
+    /// The process that comes first in the report.
+    pub main: Pid,
+    pub audits: Audits,
+    pub counters: Counters,
+    pub pipeline: Pipeline,
+    /// What vmaudit exits with, where that is the command's.
+    pub exit_code: Option<u8>,
+}
+
+/// Writes the report, and on standard error what the user should know about its numbers.
+///
+/// # Errors
+/// When a file cannot be written.
+pub fn conclude(gathered: Gathered, to: &Destination<'_>, verbose: bool) -> Result<(), AppError> {
+    let Gathered { main, audits, counters, mut pipeline, exit_code } = gathered;
+    warn(&pipeline, counters);
+    let events = EventTotals {
+        dropped: counters.lost + pipeline.undecodable(),
+        without_stack: counters.without_stack,
+    };
+    let reporting = Instant::now();
+    let (report, notes) = audits.report(main, events, &mut pipeline);
+    for note in notes {
+        say(format_args!("{note}"));
+    }
+    let written = output::write(&report, to);
+    if verbose {
+        say(format_args!("report made in {:.1?}", reporting.elapsed()));
+    }
+    let recorded = record::finish(&mut pipeline, (&report, counters), exit_code);
+    written.and(recorded)
+}
+
+fn warn(pipeline: &Pipeline, counters: Counters) {
+    if counters.lost_tasks > 0 {
+        say(format_args!("{} new threads or processes could not be followed", counters.lost_tasks));
+    }
+    if pipeline.tally.compat > 0 {
+        say(format_args!(
+            "32-bit programs were started: their calls are not traced, rows rest on the last look"
+        ));
+    }
+}
