@@ -22,6 +22,9 @@ const WRITTEN_ROWS: usize = 500;
 /// Written with a finding.
 const ROWS_OF_A_FINDING: usize = 3;
 
+/// fault_around_bytes (mm/memory.c): what the kernel maps of a file around a fault.
+const FAULT_AROUND: u64 = 64 << 10;
+
 /// What is known of touches, beside a list of processes.
 #[derive(Clone, Copy)]
 pub struct TouchFacts<'a> {
@@ -312,7 +315,7 @@ fn shares(
     let runs = footprint::overlapping(&residency.resident, piece.range);
     let sampled = !complete || samples.iter().any(|(_, sample)| sample.weight > 1);
     if by_page && !sampled {
-        return by_nearest(runs, piece.range, samples);
+        return by_nearest(runs, (piece.range, reach(audit, piece)), samples);
     }
     let is_resident = |addr: Addr| {
         let at = runs.partition_point(|run| run.end <= addr);
@@ -322,20 +325,46 @@ fn shares(
     for (_, sample) in samples.iter().filter(|(addr, _)| is_resident(*addr)) {
         *weights.entry(sample.row).or_default() += u64::from(sample.weight);
     }
-    in_proportion(rss, weights)
+    if !is_older(audit, piece) {
+        return in_proportion(rss, weights);
+    }
+    // What was resident before tracing began has no fault.
+    let seen = weights.values().sum::<u64>().saturating_mul(PAGE).min(rss);
+    let mut shares = if seen > 0 { in_proportion(seen, weights) } else { Vec::new() };
+    shares.push((None, rss - seen));
+    shares
 }
 
-/// Each page to the sample next to it, within the piece and its aligned 2 MiB.
+/// Mapped before tracing began: parts of it may have been resident then.
+fn is_older(audit: &ProcessAudit<'_>, piece: &Piece) -> bool {
+    match holder(audit, piece) {
+        HeldBy::Preexisting => true,
+        HeldBy::Kernel => audit.facts.attached,
+        HeldBy::Call(_) | HeldBy::Unknown => false,
+    }
+}
+
+/// How far from its own page a fault may have made others resident: the aligned block around it.
+fn reach(audit: &ProcessAudit<'_>, piece: &Piece) -> u64 {
+    let has_file = audit.input.reconciled.regions.get(piece.region).is_some_and(|r| r.file.is_some());
+    match (is_older(audit, piece), has_file) {
+        (false, _) => BLOCK,
+        (true, true) => FAULT_AROUND,
+        (true, false) => PAGE,
+    }
+}
+
+/// Each page to the sample next to it, within the piece and its aligned block.
 fn by_nearest(
     runs: &[AddrRange],
-    within: AddrRange,
+    (within, reach): (AddrRange, u64),
     samples: &[(Addr, Sample)],
 ) -> Vec<(Option<RowId>, u64)> {
     let mut bytes: BTreeMap<Option<RowId>, u64> = BTreeMap::new();
     for run in runs.iter().map(|run| run.intersect(within)) {
         let mut at = run.start;
         while at < run.end {
-            let block = AddrRange::from_len(at.align_down(BLOCK), BLOCK);
+            let block = AddrRange::from_len(at.align_down(reach), reach);
             let part = AddrRange { start: at, end: run.end.min(block.end) };
             let first = samples.partition_point(|(addr, _)| *addr < block.start);
             let after = samples.partition_point(|(addr, _)| *addr < block.end);
@@ -376,4 +405,49 @@ fn in_proportion(bytes: u64, weights: BTreeMap<RowId, u64>) -> Vec<(Option<RowId
         given = until;
     }
     out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pages(start: u64, end: u64) -> AddrRange {
+        AddrRange::new(start * PAGE, end * PAGE)
+    }
+
+    fn samples(at: &[(u64, u32)]) -> Vec<(Addr, Sample)> {
+        at.iter().map(|&(page, row)| (Addr(page * PAGE), Sample { row: RowId(row), weight: 1 })).collect()
+    }
+
+    fn shares(runs: &[AddrRange], reach: u64, at: &[(u64, u32)]) -> Vec<(Option<u32>, u64)> {
+        let shares = by_nearest(runs, (pages(0, 4096), reach), &samples(at));
+        shares.into_iter().map(|(row, bytes)| (row.map(|row| row.0), bytes / PAGE)).collect()
+    }
+
+    #[test]
+    fn each_page_belongs_to_the_fault_on_it_or_next_to_it() {
+        let touched = [(10, 1), (11, 2), (12, 1)];
+        assert_eq!(shares(&[pages(10, 13)], BLOCK, &touched), [(Some(1), 2), (Some(2), 1)]);
+        // a huge page each, of one fault somewhere in it; a third that nobody was seen to touch
+        let touched = [(100, 1), (600, 2)];
+        assert_eq!(shares(&[pages(0, 1536)], BLOCK, &touched), [(None, 512), (Some(1), 512), (Some(2), 512)]);
+        // memory that was there before: a fault speaks for its own page
+        assert_eq!(shares(&[pages(0, 200)], PAGE, &[(100, 1)]), [(None, 199), (Some(1), 1)]);
+        assert_eq!(shares(&[pages(0, 32)], FAULT_AROUND, &[(3, 1)]), [(None, 16), (Some(1), 16)]);
+    }
+
+    #[test]
+    fn a_page_that_is_gone_gives_nobody_a_byte() {
+        let touched = [(0, 1), (1, 1), (2, 2)];
+        assert_eq!(shares(&[pages(2, 3)], BLOCK, &touched), [(Some(2), 1)]);
+    }
+
+    #[test]
+    fn shares_in_proportion_add_up_in_whole_pages() {
+        let weights: BTreeMap<RowId, u64> = [(RowId(1), 1), (RowId(2), 1), (RowId(3), 1)].into();
+        let shares = in_proportion(100 * PAGE, weights);
+        assert_eq!(shares.iter().map(|(_, bytes)| bytes).sum::<u64>(), 100 * PAGE);
+        assert!(shares.iter().all(|(_, bytes)| bytes % PAGE == 0 && bytes / PAGE >= 33));
+        assert_eq!(in_proportion(PAGE, BTreeMap::new()), [(None, PAGE)]);
+    }
 }
