@@ -789,5 +789,6 @@ int mark_threads(struct bpf_iter__task *ctx)
 	bpf_seq_write(seq, &found, sizeof(found));
 	return 0;
 }
+#include "touch.h"
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";

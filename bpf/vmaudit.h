@@ -35,6 +35,10 @@ enum vmaudit_op {
 	VMAUDIT_OP_VMA = 50,    /* args: start, end, vm_flags, pgoff, enum vmaudit_special; dev, ino */
 };
 
+/* Records of the ring `touches` (--touch), apart from all others. args: address, the number of
+ * faults that it stands for, write, taken inside the kernel, the page was present */
+#define VMAUDIT_OP_TOUCH 64
+
 enum vmaudit_special {
 	VMAUDIT_SPECIAL_NONE = 0,
 	VMAUDIT_SPECIAL_STACK = 1,

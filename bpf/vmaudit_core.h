@@ -108,6 +108,7 @@ struct task_struct {
 	struct signal_struct *signal;
 	struct files_struct *files;
 	char comm[16];
+	int pagefault_disabled;
 	struct thread_struct thread;
 };
 

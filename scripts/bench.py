@@ -214,9 +214,9 @@ def bench_loop(bench):
 class Held:
     """`vmaudit run` around a program that waits for the end of its input."""
 
-    def __init__(self, bench):
+    def __init__(self, bench, *options):
         ends = bench.build("ends")
-        self.process = subprocess.Popen(bench.run_vmaudit([ends, "orphan", bench.path("proof")]),
+        self.process = subprocess.Popen(bench.run_vmaudit([ends, "orphan", bench.path("proof")], *options),
                                         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
 
     def __enter__(self):
@@ -241,6 +241,79 @@ def bench_bystander(bench):
     extra = min(attached) - min(plain)
     table("What others pay: a cheap system call of a process that is not traced",
           ("nobody traces", "while vmaudit traces another process", "difference"),
+          [(f"{min(plain):.0f} ns", f"{min(attached):.0f} ns", f"{extra:+.0f} ns")])
+
+
+# --- page faults: --touch
+
+
+def touch_plain(bench, program, n):
+    return pair_ns(output_of([program, str(n)]).stdout), ""
+
+
+def touch_run(bench, program, n):
+    return pair_ns(output_of(bench.run_vmaudit([program, str(n)])).stdout), "none"
+
+
+def touch_vmaudit(bench, program, n):
+    ns = pair_ns(output_of(bench.run_vmaudit([program, str(n)], "--touch")).stdout)
+    touch = bench.report()["touch"]
+    return ns, f"{touch['faults']} counted, {touch['sampled']} recorded, {touch['lost']} lost"
+
+
+def touch_perf(bench, program, n):
+    data = bench.path("perf.data")
+    done = output_of(["perf", "record", "-o", data, "--call-graph", "dwarf,4096", "-e", "exceptions:page_fault_user",
+                      program, str(n)])
+    stats = output_of(["perf", "report", "-i", data, "--stats"]).stdout
+    os.unlink(data)
+    kept = re.search(r"SAMPLE events: +(\d+)", stats)
+    return pair_ns(done.stdout), f"{kept[1] if kept else 0} recorded"
+
+
+def touch_perf_trace(bench, program, n):
+    log = bench.path("perf.trace")
+    out = output_of(["perf", "trace", "-o", log, "-F", "all", "--no-syscalls", program, str(n)]).stdout
+    with open(log, "rb") as lines:
+        seen = sum(line.count(b"fault [") for line in lines)
+    return pair_ns(out), f"{seen} recorded, without stacks"
+
+
+def bench_touch(bench):
+    program, rounds = bench.build("fault_loop"), 40
+    tracers = [("untraced", touch_plain, None), ("vmaudit run", touch_run, None),
+               ("vmaudit run --touch", touch_vmaudit, None),
+               ("perf record --call-graph dwarf,4096", touch_perf, "perf"),
+               ("perf trace -F all", touch_perf_trace, "perf")]
+    results, failed = {}, {}
+    for _ in range(bench.rounds):
+        for name, function, needs in tracers:
+            if needs and not shutil.which(needs):
+                failed[name] = "not here"
+                continue
+            try:
+                plain = touch_plain(bench, program, rounds)[0]
+                ns, said = function(bench, program, rounds)
+                results.setdefault(name, []).append((ns, ns / plain, said))
+            except (RuntimeError, OSError, TypeError) as error:
+                failed[name] = str(error)
+    rows = []
+    for name, _, _ in tracers:
+        if name in results:
+            runs = results[name]
+            rows.append((f"`{name}`", f"{median([r[0] for r in runs]):.0f}", f"{median([r[1] for r in runs]):.2f}×", runs[-1][2]))
+        else:
+            rows.append((f"`{name}`", "SKIP", "", failed.get(name, "")))
+    table(f"First touches: {rounds} × 4,096 page faults under nine frames",
+          ("tracer", "ns a fault", "beside untraced", "page faults of the last round"), rows)
+    plain, attached = [], []
+    for _ in range(2 * bench.rounds):
+        plain.append(touch_plain(bench, program, 5)[0])
+        with Held(bench, "--touch"):
+            attached.append(touch_plain(bench, program, 5)[0])
+    extra = min(attached) - min(plain)
+    table("What others pay: a page fault of a process that is not traced",
+          ("nobody traces", "while vmaudit runs another process with --touch", "difference"),
           [(f"{min(plain):.0f} ns", f"{min(attached):.0f} ns", f"{extra:+.0f} ns")])
 
 
@@ -399,8 +472,8 @@ def bench_own(bench):
     table("What vmaudit itself needs", ("program", "events", "wall", "CPU time of vmaudit", "its peak RSS"), rows)
 
 
-PARTS = {"loop": bench_loop, "bystander": bench_bystander, "redis": bench_redis, "manymaps": bench_manymaps,
-         "start": bench_start, "own": bench_own}
+PARTS = {"loop": bench_loop, "bystander": bench_bystander, "touch": bench_touch, "redis": bench_redis,
+         "manymaps": bench_manymaps, "start": bench_start, "own": bench_own}
 
 
 def main():

@@ -1,7 +1,7 @@
 //! `vmaudit`: why is VIRT so much larger than RSS, and which call stack asked for it?
 //!
-//! A pure core (`model`, `ledger`, `attribution`, `report`, `compare`, `render`) between thin adapters
-//! (`capture`, `procfs`, `unwind`, `symbolize`, `target`). Only `app` joins the two.
+//! A pure core (`model`, `ledger`, `touch`, `attribution`, `report`, `diff`, `compare`, `render`) between
+//! thin adapters (`capture`, `procfs`, `unwind`, `symbolize`, `target`, `store`). Only `app` joins the two.
 //! `tests/architecture.rs` holds the import rules.
 
 pub mod app;
@@ -19,4 +19,5 @@ pub mod report;
 pub mod store;
 pub mod symbolize;
 pub mod target;
+pub mod touch;
 pub mod unwind;

@@ -30,7 +30,8 @@ const ROOMS: &[Room] = &[
     core("model", &[]),
     core("ledger", &["model"]),
     core("attribution", &["model", "ledger"]),
-    core("report", &["model", "ledger", "attribution"]),
+    core("touch", &["model", "ledger"]),
+    core("report", &["model", "ledger", "attribution", "touch"]),
     core("compare", &["report"]),
     // Two reports compared.
     core("diff", &["model", "report"]),

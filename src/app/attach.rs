@@ -13,6 +13,7 @@ use super::record::Record;
 use super::remedy::remedy;
 use super::say::say;
 use super::session::{Schedule, Session};
+use super::touch;
 use crate::capture::EventSource;
 use crate::capture::bpf::{BpfConfig, BpfTracer, MarkedThread};
 use crate::cli::AttachArgs;
@@ -48,6 +49,7 @@ pub fn attach(args: &AttachArgs) -> Result<u8, AppError> {
         spill_bytes: args.spill_bytes,
         follow_forks: !args.no_follow_forks,
         running_targets: true,
+        touch: touch::config(&args.touch),
     })
     .map_err(|source| AppError::Backend { remedy: remedy(&source), source })?;
     let loaded = begun.elapsed();
@@ -66,6 +68,7 @@ pub fn attach(args: &AttachArgs) -> Result<u8, AppError> {
     let pipeline = RefCell::new(Pipeline::new(dump));
     let command: Vec<_> = std::env::args_os().skip(1).collect();
     let first = attached.processes().first().map_or(0, |process| process.pid());
+    pipeline.borrow_mut().touches = touch::begin(&args.touch);
     pipeline.borrow_mut().record = Record::begin(args.output.as_deref(), first, &command)?;
     let main = begin(&attached, &threads, &mut pipeline.borrow_mut())?;
     if args.verbose {
@@ -90,6 +93,7 @@ pub fn attach(args: &AttachArgs) -> Result<u8, AppError> {
     if let (Err(source), Some(path)) = (pipeline.finish_dump(), &args.dump_events) {
         return Err(AppError::Write { path: path.clone(), source });
     }
+    touch::finish(&mut pipeline, &tracer)?;
     let destination = Destination { format: args.format, file: args.report.as_deref(), top: args.top };
     conclude(Gathered { main, audits, counters, pipeline, exit_code: None }, &destination, args.verbose)?;
     tracer.detach_in_background();

@@ -2,14 +2,18 @@
 
 use super::pipeline::Pipeline;
 use super::timeline::Timelines;
+use super::touch;
 use crate::attribution::AuditInput;
 use crate::ledger::{AddressSpaces, Ledger, Origin, Peak, Reconciled};
 use crate::model::mapping::is_randomised;
 use crate::model::observation::{Residency, ResidencySource, SnapshotMoment, StatusFigures};
 use crate::model::{Bytes, Mapping, MappingFile, Observations, Pid, StackId, SymbolizedStacks};
 use crate::procfs::{ObserveOptions, observe};
-use crate::report::{EventCounts, MAX_GONE, ProcessAudit, ProcessFacts, Report, RunFacts, build};
+use crate::report::{
+    EventCounts, MAX_GONE, ProcessAudit, ProcessFacts, Report, RunFacts, TouchFacts, build_touched,
+};
 use crate::symbolize::{Config, Symbolizer};
+use crate::touch::SpaceTouches;
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
@@ -168,7 +172,10 @@ impl Audits {
                 unwind_incomplete: pipeline.tally.incomplete,
             },
         };
-        (build(&run, &audits), notes)
+        let spaces: Vec<Option<&SpaceTouches>> =
+            order.iter().map(|&pid| touch::touches_of(pipeline, pid)).collect();
+        let facts = pipeline.touches.as_ref().map(|touches| TouchFacts { touches, spaces: &spaces });
+        (build_touched(&run, &audits, facts), notes)
     }
 
     /// Names for the stacks that still own a byte, or had their part in a peak.
@@ -184,6 +191,7 @@ impl Audits {
                 let alive = owners.filter_map(|origin| origin.stack.ok());
                 alive.chain(audit.peak.iter().flat_map(stacks_of_peak))
             })
+            .chain(self.looks.keys().flat_map(|&pid| touch::stacks(pipeline, pid)))
             .collect();
         wanted.sort_unstable();
         wanted.dedup();

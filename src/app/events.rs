@@ -95,6 +95,7 @@ fn live(args: &EventsArgs) -> Result<u8, AppError> {
     })?;
     let pid = prepared.pid();
     let tracer = BpfTracer::start(&BpfConfig {
+        touch: None,
         stack_bytes: options.stack_bytes,
         ring_bytes: options.ring_bytes,
         spill_bytes: options.spill_bytes,

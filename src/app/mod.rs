@@ -27,6 +27,7 @@ mod say;
 mod session;
 mod snapshot;
 mod timeline;
+mod touch;
 mod watched;
 
 pub use error::AppError;

@@ -4,11 +4,12 @@ use super::complete::complete;
 use super::dump::Dump;
 use super::live_events::LiveEvents;
 use super::record::Record;
-use crate::capture::Captured;
-use crate::capture::wire::{Decoder, time_of};
+use crate::capture::wire::{self, Decoder, time_of};
+use crate::capture::{Captured, CapturedTouch, Registers};
 use crate::ledger::AddressSpaces;
 use crate::model::{Completeness, MmKey, Observations, Pid, StackId, StackTable, VmEvent, VmOp};
 use crate::store::FrameNames;
+use crate::touch::Touches;
 use crate::unwind::{CapturedStack, ExecMapping, SpaceState, Unwinder};
 
 /// What was counted on the way.
@@ -31,6 +32,8 @@ pub struct Pipeline {
     pub unwinder: Unwinder,
     pub stacks: StackTable,
     pub tally: Tally,
+    /// With --touch.
+    pub touches: Option<Touches>,
     dump: Option<Dump>,
     /// Prints events while they come.
     pub live: Option<LiveEvents>,
@@ -50,6 +53,7 @@ impl Pipeline {
             unwinder: Unwinder::default(),
             stacks: StackTable::default(),
             tally: Tally::default(),
+            touches: None,
             dump,
             live: None,
             record: None,
@@ -123,24 +127,18 @@ impl Pipeline {
     }
 
     fn take(&mut self, raw: &[u8]) {
+        if wire::is_touch(raw) {
+            self.touch(raw);
+            return;
+        }
         let Some(captured) = self.decoder.decode(raw) else { return };
         let Captured { mut event, registers, stack, full, holes } = captured;
         self.tally.events += 1;
         if let Some(r) = registers {
-            let captured = CapturedStack {
-                ip: r.ip,
-                sp: r.sp,
-                bp: r.bp,
-                bx: r.bx,
-                r12: r.r12,
-                r13: r.r13,
-                r14: r.r14,
-                r15: r.r15,
-                bytes: stack,
-                full,
-                holes,
-            };
-            event.stack = Ok(self.unwind(event.mm, event.task.pid, &captured));
+            let captured = CapturedStack { holes, ..captured_stack(r, stack, full) };
+            let (id, completeness) = self.unwind(event.mm, event.task.pid, &captured);
+            event.stack = Ok(id);
+            self.count(completeness);
         }
         complete(&mut event);
         self.note(&event);
@@ -154,6 +152,24 @@ impl Pipeline {
             record.event(&event, &self.stacks);
         }
         self.spaces.apply(&event);
+        if let Some(touches) = &mut self.touches {
+            touches.follow(&event, &self.spaces);
+        }
+    }
+
+    /// Takes a page fault. It is no call: the ledger is asked, not told.
+    fn touch(&mut self, raw: &[u8]) {
+        let Some(CapturedTouch { mut touch, registers, stack, full, holes }) = wire::touch(raw) else {
+            return;
+        };
+        if self.touches.is_none() {
+            return;
+        }
+        let captured = CapturedStack { holes, ..captured_stack(registers, stack, full) };
+        touch.stack = Ok(self.unwind(touch.mm, touch.pid, &captured).0);
+        if let Some(touches) = &mut self.touches {
+            touches.touch(&touch, &self.spaces);
+        }
     }
 
     /// Prints the events that came since the last time. False when nobody reads them any more.
@@ -196,7 +212,7 @@ impl Pipeline {
         self.dump.as_mut().map_or(Ok(()), Dump::finish)
     }
 
-    fn unwind(&mut self, mm: MmKey, pid: Pid, captured: &CapturedStack<'_>) -> StackId {
+    fn unwind(&mut self, mm: MmKey, pid: Pid, captured: &CapturedStack<'_>) -> (StackId, Completeness) {
         if let Some(generation) = self.spaces.module_generation(mm)
             && !self.unwinder.is_current(mm, generation)
         {
@@ -208,9 +224,7 @@ impl Pipeline {
             });
             self.unwinder.set_modules(SpaceState { mm, generation, pid }, modules, &mut self.stacks);
         }
-        let (stack, completeness) = self.unwinder.unwind_interned(mm, captured, &mut self.stacks);
-        self.count(completeness);
-        stack
+        self.unwinder.unwind_interned(mm, captured, &mut self.stacks)
     }
 
     fn count(&mut self, completeness: Completeness) {
@@ -234,5 +248,21 @@ impl Pipeline {
             }
             _ => {}
         }
+    }
+}
+
+fn captured_stack(r: Registers, bytes: &[u8], full: bool) -> CapturedStack<'_> {
+    CapturedStack {
+        ip: r.ip,
+        sp: r.sp,
+        bp: r.bp,
+        bx: r.bx,
+        r12: r.r12,
+        r13: r.r13,
+        r14: r.r14,
+        r15: r.r15,
+        bytes,
+        full,
+        holes: false,
     }
 }

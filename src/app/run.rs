@@ -10,6 +10,7 @@ use super::record::Record;
 use super::remedy::remedy;
 use super::say::say;
 use super::session::{End, Schedule, Session};
+use super::touch;
 use super::watched::Launched;
 use crate::capture::EventSource;
 use crate::capture::bpf::{BpfConfig, BpfTracer};
@@ -50,6 +51,7 @@ pub fn run(args: &RunArgs) -> Result<u8, AppError> {
         spill_bytes: args.spill_bytes,
         follow_forks: !args.no_follow_forks,
         running_targets: false,
+        touch: touch::config(&args.touch),
     })
     .map_err(|source| AppError::Backend { remedy: remedy(&source), source })?;
     tracer.add_target(pid, pidfd(pid)?.as_fd())?;
@@ -58,6 +60,7 @@ pub fn run(args: &RunArgs) -> Result<u8, AppError> {
     }
     let pipeline = RefCell::new(Pipeline::new(dump));
     pipeline.borrow_mut().record = Record::begin(args.output.as_deref(), pid, &args.command)?;
+    pipeline.borrow_mut().touches = touch::begin(&args.touch);
     let (end, audits, counters) = {
         let mut reader = tracer.reader(|raw| pipeline.borrow_mut().record(raw))?;
         let running = prepared.go()?;
@@ -85,6 +88,7 @@ pub fn run(args: &RunArgs) -> Result<u8, AppError> {
         return Err(AppError::Write { path: path.clone(), source });
     }
     warn(&pipeline);
+    touch::finish(&mut pipeline, &tracer)?;
     let destination = Destination { format: args.format, file: args.report.as_deref(), top: args.top };
     let exit_code = match end {
         End::Exited(status) => Some(status.exit_code()),

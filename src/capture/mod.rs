@@ -6,7 +6,7 @@ pub mod bpf;
 pub mod strace_log;
 pub mod wire;
 
-use crate::model::VmEvent;
+use crate::model::{Touch, VmEvent};
 
 /// The registers that unwinding starts from.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -32,6 +32,27 @@ pub struct Captured<'a> {
     pub full: bool,
     /// Some pages were not there and are zeros.
     pub holes: bool,
+}
+
+/// A page fault with what its stack can be made from, as [`Captured`].
+#[derive(Debug)]
+pub struct CapturedTouch<'a> {
+    pub touch: Touch,
+    pub registers: Registers,
+    pub stack: &'a [u8],
+    pub full: bool,
+    pub holes: bool,
+}
+
+/// What was counted of page faults (`--touch`), over all CPUs and processes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TouchCounters {
+    /// All that traced tasks took on addresses of their own.
+    pub faults: u64,
+    /// Records sent of them; each says how many it stands for.
+    pub sampled: u64,
+    /// Faults that a record would have stood for, had there been room.
+    pub lost: u64,
 }
 
 /// What a backend counted, over all CPUs since it began.
@@ -67,6 +88,11 @@ pub enum CaptureError {
     Attach { what: String, source: libbpf_rs::Error },
     #[error("opening the tracepoint {what}: {source}")]
     Tracepoint { what: String, source: std::io::Error },
+    #[error(
+        "--touch needs the tracepoint exceptions:page_fault_user, and this kernel has none (or no tracefs \
+         could be mounted): run without --touch"
+    )]
+    NoPageFaults,
     #[error("marking process {pid} as a target: {source:#}")]
     Target { pid: i32, source: libbpf_rs::Error },
     #[error("looking for the threads of the targets: {0:#}")]
@@ -77,6 +103,8 @@ pub enum CaptureError {
     Unmarkable { count: u64 },
     #[error("reading the ring buffer: {0:#}")]
     Ring(#[source] libbpf_rs::Error),
+    #[error("waiting for two ring buffers: {0}")]
+    Wake(#[source] std::io::Error),
     #[error("reading the loss counters: {0:#}")]
     Counters(#[source] libbpf_rs::Error),
 }

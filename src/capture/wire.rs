@@ -1,13 +1,14 @@
 //! Decoding of the ring buffer's records (bpf/vmaudit.h). Pure: bytes in, events out; nothing
 //! here touches libbpf.
 
-use super::Captured;
-use super::arch;
 use super::bpf::skel::types::vmaudit_record as Record;
+use super::{Captured, CapturedTouch, arch};
 use crate::model::hash::IntMap;
 use crate::model::mapping::{Mapping, MappingFile};
 use crate::model::prot::Sharing;
-use crate::model::{Addr, AddrRange, EventId, FileRef, MmKey, NoStack, PAGE, Prot, Task, VmEvent, VmOp};
+use crate::model::{
+    Addr, AddrRange, EventId, FileRef, MmKey, NoStack, PAGE, Prot, Task, Touch, VmEvent, VmOp,
+};
 use std::collections::HashMap;
 use std::mem::{offset_of, size_of};
 
@@ -33,6 +34,7 @@ const OP_RENAME: u16 = 35;
 const OP_FILE: u16 = 48;
 const OP_NAME: u16 = 49;
 const OP_VMA: u16 = 50;
+const OP_TOUCH: u16 = 64;
 
 /// What maps prints as `s`: VM_SHARED is cleared on shared mappings that can never be written.
 const VM_MAYSHARE: u64 = 0x80;
@@ -64,6 +66,33 @@ pub struct Decoder {
 /// Time stamp of a record (CLOCK_MONOTONIC, ns), without decoding the rest.
 pub fn time_of(bytes: &[u8]) -> Option<u64> {
     Some(u64::from_ne_bytes(bytes.get(..8)?.try_into().ok()?))
+}
+
+/// True for a record of the ring of page faults: [`touch`] decodes it.
+pub fn is_touch(bytes: &[u8]) -> bool {
+    let at = offset_of!(Record, op);
+    bytes.get(at..at + 2).is_some_and(|op| op == OP_TOUCH.to_ne_bytes())
+}
+
+/// A page fault; `None` for what is too short.
+pub fn touch(bytes: &[u8]) -> Option<CapturedTouch<'_>> {
+    let (record, stack) = read(bytes)?;
+    let [address, weight, write, in_kernel, present, _] = record.args;
+    let touch = Touch {
+        time_ns: record.time_ns,
+        pid: record.pid as i32,
+        tid: record.tid as i32,
+        mm: MmKey(record.mm),
+        address: Addr(address),
+        weight: (weight as u32).max(1),
+        write: write != 0,
+        in_kernel: in_kernel != 0,
+        present: present != 0,
+        stack: Err(NoStack::Unreadable),
+    };
+    let registers = arch::registers(&record);
+    let (full, holes) = (record.flags & FULL != 0, record.flags & HOLES != 0);
+    Some(CapturedTouch { touch, registers, stack, full, holes })
 }
 
 fn read(bytes: &[u8]) -> Option<(Record, &[u8])> {

@@ -1,6 +1,6 @@
 //! `vmaudit attach`.
 
-use super::{Backend, Format, seconds};
+use super::{Backend, Format, TouchArgs, seconds};
 use clap::Args;
 use std::path::PathBuf;
 
@@ -50,6 +50,9 @@ pub struct AttachArgs {
     /// Show the N largest findings of a process, and the N largest other processes
     #[arg(long, value_name = "N", default_value_t = 10)]
     pub top: usize,
+
+    #[command(flatten)]
+    pub touch: TouchArgs,
 
     /// Say on standard error what was attached, read and how long it took
     #[arg(short, long)]

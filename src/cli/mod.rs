@@ -9,6 +9,7 @@ mod explain;
 mod report;
 mod run;
 mod snapshot;
+mod touch;
 
 pub use attach::AttachArgs;
 pub use change::ChangeArgs;
@@ -19,6 +20,7 @@ pub use explain::ExplainArgs;
 pub use report::ReportArgs;
 pub use run::RunArgs;
 pub use snapshot::SnapshotArgs;
+pub use touch::TouchArgs;
 
 use clap::{Parser, Subcommand, ValueEnum};
 

@@ -1,6 +1,6 @@
 //! `vmaudit run`.
 
-use super::{Aslr, Backend, ChangeArgs, Format, seconds};
+use super::{Aslr, Backend, ChangeArgs, Format, TouchArgs, seconds};
 use clap::Args;
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -58,6 +58,9 @@ pub struct RunArgs {
     /// Show the N largest findings of a process, and the N largest other processes
     #[arg(long, value_name = "N", default_value_t = 10)]
     pub top: usize,
+
+    #[command(flatten)]
+    pub touch: TouchArgs,
 
     /// Under sudo, run the command as root instead of as the invoking user
     #[arg(long)]

@@ -9,6 +9,7 @@ mod effects;
 mod fork;
 mod found;
 mod history;
+mod holder;
 mod life;
 mod life_log;
 mod limbo;
@@ -27,6 +28,7 @@ mod space;
 mod spaces;
 
 pub use alive::{Alive, GoneCall, Peak, PeakShare};
+pub use holder::{HeldBy, Holder};
 pub use life::{Change, Life, LifeEntry, LifeStep, LifeWatch};
 pub use process::ProcessRecord;
 pub use region::{Doubt, Origin, OriginId, OriginRecord, Reconciled, Region, RegionKind, ThreadRecord};

@@ -15,6 +15,7 @@ mod text_findings;
 mod text_peak;
 mod text_snapshot;
 mod text_tables;
+mod text_touch;
 mod timeline;
 
 pub use diff_text::diff_to_text;

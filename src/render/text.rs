@@ -5,6 +5,7 @@ use super::text_findings::{compact_findings, findings};
 use super::text_peak::peak;
 use super::text_snapshot::{SNAPSHOT, from_file, snapshot_note};
 use super::text_tables::{UNKNOWN, category_table, process_table, totals_table};
+use super::text_touch::who_touched;
 use super::timeline::timeline;
 use crate::report::model::{Process, Report};
 use crate::report::units::{size, thousands};
@@ -52,12 +53,14 @@ pub fn to_text(report: &Report, options: TextOptions) -> String {
     notes(report, Some(main), options, &mut out);
     let top = if larger.is_some() { options.top.min(OF_A_WRAPPER) } else { options.top };
     findings(report, main, TextOptions { top, ..options }, &mut out);
+    who_touched(report, main, TextOptions { top, ..options }, &mut out);
     if let Some(larger) = larger {
         out.push('\n');
         head(report, larger, false, options, &mut out);
         tables(report, larger, options, &mut out);
         process_notes(larger, options, &mut out);
         findings(report, larger, options, &mut out);
+        who_touched(report, larger, options, &mut out);
     }
     if !others.is_empty() {
         out.push('\n');
@@ -211,6 +214,13 @@ fn notes(report: &Report, main: Option<&Process>, options: TextOptions, out: &mu
         let text = format!(
             "{} stacks end early: no unwind information for a frame, or it was called on another stack",
             thousands(events.unwind_incomplete)
+        );
+        note(&text, options, out);
+    }
+    if let Some(lost) = report.touch.map(|touch| touch.lost).filter(|&lost| lost > 0) {
+        let text = format!(
+            "{} page faults are in nobody's row: the buffer of their records was full",
+            thousands(lost)
         );
         note(&text, options, out);
     }

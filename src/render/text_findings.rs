@@ -3,6 +3,7 @@
 use super::style::{Tone, clean, truncated, wrapped};
 use super::text::{TextOptions, WIDTH, labelled};
 use super::text_tables::UNKNOWN;
+use super::text_touch::used_by;
 use crate::report::model::{Finding, Fix, Frame, Process, Report, Stack, Thread};
 use crate::report::units::{size, thousands};
 
@@ -35,6 +36,7 @@ pub(super) fn findings(report: &Report, p: &Process, options: TextOptions, out: 
         if p.attached && finding.preexisting > 0 {
             before(finding, options, out);
         }
+        used_by(report, finding, options, out);
         advice(finding, options, out);
     }
     rest(p, shown, options, out);

@@ -3,6 +3,7 @@
 use super::model::{self, Report};
 use super::peak;
 use super::timeline::Timeline;
+use super::touch::TouchFacts;
 use crate::attribution::{Attributed, AuditInput, CategoryRow, Finding, Instance, Piece, attribute};
 use crate::ledger::{Doubt, Origin, OriginId, OriginRecord, Peak};
 use crate::model::observation::{ResidencySource, SnapshotMoment};
@@ -62,8 +63,27 @@ pub struct ProcessAudit<'a> {
 /// Attributes every process and puts the report together. The first process is the main one.
 /// All inputs have to share one stack table.
 pub fn build(run: &RunFacts, processes: &[ProcessAudit<'_>]) -> Report {
+    build_touched(run, processes, None)
+}
+
+/// As [`build`], with what page faults told.
+pub fn build_touched(
+    run: &RunFacts,
+    processes: &[ProcessAudit<'_>],
+    touch: Option<TouchFacts<'_>>,
+) -> Report {
     let mut stacks = StackNumbers::default();
-    let reports = processes.iter().map(|p| process(p, &attribute(&p.input), &mut stacks)).collect();
+    let one = |(index, audit): (usize, &ProcessAudit<'_>)| {
+        let found = attribute(&audit.input);
+        let mut report = process(audit, &found, &mut stacks);
+        if let Some(facts) = touch
+            && let Some(Some(space)) = facts.spaces.get(index)
+        {
+            super::touch::add(&mut report, (audit, &found), (facts.touches, space), &mut stacks);
+        }
+        report
+    };
+    let reports = processes.iter().enumerate().map(one).collect();
     let shared = processes.first().map(|p| (p.input.stacks, p.input.symbols));
     Report {
         schema: model::SCHEMA,
@@ -74,6 +94,12 @@ pub fn build(run: &RunFacts, processes: &[ProcessAudit<'_>]) -> Report {
             truncated_stacks: run.events.truncated_stacks,
             unwind_incomplete: run.events.unwind_incomplete,
         },
+        touch: touch.map(|facts| model::Touch {
+            faults: facts.touches.totals.faults,
+            sampled: facts.touches.totals.sampled,
+            lost: facts.touches.totals.lost,
+            unplaced: facts.touches.unplaced(),
+        }),
         processes: reports,
         stacks: shared.map(|(table, names)| stacks.export(table, names)).unwrap_or_default(),
     }
@@ -215,6 +241,7 @@ fn process(audit: &ProcessAudit<'_>, found: &Attributed, stacks: &mut StackNumbe
             system_ns: used.system_ns,
         }),
         gaps: seen.gaps.clone(),
+        touch: None,
         source: facts.source.clone(),
     }
 }
@@ -330,6 +357,7 @@ fn finding(input: &AuditInput<'_>, f: &Finding, stacks: &mut StackNumbers) -> mo
         story: f.story.clone(),
         inherited_from: f.inherited_from,
         doubtful: f.doubtful,
+        touched_by: Vec::new(),
     }
 }
 

@@ -7,10 +7,12 @@ pub mod explanation;
 pub mod model;
 mod peak;
 mod timeline;
+mod touch;
 mod words;
 
 pub use crate::attribution::units;
-pub use build::{EventCounts, ProcessAudit, ProcessFacts, RunFacts, build, named_stack};
+pub use build::{EventCounts, ProcessAudit, ProcessFacts, RunFacts, build, build_touched, named_stack};
 pub use model::{Report, SCHEMA};
 pub use peak::MAX_GONE;
 pub use timeline::{Look, Timeline};
+pub use touch::{NAMED_ROWS, TouchFacts};

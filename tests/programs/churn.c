@@ -250,7 +250,7 @@ static void op_shm(struct worker *w, int i)
 
 static void op_name(struct worker *w, int i)
 {
-    prctl(53399729 /* PR_SET_VMA */, 0, w->r[i].start, w->r[i].pages * PAGE, "churn");
+    prctl(0x53564d41 /* PR_SET_VMA */, 0, w->r[i].start, w->r[i].pages * PAGE, "churn");
 }
 
 static void *short_thread(void *arg)

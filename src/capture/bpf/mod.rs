@@ -2,13 +2,16 @@
 
 mod mark;
 pub mod skel;
+mod touches;
 mod tracepoints;
 
 pub use mark::MarkedThread;
+pub use touches::TouchConfig;
 
-use super::{CaptureError, Counters, EventSource, arch};
+use super::{CaptureError, Counters, EventSource, TouchCounters, arch};
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{AsRawLibbpf, Link, MapCore, MapFlags, OpenObject, RingBuffer, RingBufferBuilder};
+use nix::sys::epoll::Epoll;
 use std::cell::RefCell;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, BorrowedFd, IntoRawFd};
@@ -27,6 +30,8 @@ pub struct BpfConfig {
     /// Targets run already when they are added: marking them needs one more program, and the
     /// address spaces of their children are listed.
     pub running_targets: bool,
+    /// Record page faults, too.
+    pub touch: Option<TouchConfig>,
 }
 
 /// The largest size class of bpf/vmaudit.bpf.c.
@@ -36,6 +41,7 @@ pub const MAX_STACK_BYTES: u64 = 262_144;
 pub struct BpfTracer {
     skel: skel::VmauditSkel<'static>,
     links: Vec<Link>,
+    touch: bool,
     /// What was attached, for `-v`: "15 syscall tracepoints" or "raw sys_exit".
     pub attached: String,
 }
@@ -74,6 +80,7 @@ impl BpfTracer {
         open.maps.spill.set_max_entries(round_ring(config.spill_bytes)).map_err(CaptureError::Load)?;
         open.progs.any_syscall_exit.set_autoload(ids.is_empty());
         open.progs.syscall_exit.set_autoload(!ids.is_empty());
+        touches::prepare(&mut open, config.touch)?;
         open.progs.mark_threads.set_autoload(config.running_targets);
         let skel = open.load().map_err(CaptureError::Load)?;
         let mut links = Vec::new();
@@ -85,7 +92,7 @@ impl BpfTracer {
         ] {
             links.push(program.attach_trace().map_err(|source| attach_error(program.name(), source))?);
         }
-        let attached = if ids.is_empty() {
+        let mut attached = if ids.is_empty() {
             let program = &skel.progs.any_syscall_exit;
             links.push(program.attach_trace().map_err(|source| attach_error(program.name(), source))?);
             "raw sys_exit (no tracefs)".to_owned()
@@ -104,7 +111,11 @@ impl BpfTracer {
             }
             format!("{} syscall tracepoints", ids.len())
         };
-        Ok(BpfTracer { skel, links, attached })
+        if config.touch.is_some() {
+            links.append(&mut touches::attach(&skel)?);
+            attached += ", page faults";
+        }
+        Ok(BpfTracer { skel, links, touch: config.touch.is_some(), attached })
     }
 
     /// Marks the process behind `pidfd` (its first thread, whose descendants follow).
@@ -119,6 +130,14 @@ impl BpfTracer {
             .threads
             .update(&key, &value, MapFlags::ANY)
             .map_err(|source| CaptureError::Target { pid, source })
+    }
+
+    /// What was counted of page faults; nothing where they are not recorded.
+    ///
+    /// # Errors
+    /// When the kernel does not hand out the counters.
+    pub fn touch_counters(&self) -> Result<Option<TouchCounters>, CaptureError> {
+        if self.touch { touches::counters(&self.skel).map(Some) } else { Ok(None) }
     }
 
     /// The sum over all CPUs of one of `enum vmaudit_counter`.
@@ -174,7 +193,9 @@ impl BpfTracer {
             })
             .map_err(CaptureError::Ring)?;
         let spill = Rc::new(builder.build().map_err(CaptureError::Ring)?);
-        let merger = Rc::new(RefCell::new(Merger { spill: Rc::clone(&spill), spilled, handle }));
+        let touches = if self.touch { Some(touches::Touches::of(&self.skel)?) } else { None };
+        let merger = Merger { spill: Rc::clone(&spill), spilled, touches: touches.clone(), handle };
+        let merger = Rc::new(RefCell::new(merger));
         let mut builder = RingBufferBuilder::new();
         let sink = Rc::clone(&merger);
         builder
@@ -184,8 +205,9 @@ impl BpfTracer {
             })
             .map_err(CaptureError::Ring)?;
         let ring = builder.build().map_err(CaptureError::Ring)?;
-        let finish = Box::new(move || merger.borrow_mut().rest());
-        Ok(BpfReader { tracer: self, ring, finish })
+        let finish = Box::new(move |until| merger.borrow_mut().rest(until));
+        let wake = touches.as_ref().map(|touches| touches.wake_with(&ring)).transpose()?;
+        Ok(BpfReader { tracer: self, ring, touches, wake, finish })
     }
 }
 
@@ -193,10 +215,11 @@ fn attach_error(name: &std::ffi::OsStr, source: libbpf_rs::Error) -> CaptureErro
     CaptureError::Attach { what: name.to_string_lossy().into_owned(), source }
 }
 
-/// Brings the records of both rings into the order of their time stamps.
+/// Brings the records of all rings into the order of their time stamps.
 struct Merger<'a, F> {
     spill: Rc<RingBuffer<'a>>,
     spilled: Rc<RefCell<Vec<Vec<u8>>>>,
+    touches: Option<touches::Touches<'a>>,
     handle: F,
 }
 
@@ -205,6 +228,10 @@ impl<F: FnMut(&[u8])> Merger<'_, F> {
         if waits(&self.spill) || !self.spilled.borrow().is_empty() {
             let until = super::wire::time_of(bytes).unwrap_or(u64::MAX);
             self.older_than(until);
+        }
+        if let Some(touches) = &self.touches {
+            touches.fetch();
+            touches.up_to(super::wire::time_of(bytes).unwrap_or(0), &mut self.handle);
         }
         (self.handle)(bytes);
     }
@@ -224,9 +251,14 @@ impl<F: FnMut(&[u8])> Merger<'_, F> {
         *kept = records;
     }
 
-    fn rest(&mut self) {
+    /// When the main ring is empty. Page faults up to `until` were taken before it was read: the
+    /// calls that they rest on are known now.
+    fn rest(&mut self, until: u64) {
         if waits(&self.spill) || !self.spilled.borrow().is_empty() {
             self.older_than(u64::MAX);
+        }
+        if let Some(touches) = &self.touches {
+            touches.up_to(until, &mut self.handle);
         }
     }
 }
@@ -244,13 +276,16 @@ fn waits(ring: &RingBuffer<'_>) -> bool {
 pub struct BpfReader<'a> {
     tracer: &'a BpfTracer,
     ring: RingBuffer<'a>,
-    finish: Box<dyn FnMut() + 'a>,
+    touches: Option<touches::Touches<'a>>,
+    /// Watches both rings, where there are two that matter.
+    wake: Option<Epoll>,
+    finish: Box<dyn FnMut(u64) + 'a>,
 }
 
 impl BpfReader<'_> {
     /// Becomes readable when enough data waits.
     pub fn wake_fd(&self) -> i32 {
-        self.ring.epoll_fd()
+        self.wake.as_ref().map_or_else(|| self.ring.epoll_fd(), |wake| wake.0.as_raw_fd())
     }
 }
 
@@ -259,13 +294,14 @@ impl EventSource for BpfReader<'_> {
         // Records do not wake the reader one by one (that costs the target more than tracing):
         // take what is there, and sleep only if there was nothing.
         if !waits(&self.ring) && timeout_ms > 0 {
-            let mut event = libc::pollfd { fd: self.ring.epoll_fd(), events: libc::POLLIN, revents: 0 };
+            let mut event = libc::pollfd { fd: self.wake_fd(), events: libc::POLLIN, revents: 0 };
             // SAFETY: one valid pollfd. A signal may end it early, which is fine.
             unsafe { libc::poll(&raw mut event, 1, timeout_ms) };
         }
+        let touched = self.touches.as_ref().map_or(0, touches::Touches::fetch);
         self.ring.consume().map_err(CaptureError::Ring)?;
         if !waits(&self.ring) {
-            (self.finish)();
+            (self.finish)(touched);
         }
         Ok(())
     }

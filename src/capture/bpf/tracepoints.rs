@@ -1,4 +1,4 @@
-//! The ids of syscall tracepoints, and perf events on them.
+//! The ids of tracepoints, and perf events on them.
 //!
 //! The ids are only in tracefs. Where it is not mounted, a short-lived child mounts it in a mount
 //! namespace of its own and reads them: nothing on the host changes.
@@ -14,34 +14,50 @@ use std::path::Path;
 
 const TRACEFS: &[&str] = &["/sys/kernel/tracing", "/sys/kernel/debug/tracing"];
 
+/// Tracepoints by name, below a common prefix of their paths in `events`.
+#[derive(Clone, Copy)]
+struct Wanted<'a> {
+    prefix: &'static str,
+    names: &'a [&'static str],
+}
+
 /// `(name, id)` of those `syscalls/sys_exit_<name>` that exist; empty when tracefs cannot be had.
 pub fn syscall_exit_ids(names: &[&'static str]) -> Vec<(&'static str, u64)> {
+    ids(Wanted { prefix: "syscalls/sys_exit_", names })
+}
+
+/// `(name, id)` of the page fault tracepoints; empty where the kernel has none, or no tracefs.
+pub fn page_fault_ids() -> Vec<(&'static str, u64)> {
+    ids(Wanted { prefix: "exceptions/", names: &["page_fault_user", "page_fault_kernel"] })
+}
+
+fn ids(wanted: Wanted<'_>) -> Vec<(&'static str, u64)> {
     for root in TRACEFS {
-        let found = read_ids(Path::new(root), names);
+        let found = read_ids(Path::new(root), wanted);
         if !found.is_empty() {
             return found;
         }
     }
-    ids_from_private_mount(names).unwrap_or_default()
+    ids_from_private_mount(wanted).unwrap_or_default()
 }
 
-fn read_ids(root: &Path, names: &[&'static str]) -> Vec<(&'static str, u64)> {
+fn read_ids(root: &Path, wanted: Wanted<'_>) -> Vec<(&'static str, u64)> {
     let id = |name: &&'static str| {
-        let path = root.join(format!("events/syscalls/sys_exit_{name}/id"));
+        let path = root.join(format!("events/{}{name}/id", wanted.prefix));
         let text = fs::read_to_string(path).ok()?;
         Some((*name, text.trim().parse().ok()?))
     };
-    names.iter().filter_map(id).collect()
+    wanted.names.iter().filter_map(id).collect()
 }
 
-fn ids_from_private_mount(names: &[&'static str]) -> io::Result<Vec<(&'static str, u64)>> {
+fn ids_from_private_mount(wanted: Wanted<'_>) -> io::Result<Vec<(&'static str, u64)>> {
     let (reader, writer) = pipe()?;
     // SAFETY: the child only mounts, reads files, writes to a pipe and leaves with _exit; vmaudit
     // has one thread while backends are being set up.
     match unsafe { fork() }? {
         ForkResult::Child => {
             drop(reader);
-            let _ = send_ids(writer, names);
+            let _ = send_ids(writer, wanted);
             // SAFETY: _exit has no preconditions.
             unsafe { libc::_exit(0) }
         }
@@ -52,19 +68,19 @@ fn ids_from_private_mount(names: &[&'static str]) -> io::Result<Vec<(&'static st
             waitpid(child, None)?;
             let pair = |line: &str| {
                 let (name, id) = line.split_once(' ')?;
-                Some((*names.iter().find(|known| **known == name)?, id.parse().ok()?))
+                Some((*wanted.names.iter().find(|known| **known == name)?, id.parse().ok()?))
             };
             Ok(text.lines().filter_map(pair).collect())
         }
     }
 }
 
-fn send_ids(writer: OwnedFd, names: &[&'static str]) -> io::Result<()> {
+fn send_ids(writer: OwnedFd, wanted: Wanted<'_>) -> io::Result<()> {
     unshare(CloneFlags::CLONE_NEWNS)?;
     mount(None::<&str>, "/", None::<&str>, MsFlags::MS_REC | MsFlags::MS_PRIVATE, None::<&str>)?;
     mount(Some("tracefs"), TRACEFS[0], Some("tracefs"), MsFlags::empty(), None::<&str>)?;
     let mut out = File::from(writer);
-    for (name, id) in read_ids(Path::new(TRACEFS[0]), names) {
+    for (name, id) in read_ids(Path::new(TRACEFS[0]), wanted) {
         writeln!(out, "{name} {id}")?;
     }
     Ok(())

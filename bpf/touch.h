@@ -1,0 +1,255 @@
+/* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
+/*
+ * --touch: page faults of traced tasks, with the user stack that took them. Included by
+ * vmaudit.bpf.c; neither its program is loaded nor its maps are created without --touch.
+ *
+ * Every fault is counted. A record is sent of each, until a CPU has sent `touch_budget` of them
+ * within a second; from there on of one in 2, 4, 8 …, picked at random among as many, and the
+ * record says how many faults it stands for.
+ */
+#define PF_WRITE 2 /* arch/x86/include/asm/trap_pf.h */
+#define PF_USER 4
+#define SECOND_NS 1000000000ULL
+#define BACK_OFF_NS 1000000ULL
+#define MAX_PERIOD_SHIFT 20
+
+/* Records a CPU may send within a second before it begins to sample. */
+const volatile __u32 touch_budget = 32768;
+const volatile __u64 touch_wake_bytes = 1 << 20;
+
+/* A ring of their own: faults are many, and must not crowd out the calls. */
+struct {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, 32 << 20);
+} touches SEC(".maps");
+
+/* Of one CPU. User space reads the first three. */
+struct touch_state {
+	__u64 faults;    /* all that were taken */
+	__u64 sampled;   /* records sent */
+	__u64 lost;      /* faults whose record found no room */
+	__u64 window_ns; /* when the current second began */
+	__u64 backed_off_ns;
+	__u32 taken;     /* records of this second, and what a full ring adds */
+	__u32 period;    /* of this group of faults one is sent */
+	__u32 at;        /* faults of the group so far */
+	__u32 pick;      /* the one to send */
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct touch_state);
+} touch_states SEC(".maps");
+
+/* A fault's tracepoint record (events/exceptions/page_fault_user/format). */
+struct page_fault_args {
+	__u64 common;
+	__u64 address;
+	__u64 ip;
+	__u64 error_code;
+};
+
+/* For how many faults this one stands; 0: it is not the one of its group. */
+static __always_inline __u32 touch_weight(struct touch_state *state, __u64 now)
+{
+	__u32 step = touch_budget / 4 + 1, shift = 0;
+	bool picked;
+
+	state->faults += 1;
+	if (now - state->window_ns >= SECOND_NS) {
+		state->window_ns = now;
+		state->taken = 0;
+	}
+	if (state->at >= state->period) {
+		if (state->taken >= touch_budget)
+			shift = 1 + (state->taken - touch_budget) / step;
+		if (shift > MAX_PERIOD_SHIFT)
+			shift = MAX_PERIOD_SHIFT;
+		state->period = 1U << shift;
+		state->pick = shift ? bpf_get_prandom_u32() & (state->period - 1) : 0;
+		state->at = 0;
+	}
+	picked = state->at == state->pick;
+	state->at += 1;
+	return picked ? state->period : 0;
+}
+
+/* The ring is full: the reader is behind. Sample less from now on, but not ever less at once. */
+static __always_inline void touch_back_off(struct touch_state *state, __u64 now)
+{
+	if (now - state->backed_off_ns < BACK_OFF_NS)
+		return;
+	state->backed_off_ns = now;
+	if (state->taken < touch_budget)
+		state->taken = touch_budget;
+	state->taken += touch_budget / 4 + 1;
+}
+
+static __always_inline __u64 touch_wake_flags(void)
+{
+	return bpf_ringbuf_query(&touches, BPF_RB_AVAIL_DATA) >= touch_wake_bytes ? BPF_RB_FORCE_WAKEUP
+										  : BPF_RB_NO_WAKEUP;
+}
+
+/* As stack_end(), but asks once: a stack that grows is not mapped at its pointer yet, and faults
+ * come with interrupts off. */
+static __always_inline __u64 touch_stack_end(struct task_struct *task, struct traced_thread *thread,
+					     struct mm_struct *mm, __u64 sp)
+{
+	__u64 arguments, control_block, end;
+	struct found_vma found = {};
+
+	if (sp >= thread->low && sp < thread->high)
+		return thread->high;
+	arguments = BPF_CORE_READ(mm, start_stack);
+	control_block = ARCH_THREAD_POINTER(task);
+	if (bpf_find_vma(task, sp, remember_vma, &found, 0)) {
+		if (control_block > sp && control_block - sp < PLAUSIBLE_STACK)
+			return control_block;
+		return arguments > sp && arguments - sp < PLAUSIBLE_STACK ? arguments : 0;
+	}
+	end = found.end;
+	if (arguments > sp && arguments < end)
+		end = arguments;
+	if (control_block > sp && control_block < end)
+		end = control_block;
+	thread->low = found.start;
+	thread->high = end;
+	return end;
+}
+
+struct touch {
+	struct extra extra;
+	__u64 address, error_code;
+	__u32 weight;
+};
+
+static __always_inline void fill_touch(struct vmaudit_record *record, struct task_struct *task, struct pt_regs *regs,
+				       struct touch *touch, __u32 payload)
+{
+	fill(record, task, regs, &touch->extra, VMAUDIT_OP_TOUCH, 0);
+	record->args[0] = touch->address;
+	record->args[1] = touch->weight;
+	record->args[2] = !!(touch->error_code & PF_WRITE);
+	record->args[3] = !(touch->error_code & PF_USER);
+	record->args[4] = touch->error_code & 1; /* the page was there, but not for this */
+	record->args[5] = 0;
+	record->payload = payload;
+}
+
+#define TOUCH_CLASS_WITH_HOLES(bytes)                                                               \
+	if (wanted <= (bytes)) {                                                                    \
+		struct {                                                                            \
+			struct vmaudit_record record;                                               \
+			char stack[(bytes) + PIECE];                                                \
+		} *out = bpf_ringbuf_reserve(&touches, sizeof(*out), 0);                            \
+		if (!out)                                                                           \
+			return false;                                                               \
+		fill_touch(&out->record, task, regs, touch, wanted);                                \
+		pieces.to = out->stack;                                                             \
+		pieces.limit = (bytes) + PIECE;                                                     \
+		bpf_loop((wanted + PIECE - 1) / PIECE + 1, copy_piece, &pieces, 0);                 \
+		if (pieces.holes)                                                                   \
+			out->record.flags |= VMAUDIT_STACK_HOLES;                                   \
+		bpf_ringbuf_submit(out, touch_wake_flags());                                        \
+		return true;                                                                        \
+	}
+
+/* The fault is the stack's own growth: its newest page is not there yet. */
+static __noinline bool touch_with_holes(struct task_struct *task, struct pt_regs *regs, struct touch *touch)
+{
+	struct pieces pieces = { .from = regs->sp };
+	__u64 wanted = touch->extra.wanted;
+
+	TOUCH_CLASS_WITH_HOLES(4096)
+	TOUCH_CLASS_WITH_HOLES(16384)
+	TOUCH_CLASS_WITH_HOLES(65536)
+	TOUCH_CLASS_WITH_HOLES(262144)
+	return false;
+}
+
+#define TOUCH_CLASS(bytes)                                                                          \
+	if (wanted <= (bytes)) {                                                                    \
+		struct {                                                                            \
+			struct vmaudit_record record;                                               \
+			char stack[bytes];                                                          \
+		} *out = bpf_ringbuf_reserve(&touches, sizeof(*out), 0);                            \
+		if (!out)                                                                           \
+			return false;                                                               \
+		if (bpf_probe_read_user(out->stack, wanted, (void *)sp)) {                          \
+			bpf_ringbuf_discard(out, BPF_RB_NO_WAKEUP);                                 \
+			touch->extra.wanted = wanted;                                               \
+			return touch_with_holes(task, regs, touch);                                 \
+		}                                                                                   \
+		fill_touch(&out->record, task, regs, touch, wanted);                                \
+		bpf_ringbuf_submit(out, touch_wake_flags());                                        \
+		return true;                                                                        \
+	}
+
+static __always_inline bool send_touch(struct task_struct *task, struct traced_thread *thread, struct mm_struct *mm,
+				       struct pt_regs *regs, struct touch *touch)
+{
+	__u64 sp = regs->sp;
+	__u64 end = touch_stack_end(task, thread, mm, sp);
+	__u64 wanted = end > sp ? end - sp : 0;
+
+	if (!end)
+		wanted = ARCH_PAGE_SIZE - (sp & (ARCH_PAGE_SIZE - 1));
+	else if (wanted <= stack_bytes)
+		touch->extra.flags |= VMAUDIT_STACK_FULL;
+	if (wanted > stack_bytes)
+		wanted = stack_bytes;
+
+	TOUCH_CLASS(512)
+	TOUCH_CLASS(1024)
+	TOUCH_CLASS(1536)
+	TOUCH_CLASS(2048)
+	TOUCH_CLASS(4096)
+	TOUCH_CLASS(8192)
+	TOUCH_CLASS(16384)
+	TOUCH_CLASS(65536)
+	TOUCH_CLASS(262144)
+	return false;
+}
+
+/* On exceptions:page_fault_user, and on page_fault_kernel for what a system call touches on the
+ * program's behalf (read(2) into a fresh buffer): its user registers are the caller's. */
+SEC("tracepoint")
+int page_fault(struct page_fault_args *ctx)
+{
+	struct task_struct *task = bpf_get_current_task_btf();
+	struct traced_thread *thread = bpf_task_storage_get(&threads, task, 0, 0);
+	struct touch touch = {};
+	struct touch_state *state;
+	struct mm_struct *mm;
+	__u32 first = 0;
+	__u64 now;
+
+	if (!thread)
+		return 0;
+	touch.address = ctx->address;
+	touch.error_code = ctx->error_code;
+	/* Not the program's memory; or a look at it that must not fault pages in, and does not. A plain
+	 * load: bpf_probe_read_kernel() disables page faults itself, and would see that. */
+	if ((__s64)touch.address < 0 || task->pagefault_disabled)
+		return 0;
+	mm = mm_of(task);
+	state = bpf_map_lookup_elem(&touch_states, &first);
+	if (!mm || !state)
+		return 0;
+	now = bpf_ktime_get_ns();
+	touch.weight = touch_weight(state, now);
+	if (!touch.weight)
+		return 0;
+	touch.extra.mm = (__u64)mm;
+	if (send_touch(task, thread, mm, (struct pt_regs *)bpf_task_pt_regs(task), &touch)) {
+		state->sampled += 1;
+		state->taken += 1;
+	} else {
+		state->lost += touch.weight;
+		touch_back_off(state, now);
+	}
+	return 0;
+}
