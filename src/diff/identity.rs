@@ -116,3 +116,85 @@ fn builds<'a>(side: &Side<'a>) -> BTreeMap<&'a str, BTreeSet<Option<&'a str>>> {
     }
     found
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::diff::{By, Options, Pick, compare};
+    use crate::report::model::{Origin, Process, Region, Report, Totals};
+
+    fn frame(module: &str, build_id: &str, offset: u64, symbol: Option<&str>) -> Frame {
+        Frame {
+            module: module.to_owned(),
+            build_id: Some(build_id.to_owned()).filter(|id| !id.is_empty()),
+            offset: format!("{offset:#x}"),
+            symbol: symbol.map(str::to_owned),
+            ..Frame::default()
+        }
+    }
+
+    /// One page, mapped by a call with this stack.
+    fn report(frames: Vec<Frame>) -> Report {
+        let region = Region {
+            start: "0x1000".to_owned(),
+            end: "0x2000".to_owned(),
+            prot: "rw-p".to_owned(),
+            category: "app-mmap".to_owned(),
+            virt: 4096,
+            origin: Some(Origin { stack: Some(0), ..Origin::default() }),
+            ..Region::default()
+        };
+        let totals = Totals { virt: 4096, writable: 4096, ..Totals::default() };
+        let process = Process { totals, regions: vec![region], aslr: true, ..Process::default() };
+        let stack = Stack { frames, ..Stack::default() };
+        Report { schema: 1, processes: vec![process], stacks: vec![stack], ..Report::default() }
+    }
+
+    /// Whether the two stacks are taken to be the same, and what is said about it.
+    fn matched(a: Vec<Frame>, b: Vec<Frame>) -> (bool, String) {
+        let (a, b) = (report(a), report(b));
+        let side = |report, name| Side::new(report, (name, "report"), Pick::Main).expect("sound");
+        let diff = compare(&side(&a, "a"), &side(&b, "b"), Options { by: By::Stack });
+        (diff.changes.is_empty(), diff.notes.join("\n"))
+    }
+
+    #[test]
+    fn the_same_build_is_compared_by_offset() {
+        let stack = |offset| vec![frame("libc.so.6", "aa", offset, Some("mmap")), frame("p", "bb", 7, None)];
+        assert_eq!(matched(stack(16), stack(16)), (true, String::new()));
+        assert!(!matched(stack(16), stack(17)).0, "another place in the same function");
+    }
+
+    #[test]
+    fn inlining_that_only_one_side_knows_does_not_matter() {
+        let real = frame("p", "bb", 7, Some("outer"));
+        let inlined = Frame { inlined: true, ..frame("p", "bb", 7, Some("inner")) };
+        assert!(matched(vec![inlined, real], vec![frame("p", "bb", 7, None)]).0);
+    }
+
+    #[test]
+    fn another_build_is_compared_by_function_and_named() {
+        let stack = |build: &str, shift: u64, function: &str, unnamed: u64| {
+            let mut frames = vec![frame("libc.so.6", build, 16 + shift, Some("mmap"))];
+            frames.extend((0..unnamed).map(|i| frame("libc.so.6", build, 100 + i + shift, None)));
+            frames.push(frame("libc.so.6", build, 200 + shift, Some(function)));
+            frames.push(frame("p", "bb", 7, Some("main")));
+            frames
+        };
+        let (same, notes) = matched(stack("aa", 0, "malloc", 2), stack("cc", 99, "malloc", 3));
+        assert!(same && notes.contains("of another build in B than in A: libc.so.6"), "{notes}");
+        assert!(!matched(stack("aa", 0, "malloc", 2), stack("cc", 99, "calloc", 2)).0);
+    }
+
+    #[test]
+    fn without_build_ids_offsets_are_compared_but_it_is_said() {
+        let (same, notes) = matched(vec![frame("p", "", 7, None)], vec![frame("p", "", 7, None)]);
+        assert!(same && notes.contains("without a build id"), "{notes}");
+    }
+
+    #[test]
+    fn code_outside_all_modules_is_anywhere() {
+        let stack = |at| vec![frame(NOWHERE, "", at, None), frame("p", "bb", 7, None)];
+        assert!(matched(stack(0x7f00), stack(0x5500)).0, "a JIT's code, at random addresses");
+    }
+}
