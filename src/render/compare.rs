@@ -67,7 +67,7 @@ fn head(comparison: &Comparison, options: TextOptions, out: &mut String) {
     }
     let how = match comparison.ended_by.as_deref() {
         Some("load") => "each run ended with its load",
-        Some("duration") => "each run was looked at and ended after the same time",
+        Some("duration") => "each looked at and ended after the same time",
         _ => "each run to the command's end",
     };
     let text = format!("runs took turns; {how}; times are those of an audited process");
