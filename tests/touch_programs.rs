@@ -5,7 +5,10 @@ mod support;
 
 use serde_json::Value;
 use std::collections::BTreeMap;
-use support::{Audit, audit, program, skip, skip_without_bpf};
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Command, Stdio};
+use support::report::{list, number};
+use support::{Audit, Guard, audit, finished, program, skip, skip_without_bpf, vmaudit};
 
 const PAGE: u64 = 4096;
 
@@ -29,10 +32,6 @@ fn run(options: &[&str], arguments: &[&str]) -> Audit {
     let done = audit(&options, &words);
     assert_eq!(done.code(), Some(0), "{}", done.stderr);
     done
-}
-
-fn number(value: &Value, key: &str) -> u64 {
-    value[key].as_u64().unwrap_or_else(|| panic!("no {key} in {value}"))
 }
 
 /// The outermost function of the test program below main, or the innermost of all.
@@ -232,6 +231,47 @@ fn a_full_ring_is_counted_and_spares_the_calls() {
     assert!(number(&json["touch"], "lost") > 0, "{}", json["touch"]);
     assert_eq!(done.report().event("lost"), 0);
     assert_eq!(number(&done.report().first()["coverage"], "ledger_drift"), 0);
+}
+
+/// A process that ran before: what it had touched by then belongs to nobody, what follows is exact.
+#[test]
+fn attached_to_a_process_only_what_follows_is_told() {
+    if skip_without_page_faults("attach") {
+        return;
+    }
+    let piped = |command: &mut Command| {
+        let command = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        Guard(command.spawn().expect("it starts"))
+    };
+    let mut target = piped(Command::new(program("touch")).args(["attach", "1000"]));
+    let mut said = BufReader::new(target.0.stdout.take().expect("a pipe")).lines().map_while(Result::ok);
+    assert_eq!(said.next().as_deref(), Some("READY"));
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let file = folder.path().join("report.json");
+    let pid = target.0.id().to_string();
+    let mut attach = Command::new(vmaudit());
+    attach.args(["attach", "--touch", "-f", "json", "-p", &pid, "--report"]).arg(&file);
+    let mut attach = piped(&mut attach);
+    let notes = BufReader::new(attach.0.stderr.take().expect("a pipe")).lines().map_while(Result::ok);
+    let mut notes = notes.skip_while(|line| !line.contains("Ctrl-C ends tracing"));
+    assert!(notes.next().is_some(), "vmaudit attach never began");
+    let input = target.0.stdin.as_mut().expect("a pipe");
+    input.write_all(b"\n").expect("the program reads");
+    assert_eq!(said.next().as_deref(), Some("DONE"));
+    attach.signal(libc::SIGINT);
+    let done = finished(attach.finish().expect("vmaudit ends"), &file);
+    let first = done.report().first();
+    assert_eq!(by_toucher(&done, first, "reserve"), [("touch_second".to_string(), exact(250, 250))].into());
+    let older = list(&first["touch"], "rows").iter().filter(|row| row["reserved"] == "preexisting");
+    let all = older.clone().filter(|row| row["seen"] == true && row["category"] != "loader");
+    let touched: u64 = all
+        .filter(|row| named(&done, &row["touched_by"], &["touch_second"]) == "touch_second")
+        .map(|row| number(row, "bytes_estimate") / PAGE)
+        .sum();
+    assert_eq!(touched, 500, "{:.2000}", first["touch"]);
+    let unseen: u64 =
+        older.clone().filter(|row| row["seen"] == false).map(|row| number(row, "bytes_estimate")).sum();
+    assert!(unseen >= 500 * PAGE, "{unseen}");
 }
 
 #[test]

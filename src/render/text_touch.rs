@@ -123,6 +123,9 @@ fn who(report: &Report, row: &TouchRow) -> String {
     match stack(report, row.touched_by) {
         Some(stack) => toucher(stack, WIDTH - INDENT),
         None if row.seen => "stacks that are not known".to_string(),
+        None if row.reserved == "preexisting" => {
+            "resident before tracing began, as far as is known".to_string()
+        }
         None => UNSEEN.to_string(),
     }
 }

@@ -130,6 +130,17 @@ int main(int argc, char **argv)
 			return 0;
 		}
 		wait(0);
+	} else if (!strcmp(mode, "attach")) { /* touches half, is told to go on, touches the rest */
+		at = reserve(pages);
+		touch_first(at, 0, pages / 2);
+		puts("READY");
+		fflush(stdout);
+		getchar();
+		touch_second(at, pages / 2, pages);
+		touch_second(reserve(pages), 0, pages / 4);
+		puts("DONE");
+		fflush(stdout);
+		getchar();
 	} else if (!strcmp(mode, "guard")) { /* faults that make nothing resident */
 		at = mmap(0, PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 		if (read(open("/dev/zero", O_RDONLY), at, 1) == 1)
