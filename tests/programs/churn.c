@@ -1,6 +1,6 @@
 /* Random address-space work by several threads and their children, then the truth about it.
  *
- *   churn SEED THREADS ITERATIONS OUT [normal|leaf|exec|thread-exec]
+ *   churn SEED THREADS ITERATIONS OUT [normal|leaf|exec|thread-exec|endless]
  *
  * Each thread works on ranges that it alone owns, so every call's effect is determined by the
  * calls before it, whatever the interleaving. At the end the program, and each child that it
@@ -12,7 +12,8 @@
  *
  *   normal       all of it              leaf         no fork, no exec
  *   exec         at the end, main becomes `churn … leaf`
- *   thread-exec  a thread that is not the first one does so while the others go on */
+ *   thread-exec  a thread that is not the first one does so while the others go on
+ *   endless      as normal, for any number of iterations; says READY when all threads work */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -255,7 +256,9 @@ static void op_name(struct worker *w, int i)
 
 static void *short_thread(void *arg)
 {
-    void *p = malloc(5000);
+    void *p = strcmp(mode, "endless") ? malloc(5000) : NULL;
+    if (!p) /* so many short threads use up the arenas, and then the one that lives by brk */
+        return arg;
     memset(p, 1, 5000);
     free(p);
     return arg;
@@ -370,6 +373,8 @@ static void churn(struct worker *w, int n)
 static void *worker(void *arg)
 {
     pthread_barrier_wait(&started);
+    if (!strcmp(mode, "endless") && ((struct worker *)arg)->index == 0 && write(1, "READY\n", 6) != 6)
+        _exit(73);
     churn(arg, iterations);
     return NULL;
 }
@@ -388,7 +393,7 @@ int main(int argc, char **argv)
     aio_context_t aio = 0;
     static char exe[512];
     if (argc < 5) {
-        fprintf(stderr, "usage: churn SEED THREADS ITERATIONS OUT [normal|leaf|exec|thread-exec]\n");
+        fprintf(stderr, "usage: churn SEED THREADS ITERATIONS OUT [normal|leaf|exec|thread-exec|endless]\n");
         return 64;
     }
     seed = strtoul(argv[1], NULL, 10);
