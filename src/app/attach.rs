@@ -22,7 +22,8 @@ use crate::target::{Attached, Process};
 use std::cell::RefCell;
 use std::time::{Duration, Instant};
 
-const NOT_ALLOWED: &str = "\nreading other users' processes needs root or CAP_SYS_PTRACE: try sudo vmaudit attach …";
+const NOT_ALLOWED: &str =
+    "\nreading other users' processes needs root or CAP_SYS_PTRACE: try sudo vmaudit attach …";
 
 /// Traces running processes; returns vmaudit's exit code.
 pub fn attach(args: &AttachArgs) -> Result<u8, AppError> {
@@ -162,7 +163,12 @@ fn begin(attached: &Attached, threads: &[MarkedThread], pipeline: &mut Pipeline)
 /// The process as it is now that every call of it is reported: mappings and threads.
 fn first_look(process: &Process, threads: &[&MarkedThread]) -> Result<(MmKey, Observations), AppError> {
     let pid = process.pid();
-    let gone = || look_error(process, ObserveError::Gone { pid, operation: "read", path: format!("/proc/{pid}/maps").into() });
+    let gone = || {
+        look_error(
+            process,
+            ObserveError::Gone { pid, operation: "read", path: format!("/proc/{pid}/maps").into() },
+        )
+    };
     // The first thread may have exited while others live on: then only their directories show
     // the memory.
     let living = threads.iter().find_map(|thread| Some((thread.tid, thread.mm?, thread.brk)));

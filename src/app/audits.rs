@@ -3,6 +3,7 @@
 use super::pipeline::Pipeline;
 use crate::attribution::AuditInput;
 use crate::ledger::{Origin, Reconciled};
+use crate::model::mapping::is_randomised;
 use crate::model::observation::{Residency, ResidencySource, SnapshotMoment, StatusFigures};
 use crate::model::{Bytes, Mapping, MappingFile, Observations, Pid, StackId, SymbolizedStacks};
 use crate::procfs::{ObserveOptions, observe};
@@ -166,14 +167,19 @@ impl Audits {
             wall_ns: Some(end.saturating_sub(start)),
             attached: process.found_ns.is_some(),
             snapshot_age_ns: unseen_end.then(|| end.saturating_sub(audit.observations.ended_ns)),
+            ..ProcessFacts::default()
         }
     }
 }
 
 /// How long to wait for the reports of calls that a look at a running process has overtaken: after
 /// the look, then once more each time that something is not explained yet.
-const FLIGHTS: [Duration; 4] =
-    [Duration::from_millis(1), Duration::from_millis(3), Duration::from_millis(10), Duration::from_millis(40)];
+const FLIGHTS: [Duration; 4] = [
+    Duration::from_millis(1),
+    Duration::from_millis(3),
+    Duration::from_millis(10),
+    Duration::from_millis(40),
+];
 
 /// Joins a look with the calls reported by then. None when `drain` says that it is worth nothing.
 fn joined(
@@ -228,6 +234,7 @@ fn from_ledger(pipeline: &Pipeline, pid: Pid) -> Option<Observations> {
         })
         .collect();
     let virt = mappings.iter().map(|mapping| mapping.range.len()).sum();
+    let aslr = is_randomised(&mappings).unwrap_or(true);
     let time = process.exited_ns.unwrap_or_default();
     Some(Observations {
         pid,
@@ -248,7 +255,7 @@ fn from_ledger(pipeline: &Pipeline, pid: Pid) -> Option<Observations> {
         exe: process.exe.as_ref().map(|file| file.path.clone()).unwrap_or_default(),
         cmdline: Vec::new(),
         stack_limit: None,
-        aslr: true,
+        aslr,
         gaps: vec!["it ended before it could be looked at: what is resident is not known".to_owned()],
     })
 }

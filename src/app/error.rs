@@ -34,6 +34,8 @@ pub enum AppError {
     Output(io::Error),
     #[error("{operation}: {source}")]
     System { operation: &'static str, source: io::Error },
+    #[error("{0}")]
+    Snapshot(#[from] super::snapshot::SnapshotError),
     #[error("encoding the report: {0}")]
     Json(#[from] serde_json::Error),
 }

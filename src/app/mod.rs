@@ -7,12 +7,15 @@ mod complete;
 mod conclude;
 mod dump;
 mod error;
+mod living;
 mod output;
 mod pipeline;
 mod remedy;
 mod run;
+mod saved;
 mod say;
 mod session;
+mod snapshot;
 mod watched;
 
 pub use error::AppError;
@@ -29,6 +32,7 @@ pub fn run(cli: Cli) -> Result<u8, AppError> {
     match cli.command {
         Command::Run(args) => run::run(&args),
         Command::Attach(args) => attach::attach(&args),
+        Command::Snapshot(args) => snapshot::snapshot(&args),
         Command::Man => {
             output::print(&output::manual().map_err(AppError::Output)?)?;
             Ok(0)

@@ -9,27 +9,36 @@ use std::fs;
 use std::io::{self, IsTerminal, Write};
 use std::path::Path;
 
-/// How a report is to be written, and where.
+/// Renders the report and writes it.
+pub fn write(report: &Report, to: &Destination<'_>) -> Result<(), AppError> {
+    to.write(|options| to_text(report, options), || to_json(report))
+}
+
+/// Where a rendering goes, and how it looks.
 #[derive(Clone, Copy, Debug)]
 pub struct Destination<'a> {
     pub format: Format,
-    /// `--report`; standard output without.
+    /// Standard output, if None.
     pub file: Option<&'a Path>,
-    /// `--top`
     pub top: usize,
 }
 
-/// Renders the report and writes it.
-pub fn write(report: &Report, to: &Destination<'_>) -> Result<(), AppError> {
-    let rendered = match to.format {
-        Format::Json => to_json(report)?,
-        Format::Text => to_text(report, TextOptions { color: color(to), top: to.top }),
-    };
-    match to.file {
-        Some(path) => {
-            fs::write(path, rendered).map_err(|source| AppError::Write { path: path.to_owned(), source })
+impl Destination<'_> {
+    /// Renders in the format that is wanted, and writes.
+    pub fn write(
+        &self,
+        text: impl FnOnce(TextOptions) -> String,
+        json: impl FnOnce() -> Result<String, serde_json::Error>,
+    ) -> Result<(), AppError> {
+        let rendered = match self.format {
+            Format::Json => json()?,
+            Format::Text => text(TextOptions { color: color(self.file), top: self.top }),
+        };
+        match self.file {
+            Some(path) => fs::write(path, rendered)
+                .map_err(|source| AppError::Write { path: path.to_path_buf(), source }),
+            None => print(rendered.as_bytes()),
         }
-        None => print(rendered.as_bytes()),
     }
 }
 
@@ -44,14 +53,10 @@ pub fn print(bytes: &[u8]) -> Result<(), AppError> {
 }
 
 /// Colour only on a terminal, and not where NO_COLOR (no-color.org) or TERM=dumb forbid it.
-fn color(to: &Destination<'_>) -> Color {
+fn color(file: Option<&Path>) -> Color {
     let forbidden = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty())
         || std::env::var_os("TERM").is_some_and(|term| term == "dumb");
-    if to.file.is_none() && !forbidden && io::stdout().is_terminal() {
-        Color::Always
-    } else {
-        Color::Never
-    }
+    if file.is_none() && !forbidden && io::stdout().is_terminal() { Color::Always } else { Color::Never }
 }
 
 /// The manual page of vmaudit and its subcommands, as roff.

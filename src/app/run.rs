@@ -76,8 +76,7 @@ pub fn run(args: &RunArgs) -> Result<u8, AppError> {
         return Err(AppError::Write { path: path.clone(), source });
     }
     warn(&pipeline);
-    let destination =
-        Destination { format: args.format, file: args.report.as_deref(), top: args.top };
+    let destination = Destination { format: args.format, file: args.report.as_deref(), top: args.top };
     let gathered = Gathered { main: pid, audits, counters, pipeline };
     conclude(gathered, &destination, args.verbose)?;
     tracer.detach_in_background();

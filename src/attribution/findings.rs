@@ -100,6 +100,8 @@ pub struct Finding {
     pub by_part: Vec<(&'static str, Footprint)>,
     /// Of the largest piece, where several calls by one caller are merged.
     pub stack: Option<StackId>,
+    /// The line of `stack` from which outwards the merged calls agree; None: all of it.
+    pub caller: Option<usize>,
     /// The life of the largest piece's reservation, in one line.
     pub story: Option<String>,
     pub inherited_from: Option<Pid>,
@@ -181,6 +183,10 @@ fn finding(world: &World<'_>, pieces: Vec<&Piece>) -> Option<Finding> {
     };
     let mut advice = match largest.map_or(first.rule, |(p, _)| p.rule).or(first.rule) {
         Some(rule) => RULES[rule].advise(&group, world),
+        None if world.input.reconciled.events == 0 => Advice::why(
+            "neither a name nor a header nor its shape tells what it is, and no call was traced: only the stack \
+             of the call that mapped it would tell",
+        ),
         None => Advice::why(
             "nothing explains it: no call was seen that made it, and its shape is not known. \
              It was mapped before tracing began, or events were lost",
@@ -212,6 +218,10 @@ fn finding(world: &World<'_>, pieces: Vec<&Piece>) -> Option<Finding> {
         threads,
         by_part: group.by_part.into_iter().collect(),
         stack: stack.filter(|_| !advice.stack_is_noise),
+        caller: largest.and_then(|(piece, _)| match piece.merge {
+            Merge::ByCaller(line) => Some(line),
+            Merge::ByStack | Merge::ByCategory => None,
+        }),
         story: record.filter(|_| !advice.stack_is_noise).map(story),
         inherited_from,
         doubtful,

@@ -2,9 +2,11 @@
 
 mod attach;
 mod run;
+mod snapshot;
 
 pub use attach::AttachArgs;
 pub use run::RunArgs;
+pub use snapshot::SnapshotArgs;
 
 use clap::{Parser, Subcommand, ValueEnum};
 
@@ -33,6 +35,12 @@ pub enum Command {
     /// stack is known; what they map from now on has its stack. The processes are never stopped
     /// and get no signal: Ctrl-C ends vmaudit alone, which then reports.
     Attach(AttachArgs),
+    /// Explain running processes as they are now, without tracing
+    ///
+    /// Needs no privileges for your own processes. What is mapped is classified by names, heap
+    /// headers, thread stack pointers and shape; who asked for it, only `run` and `attach` can see.
+    /// With --smaps, reads a saved /proc/PID/smaps (or maps) instead.
+    Snapshot(SnapshotArgs),
     /// Write the manual page (roff) to standard output
     Man,
     /// Write a completion script to standard output

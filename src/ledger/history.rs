@@ -74,7 +74,6 @@ impl History {
         self.entries.iter().filter(move |entry| entry.time_ns >= time_ns).map(|entry| &entry.piece)
     }
 
-
     pub(super) fn clear(&mut self, origins: &mut OriginTable) {
         for entry in self.entries.drain(..) {
             disown(&entry, origins);

@@ -212,7 +212,8 @@ impl<'a> Join<'a> {
             // Of several that were there one after the other the one with the same rights, else the first.
             for same_prot in [true, false] {
                 for &piece in &self.removed {
-                    let fits = may_be(&piece.attr, mapping) && (piece.attr.prot == mapping.prot || !same_prot);
+                    let fits =
+                        may_be(&piece.attr, mapping) && (piece.attr.prot == mapping.prot || !same_prot);
                     if fits && piece.range.overlaps(range) {
                         let free = rest.overlaps_of(piece.range);
                         parts.extend(free.iter().map(|&part| (part, Some(&piece.attr))));

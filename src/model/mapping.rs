@@ -1,6 +1,6 @@
 //! One VMA as the kernel shows it.
 
-use super::addr::AddrRange;
+use super::addr::{Addr, AddrRange};
 use super::prot::{Prot, Sharing};
 
 /// Device and inode of a mapped file; `00:00 0` (no file) is `None` in [`Mapping::file`].
@@ -23,6 +23,22 @@ pub struct Mapping {
     /// The last column, unescaped (`\012` back to a newline), with " (deleted)" if the
     /// kernel wrote it; empty when there is none. Any bytes.
     pub name: Vec<u8>,
+}
+
+/// Where the kernel puts the end of the first thread's stack when it does not randomise it: x86-64's
+/// STACK_TOP with 47-bit addresses (arch/x86/include/asm/page_64_types.h). Randomised, it lands
+/// there once in four million times.
+#[cfg(target_arch = "x86_64")]
+const FIXED_STACK_END: Option<Addr> = Some(Addr(0x7fff_ffff_f000));
+#[cfg(not(target_arch = "x86_64"))]
+const FIXED_STACK_END: Option<Addr> = None;
+
+/// Whether the kernel chose addresses at random, told from where the first thread's stack ends;
+/// None where that is not known.
+pub fn is_randomised(mappings: &[Mapping]) -> Option<bool> {
+    let end = FIXED_STACK_END?;
+    let stack = mappings.iter().rev().find(|m| m.is_special("[stack]") || m.range.end == end)?;
+    Some(stack.range.end != end)
 }
 
 impl Mapping {

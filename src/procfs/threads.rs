@@ -53,7 +53,7 @@ pub(super) fn read_threads(dir: &ProcessDir, gaps: &mut Vec<String>) -> Vec<Thre
         threads.push(ThreadObservation { tid: task.tid, comm: parse_comm(&comm), stack_pointer });
     }
     if forbidden > 0 {
-        gaps.push(format!("stack pointers of {forbidden} threads of {}: not readable", dir.pid()));
+        gaps.push(format!("stack pointers of {forbidden} threads of {}: not readable: which of them uses a stack is not known", dir.pid()));
     }
     threads
 }

@@ -5,6 +5,7 @@ pub mod json;
 pub mod style;
 pub mod text;
 mod text_findings;
+mod text_snapshot;
 mod text_tables;
 
 pub use json::to_json;

@@ -2,6 +2,7 @@
 
 use super::style::{Color, Tone, clean, truncated, wrapped};
 use super::text_findings::{compact_findings, findings};
+use super::text_snapshot::{SNAPSHOT, from_file, snapshot_note};
 use super::text_tables::{UNKNOWN, category_table, process_table, totals_table};
 use crate::report::model::{Process, Report};
 use crate::report::units::{size, thousands};
@@ -85,18 +86,27 @@ fn tables(p: &Process, options: TextOptions, out: &mut String) {
 /// is true of the whole `run` only with the first process.
 fn head(report: &Report, p: &Process, run: bool, options: TextOptions, out: &mut String) {
     let name = truncated(&clean(&p.comm), 32);
-    let mut parts = vec![format!("(pid {}) {}", p.pid, state(p))];
-    parts.push(match p.threads_seen {
-        1 => "1 thread".to_string(),
-        n => format!("{} threads", thousands(n)),
-    });
+    let mut parts = vec![match &p.source {
+        Some(file) => from_file(file),
+        None => format!("(pid {}) {}", p.pid, state(p)),
+    }];
+    match p.threads_seen {
+        // nobody could count them
+        0 => {}
+        1 => parts.push("1 thread".to_string()),
+        n => parts.push(format!("{} threads", thousands(n))),
+    }
     if let Some(container) = &p.container {
         parts.push(format!("container {}", truncated(&clean(container), 24)));
     }
+    parts.push(format!("ASLR {}", if p.aslr { "on" } else { "off" }));
     if run {
-        parts.push(format!("backend {}", clean(&report.backend)));
+        parts.push(match report.backend.as_str() {
+            SNAPSHOT => "not traced".to_string(),
+            backend => format!("backend {}", clean(backend)),
+        });
     }
-    if run && report.backend != "snapshot" {
+    if run && report.backend != SNAPSHOT {
         let events = &report.events;
         parts.push(format!("{} events, {} lost", thousands(events.seen), thousands(events.lost)));
     }
@@ -175,6 +185,9 @@ fn signal_name(signal: i32) -> Option<&'static str> {
 
 /// What the reader has to know before trusting the figures.
 fn notes(report: &Report, main: Option<&Process>, options: TextOptions, out: &mut String) {
+    if report.backend == SNAPSHOT {
+        snapshot_note(report, options, out);
+    }
     let events = &report.events;
     if events.lost > 0 {
         let text = format!(
@@ -239,11 +252,11 @@ fn process_notes(p: &Process, options: TextOptions, out: &mut String) {
     }
     match p.residency.as_str() {
         "smaps-estimate" => {
-            note(
-                "RSS within one kernel mapping is an estimate: its total is shared out by length",
-                options,
-                out,
-            );
+            let text = match p.source {
+                Some(_) => "RSS is the file's for each mapping; within one, it is shared out by length",
+                None => "RSS within one kernel mapping is an estimate: its total is shared out by length",
+            };
+            note(text, options, out);
         }
         UNKNOWN => note("findings are ranked by what is mapped", options, out),
         _ => {}
@@ -253,7 +266,7 @@ fn process_notes(p: &Process, options: TextOptions, out: &mut String) {
     }
 }
 
-fn note(text: &str, options: TextOptions, out: &mut String) {
+pub(super) fn note(text: &str, options: TextOptions, out: &mut String) {
     labelled("note", Tone::Warning, text, options, out);
 }
 

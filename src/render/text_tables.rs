@@ -31,8 +31,12 @@ pub(super) fn totals_table(p: &Process, options: TextOptions, out: &mut String) 
         line += &format!("{cell:>11}");
     }
     let percent = (u128::from(t.unused) * 100).checked_div(u128::from(t.virt)).unwrap_or(0);
+    let ended_unseen = p.source.is_none() && (p.exit_code.is_some() || p.signal.is_some());
     let remark = match (t.swap, t.purged) {
-        _ if p.residency == UNKNOWN => "it ended before what is in memory could be seen".to_string(),
+        _ if p.residency == UNKNOWN && ended_unseen => {
+            "it ended before what is in memory could be seen".to_string()
+        }
+        _ if p.residency == UNKNOWN => "what is in memory is not known".to_string(),
         (0, 0) => format!("{percent} % of the address space is not in memory"),
         (0, purged) => format!("{percent} % is not in memory; {} were given back", size(purged)),
         _ => format!("{percent} % is neither in memory nor in swap"),

@@ -40,6 +40,8 @@ pub struct ProcessFacts {
     /// Set when the process died without being held and `observations` is the last periodic
     /// snapshot: how long before the death it was taken, nanoseconds.
     pub snapshot_age_ns: Option<u64>,
+    /// The saved smaps or maps file that `observations` were read from.
+    pub source: Option<String>,
 }
 
 /// One process to report on.
@@ -187,6 +189,7 @@ fn process(audit: &ProcessAudit<'_>, found: &Attributed, stacks: &mut StackNumbe
         }
         .to_string(),
         snapshot: match (facts.snapshot_age_ns, seen.moment) {
+            _ if facts.source.is_some() => "file",
             (Some(_), _) => "periodic",
             (None, SnapshotMoment::HeldAtExit) => "exit",
             (None, SnapshotMoment::Live) => "live",
@@ -194,6 +197,7 @@ fn process(audit: &ProcessAudit<'_>, found: &Attributed, stacks: &mut StackNumbe
         .to_string(),
         snapshot_age_ns: facts.snapshot_age_ns,
         gaps: seen.gaps.clone(),
+        source: facts.source.clone(),
     }
 }
 
@@ -297,6 +301,7 @@ fn finding(input: &AuditInput<'_>, f: &Finding, stacks: &mut StackNumbers) -> mo
         unused: f.footprint.unused(),
         regions: f.instances,
         stack: f.stack.map(|id| stacks.number(id)),
+        caller: f.stack.and(f.caller).map(|line| line as u64),
         title: f.title.clone(),
         why: f.why.clone(),
         fix: f.fix.iter().map(fix).collect(),

@@ -55,12 +55,15 @@ pub struct Process {
     pub attached: bool,
     /// Added: how residency was measured: `pagemap-scan`, `pagemap`, `smaps-estimate`, `none`.
     pub residency: String,
-    /// Added: `exit` (held at its exit), `live`, or `periodic` (died before a last look).
+    /// Added: `exit` (held at its exit), `live`, `periodic` (died before a last look), or `file`.
     pub snapshot: String,
     /// Added: with `periodic`, how long before the death the snapshot was taken.
     pub snapshot_age_ns: Option<u64>,
     /// Added: what could not be read, in words.
     pub gaps: Vec<String>,
+    /// Added: the saved smaps or maps file that it was read from.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub source: Option<String>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
@@ -170,6 +173,8 @@ pub struct Finding {
     pub regions: u64,
     /// Of the largest call, where several by one caller are merged.
     pub stack: Option<u64>,
+    /// Added: the frame of `stack` from which outwards the merged calls agree; null: all of it.
+    pub caller: Option<u64>,
     pub title: String,
     pub why: String,
     pub fix: Vec<Fix>,

@@ -1,0 +1,118 @@
+//! `vmaudit snapshot`: processes as they are now, or as a saved smaps file shows one.
+
+use super::error::AppError;
+use super::living::{Living, LivingError};
+use super::output::Destination;
+use super::saved;
+use super::say::say;
+use crate::attribution::AuditInput;
+use crate::cli::SnapshotArgs;
+use crate::ledger::AddressSpaces;
+use crate::model::{Observations, Pid, StackTable, SymbolizedStacks};
+use crate::procfs::SavedError;
+use crate::render::{to_json, to_text};
+use crate::report::{ProcessAudit, ProcessFacts, Report, RunFacts, build};
+use std::collections::HashSet;
+use std::fs::File;
+use std::io::{self, BufReader};
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+#[derive(thiserror::Error, Debug)]
+pub enum SnapshotError {
+    #[error("{0}")]
+    Process(#[from] LivingError),
+    #[error("{}: {source}", path.display())]
+    Open { path: PathBuf, source: io::Error },
+    #[error("{}: {source}", path.display())]
+    Saved { path: PathBuf, source: SavedError },
+}
+
+/// One look, and what is known beside it.
+pub struct Look {
+    pub seen: Observations,
+    pub facts: ProcessFacts,
+}
+
+/// Does `vmaudit snapshot`; returns the exit code.
+pub fn snapshot(args: &SnapshotArgs) -> Result<u8, AppError> {
+    let looks = match &args.smaps {
+        Some(path) => vec![saved_look(path)?],
+        None => living_looks(args)?,
+    };
+    let report = report_of(&looks);
+    let to = Destination { format: args.format, file: args.report.as_deref(), top: args.top };
+    to.write(|options| to_text(&report, options), || to_json(&report))?;
+    Ok(0)
+}
+
+/// All that can be read; the first that cannot is the error only if none can.
+fn living_looks(args: &SnapshotArgs) -> Result<Vec<Look>, SnapshotError> {
+    let mut looks = Vec::new();
+    let mut seen_pids: HashSet<Pid> = HashSet::new();
+    let mut errors = Vec::new();
+    for &number in &args.pids {
+        let begun = Instant::now();
+        let living = match Living::open(number) {
+            Ok(living) => living,
+            Err(error) => {
+                errors.push(error);
+                continue;
+            }
+        };
+        if let Some(tid) = living.asked_for {
+            say(format_args!("{tid} is a thread of process {}: the whole process is shown", living.pid));
+        }
+        if !seen_pids.insert(living.pid) {
+            continue;
+        }
+        match living.observe() {
+            Ok(seen) => {
+                if args.verbose {
+                    let (count, took) = (seen.mappings.len(), begun.elapsed());
+                    say(format_args!("{}: {count} mappings read in {took:.1?}", living.pid));
+                }
+                looks.push(Look { seen, facts: ProcessFacts::default() });
+            }
+            Err(error) => errors.push(error),
+        }
+    }
+    if looks.is_empty()
+        && let Some(first) = errors.pop()
+    {
+        errors.iter().for_each(|error| say(error));
+        return Err(first.into());
+    }
+    errors.iter().for_each(|error| say(error));
+    Ok(looks)
+}
+
+/// A saved smaps or maps file; `-` is standard input.
+pub fn saved_look(path: &Path) -> Result<Look, SnapshotError> {
+    let (name, parsed) = if path == Path::new("-") {
+        ("standard input".to_owned(), saved::observations(io::stdin().lock()))
+    } else {
+        let file =
+            File::open(path).map_err(|source| SnapshotError::Open { path: path.to_owned(), source })?;
+        (path.to_string_lossy().into_owned(), saved::observations(BufReader::with_capacity(64 << 10, file)))
+    };
+    let seen = parsed.map_err(|source| SnapshotError::Saved { path: PathBuf::from(&name), source })?;
+    Ok(Look { seen, facts: ProcessFacts { source: Some(name), ..ProcessFacts::default() } })
+}
+
+/// What can be said of processes of which no call was seen.
+pub fn report_of(looks: &[Look]) -> Report {
+    let (nothing, stacks, symbols) =
+        (AddressSpaces::new(), StackTable::default(), SymbolizedStacks::default());
+    let reconciled: Vec<_> = looks.iter().map(|look| nothing.reconcile(look.seen.pid, &look.seen)).collect();
+    let audits: Vec<ProcessAudit<'_>> = looks
+        .iter()
+        .zip(&reconciled)
+        .map(|(look, reconciled)| ProcessAudit {
+            input: AuditInput { reconciled, observations: &look.seen, stacks: &stacks, symbols: &symbols },
+            facts: &look.facts,
+        })
+        .collect();
+    let run = RunFacts { backend: "snapshot".to_owned(), ..RunFacts::default() };
+    build(&run, &audits)
+}

@@ -1,0 +1,40 @@
+//! `vmaudit snapshot`.
+
+use super::Format;
+use clap::{ArgGroup, Args};
+use std::path::PathBuf;
+
+#[derive(Args, Debug)]
+#[command(group(ArgGroup::new("of").required(true).args(["pids", "smaps"])))]
+pub struct SnapshotArgs {
+    /// The processes: several numbers, or several times -p
+    #[arg(
+        short = 'p',
+        long = "pid",
+        value_name = "PID",
+        num_args = 1..,
+        value_delimiter = ',',
+        value_parser = clap::value_parser!(i32).range(1..)
+    )]
+    pub pids: Vec<i32>,
+
+    /// Read a saved /proc/PID/smaps or /proc/PID/maps instead; - is standard input
+    #[arg(long, value_name = "FILE")]
+    pub smaps: Option<PathBuf>,
+
+    /// How to write the report
+    #[arg(short, long, value_enum, default_value_t = Format::Text, value_name = "FORMAT")]
+    pub format: Format,
+
+    /// Write the report to FILE instead of standard output
+    #[arg(long, value_name = "FILE")]
+    pub report: Option<PathBuf>,
+
+    /// Show the N largest findings of a process, and the N largest other processes
+    #[arg(long, value_name = "N", default_value_t = 10)]
+    pub top: usize,
+
+    /// Say on standard error what was read and how long it took
+    #[arg(short, long)]
+    pub verbose: bool,
+}
