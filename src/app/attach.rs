@@ -30,7 +30,7 @@ pub fn attach(args: &AttachArgs) -> Result<u8, AppError> {
     let begun = Instant::now();
     let processes = find(&args.pids)?;
     // Before anything is loaded: what may not be read is no target.
-    let processes = keep(processes, |process| readable(process))?;
+    let processes = keep(processes, readable)?;
     let dump = match &args.dump_events {
         Some(path) => {
             Some(Dump::create(path).map_err(|source| AppError::Write { path: path.clone(), source })?)
@@ -66,13 +66,17 @@ pub fn attach(args: &AttachArgs) -> Result<u8, AppError> {
     }
     let (audits, counters) = {
         let mut reader = tracer.reader(|raw| pipeline.borrow_mut().record(raw))?;
+        let interval = Duration::from_secs_f64(args.interval);
         let schedule = Schedule {
             duration: args.duration.map(Duration::from_secs_f64),
-            first_look: Duration::ZERO,
-            interval: Duration::from_secs_f64(args.interval),
+            first_look: interval,
+            interval,
             verbose: args.verbose,
         };
         let mut session = Session::new(attached, &mut reader, &pipeline, schedule);
+        // At once: whatever ends from here on has been seen with what is resident.
+        session.look_at_all();
+        say("Ctrl-C ends tracing and reports; the target goes on");
         session.run()?;
         let audits = std::mem::take(&mut session.audits);
         drop(session);
@@ -156,7 +160,6 @@ fn begin(attached: &Attached, threads: &[MarkedThread], pipeline: &mut Pipeline)
     };
     let begun = attached.processes().iter().map(|process| begin_one(process, pipeline)).collect();
     let pids = all_or_some(begun)?;
-    say("Ctrl-C ends tracing and reports; the target goes on");
     pids.first().copied().ok_or(AppError::NoTargetLeft)
 }
 

@@ -9,6 +9,7 @@ use crate::model::{Bytes, Mapping, MappingFile, Observations, Pid, StackId, Symb
 use crate::procfs::{ObserveOptions, observe};
 use crate::report::{EventCounts, ProcessAudit, ProcessFacts, Report, RunFacts, build};
 use crate::symbolize::{Config, Symbolizer};
+use std::cell::RefCell;
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
@@ -41,30 +42,44 @@ pub struct LookCost {
     pub mappings: usize,
 }
 
-impl Audits {
-    /// Looks at a process through a living thread of it. `drain` has to hand everything that was
-    /// reported until now to the pipeline before the ledger is asked, and tells whether it was
-    /// still that process which was looked at.
+/// What was read of a process, not yet compared with its calls.
+pub struct Look {
+    pub observations: Observations,
+    read: Duration,
+}
+
+impl Look {
+    /// Reads through a living thread of the process.
     ///
     /// # Errors
     /// In words, when the process cannot be read.
-    pub fn look(
-        &mut self,
-        (pid, tid): (Pid, Pid),
-        moment: SnapshotMoment,
-        pipeline: &std::cell::RefCell<Pipeline>,
-        drain: &mut dyn FnMut() -> bool,
-    ) -> Result<LookCost, String> {
+    pub fn take((pid, tid): (Pid, Pid), moment: SnapshotMoment) -> Result<Look, String> {
         let begun = Instant::now();
         let options = ObserveOptions { moment, ..ObserveOptions::default() };
         let observations = observe(pid, tid, options).map_err(|error| error.to_string())?;
-        let read = begun.elapsed();
+        Ok(Look { observations, read: begun.elapsed() })
+    }
+}
+
+impl Audits {
+    /// Takes a look. `drain` has to hand what was reported until now to the pipeline before the
+    /// ledger is asked, and tells whether it was still that process which was looked at.
+    ///
+    /// # Errors
+    /// In words, when it was not.
+    pub fn add(
+        &mut self,
+        look: Look,
+        pipeline: &RefCell<Pipeline>,
+        drain: &mut dyn FnMut() -> bool,
+    ) -> Result<LookCost, String> {
+        let Look { observations, read } = look;
         let begun = Instant::now();
         let reconciled = joined(&observations, pipeline, drain);
         pipeline.borrow_mut().hold_after(u64::MAX);
         let reconciled = reconciled.ok_or("it ended meanwhile")?;
         let cost = LookCost { read, reconcile: begun.elapsed(), mappings: observations.mappings.len() };
-        self.looks.insert(pid, Audit { observations, reconciled });
+        self.looks.insert(observations.pid, Audit { observations, reconciled });
         Ok(cost)
     }
 
@@ -173,40 +188,46 @@ impl Audits {
 }
 
 /// How long to wait for the reports of calls that a look at a running process has overtaken: after
-/// the look, then once more each time that something is not explained yet.
-const FLIGHTS: [Duration; 4] = [
-    Duration::from_millis(1),
-    Duration::from_millis(3),
-    Duration::from_millis(10),
-    Duration::from_millis(40),
-];
+/// the look, then again as long as something is not explained. A thread that is not running can be
+/// between a call's effect and its report for as long as the machine is busy with others.
+const FLIGHTS_MS: [u64; 5] = [1, 3, 10, 40, 150];
+/// The ring is read at least this often.
+const SLICE_MS: u64 = 10;
 
 /// Joins a look with the calls reported by then. None when `drain` says that it is worth nothing.
 fn joined(
     seen: &Observations,
-    pipeline: &std::cell::RefCell<Pipeline>,
+    pipeline: &RefCell<Pipeline>,
     drain: &mut dyn FnMut() -> bool,
 ) -> Option<Reconciled> {
+    if seen.moment != SnapshotMoment::Live {
+        return drain().then(|| pipeline.borrow().spaces.reconcile(seen.pid, seen));
+    }
     let mut until = seen.ended_ns;
-    for (round, flight) in FLIGHTS.iter().enumerate() {
-        until += flight.as_nanos() as u64;
-        if seen.moment == SnapshotMoment::Live {
+    let mut result = None;
+    for (round, flight) in FLIGHTS_MS.into_iter().enumerate() {
+        let mut left = flight;
+        while left > 0 {
+            let slice = left.min(SLICE_MS);
+            left -= slice;
+            until += slice * 1_000_000;
             pipeline.borrow_mut().hold_after(until);
-        }
-        if round > 0 {
-            std::thread::sleep(*flight);
-        }
-        if !drain() {
-            return None;
+            if round > 0 {
+                std::thread::sleep(Duration::from_millis(slice));
+            }
+            if !drain() {
+                return None;
+            }
         }
         let reconciled = pipeline.borrow().spaces.reconcile(seen.pid, seen);
-        let unknown = || reconciled.regions.iter().any(|region| region.origin == Origin::Unknown);
-        let agree = reconciled.drift == Bytes(0) && !unknown();
-        if agree || seen.moment != SnapshotMoment::Live || round + 1 == FLIGHTS.len() {
-            return Some(reconciled);
+        let explained = reconciled.regions.iter().all(|region| region.origin != Origin::Unknown);
+        let agrees = reconciled.drift == Bytes(0) && explained;
+        result = Some(reconciled);
+        if agrees {
+            break;
         }
     }
-    None
+    result
 }
 
 /// What the ledger alone knows of a process, in the shape of a look at it.

@@ -70,7 +70,6 @@ fn pid(text: &str) -> Result<i32, String> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use crate::cli::{Cli, Command};
     use clap::Parser;
 
