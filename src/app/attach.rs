@@ -76,14 +76,18 @@ pub fn attach(args: &AttachArgs) -> Result<u8, AppError> {
     }
     let (audits, counters) = {
         let mut reader = tracer.reader(|raw| pipeline.borrow_mut().record(raw))?;
+        let every = args.interval.map_or(LOOK_PAUSE, Duration::from_secs_f64);
         let schedule = Schedule {
             duration: args.duration.map(Duration::from_secs_f64),
-            first_look: Duration::ZERO,
-            interval: args.interval.map_or(LOOK_PAUSE, Duration::from_secs_f64),
+            first_look: every,
+            interval: every,
             timeline: args.interval.is_some(),
             verbose: args.verbose,
         };
         let mut session = Session::new(attached, &mut reader, &pipeline, schedule);
+        // At once: whatever ends from here on has been seen with what is resident.
+        session.look_at_all();
+        say("Ctrl-C ends tracing and reports; the target goes on");
         session.run()?;
         let audits = std::mem::take(&mut session.audits);
         drop(session);
@@ -168,7 +172,6 @@ fn begin(attached: &Attached, threads: &[MarkedThread], pipeline: &mut Pipeline)
     };
     let begun = attached.processes().iter().map(|process| begin_one(process, pipeline)).collect();
     let pids = all_or_some(begun)?;
-    say("Ctrl-C ends tracing and reports; the target goes on");
     pids.first().copied().ok_or(AppError::NoTargetLeft)
 }
 

@@ -14,6 +14,7 @@ use crate::report::{
 };
 use crate::symbolize::{Config, Symbolizer};
 use crate::touch::SpaceTouches;
+use std::cell::RefCell;
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
@@ -50,29 +51,43 @@ pub struct LookCost {
     pub mappings: usize,
 }
 
+/// What was read of a process, not yet compared with its calls.
+pub struct Look {
+    pub observations: Observations,
+    read: Duration,
+}
+
+impl Look {
+    /// Reads through a living thread of the process.
+    ///
+    /// # Errors
+    /// In words, when the process cannot be read.
+    pub fn take((pid, tid): (Pid, Pid), moment: SnapshotMoment) -> Result<Look, String> {
+        let begun = Instant::now();
+        let options = ObserveOptions { moment, ..ObserveOptions::default() };
+        let observations = observe(pid, tid, options).map_err(|error| error.to_string())?;
+        Ok(Look { observations, read: begun.elapsed() })
+    }
+}
+
 impl Audits {
     /// With a timeline of the looks at each process, or without.
     pub fn new(timeline: bool) -> Audits {
         Audits { timelines: timeline.then(Timelines::new), ..Audits::default() }
     }
 
-    /// Looks at a process through a living thread of it. `drain` has to hand everything that was
-    /// reported until now to the pipeline before the ledger is asked, and tells whether it was
-    /// still that process which was looked at.
+    /// Takes a look. `drain` has to hand what was reported until now to the pipeline before the
+    /// ledger is asked, and tells whether it was still that process which was looked at.
     ///
     /// # Errors
-    /// In words, when the process cannot be read.
-    pub fn look(
+    /// In words, when it was not.
+    pub fn add(
         &mut self,
-        (pid, tid): (Pid, Pid),
-        moment: SnapshotMoment,
-        pipeline: &std::cell::RefCell<Pipeline>,
+        look: Look,
+        pipeline: &RefCell<Pipeline>,
         drain: &mut dyn FnMut() -> bool,
     ) -> Result<LookCost, String> {
-        let begun = Instant::now();
-        let options = ObserveOptions { moment, ..ObserveOptions::default() };
-        let observations = observe(pid, tid, options).map_err(|error| error.to_string())?;
-        let read = begun.elapsed();
+        let Look { observations, read } = look;
         let begun = Instant::now();
         let reconciled = joined(&observations, pipeline, drain);
         if reconciled.is_some() {
@@ -82,7 +97,7 @@ impl Audits {
         pipeline.borrow_mut().hold_after(u64::MAX);
         let reconciled = reconciled.ok_or("it ended meanwhile")?;
         let cost = LookCost { read, reconcile: begun.elapsed(), mappings: observations.mappings.len() };
-        let at_its_end = moment == SnapshotMoment::HeldAtExit;
+        let (pid, at_its_end) = (observations.pid, observations.moment == SnapshotMoment::HeldAtExit);
         let peak = if at_its_end { peak_of(&pipeline.borrow(), pid) } else { None };
         if let Some(timelines) = &mut self.timelines {
             timelines.add(pid, (&observations, &reconciled), &mut pipeline.borrow_mut());
@@ -242,40 +257,46 @@ fn stacks_of_peak(peak: &Peak) -> impl Iterator<Item = StackId> + '_ {
 }
 
 /// How long to wait for the reports of calls that a look at a running process has overtaken: after
-/// the look, then once more each time that something is not explained yet.
-const FLIGHTS: [Duration; 4] = [
-    Duration::from_millis(1),
-    Duration::from_millis(3),
-    Duration::from_millis(10),
-    Duration::from_millis(40),
-];
+/// the look, then again as long as something is not explained. A thread that is not running can be
+/// between a call's effect and its report for as long as the machine is busy with others.
+const FLIGHTS_MS: [u64; 5] = [1, 3, 10, 40, 150];
+/// The ring is read at least this often.
+const SLICE_MS: u64 = 10;
 
 /// Joins a look with the calls reported by then. None when `drain` says that it is worth nothing.
 fn joined(
     seen: &Observations,
-    pipeline: &std::cell::RefCell<Pipeline>,
+    pipeline: &RefCell<Pipeline>,
     drain: &mut dyn FnMut() -> bool,
 ) -> Option<Reconciled> {
+    if seen.moment != SnapshotMoment::Live {
+        return drain().then(|| pipeline.borrow().spaces.reconcile(seen.pid, seen));
+    }
     let mut until = seen.ended_ns;
-    for (round, flight) in FLIGHTS.iter().enumerate() {
-        until += flight.as_nanos() as u64;
-        if seen.moment == SnapshotMoment::Live {
+    let mut result = None;
+    for (round, flight) in FLIGHTS_MS.into_iter().enumerate() {
+        let mut left = flight;
+        while left > 0 {
+            let slice = left.min(SLICE_MS);
+            left -= slice;
+            until += slice * 1_000_000;
             pipeline.borrow_mut().hold_after(until);
-        }
-        if round > 0 {
-            std::thread::sleep(*flight);
-        }
-        if !drain() {
-            return None;
+            if round > 0 {
+                std::thread::sleep(Duration::from_millis(slice));
+            }
+            if !drain() {
+                return None;
+            }
         }
         let reconciled = pipeline.borrow().spaces.reconcile(seen.pid, seen);
-        let unknown = || reconciled.regions.iter().any(|region| region.origin == Origin::Unknown);
-        let agree = reconciled.drift == Bytes(0) && !unknown();
-        if agree || seen.moment != SnapshotMoment::Live || round + 1 == FLIGHTS.len() {
-            return Some(reconciled);
+        let explained = reconciled.regions.iter().all(|region| region.origin != Origin::Unknown);
+        let agrees = reconciled.drift == Bytes(0) && explained;
+        result = Some(reconciled);
+        if agrees {
+            break;
         }
     }
-    None
+    result
 }
 
 /// What the ledger alone knows of a process, in the shape of a look at it.

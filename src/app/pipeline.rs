@@ -117,6 +117,11 @@ impl Pipeline {
         }
     }
 
+    /// True when a record waits.
+    pub fn is_holding(&self) -> bool {
+        !self.held.is_empty()
+    }
+
     /// Takes one record of the ring.
     pub fn record(&mut self, raw: &[u8]) {
         if self.hold_after == u64::MAX || time_of(raw) <= Some(self.hold_after) {

@@ -1,6 +1,6 @@
 //! A traced run, from the first event to the last look: one loop over the ring and the target.
 
-use super::audits::{Audits, shares_space_with_parent};
+use super::audits::{Audits, Look, shares_space_with_parent};
 use super::error::AppError;
 use super::load::Load;
 use super::pipeline::Pipeline;
@@ -210,30 +210,48 @@ impl<'a, 'r, W: Watched> Session<'a, 'r, W> {
     }
 
     fn look(&mut self, pid: Pid, tid: Pid, moment: SnapshotMoment) {
-        let (reader, watched) = (&mut *self.reader, &self.watched);
+        if let Some(look) = self.read(pid, tid, moment) {
+            self.compare(look);
+        }
+    }
+
+    fn read(&self, pid: Pid, tid: Pid, moment: SnapshotMoment) -> Option<Look> {
+        let look = Look::take((pid, tid), moment);
+        look.inspect_err(|error| self.tell_verbose(pid, error)).ok()
+    }
+
+    fn tell_verbose(&self, pid: Pid, error: &str) {
+        if self.schedule.verbose {
+            say(format_args!("looking at {pid}: {error}"));
+        }
+    }
+
+    /// Joins a look with the calls that were reported by then.
+    fn compare(&mut self, look: Look) {
+        let (pid, moment) = (look.observations.pid, look.observations.moment);
+        let (reader, watched, pipeline) = (&mut *self.reader, &self.watched, self.pipeline);
         let mut drain = || {
             // A failing ring ends the run at the next poll of the loop.
-            drop(reader.poll(0));
+            drop(reader.poll_while(&mut || !pipeline.borrow().is_holding()));
             !watched.has_ended(pid)
         };
-        match self.audits.look((pid, tid), moment, self.pipeline, &mut drain) {
+        match self.audits.add(look, pipeline, &mut drain) {
             Ok(cost) if self.schedule.verbose => say(format_args!(
                 "{moment:?} of {pid}: {} mappings read in {:.1?}, reconciled in {:.1?}",
                 cost.mappings, cost.read, cost.reconcile
             )),
             Ok(_) => {}
-            Err(error) if self.schedule.verbose => say(format_args!("looking at {pid}: {error}")),
-            Err(_) => {}
+            Err(error) => self.tell_verbose(pid, &error),
         }
     }
 
-    /// Looks at every process that lives and was not seen at its end.
-    fn look_at_all(&mut self) {
-        let pids = self.living();
-        for pid in pids {
-            if !self.audits.is_final(pid) {
-                self.look(pid, pid, SnapshotMoment::Live);
-            }
+    /// Looks at every process that lives and was not seen at its end. All are read before the
+    /// first is compared: reports that come meanwhile are caught up with once, not for each.
+    pub fn look_at_all(&mut self) {
+        let pids = self.living().into_iter().filter(|&pid| !self.audits.is_final(pid));
+        let looks: Vec<Look> = pids.filter_map(|pid| self.read(pid, pid, SnapshotMoment::Live)).collect();
+        for look in looks {
+            self.compare(look);
         }
     }
 

@@ -76,6 +76,12 @@ pub trait EventSource {
     /// When the backend itself fails; events that do not decode are counted, not returned.
     fn poll(&mut self, timeout_ms: i32) -> Result<(), CaptureError>;
 
+    /// As `poll(0)`, but asks `more` now and then and stops when that says no.
+    ///
+    /// # Errors
+    /// As `poll`.
+    fn poll_while(&mut self, more: &mut dyn FnMut() -> bool) -> Result<(), CaptureError>;
+
     fn counters(&self) -> Result<Counters, CaptureError>;
 }
 

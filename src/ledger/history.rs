@@ -16,7 +16,7 @@ use super::space::Removal;
 use std::collections::VecDeque;
 
 /// More than other threads unmap while a fork is on its way, unless it is preempted for long.
-pub(super) const MAX_ENTRIES: usize = 1024;
+pub(super) const MAX_ENTRIES: usize = 4096;
 
 /// A piece that is no longer there. Its owner still counts its bytes, so that the origin stays.
 #[derive(Clone, Debug)]

@@ -65,7 +65,7 @@ fn shares(report: &Report, p: &Process, peak: &Peak, out: &mut String) {
     }
     // What the rows above do not say: other calls, and what was mapped since.
     let hidden = (gone.len() - shown.len()) as u64 + peak.rest.stacks;
-    let said: u64 = shown.iter().map(|share| shrank(share)).sum();
+    let said: u64 = shown.iter().map(shrank).sum();
     let rest = (peak.virt - p.totals.virt) as i128 - i128::from(said);
     let amount = size(u64::try_from(rest.unsigned_abs()).unwrap_or(u64::MAX));
     match rest {

@@ -37,13 +37,11 @@ pub(super) fn symbol_rows(names: &SymbolizedStacks, stacks: &StackTable, out: &m
         let mut lines = lines.iter().peekable();
         for &number in stacks.frame_numbers(id).0 {
             let Some(done) = done.get_mut(number as usize) else { continue };
-            let mut n = 0;
             // Inlined functions come before the line of the frame itself.
-            for line in lines.by_ref() {
+            for (n, line) in (0..).zip(lines.by_ref()) {
                 if !*done {
                     out.push(Row::Symbol { frame: i64::from(number), n, named: Box::new(line.clone()) });
                 }
-                n += 1;
                 if !line.inlined {
                     break;
                 }

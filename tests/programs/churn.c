@@ -1,6 +1,6 @@
 /* Random address-space work by several threads and their children, then the truth about it.
  *
- *   churn SEED THREADS ITERATIONS OUT [normal|leaf|exec|thread-exec]
+ *   churn SEED THREADS ITERATIONS OUT [normal|leaf|exec|thread-exec|endless]
  *
  * Each thread works on ranges that it alone owns, so every call's effect is determined by the
  * calls before it, whatever the interleaving. At the end the program, and each child that it
@@ -12,7 +12,8 @@
  *
  *   normal       all of it              leaf         no fork, no exec
  *   exec         at the end, main becomes `churn … leaf`
- *   thread-exec  a thread that is not the first one does so while the others go on */
+ *   thread-exec  a thread that is not the first one does so while the others go on
+ *   endless      as normal, for any number of iterations; says READY when all threads work */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -56,6 +57,7 @@ static char maps_buffer[8 << 20];
 static int threads, iterations, memfd, exefd;
 static unsigned long seed;
 static const char *out, *mode, *self;
+static int endless; /* no malloc: some time an arena gives up and takes to brk, which is ours */
 static int single; /* in a forked child there is nobody to lock against */
 
 static uint64_t next(struct worker *w)
@@ -199,8 +201,10 @@ static void op_remap(struct worker *w, int i)
         if (target == i || w->r[target].pages < r->pages || w->r[target].nofork != r->nofork)
             return;
         p = mremap(r->start, r->pages * PAGE, r->pages * PAGE, MREMAP_MAYMOVE | MREMAP_FIXED, w->r[target].start);
-        if (p == MAP_FAILED)
+        if (p == MAP_FAILED) {
+            drop(w, target); /* it may be unmapped now, and be another thread's soon */
             return;
+        }
         w->r[target].whole = 0;
         w->r[target].kind = OTHER;
         drop(w, i);
@@ -255,6 +259,8 @@ static void op_name(struct worker *w, int i)
 
 static void *short_thread(void *arg)
 {
+    if (endless)
+        return arg;
     void *p = malloc(5000);
     memset(p, 1, 5000);
     free(p);
@@ -263,6 +269,8 @@ static void *short_thread(void *arg)
 
 static void op_malloc(struct worker *w)
 {
+    if (endless)
+        return;
     char *a = malloc(1 + below(w, 400000)), *b = malloc(1 + below(w, 3000));
     if (a)
         a[0] = 1;
@@ -299,7 +307,7 @@ static void become_leaf(void)
     char s[32], t[32], n[32];
     snprintf(s, sizeof s, "%lu", seed + 1000);
     snprintf(t, sizeof t, "%d", 2);
-    snprintf(n, sizeof n, "%d", iterations / 4);
+    snprintf(n, sizeof n, "%d", endless ? 40 : iterations / 4);
     execl(self, self, s, t, n, out, "leaf", (char *)NULL);
     _exit(71);
 }
@@ -345,7 +353,9 @@ static void churn(struct worker *w, int n)
         int i = (int)below(w, (size_t)w->count);
         if (k == w->exec_at)
             become_leaf();
-        if (w->may_fork && k > 0 && k % 40 == 0) {
+        if (endless)
+            usleep(50); /* leaves an auditor of any build the time to follow */
+        if (w->may_fork && k > 0 && k % (endless ? 2000 : 40) == 0) {
             if (w->index == 0)
                 op_vfork();
             else
@@ -370,6 +380,8 @@ static void churn(struct worker *w, int n)
 static void *worker(void *arg)
 {
     pthread_barrier_wait(&started);
+    if (endless && ((struct worker *)arg)->index == 0 && write(1, "READY\n", 6) != 6)
+        _exit(73);
     churn(arg, iterations);
     return NULL;
 }
@@ -388,7 +400,7 @@ int main(int argc, char **argv)
     aio_context_t aio = 0;
     static char exe[512];
     if (argc < 5) {
-        fprintf(stderr, "usage: churn SEED THREADS ITERATIONS OUT [normal|leaf|exec|thread-exec]\n");
+        fprintf(stderr, "usage: churn SEED THREADS ITERATIONS OUT [normal|leaf|exec|thread-exec|endless]\n");
         return 64;
     }
     seed = strtoul(argv[1], NULL, 10);
@@ -396,6 +408,7 @@ int main(int argc, char **argv)
     iterations = atoi(argv[3]);
     out = argv[4];
     mode = argc > 5 ? argv[5] : "normal";
+    endless = !strcmp(mode, "endless");
     if (threads < 1 || threads > MAX_THREADS || readlink("/proc/self/exe", exe, sizeof exe - 1) < 0)
         return 64;
     self = exe;

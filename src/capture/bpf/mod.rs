@@ -1,6 +1,7 @@
 //! The BPF backend: loads the object, attaches it, marks targets, reads the rings.
 
 mod mark;
+mod merge;
 pub mod skel;
 mod touches;
 mod tracepoints;
@@ -8,9 +9,11 @@ mod tracepoints;
 pub use mark::MarkedThread;
 pub use touches::TouchConfig;
 
+use merge::{Merger, Spilled, positions, waits};
+
 use super::{CaptureError, Counters, EventSource, TouchCounters, arch};
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
-use libbpf_rs::{AsRawLibbpf, Link, MapCore, MapFlags, OpenObject, RingBuffer, RingBufferBuilder};
+use libbpf_rs::{Link, MapCore, MapFlags, OpenObject, RingBuffer, RingBufferBuilder};
 use nix::sys::epoll::Epoll;
 use std::cell::RefCell;
 use std::mem::MaybeUninit;
@@ -36,6 +39,9 @@ pub struct BpfConfig {
 
 /// The largest size class of bpf/vmaudit.bpf.c.
 pub const MAX_STACK_BYTES: u64 = 262_144;
+
+/// Records that are read before it is asked again how far to read.
+const CHUNK: usize = 256;
 
 /// Loaded and attached programs. Targets may be added at any time.
 pub struct BpfTracer {
@@ -183,12 +189,12 @@ impl BpfTracer {
     /// # Errors
     /// When libbpf cannot map the rings.
     pub fn reader<'a>(&'a self, handle: impl FnMut(&[u8]) + 'a) -> Result<BpfReader<'a>, CaptureError> {
-        let spilled: Rc<RefCell<Vec<Vec<u8>>>> = Rc::default();
+        let spilled: Rc<RefCell<Spilled>> = Rc::default();
         let mut builder = RingBufferBuilder::new();
         let into = Rc::clone(&spilled);
         builder
             .add(&self.skel.maps.spill, move |bytes| {
-                into.borrow_mut().push(bytes.to_vec());
+                into.borrow_mut().push(bytes);
                 0
             })
             .map_err(CaptureError::Ring)?;
@@ -213,63 +219,6 @@ impl BpfTracer {
 
 fn attach_error(name: &std::ffi::OsStr, source: libbpf_rs::Error) -> CaptureError {
     CaptureError::Attach { what: name.to_string_lossy().into_owned(), source }
-}
-
-/// Brings the records of all rings into the order of their time stamps.
-struct Merger<'a, F> {
-    spill: Rc<RingBuffer<'a>>,
-    spilled: Rc<RefCell<Vec<Vec<u8>>>>,
-    touches: Option<touches::Touches<'a>>,
-    handle: F,
-}
-
-impl<F: FnMut(&[u8])> Merger<'_, F> {
-    fn record(&mut self, bytes: &[u8]) {
-        if waits(&self.spill) || !self.spilled.borrow().is_empty() {
-            let until = super::wire::time_of(bytes).unwrap_or(u64::MAX);
-            self.older_than(until);
-        }
-        if let Some(touches) = &self.touches {
-            touches.fetch();
-            touches.up_to(super::wire::time_of(bytes).unwrap_or(0), &mut self.handle);
-        }
-        (self.handle)(bytes);
-    }
-
-    /// Handles the spilled records up to a time.
-    fn older_than(&mut self, until: u64) {
-        // A failure here means that the ring is gone; what was read is still handled.
-        let _ = self.spill.consume();
-        let mut records = std::mem::take(&mut *self.spilled.borrow_mut());
-        records.sort_by_key(|record| super::wire::time_of(record));
-        let ready = records.partition_point(|record| super::wire::time_of(record).unwrap_or(0) < until);
-        for record in records.drain(..ready) {
-            (self.handle)(&record);
-        }
-        let mut kept = self.spilled.borrow_mut();
-        records.append(&mut kept);
-        *kept = records;
-    }
-
-    /// When the main ring is empty. Page faults up to `until` were taken before it was read: the
-    /// calls that they rest on are known now.
-    fn rest(&mut self, until: u64) {
-        if waits(&self.spill) || !self.spilled.borrow().is_empty() {
-            self.older_than(u64::MAX);
-        }
-        if let Some(touches) = &self.touches {
-            touches.up_to(until, &mut self.handle);
-        }
-    }
-}
-
-/// Whether a ring holds unread data: two loads, no system call.
-fn waits(ring: &RingBuffer<'_>) -> bool {
-    // SAFETY: libbpf's ring_buffer lives as long as `ring`; index 0 exists in each of ours.
-    unsafe {
-        let first = libbpf_rs::libbpf_sys::ring_buffer__ring(ring.as_libbpf_object().as_ptr(), 0);
-        !first.is_null() && libbpf_rs::libbpf_sys::ring__avail_data_size(first) > 0
-    }
 }
 
 /// Reads the rings of a [`BpfTracer`] in one thread.
@@ -298,8 +247,22 @@ impl EventSource for BpfReader<'_> {
             // SAFETY: one valid pollfd. A signal may end it early, which is fine.
             unsafe { libc::poll(&raw mut event, 1, timeout_ms) };
         }
+        self.poll_while(&mut || true)
+    }
+
+    fn poll_while(&mut self, more: &mut dyn FnMut() -> bool) -> Result<(), CaptureError> {
         let touched = self.touches.as_ref().map_or(0, touches::Touches::fetch);
-        self.ring.consume().map_err(CaptureError::Ring)?;
+        // What waits now, and not what comes meanwhile: a target may report faster than that is read.
+        let (_, until) = positions(&self.ring);
+        while more() {
+            let count = self.ring.consume_raw_n(CHUNK);
+            if count < 0 {
+                return Err(CaptureError::Ring(libbpf_rs::Error::from_raw_os_error(-count)));
+            }
+            if count == 0 || positions(&self.ring).0 >= until {
+                break;
+            }
+        }
         if !waits(&self.ring) {
             (self.finish)(touched);
         }
