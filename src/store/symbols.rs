@@ -34,16 +34,15 @@ pub(super) fn symbol_rows(names: &SymbolizedStacks, stacks: &StackTable, out: &m
         if id.0 as usize >= stacks.len() {
             continue;
         }
-        let mut lines = lines.iter().peekable();
+        let mut lines = lines.iter();
         for &number in stacks.frame_numbers(id).0 {
             let Some(done) = done.get_mut(number as usize) else { continue };
-            let mut n = 0;
             // Inlined functions come before the line of the frame itself.
-            for line in lines.by_ref() {
+            for (n, line) in lines.by_ref().enumerate() {
                 if !*done {
-                    out.push(Row::Symbol { frame: i64::from(number), n, named: Box::new(line.clone()) });
+                    let (frame, n) = (i64::from(number), n as i64);
+                    out.push(Row::Symbol { frame, n, named: Box::new(line.clone()) });
                 }
-                n += 1;
                 if !line.inlined {
                     break;
                 }

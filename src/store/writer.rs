@@ -73,8 +73,6 @@ fn create(path: &Path, meta: &RunMeta) -> Result<Connection, Fault> {
     let db = Connection::open_with_flags(path, flags)?;
     // One writer, and nobody who reads a half-written recording or makes the writer wait.
     db.pragma_update(None, "locking_mode", "EXCLUSIVE")?;
-    // 8 KiB: rows are inserted at the end of each table, fewer pages are fewer journal entries.
-    db.pragma_update(None, "page_size", 8192)?;
     db.pragma_update_and_check(None, "journal_mode", "TRUNCATE", |_| Ok(()))?;
     // The kernel keeps what was written when vmaudit is killed; only a power cut could need more.
     db.pragma_update(None, "synchronous", "OFF")?;
