@@ -63,7 +63,7 @@ pub fn attach(args: &AttachArgs) -> Result<u8, AppError> {
     let pipeline = RefCell::new(Pipeline::new(dump));
     let command: Vec<_> = std::env::args_os().skip(1).collect();
     let first = attached.processes().first().map_or(0, |process| process.pid());
-    pipeline.borrow_mut().record = Record::begin(args.output.as_deref(), first, &command)?;
+    pipeline.borrow_mut().record = Record::begin((args.output.as_deref(), args.verbose), first, &command)?;
     let main = begin(&attached, &threads, &mut pipeline.borrow_mut())?;
     if args.verbose {
         say(format_args!("first look done after {:.1?}", begun.elapsed()));
