@@ -1,6 +1,6 @@
 //! `vmaudit`: why is VIRT so much larger than RSS, and which call stack asked for it?
 //!
-//! A pure core (`model`, `ledger`, `attribution`, `report`, `render`) between thin adapters
+//! A pure core (`model`, `ledger`, `attribution`, `report`, `compare`, `render`) between thin adapters
 //! (`capture`, `procfs`, `unwind`, `symbolize`, `target`). Only `app` joins the two.
 //! `tests/architecture.rs` holds the import rules.
 
@@ -8,6 +8,7 @@ pub mod app;
 pub mod attribution;
 pub mod capture;
 pub mod cli;
+pub mod compare;
 pub mod ledger;
 pub mod model;
 pub mod objects;

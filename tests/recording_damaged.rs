@@ -170,7 +170,7 @@ fn a_flipped_byte_is_told_or_does_no_harm() {
     let file = File::options().write(true).open(path).expect("opens");
     let (mut told, mut harmless) = (0u32, 0u32);
     // No divisor of the page size: all kinds of places in a page are met.
-    for (n, at) in (0..bytes.len()).step_by(331).enumerate() {
+    for (n, at) in (0..bytes.len()).step_by(83).enumerate() {
         let flip = [0x01, 0x80, 0xff][n % 3];
         let place = at as u64;
         file.write_all_at(&[bytes[at] ^ flip], place).expect("written");

@@ -3,7 +3,8 @@
 use std::ops::ControlFlow;
 use std::path::Path;
 use vmaudit::model::observation::{
-    HeapInfo, Observations, Residency, ResidencySource, SnapshotMoment, StatusFigures, ThreadObservation,
+    HeapInfo, Observations, Residency, ResidencySource, ResourceUse, SnapshotMoment, StatusFigures,
+    ThreadObservation,
 };
 use vmaudit::model::{
     Addr, AddrRange, Completeness, EventId, FileRef, Frame, FrameKind, FunctionName, Mapping, MappingFile,
@@ -157,7 +158,21 @@ fn observations(pid: i32, source: ResidencySource) -> Box<Observations> {
             mprotect_size: 4,
             pagesize: 5,
         }],
-        status: StatusFigures { vm_size: 1, vm_peak: 2, vm_rss: 3, vm_swap: 4, vm_hwm: 5, threads: 6 },
+        status: StatusFigures {
+            vm_size: 1,
+            vm_peak: 2,
+            vm_rss: 3,
+            vm_swap: 4,
+            vm_hwm: 5,
+            threads: 6,
+            resources: Some(ResourceUse {
+                minor_faults: 7,
+                major_faults: 8,
+                cpu_ns: u64::MAX,
+                user_ns: 9,
+                system_ns: 10,
+            }),
+        },
         comm: b"name".to_vec(),
         exe: b"/bin/\xfe".to_vec(),
         cmdline: vec![b"a".to_vec(), Vec::new(), b"\xff b".to_vec()],

@@ -23,6 +23,9 @@ use crate::target::{Attached, Process};
 use std::cell::RefCell;
 use std::time::{Duration, Instant};
 
+/// How often to look, for the last state of those that end.
+const LOOK_PAUSE: Duration = Duration::from_millis(200);
+
 const NOT_ALLOWED: &str =
     "\nreading other users' processes needs root or CAP_SYS_PTRACE: try sudo vmaudit attach …";
 
@@ -31,7 +34,7 @@ pub fn attach(args: &AttachArgs) -> Result<u8, AppError> {
     let begun = Instant::now();
     let processes = find(&args.pids)?;
     // Before anything is loaded: what may not be read is no target.
-    let processes = keep(processes, |process| readable(process))?;
+    let processes = keep(processes, readable)?;
     let dump = match &args.dump_events {
         Some(path) => {
             Some(Dump::create(path).map_err(|source| AppError::Write { path: path.clone(), source })?)
@@ -73,7 +76,8 @@ pub fn attach(args: &AttachArgs) -> Result<u8, AppError> {
         let schedule = Schedule {
             duration: args.duration.map(Duration::from_secs_f64),
             first_look: Duration::ZERO,
-            interval: Duration::from_secs_f64(args.interval),
+            interval: args.interval.map_or(LOOK_PAUSE, Duration::from_secs_f64),
+            timeline: args.interval.is_some(),
             verbose: args.verbose,
         };
         let mut session = Session::new(attached, &mut reader, &pipeline, schedule);

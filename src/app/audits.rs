@@ -1,13 +1,14 @@
 //! What is known of each process at its last look, and the report made of it.
 
 use super::pipeline::Pipeline;
+use super::timeline::Timelines;
 use crate::attribution::AuditInput;
-use crate::ledger::{AddressSpaces, Origin, Reconciled};
+use crate::ledger::{AddressSpaces, Ledger, Origin, Peak, Reconciled};
 use crate::model::mapping::is_randomised;
 use crate::model::observation::{Residency, ResidencySource, SnapshotMoment, StatusFigures};
 use crate::model::{Bytes, Mapping, MappingFile, Observations, Pid, StackId, SymbolizedStacks};
 use crate::procfs::{ObserveOptions, observe};
-use crate::report::{EventCounts, ProcessAudit, ProcessFacts, Report, RunFacts, build};
+use crate::report::{EventCounts, MAX_GONE, ProcessAudit, ProcessFacts, Report, RunFacts, build};
 use crate::symbolize::{Config, Symbolizer};
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -16,12 +17,16 @@ use std::time::{Duration, Instant};
 struct Audit {
     observations: Observations,
     reconciled: Reconciled,
+    /// Taken at its end, because the ledger does not keep what is gone for ever.
+    peak: Option<Peak>,
 }
 
 /// The newest look at each process.
 #[derive(Default)]
 pub struct Audits {
     looks: HashMap<Pid, Audit>,
+    /// Where `--interval` was given.
+    timelines: Option<Timelines>,
 }
 
 /// What overflowed.
@@ -42,6 +47,11 @@ pub struct LookCost {
 }
 
 impl Audits {
+    /// With a timeline of the looks at each process, or without.
+    pub fn new(timeline: bool) -> Audits {
+        Audits { timelines: timeline.then(Timelines::new), ..Audits::default() }
+    }
+
     /// Looks at a process through a living thread of it. `drain` has to hand everything that was
     /// reported until now to the pipeline before the ledger is asked, and tells whether it was
     /// still that process which was looked at.
@@ -68,14 +78,21 @@ impl Audits {
         pipeline.borrow_mut().hold_after(u64::MAX);
         let reconciled = reconciled.ok_or("it ended meanwhile")?;
         let cost = LookCost { read, reconcile: begun.elapsed(), mappings: observations.mappings.len() };
-        self.looks.insert(pid, Audit { observations, reconciled });
+        let at_its_end = moment == SnapshotMoment::HeldAtExit;
+        let peak = if at_its_end { peak_of(&pipeline.borrow(), pid) } else { None };
+        if let Some(timelines) = &mut self.timelines {
+            timelines.add(pid, (&observations, &reconciled), &mut pipeline.borrow_mut());
+        }
+        self.looks.insert(pid, Audit { observations, reconciled, peak });
         Ok(cost)
     }
 
     /// Takes in a look from a recording, with the ledger as it was then.
     pub fn replay(&mut self, observations: Observations, spaces: &AddressSpaces) {
         let reconciled = spaces.reconcile(observations.pid, &observations);
-        self.looks.insert(observations.pid, Audit { observations, reconciled });
+        let at_its_end = observations.moment == SnapshotMoment::HeldAtExit;
+        let peak = if at_its_end { spaces.ledger_of_pid(observations.pid).map(Ledger::peak) } else { None };
+        self.looks.insert(observations.pid, Audit { observations, reconciled, peak });
     }
 
     /// The newest look at each process.
@@ -103,7 +120,7 @@ impl Audits {
             let mut reconciled = pipeline.spaces.reconcile(process.pid, &observations);
             // both sides are the ledger: the kernel was not asked, so nothing can disagree with it
             reconciled.drift = Bytes(0);
-            self.looks.insert(process.pid, Audit { observations, reconciled });
+            self.looks.insert(process.pid, Audit { observations, reconciled, peak: None });
         }
     }
 
@@ -117,7 +134,16 @@ impl Audits {
         self.complete_from_ledger(pipeline);
         let mut order: Vec<Pid> = self.looks.keys().copied().collect();
         order.sort_unstable_by_key(|&pid| (pid != main, pid));
+        for (pid, audit) in &mut self.looks {
+            audit.peak = audit.peak.take().or_else(|| peak_of(pipeline, *pid));
+        }
         let (symbols, notes) = self.symbolize(pipeline);
+        if let Some(timelines) = &mut self.timelines {
+            for (pid, audit) in &self.looks {
+                let found = (&audit.observations, &audit.reconciled);
+                timelines.correct(*pid, found, (&pipeline.stacks, &symbols));
+            }
+        }
         let facts: Vec<ProcessFacts> = order.iter().map(|&pid| self.facts(pid, pipeline)).collect();
         let audits: Vec<ProcessAudit<'_>> = order
             .iter()
@@ -145,7 +171,7 @@ impl Audits {
         (build(&run, &audits), notes)
     }
 
-    /// Names for the stacks that still own a byte.
+    /// Names for the stacks that still own a byte, or had their part in a peak.
     fn symbolize(&self, pipeline: &mut Pipeline) -> (SymbolizedStacks, Vec<String>) {
         let mut wanted: Vec<StackId> = self
             .looks
@@ -155,7 +181,8 @@ impl Audits {
                     Origin::Event(id) => audit.reconciled.origins.get(id.0 as usize),
                     _ => None,
                 });
-                owners.filter_map(|origin| origin.stack.ok())
+                let alive = owners.filter_map(|origin| origin.stack.ok());
+                alive.chain(audit.peak.iter().flat_map(stacks_of_peak))
             })
             .collect();
         wanted.sort_unstable();
@@ -188,9 +215,22 @@ impl Audits {
             wall_ns: Some(end.saturating_sub(start)),
             attached: process.found_ns.is_some(),
             snapshot_age_ns: unseen_end.then(|| end.saturating_sub(audit.observations.ended_ns)),
+            began_ns: pipeline.spaces.began_ns(),
+            peak: audit.peak.clone(),
+            timeline: self.timelines.as_ref().and_then(|timelines| timelines.of(pid)),
             ..ProcessFacts::default()
         }
     }
+}
+
+/// The most that the process had mapped at once; None where no call of it was seen.
+fn peak_of(pipeline: &Pipeline, pid: Pid) -> Option<Peak> {
+    pipeline.spaces.ledger_of_pid(pid).map(Ledger::peak)
+}
+
+/// Of those that are in the report or have to be classified by name.
+fn stacks_of_peak(peak: &Peak) -> impl Iterator<Item = StackId> + '_ {
+    peak.shares.iter().take(MAX_GONE).filter_map(|share| share.stack)
 }
 
 /// How long to wait for the reports of calls that a look at a running process has overtaken: after

@@ -3,11 +3,13 @@
 
 mod attach;
 mod audits;
+mod compare;
 mod complete;
 mod conclude;
 mod dump;
 mod error;
 mod living;
+mod load;
 mod output;
 mod pipeline;
 mod record;
@@ -19,6 +21,7 @@ mod saved;
 mod say;
 mod session;
 mod snapshot;
+mod timeline;
 mod watched;
 
 pub use error::AppError;
@@ -34,6 +37,7 @@ use clap::CommandFactory;
 pub fn run(cli: Cli) -> Result<u8, AppError> {
     match cli.command {
         Command::Run(args) => run::run(&args),
+        Command::Compare(args) => compare::compare(&args),
         Command::Attach(args) => attach::attach(&args),
         Command::Snapshot(args) => snapshot::snapshot(&args),
         Command::Report(args) => report::report(&args),

@@ -3,6 +3,7 @@
 use super::conclude::{Gathered, conclude};
 use super::dump::Dump;
 use super::error::AppError;
+use super::load::Load;
 use super::output::Destination;
 use super::pipeline::Pipeline;
 use super::record::Record;
@@ -22,6 +23,8 @@ use std::time::{Duration, Instant};
 
 /// The first look at the command: most that die early by a signal live longer.
 const FIRST_LOOK: Duration = Duration::from_millis(200);
+/// How often to look, for those that a signal kills later.
+const LOOK_PAUSE: Duration = Duration::from_secs(1);
 
 /// Starts the command under audit; returns vmaudit's exit code.
 pub fn run(args: &RunArgs) -> Result<u8, AppError> {
@@ -34,8 +37,9 @@ pub fn run(args: &RunArgs) -> Result<u8, AppError> {
     };
     let prepared = Launch::prepare(LaunchConfig {
         argv: args.command.clone(),
-        env: Vec::new(),
+        env: args.change.environment(),
         aslr_off: args.aslr == Aslr::Off,
+        stack_limit: args.change.stack_limit,
         as_root: args.as_root,
         hold_exits: !args.no_exit_hold,
     })?;
@@ -60,14 +64,17 @@ pub fn run(args: &RunArgs) -> Result<u8, AppError> {
         for note in running.notes() {
             say(format_args!("{note}"));
         }
-        let interval = Duration::from_secs_f64(args.interval);
         let schedule = Schedule {
             duration: args.duration.map(Duration::from_secs_f64),
-            first_look: FIRST_LOOK.min(interval),
-            interval,
+            first_look: FIRST_LOOK,
+            interval: args.interval.map_or(LOOK_PAUSE, Duration::from_secs_f64),
+            timeline: args.interval.is_some(),
             verbose: args.verbose,
         };
+        let load =
+            args.load.as_ref().map(|script| Load::start(&running, script, args.as_root)).transpose()?;
         let mut session = Session::new(Launched::new(running), &mut reader, &pipeline, schedule);
+        session.load = load;
         let end = session.run()?;
         let audits = std::mem::take(&mut session.audits);
         drop(session);
@@ -81,11 +88,14 @@ pub fn run(args: &RunArgs) -> Result<u8, AppError> {
     let destination = Destination { format: args.format, file: args.report.as_deref(), top: args.top };
     let exit_code = match end {
         End::Exited(status) => Some(status.exit_code()),
-        End::NoneLeft | End::LeftRunning => None,
+        End::NoneLeft | End::LeftRunning | End::LoadEnded(_) => None,
     };
     conclude(Gathered { main: pid, audits, counters, pipeline, exit_code }, &destination, args.verbose)?;
     tracer.detach_in_background();
-    Ok(exit_code.unwrap_or(0))
+    Ok(match end {
+        End::LoadEnded(code) => code,
+        _ => exit_code.unwrap_or(0),
+    })
 }
 
 /// What the user should know about the command.

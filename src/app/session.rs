@@ -2,6 +2,7 @@
 
 use super::audits::{Audits, shares_space_with_parent};
 use super::error::AppError;
+use super::load::Load;
 use super::pipeline::Pipeline;
 use super::say::say;
 use super::watched::{News, Watched};
@@ -17,8 +18,10 @@ use std::time::{Duration, Instant};
 
 /// How long the loop sleeps at most while nothing happens. Records do not wake it one by one.
 const NAP: Duration = Duration::from_millis(10);
-/// Looking at the processes may take one part in this many of the time.
+/// Looking at the processes may take one part in this many of the time; more where the user wants
+/// a timeline.
 const LOOK_SHARE: u32 = 50;
+const TIMELINE_SHARE: u32 = 10;
 
 /// How the run ended for vmaudit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -29,6 +32,8 @@ pub enum End {
     NoneLeft,
     /// `--duration` is over, or the user wants the report: the targets go on.
     LeftRunning,
+    /// So did the load, with this exit code: the command goes on.
+    LoadEnded(u8),
 }
 
 /// When to look and when to stop.
@@ -38,6 +43,8 @@ pub struct Schedule {
     /// When to look at the targets first, and how often then.
     pub first_look: Duration,
     pub interval: Duration,
+    /// Each look becomes a point of a timeline.
+    pub timeline: bool,
     pub verbose: bool,
 }
 
@@ -49,6 +56,12 @@ pub struct Session<'a, 'r, W> {
     schedule: Schedule,
     started: Instant,
     next_look: Instant,
+    /// What drives the command: its end is the end of the run.
+    pub load: Option<Load>,
+    /// How long the last look at all processes took.
+    look_took: Duration,
+    /// The longest time that looks took where that delayed the next ones.
+    late: Option<Duration>,
     lost: u64,
 }
 
@@ -64,10 +77,13 @@ impl<'a, 'r, W: Watched> Session<'a, 'r, W> {
             watched,
             reader,
             pipeline,
-            audits: Audits::default(),
+            audits: Audits::new(schedule.timeline),
             schedule,
             started,
-            next_look: started + schedule.first_look,
+            next_look: started + schedule.first_look.min(schedule.interval),
+            load: None,
+            look_took: Duration::ZERO,
+            late: None,
             lost: 0,
         }
     }
@@ -95,13 +111,29 @@ impl<'a, 'r, W: Watched> Session<'a, 'r, W> {
             if self.schedule.duration.is_some_and(|limit| self.started.elapsed() >= limit) {
                 return self.finish(End::LeftRunning);
             }
+            if let Some(code) = self.load.as_mut().map(Load::ended).transpose()?.flatten() {
+                return self.finish(End::LoadEnded(code));
+            }
             if Instant::now() >= self.next_look {
                 let begun = Instant::now();
                 self.look_at_all();
-                let pause = self.schedule.interval.max(begun.elapsed() * LOOK_SHARE);
-                self.next_look = Instant::now() + pause;
+                self.plan_next_look(begun);
             }
         }
+    }
+
+    /// At even steps, unless looking takes too large a part of the time.
+    fn plan_next_look(&mut self, begun: Instant) {
+        let elapsed = begun.elapsed();
+        // Reading a program's symbols takes long, but only once.
+        let took = elapsed.min(std::mem::replace(&mut self.look_took, elapsed));
+        let share = if self.schedule.timeline { TIMELINE_SHARE } else { LOOK_SHARE };
+        let soonest = begun + took * share;
+        let planned = self.next_look + self.schedule.interval;
+        if soonest > planned {
+            self.late = self.late.max(Some(took));
+        }
+        self.next_look = planned.max(soonest);
     }
 
     /// Until the target has something to say, the ring has filled up a good deal, or a nap is over.
@@ -205,6 +237,13 @@ impl<'a, 'r, W: Watched> Session<'a, 'r, W> {
     fn finish(&mut self, end: End) -> Result<End, AppError> {
         self.reader.poll(0)?;
         self.look_at_all();
+        if let Some(took) = self.late.filter(|_| self.schedule.timeline) {
+            let interval = self.schedule.interval;
+            say(format_args!(
+                "a look at the processes took up to {took:.1?}: the timeline has fewer points than one \
+                 each {interval:.1?}"
+            ));
+        }
         Ok(end)
     }
 }

@@ -80,10 +80,10 @@ fn living_looks(args: &SnapshotArgs) -> Result<Vec<Look>, SnapshotError> {
     if looks.is_empty()
         && let Some(first) = errors.pop()
     {
-        errors.iter().for_each(|error| say(error));
+        errors.iter().for_each(say);
         return Err(first.into());
     }
-    errors.iter().for_each(|error| say(error));
+    errors.iter().for_each(say);
     Ok(looks)
 }
 

@@ -13,13 +13,16 @@ pub mod category;
 mod classify;
 mod findings;
 pub mod footprint;
+mod gone;
 pub mod rules;
 pub mod units;
 pub mod world;
 
 pub use category::{Category, Claim, Evidence, Instance, Merge};
+pub use classify::UNKNOWN;
 pub use findings::{Finding, Fix};
 pub use footprint::Footprint;
+pub use gone::categories_of_gone;
 
 use crate::ledger::{Origin, Reconciled};
 use crate::model::{AddrRange, Observations, StackTable, SymbolizedStacks, Tid};
@@ -107,6 +110,17 @@ pub fn attribute(input: &AuditInput<'_>) -> Attributed {
     let rows = rows(&pieces);
     let findings = findings::findings(&world, &pieces);
     Attributed { pieces, totals, coverage, rows, findings }
+}
+
+/// The categories alone, without findings: what a look for the timeline needs. They add up to the
+/// totals of [`attribute`], as its rows do.
+pub fn by_category(input: &AuditInput<'_>) -> std::collections::BTreeMap<Category, Footprint> {
+    let world = World::new(input);
+    let mut sums = std::collections::BTreeMap::new();
+    for piece in classify::classify(&world) {
+        *sums.entry(piece.category).or_insert_with(Footprint::default) += piece.footprint;
+    }
+    sums
 }
 
 fn rows(pieces: &[Piece]) -> Vec<CategoryRow> {

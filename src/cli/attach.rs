@@ -32,9 +32,12 @@ pub struct AttachArgs {
     #[arg(long, value_name = "SECS", value_parser = seconds)]
     pub duration: Option<f64>,
 
-    /// Look at the processes every SECS seconds: nothing holds them at their end
-    #[arg(long, value_name = "SECS", value_parser = seconds, default_value = "0.2")]
-    pub interval: f64,
+    /// Report a timeline of VIRT and RSS by category, with a look at the processes every SECS seconds
+    ///
+    /// Without it they are looked at five times a second all the same, because nothing holds them at
+    /// their end, but only the last look counts.
+    #[arg(long, value_name = "SECS", value_parser = seconds)]
+    pub interval: Option<f64>,
 
     /// Copy at most N bytes of each call's user stack
     #[arg(long, value_name = "N", default_value_t = 65_536, value_parser = clap::value_parser!(u64).range(0..=262_144))]
@@ -76,7 +79,6 @@ fn pid(text: &str) -> Result<i32, String> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use crate::cli::{Cli, Command};
     use clap::Parser;
 

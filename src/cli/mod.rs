@@ -1,11 +1,15 @@
 //! The command line, as clap sees it. `--help`, the man page and completions come from here.
 
 mod attach;
+mod change;
+mod compare;
 mod report;
 mod run;
 mod snapshot;
 
 pub use attach::AttachArgs;
+pub use change::ChangeArgs;
+pub use compare::CompareArgs;
 pub use report::ReportArgs;
 pub use run::RunArgs;
 pub use snapshot::SnapshotArgs;
@@ -31,6 +35,13 @@ pub enum Command {
     /// its children is recorded with its call stack. The command runs as the invoking user under
     /// sudo. Ctrl-C reaches the command as usual; a second one reports at once.
     Run(RunArgs),
+    /// Run a command as it is and changed, and show by cause what the change did
+    ///
+    /// Both are run N times in turn under audit, in balanced order (A B, B A, …), with no input. The
+    /// table shows medians and spreads of VIRT, RSS, page faults, processor and run time. With --advice
+    /// the changes are the settings that the report of the first run recommends, and what each promised
+    /// is held against what it saved.
+    Compare(CompareArgs),
     /// Trace processes that run already, until Ctrl-C or their end
     ///
     /// What they had mapped before is classified by names, headers and shape, and says that no

@@ -1,6 +1,6 @@
 //! `vmaudit run`.
 
-use super::{Aslr, Backend, Format, seconds};
+use super::{Aslr, Backend, ChangeArgs, Format, seconds};
 use clap::Args;
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -33,9 +33,19 @@ pub struct RunArgs {
     #[arg(long, value_name = "SECS", value_parser = seconds)]
     pub duration: Option<f64>,
 
-    /// Look at the processes every SECS seconds, for those that a signal kills
-    #[arg(long, value_name = "SECS", value_parser = seconds, default_value = "1")]
-    pub interval: f64,
+    /// Run SCRIPT by sh -c while the command runs, report when it ends; the command goes on
+    #[arg(long, value_name = "SCRIPT")]
+    pub load: Option<OsString>,
+
+    #[command(flatten)]
+    pub change: ChangeArgs,
+
+    /// Report a timeline of VIRT and RSS by category, with a look at the processes every SECS seconds
+    ///
+    /// Without it they are looked at each second all the same, for those that a signal kills, but
+    /// only the last look counts.
+    #[arg(long, value_name = "SECS", value_parser = seconds)]
+    pub interval: Option<f64>,
 
     /// Copy at most N bytes of each call's user stack
     #[arg(long, value_name = "N", default_value_t = 65_536, value_parser = clap::value_parser!(u64).range(0..=262_144))]

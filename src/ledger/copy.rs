@@ -17,8 +17,10 @@ impl Ledger {
     pub(super) fn copy_for_child(&mut self, child_tid: Tid) -> Ledger {
         // The look back in time is long and the parent's affair: not worth a copy.
         let recent = std::mem::take(&mut self.recent);
+        let copied = self.peak.for_copy(0);
+        let peak = std::mem::replace(&mut self.peak, copied);
         let mut child = self.clone();
-        self.recent = recent;
+        (self.recent, self.peak) = (recent, peak);
         child.events = 0;
         child.failed = 0;
         child.reports = 0;

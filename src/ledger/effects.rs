@@ -2,6 +2,7 @@
 //! mm/mprotect.c, mm/madvise.c, ipc/shm.c, fs/aio.c; Linux 6.12).
 
 use super::origins::FileTable;
+use super::peak::Moment;
 use super::piece::{Attributes, Owner};
 use super::region::RegionKind;
 use super::space::{Ledger, Removal, Report};
@@ -64,6 +65,11 @@ impl Ledger {
             self.apply_done(&call, files);
         }
         self.expire_limbo(previous, event.time_ns);
+        self.peak.settle(Moment {
+            time_ns: event.time_ns,
+            total_vm: event.total_vm,
+            alone: self.threads.len() <= 1,
+        });
         previous
     }
 

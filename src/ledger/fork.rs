@@ -87,6 +87,7 @@ impl AddressSpaces {
         let parent_ledger = &space.ledger;
         ledger.settle_child(parent_ledger, &mut unknown, mappings.is_some());
         ledger.forget_removed();
+        ledger.peak = ledger.peak.for_copy(event.time_ns);
         if child_brk.is_some() {
             ledger.brk = *child_brk;
         }

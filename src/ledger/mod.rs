@@ -3,6 +3,7 @@
 //! [`AddressSpaces::apply`] takes every event in the order of the reports; each address space has
 //! a [`Ledger`]; [`AddressSpaces::reconcile`] joins it with a look at `/proc/PID/maps`.
 
+mod alive;
 mod copy;
 mod effects;
 mod fork;
@@ -11,6 +12,7 @@ mod history;
 mod limbo;
 mod names;
 mod origins;
+mod peak;
 mod piece;
 mod process;
 mod range_set;
@@ -22,6 +24,7 @@ mod resync;
 mod space;
 mod spaces;
 
+pub use alive::{Alive, GoneCall, Peak, PeakShare};
 pub use process::ProcessRecord;
 pub use region::{Doubt, Origin, OriginId, OriginRecord, Reconciled, Region, RegionKind, ThreadRecord};
 pub use space::{Ledger, LedgerPiece};

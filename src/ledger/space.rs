@@ -4,6 +4,7 @@ use super::found::FirstLook;
 use super::history::History;
 use super::limbo::{Certainty, Limbo};
 use super::origins::{Call, OriginTable};
+use super::peak::PeakTracker;
 use super::piece::{Attributes, Owner, Piece, PieceMap, Slot};
 use super::range_set::RangeSet;
 use super::recent::Recent;
@@ -48,6 +49,7 @@ pub(super) enum Removal {
 #[derive(Clone, Debug)]
 pub struct Ledger {
     pub(super) pieces: PieceMap,
+    pub(super) peak: PeakTracker,
     pub(super) origins: OriginTable,
     pub(super) limbo: Limbo,
     /// What was there before, for forks that are on their way: empty with a single thread.
@@ -105,6 +107,7 @@ impl Ledger {
     pub(super) fn new(start: Start) -> Ledger {
         Ledger {
             pieces: PieceMap::default(),
+            peak: PeakTracker::default(),
             origins: OriginTable::default(),
             limbo: Limbo::default(),
             history: History::default(),
@@ -150,7 +153,7 @@ impl Ledger {
 
     /// Bytes mapped as far as the calls tell.
     pub fn mapped_bytes(&self) -> u64 {
-        self.pieces.iter().map(|(range, _)| range.len()).sum()
+        self.peak.mapped()
     }
 
     /// Mapped files (and the vdso) that are or were executable: range, file offset of its start,
@@ -219,13 +222,17 @@ impl Ledger {
     /// Places a piece whose owner already counts it.
     pub(super) fn put(&mut self, piece: Piece) {
         self.modules_changed |= piece.attr.module;
+        self.peak.added(&piece, &self.origins);
         self.pieces.place(piece);
     }
 
     /// Takes what is mapped in `range`; its owners still count it.
     pub(super) fn carve(&mut self, range: AddrRange, removal: Removal) -> Vec<Piece> {
         let pieces = self.pieces.carve(range);
-        self.modules_changed |= pieces.iter().any(|p| p.attr.module);
+        for piece in &pieces {
+            self.modules_changed |= piece.attr.module;
+            self.peak.removed(piece, &self.origins);
+        }
         if self.threads.len() > 1 || self.start == Start::Preexisting {
             for piece in &pieces {
                 let when = (self.reports, self.now_ns);

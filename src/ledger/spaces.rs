@@ -44,6 +44,7 @@ pub struct AddressSpaces {
     next_space: u64,
     next_generation: u64,
     any_loss: bool,
+    began_ns: Option<u64>,
 }
 
 impl AddressSpaces {
@@ -51,8 +52,15 @@ impl AddressSpaces {
         AddressSpaces::default()
     }
 
+    /// When the story begins: the time of the first event, or of the first process found running.
+    /// CLOCK_MONOTONIC, ns; 0 before it.
+    pub fn began_ns(&self) -> u64 {
+        self.began_ns.unwrap_or_default()
+    }
+
     /// Applies one event, in the order of the reports.
     pub fn apply(&mut self, event: &VmEvent) {
+        self.began_ns.get_or_insert(event.time_ns);
         let pid = event.task.pid;
         let gone = self.process(pid).is_some_and(|p| p.wait_status.is_some());
         if gone && !matches!(event.op, VmOp::Exit { .. }) {
@@ -122,6 +130,7 @@ impl AddressSpaces {
     /// was on already: reports from before the look are ignored, reports from during it may be in
     /// it. Threads are known from the start.
     pub fn start_observed(&mut self, mm: MmKey, seen: &Observations) {
+        self.began_ns.get_or_insert(seen.begun_ns);
         self.start_read(seen.pid, mm, &seen.mappings, (seen.begun_ns, seen.ended_ns));
         let process = self.process_mut(seen.pid);
         process.found_ns = Some(seen.begun_ns);
@@ -176,6 +185,7 @@ impl AddressSpaces {
         ledger.first_look = FirstLook::taken(window);
         ledger.fill_gaps(mappings, super::piece::Owner::Preexisting, &mut self.files);
         ledger.threads.entry(pid).or_insert(0);
+        ledger.peak = ledger.peak.for_copy(window.1);
         if ledger.brk.is_none() {
             ledger.brk = mappings.iter().rfind(|m| m.is_special("[heap]")).map(|m| m.range.end);
         }

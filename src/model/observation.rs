@@ -50,7 +50,21 @@ pub struct HeapInfo {
     pub pagesize: u64,
 }
 
-/// Figures of /proc/PID/status in bytes.
+/// What a process has used since it began, its ended threads included (/proc/PID/stat).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct ResourceUse {
+    /// Page faults that needed no I/O.
+    pub minor_faults: u64,
+    /// Page faults that waited for I/O.
+    pub major_faults: u64,
+    /// Processor time, nanoseconds (the process's CPU clock).
+    pub cpu_ns: u64,
+    /// Of it, by the kernel's ticks of 10 ms.
+    pub user_ns: u64,
+    pub system_ns: u64,
+}
+
+/// Figures of /proc/PID/status in bytes, and of /proc/PID/stat.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct StatusFigures {
     pub vm_size: u64,
@@ -59,6 +73,8 @@ pub struct StatusFigures {
     pub vm_swap: u64,
     pub vm_hwm: u64,
     pub threads: u64,
+    /// None where it could not be read.
+    pub resources: Option<ResourceUse>,
 }
 
 /// Which moment a snapshot shows.

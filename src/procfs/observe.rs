@@ -7,10 +7,10 @@ use super::memory;
 use super::process_dir::ProcessDir;
 use super::residency::{self, PageReader};
 use super::status::{ProcessStatus, parse_stack_limit, parse_status};
-use super::task_files::{parse_cmdline, parse_comm, parse_no_randomize};
+use super::task_files::{parse_cmdline, parse_comm, parse_no_randomize, parse_resources};
 use super::threads::read_threads;
 use crate::model::observation::{
-    HeapInfo, Observations, Residency, ResidencySource, SnapshotMoment, StatusFigures,
+    HeapInfo, Observations, Residency, ResidencySource, ResourceUse, SnapshotMoment, StatusFigures,
 };
 use crate::model::{AddrRange, Mapping, Pid, Tid};
 use std::path::Path;
@@ -51,7 +51,10 @@ impl Default for ObserveOptions {
 pub fn observe(pid: Pid, tid: Tid, options: ObserveOptions) -> Result<Observations, ObserveError> {
     let dir = ProcessDir::open(pid, tid)?;
     let mut gaps = Vec::new();
-    let status = noted(&mut gaps, read_status_of(&dir));
+    let mut status = noted(&mut gaps, read_status_of(&dir));
+    if let Some(status) = &mut status {
+        status.figures.resources = noted(&mut gaps, read_resources(&dir));
+    }
     let space = read_address_space(&dir, options.residency_from, status.as_ref(), &mut gaps)?;
     let threads = if options.threads { read_threads(&dir, &mut gaps) } else { Vec::new() };
     let heap_infos =
@@ -88,6 +91,21 @@ pub fn read_status(pid: Pid, tid: Tid) -> Result<ProcessStatus, ObserveError> {
 
 fn read_status_of(dir: &ProcessDir) -> Result<ProcessStatus, ObserveError> {
     parse_status(&dir.read("status")?).map_err(|error| dir.malformed("status", error))
+}
+
+/// `/proc/TID/stat` shows the whole process, also through a thread that is not its first.
+fn read_resources(dir: &ProcessDir) -> Result<ResourceUse, ObserveError> {
+    // SAFETY: a plain query.
+    let ticks = unsafe { libc::sysconf(libc::_SC_CLK_TCK) };
+    let ticks_per_second = u64::try_from(ticks).unwrap_or(100);
+    let mut used = parse_resources(&dir.read("stat")?, ticks_per_second)
+        .ok_or_else(|| dir.malformed("stat", "fields 10 to 15 are no numbers"))?;
+    // exact, where stat knows ticks only
+    let clock = nix::time::ClockId::pid_cpu_clock_id(nix::unistd::Pid::from_raw(dir.pid()));
+    if let Ok(time) = clock.and_then(nix::time::clock_gettime) {
+        used.cpu_ns = time.tv_sec() as u64 * 1_000_000_000 + time.tv_nsec() as u64;
+    }
+    Ok(used)
 }
 
 /// Keeps a value, or turns its error into a gap.

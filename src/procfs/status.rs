@@ -50,6 +50,7 @@ pub fn parse_status(bytes: &[u8]) -> Result<ProcessStatus, ProcError> {
             vm_swap: kib(status.vmswap),
             vm_hwm: kib(status.vmhwm),
             threads: status.threads,
+            resources: None,
         },
         has_memory: status.vmsize.is_some(),
         pid: status.tgid,

@@ -1,6 +1,7 @@
 //! The small files of a process or thread: syscall, comm, cmdline, personality. No I/O.
 
 use crate::model::Addr;
+use crate::model::observation::ResourceUse;
 
 /// ADDR_NO_RANDOMIZE of include/uapi/linux/personality.h.
 const ADDR_NO_RANDOMIZE: u64 = 0x0004_0000;
@@ -63,6 +64,23 @@ pub fn parse_stat_state(bytes: &[u8]) -> Option<u8> {
     bytes.get(after + 1).copied().filter(u8::is_ascii_alphabetic)
 }
 
+/// Page faults and processor time from `/proc/PID/stat` (fs/proc/array.c, `do_task_stat`): fields
+/// 10, 12, 14 and 15, counted after the name, times in ticks.
+pub fn parse_resources(bytes: &[u8], ticks_per_second: u64) -> Option<ResourceUse> {
+    let after = bytes.iter().rposition(|&b| b == b')')? + 1;
+    let rest = std::str::from_utf8(bytes.get(after..)?).ok()?;
+    let fields: Vec<&str> = rest.split_ascii_whitespace().collect();
+    // the first field after the name is number 3
+    let field = |number: usize| fields.get(number - 3)?.parse::<u64>().ok();
+    let nanoseconds = |ticks: u64| {
+        let total = u128::from(ticks) * 1_000_000_000;
+        u64::try_from(total.checked_div(u128::from(ticks_per_second))?).ok()
+    };
+    let (user_ns, system_ns) = (nanoseconds(field(14)?)?, nanoseconds(field(15)?)?);
+    let cpu_ns = user_ns.saturating_add(system_ns);
+    Some(ResourceUse { minor_faults: field(10)?, major_faults: field(12)?, cpu_ns, user_ns, system_ns })
+}
+
 fn parse_hex(digits: &str) -> Option<u64> {
     // from_str_radix takes a sign, the kernel writes none.
     digits.bytes().all(|b| b.is_ascii_hexdigit()).then(|| u64::from_str_radix(digits, 16).ok())?
@@ -95,6 +113,20 @@ mod tests {
         assert_eq!(parse_cmdline(b"postgres: writer\0\0\0\0"), args(&[b"postgres: writer"]));
         assert_eq!(parse_cmdline(b"title"), args(&[b"title"]));
         assert_eq!(parse_cmdline(b""), args(&[]));
+    }
+
+    #[test]
+    fn faults_and_times_follow_the_name() {
+        let line = b"7 (a) 1 2 (b) S 1 7 7 0 -1 4194304 111 222 3 444 250 5 6 7 20 0 1 0 99\n";
+        let used = parse_resources(line, 100).expect("sound");
+        assert_eq!((used.minor_faults, used.major_faults), (111, 3));
+        assert_eq!((used.user_ns, used.system_ns), (2_500_000_000, 50_000_000));
+        for damaged in [b"".as_slice(), b"7 (a", b"7 (a) S 1 2 3", b"7 (a) S 1 7 7 0 -1 4 x 2 3 4 5 6"] {
+            assert_eq!(parse_resources(damaged, 100), None);
+        }
+        assert_eq!(parse_resources(line, 0), None);
+        let own = parse_resources(&std::fs::read("/proc/self/stat").expect("own stat"), 100);
+        assert!(own.is_some_and(|used| used.minor_faults > 0));
     }
 
     #[test]

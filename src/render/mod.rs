@@ -1,12 +1,17 @@
 //! The report for people and programs: pure functions from [`crate::report::Report`] to text.
 //! No terminal is looked at here: colour and length come in as options.
 
+pub mod compare;
+mod compare_causes;
+mod compare_figures;
 pub mod json;
 pub mod style;
 pub mod text;
 mod text_findings;
+mod text_peak;
 mod text_snapshot;
 mod text_tables;
+mod timeline;
 
 pub use json::to_json;
 pub use style::Color;

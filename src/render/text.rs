@@ -2,8 +2,10 @@
 
 use super::style::{Color, Tone, clean, truncated, wrapped};
 use super::text_findings::{compact_findings, findings};
+use super::text_peak::peak;
 use super::text_snapshot::{SNAPSHOT, from_file, snapshot_note};
 use super::text_tables::{UNKNOWN, category_table, process_table, totals_table};
+use super::timeline::timeline;
 use crate::report::model::{Process, Report};
 use crate::report::units::{size, thousands};
 use std::cmp::Reverse;
@@ -46,14 +48,14 @@ pub fn to_text(report: &Report, options: TextOptions) -> String {
         );
         out += &format!("{}\n", options.color.paint(Tone::Key, &text));
     }
-    tables(main, options, &mut out);
+    tables(report, main, options, &mut out);
     notes(report, Some(main), options, &mut out);
     let top = if larger.is_some() { options.top.min(OF_A_WRAPPER) } else { options.top };
     findings(report, main, TextOptions { top, ..options }, &mut out);
     if let Some(larger) = larger {
         out.push('\n');
         head(report, larger, false, options, &mut out);
-        tables(larger, options, &mut out);
+        tables(report, larger, options, &mut out);
         process_notes(larger, options, &mut out);
         findings(report, larger, options, &mut out);
     }
@@ -75,11 +77,13 @@ const OF_A_WRAPPER: usize = 3;
 /// Another process' findings are shown if it has one part in this many of all unused bytes.
 const WORTH_FINDINGS: u64 = 10;
 
-fn tables(p: &Process, options: TextOptions, out: &mut String) {
+fn tables(report: &Report, p: &Process, options: TextOptions, out: &mut String) {
     out.push('\n');
     totals_table(p, options, out);
     out.push('\n');
     category_table(p, options, out);
+    timeline(p, options, out);
+    peak(report, p, options, out);
 }
 
 /// `silly (pid 4123) exited 0 after 12.4 s · 6 threads · backend bpf · 1,284 events, 0 lost`; what

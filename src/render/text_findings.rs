@@ -271,7 +271,7 @@ pub(super) fn compact_findings(report: &Report, p: &Process, options: TextOption
 }
 
 /// ` · main < run < malloc`: named functions from the outside in, the C library's left out.
-fn outline(stack: &Stack) -> String {
+pub(super) fn outline(stack: &Stack) -> String {
     let names =
         stack.frames.iter().filter(|f| !f.module.starts_with("libc.so") && !f.module.starts_with("ld-linux"));
     let names: Vec<String> =

@@ -1,8 +1,10 @@
 //! Facts + attribution → [`Report`].
 
 use super::model::{self, Report};
+use super::peak;
+use super::timeline::Timeline;
 use crate::attribution::{Attributed, AuditInput, CategoryRow, Finding, Instance, Piece, attribute};
-use crate::ledger::{Doubt, Origin, OriginId, OriginRecord};
+use crate::ledger::{Doubt, Origin, OriginId, OriginRecord, Peak};
 use crate::model::observation::{ResidencySource, SnapshotMoment};
 use crate::model::{AddrRange, Completeness, FrameKind, StackId, StackTable, SymbolFrame, SymbolizedStacks};
 use std::collections::HashMap;
@@ -40,6 +42,12 @@ pub struct ProcessFacts {
     /// Set when the process died without being held and `observations` is the last periodic
     /// snapshot: how long before the death it was taken, nanoseconds.
     pub snapshot_age_ns: Option<u64>,
+    /// CLOCK_MONOTONIC of the first thing seen: what times in the report count from.
+    pub began_ns: u64,
+    /// From the ledger; None without one.
+    pub peak: Option<Peak>,
+    /// Looks at it, where they were asked for.
+    pub timeline: Option<Timeline>,
     /// The saved smaps or maps file that `observations` were read from.
     pub source: Option<String>,
 }
@@ -73,13 +81,13 @@ pub fn build(run: &RunFacts, processes: &[ProcessAudit<'_>]) -> Report {
 
 /// Renumbers the stacks that the report refers to, in order of first use.
 #[derive(Default)]
-struct StackNumbers {
+pub(super) struct StackNumbers {
     numbers: HashMap<StackId, u64>,
     used: Vec<StackId>,
 }
 
 impl StackNumbers {
-    fn number(&mut self, id: StackId) -> u64 {
+    pub(super) fn number(&mut self, id: StackId) -> u64 {
         *self.numbers.entry(id).or_insert_with(|| {
             self.used.push(id);
             self.used.len() as u64 - 1
@@ -177,7 +185,9 @@ fn process(audit: &ProcessAudit<'_>, found: &Attributed, stacks: &mut StackNumbe
         categories: found.rows.iter().map(category).collect(),
         regions,
         findings: found.findings.iter().map(|f| finding(input, f, stacks)).collect(),
-        timeline: Vec::new(),
+        timeline: facts.timeline.as_ref().map(|t| t.points(facts.began_ns)).unwrap_or_default(),
+        timeline_every: facts.timeline.as_ref().map_or(0, Timeline::every),
+        peak: facts.peak.as_ref().map(|peak| peak::build(input, found, (peak, facts.began_ns), stacks)),
         events: reconciled.events,
         wall_ns: facts.wall_ns,
         attached: facts.attached,
@@ -196,6 +206,13 @@ fn process(audit: &ProcessAudit<'_>, found: &Attributed, stacks: &mut StackNumbe
         }
         .to_string(),
         snapshot_age_ns: facts.snapshot_age_ns,
+        resources: seen.status.resources.map(|used| model::Resources {
+            minor_faults: used.minor_faults,
+            major_faults: used.major_faults,
+            cpu_ns: used.cpu_ns,
+            user_ns: used.user_ns,
+            system_ns: used.system_ns,
+        }),
         gaps: seen.gaps.clone(),
         source: facts.source.clone(),
     }

@@ -3,7 +3,11 @@
 
 mod build;
 pub mod model;
+mod peak;
+mod timeline;
 
 pub use crate::attribution::units;
 pub use build::{EventCounts, ProcessAudit, ProcessFacts, RunFacts, build};
 pub use model::{Report, SCHEMA};
+pub use peak::MAX_GONE;
+pub use timeline::{Look, Timeline};

@@ -3,6 +3,7 @@
 //! have to ignore what they do not know.
 
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 
 /// The version of this model.
 pub const SCHEMA: u32 = 1;
@@ -46,7 +47,13 @@ pub struct Process {
     pub categories: Vec<CategoryRow>,
     pub regions: Vec<Region>,
     pub findings: Vec<Finding>,
+    /// With `--interval`: the sizes at each look.
     pub timeline: Vec<TimelinePoint>,
+    /// Added: of all looks every nth is in `timeline`, evenly thinned out in long runs.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub timeline_every: u64,
+    /// Added: the most that was mapped at once; null without a record of calls.
+    pub peak: Option<Peak>,
     /// Added: events applied to this address space.
     pub events: u64,
     /// Added: how long it was observed.
@@ -59,11 +66,27 @@ pub struct Process {
     pub snapshot: String,
     /// Added: with `periodic`, how long before the death the snapshot was taken.
     pub snapshot_age_ns: Option<u64>,
+    /// Added: faults and processor time up to the last look; null where they could not be read.
+    pub resources: Option<Resources>,
     /// Added: what could not be read, in words.
     pub gaps: Vec<String>,
     /// Added: the saved smaps or maps file that it was read from.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub source: Option<String>,
+}
+
+/// Of the whole process, its ended threads included.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Resources {
+    pub minor_faults: u64,
+    /// Waited for I/O.
+    pub major_faults: u64,
+    /// Processor time.
+    pub cpu_ns: u64,
+    /// Of it; the kernel tells these two in steps of 10 ms.
+    pub user_ns: u64,
+    pub system_ns: u64,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
@@ -232,10 +255,58 @@ pub struct Part {
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct TimelinePoint {
+    /// Since the command began (attach: since tracing did).
     pub t_ns: u64,
     pub virt: u64,
     pub rss: Option<u64>,
-    pub by_category: std::collections::BTreeMap<String, u64>,
+    /// VIRT; adds up to `virt`.
+    pub by_category: BTreeMap<String, u64>,
+    /// Added: RSS, where it is not 0; adds up to `rss`.
+    pub rss_by_category: BTreeMap<String, u64>,
+}
+
+/// The most that was mapped at once: VmPeak, and why.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Peak {
+    pub virt: u64,
+    /// As in [`TimelinePoint`].
+    pub t_ns: u64,
+    /// The calls that were alive then: the largest, and those that shrank most since. With `rest`
+    /// and `on_the_way` they add up to `virt`.
+    pub by_stack: Vec<PeakShare>,
+    /// What `by_stack` leaves out.
+    pub rest: PeakRest,
+    /// Several threads: what the kernel had mapped already (negative: unmapped already) when the
+    /// calls were not reported yet.
+    pub on_the_way: i64,
+    /// With `on_the_way` it adds up to `virt`.
+    pub by_category: BTreeMap<String, u64>,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct PeakShare {
+    /// `mmap`, `brk` …; `kernel`, `preexisting` or `unknown` where it was no call.
+    pub op: String,
+    pub stack: Option<u64>,
+    /// Of most of it.
+    pub category: String,
+    pub bytes: u64,
+    /// What calls of this kind with this stack have mapped in `regions`.
+    pub now_bytes: u64,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct PeakRest {
+    pub stacks: u64,
+    pub bytes: u64,
+    pub now_bytes: u64,
+}
+
+fn is_zero(n: &u64) -> bool {
+    *n == 0
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]

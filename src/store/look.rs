@@ -4,7 +4,7 @@ use super::error::Fault;
 use super::row::{Place, SnapshotKind};
 use super::sum;
 use super::writer::Name;
-use crate::model::observation::{Residency, ResidencySource, SnapshotMoment};
+use crate::model::observation::{Residency, ResidencySource, ResourceUse, SnapshotMoment};
 use crate::model::{Mapping, Observations, Pid};
 use rusqlite::{Connection, params};
 use std::collections::HashMap;
@@ -112,6 +112,7 @@ impl Looks {
             SnapshotKind::Resync => ("resync", None),
         };
         let (status, pages) = (&seen.status, &seen.residency);
+        let used = |get: fn(&ResourceUse) -> u64| status.resources.as_ref().map(|used| get(used) as i64);
         let mut cmdline = Vec::new();
         for argument in &seen.cmdline {
             cmdline.extend_from_slice(argument);
@@ -121,9 +122,9 @@ impl Looks {
             db,
             "INSERT INTO snapshot(id, after_event, kind, pid, space, moment, begun_ns, \
              ended_ns, list, mappings, residency, pages, vm_size, vm_peak, vm_rss, vm_swap, vm_hwm, threads, \
-             minor_faults, major_faults, user_ns, system_ns, name, exe, cmdline, stack_limit, aslr, \
+             minor_faults, major_faults, cpu_ns, user_ns, system_ns, name, exe, cmdline, stack_limit, aslr, \
              thread_rows, heap_rows, gap_rows, sum) VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, \
-             ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+             ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             params![
                 place.id,
                 place.after_event,
@@ -143,10 +144,11 @@ impl Looks {
                 status.vm_swap as i64,
                 status.vm_hwm as i64,
                 status.threads as i64,
-                NOT_READ,
-                NOT_READ,
-                NOT_READ,
-                NOT_READ,
+                used(|used| used.minor_faults),
+                used(|used| used.major_faults),
+                used(|used| used.cpu_ns),
+                used(|used| used.user_ns),
+                used(|used| used.system_ns),
                 Name(&seen.comm),
                 Name(&seen.exe),
                 cmdline,
@@ -275,9 +277,6 @@ fn residency(db: &Connection, snapshot: i64, residency: &Residency) -> Result<()
     }
     Ok(())
 }
-
-/// Figures that are not part of the observations yet.
-const NOT_READ: Option<i64> = None;
 
 fn count<T>(things: &[T]) -> i64 {
     things.len() as i64

@@ -3,7 +3,7 @@
 use super::error::Fault;
 use super::read::Columns;
 use crate::model::observation::{
-    HeapInfo, Residency, ResidencySource, SnapshotMoment, StatusFigures, ThreadObservation,
+    HeapInfo, Residency, ResidencySource, ResourceUse, SnapshotMoment, StatusFigures, ThreadObservation,
 };
 use crate::model::{Addr, AddrRange, Mapping, MappingFile, Observations, Prot, Sharing};
 use rusqlite::Connection;
@@ -127,8 +127,8 @@ fn protection(text: &[u8]) -> Result<(Prot, Sharing), Fault> {
 pub(super) fn snapshot(db: &Connection, backings: &Backings, id: i64) -> Result<Observations, Fault> {
     let mut query = db.prepare_cached(
         "SELECT id, after_event, kind, pid, space, moment, begun_ns, ended_ns, list, mappings, residency, \
-         pages, vm_size, vm_peak, vm_rss, vm_swap, vm_hwm, threads, minor_faults, major_faults, user_ns, \
-         system_ns, name, exe, cmdline, stack_limit, aslr, thread_rows, heap_rows, gap_rows, sum \
+         pages, vm_size, vm_peak, vm_rss, vm_swap, vm_hwm, threads, minor_faults, major_faults, cpu_ns, \
+         user_ns, system_ns, name, exe, cmdline, stack_limit, aslr, thread_rows, heap_rows, gap_rows, sum \
          FROM snapshot WHERE id = ?1",
     )?;
     let mut rows = query.query([id])?;
@@ -148,7 +148,7 @@ pub(super) fn snapshot(db: &Connection, backings: &Backings, id: i64) -> Result<
         b"none" => ResidencySource::None,
         _ => return Err(Fault::damaged(format!("the residency of snapshot {id}"))),
     };
-    let cmdline = match row.bytes(24)?.strip_suffix(&[0]) {
+    let cmdline = match row.bytes(25)?.strip_suffix(&[0]) {
         Some(arguments) => arguments.split(|&byte| byte == 0).map(<[u8]>::to_vec).collect(),
         None => Vec::new(),
     };
@@ -159,8 +159,8 @@ pub(super) fn snapshot(db: &Connection, backings: &Backings, id: i64) -> Result<
         ended_ns: row.word(7)?,
         mappings: mappings(db, backings, (row.int(8)?, row.int(9)?))?,
         residency: residency(db, (id, row.int(11)?), source)?,
-        threads: complete(threads(db, id)?, row.int(27)?, "threads")?,
-        heap_infos: complete(heap_infos(db, id)?, row.int(28)?, "heap headers")?,
+        threads: complete(threads(db, id)?, row.int(28)?, "threads")?,
+        heap_infos: complete(heap_infos(db, id)?, row.int(29)?, "heap headers")?,
         status: StatusFigures {
             vm_size: row.word(12)?,
             vm_peak: row.word(13)?,
@@ -168,14 +168,29 @@ pub(super) fn snapshot(db: &Connection, backings: &Backings, id: i64) -> Result<
             vm_swap: row.word(15)?,
             vm_hwm: row.word(16)?,
             threads: row.word(17)?,
+            resources: resources(&row)?,
         },
-        comm: row.bytes(22)?.to_vec(),
-        exe: row.bytes(23)?.to_vec(),
+        comm: row.bytes(23)?.to_vec(),
+        exe: row.bytes(24)?.to_vec(),
         cmdline,
-        stack_limit: row.maybe(25)?.map(|limit| limit as u64),
-        aslr: row.flag(26)?,
-        gaps: complete(gaps(db, id)?, row.int(29)?, "gaps")?,
+        stack_limit: row.maybe(26)?.map(|limit| limit as u64),
+        aslr: row.flag(27)?,
+        gaps: complete(gaps(db, id)?, row.int(30)?, "gaps")?,
     })
+}
+
+/// All of them, or none.
+fn resources(row: &Columns<'_, '_>) -> Result<Option<ResourceUse>, Fault> {
+    if row.maybe(18)?.is_none() {
+        return Ok(None);
+    }
+    Ok(Some(ResourceUse {
+        minor_faults: row.word(18)?,
+        major_faults: row.word(19)?,
+        cpu_ns: row.word(20)?,
+        user_ns: row.word(21)?,
+        system_ns: row.word(22)?,
+    }))
 }
 
 fn residency(db: &Connection, (id, count): (i64, i64), source: ResidencySource) -> Result<Residency, Fault> {

@@ -152,6 +152,7 @@ CREATE TABLE snapshot(         -- ids are shared with loss: together with after_
   threads INTEGER NOT NULL,
   minor_faults INTEGER,
   major_faults INTEGER,
+  cpu_ns INTEGER,
   user_ns INTEGER,
   system_ns INTEGER,
   name,

@@ -7,6 +7,7 @@ use super::user::{STEPS, TargetUser};
 use super::{filter, handover, seccomp};
 use nix::errno::Errno;
 use nix::sys::personality::{self, Persona};
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::{getpid, read, write};
 use std::os::fd::{AsFd, OwnedFd};
@@ -26,6 +27,7 @@ pub enum Report {
     ChangeUser(usize, Errno),
     Signals(Errno),
     Execute(usize, Errno),
+    StackLimit(Errno),
 }
 
 impl Report {
@@ -39,6 +41,7 @@ impl Report {
             Report::ChangeUser(step, errno) => (6, step as u32, errno as i32),
             Report::Signals(errno) => (7, 0, errno as i32),
             Report::Execute(candidate, errno) => (8, candidate as u32, errno as i32),
+            Report::StackLimit(errno) => (9, 0, errno as i32),
         };
         let mut bytes = [0; REPORT];
         bytes[..4].copy_from_slice(&u32::to_ne_bytes(kind));
@@ -61,6 +64,7 @@ impl Report {
             6 => Report::ChangeUser(index, errno),
             7 => Report::Signals(errno),
             8 => Report::Execute(index, errno),
+            9 => Report::StackLimit(errno),
             _ => return None,
         })
     }
@@ -80,6 +84,9 @@ impl Report {
             },
             Report::Signals(errno) => LaunchError::System { step: "restoring the signals", errno },
             Report::Execute(candidate, errno) => command.explain(candidate, errno),
+            Report::StackLimit(errno) => {
+                LaunchError::System { step: "setting the stack limit (at most `ulimit -H -s`)", errno }
+            }
         })
     }
 }
@@ -89,6 +96,8 @@ pub struct Child<'a> {
     pub command: &'a Command,
     pub user: Option<&'a TargetUser>,
     pub aslr_off: bool,
+    /// Soft RLIMIT_STACK to set, bytes.
+    pub stack_limit: Option<u64>,
     pub before: &'a Before,
     /// Readable when it is time; end of file when vmaudit is gone.
     pub go: OwnedFd,
@@ -124,6 +133,11 @@ impl Child<'_> {
             && let Err(errno) = switch_aslr_off()
         {
             return Report::Personality(errno);
+        }
+        if let Some(bytes) = self.stack_limit
+            && let Err(errno) = limit_stack(bytes)
+        {
+            return Report::StackLimit(errno);
         }
         if let Some(sockets) = &self.listener_to
             && let Err(failure) = self.install_filter(sockets)
@@ -175,6 +189,12 @@ fn switch_aslr_off() -> Result<(), Errno> {
     personality::set(persona | Persona::ADDR_NO_RANDOMIZE).map(drop)
 }
 
+/// The soft limit alone: the command may still raise it again.
+fn limit_stack(bytes: u64) -> Result<(), Errno> {
+    let (_, hard) = getrlimit(Resource::RLIMIT_STACK)?;
+    setrlimit(Resource::RLIMIT_STACK, bytes, hard)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -190,6 +210,7 @@ mod tests {
             Report::ChangeUser(2, Errno::EAGAIN),
             Report::Signals(Errno::EINVAL),
             Report::Execute(7, Errno::ENOENT),
+            Report::StackLimit(Errno::EINVAL),
         ] {
             assert_eq!(Report::decode(&report.encode()), Some(report));
         }

@@ -24,7 +24,7 @@ use std::ptr::NonNull;
 
 /// The keeper's `comm`.
 /// Not "vmaudit…": `pkill -9 vmaudit` must leave it alive, or held processes could not end.
-const NAME: &std::ffi::CStr = c"exit-keeper";
+pub(super) const NAME: &std::ffi::CStr = c"exit-keeper";
 
 /// Where the keeper has its two descriptors; above them nothing is open.
 const APP_FD: i32 = 3;

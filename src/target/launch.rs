@@ -30,6 +30,8 @@ pub struct LaunchConfig {
     pub env: Vec<(OsString, Option<OsString>)>,
     /// Switch address randomisation off; an error when that is refused.
     pub aslr_off: bool,
+    /// Soft RLIMIT_STACK of the command, bytes: the size that glibc gives to threads' stacks.
+    pub stack_limit: Option<u64>,
     /// Under sudo: stay root rather than become the invoking user.
     pub as_root: bool,
     /// Hold each process at its exit until `Running::release`.
@@ -85,7 +87,8 @@ impl Launch {
             hold_exits = false;
         }
         let (taken, before) = signals::block().map_err(LaunchError::system("blocking signals"))?;
-        let started = start(&command, user.as_ref(), (config.aslr_off, hold_exits), &before);
+        let config = LaunchConfig { hold_exits, ..config };
+        let started = start(&command, user.as_ref(), &config, &before);
         let (pid, pidfd, go, status, hold) = match started {
             Ok(started) => started,
             Err(error) => {
@@ -104,13 +107,13 @@ type Started = (Pid, OwnedFd, OwnedFd, OwnedFd, Option<Hold>);
 fn start(
     command: &Command,
     user: Option<&TargetUser>,
-    (aslr_off, hold_exits): (bool, bool),
+    config: &LaunchConfig,
     before: &Before,
 ) -> Result<Started, LaunchError> {
     let system = LaunchError::system;
     let mut hold = None;
     let mut listener_to = None;
-    if hold_exits {
+    if config.hold_exits {
         let (socket, keepers_end) = packets()?;
         let (child_to_keeper, from_child) = packets()?;
         let mut slot = SharedSlot::new().map_err(system("sharing memory with the keeper"))?;
@@ -122,7 +125,10 @@ fn start(
     }
     let (go_read, go) = pipe2(OFlag::O_CLOEXEC).map_err(system("making a pipe"))?;
     let (status, status_write) = pipe2(OFlag::O_CLOEXEC).map_err(system("making a pipe"))?;
-    let child = Child { command, user, aslr_off, before, go: go_read, status: status_write, listener_to };
+    let LaunchConfig { aslr_off, stack_limit, .. } = *config;
+    let status_to = status_write;
+    let child =
+        Child { command, user, aslr_off, stack_limit, before, go: go_read, status: status_to, listener_to };
     let unneeded = (go.as_raw_fd(), hold.as_ref().map(|hold| hold.socket.as_raw_fd()));
     let pid = fork::fork_into(move || {
         // The child's own copies of vmaudit's ends: with them open it would not see vmaudit's

@@ -41,6 +41,7 @@ mod protocol;
 mod running;
 mod seccomp;
 mod signals;
+mod supervisor;
 mod task_names;
 mod user;
 
@@ -51,4 +52,5 @@ pub use find::{FindError, Process};
 pub use hold::{ExitKind, HeldExit};
 pub use launch::{Launch, LaunchConfig, Prepared};
 pub use running::{Running, TargetEvent};
+pub use supervisor::{Supervisor, Waited};
 pub use user::behind_sudo;

@@ -6,13 +6,17 @@ use super::hold::{Heard, HeldExit, Hold, KeeperSeat};
 use super::job_control;
 use super::pidfd;
 use super::signals::{self, Arrived, Before};
+use super::user::{SUDO_VARIABLES, TargetUser};
 use crate::model::Pid;
 use nix::errno::Errno;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::SignalFd;
 use std::collections::VecDeque;
+use std::ffi::OsStr;
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::process::CommandExt;
 use std::time::{Duration, Instant};
 
 /// What happens to the target while it runs.
@@ -172,6 +176,31 @@ impl Running {
             Err(Errno::ESRCH) => Ok(false),
             Err(errno) => Err(TargetError { step: "signalling the command", errno }),
         }
+    }
+
+    /// `sh -c SCRIPT` as the user that the command runs as, with the signals that vmaudit was started
+    /// with, not traced, and with VMAUDIT_PID in its environment: the command's process.
+    pub fn shell(&self, script: &OsStr, as_root: bool) -> std::process::Command {
+        let mut shell = std::process::Command::new("/bin/sh");
+        shell.arg("-c").arg(script).env("VMAUDIT_PID", self.pid.to_string());
+        let user = if as_root { None } else { TargetUser::behind_sudo() };
+        if let Some(user) = &user {
+            for name in SUDO_VARIABLES {
+                shell.env_remove(name);
+            }
+            shell.envs(user.environment.iter().cloned());
+        }
+        let before = self.before;
+        // SAFETY: between fork and exec only system calls are made.
+        unsafe {
+            shell.pre_exec(move || {
+                if let Some(user) = &user {
+                    user.become_it().map_err(|(_, errno)| io::Error::from(errno))?;
+                }
+                before.restore_in_child().map_err(io::Error::from)
+            });
+        }
+        shell
     }
 
     fn watch(&self, fd: BorrowedFd<'_>, which: u64) -> Result<(), TargetError> {

@@ -4,6 +4,7 @@ mod disagreement;
 mod in_order;
 mod mini_kernel;
 mod out_of_order;
+mod peak;
 mod program;
 
 use mini_kernel::{PID, Page};

@@ -55,6 +55,8 @@ const PLAIN: &[&str] = &[
 ];
 const BASE_MAKERS: &[&str] =
     &["base_block_alloc", "base_new", "base_boot", "base_alloc_impl", "base_map", "chunk_alloc_base"];
+/// On the way to an extent for one block.
+const LARGE: &[&str] = &["arena_extent_alloc_large", "large_palloc", "large_malloc"];
 
 /// Every extent is a multiple of this (2 MiB huge pages, grown in size classes of a quarter).
 const STEP: u64 = 512 << 10;
@@ -165,16 +167,19 @@ impl Rule for JemallocRule {
             advice.title = Some("jemalloc's own bookkeeping".to_string());
         }
         if base.virt < group.footprint.virt {
+            // A large block fills its extent: what is not touched of it is in use all the same.
+            let large =
+                group.path.is_some_and(|p| p.any(|l| plain_name(l).is_some_and(|n| LARGE.contains(&n))));
+            let spare = if large { retained.unused() } else { unused.saturating_sub(base.unused()) };
             advice = advice.fix(
-                Fix::new(&format!("{variable}=retain:false"), unused.saturating_sub(base.unused()), 0)
+                Fix::new(&format!("{variable}=retain:false"), spare, 0)
                     .note("unmaps instead of keeping; many more munmap calls, and more mappings"),
             );
-            let resident = group.footprint.rss.saturating_sub(base.rss);
-            advice = advice.fix(
-                Fix::new(&format!("{variable}=dirty_decay_ms:0,muzzy_decay_ms:0"), 0, resident).note(
-                    "gives freed pages back at once (what is in use stays resident); VIRT stays as it is",
-                ),
-            );
+            // Which pages are free is known to jemalloc alone, so no figure is promised.
+            advice = advice.fix(Fix::new(&format!("{variable}=dirty_decay_ms:0,muzzy_decay_ms:0"), 0, 0).note(
+                "gives freed pages back at once: lowers RSS by what was freed and not reused, which only a run \
+                 with it can tell (vmaudit compare); VIRT stays as it is",
+            ));
         }
         if base.virt == group.footprint.virt && group.instances > 4 {
             advice = advice.fix(

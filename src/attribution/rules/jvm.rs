@@ -58,7 +58,10 @@ impl Rule for JvmRule {
                 "the JVM reserves its largest allowed heap at start-up (a quarter of the machine's memory \
                          unless told otherwise) and commits it as it grows",
             )
-            .fix(Fix::new("-Xmx (for example -Xmx64m)", unused.saturating_sub(64 << 20), 0))
+            .fix(
+                Fix::new("-Xmx64m (for example)", unused.saturating_sub(64 << 20), 0)
+                    .note("figure for 64 MiB; a program that needs more ends with OutOfMemoryError"),
+            )
         } else if group.category == CODE {
             Advice::why("room for compiled code is reserved at start-up, 240 MiB by default").fix(Fix::new(
                 "-XX:ReservedCodeCacheSize=32m",
@@ -78,7 +81,7 @@ impl Rule for JvmRule {
             Advice::why(
                 "tables of the garbage collector and the compiler, sized after the largest allowed heap",
             )
-            .fix(Fix::new("-Xmx, or -XX:+UseSerialGC", unused, 0))
+            .fix(Fix::new("-XX:+UseSerialGC (or a smaller -Xmx)", unused, 0))
         }
     }
 }

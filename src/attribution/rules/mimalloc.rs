@@ -54,7 +54,10 @@ impl Rule for MimallocRule {
         Advice::why(
             "mimalloc reserves an arena of 1 GiB at the first allocation (segments of 32 MiB before 2.1)",
         )
-        .fix(Fix::new("MIMALLOC_ARENA_RESERVE=64MiB (or 0)", group.unused(), 0).note("no effect before 2.1"))
+        .fix(
+            Fix::new("MIMALLOC_ARENA_RESERVE=64MiB (or 0)", group.unused().saturating_sub(64 << 20), 0)
+                .note("figure for 64 MiB; no effect before 2.1"),
+        )
     }
 }
 

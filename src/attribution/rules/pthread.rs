@@ -172,6 +172,11 @@ fn claim(subject: &Subject<'_>, world: &World<'_>, evidence: Evidence, entry: us
     Claim::new(THREAD_STACK, evidence, part).thread(thread).merge(Merge::ByCaller(entry))
 }
 
+/// glibc keeps stacks of this many bytes in all (nptl/allocatestack.c).
+const CACHE: u64 = 40 << 20;
+/// The size that advice is about.
+const SMALL: u64 = 1 << 20;
+
 fn advise(group: &Group<'_>, world: &World<'_>) -> Advice {
     let cached = group.instances_with(CACHED);
     let signal = group.part(SIGNAL);
@@ -206,14 +211,11 @@ fn advise(group: &Group<'_>, world: &World<'_>) -> Advice {
         why += &format!("; {whose}: the C library keeps up to 40 MiB of such stacks for the next threads");
     }
     let mut advice = Advice::why(why);
+    let saves = scaled(group, SMALL, each).saturating_sub(kept_instead(group, world, each));
     let smaller = if by_limit {
-        Fix::new("ulimit -s 1024 (or pthread_attr_setstacksize)", scaled(group, 1 << 20, each), 0)
+        Fix::new("ulimit -s 1024 (or pthread_attr_setstacksize)", saves, 0)
     } else {
-        Fix::new(
-            "a smaller pthread_attr_setstacksize (or the runtime's own setting)",
-            scaled(group, 1 << 20, each),
-            0,
-        )
+        Fix::new("a smaller pthread_attr_setstacksize (or the runtime's own setting)", saves, 0)
     };
     let smaller = match smaller.saves_virt {
         0 => smaller.note("too small a stack crashes the program"),
@@ -221,14 +223,31 @@ fn advise(group: &Group<'_>, world: &World<'_>) -> Advice {
     };
     advice = advice.fix(smaller);
     if cached > 0 {
+        // A detached thread cannot unmap the stack that it still runs on: the last one stays.
+        let others = |bytes: u64| bytes / cached * (cached - 1);
         let saved = group.part(CACHED);
-        let fix = Fix::new("GLIBC_TUNABLES=glibc.pthread.stack_cache_size=0", saved.virt, saved.rss);
-        advice = advice.fix(fix.note("unmaps a stack at its thread's exit"));
+        let (virt, rss) = (others(saved.virt), others(saved.rss));
+        if virt > 0 {
+            let fix = Fix::new("GLIBC_TUNABLES=glibc.pthread.stack_cache_size=0", virt, rss);
+            advice = advice.fix(fix.note("unmaps a stack when the next thread has exited"));
+        }
     }
     if group.instances > 4 {
         advice = advice.fix(Fix::new("fewer threads", 0, 0).note("each costs the same"));
     }
     advice
+}
+
+/// A full cache holds more of smaller stacks: what those would take that do not fit now.
+fn kept_instead(group: &Group<'_>, world: &World<'_>, each: u64) -> u64 {
+    let cached = group.part(CACHED).virt;
+    if cached == 0 || cached.saturating_add(each) < CACHE {
+        return 0;
+    }
+    let threads = &world.input.reconciled.threads;
+    let exited = threads.iter().filter(|t| t.exited_ns.is_some() && t.initial_sp.is_some()).count() as u64;
+    let kept = exited.min(CACHE / SMALL);
+    kept.saturating_sub(group.instances_with(CACHED)) * SMALL
 }
 
 /// What stacks of `to` bytes instead of `from` would save of what is unused now.

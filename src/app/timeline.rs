@@ -1,0 +1,73 @@
+//! `--interval`: at each look, how much each category has. Attribution runs at the look, because
+//! what a look read is too much to keep; names come from symbol tables alone, each stack once.
+
+use super::pipeline::Pipeline;
+use crate::attribution::{AuditInput, by_category};
+use crate::ledger::Reconciled;
+use crate::model::observation::ResidencySource;
+use crate::model::{Observations, Pid, StackId, StackTable, SymbolizedStacks};
+use crate::report::{Look, Timeline};
+use crate::symbolize::{Config, Symbolizer};
+use std::collections::{HashMap, HashSet};
+
+/// Stacks whose names are kept from one look to the next, beyond those that the look needs.
+const MAX_NAMED: usize = 8192;
+
+/// What a look at a process found.
+type Found<'a> = (&'a Observations, &'a Reconciled);
+
+/// The timelines of all processes.
+pub struct Timelines {
+    by_pid: HashMap<Pid, Timeline>,
+    symbolizer: Symbolizer,
+    names: SymbolizedStacks,
+}
+
+impl Timelines {
+    pub fn new() -> Timelines {
+        // Reading DWARF may take seconds, during which the ring would overflow.
+        let config = Config { lines: None, ..Config::default() };
+        Timelines {
+            by_pid: HashMap::new(),
+            symbolizer: Symbolizer::new(config),
+            names: SymbolizedStacks::default(),
+        }
+    }
+
+    /// Adds a point.
+    pub fn add(&mut self, pid: Pid, found: Found<'_>, pipeline: &mut Pipeline) {
+        let wanted: HashSet<StackId> = found.1.origins.iter().filter_map(|o| o.stack.ok()).collect();
+        if self.names.stacks.len() > MAX_NAMED {
+            self.names.stacks.retain(|id, _| wanted.contains(id));
+        }
+        let new: Vec<StackId> = wanted.into_iter().filter(|id| !self.names.stacks.contains_key(id)).collect();
+        if !new.is_empty() {
+            let files = pipeline.unwinder.files_mut();
+            let named = self.symbolizer.symbolize(&pipeline.stacks, new, files);
+            self.names.stacks.extend(named.stacks);
+        }
+        let look = look(found, (&pipeline.stacks, &self.names));
+        self.by_pid.entry(pid).or_default().add(look);
+    }
+
+    /// The report's own look is attributed with all names that the report has: its point has to
+    /// agree with the report's tables to the byte.
+    pub fn correct(&mut self, pid: Pid, found: Found<'_>, names: (&StackTable, &SymbolizedStacks)) {
+        if let Some(timeline) = self.by_pid.get_mut(&pid) {
+            timeline.correct(look(found, names));
+        }
+    }
+
+    /// None for a process that nobody looked at.
+    pub fn of(&self, pid: Pid) -> Option<Timeline> {
+        self.by_pid.get(&pid).cloned()
+    }
+}
+
+fn look((observations, reconciled): Found<'_>, (stacks, symbols): (&StackTable, &SymbolizedStacks)) -> Look {
+    Look {
+        time_ns: observations.ended_ns,
+        rss_known: observations.residency.source != ResidencySource::None,
+        categories: by_category(&AuditInput { reconciled, observations, stacks, symbols }),
+    }
+}
