@@ -69,7 +69,7 @@ pub fn attach(args: &AttachArgs) -> Result<u8, AppError> {
     let command: Vec<_> = std::env::args_os().skip(1).collect();
     let first = attached.processes().first().map_or(0, |process| process.pid());
     pipeline.borrow_mut().touches = touch::begin(&args.touch);
-    pipeline.borrow_mut().record = Record::begin(args.output.as_deref(), first, &command)?;
+    pipeline.borrow_mut().record = Record::begin((args.output.as_deref(), args.verbose), first, &command)?;
     let main = begin(&attached, &threads, &mut pipeline.borrow_mut())?;
     if args.verbose {
         say(format_args!("first look done after {:.1?}", begun.elapsed()));

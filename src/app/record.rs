@@ -18,6 +18,8 @@ pub struct Record {
     recorder: Recorder,
     /// Something went wrong, and it was said.
     failed: bool,
+    /// With `-v`: the last event that was said to be safe.
+    said: Option<u64>,
 }
 
 impl Record {
@@ -26,7 +28,11 @@ impl Record {
     ///
     /// # Errors
     /// When the file cannot be created, or something else than a recording is there.
-    pub fn begin(path: Option<&Path>, main: Pid, command: &[OsString]) -> Result<Option<Record>, AppError> {
+    pub fn begin(
+        (path, verbose): (Option<&Path>, bool),
+        main: Pid,
+        command: &[OsString],
+    ) -> Result<Option<Record>, AppError> {
         let Some(path) = path else { return Ok(None) };
         let now = |clock: ClockId| {
             let time = clock_gettime(clock).map(std::time::Duration::from).unwrap_or_default();
@@ -41,7 +47,8 @@ impl Record {
             started_unix_ns: now(ClockId::CLOCK_REALTIME),
         };
         let owner = behind_sudo().map(|(uid, gid)| Owner { uid, gid });
-        Ok(Some(Record { recorder: Recorder::create(path, &meta, owner)?, failed: false }))
+        let recorder = Recorder::create(path, &meta, owner)?;
+        Ok(Some(Record { recorder, failed: false, said: verbose.then_some(0) }))
     }
 
     pub fn event(&mut self, event: &VmEvent, stacks: &StackTable) {
@@ -75,6 +82,12 @@ impl Record {
     /// To be called now and then: hands over what waits, and says when the recording has failed.
     pub fn tick(&mut self) {
         self.recorder.tick();
+        if let Some(said) = &mut self.said
+            && *said != self.recorder.safe_event()
+        {
+            *said = self.recorder.safe_event();
+            say(format_args!("recorded up to event {said}"));
+        }
         if let Some(error) = self.recorder.failure() {
             self.say_failure(&error);
         }

@@ -59,8 +59,8 @@ pub fn run(args: &RunArgs) -> Result<u8, AppError> {
         say(format_args!("backend bpf, {} attached after {:.1?}", tracer.attached, begun.elapsed()));
     }
     let pipeline = RefCell::new(Pipeline::new(dump));
-    pipeline.borrow_mut().record = Record::begin(args.output.as_deref(), pid, &args.command)?;
     pipeline.borrow_mut().touches = touch::begin(&args.touch);
+    pipeline.borrow_mut().record = Record::begin((args.output.as_deref(), args.verbose), pid, &args.command)?;
     let (end, audits, counters) = {
         let mut reader = tracer.reader(|raw| pipeline.borrow_mut().record(raw))?;
         let running = prepared.go()?;

@@ -2,6 +2,7 @@
 
 use super::error::Fault;
 use super::row::{Place, SnapshotKind};
+use super::sum;
 use super::writer::Name;
 use crate::model::observation::{Residency, ResidencySource, ResourceUse, SnapshotMoment};
 use crate::model::{Mapping, Observations, Pid};
@@ -27,6 +28,7 @@ pub(super) struct Looks {
     backings: HashMap<Backing, i64>,
     last_backing: i64,
     last_list: i64,
+    in_file: i64,
 }
 
 impl Looks {
@@ -57,6 +59,11 @@ impl Looks {
         Ok(())
     }
 
+    /// How many snapshots the file holds.
+    pub(super) fn in_file(&self) -> i64 {
+        self.in_file
+    }
+
     /// True when a look waits and there is time for it.
     pub(super) fn are_due(&self) -> bool {
         !self.waiting.is_empty() && self.not_before.is_none_or(|time| Instant::now() >= time)
@@ -76,6 +83,7 @@ impl Looks {
 
     fn remove_written(&mut self, db: &Connection, pid: Pid) -> Result<(), Fault> {
         let Some((snapshot, list)) = self.written.remove(&pid) else { return Ok(()) };
+        self.in_file -= 1;
         db.prepare_cached("DELETE FROM mapping WHERE list = ?1")?.execute([list])?;
         for sql in [
             "DELETE FROM snapshot_thread WHERE snapshot = ?1",
@@ -103,75 +111,84 @@ impl Looks {
             SnapshotKind::Found(space) => ("found", Some(space)),
             SnapshotKind::Resync => ("resync", None),
         };
-        let status = &seen.status;
+        let (status, pages) = (&seen.status, &seen.residency);
         let used = |get: fn(&ResourceUse) -> u64| status.resources.as_ref().map(|used| get(used) as i64);
         let mut cmdline = Vec::new();
         for argument in &seen.cmdline {
             cmdline.extend_from_slice(argument);
             cmdline.push(0);
         }
-        db.prepare_cached(
-            "INSERT INTO snapshot(id, after_event, kind, pid, space, moment, begun_ns, ended_ns, list, \
-             residency, vm_size, vm_peak, vm_rss, vm_swap, vm_hwm, threads, minor_faults, \
-             major_faults, cpu_ns, user_ns, system_ns, name, exe, cmdline, stack_limit, aslr) \
-             VALUES(?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, \
-             ?19, ?20, ?21, ?22, ?23, ?24, ?25, ?26)",
-        )?
-        .execute(params![
-            place.id,
-            place.after_event,
-            kind,
-            seen.pid,
-            space,
-            moment_name(seen.moment),
-            seen.begun_ns as i64,
-            seen.ended_ns as i64,
-            list,
-            source_name(seen.residency.source),
-            status.vm_size as i64,
-            status.vm_peak as i64,
-            status.vm_rss as i64,
-            status.vm_swap as i64,
-            status.vm_hwm as i64,
-            status.threads as i64,
-            used(|used| used.minor_faults),
-            used(|used| used.major_faults),
-            used(|used| used.cpu_ns),
-            used(|used| used.user_ns),
-            used(|used| used.system_ns),
-            Name(&seen.comm),
-            Name(&seen.exe),
-            cmdline,
-            seen.stack_limit.map(|limit| limit as i64),
-            seen.aslr,
-        ])?;
+        sum::insert(
+            db,
+            "INSERT INTO snapshot(id, after_event, kind, pid, space, moment, begun_ns, \
+             ended_ns, list, mappings, residency, pages, vm_size, vm_peak, vm_rss, vm_swap, vm_hwm, threads, \
+             minor_faults, major_faults, cpu_ns, user_ns, system_ns, name, exe, cmdline, stack_limit, aslr, \
+             thread_rows, heap_rows, gap_rows, sum) VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, \
+             ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            params![
+                place.id,
+                place.after_event,
+                kind,
+                seen.pid,
+                space,
+                moment_name(seen.moment),
+                seen.begun_ns as i64,
+                seen.ended_ns as i64,
+                list,
+                count(&seen.mappings),
+                source_name(pages.source),
+                count(&pages.resident) + count(&pages.swapped) + count(&pages.per_vma),
+                status.vm_size as i64,
+                status.vm_peak as i64,
+                status.vm_rss as i64,
+                status.vm_swap as i64,
+                status.vm_hwm as i64,
+                status.threads as i64,
+                used(|used| used.minor_faults),
+                used(|used| used.major_faults),
+                used(|used| used.cpu_ns),
+                used(|used| used.user_ns),
+                used(|used| used.system_ns),
+                Name(&seen.comm),
+                Name(&seen.exe),
+                cmdline,
+                seen.stack_limit.map(|limit| limit as i64),
+                seen.aslr,
+                count(&seen.threads),
+                count(&seen.heap_infos),
+                count(&seen.gaps),
+            ],
+        )?;
+        self.in_file += 1;
         residency(db, place.id, &seen.residency)?;
         let mut insert = db.prepare_cached(
-            "INSERT INTO snapshot_thread(snapshot, n, tid, name, stack_pointer) VALUES(?1, ?2, ?3, ?4, ?5)",
+            "INSERT INTO snapshot_thread(snapshot, n, tid, name, stack_pointer, sum) VALUES(?, ?, ?, ?, ?, ?)",
         )?;
         for (n, thread) in seen.threads.iter().enumerate() {
             let sp = thread.stack_pointer.map(|sp| sp.0 as i64);
-            insert.execute(params![place.id, n as i64, thread.tid, Name(&thread.comm), sp])?;
+            sum::insert_with(&mut insert, params![place.id, n as i64, thread.tid, Name(&thread.comm), sp])?;
         }
         let mut insert = db.prepare_cached(
-            "INSERT INTO heap_info(snapshot, n, at, ar_ptr, prev, size, mprotect_size, pagesize) \
-             VALUES(?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
+            "INSERT INTO heap_info(snapshot, n, at, ar_ptr, prev, size, mprotect_size, pagesize, sum) VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?)",
         )?;
         for (n, heap) in seen.heap_infos.iter().enumerate() {
-            insert.execute(params![
-                place.id,
-                n as i64,
-                heap.at.0 as i64,
-                heap.ar_ptr.0 as i64,
-                heap.prev.0 as i64,
-                heap.size as i64,
-                heap.mprotect_size as i64,
-                heap.pagesize as i64
-            ])?;
+            sum::insert_with(
+                &mut insert,
+                params![
+                    place.id,
+                    n as i64,
+                    heap.at.0 as i64,
+                    heap.ar_ptr.0 as i64,
+                    heap.prev.0 as i64,
+                    heap.size as i64,
+                    heap.mprotect_size as i64,
+                    heap.pagesize as i64
+                ],
+            )?;
         }
-        let mut insert = db.prepare_cached("INSERT INTO gap(snapshot, n, text) VALUES(?1, ?2, ?3)")?;
+        let mut insert = db.prepare_cached("INSERT INTO gap(snapshot, n, text, sum) VALUES(?, ?, ?, ?)")?;
         for (n, gap) in seen.gaps.iter().enumerate() {
-            insert.execute(params![place.id, n as i64, gap])?;
+            sum::insert_with(&mut insert, params![place.id, n as i64, gap])?;
         }
         Ok(list)
     }
@@ -185,21 +202,23 @@ impl Looks {
         self.last_list += 1;
         let list = self.last_list;
         let mut insert = db.prepare_cached(
-            "INSERT INTO mapping(list, n, start, size, prot, offset, backing) \
-             VALUES(?1, ?2, ?3, ?4, ?5, ?6, ?7)",
+            "INSERT INTO mapping(list, n, start, size, prot, offset, backing, sum) VALUES(?, ?, ?, ?, ?, ?, ?, ?)",
         )?;
         for (n, mapping) in mappings.iter().enumerate() {
             let backing = self.backing(db, mapping)?;
             let range = mapping.range;
-            insert.execute(params![
-                list,
-                n as i64,
-                range.start.0 as i64,
-                range.len() as i64,
-                format!("{}{}", mapping.prot, mapping.sharing),
-                mapping.offset as i64,
-                backing
-            ])?;
+            sum::insert_with(
+                &mut insert,
+                params![
+                    list,
+                    n as i64,
+                    range.start.0 as i64,
+                    range.len() as i64,
+                    format!("{}{}", mapping.prot, mapping.sharing),
+                    mapping.offset as i64,
+                    backing
+                ],
+            )?;
         }
         Ok(list)
     }
@@ -215,14 +234,17 @@ impl Looks {
         self.last_backing += 1;
         let id = self.last_backing;
         let file = mapping.file;
-        db.prepare_cached("INSERT INTO backing(id, major, minor, inode, name) VALUES(?1, ?2, ?3, ?4, ?5)")?
-            .execute(params![
-            id,
-            file.map(|f| f.major),
-            file.map(|f| f.minor),
-            file.map(|f| f.inode as i64),
-            Name(&mapping.name)
-        ])?;
+        sum::insert(
+            db,
+            "INSERT INTO backing(id, major, minor, inode, name, sum) VALUES(?, ?, ?, ?, ?, ?)",
+            params![
+                id,
+                file.map(|f| f.major),
+                file.map(|f| f.minor),
+                file.map(|f| f.inode as i64),
+                Name(&mapping.name)
+            ],
+        )?;
         if self.backings.len() >= MAX_KNOWN {
             self.backings.clear();
         }
@@ -237,20 +259,27 @@ fn residency(db: &Connection, snapshot: i64, residency: &Residency) -> Result<()
     let estimates =
         residency.per_vma.iter().map(|(range, rss, swap)| (range, "estimate", Some((*rss, *swap))));
     let mut insert = db.prepare_cached(
-        "INSERT INTO residency(snapshot, n, start, size, kind, rss, swap) VALUES(?1, ?2, ?3, ?4, ?5, ?6, ?7)",
+        "INSERT INTO residency(snapshot, n, start, size, kind, rss, swap, sum) VALUES(?, ?, ?, ?, ?, ?, ?, ?)",
     )?;
     for (n, (range, kind, figures)) in resident.chain(swapped).chain(estimates).enumerate() {
-        insert.execute(params![
-            snapshot,
-            n as i64,
-            range.start.0 as i64,
-            range.len() as i64,
-            kind,
-            figures.map(|(rss, _)| rss as i64),
-            figures.map(|(_, swap)| swap as i64)
-        ])?;
+        sum::insert_with(
+            &mut insert,
+            params![
+                snapshot,
+                n as i64,
+                range.start.0 as i64,
+                range.len() as i64,
+                kind,
+                figures.map(|(rss, _)| rss as i64),
+                figures.map(|(_, swap)| swap as i64)
+            ],
+        )?;
     }
     Ok(())
+}
+
+fn count<T>(things: &[T]) -> i64 {
+    things.len() as i64
 }
 
 fn moment_name(moment: SnapshotMoment) -> &'static str {

@@ -24,6 +24,7 @@ mod recording;
 mod row;
 mod schema;
 mod steps;
+mod sum;
 mod symbols;
 mod writer;
 

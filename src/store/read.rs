@@ -1,10 +1,44 @@
 //! Columns of a row, each proven to be of the type it has to be.
 
 use super::error::Fault;
-use rusqlite::Row;
+use super::sum::Sum;
 use rusqlite::types::ValueRef;
+use rusqlite::{Connection, Row};
+
+/// Proves that as many rows were read as were written.
+pub(super) fn same_count(db: &Connection, key: &str, found: i64) -> Result<(), Fault> {
+    let mut query = db.prepare_cached("SELECT key, value, sum FROM meta WHERE key = ?1")?;
+    let mut rows = query.query([key])?;
+    let written = match rows.next()? {
+        Some(row) => Columns::whole(row)?.int(1)?,
+        // Nothing but the tables was written yet.
+        None => 0,
+    };
+    match found == written {
+        true => Ok(()),
+        false => Err(Fault::damaged(format!("{key}: {found} of {written} are there"))),
+    }
+}
 
 pub(super) struct Columns<'a, 'stmt>(pub(super) &'a Row<'stmt>);
+
+impl<'a, 'stmt> Columns<'a, 'stmt> {
+    /// A row whose last column is the sum of the others, which it has to be.
+    pub(super) fn whole(row: &'a Row<'stmt>) -> Result<Columns<'a, 'stmt>, Fault> {
+        let last = row.as_ref().column_count() - 1;
+        let mut sum = Sum::new();
+        for column in 0..last {
+            sum.value(row.get_ref(column)?);
+        }
+        let columns = Columns(row);
+        if columns.int(last)? == sum.finish() {
+            return Ok(columns);
+        }
+        let name = row.as_ref().column_name(0).unwrap_or("?");
+        let first = columns.maybe(0).ok().flatten().unwrap_or_default();
+        Err(Fault::damaged(format!("a row does not add up to its check sum (its {name} is {first})")))
+    }
+}
 
 impl Columns<'_, '_> {
     fn wrong(&self, column: usize, wanted: &str) -> Fault {

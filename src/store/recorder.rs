@@ -9,6 +9,8 @@ use super::symbols::symbol_rows;
 use super::writer::{Message, Writer};
 use crate::model::{Observations, Pid, StackTable, Step, SymbolizedStacks, VmEvent};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -31,6 +33,7 @@ pub struct Recorder {
     used: Receiver<Vec<Row>>,
     thread: Option<JoinHandle<Result<(), StoreError>>>,
     failed: Option<StoreError>,
+    safe_event: Arc<AtomicU64>,
     /// Time of the event that was handed over last.
     handed_ns: u64,
     handed: Instant,
@@ -45,7 +48,8 @@ impl Recorder {
         place::prepare(path, owner)?;
         let (sender, receiver) = sync_channel(WAITING);
         let (give_back, used) = sync_channel(WAITING);
-        let thread = Writer::start(path, meta, receiver, give_back)?;
+        let safe_event = Arc::new(AtomicU64::new(0));
+        let thread = Writer::start(path, meta, (receiver, give_back), Arc::clone(&safe_event))?;
         Ok(Recorder {
             path: path.to_owned(),
             encoder: Encoder::default(),
@@ -54,6 +58,7 @@ impl Recorder {
             used,
             thread: Some(thread),
             failed: None,
+            safe_event,
             handed_ns: 0,
             handed: Instant::now(),
         })
@@ -143,6 +148,11 @@ impl Recorder {
             self.close();
         }
         self.failed.take()
+    }
+
+    /// The last event that outlives the death of this process.
+    pub fn safe_event(&self) -> u64 {
+        self.safe_event.load(Ordering::Relaxed)
     }
 
     pub fn path(&self) -> &Path {

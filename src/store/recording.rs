@@ -50,11 +50,11 @@ impl Recording {
             return Ok(None);
         }
         let read = || -> Result<Option<String>, Fault> {
-            let mut query = self.db.prepare("SELECT json FROM report WHERE id = 1")?;
+            let mut query = self.db.prepare("SELECT id, json, sum FROM report WHERE id = 1")?;
             let mut rows = query.query([])?;
             match rows.next()? {
-                Some(row) => Columns(row).text(0),
-                None => Ok(None),
+                Some(row) => Columns::whole(row)?.text(1),
+                None => Err(Fault::damaged("the report is missing")),
             }
         };
         read().map_err(|fault| fault.at(&self.path, "reading the report"))
@@ -79,19 +79,19 @@ impl Recording {
 
 /// The value of a key; None where it is missing or NULL.
 fn number(db: &Connection, key: &str) -> Result<Option<i64>, Fault> {
-    let mut query = db.prepare_cached("SELECT value FROM meta WHERE key = ?1")?;
+    let mut query = db.prepare_cached("SELECT key, value, sum FROM meta WHERE key = ?1")?;
     let mut rows = query.query([key])?;
     match rows.next()? {
-        Some(row) => Columns(row).maybe(0),
+        Some(row) => Columns::whole(row)?.maybe(1),
         None => Ok(None),
     }
 }
 
 fn text(db: &Connection, key: &str) -> Result<String, Fault> {
-    let mut query = db.prepare_cached("SELECT value FROM meta WHERE key = ?1")?;
+    let mut query = db.prepare_cached("SELECT key, value, sum FROM meta WHERE key = ?1")?;
     let mut rows = query.query([key])?;
     let found = match rows.next()? {
-        Some(row) => Columns(row).text(0)?,
+        Some(row) => Columns::whole(row)?.text(1)?,
         None => None,
     };
     found.ok_or_else(|| Fault::damaged(format!("{key} is missing from meta")))
@@ -138,10 +138,11 @@ fn facts(db: &Connection) -> Result<Option<Facts>, Fault> {
 fn stacks(db: &Connection) -> Result<StackTable, Fault> {
     let mut table = StackTable::default();
     let out_of_order = |what: &str, id: i64| Fault::damaged(format!("{what} {id} is missing or there twice"));
-    let mut query = db.prepare("SELECT id, path, major, minor, inode, build_id FROM module ORDER BY id")?;
+    let mut query =
+        db.prepare("SELECT id, path, major, minor, inode, build_id, sum FROM module ORDER BY id")?;
     let mut rows = query.query([])?;
     while let Some(row) = rows.next()? {
-        let row = Columns(row);
+        let row = Columns::whole(row)?;
         let expected = table.modules().len() as i64;
         let info = ModuleInfo {
             path: row.bytes(1)?.to_vec(),
@@ -155,10 +156,10 @@ fn stacks(db: &Connection) -> Result<StackTable, Fault> {
         }
     }
     let mut frames: Vec<Frame> = Vec::new();
-    let mut query = db.prepare("SELECT id, module, address, kind FROM frame ORDER BY id")?;
+    let mut query = db.prepare("SELECT id, module, address, kind, sum FROM frame ORDER BY id")?;
     let mut rows = query.query([])?;
     while let Some(row) = rows.next()? {
-        let row = Columns(row);
+        let row = Columns::whole(row)?;
         let module = row.maybe(1)?;
         let known = |n: i64| usize::try_from(n).is_ok_and(|n| n < table.modules().len());
         if row.int(0)? != frames.len() as i64 || module.is_some_and(|module| !known(module)) {
@@ -168,10 +169,10 @@ fn stacks(db: &Connection) -> Result<StackTable, Fault> {
         frames.push(Frame { module, address: row.word(2)?, kind: kind_of(row.int(3)?)? });
     }
     let mut stack: Vec<Frame> = Vec::new();
-    let mut query = db.prepare("SELECT id, completeness, frames FROM stack ORDER BY id")?;
+    let mut query = db.prepare("SELECT id, completeness, frames, sum FROM stack ORDER BY id")?;
     let mut rows = query.query([])?;
     while let Some(row) = rows.next()? {
-        let row = Columns(row);
+        let row = Columns::whole(row)?;
         let expected = table.len() as i64;
         let completeness = match row.bytes(1)? {
             b"complete" => Completeness::Complete,

@@ -1,6 +1,7 @@
 CREATE TABLE meta(
   key TEXT PRIMARY KEY,
-  value
+  value,
+  sum INTEGER NOT NULL
 ) WITHOUT ROWID;
 CREATE TABLE process(
   id INTEGER PRIMARY KEY,
@@ -18,11 +19,13 @@ CREATE TABLE thread(           -- one row for each name that a thread had
   process INTEGER NOT NULL,    -- process.id
   pid INTEGER NOT NULL,
   tid INTEGER NOT NULL,
-  name
+  name,
+  sum INTEGER NOT NULL
 );
 CREATE TABLE space(            -- an address space (mm)
   id INTEGER PRIMARY KEY,
-  mm INTEGER NOT NULL          -- the kernel's key; it may come again for another one
+  mm INTEGER NOT NULL,         -- the kernel's key; it may come again for another one
+  sum INTEGER NOT NULL
 );
 CREATE TABLE module(
   id INTEGER PRIMARY KEY,
@@ -30,18 +33,21 @@ CREATE TABLE module(
   major INTEGER NOT NULL,
   minor INTEGER NOT NULL,
   inode INTEGER NOT NULL,
-  build_id TEXT
+  build_id TEXT,
+  sum INTEGER NOT NULL
 );
 CREATE TABLE frame(
   id INTEGER PRIMARY KEY,
   module INTEGER,              -- NULL: address is absolute
   address INTEGER NOT NULL,    -- offset in the module's file
-  kind INTEGER NOT NULL        -- 0 next instruction, 1 return address, 2 guessed return address
+  kind INTEGER NOT NULL,       -- 0 next instruction, 1 return address, 2 guessed return address
+  sum INTEGER NOT NULL
 );
 CREATE TABLE stack(
   id INTEGER PRIMARY KEY,
   completeness TEXT NOT NULL,  -- complete, truncated, incomplete
-  frames TEXT NOT NULL         -- JSON array of frame.id, innermost first
+  frames TEXT NOT NULL,        -- JSON array of frame.id, innermost first
+  sum INTEGER NOT NULL
 );
 CREATE TABLE symbol(           -- what a frame is called; inlined functions before the one they are in
   frame INTEGER NOT NULL,
@@ -54,6 +60,7 @@ CREATE TABLE symbol(           -- what a frame is called; inlined functions befo
   file TEXT,
   line INTEGER,
   inlined INTEGER NOT NULL,
+  sum INTEGER NOT NULL,
   PRIMARY KEY(frame, n)
 ) WITHOUT ROWID;
 CREATE TABLE file(             -- what calls mapped
@@ -62,11 +69,13 @@ CREATE TABLE file(             -- what calls mapped
   minor INTEGER NOT NULL,
   inode INTEGER NOT NULL,
   path,
-  deleted INTEGER NOT NULL
+  deleted INTEGER NOT NULL,
+  sum INTEGER NOT NULL
 );
 CREATE TABLE vma_name(         -- given by prctl(PR_SET_VMA_ANON_NAME)
   id INTEGER PRIMARY KEY,
-  name
+  name,
+  sum INTEGER NOT NULL
 );
 CREATE TABLE op(
   id INTEGER PRIMARY KEY,
@@ -90,7 +99,8 @@ CREATE TABLE event(
   offset INTEGER,
   new_addr INTEGER,
   new_len INTEGER,
-  value INTEGER
+  value INTEGER,
+  sum INTEGER NOT NULL
 );
 CREATE TABLE fork(
   event INTEGER PRIMARY KEY,
@@ -100,7 +110,9 @@ CREATE TABLE fork(
   child_sp INTEGER NOT NULL,
   child_brk INTEGER,
   is_thread INTEGER NOT NULL,
-  list INTEGER                 -- mapping.list
+  list INTEGER,                -- mapping.list: the child's map, if it is known
+  mappings INTEGER NOT NULL,
+  sum INTEGER NOT NULL
 );
 CREATE TABLE exec(
   event INTEGER PRIMARY KEY,
@@ -109,12 +121,15 @@ CREATE TABLE exec(
   brk INTEGER NOT NULL,
   start_stack INTEGER NOT NULL,
   compat INTEGER NOT NULL,     -- a 32-bit program
-  list INTEGER
+  list INTEGER,
+  mappings INTEGER NOT NULL,
+  sum INTEGER NOT NULL
 );
 CREATE TABLE loss(             -- events older than this were lost
   id INTEGER PRIMARY KEY,
   after_event INTEGER NOT NULL,
-  time_ns INTEGER NOT NULL
+  time_ns INTEGER NOT NULL,
+  sum INTEGER NOT NULL
 );
 CREATE TABLE snapshot(         -- ids are shared with loss: together with after_event the order of all steps
   id INTEGER PRIMARY KEY,
@@ -125,8 +140,10 @@ CREATE TABLE snapshot(         -- ids are shared with loss: together with after_
   moment TEXT NOT NULL,        -- exit, live
   begun_ns INTEGER NOT NULL,
   ended_ns INTEGER NOT NULL,
-  list INTEGER NOT NULL,
+  list INTEGER NOT NULL,       -- mapping.list
+  mappings INTEGER NOT NULL,   -- how many
   residency TEXT NOT NULL,     -- pagemap-scan, pagemap, smaps-estimate, none
+  pages INTEGER NOT NULL,      -- rows of residency
   vm_size INTEGER NOT NULL,
   vm_peak INTEGER NOT NULL,
   vm_rss INTEGER NOT NULL,
@@ -142,7 +159,11 @@ CREATE TABLE snapshot(         -- ids are shared with loss: together with after_
   exe,
   cmdline BLOB NOT NULL,       -- each argument ends with a zero byte
   stack_limit INTEGER,
-  aslr INTEGER NOT NULL
+  aslr INTEGER NOT NULL,
+  thread_rows INTEGER NOT NULL,
+  heap_rows INTEGER NOT NULL,
+  gap_rows INTEGER NOT NULL,
+  sum INTEGER NOT NULL
 );
 CREATE TABLE snapshot_thread(
   snapshot INTEGER NOT NULL,
@@ -150,6 +171,7 @@ CREATE TABLE snapshot_thread(
   tid INTEGER NOT NULL,
   name,
   stack_pointer INTEGER,
+  sum INTEGER NOT NULL,
   PRIMARY KEY(snapshot, n)
 ) WITHOUT ROWID;
 CREATE TABLE heap_info(        -- glibc's headers of arena heaps
@@ -161,12 +183,14 @@ CREATE TABLE heap_info(        -- glibc's headers of arena heaps
   size INTEGER NOT NULL,
   mprotect_size INTEGER NOT NULL,
   pagesize INTEGER NOT NULL,
+  sum INTEGER NOT NULL,
   PRIMARY KEY(snapshot, n)
 ) WITHOUT ROWID;
 CREATE TABLE gap(              -- what could not be read
   snapshot INTEGER NOT NULL,
   n INTEGER NOT NULL,
   text TEXT NOT NULL,
+  sum INTEGER NOT NULL,
   PRIMARY KEY(snapshot, n)
 ) WITHOUT ROWID;
 CREATE TABLE mapping(
@@ -177,6 +201,7 @@ CREATE TABLE mapping(
   prot TEXT NOT NULL,          -- as in /proc/PID/maps
   offset INTEGER NOT NULL,
   backing INTEGER,
+  sum INTEGER NOT NULL,
   PRIMARY KEY(list, n)
 ) WITHOUT ROWID;
 CREATE TABLE backing(          -- device, inode and last column of /proc/PID/maps
@@ -184,7 +209,8 @@ CREATE TABLE backing(          -- device, inode and last column of /proc/PID/map
   major INTEGER,
   minor INTEGER,
   inode INTEGER,
-  name
+  name,
+  sum INTEGER NOT NULL
 );
 CREATE TABLE residency(
   snapshot INTEGER NOT NULL,
@@ -194,9 +220,11 @@ CREATE TABLE residency(
   kind TEXT NOT NULL,          -- resident, swapped; estimate: of a whole VMA
   rss INTEGER,
   swap INTEGER,
+  sum INTEGER NOT NULL,
   PRIMARY KEY(snapshot, n)
 ) WITHOUT ROWID;
 CREATE TABLE report(
   id INTEGER PRIMARY KEY,
-  json TEXT NOT NULL           -- what the run reported; docs/report.md
+  json TEXT NOT NULL,          -- what the run reported; docs/report.md
+  sum INTEGER NOT NULL
 );

@@ -1,11 +1,14 @@
 //! The steps of a recording, one after the other, without holding them all.
 
 use super::error::{Fault, StoreError};
-use super::look_read;
-use super::op;
-use super::read::Columns;
+use super::look_read::{self, Backings, lookup, numbered};
+use super::op::{self, narrow};
+use super::read::{Columns, same_count};
 use super::recording::Recording;
-use crate::model::{Addr, AddrRange, EventId, FileRef, MmKey, NoStack, StackId, Step, Task, VmEvent, VmOp};
+use super::sum::Sum;
+use crate::model::{
+    Addr, AddrRange, EventId, FileRef, Mapping, MmKey, NoStack, StackId, Step, Task, VmEvent, VmOp,
+};
 use rusqlite::{Connection, Row};
 use std::ops::ControlFlow;
 
@@ -29,6 +32,7 @@ struct Dictionary {
     spaces: Vec<MmKey>,
     files: Vec<FileRef>,
     names: Vec<Vec<u8>>,
+    backings: Backings,
 }
 
 impl Recording {
@@ -58,17 +62,18 @@ struct Reader<'a> {
 impl Reader<'_> {
     fn run(mut self, each: &mut dyn FnMut(&Step) -> ControlFlow<()>) -> Result<(), Fault> {
         let dictionary = dictionary(self.db)?;
-        let mut landmarks = landmarks(self.db)?.into_iter().peekable();
+        let mut landmarks = landmarks(self.db, &dictionary.spaces)?.into_iter().peekable();
         let mut query = self.db.prepare(
             "SELECT id, time_ns, thread, space, op, ret, stack, virt, addr, len, prot, flags, file, fd, \
-             offset, new_addr, new_len, value FROM event ORDER BY id",
+             offset, new_addr, new_len, value, sum FROM event ORDER BY id",
         )?;
         let mut rows = query.query([])?;
         let mut step = Step::Event(empty());
+        let mut count = 0;
         while let Some(row) = rows.next()? {
             let id = Columns(row).int(0)?;
             while let Some(landmark) = landmarks.next_if(|l| l.after_event < id) {
-                if each(&self.landmark(&landmark)?).is_break() {
+                if each(&self.landmark(&landmark, &dictionary)?).is_break() {
                     return Ok(());
                 }
             }
@@ -76,20 +81,23 @@ impl Reader<'_> {
                 self.event(row, &dictionary, event)?;
             }
             self.last = id;
+            count += 1;
             if each(&step).is_break() {
                 return Ok(());
             }
         }
+        same_count(self.db, "event_rows", count)?;
+        same_count(self.db, "last_event", self.last)?;
         for landmark in landmarks {
-            if each(&self.landmark(&landmark)?).is_break() {
+            if each(&self.landmark(&landmark, &dictionary)?).is_break() {
                 return Ok(());
             }
         }
         Ok(())
     }
 
-    fn landmark(&self, landmark: &Landmark) -> Result<Step, Fault> {
-        let seen = || look_read::snapshot(self.db, landmark.id).map(Box::new);
+    fn landmark(&self, landmark: &Landmark, known: &Dictionary) -> Result<Step, Fault> {
+        let seen = || look_read::snapshot(self.db, &known.backings, landmark.id).map(Box::new);
         Ok(match landmark.what {
             What::Lost(time_ns) => Step::Lost { time_ns },
             What::Look => Step::Look(seen()?),
@@ -100,7 +108,7 @@ impl Reader<'_> {
 
     /// Reads a row into `event`, whose buffers are used again.
     fn event(&self, row: &Row<'_>, known: &Dictionary, event: &mut VmEvent) -> Result<(), Fault> {
-        let row = Columns(row);
+        let row = Numbers::of(row)?;
         let id = row.int(0)?;
         if id <= 0 {
             return Err(Fault::damaged(format!("an event with the number {id}")));
@@ -124,7 +132,7 @@ impl Reader<'_> {
         Ok(())
     }
 
-    fn operation(&self, row: &Columns<'_, '_>, known: &Dictionary) -> Result<VmOp, Fault> {
+    fn operation(&self, row: &Numbers, known: &Dictionary) -> Result<VmOp, Fault> {
         let addr = || row.word(8).map(Addr);
         let len = || row.word(9);
         let flags = || row.word(11);
@@ -194,50 +202,90 @@ impl Reader<'_> {
 
     fn fork(&self, event: i64, known: &Dictionary) -> Result<VmOp, Fault> {
         let mut query = self.db.prepare_cached(
-            "SELECT child_pid, child_tid, child_space, child_sp, child_brk, is_thread, list FROM fork \
+            "SELECT event, child_pid, child_tid, child_space, child_sp, child_brk, is_thread, list, mappings, sum FROM fork \
              WHERE event = ?1",
         )?;
         let mut rows = query.query([event])?;
         let row = rows.next()?.ok_or_else(|| Fault::damaged(format!("fork {event} is missing")))?;
-        let row = Columns(row);
+        let row = Columns::whole(row)?;
         Ok(VmOp::Fork {
-            child_pid: row.narrow(0)?,
-            child_tid: row.narrow(1)?,
-            child_mm: *lookup(&known.spaces, row.int(2)?, "space")?,
-            child_sp: Addr(row.word(3)?),
-            child_brk: row.maybe(4)?.map(|at| Addr(at as u64)),
-            is_thread: row.flag(5)?,
-            mappings: row.maybe(6)?.map(|list| look_read::mappings(self.db, list)).transpose()?,
+            child_pid: row.narrow(1)?,
+            child_tid: row.narrow(2)?,
+            child_mm: *lookup(&known.spaces, row.int(3)?, "space")?,
+            child_sp: Addr(row.word(4)?),
+            child_brk: row.maybe(5)?.map(|at| Addr(at as u64)),
+            is_thread: row.flag(6)?,
+            mappings: self.list(known, (row.maybe(7)?, row.int(8)?))?,
         })
     }
 
     fn exec(&self, event: i64, known: &Dictionary) -> Result<VmOp, Fault> {
         let mut query = self.db.prepare_cached(
-            "SELECT exe, start_brk, brk, start_stack, compat, list FROM exec WHERE event = ?1",
+            "SELECT event, exe, start_brk, brk, start_stack, compat, list, mappings, sum FROM exec WHERE event = ?1",
         )?;
         let mut rows = query.query([event])?;
         let row = rows.next()?.ok_or_else(|| Fault::damaged(format!("exec {event} is missing")))?;
-        let row = Columns(row);
+        let row = Columns::whole(row)?;
         Ok(VmOp::Exec {
-            exe: match row.maybe(0)? {
+            exe: match row.maybe(1)? {
                 Some(file) => Some(lookup(&known.files, file, "file")?.clone()),
                 None => None,
             },
-            start_brk: Addr(row.word(1)?),
-            brk: Addr(row.word(2)?),
-            start_stack: Addr(row.word(3)?),
-            compat: row.flag(4)?,
-            mappings: row.maybe(5)?.map(|list| look_read::mappings(self.db, list)).transpose()?,
+            start_brk: Addr(row.word(2)?),
+            brk: Addr(row.word(3)?),
+            start_stack: Addr(row.word(4)?),
+            compat: row.flag(5)?,
+            mappings: self.list(known, (row.maybe(6)?, row.int(7)?))?,
         })
+    }
+
+    fn list(
+        &self,
+        known: &Dictionary,
+        (list, count): (Option<i64>, i64),
+    ) -> Result<Option<Vec<Mapping>>, Fault> {
+        list.map(|list| look_read::mappings(self.db, &known.backings, (list, count))).transpose()
     }
 }
 
-/// The thing with a number from 1.
-fn lookup<'a, T>(known: &'a [T], number: i64, what: &str) -> Result<&'a T, Fault> {
-    let index = usize::try_from(number).ok().and_then(|n| n.checked_sub(1));
-    index
-        .and_then(|index| known.get(index))
-        .ok_or_else(|| Fault::damaged(format!("{what} {number} is missing")))
+/// A row of `event`: numbers only, each read once.
+struct Numbers([Option<i64>; 18]);
+
+impl Numbers {
+    fn of(row: &Row<'_>) -> Result<Numbers, Fault> {
+        let columns = Columns(row);
+        let (mut numbers, mut sum) = ([None; 18], Sum::new());
+        for (index, number) in numbers.iter_mut().enumerate() {
+            *number = columns.maybe(index)?;
+            sum.number(*number);
+        }
+        if columns.int(18)? == sum.finish() {
+            return Ok(Numbers(numbers));
+        }
+        let id = numbers[0].unwrap_or_default();
+        Err(Fault::damaged(format!("event {id} does not add up to its check sum")))
+    }
+
+    fn maybe(&self, column: usize) -> Result<Option<i64>, Fault> {
+        Ok(self.0[column])
+    }
+
+    fn int(&self, column: usize) -> Result<i64, Fault> {
+        let missing = || Fault::damaged(format!("a number of event {:?} is missing", self.0[0]));
+        self.0[column].ok_or_else(missing)
+    }
+
+    fn word(&self, column: usize) -> Result<u64, Fault> {
+        Ok(self.int(column)? as u64)
+    }
+
+    fn narrow<T: TryFrom<i64>>(&self, column: usize) -> Result<T, Fault> {
+        narrow(self.int(column)?, "a number of an event")
+    }
+
+    fn flag(&self, column: usize) -> Result<bool, Fault> {
+        Ok(self.int(column)? != 0)
+    }
 }
 
 fn empty() -> VmEvent {
@@ -253,67 +301,56 @@ fn empty() -> VmEvent {
     }
 }
 
-/// Rows whose first column counts from 1, without a gap.
-fn table<T>(
-    db: &Connection,
-    sql: &str,
-    read: impl Fn(&Columns<'_, '_>) -> Result<T, Fault>,
-) -> Result<Vec<T>, Fault> {
-    let mut query = db.prepare(sql)?;
-    let mut rows = query.query([])?;
-    let mut found = Vec::new();
-    while let Some(row) = rows.next()? {
-        let row = Columns(row);
-        let expected = found.len() as i64 + 1;
-        if row.int(0)? != expected {
-            return Err(Fault::damaged(format!("row {expected} is missing ({sql})")));
-        }
-        found.push(read(&row)?);
-    }
-    Ok(found)
-}
-
 fn dictionary(db: &Connection) -> Result<Dictionary, Fault> {
     Ok(Dictionary {
-        tasks: table(db, "SELECT id, pid, tid, name FROM thread ORDER BY id", |row| {
-            Ok(Task { pid: row.narrow(1)?, tid: row.narrow(2)?, comm: row.bytes(3)?.to_vec() })
+        tasks: numbered(db, "SELECT id, process, pid, tid, name, sum FROM thread ORDER BY id", |row| {
+            Ok(Task { pid: row.narrow(2)?, tid: row.narrow(3)?, comm: row.bytes(4)?.to_vec() })
         })?,
-        spaces: table(db, "SELECT id, mm FROM space ORDER BY id", |row| Ok(MmKey(row.word(1)?)))?,
-        files: table(db, "SELECT id, major, minor, inode, path, deleted FROM file ORDER BY id", |row| {
-            Ok(FileRef {
-                major: row.narrow(1)?,
-                minor: row.narrow(2)?,
-                inode: row.word(3)?,
-                path: row.bytes(4)?.to_vec(),
-                deleted: row.flag(5)?,
-            })
+        spaces: numbered(db, "SELECT id, mm, sum FROM space ORDER BY id", |row| Ok(MmKey(row.word(1)?)))?,
+        files: numbered(
+            db,
+            "SELECT id, major, minor, inode, path, deleted, sum FROM file ORDER BY id",
+            |row| {
+                Ok(FileRef {
+                    major: row.narrow(1)?,
+                    minor: row.narrow(2)?,
+                    inode: row.word(3)?,
+                    path: row.bytes(4)?.to_vec(),
+                    deleted: row.flag(5)?,
+                })
+            },
+        )?,
+        names: numbered(db, "SELECT id, name, sum FROM vma_name ORDER BY id", |row| {
+            Ok(row.bytes(1)?.to_vec())
         })?,
-        names: table(db, "SELECT id, name FROM vma_name ORDER BY id", |row| Ok(row.bytes(1)?.to_vec()))?,
+        backings: look_read::backings(db)?,
     })
 }
 
-fn landmarks(db: &Connection) -> Result<Vec<Landmark>, Fault> {
+fn landmarks(db: &Connection, spaces: &[MmKey]) -> Result<Vec<Landmark>, Fault> {
     let mut found = Vec::new();
-    let mut query = db.prepare(
-        "SELECT s.id, s.after_event, s.kind, s.space, p.mm FROM snapshot s LEFT JOIN space p ON p.id = s.space",
-    )?;
+    let mut query = db.prepare("SELECT id, after_event, kind, space FROM snapshot")?;
     let mut rows = query.query([])?;
     while let Some(row) = rows.next()? {
+        // Its sum is checked when it is read whole.
         let row = Columns(row);
         let what = match row.bytes(2)? {
             b"look" => What::Look,
             b"resync" => What::Resync,
-            b"found" => What::Found(MmKey(row.word(4)?)),
+            b"found" => What::Found(*lookup(spaces, row.int(3)?, "space")?),
             _ => return Err(Fault::damaged(format!("the kind of snapshot {}", row.int(0)?))),
         };
         found.push(Landmark { id: row.int(0)?, after_event: row.int(1)?, what });
     }
-    let mut query = db.prepare("SELECT id, after_event, time_ns FROM loss")?;
+    let snapshots = found.len() as i64;
+    same_count(db, "snapshot_rows", snapshots)?;
+    let mut query = db.prepare("SELECT id, after_event, time_ns, sum FROM loss")?;
     let mut rows = query.query([])?;
     while let Some(row) = rows.next()? {
-        let row = Columns(row);
+        let row = Columns::whole(row)?;
         found.push(Landmark { id: row.int(0)?, after_event: row.int(1)?, what: What::Lost(row.word(2)?) });
     }
+    same_count(db, "loss_rows", found.len() as i64 - snapshots)?;
     found.sort_unstable_by_key(|landmark| (landmark.after_event, landmark.id));
     Ok(found)
 }

@@ -2,8 +2,9 @@
 
 use super::error::Fault;
 use super::op::narrow;
-use super::read::Columns;
+use super::read::{Columns, same_count};
 use super::row::Row;
+use super::sum;
 use crate::model::hash::IntMap;
 use crate::model::{
     Frame, FrameKind, FunctionName, SourceLine, StackId, StackTable, SymbolFrame, SymbolizedStacks,
@@ -34,13 +35,14 @@ pub(super) fn symbol_rows(names: &SymbolizedStacks, stacks: &StackTable, out: &m
         if id.0 as usize >= stacks.len() {
             continue;
         }
-        let mut lines = lines.iter().peekable();
+        let mut lines = lines.iter();
         for &number in stacks.frame_numbers(id).0 {
             let Some(done) = done.get_mut(number as usize) else { continue };
             // Inlined functions come before the line of the frame itself.
-            for (n, line) in (0..).zip(lines.by_ref()) {
+            for (n, line) in lines.by_ref().enumerate() {
                 if !*done {
-                    out.push(Row::Symbol { frame: i64::from(number), n, named: Box::new(line.clone()) });
+                    let (frame, n) = (i64::from(number), n as i64);
+                    out.push(Row::Symbol { frame, n, named: Box::new(line.clone()) });
                 }
                 if !line.inlined {
                     break;
@@ -51,25 +53,24 @@ pub(super) fn symbol_rows(names: &SymbolizedStacks, stacks: &StackTable, out: &m
     }
 }
 
-pub(super) fn insert(db: &Connection, (frame, n): (i64, i64), named: &SymbolFrame) -> Result<(), Fault> {
+pub(super) fn insert(db: &Connection, (frame, n): (i64, i64), named: &SymbolFrame) -> Result<usize, Fault> {
     let function = named.function.as_ref();
-    db.prepare_cached(
-        "INSERT OR IGNORE INTO symbol(frame, n, function, linkage, offset, function_start, \
-         function_offset, file, line, inlined) VALUES(?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)",
-    )?
-    .execute(params![
-        frame,
-        n,
-        function.map(|f| &f.name),
-        function.map(|f| &f.linkage),
-        function.map(|f| f.offset as i64),
-        named.bounds.map(|(start, _)| start as i64),
-        named.bounds.map(|(_, offset)| offset as i64),
-        named.location.as_ref().map(|l| &l.file),
-        named.location.as_ref().map(|l| l.line),
-        named.inlined
-    ])?;
-    Ok(())
+    sum::insert(
+        db,
+        "INSERT OR IGNORE INTO symbol(frame, n, function, linkage, offset, function_start, function_offset, file, line, inlined, sum) VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        params![
+            frame,
+            n,
+            function.map(|f| &f.name),
+            function.map(|f| &f.linkage),
+            function.map(|f| f.offset as i64),
+            named.bounds.map(|(start, _)| start as i64),
+            named.bounds.map(|(_, offset)| offset as i64),
+            named.location.as_ref().map(|l| &l.file),
+            named.location.as_ref().map(|l| l.line),
+            named.inlined
+        ],
+    )
 }
 
 /// What the frames of a recording are called.
@@ -84,12 +85,17 @@ impl FrameNames {
         let mut names = FrameNames::default();
         let mut query = db.prepare(
             "SELECT frame, n, function, linkage, offset, function_start, function_offset, file, line, \
-             inlined FROM symbol ORDER BY frame, n",
+             inlined, sum FROM symbol ORDER BY frame, n",
         )?;
         let mut rows = query.query([])?;
+        let mut count = 0;
         while let Some(row) = rows.next()? {
-            let row = Columns(row);
+            let row = Columns::whole(row)?;
             let number: u32 = narrow(row.int(0)?, "a frame's number")?;
+            let known = names.lines.get(&number).map_or(0, Vec::len);
+            if row.int(1)? != known as i64 {
+                return Err(Fault::damaged(format!("a name of frame {number} is missing")));
+            }
             let Some(frame) = frames.get(number as usize) else {
                 return Err(Fault::damaged(format!("names of frame {number}, which is not there")));
             };
@@ -110,7 +116,9 @@ impl FrameNames {
             let inlined = row.flag(9)?;
             let line = SymbolFrame { frame: *frame, function, bounds, location, inlined };
             names.lines.entry(number).or_default().push(line);
+            count += 1;
         }
+        same_count(db, "symbol_rows", count)?;
         Ok(names)
     }
 

@@ -3,7 +3,7 @@ SELECT
   e.id,
   round((e.time_ns - (SELECT value FROM meta WHERE key = 'started_ns')) / 1e9, 6) AS t,
   t.pid, t.tid, t.name AS thread, o.name AS op,
-  printf('0x%x', e.addr) AS addr,
+  CASE WHEN e.addr IS NOT NULL THEN printf('0x%x', e.addr) END AS addr,
   e.len,
   CASE WHEN e.prot IS NOT NULL THEN
     iif(e.prot & 1, 'r', '-') || iif(e.prot & 2, 'w', '-') || iif(e.prot & 4, 'x', '-') END AS prot,

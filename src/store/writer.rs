@@ -5,9 +5,12 @@ use super::facts::{Facts, RunMeta};
 use super::look::Looks;
 use super::row::{EventRow, ProcessStep, Row, SnapshotKind};
 use super::schema;
+use super::sum::{self, Sum};
 use rusqlite::types::{ToSql, ToSqlOutput, ValueRef};
 use rusqlite::{Connection, OpenFlags, Statement, params};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -38,6 +41,17 @@ pub(super) struct Writer<'c> {
     looks: Looks,
     began: Option<Instant>,
     rows: usize,
+    counts: Counts,
+    safe_event: &'c AtomicU64,
+}
+
+/// How many rows there have to be, written with each transaction.
+#[derive(Clone, Copy, Default)]
+struct Counts {
+    events: i64,
+    last_event: i64,
+    losses: i64,
+    symbols: i64,
 }
 
 impl Writer<'_> {
@@ -49,8 +63,8 @@ impl Writer<'_> {
     pub(super) fn start(
         path: &Path,
         meta: &RunMeta,
-        messages: Receiver<Message>,
-        used: SyncSender<Vec<Row>>,
+        (messages, used): (Receiver<Message>, SyncSender<Vec<Row>>),
+        safe_event: Arc<AtomicU64>,
     ) -> Result<JoinHandle<Result<(), StoreError>>, StoreError> {
         let db = create(path, meta).map_err(|fault| fault.at(path, "creating it"))?;
         let path: PathBuf = path.to_owned();
@@ -59,8 +73,9 @@ impl Writer<'_> {
         let before = blocked.thread_swap_mask(nix::sys::signal::SigmaskHow::SIG_BLOCK);
         let name = thread::Builder::new().name("recording".to_owned());
         let for_errors = path.clone();
-        let started = name
-            .spawn(move || write_all(&db, &messages, &used).map_err(|fault| fault.at(&path, "writing it")));
+        let started = name.spawn(move || {
+            write_all(&db, (&messages, &used), &safe_event).map_err(|fault| fault.at(&path, "writing it"))
+        });
         if let Ok(before) = before {
             let _ = before.thread_set_mask();
         }
@@ -73,8 +88,6 @@ fn create(path: &Path, meta: &RunMeta) -> Result<Connection, Fault> {
     let db = Connection::open_with_flags(path, flags)?;
     // One writer, and nobody who reads a half-written recording or makes the writer wait.
     db.pragma_update(None, "locking_mode", "EXCLUSIVE")?;
-    // 8 KiB: rows are inserted at the end of each table, fewer pages are fewer journal entries.
-    db.pragma_update(None, "page_size", 8192)?;
     db.pragma_update_and_check(None, "journal_mode", "TRUNCATE", |_| Ok(()))?;
     // The kernel keeps what was written when vmaudit is killed; only a power cut could need more.
     db.pragma_update(None, "synchronous", "OFF")?;
@@ -100,21 +113,27 @@ fn create(path: &Path, meta: &RunMeta) -> Result<Connection, Fault> {
 }
 
 fn set(db: &Connection, key: &str, value: &dyn ToSql) -> Result<(), Fault> {
-    db.execute("INSERT OR REPLACE INTO meta(key, value) VALUES(?1, ?2)", params![key, value])?;
-    Ok(())
+    let sql = "INSERT OR REPLACE INTO meta(key, value, sum) VALUES(?, ?, ?)";
+    sum::insert(db, sql, params![key, value]).map(drop)
 }
 
 fn write_all(
     db: &Connection,
-    messages: &Receiver<Message>,
-    used: &SyncSender<Vec<Row>>,
+    (messages, used): (&Receiver<Message>, &SyncSender<Vec<Row>>),
+    safe_event: &AtomicU64,
 ) -> Result<(), Fault> {
     let event = db.prepare(
-        "INSERT INTO event(id, time_ns, thread, space, op, ret, stack, virt, addr, len, prot, flags, \
-         file, fd, offset, new_addr, new_len, value) \
-         VALUES(?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18)",
+        "INSERT INTO event(id, time_ns, thread, space, op, ret, stack, virt, addr, len, prot, flags, file, fd, offset, new_addr, new_len, value, sum) VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
     )?;
-    let mut writer = Writer { db, event, looks: Looks::default(), began: None, rows: 0 };
+    let mut writer = Writer {
+        db,
+        event,
+        looks: Looks::default(),
+        began: None,
+        rows: 0,
+        counts: Counts::default(),
+        safe_event,
+    };
     loop {
         match messages.recv_timeout(TRANSACTION) {
             Ok(Message::Rows(mut rows)) => {
@@ -153,7 +172,14 @@ impl Writer<'_> {
             self.looks.write_waiting(self.db)?;
         }
         if self.began.take().is_some() {
+            let counts = self.counts;
+            set(self.db, "event_rows", &counts.events)?;
+            set(self.db, "last_event", &counts.last_event)?;
+            set(self.db, "loss_rows", &counts.losses)?;
+            set(self.db, "symbol_rows", &counts.symbols)?;
+            set(self.db, "snapshot_rows", &self.looks.in_file())?;
             self.db.prepare_cached("COMMIT")?.execute([])?;
+            self.safe_event.store(counts.last_event as u64, Ordering::Relaxed);
             self.rows = 0;
         }
         Ok(())
@@ -182,25 +208,25 @@ impl Writer<'_> {
             }
             Row::Process { id, step } => return process(self.db, id, &step),
             Row::Thread { id, process, pid, tid, name } => self.insert(
-                "INSERT INTO thread(id, process, pid, tid, name) VALUES(?1, ?2, ?3, ?4, ?5)",
+                "INSERT INTO thread(id, process, pid, tid, name, sum) VALUES(?, ?, ?, ?, ?, ?)",
                 params![id, process, pid, tid, Name(&name)],
             )?,
             Row::Space { id, mm } => {
-                self.insert("INSERT INTO space(id, mm) VALUES(?1, ?2)", params![id, mm])?;
+                self.insert("INSERT INTO space(id, mm, sum) VALUES(?, ?, ?)", params![id, mm])?;
             }
             Row::File { id, file } => self.insert(
-                "INSERT INTO file(id, major, minor, inode, path, deleted) VALUES(?1, ?2, ?3, ?4, ?5, ?6)",
+                "INSERT INTO file(id, major, minor, inode, path, deleted, sum) VALUES(?, ?, ?, ?, ?, ?, ?)",
                 params![id, file.major, file.minor, file.inode as i64, Name(&file.path), file.deleted],
             )?,
             Row::VmaName { id, name } => {
-                self.insert("INSERT INTO vma_name(id, name) VALUES(?1, ?2)", params![id, Name(&name)])?;
+                self.insert("INSERT INTO vma_name(id, name, sum) VALUES(?, ?, ?)", params![id, Name(&name)])?;
             }
             Row::Module { id, info } => self.insert(
-                "INSERT INTO module(id, path, major, minor, inode, build_id) VALUES(?1, ?2, ?3, ?4, ?5, ?6)",
+                "INSERT INTO module(id, path, major, minor, inode, build_id, sum) VALUES(?, ?, ?, ?, ?, ?, ?)",
                 params![id, Name(&info.path), info.major, info.minor, info.inode as i64, info.build_id],
             )?,
             Row::Frame { id, frame } => self.insert(
-                "INSERT INTO frame(id, module, address, kind) VALUES(?1, ?2, ?3, ?4)",
+                "INSERT INTO frame(id, module, address, kind, sum) VALUES(?, ?, ?, ?, ?)",
                 params![
                     id,
                     frame.module.map(|module| module.0),
@@ -209,14 +235,14 @@ impl Writer<'_> {
                 ],
             )?,
             Row::Stack { id, completeness, frames } => self.insert(
-                "INSERT INTO stack(id, completeness, frames) VALUES(?1, ?2, ?3)",
+                "INSERT INTO stack(id, completeness, frames, sum) VALUES(?, ?, ?, ?)",
                 params![id, completeness, frames],
             )?,
             Row::Fork(fork) => {
                 let list = self.looks.list(self.db, fork.mappings.as_deref())?;
                 self.insert(
-                    "INSERT INTO fork(event, child_pid, child_tid, child_space, child_sp, child_brk, \
-                     is_thread, list) VALUES(?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
+                    "INSERT INTO fork(event, child_pid, child_tid, child_space, child_sp, child_brk, is_thread, list, \
+                     mappings, sum) VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
                     params![
                         fork.event,
                         fork.child.0,
@@ -225,15 +251,16 @@ impl Writer<'_> {
                         fork.sp,
                         fork.brk,
                         fork.is_thread,
-                        list
+                        list,
+                        fork.mappings.map_or(0, |list| list.len() as i64)
                     ],
                 )?;
             }
             Row::Exec(exec) => {
                 let list = self.looks.list(self.db, exec.mappings.as_deref())?;
                 self.insert(
-                    "INSERT INTO exec(event, exe, start_brk, brk, start_stack, compat, list) \
-                     VALUES(?1, ?2, ?3, ?4, ?5, ?6, ?7)",
+                    "INSERT INTO exec(event, exe, start_brk, brk, start_stack, compat, list, mappings, sum) \
+                     VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?)",
                     params![
                         exec.event,
                         exec.exe,
@@ -241,37 +268,42 @@ impl Writer<'_> {
                         exec.brk,
                         exec.start_stack,
                         exec.compat,
-                        list
+                        list,
+                        exec.mappings.map_or(0, |list| list.len() as i64)
                     ],
                 )?;
             }
-            Row::Loss { place, time_ns } => self.insert(
-                "INSERT INTO loss(id, after_event, time_ns) VALUES(?1, ?2, ?3)",
+            Row::Loss { place, time_ns } => {
+ self.counts.losses += 1;
+ self.insert(
+                "INSERT INTO loss(id, after_event, time_ns, sum) VALUES(?, ?, ?, ?)",
                 params![place.id, place.after_event, time_ns],
-            )?,
-            Row::Symbol { frame, n, named } => super::symbols::insert(self.db, (frame, n), &named)?,
+            )?;
+}
+            Row::Symbol { frame, n, named } => {
+                self.counts.symbols += super::symbols::insert(self.db, (frame, n), &named)? as i64;
+            }
             Row::Report { json } => {
-                self.insert("INSERT OR REPLACE INTO report(id, json) VALUES(1, ?1)", params![json])?;
+                self.insert("INSERT OR REPLACE INTO report(id, json, sum) VALUES(?, ?, ?)", params![1, json])?;
             }
         }
         Ok(())
     }
 
-    fn insert(&self, sql: &str, values: impl rusqlite::Params) -> Result<(), Fault> {
-        self.db.prepare_cached(sql)?.execute(values)?;
-        Ok(())
+    fn insert(&self, sql: &str, values: &[&dyn ToSql]) -> Result<(), Fault> {
+        sum::insert(self.db, sql, values).map(drop)
     }
 
     fn event(&mut self, row: &EventRow) -> Result<(), Fault> {
         let a = &row.arguments;
-        self.event.execute(params![
-            row.id,
-            row.time_ns,
-            row.thread,
-            row.space,
-            a.op,
-            row.ret,
-            row.stack,
+        let values = [
+            Some(row.id),
+            Some(row.time_ns),
+            Some(row.thread),
+            Some(row.space),
+            Some(a.op),
+            Some(row.ret),
+            Some(row.stack),
             row.virt,
             a.addr,
             a.len,
@@ -282,8 +314,17 @@ impl Writer<'_> {
             a.offset,
             a.new_addr,
             a.new_len,
-            a.value
-        ])?;
+            a.value,
+        ];
+        let mut sum = Sum::new();
+        for (index, value) in values.iter().enumerate() {
+            sum.number(*value);
+            self.event.raw_bind_parameter(index + 1, value)?;
+        }
+        self.event.raw_bind_parameter(values.len() + 1, sum.finish())?;
+        self.event.raw_execute()?;
+        self.counts.events += 1;
+        self.counts.last_event = row.id;
         Ok(())
     }
 }
