@@ -14,6 +14,7 @@ pub mod objects;
 pub mod procfs;
 pub mod render;
 pub mod report;
+pub mod store;
 pub mod symbolize;
 pub mod target;
 pub mod unwind;

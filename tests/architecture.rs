@@ -37,6 +37,7 @@ const ROOMS: &[Room] = &[
     adapter("unwind"),
     adapter("symbolize"),
     adapter("target"),
+    Room { name: "store", may: May::Only(&["model"]), core: false },
     // Executable files, parsed once for unwinding and for names.
     Room { name: "objects", may: May::Only(&["model"]), core: false },
     // The command line as plain data: it starts nothing.
@@ -61,8 +62,19 @@ const FORBIDDEN_IN_CORE: &[&str] = &[
 ];
 
 /// … nor the crates that do.
-const CRATES_OUTSIDE_CORE: &[&str] =
-    &["libc", "nix", "libbpf_rs", "blazesym", "framehop", "gimli", "goblin", "memmap2", "procfs", "clap"];
+const CRATES_OUTSIDE_CORE: &[&str] = &[
+    "libc",
+    "nix",
+    "libbpf_rs",
+    "blazesym",
+    "framehop",
+    "gimli",
+    "goblin",
+    "memmap2",
+    "procfs",
+    "clap",
+    "rusqlite",
+];
 
 /// A source file's text without comments, string contents and trailing test modules.
 fn code_of(source: &str) -> String {

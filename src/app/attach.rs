@@ -9,6 +9,7 @@ use super::dump::Dump;
 use super::error::AppError;
 use super::output::Destination;
 use super::pipeline::Pipeline;
+use super::record::Record;
 use super::remedy::remedy;
 use super::say::say;
 use super::session::{Schedule, Session};
@@ -63,6 +64,9 @@ pub fn attach(args: &AttachArgs) -> Result<u8, AppError> {
         ));
     }
     let pipeline = RefCell::new(Pipeline::new(dump));
+    let command: Vec<_> = std::env::args_os().skip(1).collect();
+    let first = attached.processes().first().map_or(0, |process| process.pid());
+    pipeline.borrow_mut().record = Record::begin((args.output.as_deref(), args.verbose), first, &command)?;
     let main = begin(&attached, &threads, &mut pipeline.borrow_mut())?;
     if args.verbose {
         say(format_args!("first look done after {:.1?}", begun.elapsed()));
@@ -87,7 +91,7 @@ pub fn attach(args: &AttachArgs) -> Result<u8, AppError> {
         return Err(AppError::Write { path: path.clone(), source });
     }
     let destination = Destination { format: args.format, file: args.report.as_deref(), top: args.top };
-    conclude(Gathered { main, audits, counters, pipeline }, &destination, args.verbose)?;
+    conclude(Gathered { main, audits, counters, pipeline, exit_code: None }, &destination, args.verbose)?;
     tracer.detach_in_background();
     Ok(0)
 }

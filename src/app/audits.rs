@@ -3,7 +3,7 @@
 use super::pipeline::Pipeline;
 use super::timeline::Timelines;
 use crate::attribution::AuditInput;
-use crate::ledger::{Ledger, Origin, Peak, Reconciled};
+use crate::ledger::{AddressSpaces, Ledger, Origin, Peak, Reconciled};
 use crate::model::mapping::is_randomised;
 use crate::model::observation::{Residency, ResidencySource, SnapshotMoment, StatusFigures};
 use crate::model::{Bytes, Mapping, MappingFile, Observations, Pid, StackId, SymbolizedStacks};
@@ -71,16 +71,33 @@ impl Audits {
         let read = begun.elapsed();
         let begun = Instant::now();
         let reconciled = joined(&observations, pipeline, drain);
+        if reconciled.is_some() {
+            // Before anything else is told to the ledger.
+            pipeline.borrow_mut().note_look(&observations);
+        }
         pipeline.borrow_mut().hold_after(u64::MAX);
         let reconciled = reconciled.ok_or("it ended meanwhile")?;
         let cost = LookCost { read, reconcile: begun.elapsed(), mappings: observations.mappings.len() };
         let at_its_end = moment == SnapshotMoment::HeldAtExit;
-        let peak = if at_its_end { peak_of(&pipeline.borrow(), pid) } else { None };
+        let peak = if at_its_end { peak_of(&pipeline.borrow().spaces, pid) } else { None };
         if let Some(timelines) = &mut self.timelines {
             timelines.add(pid, (&observations, &reconciled), &mut pipeline.borrow_mut());
         }
         self.looks.insert(pid, Audit { observations, reconciled, peak });
         Ok(cost)
+    }
+
+    /// Takes in a look from a recording, with the ledger as it was then.
+    pub fn replay(&mut self, observations: Observations, spaces: &AddressSpaces) {
+        let (pid, reconciled) = (observations.pid, spaces.reconcile(observations.pid, &observations));
+        let at_its_end = observations.moment == SnapshotMoment::HeldAtExit;
+        let peak = if at_its_end { peak_of(spaces, pid) } else { None };
+        self.looks.insert(pid, Audit { observations, reconciled, peak });
+    }
+
+    /// The newest look at each process.
+    pub fn looks(&self) -> impl Iterator<Item = &Observations> {
+        self.looks.values().map(|audit| &audit.observations)
     }
 
     /// True once the process was seen at its very end.
@@ -118,7 +135,7 @@ impl Audits {
         let mut order: Vec<Pid> = self.looks.keys().copied().collect();
         order.sort_unstable_by_key(|&pid| (pid != main, pid));
         for (pid, audit) in &mut self.looks {
-            audit.peak = audit.peak.take().or_else(|| peak_of(pipeline, *pid));
+            audit.peak = audit.peak.take().or_else(|| peak_of(&pipeline.spaces, *pid));
         }
         let (symbols, notes) = self.symbolize(pipeline);
         if let Some(timelines) = &mut self.timelines {
@@ -170,8 +187,14 @@ impl Audits {
             .collect();
         wanted.sort_unstable();
         wanted.dedup();
+        if let Some(names) = &pipeline.recorded_names {
+            return (names.symbolized(wanted, &pipeline.stacks), Vec::new());
+        }
         let mut symbolizer = Symbolizer::new(Config::default());
         let symbols = symbolizer.symbolize(&pipeline.stacks, wanted, pipeline.unwinder.files_mut());
+        if let Some(record) = &mut pipeline.record {
+            record.names(&symbols, &pipeline.stacks);
+        }
         (symbols, symbolizer.take_notes())
     }
 
@@ -201,8 +224,8 @@ impl Audits {
 }
 
 /// The most that the process had mapped at once; None where no call of it was seen.
-fn peak_of(pipeline: &Pipeline, pid: Pid) -> Option<Peak> {
-    pipeline.spaces.ledger_of_pid(pid).map(Ledger::peak)
+fn peak_of(spaces: &AddressSpaces, pid: Pid) -> Option<Peak> {
+    spaces.ledger_of_pid(pid).map(Ledger::peak)
 }
 
 /// Of those that are in the report or have to be classified by name.

@@ -4,6 +4,7 @@ use super::audits::{Audits, EventTotals};
 use super::error::AppError;
 use super::output::{self, Destination};
 use super::pipeline::Pipeline;
+use super::record;
 use super::say::say;
 use crate::capture::Counters;
 use crate::model::Pid;
@@ -16,6 +17,8 @@ pub struct Gathered {
     pub audits: Audits,
     pub counters: Counters,
     pub pipeline: Pipeline,
+    /// What vmaudit exits with, where that is the command's.
+    pub exit_code: Option<u8>,
 }
 
 /// Writes the report, and on standard error what the user should know about its numbers.
@@ -23,7 +26,7 @@ pub struct Gathered {
 /// # Errors
 /// When a file cannot be written.
 pub fn conclude(gathered: Gathered, to: &Destination<'_>, verbose: bool) -> Result<(), AppError> {
-    let Gathered { main, audits, counters, mut pipeline } = gathered;
+    let Gathered { main, audits, counters, mut pipeline, exit_code } = gathered;
     warn(&pipeline, counters);
     let events = EventTotals {
         dropped: counters.lost + pipeline.undecodable(),
@@ -34,11 +37,12 @@ pub fn conclude(gathered: Gathered, to: &Destination<'_>, verbose: bool) -> Resu
     for note in notes {
         say(format_args!("{note}"));
     }
-    output::write(&report, to)?;
+    let written = output::write(&report, to);
     if verbose {
         say(format_args!("report made in {:.1?}", reporting.elapsed()));
     }
-    Ok(())
+    let recorded = record::finish(&mut pipeline, (&report, counters), exit_code);
+    written.and(recorded)
 }
 
 fn warn(pipeline: &Pipeline, counters: Counters) {

@@ -36,6 +36,10 @@ pub enum AppError {
     System { operation: &'static str, source: io::Error },
     #[error("{0}")]
     Snapshot(#[from] super::snapshot::SnapshotError),
+    #[error("{0}")]
+    Store(#[from] crate::store::StoreError),
+    #[error("{} is not complete: it can be read up to where it stopped", path.display())]
+    Recording { path: PathBuf },
     #[error("encoding the report: {0}")]
     Json(#[from] serde_json::Error),
 }

@@ -10,7 +10,10 @@ mod error;
 mod living;
 mod output;
 mod pipeline;
+mod record;
 mod remedy;
+pub mod replay;
+mod report;
 mod run;
 mod saved;
 mod say;
@@ -34,6 +37,7 @@ pub fn run(cli: Cli) -> Result<u8, AppError> {
         Command::Run(args) => run::run(&args),
         Command::Attach(args) => attach::attach(&args),
         Command::Snapshot(args) => snapshot::snapshot(&args),
+        Command::Report(args) => report::report(&args),
         Command::Man => {
             output::print(&output::manual().map_err(AppError::Output)?)?;
             Ok(0)

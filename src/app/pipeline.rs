@@ -2,10 +2,12 @@
 
 use super::complete::complete;
 use super::dump::Dump;
+use super::record::Record;
 use crate::capture::Captured;
 use crate::capture::wire::{Decoder, time_of};
 use crate::ledger::AddressSpaces;
 use crate::model::{Completeness, MmKey, Observations, Pid, StackId, StackTable, VmEvent, VmOp};
+use crate::store::FrameNames;
 use crate::unwind::{CapturedStack, ExecMapping, SpaceState, Unwinder};
 
 /// What was counted on the way.
@@ -29,6 +31,9 @@ pub struct Pipeline {
     pub stacks: StackTable,
     pub tally: Tally,
     dump: Option<Dump>,
+    pub record: Option<Record>,
+    /// Names that a recording brought along: files are not asked then.
+    pub recorded_names: Option<FrameNames>,
     /// Records from after this time wait (CLOCK_MONOTONIC, ns).
     hold_after: u64,
     held: Vec<Vec<u8>>,
@@ -43,6 +48,8 @@ impl Pipeline {
             stacks: StackTable::default(),
             tally: Tally::default(),
             dump,
+            record: None,
+            recorded_names: None,
             hold_after: u64::MAX,
             held: Vec::new(),
         }
@@ -54,7 +61,40 @@ impl Pipeline {
         for thread in &seen.threads {
             self.decoder.set_comm(thread.tid, &thread.comm);
         }
+        if let Some(record) = &mut self.record {
+            record.found(mm, seen, &self.stacks);
+        }
         self.spaces.start_observed(mm, seen);
+    }
+
+    /// After a loss: `seen` is what the kernel shows of a process since.
+    pub fn resync(&mut self, seen: &Observations) {
+        if let Some(record) = &mut self.record {
+            record.resync(seen, &self.stacks);
+        }
+        self.spaces.note_loss(seen.begun_ns);
+        self.spaces.resync(seen.pid, seen);
+    }
+
+    /// A look that a report may be made from, with the ledger as it is now.
+    pub fn note_look(&mut self, seen: &Observations) {
+        if let Some(record) = &mut self.record {
+            record.look(seen, &self.stacks);
+        }
+    }
+
+    /// The newest look at a process was worth nothing.
+    pub fn forget_look(&mut self, pid: Pid) {
+        if let Some(record) = &mut self.record {
+            record.discard_look(pid);
+        }
+    }
+
+    /// To be called now and then, also while nothing happens.
+    pub fn tick(&mut self) {
+        if let Some(record) = &mut self.record {
+            record.tick();
+        }
     }
 
     /// From now on records of a later time wait, until a later time is given: a look is compared
@@ -103,7 +143,25 @@ impl Pipeline {
         if let Some(dump) = &mut self.dump {
             dump.event(&event, &self.stacks);
         }
+        if let Some(record) = &mut self.record {
+            record.event(&event, &self.stacks);
+        }
         self.spaces.apply(&event);
+    }
+
+    /// Tells the ledger an event of a recording.
+    pub fn replay(&mut self, event: &VmEvent) {
+        self.tally.events += 1;
+        if let Ok(stack) = event.stack {
+            let completeness = self.stacks.frame_numbers(stack).1;
+            self.count(completeness);
+        }
+        match &event.op {
+            VmOp::SeccompListenerBusy => self.tally.listener_refused += 1,
+            VmOp::Exec { compat, .. } => self.tally.compat += u64::from(*compat),
+            _ => {}
+        }
+        self.spaces.apply(event);
     }
 
     /// Records that could not be decoded.
@@ -129,13 +187,17 @@ impl Pipeline {
             self.unwinder.set_modules(SpaceState { mm, generation, pid }, modules, &mut self.stacks);
         }
         let (stack, completeness) = self.unwinder.unwind_interned(mm, captured, &mut self.stacks);
+        self.count(completeness);
+        stack
+    }
+
+    fn count(&mut self, completeness: Completeness) {
         self.tally.stacks += 1;
         match completeness {
             Completeness::Complete => {}
             Completeness::Truncated => self.tally.truncated += 1,
             Completeness::Incomplete => self.tally.incomplete += 1,
         }
-        stack
     }
 
     fn note(&mut self, event: &VmEvent) {

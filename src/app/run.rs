@@ -5,6 +5,7 @@ use super::dump::Dump;
 use super::error::AppError;
 use super::output::Destination;
 use super::pipeline::Pipeline;
+use super::record::Record;
 use super::remedy::remedy;
 use super::say::say;
 use super::session::{End, Schedule, Session};
@@ -54,6 +55,7 @@ pub fn run(args: &RunArgs) -> Result<u8, AppError> {
         say(format_args!("backend bpf, {} attached after {:.1?}", tracer.attached, begun.elapsed()));
     }
     let pipeline = RefCell::new(Pipeline::new(dump));
+    pipeline.borrow_mut().record = Record::begin((args.output.as_deref(), args.verbose), pid, &args.command)?;
     let (end, audits, counters) = {
         let mut reader = tracer.reader(|raw| pipeline.borrow_mut().record(raw))?;
         let running = prepared.go()?;
@@ -79,13 +81,13 @@ pub fn run(args: &RunArgs) -> Result<u8, AppError> {
     }
     warn(&pipeline);
     let destination = Destination { format: args.format, file: args.report.as_deref(), top: args.top };
-    let gathered = Gathered { main: pid, audits, counters, pipeline };
-    conclude(gathered, &destination, args.verbose)?;
+    let exit_code = match end {
+        End::Exited(status) => Some(status.exit_code()),
+        End::NoneLeft | End::LeftRunning => None,
+    };
+    conclude(Gathered { main: pid, audits, counters, pipeline, exit_code }, &destination, args.verbose)?;
     tracer.detach_in_background();
-    Ok(match end {
-        End::Exited(status) => status.exit_code(),
-        End::NoneLeft | End::LeftRunning => 0,
-    })
+    Ok(exit_code.unwrap_or(0))
 }
 
 /// What the user should know about the command.

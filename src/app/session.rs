@@ -87,6 +87,7 @@ impl<'a, 'r, W: Watched> Session<'a, 'r, W> {
         loop {
             self.reader.poll(0)?;
             self.recover_from_loss()?;
+            self.pipeline.borrow_mut().tick();
             if !self.watched.has_heard() {
                 self.wait();
             }
@@ -160,8 +161,7 @@ impl<'a, 'r, W: Watched> Session<'a, 'r, W> {
             }
             self.reader.poll(0)?;
             let mut pipeline = self.pipeline.borrow_mut();
-            pipeline.spaces.note_loss(seen.begun_ns);
-            pipeline.spaces.resync(pid, &seen);
+            pipeline.resync(&seen);
         }
         Ok(())
     }
@@ -182,6 +182,7 @@ impl<'a, 'r, W: Watched> Session<'a, 'r, W> {
             // Killed while it was held: what was read may be another process by now.
             if !self.watched.is_held(&held) {
                 self.audits.discard(held.pid);
+                self.pipeline.borrow_mut().forget_look(held.pid);
             }
         }
         self.watched.release(held)?;

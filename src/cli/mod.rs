@@ -1,10 +1,12 @@
 //! The command line, as clap sees it. `--help`, the man page and completions come from here.
 
 mod attach;
+mod report;
 mod run;
 mod snapshot;
 
 pub use attach::AttachArgs;
+pub use report::ReportArgs;
 pub use run::RunArgs;
 pub use snapshot::SnapshotArgs;
 
@@ -41,6 +43,11 @@ pub enum Command {
     /// headers, thread stack pointers and shape; who asked for it, only `run` and `attach` can see.
     /// With --smaps, reads a saved /proc/PID/smaps (or maps) instead.
     Snapshot(SnapshotArgs),
+    /// Show the report of a recording
+    ///
+    /// Byte for byte what the run that made it printed. Of a recording whose vmaudit was killed,
+    /// the report is made from what was recorded by then.
+    Report(ReportArgs),
     /// Write the manual page (roff) to standard output
     Man,
     /// Write a completion script to standard output

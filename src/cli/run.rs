@@ -15,6 +15,12 @@ pub struct RunArgs {
     #[arg(long, value_name = "FILE")]
     pub report: Option<PathBuf>,
 
+    /// Record everything in FILE (SQLite; docs/recording.md), for report, events, explain and diff
+    ///
+    /// An older recording there is kept as FILE.old; no other file is overwritten.
+    #[arg(short, long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+
     /// How to see the calls
     #[arg(long, value_enum, default_value_t = Backend::Auto, value_name = "BACKEND")]
     pub backend: Backend,

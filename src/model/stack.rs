@@ -141,6 +141,29 @@ impl StackTable {
         Stack { frames, completeness: kept.completeness }
     }
 
+    /// Each distinct frame once, in order of first use.
+    pub fn frames(&self) -> &[Frame] {
+        &self.frames
+    }
+
+    /// A stack as indices into [`StackTable::frames`], innermost first.
+    pub fn frame_numbers(&self, id: StackId) -> (&[u32], Completeness) {
+        let kept = &self.stacks[id.0 as usize];
+        (&kept.frames, kept.completeness)
+    }
+
+    /// A table with the same modules and frames under the same numbers, in which each frame is a
+    /// stack of its own; and those stacks.
+    pub fn frame_by_frame(&self) -> (StackTable, Vec<StackId>) {
+        let mut table = StackTable::default();
+        for module in &self.modules {
+            table.intern_module(module.clone());
+        }
+        let alone = |frame: &Frame| table.intern_frames(&[*frame], Completeness::Complete);
+        let ids = self.frames.iter().map(alone).collect();
+        (table, ids)
+    }
+
     pub fn module(&self, id: ModuleId) -> &ModuleInfo {
         &self.modules[id.0 as usize]
     }

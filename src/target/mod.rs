@@ -51,3 +51,4 @@ pub use find::{FindError, Process};
 pub use hold::{ExitKind, HeldExit};
 pub use launch::{Launch, LaunchConfig, Prepared};
 pub use running::{Running, TargetEvent};
+pub use user::behind_sudo;

@@ -68,6 +68,11 @@ impl TargetUser {
     }
 }
 
+/// Numbers of the user and group behind sudo, if this process is root through sudo.
+pub fn behind_sudo() -> Option<(u32, u32)> {
+    TargetUser::behind_sudo().map(|user| (user.uid.as_raw(), user.gid.as_raw()))
+}
+
 pub const STEPS: [&str; 3] = ["setgroups", "setresgid", "setresuid"];
 
 #[cfg(test)]

@@ -1,0 +1,229 @@
+//! Snapshots and lists of mappings, read back.
+
+use super::error::Fault;
+use super::read::Columns;
+use crate::model::observation::{
+    HeapInfo, Residency, ResidencySource, SnapshotMoment, StatusFigures, ThreadObservation,
+};
+use crate::model::{Addr, AddrRange, Mapping, MappingFile, Observations, Prot, Sharing};
+use rusqlite::Connection;
+
+/// A range from a start and a size that may be anything.
+fn range(start: u64, size: u64) -> Result<AddrRange, Fault> {
+    match start.checked_add(size) {
+        Some(_) => Ok(AddrRange::from_len(Addr(start), size)),
+        None => Err(Fault::damaged(format!("a range at {start:#x} of {size} bytes"))),
+    }
+}
+
+/// What stands behind mappings, by number from 1.
+pub(super) type Backings = Vec<(Option<MappingFile>, Vec<u8>)>;
+
+pub(super) fn backings(db: &Connection) -> Result<Backings, Fault> {
+    let sql = "SELECT id, major, minor, inode, name, sum FROM backing ORDER BY id";
+    numbered(db, sql, |row| {
+        let file = match row.maybe(3)? {
+            Some(inode) => {
+                Some(MappingFile { major: row.narrow(1)?, minor: row.narrow(2)?, inode: inode as u64 })
+            }
+            None => None,
+        };
+        Ok((file, row.bytes(4)?.to_vec()))
+    })
+}
+
+/// Rows whose first column counts from 1, without a gap.
+pub(super) fn numbered<T>(
+    db: &Connection,
+    sql: &str,
+    read: impl Fn(&Columns<'_, '_>) -> Result<T, Fault>,
+) -> Result<Vec<T>, Fault> {
+    let mut query = db.prepare(sql)?;
+    let mut rows = query.query([])?;
+    let mut found = Vec::new();
+    while let Some(row) = rows.next()? {
+        let row = Columns::whole(row)?;
+        let expected = found.len() as i64 + 1;
+        if row.int(0)? != expected {
+            return Err(Fault::damaged(format!("row {expected} is missing ({sql})")));
+        }
+        found.push(read(&row)?);
+    }
+    Ok(found)
+}
+
+/// The thing with a number from 1.
+pub(super) fn lookup<'a, T>(known: &'a [T], number: i64, what: &str) -> Result<&'a T, Fault> {
+    let index = usize::try_from(number).ok().and_then(|n| n.checked_sub(1));
+    index
+        .and_then(|index| known.get(index))
+        .ok_or_else(|| Fault::damaged(format!("{what} {number} is missing")))
+}
+
+/// Rows of one owner: its number is the first column, the second counts from 0 without a gap.
+fn part<T>(
+    db: &Connection,
+    (sql, owner): (&str, i64),
+    mut each: impl FnMut(&Columns<'_, '_>) -> Result<T, Fault>,
+) -> Result<Vec<T>, Fault> {
+    let mut query = db.prepare_cached(sql)?;
+    let mut rows = query.query([owner])?;
+    let mut found = Vec::new();
+    while let Some(row) = rows.next()? {
+        let row = Columns::whole(row)?;
+        if row.int(1)? != found.len() as i64 {
+            return Err(Fault::damaged(format!("row {} of {owner} is missing ({sql})", found.len())));
+        }
+        found.push(each(&row)?);
+    }
+    Ok(found)
+}
+
+/// As many as there were.
+fn complete<T>(found: Vec<T>, expected: i64, what: &str) -> Result<Vec<T>, Fault> {
+    match found.len() as i64 == expected {
+        true => Ok(found),
+        false => Err(Fault::damaged(format!("{} of {expected} {what} are there", found.len()))),
+    }
+}
+
+/// All mappings of a list, which are `count`.
+pub(super) fn mappings(
+    db: &Connection,
+    backings: &Backings,
+    (list, count): (i64, i64),
+) -> Result<Vec<Mapping>, Fault> {
+    let sql =
+        "SELECT list, n, start, size, prot, offset, backing, sum FROM mapping WHERE list = ?1 ORDER BY n";
+    let found = part(db, (sql, list), |row| {
+        let (prot, sharing) = protection(row.bytes(4)?)?;
+        let (file, name) = match row.maybe(6)? {
+            Some(backing) => lookup(backings, backing, "backing")?.clone(),
+            None => (None, Vec::new()),
+        };
+        let offset = row.word(5)?;
+        Ok(Mapping { range: range(row.word(2)?, row.word(3)?)?, prot, sharing, offset, file, name })
+    })?;
+    complete(found, count, "mappings")
+}
+
+fn protection(text: &[u8]) -> Result<(Prot, Sharing), Fault> {
+    let wrong = || Fault::damaged(format!("a protection of {:?}", String::from_utf8_lossy(text)));
+    let [r, w, x, s] = text else { return Err(wrong()) };
+    let bit = |byte: u8, set: u8| match byte {
+        b'-' => Ok(false),
+        byte if byte == set => Ok(true),
+        _ => Err(wrong()),
+    };
+    let prot = Prot { read: bit(*r, b'r')?, write: bit(*w, b'w')?, exec: bit(*x, b'x')? };
+    match s {
+        b'p' => Ok((prot, Sharing::Private)),
+        b's' => Ok((prot, Sharing::Shared)),
+        _ => Err(wrong()),
+    }
+}
+
+/// One snapshot, whole.
+pub(super) fn snapshot(db: &Connection, backings: &Backings, id: i64) -> Result<Observations, Fault> {
+    let mut query = db.prepare_cached(
+        "SELECT id, after_event, kind, pid, space, moment, begun_ns, ended_ns, list, mappings, residency, \
+         pages, vm_size, vm_peak, vm_rss, vm_swap, vm_hwm, threads, minor_faults, major_faults, user_ns, \
+         system_ns, name, exe, cmdline, stack_limit, aslr, thread_rows, heap_rows, gap_rows, sum \
+         FROM snapshot WHERE id = ?1",
+    )?;
+    let mut rows = query.query([id])?;
+    let Some(row) = rows.next()? else {
+        return Err(Fault::damaged(format!("snapshot {id} is missing")));
+    };
+    let row = Columns::whole(row)?;
+    let moment = match row.bytes(5)? {
+        b"exit" => SnapshotMoment::HeldAtExit,
+        b"live" => SnapshotMoment::Live,
+        _ => return Err(Fault::damaged(format!("the moment of snapshot {id}"))),
+    };
+    let source = match row.bytes(10)? {
+        b"pagemap-scan" => ResidencySource::PagemapScan,
+        b"pagemap" => ResidencySource::Pagemap,
+        b"smaps-estimate" => ResidencySource::SmapsProportion,
+        b"none" => ResidencySource::None,
+        _ => return Err(Fault::damaged(format!("the residency of snapshot {id}"))),
+    };
+    let cmdline = match row.bytes(24)?.strip_suffix(&[0]) {
+        Some(arguments) => arguments.split(|&byte| byte == 0).map(<[u8]>::to_vec).collect(),
+        None => Vec::new(),
+    };
+    Ok(Observations {
+        pid: row.narrow(3)?,
+        moment,
+        begun_ns: row.word(6)?,
+        ended_ns: row.word(7)?,
+        mappings: mappings(db, backings, (row.int(8)?, row.int(9)?))?,
+        residency: residency(db, (id, row.int(11)?), source)?,
+        threads: complete(threads(db, id)?, row.int(27)?, "threads")?,
+        heap_infos: complete(heap_infos(db, id)?, row.int(28)?, "heap headers")?,
+        status: StatusFigures {
+            vm_size: row.word(12)?,
+            vm_peak: row.word(13)?,
+            vm_rss: row.word(14)?,
+            vm_swap: row.word(15)?,
+            vm_hwm: row.word(16)?,
+            threads: row.word(17)?,
+        },
+        comm: row.bytes(22)?.to_vec(),
+        exe: row.bytes(23)?.to_vec(),
+        cmdline,
+        stack_limit: row.maybe(25)?.map(|limit| limit as u64),
+        aslr: row.flag(26)?,
+        gaps: complete(gaps(db, id)?, row.int(29)?, "gaps")?,
+    })
+}
+
+fn residency(db: &Connection, (id, count): (i64, i64), source: ResidencySource) -> Result<Residency, Fault> {
+    let sql = "SELECT snapshot, n, start, size, kind, rss, swap, sum FROM residency WHERE snapshot = ?1 \
+               ORDER BY n";
+    let (mut resident, mut swapped, mut per_vma) = (Vec::new(), Vec::new(), Vec::new());
+    let found = part(db, (sql, id), |row| {
+        let pages = range(row.word(2)?, row.word(3)?)?;
+        match row.bytes(4)? {
+            b"resident" => resident.push(pages),
+            b"swapped" => swapped.push(pages),
+            b"estimate" => per_vma.push((pages, row.word(5)?, row.word(6)?)),
+            _ => return Err(Fault::damaged(format!("the residency of snapshot {id}"))),
+        }
+        Ok(())
+    })?;
+    complete(found, count, "ranges of pages")?;
+    Ok(Residency { source, resident, swapped, per_vma })
+}
+
+fn threads(db: &Connection, id: i64) -> Result<Vec<ThreadObservation>, Fault> {
+    let sql = "SELECT snapshot, n, tid, name, stack_pointer, sum FROM snapshot_thread WHERE snapshot = ?1 \
+               ORDER BY n";
+    part(db, (sql, id), |row| {
+        Ok(ThreadObservation {
+            tid: row.narrow(2)?,
+            comm: row.bytes(3)?.to_vec(),
+            stack_pointer: row.maybe(4)?.map(|sp| Addr(sp as u64)),
+        })
+    })
+}
+
+fn heap_infos(db: &Connection, id: i64) -> Result<Vec<HeapInfo>, Fault> {
+    let sql = "SELECT snapshot, n, at, ar_ptr, prev, size, mprotect_size, pagesize, sum FROM heap_info \
+               WHERE snapshot = ?1 ORDER BY n";
+    part(db, (sql, id), |row| {
+        Ok(HeapInfo {
+            at: Addr(row.word(2)?),
+            ar_ptr: Addr(row.word(3)?),
+            prev: Addr(row.word(4)?),
+            size: row.word(5)?,
+            mprotect_size: row.word(6)?,
+            pagesize: row.word(7)?,
+        })
+    })
+}
+
+fn gaps(db: &Connection, id: i64) -> Result<Vec<String>, Fault> {
+    let sql = "SELECT snapshot, n, text, sum FROM gap WHERE snapshot = ?1 ORDER BY n";
+    part(db, (sql, id), |row| Ok(row.text(2)?.unwrap_or_default()))
+}

@@ -1,0 +1,197 @@
+//! Writes a recording while the target runs.
+
+use super::encode::Encoder;
+use super::error::StoreError;
+use super::facts::{Facts, Owner, RunMeta};
+use super::place;
+use super::row::{Row, SnapshotKind};
+use super::symbols::symbol_rows;
+use super::writer::{Message, Writer};
+use crate::model::{Observations, Pid, StackTable, Step, SymbolizedStacks, VmEvent};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// Rows that are handed over at once.
+const BATCH: usize = 1024;
+/// Batches that wait at most: a disk that is slower for longer slows down reading the ring.
+const WAITING: usize = 64;
+/// Rows wait at most this long before they are handed over, ns and as a duration.
+const HAND_OVER_NS: u64 = 500_000_000;
+const HAND_OVER: Duration = Duration::from_nanos(HAND_OVER_NS);
+
+/// A recording that is being written. Failures stop the recording, never the caller: see
+/// [`Recorder::failure`].
+pub struct Recorder {
+    path: PathBuf,
+    encoder: Encoder,
+    batch: Vec<Row>,
+    sender: Option<SyncSender<Message>>,
+    used: Receiver<Vec<Row>>,
+    thread: Option<JoinHandle<Result<(), StoreError>>>,
+    failed: Option<StoreError>,
+    safe_event: Arc<AtomicU64>,
+    /// Time of the event that was handed over last.
+    handed_ns: u64,
+    handed: Instant,
+}
+
+impl Recorder {
+    /// Creates the file; an older recording there becomes FILE.old.
+    ///
+    /// # Errors
+    /// When anything else is there, or the file cannot be written.
+    pub fn create(path: &Path, meta: &RunMeta, owner: Option<Owner>) -> Result<Recorder, StoreError> {
+        place::prepare(path, owner)?;
+        let (sender, receiver) = sync_channel(WAITING);
+        let (give_back, used) = sync_channel(WAITING);
+        let safe_event = Arc::new(AtomicU64::new(0));
+        let thread = Writer::start(path, meta, (receiver, give_back), Arc::clone(&safe_event))?;
+        Ok(Recorder {
+            path: path.to_owned(),
+            encoder: Encoder::default(),
+            batch: Vec::with_capacity(BATCH + 64),
+            sender: Some(sender),
+            used,
+            thread: Some(thread),
+            failed: None,
+            safe_event,
+            handed_ns: 0,
+            handed: Instant::now(),
+        })
+    }
+
+    /// Records a step, and what `stacks` got since the last one.
+    pub fn step(&mut self, step: &Step, stacks: &StackTable) {
+        match step {
+            Step::Event(event) => self.event(event, stacks),
+            Step::Look(seen) => self.look(seen, stacks),
+            other => {
+                self.encoder.step(other, &mut self.batch);
+                self.hand_over();
+            }
+        }
+    }
+
+    /// As [`Recorder::step`], of an event.
+    pub fn event(&mut self, event: &VmEvent, stacks: &StackTable) {
+        if self.sender.is_none() {
+            return;
+        }
+        self.encoder.stacks(stacks, &mut self.batch);
+        self.encoder.event(event, &mut self.batch);
+        if self.batch.len() >= BATCH || event.time_ns.saturating_sub(self.handed_ns) > HAND_OVER_NS {
+            self.handed_ns = event.time_ns;
+            self.hand_over();
+        }
+    }
+
+    /// As [`Recorder::step`], of a look: the transaction ends with it.
+    pub fn look(&mut self, seen: &Observations, stacks: &StackTable) {
+        if self.sender.is_none() {
+            return;
+        }
+        self.encoder.stacks(stacks, &mut self.batch);
+        self.encoder.snapshot(SnapshotKind::Look, seen, &mut self.batch);
+        self.hand_over();
+        self.send(Message::Commit);
+    }
+
+    /// The newest look at a process was of no worth.
+    pub fn discard_look(&mut self, pid: Pid) {
+        self.batch.push(Row::DiscardLook { pid });
+        self.hand_over();
+    }
+
+    /// To be called now and then, also while nothing happens: hands over what waits.
+    pub fn tick(&mut self) {
+        if !self.batch.is_empty() && self.handed.elapsed() >= HAND_OVER {
+            self.hand_over();
+        }
+    }
+
+    /// Names of stacks. A frame that has a name keeps it.
+    pub fn names(&mut self, names: &SymbolizedStacks, stacks: &StackTable) {
+        self.encoder.stacks(stacks, &mut self.batch);
+        self.frame_names(names, stacks);
+    }
+
+    /// As [`Recorder::names`], of stacks in a table of their own whose frames have the same numbers.
+    pub fn frame_names(&mut self, names: &SymbolizedStacks, stacks: &StackTable) {
+        symbol_rows(names, stacks, &mut self.batch);
+        self.hand_over();
+    }
+
+    /// The report, as JSON without any formatting.
+    pub fn report(&mut self, json: String) {
+        self.batch.push(Row::Report { json });
+        self.hand_over();
+    }
+
+    /// Marks the recording as complete and closes it.
+    ///
+    /// # Errors
+    /// What stopped the recording, now or earlier, unless [`Recorder::failure`] told it.
+    pub fn finish(mut self, facts: &Facts) -> Result<(), StoreError> {
+        self.batch.push(Row::Facts(Box::new(*facts)));
+        self.hand_over();
+        self.close();
+        self.failed.take().map_or(Ok(()), Err)
+    }
+
+    /// What stopped the recording; told once.
+    pub fn failure(&mut self) -> Option<StoreError> {
+        if self.thread.as_ref().is_some_and(JoinHandle::is_finished) {
+            self.close();
+        }
+        self.failed.take()
+    }
+
+    /// The last event that outlives the death of this process.
+    pub fn safe_event(&self) -> u64 {
+        self.safe_event.load(Ordering::Relaxed)
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    fn hand_over(&mut self) {
+        let empty = self.used.try_recv().unwrap_or_else(|_| Vec::with_capacity(BATCH + 64));
+        let batch = std::mem::replace(&mut self.batch, empty);
+        self.handed = Instant::now();
+        self.send(Message::Rows(batch));
+    }
+
+    fn send(&mut self, message: Message) {
+        if let Some(sender) = &self.sender
+            && sender.send(message).is_err()
+        {
+            self.close();
+        }
+    }
+
+    /// Waits for the writer and takes its error.
+    fn close(&mut self) {
+        self.sender = None;
+        let Some(thread) = self.thread.take() else { return };
+        match thread.join() {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => self.failed = Some(error),
+            Err(_) => {
+                let what = "the thread that writes it ended".to_owned();
+                self.failed = Some(StoreError::Damaged { path: self.path.clone(), what });
+            }
+        }
+    }
+}
+
+impl Drop for Recorder {
+    fn drop(&mut self) {
+        self.hand_over();
+        self.close();
+    }
+}

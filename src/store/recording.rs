@@ -1,0 +1,213 @@
+//! Reads a recording.
+
+use super::check;
+use super::error::{Fault, StoreError};
+use super::facts::{Facts, RunMeta};
+use super::read::Columns;
+use super::symbols::{FrameNames, kind_of};
+use crate::model::{Completeness, Frame, ModuleId, ModuleInfo, StackTable};
+use rusqlite::Connection;
+use std::path::{Path, PathBuf};
+
+/// A recording that is open for reading. Nothing is changed but this: when the vmaudit that
+/// wrote it was killed, the transaction that it left open is undone.
+pub struct Recording {
+    pub(super) db: Connection,
+    pub(super) path: PathBuf,
+    meta: RunMeta,
+    facts: Option<Facts>,
+}
+
+impl Recording {
+    /// # Errors
+    /// When `path` is no recording, is damaged, cut, of a newer version, or still being written.
+    pub fn open(path: &Path) -> Result<Recording, StoreError> {
+        let db = check::open(path)?;
+        let read = || -> Result<(RunMeta, Option<Facts>), Fault> { Ok((meta(&db)?, facts(&db)?)) };
+        let (meta, facts) = read().map_err(|fault| fault.at(path, "reading what was run"))?;
+        Ok(Recording { db, path: path.to_owned(), meta, facts })
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub fn meta(&self) -> &RunMeta {
+        &self.meta
+    }
+
+    /// What was known at the end; None when vmaudit did not live to see it.
+    pub fn facts(&self) -> Option<&Facts> {
+        self.facts.as_ref()
+    }
+
+    /// The report of the run as JSON, when it came to its end.
+    ///
+    /// # Errors
+    /// When the file is damaged.
+    pub fn report(&self) -> Result<Option<String>, StoreError> {
+        if self.facts.is_none() {
+            return Ok(None);
+        }
+        let read = || -> Result<Option<String>, Fault> {
+            let mut query = self.db.prepare("SELECT id, json, sum FROM report WHERE id = 1")?;
+            let mut rows = query.query([])?;
+            match rows.next()? {
+                Some(row) => Columns::whole(row)?.text(1),
+                None => Err(Fault::damaged("the report is missing")),
+            }
+        };
+        read().map_err(|fault| fault.at(&self.path, "reading the report"))
+    }
+
+    /// All stacks, under the numbers that the steps use.
+    ///
+    /// # Errors
+    /// When the file is damaged.
+    pub fn stacks(&self) -> Result<StackTable, StoreError> {
+        stacks(&self.db).map_err(|fault| fault.at(&self.path, "reading stacks"))
+    }
+
+    /// The names of frames that were looked up when the recording was made.
+    ///
+    /// # Errors
+    /// When the file is damaged.
+    pub fn names(&self, stacks: &StackTable) -> Result<FrameNames, StoreError> {
+        FrameNames::read(&self.db, stacks.frames()).map_err(|fault| fault.at(&self.path, "reading names"))
+    }
+}
+
+/// The value of a key; None where it is missing or NULL.
+fn number(db: &Connection, key: &str) -> Result<Option<i64>, Fault> {
+    let mut query = db.prepare_cached("SELECT key, value, sum FROM meta WHERE key = ?1")?;
+    let mut rows = query.query([key])?;
+    match rows.next()? {
+        Some(row) => Columns::whole(row)?.maybe(1),
+        None => Ok(None),
+    }
+}
+
+fn text(db: &Connection, key: &str) -> Result<String, Fault> {
+    let mut query = db.prepare_cached("SELECT key, value, sum FROM meta WHERE key = ?1")?;
+    let mut rows = query.query([key])?;
+    let found = match rows.next()? {
+        Some(row) => Columns::whole(row)?.text(1)?,
+        None => None,
+    };
+    found.ok_or_else(|| Fault::damaged(format!("{key} is missing from meta")))
+}
+
+fn required(db: &Connection, key: &str) -> Result<u64, Fault> {
+    number(db, key)?.map(|n| n as u64).ok_or_else(|| Fault::damaged(format!("{key} is missing from meta")))
+}
+
+fn meta(db: &Connection) -> Result<RunMeta, Fault> {
+    let command = text(db, "command")?;
+    let main = required(db, "main_pid")?;
+    Ok(RunMeta {
+        version: text(db, "version")?,
+        backend: text(db, "backend")?,
+        command: serde_json::from_str(&command).map_err(|e| Fault::damaged(format!("command: {e}")))?,
+        main: i32::try_from(main).map_err(|_| Fault::damaged(format!("main_pid is {main}")))?,
+        started_ns: required(db, "started_ns")?,
+        started_unix_ns: required(db, "started_unix_ns")?,
+    })
+}
+
+fn facts(db: &Connection) -> Result<Option<Facts>, Fault> {
+    match text(db, "state")?.as_str() {
+        "recording" => return Ok(None),
+        "complete" => {}
+        other => return Err(Fault::damaged(format!("its state is {other:?}"))),
+    }
+    let exit_code = number(db, "exit_code")?;
+    Ok(Some(Facts {
+        events: required(db, "events")?,
+        dropped: required(db, "dropped")?,
+        without_stack: required(db, "without_stack")?,
+        truncated: required(db, "truncated_stacks")?,
+        incomplete: required(db, "unwind_incomplete")?,
+        ended_ns: required(db, "ended_ns")?,
+        exit_code: exit_code
+            .map(u8::try_from)
+            .transpose()
+            .map_err(|_| Fault::damaged("the exit code is out of range"))?,
+    }))
+}
+
+fn stacks(db: &Connection) -> Result<StackTable, Fault> {
+    let mut table = StackTable::default();
+    let out_of_order = |what: &str, id: i64| Fault::damaged(format!("{what} {id} is missing or there twice"));
+    let mut query =
+        db.prepare("SELECT id, path, major, minor, inode, build_id, sum FROM module ORDER BY id")?;
+    let mut rows = query.query([])?;
+    while let Some(row) = rows.next()? {
+        let row = Columns::whole(row)?;
+        let expected = table.modules().len() as i64;
+        let info = ModuleInfo {
+            path: row.bytes(1)?.to_vec(),
+            major: row.narrow(2)?,
+            minor: row.narrow(3)?,
+            inode: row.word(4)?,
+            build_id: row.text(5)?,
+        };
+        if row.int(0)? != expected || i64::from(table.intern_module(info).0) != expected {
+            return Err(out_of_order("module", expected));
+        }
+    }
+    let mut frames: Vec<Frame> = Vec::new();
+    let mut query = db.prepare("SELECT id, module, address, kind, sum FROM frame ORDER BY id")?;
+    let mut rows = query.query([])?;
+    while let Some(row) = rows.next()? {
+        let row = Columns::whole(row)?;
+        let module = row.maybe(1)?;
+        let known = |n: i64| usize::try_from(n).is_ok_and(|n| n < table.modules().len());
+        if row.int(0)? != frames.len() as i64 || module.is_some_and(|module| !known(module)) {
+            return Err(out_of_order("frame", frames.len() as i64));
+        }
+        let module = module.map(|module| ModuleId(module as u32));
+        frames.push(Frame { module, address: row.word(2)?, kind: kind_of(row.int(3)?)? });
+    }
+    let mut stack: Vec<Frame> = Vec::new();
+    let mut query = db.prepare("SELECT id, completeness, frames, sum FROM stack ORDER BY id")?;
+    let mut rows = query.query([])?;
+    while let Some(row) = rows.next()? {
+        let row = Columns::whole(row)?;
+        let expected = table.len() as i64;
+        let completeness = match row.bytes(1)? {
+            b"complete" => Completeness::Complete,
+            b"truncated" => Completeness::Truncated,
+            b"incomplete" => Completeness::Incomplete,
+            _ => return Err(Fault::damaged(format!("the completeness of stack {expected}"))),
+        };
+        stack.clear();
+        frames_of(row.bytes(2)?, &frames, &mut stack)
+            .ok_or_else(|| Fault::damaged(format!("the frames of stack {expected}")))?;
+        if row.int(0)? != expected || i64::from(table.intern_frames(&stack, completeness).0) != expected {
+            return Err(out_of_order("stack", expected));
+        }
+    }
+    if table.frames() != frames {
+        return Err(Fault::damaged("frames that no stack has, or in another order"));
+    }
+    Ok(table)
+}
+
+/// `[1,2,3]`, a JSON array of indices into `frames`.
+fn frames_of(text: &[u8], frames: &[Frame], stack: &mut Vec<Frame>) -> Option<()> {
+    let inner = text.strip_prefix(b"[")?.strip_suffix(b"]")?;
+    if inner.is_empty() {
+        return Some(());
+    }
+    for number in inner.split(|&byte| byte == b',') {
+        if number.is_empty() || number.len() > 9 {
+            return None;
+        }
+        let mut index = 0usize;
+        for &digit in number {
+            index = index * 10 + usize::from(digit.checked_sub(b'0').filter(|&d| d < 10)?);
+        }
+        stack.push(*frames.get(index)?);
+    }
+    Some(())
+}

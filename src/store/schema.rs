@@ -1,0 +1,46 @@
+//! The tables, and how a recording is recognised.
+
+use super::error::Fault;
+use super::op::OPS;
+use rusqlite::{Connection, params};
+
+/// `PRAGMA application_id`: "VmAu". At offset 68 of the file (sqlite.org/fileformat2.html, 1.3).
+pub(super) const APPLICATION_ID: i32 = 0x566d_4175;
+
+/// `PRAGMA user_version`: the version of the tables. An older one is read as long as it can be.
+pub(super) const FORMAT: u32 = 1;
+
+const TABLES: &str = include_str!("schema.sql");
+const VIEWS: &str = include_str!("views.sql");
+
+/// Creates all tables and views in an empty database.
+pub(super) fn create(db: &Connection) -> Result<(), Fault> {
+    db.pragma_update(None, "application_id", APPLICATION_ID)?;
+    db.pragma_update(None, "user_version", FORMAT)?;
+    db.execute_batch(TABLES)?;
+    db.execute_batch(VIEWS)?;
+    let mut insert = db.prepare("INSERT INTO op(id, name) VALUES(?1, ?2)")?;
+    for (id, name) in OPS.iter().enumerate() {
+        insert.execute(params![id as i64, name])?;
+    }
+    Ok(())
+}
+
+/// Proves that the tables are those that [`create`] makes: a file may call anything `event`, a
+/// view that never ends included. What a user added under other names does not matter.
+pub(super) fn verify(db: &Connection) -> Result<(), Fault> {
+    let expected = Connection::open_in_memory()?;
+    expected.execute_batch(TABLES)?;
+    let mut wanted = expected.prepare("SELECT name, sql FROM sqlite_schema WHERE type = 'table'")?;
+    let mut wanted = wanted.query([])?;
+    let mut found = db.prepare(
+        "SELECT 1 FROM sqlite_schema WHERE name = ?1 COLLATE NOCASE AND type = 'table' AND sql = ?2",
+    )?;
+    while let Some(row) = wanted.next()? {
+        let (name, sql): (String, String) = (row.get(0)?, row.get(1)?);
+        if !found.exists(params![name, sql])? {
+            return Err(Fault::damaged(format!("the table {name} is not as vmaudit makes it")));
+        }
+    }
+    Ok(())
+}

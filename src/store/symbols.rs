@@ -1,0 +1,156 @@
+//! Names of frames: written as each frame's lines, given back as stacks with names.
+
+use super::error::Fault;
+use super::op::narrow;
+use super::read::{Columns, same_count};
+use super::row::Row;
+use super::sum;
+use crate::model::hash::IntMap;
+use crate::model::{
+    Frame, FrameKind, FunctionName, SourceLine, StackId, StackTable, SymbolFrame, SymbolizedStacks,
+};
+use rusqlite::{Connection, params};
+
+pub(super) fn kind_number(kind: FrameKind) -> i64 {
+    match kind {
+        FrameKind::InstructionPointer => 0,
+        FrameKind::ReturnAddress => 1,
+        FrameKind::Guess => 2,
+    }
+}
+
+pub(super) fn kind_of(number: i64) -> Result<FrameKind, Fault> {
+    match number {
+        0 => Ok(FrameKind::InstructionPointer),
+        1 => Ok(FrameKind::ReturnAddress),
+        2 => Ok(FrameKind::Guess),
+        _ => Err(Fault::damaged(format!("a frame is of kind {number}"))),
+    }
+}
+
+/// The lines of each frame, once: a frame has the same name in all stacks.
+pub(super) fn symbol_rows(names: &SymbolizedStacks, stacks: &StackTable, out: &mut Vec<Row>) {
+    let mut done = vec![false; stacks.frames().len()];
+    for (&id, lines) in &names.stacks {
+        if id.0 as usize >= stacks.len() {
+            continue;
+        }
+        let mut lines = lines.iter();
+        for &number in stacks.frame_numbers(id).0 {
+            let Some(done) = done.get_mut(number as usize) else { continue };
+            // Inlined functions come before the line of the frame itself.
+            for (n, line) in lines.by_ref().enumerate() {
+                if !*done {
+                    let (frame, n) = (i64::from(number), n as i64);
+                    out.push(Row::Symbol { frame, n, named: Box::new(line.clone()) });
+                }
+                if !line.inlined {
+                    break;
+                }
+            }
+            *done = true;
+        }
+    }
+}
+
+pub(super) fn insert(db: &Connection, (frame, n): (i64, i64), named: &SymbolFrame) -> Result<usize, Fault> {
+    let function = named.function.as_ref();
+    sum::insert(
+        db,
+        "INSERT OR IGNORE INTO symbol(frame, n, function, linkage, offset, function_start, function_offset, file, line, inlined, sum) VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        params![
+            frame,
+            n,
+            function.map(|f| &f.name),
+            function.map(|f| &f.linkage),
+            function.map(|f| f.offset as i64),
+            named.bounds.map(|(start, _)| start as i64),
+            named.bounds.map(|(_, offset)| offset as i64),
+            named.location.as_ref().map(|l| &l.file),
+            named.location.as_ref().map(|l| l.line),
+            named.inlined
+        ],
+    )
+}
+
+/// What the frames of a recording are called.
+#[derive(Default, Debug)]
+pub struct FrameNames {
+    /// By index into [`StackTable::frames`].
+    lines: IntMap<u32, Vec<SymbolFrame>>,
+}
+
+impl FrameNames {
+    pub(super) fn read(db: &Connection, frames: &[Frame]) -> Result<FrameNames, Fault> {
+        let mut names = FrameNames::default();
+        let mut query = db.prepare(
+            "SELECT frame, n, function, linkage, offset, function_start, function_offset, file, line, \
+             inlined, sum FROM symbol ORDER BY frame, n",
+        )?;
+        let mut rows = query.query([])?;
+        let mut count = 0;
+        while let Some(row) = rows.next()? {
+            let row = Columns::whole(row)?;
+            let number: u32 = narrow(row.int(0)?, "a frame's number")?;
+            let known = names.lines.get(&number).map_or(0, Vec::len);
+            if row.int(1)? != known as i64 {
+                return Err(Fault::damaged(format!("a name of frame {number} is missing")));
+            }
+            let Some(frame) = frames.get(number as usize) else {
+                return Err(Fault::damaged(format!("names of frame {number}, which is not there")));
+            };
+            let function = match (row.text(2)?, row.text(3)?) {
+                (Some(name), Some(linkage)) => {
+                    Some(FunctionName { name, linkage, offset: row.int(4)? as u64 })
+                }
+                _ => None,
+            };
+            let bounds = match (row.maybe(5)?, row.maybe(6)?) {
+                (Some(start), Some(offset)) => Some((start as u64, offset as u64)),
+                _ => None,
+            };
+            let location = match (row.text(7)?, row.maybe(8)?) {
+                (Some(file), Some(line)) => Some(SourceLine { file, line: narrow(line, "a source line")? }),
+                _ => None,
+            };
+            let inlined = row.flag(9)?;
+            let line = SymbolFrame { frame: *frame, function, bounds, location, inlined };
+            names.lines.entry(number).or_default().push(line);
+            count += 1;
+        }
+        same_count(db, "symbol_rows", count)?;
+        Ok(names)
+    }
+
+    /// True when no frame has a name: the recording was cut, or holds no stacks.
+    pub fn is_empty(&self) -> bool {
+        self.lines.is_empty()
+    }
+
+    /// The lines of a frame, inlined functions first; empty where it was not looked up.
+    pub fn frame(&self, number: u32) -> &[SymbolFrame] {
+        self.lines.get(&number).map_or(&[], Vec::as_slice)
+    }
+
+    /// The lines of a stack, innermost first; None where a frame of it was not looked up.
+    pub fn stack(&self, id: StackId, stacks: &StackTable) -> Option<Vec<SymbolFrame>> {
+        if id.0 as usize >= stacks.len() {
+            return None;
+        }
+        let mut lines = Vec::new();
+        for &number in stacks.frame_numbers(id).0 {
+            lines.extend_from_slice(self.lines.get(&number)?);
+        }
+        Some(lines)
+    }
+
+    /// Names of the stacks asked for, in the form that the core reads.
+    pub fn symbolized(
+        &self,
+        ids: impl IntoIterator<Item = StackId>,
+        stacks: &StackTable,
+    ) -> SymbolizedStacks {
+        let named = ids.into_iter().filter_map(|id| Some((id, self.stack(id, stacks)?)));
+        SymbolizedStacks { stacks: named.collect() }
+    }
+}

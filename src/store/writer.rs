@@ -1,0 +1,363 @@
+//! The thread that inserts rows: one transaction a second, or one a look.
+
+use super::error::{Fault, StoreError};
+use super::facts::{Facts, RunMeta};
+use super::look::Looks;
+use super::row::{EventRow, ProcessStep, Row, SnapshotKind};
+use super::schema;
+use super::sum::{self, Sum};
+use rusqlite::types::{ToSql, ToSqlOutput, ValueRef};
+use rusqlite::{Connection, OpenFlags, Statement, params};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+/// How long a transaction stays open, and how many rows it takes at most.
+const TRANSACTION: Duration = Duration::from_secs(1);
+const TRANSACTION_ROWS: usize = 200_000;
+
+pub(super) enum Message {
+    Rows(Vec<Row>),
+    Commit,
+}
+
+/// Any bytes: text where it is text, so that people can read it.
+pub(super) struct Name<'a>(pub(super) &'a [u8]);
+
+impl ToSql for Name<'_> {
+    fn to_sql(&self) -> rusqlite::Result<ToSqlOutput<'_>> {
+        let text = std::str::from_utf8(self.0).is_ok() && !self.0.contains(&0);
+        let value = if text { ValueRef::Text(self.0) } else { ValueRef::Blob(self.0) };
+        Ok(ToSqlOutput::Borrowed(value))
+    }
+}
+
+pub(super) struct Writer<'c> {
+    db: &'c Connection,
+    event: Statement<'c>,
+    looks: Looks,
+    began: Option<Instant>,
+    rows: usize,
+    counts: Counts,
+    safe_event: &'c AtomicU64,
+}
+
+/// How many rows there have to be, written with each transaction.
+#[derive(Clone, Copy, Default)]
+struct Counts {
+    events: i64,
+    last_event: i64,
+    losses: i64,
+    symbols: i64,
+}
+
+impl Writer<'_> {
+    /// Creates the tables in the empty file at `path`, then goes on in a thread until the sender
+    /// is gone.
+    ///
+    /// # Errors
+    /// When the file cannot be written.
+    pub(super) fn start(
+        path: &Path,
+        meta: &RunMeta,
+        (messages, used): (Receiver<Message>, SyncSender<Vec<Row>>),
+        safe_event: Arc<AtomicU64>,
+    ) -> Result<JoinHandle<Result<(), StoreError>>, StoreError> {
+        let db = create(path, meta).map_err(|fault| fault.at(path, "creating it"))?;
+        let path: PathBuf = path.to_owned();
+        // The session waits for signals in its own thread: none may end up here.
+        let blocked = nix::sys::signal::SigSet::all();
+        let before = blocked.thread_swap_mask(nix::sys::signal::SigmaskHow::SIG_BLOCK);
+        let name = thread::Builder::new().name("recording".to_owned());
+        let for_errors = path.clone();
+        let started = name.spawn(move || {
+            write_all(&db, (&messages, &used), &safe_event).map_err(|fault| fault.at(&path, "writing it"))
+        });
+        if let Ok(before) = before {
+            let _ = before.thread_set_mask();
+        }
+        started.map_err(|source| StoreError::Io { path: for_errors, source })
+    }
+}
+
+fn create(path: &Path, meta: &RunMeta) -> Result<Connection, Fault> {
+    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let db = Connection::open_with_flags(path, flags)?;
+    // One writer, and nobody who reads a half-written recording or makes the writer wait.
+    db.pragma_update(None, "locking_mode", "EXCLUSIVE")?;
+    db.pragma_update_and_check(None, "journal_mode", "TRUNCATE", |_| Ok(()))?;
+    // The kernel keeps what was written when vmaudit is killed; only a power cut could need more.
+    db.pragma_update(None, "synchronous", "OFF")?;
+    db.pragma_update(None, "cache_size", -16_384)?;
+    db.pragma_update(None, "temp_store", "MEMORY")?;
+    db.execute_batch("BEGIN EXCLUSIVE")?;
+    schema::create(&db)?;
+    let command = serde_json::to_string(&meta.command).unwrap_or_default();
+    let known: [(&str, &dyn ToSql); 7] = [
+        ("state", &"recording"),
+        ("version", &meta.version),
+        ("backend", &meta.backend),
+        ("command", &command),
+        ("main_pid", &meta.main),
+        ("started_ns", &(meta.started_ns as i64)),
+        ("started_unix_ns", &(meta.started_unix_ns as i64)),
+    ];
+    for (key, value) in known {
+        set(&db, key, value)?;
+    }
+    db.execute_batch("COMMIT")?;
+    Ok(db)
+}
+
+fn set(db: &Connection, key: &str, value: &dyn ToSql) -> Result<(), Fault> {
+    let sql = "INSERT OR REPLACE INTO meta(key, value, sum) VALUES(?, ?, ?)";
+    sum::insert(db, sql, params![key, value]).map(drop)
+}
+
+fn write_all(
+    db: &Connection,
+    (messages, used): (&Receiver<Message>, &SyncSender<Vec<Row>>),
+    safe_event: &AtomicU64,
+) -> Result<(), Fault> {
+    let event = db.prepare(
+        "INSERT INTO event(id, time_ns, thread, space, op, ret, stack, virt, addr, len, prot, flags, file, fd, offset, new_addr, new_len, value, sum) VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+    )?;
+    let mut writer = Writer {
+        db,
+        event,
+        looks: Looks::default(),
+        began: None,
+        rows: 0,
+        counts: Counts::default(),
+        safe_event,
+    };
+    loop {
+        match messages.recv_timeout(TRANSACTION) {
+            Ok(Message::Rows(mut rows)) => {
+                for row in rows.drain(..) {
+                    writer.row(row)?;
+                }
+                let _ = used.try_send(rows);
+                writer.commit_if_due()?;
+            }
+            Ok(Message::Commit) => writer.commit()?,
+            Err(RecvTimeoutError::Timeout) => writer.commit()?,
+            Err(RecvTimeoutError::Disconnected) => break,
+        }
+    }
+    writer.begin()?;
+    writer.looks.write_waiting(writer.db)?;
+    writer.commit()?;
+    drop(writer);
+    // Takes the empty journal away.
+    db.pragma_update_and_check(None, "journal_mode", "DELETE", |_| Ok(()))?;
+    Ok(())
+}
+
+impl Writer<'_> {
+    fn begin(&mut self) -> Result<(), Fault> {
+        if self.began.is_none() {
+            self.db.prepare_cached("BEGIN")?.execute([])?;
+            self.began = Some(Instant::now());
+        }
+        Ok(())
+    }
+
+    fn commit(&mut self) -> Result<(), Fault> {
+        if self.looks.are_due() {
+            self.begin()?;
+            self.looks.write_waiting(self.db)?;
+        }
+        if self.began.take().is_some() {
+            let counts = self.counts;
+            set(self.db, "event_rows", &counts.events)?;
+            set(self.db, "last_event", &counts.last_event)?;
+            set(self.db, "loss_rows", &counts.losses)?;
+            set(self.db, "symbol_rows", &counts.symbols)?;
+            set(self.db, "snapshot_rows", &self.looks.in_file())?;
+            self.db.prepare_cached("COMMIT")?.execute([])?;
+            self.safe_event.store(counts.last_event as u64, Ordering::Relaxed);
+            self.rows = 0;
+        }
+        Ok(())
+    }
+
+    fn commit_if_due(&mut self) -> Result<(), Fault> {
+        let due = self.rows >= TRANSACTION_ROWS || self.began.is_some_and(|b| b.elapsed() >= TRANSACTION);
+        if due { self.commit() } else { Ok(()) }
+    }
+
+    fn row(&mut self, row: Row) -> Result<(), Fault> {
+        self.begin()?;
+        self.rows += 1;
+        match row {
+            Row::Event(event) => return self.event(&event),
+            Row::Snapshot { place, kind: SnapshotKind::Look, seen } => {
+                return self.looks.take(self.db, place, seen);
+            }
+            Row::Snapshot { place, kind, seen } => {
+                self.looks.write(self.db, place, kind, &seen)?;
+            }
+            Row::DiscardLook { pid } => self.looks.discard(self.db, pid)?,
+            Row::Facts(facts) => {
+                self.looks.write_waiting(self.db)?;
+                return finish(self.db, &facts);
+            }
+            Row::Process { id, step } => return process(self.db, id, &step),
+            Row::Thread { id, process, pid, tid, name } => self.insert(
+                "INSERT INTO thread(id, process, pid, tid, name, sum) VALUES(?, ?, ?, ?, ?, ?)",
+                params![id, process, pid, tid, Name(&name)],
+            )?,
+            Row::Space { id, mm } => {
+                self.insert("INSERT INTO space(id, mm, sum) VALUES(?, ?, ?)", params![id, mm])?;
+            }
+            Row::File { id, file } => self.insert(
+                "INSERT INTO file(id, major, minor, inode, path, deleted, sum) VALUES(?, ?, ?, ?, ?, ?, ?)",
+                params![id, file.major, file.minor, file.inode as i64, Name(&file.path), file.deleted],
+            )?,
+            Row::VmaName { id, name } => {
+                self.insert("INSERT INTO vma_name(id, name, sum) VALUES(?, ?, ?)", params![id, Name(&name)])?;
+            }
+            Row::Module { id, info } => self.insert(
+                "INSERT INTO module(id, path, major, minor, inode, build_id, sum) VALUES(?, ?, ?, ?, ?, ?, ?)",
+                params![id, Name(&info.path), info.major, info.minor, info.inode as i64, info.build_id],
+            )?,
+            Row::Frame { id, frame } => self.insert(
+                "INSERT INTO frame(id, module, address, kind, sum) VALUES(?, ?, ?, ?, ?)",
+                params![
+                    id,
+                    frame.module.map(|module| module.0),
+                    frame.address as i64,
+                    super::symbols::kind_number(frame.kind)
+                ],
+            )?,
+            Row::Stack { id, completeness, frames } => self.insert(
+                "INSERT INTO stack(id, completeness, frames, sum) VALUES(?, ?, ?, ?)",
+                params![id, completeness, frames],
+            )?,
+            Row::Fork(fork) => {
+                let list = self.looks.list(self.db, fork.mappings.as_deref())?;
+                self.insert(
+                    "INSERT INTO fork(event, child_pid, child_tid, child_space, child_sp, child_brk, is_thread, list, \
+                     mappings, sum) VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                    params![
+                        fork.event,
+                        fork.child.0,
+                        fork.child.1,
+                        fork.space,
+                        fork.sp,
+                        fork.brk,
+                        fork.is_thread,
+                        list,
+                        fork.mappings.map_or(0, |list| list.len() as i64)
+                    ],
+                )?;
+            }
+            Row::Exec(exec) => {
+                let list = self.looks.list(self.db, exec.mappings.as_deref())?;
+                self.insert(
+                    "INSERT INTO exec(event, exe, start_brk, brk, start_stack, compat, list, mappings, sum) \
+                     VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                    params![
+                        exec.event,
+                        exec.exe,
+                        exec.start_brk,
+                        exec.brk,
+                        exec.start_stack,
+                        exec.compat,
+                        list,
+                        exec.mappings.map_or(0, |list| list.len() as i64)
+                    ],
+                )?;
+            }
+            Row::Loss { place, time_ns } => {
+ self.counts.losses += 1;
+ self.insert(
+                "INSERT INTO loss(id, after_event, time_ns, sum) VALUES(?, ?, ?, ?)",
+                params![place.id, place.after_event, time_ns],
+            )?;
+}
+            Row::Symbol { frame, n, named } => {
+                self.counts.symbols += super::symbols::insert(self.db, (frame, n), &named)? as i64;
+            }
+            Row::Report { json } => {
+                self.insert("INSERT OR REPLACE INTO report(id, json, sum) VALUES(?, ?, ?)", params![1, json])?;
+            }
+        }
+        Ok(())
+    }
+
+    fn insert(&self, sql: &str, values: &[&dyn ToSql]) -> Result<(), Fault> {
+        sum::insert(self.db, sql, values).map(drop)
+    }
+
+    fn event(&mut self, row: &EventRow) -> Result<(), Fault> {
+        let a = &row.arguments;
+        let values = [
+            Some(row.id),
+            Some(row.time_ns),
+            Some(row.thread),
+            Some(row.space),
+            Some(a.op),
+            Some(row.ret),
+            Some(row.stack),
+            row.virt,
+            a.addr,
+            a.len,
+            a.prot,
+            a.flags,
+            a.file,
+            a.fd,
+            a.offset,
+            a.new_addr,
+            a.new_len,
+            a.value,
+        ];
+        let mut sum = Sum::new();
+        for (index, value) in values.iter().enumerate() {
+            sum.number(*value);
+            self.event.raw_bind_parameter(index + 1, value)?;
+        }
+        self.event.raw_bind_parameter(values.len() + 1, sum.finish())?;
+        self.event.raw_execute()?;
+        self.counts.events += 1;
+        self.counts.last_event = row.id;
+        Ok(())
+    }
+}
+
+fn process(db: &Connection, id: i64, step: &ProcessStep) -> Result<(), Fault> {
+    match step {
+        ProcessStep::Seen { pid, parent, began_ns, name } => db
+            .prepare_cached(
+                "INSERT INTO process(id, pid, parent, began_ns, name) VALUES(?1, ?2, ?3, ?4, ?5)",
+            )?
+            .execute(params![id, pid, parent, began_ns, Name(name)])?,
+        ProcessStep::Exec { time_ns, exe, name } => db
+            .prepare_cached("UPDATE process SET exec_ns = ?2, exe = ?3, name = ?4 WHERE id = ?1")?
+            .execute(params![id, time_ns, exe, Name(name)])?,
+        ProcessStep::Ended { time_ns, status, name } => db
+            .prepare_cached("UPDATE process SET ended_ns = ?2, status = ?3, name = ?4 WHERE id = ?1")?
+            .execute(params![id, time_ns, status, Name(name)])?,
+    };
+    Ok(())
+}
+
+fn finish(db: &Connection, facts: &Facts) -> Result<(), Fault> {
+    let known: [(&str, u64); 6] = [
+        ("events", facts.events),
+        ("dropped", facts.dropped),
+        ("without_stack", facts.without_stack),
+        ("truncated_stacks", facts.truncated),
+        ("unwind_incomplete", facts.incomplete),
+        ("ended_ns", facts.ended_ns),
+    ];
+    for (key, value) in known {
+        set(db, key, &(value as i64))?;
+    }
+    set(db, "exit_code", &facts.exit_code)?;
+    set(db, "state", &"complete")
+}
