@@ -37,6 +37,8 @@ pub enum AppError {
     #[error("{0}")]
     Snapshot(#[from] super::snapshot::SnapshotError),
     #[error("{0}")]
+    Moment(#[from] super::moment::MomentError),
+    #[error("{0}")]
     Store(#[from] crate::store::StoreError),
     #[error("{} is not complete: it can be read up to where it stopped", path.display())]
     Recording { path: PathBuf },

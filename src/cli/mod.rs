@@ -6,7 +6,7 @@ mod run;
 mod snapshot;
 
 pub use attach::AttachArgs;
-pub use report::ReportArgs;
+pub use report::{Moments, ReportArgs};
 pub use run::RunArgs;
 pub use snapshot::SnapshotArgs;
 

@@ -134,7 +134,7 @@ fn threads(threads: &[Thread]) -> String {
     }
 }
 
-fn frames(stack: &Stack, options: TextOptions, out: &mut String) {
+pub(super) fn frames(stack: &Stack, options: TextOptions, out: &mut String) {
     // the system call's wrapper under two names tells nothing twice
     let aliases = stack.frames.iter().take_while(|f| f.inlined).count();
     let all = match stack.frames.get(aliases) {

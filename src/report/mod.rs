@@ -2,6 +2,7 @@
 //! attribution found. Pure; fields may be added, none renamed.
 
 mod build;
+pub mod growth;
 pub mod model;
 mod peak;
 mod timeline;
