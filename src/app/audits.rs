@@ -1,13 +1,13 @@
 //! What is known of each process at its last look, and the report made of it.
 
+use super::from_ledger::from_ledger;
 use super::pipeline::Pipeline;
 use super::timeline::Timelines;
 use super::touch;
 use crate::attribution::AuditInput;
 use crate::ledger::{AddressSpaces, Ledger, Origin, Peak, Reconciled};
-use crate::model::mapping::is_randomised;
-use crate::model::observation::{Residency, ResidencySource, SnapshotMoment, StatusFigures};
-use crate::model::{Bytes, Mapping, MappingFile, Observations, Pid, StackId, SymbolizedStacks};
+use crate::model::observation::{ResidencySource, SnapshotMoment};
+use crate::model::{Bytes, Observations, Pid, StackId, SymbolizedStacks};
 use crate::procfs::{ObserveOptions, observe};
 use crate::report::{
     EventCounts, MAX_GONE, ProcessAudit, ProcessFacts, Report, RunFacts, TouchFacts, build_touched,
@@ -32,6 +32,8 @@ pub struct Audits {
     looks: HashMap<Pid, Audit>,
     /// Where `--interval` was given.
     timelines: Option<Timelines>,
+    /// The moment that the report is to show, where it is not the end.
+    as_of_ns: Option<u64>,
 }
 
 /// What overflowed.
@@ -98,7 +100,7 @@ impl Audits {
         let reconciled = reconciled.ok_or("it ended meanwhile")?;
         let cost = LookCost { read, reconcile: begun.elapsed(), mappings: observations.mappings.len() };
         let (pid, at_its_end) = (observations.pid, observations.moment == SnapshotMoment::HeldAtExit);
-        let peak = if at_its_end { peak_of(&pipeline.borrow(), pid) } else { None };
+        let peak = if at_its_end { peak_of(&pipeline.borrow().spaces, pid) } else { None };
         if let Some(timelines) = &mut self.timelines {
             timelines.add(pid, (&observations, &reconciled), &mut pipeline.borrow_mut());
         }
@@ -108,15 +110,25 @@ impl Audits {
 
     /// Takes in a look from a recording, with the ledger as it was then.
     pub fn replay(&mut self, observations: Observations, spaces: &AddressSpaces) {
-        let reconciled = spaces.reconcile(observations.pid, &observations);
+        let (pid, reconciled) = (observations.pid, spaces.reconcile(observations.pid, &observations));
         let at_its_end = observations.moment == SnapshotMoment::HeldAtExit;
-        let peak = if at_its_end { spaces.ledger_of_pid(observations.pid).map(Ledger::peak) } else { None };
-        self.looks.insert(observations.pid, Audit { observations, reconciled, peak });
+        let peak = if at_its_end { peak_of(spaces, pid) } else { None };
+        self.looks.insert(pid, Audit { observations, reconciled, peak });
     }
 
     /// The newest look at each process.
     pub fn looks(&self) -> impl Iterator<Item = &Observations> {
         self.looks.values().map(|audit| &audit.observations)
+    }
+
+    /// The report is to show what the ledger knows now, of the processes that live: looks count only
+    /// where a process was held at its end by then.
+    pub fn as_of(&mut self, time_ns: u64, pipeline: &Pipeline) {
+        self.as_of_ns = Some(time_ns);
+        self.looks.retain(|pid, audit| {
+            let held = audit.observations.moment == SnapshotMoment::HeldAtExit;
+            held && pipeline.spaces.process(*pid).is_some_and(|process| process.exited_ns.is_none())
+        });
     }
 
     /// True once the process was seen at its very end.
@@ -135,7 +147,10 @@ impl Audits {
             if self.looks.contains_key(&process.pid) {
                 continue;
             }
-            let Some(observations) = from_ledger(pipeline, process.pid) else { continue };
+            if self.as_of_ns.is_some() && process.exited_ns.is_some() {
+                continue;
+            }
+            let Some(observations) = from_ledger(pipeline, process.pid, self.as_of_ns) else { continue };
             let mut reconciled = pipeline.spaces.reconcile(process.pid, &observations);
             // both sides are the ledger: the kernel was not asked, so nothing can disagree with it
             reconciled.drift = Bytes(0);
@@ -154,7 +169,7 @@ impl Audits {
         let mut order: Vec<Pid> = self.looks.keys().copied().collect();
         order.sort_unstable_by_key(|&pid| (pid != main, pid));
         for (pid, audit) in &mut self.looks {
-            audit.peak = audit.peak.take().or_else(|| peak_of(pipeline, *pid));
+            audit.peak = audit.peak.take().or_else(|| peak_of(&pipeline.spaces, *pid));
         }
         let (symbols, notes) = self.symbolize(pipeline);
         if let Some(timelines) = &mut self.timelines {
@@ -247,8 +262,8 @@ impl Audits {
 }
 
 /// The most that the process had mapped at once; None where no call of it was seen.
-fn peak_of(pipeline: &Pipeline, pid: Pid) -> Option<Peak> {
-    pipeline.spaces.ledger_of_pid(pid).map(Ledger::peak)
+fn peak_of(spaces: &AddressSpaces, pid: Pid) -> Option<Peak> {
+    spaces.ledger_of_pid(pid).map(Ledger::peak)
 }
 
 /// Of those that are in the report or have to be classified by name.
@@ -297,57 +312,6 @@ fn joined(
         }
     }
     result
-}
-
-/// What the ledger alone knows of a process, in the shape of a look at it.
-fn from_ledger(pipeline: &Pipeline, pid: Pid) -> Option<Observations> {
-    let process = pipeline.spaces.process(pid)?;
-    // A child that never executed anything, and whose address space was its parent's.
-    process.exec_ns.or(process.created_ns).or(process.found_ns)?;
-    let ledger = pipeline.spaces.ledger_of_pid(pid)?;
-    if shares_space_with_parent(pipeline, pid) {
-        return None;
-    }
-    let mappings: Vec<Mapping> = ledger
-        .pieces()
-        .map(|piece| Mapping {
-            range: piece.range,
-            prot: piece.prot,
-            sharing: piece.sharing,
-            offset: piece.offset,
-            file: piece.file.as_ref().map(|file| MappingFile {
-                major: file.major,
-                minor: file.minor,
-                inode: file.inode,
-            }),
-            name: piece.file.as_ref().map(|file| file.path.clone()).unwrap_or_default(),
-        })
-        .collect();
-    let virt = mappings.iter().map(|mapping| mapping.range.len()).sum();
-    let aslr = is_randomised(&mappings).unwrap_or(true);
-    let time = process.exited_ns.unwrap_or_default();
-    Some(Observations {
-        pid,
-        moment: SnapshotMoment::Live,
-        begun_ns: time,
-        ended_ns: time,
-        mappings,
-        residency: Residency {
-            source: ResidencySource::None,
-            resident: Vec::new(),
-            swapped: Vec::new(),
-            per_vma: Vec::new(),
-        },
-        threads: Vec::new(),
-        heap_infos: Vec::new(),
-        status: StatusFigures { vm_size: virt, vm_peak: virt, ..StatusFigures::default() },
-        comm: process.comm.clone(),
-        exe: process.exe.as_ref().map(|file| file.path.clone()).unwrap_or_default(),
-        cmdline: Vec::new(),
-        stack_limit: None,
-        aslr,
-        gaps: vec!["it ended before it could be looked at: what is resident is not known".to_owned()],
-    })
 }
 
 /// A vfork child that has not executed anything: its end is not the end of an address space.

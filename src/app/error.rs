@@ -42,6 +42,8 @@ pub enum AppError {
     #[error("{0}")]
     Diff(#[from] super::diff::DiffError),
     #[error("{0}")]
+    Moment(#[from] super::moment::MomentError),
+    #[error("{0}")]
     Store(#[from] crate::store::StoreError),
     #[error("{} is not complete: it can be read up to where it stopped", path.display())]
     Recording { path: PathBuf },

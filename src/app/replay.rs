@@ -92,6 +92,11 @@ impl Replay {
         })
     }
 
+    /// When vmaudit had done with the target (CLOCK_MONOTONIC, ns); None where it was killed before.
+    pub fn ended_ns(&self) -> Option<u64> {
+        self.recording.facts().map(|facts| facts.ended_ns)
+    }
+
     /// The report of what was told so far. Also what symbolizing has to say.
     pub fn report(mut self) -> (Report, Vec<String>) {
         let facts = self.recording.facts();

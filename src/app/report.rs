@@ -1,26 +1,52 @@
 //! `vmaudit report`: the report of a recording.
 
 use super::error::AppError;
+use super::moment::{MomentError, last_moment, nanos, report_at};
 use super::output::{self, Destination};
 use super::replay::Replay;
 use super::say::say;
-use crate::cli::ReportArgs;
+use crate::cli::{Moments, ReportArgs};
+use crate::render::{growth_to_json, growth_to_text};
 use crate::report::Report;
+use crate::report::growth::growth as report_growth;
 use crate::store::{Recording, StoreError};
 use std::ops::ControlFlow;
+use std::path::Path;
 use std::time::Instant;
 
 /// Writes the report; returns vmaudit's exit code.
 pub fn report(args: &ReportArgs) -> Result<u8, AppError> {
     let begun = Instant::now();
-    let recording = Recording::open(&args.recording)?;
-    let report = report_of(recording, args.replay)?;
     let destination = Destination { format: args.format, file: args.report.as_deref(), top: args.top };
-    output::write(&report, &destination)?;
+    match (args.growth, args.at) {
+        (Some(moments), _) => growth(&args.recording, moments, &destination)?,
+        (None, Some(seconds)) => output::write(&report_at(&args.recording, seconds)?, &destination)?,
+        (None, None) => {
+            let recording = Recording::open(&args.recording)?;
+            output::write(&report_of(recording, args.replay)?, &destination)?;
+        }
+    }
     if args.verbose {
         say(format_args!("report made in {:.1?}", begun.elapsed()));
     }
     Ok(0)
+}
+
+/// What grew and shrank between two moments.
+fn growth(path: &Path, moments: Moments, to: &Destination<'_>) -> Result<(), AppError> {
+    let end = match moments.to {
+        Some(seconds) => seconds,
+        None => last_moment(path)?,
+    };
+    let begin = moments.from.unwrap_or(0.0);
+    // Before the first process, and after the last, there is nothing to compare with.
+    let at = |seconds: f64| match report_at(path, seconds) {
+        Err(AppError::Moment(MomentError::NobodyAlive { .. })) => Ok(Report::default()),
+        other => other,
+    };
+    let (before, after) = (at(begin)?, at(end)?);
+    let found = report_growth((&before, nanos(begin)), (&after, nanos(end)));
+    to.write(|options| growth_to_text(&found, options), || growth_to_json(&found))
 }
 
 /// The report that the run printed; with `replay`, or where the run did not come to its end, the

@@ -26,7 +26,58 @@ pub struct ReportArgs {
     #[arg(long)]
     pub replay: bool,
 
+    /// Report the moment SECS seconds after the first call: VIRT by what was mapped then, by stack
+    #[arg(long, value_name = "SECS", value_parser = moment, conflicts_with_all = ["replay", "growth"])]
+    pub at: Option<f64>,
+
+    /// Show what grew and shrank between two moments (seconds after the first call), by stack
+    ///
+    /// Either may be left out: 1.5.. is from 1.5 s to the end, ..9 from the beginning to 9 s.
+    #[arg(long, value_name = "FROM..TO", value_parser = span, conflicts_with = "replay")]
+    pub growth: Option<Moments>,
+
     /// Say on standard error how long it took
     #[arg(short, long)]
     pub verbose: bool,
+}
+
+/// Two moments, seconds; None for the beginning or the end.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Moments {
+    pub from: Option<f64>,
+    pub to: Option<f64>,
+}
+
+fn moment(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(value) if (0.0..=31_536_000.0).contains(&value) => Ok(value),
+        Ok(_) => Err("has to be between 0 and 31536000 seconds".to_owned()),
+        Err(_) => Err(format!("`{text}` is not a number of seconds")),
+    }
+}
+
+fn span(text: &str) -> Result<Moments, String> {
+    let (from, to) = text.split_once("..").ok_or("has to be FROM..TO, as in 1.5..9")?;
+    let side = |text: &str| if text.is_empty() { Ok(None) } else { moment(text).map(Some) };
+    let moments = Moments { from: side(from)?, to: side(to)? };
+    match (moments.from, moments.to) {
+        (Some(from), Some(to)) if from >= to => Err(format!("{from} s is not before {to} s")),
+        _ => Ok(moments),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn spans_of_time() {
+        assert_eq!(span("1.5..9"), Ok(Moments { from: Some(1.5), to: Some(9.0) }));
+        assert_eq!(span(".."), Ok(Moments { from: None, to: None }));
+        assert_eq!(span("..0.25"), Ok(Moments { from: None, to: Some(0.25) }));
+        assert_eq!(span(".5.."), Ok(Moments { from: Some(0.5), to: None }));
+        for wrong in ["", "3", "9..1", "1..1", "a..2", "-1..2", "1..nan", "1..inf", "1...2.."] {
+            assert!(span(wrong).is_err(), "{wrong}");
+        }
+    }
 }

@@ -103,6 +103,8 @@ pub(super) struct PeakTracker {
     mapped_before: u64,
     /// The kernel's count less the map, when it was last told.
     beyond: i64,
+    /// The same, when it was last told with a single thread.
+    growth: u64,
     /// The kernel's count was told at least once.
     told: bool,
     pub(super) virt: u64,
@@ -130,6 +132,11 @@ impl PeakTracker {
     /// Bytes in the map.
     pub(super) fn mapped(&self) -> u64 {
         self.mapped
+    }
+
+    /// What stacks had grown by when that was certain last.
+    pub(super) fn stack_growth(&self) -> u64 {
+        self.growth
     }
 
     pub(super) fn added(&mut self, piece: &Piece, origins: &OriginTable) {
@@ -170,6 +177,9 @@ impl PeakTracker {
                 (self.time_ns, self.alone) = (now.time_ns, true);
             }
             self.beyond = beyond;
+            if now.alone {
+                self.growth = u64::try_from(beyond).unwrap_or(0);
+            }
         }
         let virt = self.mapped.saturating_add_signed(self.beyond);
         // Without the kernel's word on this event, what is beyond the map is old news.

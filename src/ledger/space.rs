@@ -160,6 +160,12 @@ impl Ledger {
         self.peak.mapped()
     }
 
+    /// Bytes by which the kernel's own count exceeded the calls' with a single thread: its stack has
+    /// grown, which no call tells.
+    pub fn stack_growth(&self) -> u64 {
+        self.peak.stack_growth()
+    }
+
     /// Mapped files (and the vdso) that are or were executable: range, file offset of its start,
     /// file. What an unwinder needs; it changes only when [`Ledger::module_generation`] does.
     pub fn executable_regions(&self) -> impl Iterator<Item = (AddrRange, u64, &Arc<FileRef>)> + '_ {

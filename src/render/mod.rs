@@ -8,6 +8,7 @@ mod diff_tables;
 mod diff_text;
 pub mod events;
 pub mod explain;
+mod growth;
 pub mod json;
 pub mod style;
 pub mod text;
@@ -20,6 +21,7 @@ mod timeline;
 
 pub use diff_text::diff_to_text;
 pub use explain::{explanation_to_json, explanation_to_text};
+pub use growth::{growth_to_json, growth_to_text};
 pub use json::{diff_to_json, to_json};
 pub use style::Color;
 pub use text::{TextOptions, to_text};

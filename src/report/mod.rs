@@ -4,6 +4,7 @@
 mod build;
 pub mod calls;
 pub mod explanation;
+pub mod growth;
 pub mod model;
 mod peak;
 mod timeline;

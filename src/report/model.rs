@@ -405,7 +405,7 @@ pub struct Stack {
     pub completeness: String,
 }
 
-#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Frame {
     /// Base name of the file; `[unknown]` outside all modules.

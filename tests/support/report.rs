@@ -96,6 +96,11 @@ impl AuditReport {
             assert_eq!(number(coverage, "ledger_drift"), 0, "ledger_drift of {name}: {coverage}");
             assert_eq!(number(coverage, "unknown"), 0, "unknown of {name}: {coverage}");
             assert_eq!(number(coverage, "preexisting"), 0, "preexisting of {name}: {coverage}");
+            // One thread's calls are known in the order in which they took effect.
+            if process["threads_seen"] == 1 && process["snapshot"] == "exit" {
+                let kernels = number(&process["totals"], "vm_peak");
+                assert_eq!(number(&process["peak"], "virt"), kernels, "VmPeak of {name}");
+            }
         }
     }
 
@@ -205,10 +210,38 @@ fn check_process(process: &Value) {
             "category {id}"
         );
     }
+    for point in list(process, "timeline") {
+        check_sum(&point["by_category"], point["virt"].as_u64());
+        if !point["rss"].is_null() {
+            check_sum(&point["rss_by_category"], point["rss"].as_u64());
+        }
+    }
+    if !process["peak"].is_null() {
+        check_peak(process);
+    }
     for finding in list(process, "findings") {
         assert_keys(finding, FINDING_KEYS);
         for fix in list(finding, "fix") {
             assert_keys(fix, &["knob", "saves_virt", "saves_rss", "note"]);
         }
     }
+}
+
+fn check_sum(by_category: &Value, expected: Option<u64>) {
+    let parts = by_category.as_object().expect("categories");
+    let sum: u64 = parts.values().map(|bytes| bytes.as_u64().expect("bytes")).sum();
+    assert_eq!(Some(sum), expected, "{by_category}");
+}
+
+fn check_peak(process: &Value) {
+    let peak = &process["peak"];
+    let virt = number(peak, "virt");
+    assert!(virt >= number(&process["totals"], "virt"), "the peak is below the end: {peak:.300}");
+    let on_the_way = peak["on_the_way"].as_i64().expect("a signed number");
+    let calls = virt.checked_add_signed(-on_the_way).expect("calls explain the peak");
+    check_sum(&peak["by_category"], Some(calls));
+    let shares = list(peak, "by_stack");
+    let sum = |key: &str| shares.iter().map(|s| number(s, key)).sum::<u64>() + number(&peak["rest"], key);
+    assert_eq!(sum("bytes"), calls, "shares of the peak");
+    assert!(sum("now_bytes") <= number(&process["totals"], "virt"));
 }

@@ -1,0 +1,198 @@
+//! What grew and shrank between two reports of one recording, by call and stack.
+
+use super::model::{Frame, Process, Report, Stack};
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, HashMap};
+
+/// `report --growth`, as it is written (docs/report.md).
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Growth {
+    pub schema: u32,
+    /// As in `TimelinePoint::t_ns`.
+    pub from_ns: u64,
+    pub to_ns: u64,
+    /// Those that were alive at either moment, the main one first.
+    pub processes: Vec<ProcessGrowth>,
+    pub stacks: Vec<Stack>,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct ProcessGrowth {
+    pub pid: i32,
+    pub comm: String,
+    /// VIRT at both moments; null where it did not exist.
+    pub from: Option<u64>,
+    pub to: Option<u64>,
+    /// Largest change first; they add up to `from` and to `to`, and what did not change is left out
+    /// and counted in `unchanged`.
+    pub by_stack: Vec<StackGrowth>,
+    pub unchanged: u64,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct StackGrowth {
+    /// `mmap`, `brk` …; null for what no call with a stack mapped.
+    pub op: Option<String>,
+    pub category: String,
+    /// Index into `Growth::stacks`.
+    pub stack: Option<u64>,
+    pub from: u64,
+    pub to: u64,
+}
+
+impl StackGrowth {
+    pub fn change(&self) -> i64 {
+        self.to as i64 - self.from as i64
+    }
+}
+
+/// A call by what it is, not by its number in one report.
+type Key<'a> = (Option<&'a str>, &'a str, Option<&'a [Frame]>);
+
+/// Compares the processes of two moments by pid.
+pub fn growth((from, from_ns): (&Report, u64), (to, to_ns): (&Report, u64)) -> Growth {
+    let mut order: Vec<i32> = Vec::new();
+    for process in to.processes.iter().chain(&from.processes) {
+        if !order.contains(&process.pid) {
+            order.push(process.pid);
+        }
+    }
+    let main = from.processes.first().or(to.processes.first()).map(|process| process.pid);
+    order.sort_by_key(|&pid| Some(pid) != main);
+    let find = |report: &'_ Report, pid: i32| report.processes.iter().position(|p| p.pid == pid);
+    let mut stacks = Stacks::default();
+    let processes = order.into_iter().map(|pid| {
+        let old = find(from, pid).and_then(|at| from.processes.get(at));
+        let new = find(to, pid).and_then(|at| to.processes.get(at));
+        let by_stack = compare((from, old), (to, new), &mut stacks);
+        let (changed, same): (Vec<StackGrowth>, Vec<StackGrowth>) =
+            by_stack.into_iter().partition(|row| row.from != row.to);
+        ProcessGrowth {
+            pid,
+            comm: new.or(old).map(|process| process.comm.clone()).unwrap_or_default(),
+            from: old.map(|process| process.totals.virt),
+            to: new.map(|process| process.totals.virt),
+            by_stack: changed,
+            unchanged: same.iter().map(|row| row.to).sum(),
+        }
+    });
+    let processes = processes.collect();
+    Growth { schema: super::SCHEMA, from_ns, to_ns, processes, stacks: stacks.all }
+}
+
+#[derive(Default)]
+struct Stacks {
+    all: Vec<Stack>,
+}
+
+impl Stacks {
+    fn number(&mut self, frames: &[Frame], source: &Report) -> Option<u64> {
+        let known = self.all.iter().position(|stack| stack.frames == frames);
+        let at = match known {
+            Some(at) => at,
+            None => {
+                self.all.push(source.stacks.iter().find(|stack| stack.frames == frames)?.clone());
+                self.all.len() - 1
+            }
+        };
+        Some(at as u64)
+    }
+}
+
+type Side<'a> = (&'a Report, Option<&'a Process>);
+
+fn compare<'a>(from: Side<'a>, to: Side<'a>, stacks: &mut Stacks) -> Vec<StackGrowth> {
+    let mut both: HashMap<Key<'a>, (u64, u64)> = HashMap::new();
+    for (key, bytes) in by_call(from) {
+        both.entry(key).or_default().0 = bytes;
+    }
+    for (key, bytes) in by_call(to) {
+        both.entry(key).or_default().1 = bytes;
+    }
+    let mut rows: Vec<(Key<'a>, (u64, u64))> = both.into_iter().collect();
+    rows.sort_by_key(|((op, category, frames), (old, new))| {
+        let place = frames.map(|frames| frames.iter().map(|f| (&f.module, &f.offset)).collect::<Vec<_>>());
+        (std::cmp::Reverse(old.abs_diff(*new)), *op, *category, place)
+    });
+    let row = |((op, category, frames), (old, new)): (Key<'a>, (u64, u64))| StackGrowth {
+        op: op.map(str::to_owned),
+        category: category.to_owned(),
+        stack: match frames {
+            Some(frames) if old != new => {
+                stacks.number(frames, from.0).or_else(|| stacks.number(frames, to.0))
+            }
+            _ => None,
+        },
+        from: old,
+        to: new,
+    };
+    rows.into_iter().map(row).collect()
+}
+
+/// What is mapped, by call, category and frames; it adds up to VIRT.
+fn by_call((report, process): Side<'_>) -> BTreeMap<Key<'_>, u64> {
+    let mut sums: BTreeMap<Key<'_>, u64> = BTreeMap::new();
+    for region in process.iter().flat_map(|process| &process.regions) {
+        let origin = region.origin.as_ref();
+        let stack = origin.and_then(|origin| report.stacks.get(usize::try_from(origin.stack?).ok()?));
+        let frames = stack.map(|stack| stack.frames.as_slice());
+        let key = (origin.map(|origin| origin.op.as_str()), region.category.as_str(), frames);
+        *sums.entry(key).or_default() += region.virt;
+    }
+    sums
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::model::{Origin, Region, Totals};
+
+    fn frame(offset: &str) -> Frame {
+        Frame { module: "a".to_owned(), offset: offset.to_owned(), ..Frame::default() }
+    }
+
+    fn report(stacks: &[&str], regions: &[(u64, Option<u64>)]) -> Report {
+        let region = |&(virt, stack): &(u64, Option<u64>)| Region {
+            virt,
+            category: "app-mmap".to_owned(),
+            origin: stack.map(|k| Origin { op: "mmap".to_owned(), stack: Some(k), ..Origin::default() }),
+            ..Region::default()
+        };
+        let virt = regions.iter().map(|(virt, _)| virt).sum();
+        let process = Process {
+            pid: 7,
+            totals: Totals { virt, ..Totals::default() },
+            regions: regions.iter().map(region).collect(),
+            ..Process::default()
+        };
+        let stack = |offset: &&str| Stack { frames: vec![frame(offset)], ..Stack::default() };
+        Report { processes: vec![process], stacks: stacks.iter().map(stack).collect(), ..Report::default() }
+    }
+
+    #[test]
+    fn stacks_are_the_same_by_their_frames_and_sums_are_exact() {
+        let before = report(&["0x1", "0x2"], &[(100, Some(0)), (50, Some(1)), (7, None), (20, Some(0))]);
+        let after =
+            report(&["0x3", "0x2", "0x1"], &[(50, Some(1)), (30, Some(2)), (9, None), (1000, Some(0))]);
+        let found = growth((&before, 1), (&after, 2));
+        let process = &found.processes[0];
+        assert_eq!((process.from, process.to, process.unchanged), (Some(177), Some(1089), 50));
+        let rows: Vec<(i64, Option<&str>)> = process
+            .by_stack
+            .iter()
+            .map(|row| (row.change(), row.stack.map(|k| found.stacks[k as usize].frames[0].offset.as_str())))
+            .collect();
+        assert_eq!(rows, [(1000, Some("0x3")), (-90, Some("0x1")), (2, None)]);
+        let sum: i64 = process.by_stack.iter().map(StackGrowth::change).sum();
+        assert_eq!(sum, 1089 - 177);
+    }
+
+    #[test]
+    fn processes_that_were_there_only_once() {
+        let (one, mut other) = (report(&[], &[(8, None)]), report(&[], &[(9, None)]));
+        other.processes[0].pid = 8;
+        let found = growth((&one, 0), (&other, 1));
+        let sizes: Vec<_> = found.processes.iter().map(|p| (p.pid, p.from, p.to)).collect();
+        assert_eq!(sizes, [(7, Some(8), None), (8, None, Some(9))]);
+    }
+}

@@ -1,0 +1,133 @@
+//! Timelines, and moments of recordings, beside what the kernel showed at those moments.
+
+mod support;
+
+use serde_json::Value;
+use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use support::report::{list, number};
+use support::{AuditReport, Guard, finished, run_command, skip_without, skip_without_bpf, vmaudit};
+
+const PYTHON: &str = "/usr/bin/python3";
+/// What the program does between the moments at which it holds still.
+const PHASES: &[&str] = &[
+    "a = [bytearray(8 << 20) for _ in range(5)]",
+    "b = [object() for _ in range(500000)]",
+    "del a[1:]",
+    "b = None; c = bytearray(30 << 20)",
+    "a = c = None",
+];
+
+/// VmSize and the sum of smaps' Rss while the process holds still.
+fn sizes(pid: u64) -> (u64, u64) {
+    let smaps = std::fs::read_to_string(format!("/proc/{pid}/smaps")).expect("smaps of a living process");
+    let sum = |key: &str| {
+        let lines = smaps.split('\n').filter_map(|line| line.strip_prefix(key));
+        let kib = lines.map(|rest| rest.trim().trim_end_matches(" kB").parse::<u64>().expect("a number"));
+        kib.sum::<u64>() * 1024
+    };
+    // vsyscall is no part of VmSize.
+    let vsyscall = if smaps.contains("[vsyscall]") { 4096 } else { 0 };
+    (sum("Size:") - vsyscall, sum("Rss:"))
+}
+
+fn report_of(recording: &Path, options: &[&str]) -> Value {
+    let run = Command::new(vmaudit()).args(["report", "-f", "json"]).arg(recording).args(options).output();
+    let output = run.expect("vmaudit starts");
+    assert!(output.status.success(), "{options:?}: {}", String::from_utf8_lossy(&output.stderr));
+    serde_json::from_slice(&output.stdout).expect("JSON")
+}
+
+/// Python does each phase and holds still until the next; meanwhile, vmaudit looks twice at least.
+#[test]
+fn points_of_a_timeline_are_what_the_kernel_shows() {
+    if skip_without_bpf("run_moment") || skip_without("run_moment", PYTHON) {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let (file, recording) = (folder.path().join("report.json"), folder.path().join("run.vmaudit"));
+    let recording_word = recording.to_str().expect("UTF-8");
+    let program = "import os, sys\nprint(os.getpid(), flush=True)\n\
+                   for line in sys.stdin:\n exec(line); print('done', flush=True)";
+    let options = ["--interval", "0.05", "-v", "-o", recording_word];
+    let mut run = run_command(&file, &options, &[PYTHON, "-u", "-c", program]);
+    run.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut run = Guard(run.spawn().expect("vmaudit starts"));
+    let mut orders = run.0.stdin.take().expect("piped");
+    let mut answers = BufReader::new(run.0.stdout.take().expect("piped")).lines();
+    let mut said = BufReader::new(run.0.stderr.take().expect("piped")).lines();
+    let pid: u64 = answers.next().expect("a line").expect("text").parse().expect("a pid");
+    let mut held = Vec::new();
+    for phase in PHASES {
+        writeln!(orders, "{phase}").expect("python reads");
+        assert_eq!(answers.next().expect("a line").expect("text"), "done");
+        held.push(sizes(pid));
+        // The first look may have begun before the phase was over; the third has not.
+        for _ in 0..3 {
+            let looked = |line: &String| line.contains("Live of ");
+            said.by_ref().map(|line| line.expect("text")).find(looked).expect("vmaudit goes on looking");
+        }
+    }
+    drop(orders);
+    said.for_each(drop);
+    let output = run.finish().expect("vmaudit ends");
+    assert!(output.status.success());
+    let live = finished(output, &file);
+    live.report().assert_exact();
+    let process = live.report().first();
+    let timeline = list(process, "timeline");
+
+    // Each held state is among the points, in order; RSS, too.
+    let mut points = timeline.iter();
+    for (phase, &(virt, rss)) in PHASES.iter().zip(&held) {
+        let same = |p: &&Value| number(p, "virt") == virt && p["rss"].as_u64() == Some(rss);
+        assert!(points.any(|p| same(&p)), "no point with VIRT {virt} and RSS {rss} after: {phase}");
+    }
+    // The last point is the report itself.
+    let last = timeline.last().expect("points");
+    for row in list(process, "categories") {
+        let id = row["id"].as_str().expect("id");
+        assert_eq!(last["by_category"][id].as_u64(), Some(number(row, "virt")), "{id}");
+    }
+    assert!(timeline.iter().all(|p| number(p, "virt") <= number(&process["peak"], "virt")));
+
+    // The ledger, asked for the moments of looks while nothing happened, agrees with what they show.
+    let same = |three: &&[Value]| three.iter().all(|p| number(p, "virt") == number(&three[0], "virt"));
+    let still: Vec<&Value> = timeline.windows(3).filter(same).map(|three| &three[1]).collect();
+    for point in still.iter().step_by(still.len().div_ceil(12)) {
+        let at = format!("{:.9}", number(point, "t_ns") as f64 / 1e9);
+        let then = report_of(&recording, &["--at", &at]);
+        let then = AuditReport::parse(then.to_string().as_bytes());
+        assert_eq!(number(&then.first()["totals"], "virt"), number(point, "virt"), "at {at}");
+        assert_eq!(then.first()["residency"], "none", "nobody looked at just that moment");
+        assert_eq!(list(then.first(), "categories").len(), then_categories(point), "at {at}");
+    }
+    growth_adds_up(&recording, still[0], still[still.len() - 1]);
+}
+
+fn then_categories(point: &Value) -> usize {
+    point["by_category"].as_object().expect("categories").len()
+}
+
+fn growth_adds_up(recording: &Path, first: &Value, last: &Value) {
+    let seconds = |point: &Value| number(point, "t_ns") as f64 / 1e9;
+    let span = format!("{:.9}..{:.9}", seconds(first), seconds(last));
+    let growth = report_of(recording, &["--growth", &span]);
+    let process = &list(&growth, "processes")[0];
+    assert_eq!(
+        (number(process, "from"), number(process, "to")),
+        (number(first, "virt"), number(last, "virt"))
+    );
+    for side in ["from", "to"] {
+        let rows: u64 = list(process, "by_stack").iter().map(|row| number(row, side)).sum();
+        assert_eq!(rows + number(process, "unchanged"), number(process, side), "{side}");
+    }
+    for wrong in [&["--at", "100000"][..], &["--growth", "5..2"], &["--growth", "x.."], &["--at", "-1"]] {
+        let run = Command::new(vmaudit()).arg("report").arg(recording).args(wrong).output();
+        let output = run.expect("vmaudit starts");
+        let code = if wrong[1] == "100000" { 125 } else { 2 };
+        assert_eq!(output.status.code(), Some(code), "{wrong:?}");
+        assert!(!output.stderr.is_empty() && output.stdout.is_empty(), "{wrong:?}");
+    }
+}
