@@ -10,11 +10,11 @@ use support::{audit, program, skip_without_bpf};
 
 const MIB: u64 = 1 << 20;
 
-/// Runs a mode of peaks.c. The report, and what the kernel told each process: (what, pid) → VmPeak.
-/// Bytes by category or call, and size.
-type Shares = BTreeMap<(String, u64), u64>;
+/// What the kernel told each process: (what, pid) → VmPeak, bytes.
+type Told = BTreeMap<(String, u64), u64>;
 
-fn peaks(mode: &str) -> Option<(support::Audit, Shares)> {
+/// Runs a mode of peaks.c.
+fn peaks(mode: &str) -> Option<(support::Audit, Told)> {
     if skip_without_bpf("run_peak") {
         return None;
     }

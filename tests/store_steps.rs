@@ -18,6 +18,7 @@ fn meta() -> RunMeta {
         version: "0.0.0".into(),
         backend: "bpf".into(),
         command: vec!["a b".into(), "\"c\"".into()],
+        timeline: true,
         main: 7,
         started_ns: 1_000_000,
         started_unix_ns: 1_700_000_000_000_000_000,

@@ -9,7 +9,7 @@ use super::dump::Dump;
 use super::error::AppError;
 use super::output::Destination;
 use super::pipeline::Pipeline;
-use super::record::Record;
+use super::record::{Record, RecordOptions};
 use super::remedy::remedy;
 use super::say::say;
 use super::session::{Schedule, Session};
@@ -66,10 +66,15 @@ pub fn attach(args: &AttachArgs) -> Result<u8, AppError> {
         ));
     }
     let pipeline = RefCell::new(Pipeline::new(dump));
+    let recorded = RecordOptions {
+        path: args.output.as_deref(),
+        timeline: args.interval.is_some(),
+        verbose: args.verbose,
+    };
     let command: Vec<_> = std::env::args_os().skip(1).collect();
     let first = attached.processes().first().map_or(0, |process| process.pid());
     pipeline.borrow_mut().touches = touch::begin(&args.touch);
-    pipeline.borrow_mut().record = Record::begin((args.output.as_deref(), args.verbose), first, &command)?;
+    pipeline.borrow_mut().record = Record::begin(recorded, first, &command)?;
     let main = begin(&attached, &threads, &mut pipeline.borrow_mut())?;
     if args.verbose {
         say(format_args!("first look done after {:.1?}", begun.elapsed()));

@@ -109,10 +109,14 @@ impl Audits {
     }
 
     /// Takes in a look from a recording, with the ledger as it was then.
-    pub fn replay(&mut self, observations: Observations, spaces: &AddressSpaces) {
+    pub fn replay(&mut self, observations: Observations, pipeline: &mut Pipeline) {
+        let spaces = &pipeline.spaces;
         let (pid, reconciled) = (observations.pid, spaces.reconcile(observations.pid, &observations));
         let at_its_end = observations.moment == SnapshotMoment::HeldAtExit;
         let peak = if at_its_end { peak_of(spaces, pid) } else { None };
+        if let Some(timelines) = &mut self.timelines {
+            timelines.add(pid, (&observations, &reconciled), pipeline);
+        }
         self.looks.insert(pid, Audit { observations, reconciled, peak });
     }
 

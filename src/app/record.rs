@@ -14,6 +14,17 @@ use nix::time::{ClockId, clock_gettime};
 use std::ffi::OsString;
 use std::path::Path;
 
+/// What is to be recorded.
+#[derive(Clone, Copy, Debug)]
+pub struct RecordOptions<'a> {
+    /// Where; None where nothing is recorded.
+    pub path: Option<&'a Path>,
+    /// The looks make a timeline.
+    pub timeline: bool,
+    /// Say how far it is safe.
+    pub verbose: bool,
+}
+
 pub struct Record {
     recorder: Recorder,
     /// Something went wrong, and it was said.
@@ -29,11 +40,11 @@ impl Record {
     /// # Errors
     /// When the file cannot be created, or something else than a recording is there.
     pub fn begin(
-        (path, verbose): (Option<&Path>, bool),
+        options: RecordOptions<'_>,
         main: Pid,
         command: &[OsString],
     ) -> Result<Option<Record>, AppError> {
-        let Some(path) = path else { return Ok(None) };
+        let RecordOptions { path: Some(path), verbose, timeline } = options else { return Ok(None) };
         let now = |clock: ClockId| {
             let time = clock_gettime(clock).map(std::time::Duration::from).unwrap_or_default();
             u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
@@ -43,6 +54,7 @@ impl Record {
             backend: "bpf".to_owned(),
             command: command.iter().map(|word| word.to_string_lossy().into_owned()).collect(),
             main,
+            timeline,
             started_ns: now(ClockId::CLOCK_MONOTONIC),
             started_unix_ns: now(ClockId::CLOCK_REALTIME),
         };

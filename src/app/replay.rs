@@ -47,7 +47,8 @@ impl Replay {
         let names = recording.names(&pipeline.stacks)?;
         // A recording that was cut has none: then the files are asked, if they are still the same.
         pipeline.recorded_names = recording.facts().is_some().then_some(names);
-        Ok(Replay { recording, pipeline, audits: Audits::default(), without_stack: 0 })
+        let audits = Audits::new(recording.meta().timeline);
+        Ok(Replay { recording, pipeline, audits, without_stack: 0 })
     }
 
     pub fn meta(&self) -> &RunMeta {
@@ -124,6 +125,6 @@ fn tell(step: &Step, pipeline: &mut Pipeline, audits: &mut Audits) {
         Step::Found { mm, seen } => pipeline.spaces.start_observed(*mm, seen),
         Step::Lost { time_ns } => pipeline.spaces.note_loss(*time_ns),
         Step::Resync(seen) => pipeline.spaces.resync(seen.pid, seen),
-        Step::Look(seen) => audits.replay((**seen).clone(), &pipeline.spaces),
+        Step::Look(seen) => audits.replay((**seen).clone(), pipeline),
     }
 }

@@ -6,7 +6,7 @@ use super::error::AppError;
 use super::load::Load;
 use super::output::Destination;
 use super::pipeline::Pipeline;
-use super::record::Record;
+use super::record::{Record, RecordOptions};
 use super::remedy::remedy;
 use super::say::say;
 use super::session::{End, Schedule, Session};
@@ -59,8 +59,13 @@ pub fn run(args: &RunArgs) -> Result<u8, AppError> {
         say(format_args!("backend bpf, {} attached after {:.1?}", tracer.attached, begun.elapsed()));
     }
     let pipeline = RefCell::new(Pipeline::new(dump));
+    let recorded = RecordOptions {
+        path: args.output.as_deref(),
+        timeline: args.interval.is_some(),
+        verbose: args.verbose,
+    };
     pipeline.borrow_mut().touches = touch::begin(&args.touch);
-    pipeline.borrow_mut().record = Record::begin((args.output.as_deref(), args.verbose), pid, &args.command)?;
+    pipeline.borrow_mut().record = Record::begin(recorded, pid, &args.command)?;
     let (end, audits, counters) = {
         let mut reader = tracer.reader(|raw| pipeline.borrow_mut().record(raw))?;
         let running = prepared.go()?;

@@ -41,7 +41,12 @@ impl Timelines {
             self.names.stacks.retain(|id, _| wanted.contains(id));
         }
         let new: Vec<StackId> = wanted.into_iter().filter(|id| !self.names.stacks.contains_key(id)).collect();
-        if !new.is_empty() {
+        if let Some(names) = &pipeline.recorded_names {
+            let mut named = names.symbolized(new, &pipeline.stacks);
+            // A live look has no names of inlined functions: the same here.
+            named.stacks.values_mut().for_each(|lines| lines.retain(|line| !line.inlined));
+            self.names.stacks.extend(named.stacks);
+        } else if !new.is_empty() {
             let files = pipeline.unwinder.files_mut();
             let named = self.symbolizer.symbolize(&pipeline.stacks, new, files);
             self.names.stacks.extend(named.stacks);

@@ -11,6 +11,8 @@ pub struct RunMeta {
     pub backend: String,
     /// What was run or asked for; bytes that are not UTF-8 are replaced.
     pub command: Vec<String>,
+    /// Each look became a point of a timeline (`--interval`).
+    pub timeline: bool,
     /// The process that the report begins with.
     pub main: Pid,
     /// CLOCK_MONOTONIC and CLOCK_REALTIME at the same moment, ns.
