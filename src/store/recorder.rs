@@ -7,7 +7,7 @@ use super::place;
 use super::row::{Row, SnapshotKind};
 use super::symbols::symbol_rows;
 use super::writer::{Message, Writer};
-use crate::model::{Observations, Pid, StackTable, Step, SymbolizedStacks, VmEvent};
+use crate::model::{Observations, Pid, SizePoint, StackTable, Step, SymbolizedStacks, VmEvent};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -100,7 +100,17 @@ impl Recorder {
         self.send(Message::Commit);
     }
 
-    /// The newest look at a process was of no worth.
+    /// As [`Recorder::step`], of a point of the timeline.
+    pub fn point(&mut self, point: &SizePoint) {
+        if self.sender.is_none() {
+            return;
+        }
+        self.encoder.step(&Step::Point(Box::new(point.clone())), &mut self.batch);
+        self.hand_over();
+        self.send(Message::Commit);
+    }
+
+    /// The newest look at a process was of no worth, nor the point that came of it.
     pub fn discard_look(&mut self, pid: Pid) {
         self.batch.push(Row::DiscardLook { pid });
         self.hand_over();

@@ -102,7 +102,7 @@ impl EventWriter {
     pub fn step(&mut self, step: &Step, stacks: &mut dyn StackSource, out: &mut String) {
         match step {
             Step::Event(event) => self.event(event, stacks, out),
-            Step::Look(_) => {}
+            Step::Look(_) | Step::Point(_) => {}
             Step::Found { seen, .. } | Step::Resync(seen) => {
                 let pids = &self.options.filter.pids;
                 if !self.over && (pids.is_empty() || pids.contains(&seen.pid)) {
