@@ -5,7 +5,7 @@ use super::error::StoreError;
 use super::facts::{Facts, Owner, RunMeta};
 use super::place;
 use super::row::{Row, SnapshotKind};
-use super::symbols::symbol_rows;
+use super::symbols::NamedFrames;
 use super::writer::{Message, Writer};
 use crate::model::{Observations, Pid, SizePoint, StackTable, Step, SymbolizedStacks, VmEvent};
 use std::path::{Path, PathBuf};
@@ -28,6 +28,7 @@ const HAND_OVER: Duration = Duration::from_nanos(HAND_OVER_NS);
 pub struct Recorder {
     path: PathBuf,
     encoder: Encoder,
+    named: NamedFrames,
     batch: Vec<Row>,
     sender: Option<SyncSender<Message>>,
     used: Receiver<Vec<Row>>,
@@ -53,6 +54,7 @@ impl Recorder {
         Ok(Recorder {
             path: path.to_owned(),
             encoder: Encoder::default(),
+            named: NamedFrames::default(),
             batch: Vec::with_capacity(BATCH + 64),
             sender: Some(sender),
             used,
@@ -123,7 +125,7 @@ impl Recorder {
         }
     }
 
-    /// Names of stacks. A frame that has a name keeps it.
+    /// Names of stacks. A frame that has a name keeps all of its lines, and gets no more.
     pub fn names(&mut self, names: &SymbolizedStacks, stacks: &StackTable) {
         self.encoder.stacks(stacks, &mut self.batch);
         self.frame_names(names, stacks);
@@ -131,7 +133,7 @@ impl Recorder {
 
     /// As [`Recorder::names`], of stacks in a table of their own whose frames have the same numbers.
     pub fn frame_names(&mut self, names: &SymbolizedStacks, stacks: &StackTable) {
-        symbol_rows(names, stacks, &mut self.batch);
+        self.named.rows(names, stacks, &mut self.batch);
         self.hand_over();
     }
 
