@@ -10,12 +10,11 @@ use super::error::AppError;
 use super::output::Destination;
 use super::pipeline::Pipeline;
 use super::record::{Record, RecordOptions};
-use super::remedy::remedy;
 use super::say::say;
 use super::session::{Schedule, Session};
 use super::touch;
-use crate::capture::EventSource;
-use crate::capture::bpf::{BpfConfig, BpfTracer, MarkedThread};
+use super::tracer::{Tracer, TracerOptions};
+use crate::capture::bpf::MarkedThread;
 use crate::cli::AttachArgs;
 use crate::model::observation::{ResidencySource, ThreadObservation};
 use crate::model::{Addr, AddrRange, Mapping, MmKey, Observations, Prot, Sharing};
@@ -43,15 +42,15 @@ pub fn attach(args: &AttachArgs) -> Result<u8, AppError> {
         None => None,
     };
     let attached = Attached::new(processes)?;
-    let tracer = BpfTracer::start(&BpfConfig {
+    let tracer = Tracer::start(&TracerOptions {
+        backend: args.backend,
         stack_bytes: args.stack_bytes,
         ring_bytes: args.ring_bytes,
         spill_bytes: args.spill_bytes,
         follow_forks: !args.no_follow_forks,
         running_targets: true,
         touch: touch::config(&args.touch),
-    })
-    .map_err(|source| AppError::Backend { remedy: remedy(&source), source })?;
+    })?;
     let loaded = begun.elapsed();
     let targets: Vec<_> =
         attached.processes().iter().map(|process| (process.pid(), process.as_fd())).collect();
@@ -59,14 +58,16 @@ pub fn attach(args: &AttachArgs) -> Result<u8, AppError> {
     drop(targets);
     if args.verbose {
         say(format_args!(
-            "backend bpf, {} attached after {loaded:.1?}; {} threads marked after {:.1?}",
-            tracer.attached,
+            "backend {}, {} attached after {loaded:.1?}; {} threads marked after {:.1?}",
+            tracer.name(),
+            tracer.attached(),
             threads.len(),
             begun.elapsed()
         ));
     }
-    let pipeline = RefCell::new(Pipeline::new(dump));
+    let pipeline = RefCell::new(Pipeline::new(tracer.name(), dump));
     let recorded = RecordOptions {
+        backend: tracer.name(),
         path: args.output.as_deref(),
         timeline: args.interval.is_some(),
         verbose: args.verbose,
@@ -89,7 +90,7 @@ pub fn attach(args: &AttachArgs) -> Result<u8, AppError> {
             timeline: args.interval.is_some(),
             verbose: args.verbose,
         };
-        let mut session = Session::new(attached, &mut reader, &pipeline, schedule);
+        let mut session = Session::new(attached, &mut *reader, &pipeline, schedule);
         // At once: whatever ends from here on has been seen with what is resident.
         session.look_at_all();
         say("Ctrl-C ends tracing and reports; the target goes on");

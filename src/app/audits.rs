@@ -205,7 +205,7 @@ impl Audits {
             })
             .collect();
         let run = RunFacts {
-            backend: "bpf".to_owned(),
+            backend: pipeline.backend.clone(),
             events: EventCounts {
                 seen: pipeline.tally.events + events.dropped,
                 lost: events.dropped + events.without_stack,

@@ -6,12 +6,10 @@ use super::live_events::LiveEvents;
 use super::output;
 use super::pipeline::Pipeline;
 use super::recorded_names::RecordedNames;
-use super::remedy::remedy;
 use super::run::pidfd;
 use super::session::{End, Schedule, Session};
+use super::tracer::{Tracer, TracerOptions};
 use super::watched::Launched;
-use crate::capture::EventSource;
-use crate::capture::bpf::{BpfConfig, BpfTracer};
 use crate::cli::{Aslr, EventFormat, EventTime, EventsArgs, FilterArgs};
 use crate::model::AddrRange;
 use crate::render::Color;
@@ -94,20 +92,20 @@ fn live(args: &EventsArgs) -> Result<u8, AppError> {
         hold_exits: false,
     })?;
     let pid = prepared.pid();
-    let tracer = BpfTracer::start(&BpfConfig {
+    let tracer = Tracer::start(&TracerOptions {
+        backend: options.backend,
         touch: None,
         stack_bytes: options.stack_bytes,
         ring_bytes: options.ring_bytes,
         spill_bytes: options.spill_bytes,
         follow_forks: !options.no_follow_forks,
         running_targets: false,
-    })
-    .map_err(|source| AppError::Backend { remedy: remedy(&source), source })?;
+    })?;
     tracer.add_target(pid, pidfd(pid)?.as_fd())?;
     if options.verbose {
-        super::say(format_args!("backend bpf, {} attached", tracer.attached));
+        super::say(format_args!("backend {}, {} attached", tracer.name(), tracer.attached()));
     }
-    let mut pipeline = Pipeline::new(None);
+    let mut pipeline = Pipeline::new(tracer.name(), None);
     pipeline.live = Some(LiveEvents::new(writer, to, !args.no_stacks || args.filter.stack.is_some()));
     let pipeline = RefCell::new(pipeline);
     let (end, counters) = {
@@ -123,7 +121,7 @@ fn live(args: &EventsArgs) -> Result<u8, AppError> {
             timeline: false,
             verbose: options.verbose,
         };
-        let mut session = Session::new(Launched::new(running), &mut reader, &pipeline, schedule);
+        let mut session = Session::new(Launched::new(running), &mut *reader, &pipeline, schedule);
         let end = session.run()?;
         drop(session);
         (end, reader.counters()?)

@@ -30,6 +30,7 @@ mod session;
 mod snapshot;
 mod timeline;
 mod touch;
+mod tracer;
 mod watched;
 
 pub use error::AppError;

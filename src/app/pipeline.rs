@@ -34,6 +34,8 @@ pub struct Pipeline {
     pub tally: Tally,
     /// With --touch.
     pub touches: Option<Touches>,
+    /// What sees the calls, as the report calls it.
+    pub backend: String,
     dump: Option<Dump>,
     /// Prints events while they come.
     pub live: Option<LiveEvents>,
@@ -46,7 +48,7 @@ pub struct Pipeline {
 }
 
 impl Pipeline {
-    pub fn new(dump: Option<Dump>) -> Pipeline {
+    pub fn new(backend: &str, dump: Option<Dump>) -> Pipeline {
         Pipeline {
             decoder: Decoder::default(),
             spaces: AddressSpaces::new(),
@@ -54,6 +56,7 @@ impl Pipeline {
             stacks: StackTable::default(),
             tally: Tally::default(),
             touches: None,
+            backend: backend.to_owned(),
             dump,
             live: None,
             record: None,

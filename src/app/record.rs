@@ -17,6 +17,8 @@ use std::path::Path;
 /// What is to be recorded.
 #[derive(Clone, Copy, Debug)]
 pub struct RecordOptions<'a> {
+    /// What sees the calls.
+    pub backend: &'a str,
     /// Where; None where nothing is recorded.
     pub path: Option<&'a Path>,
     /// The looks make a timeline.
@@ -44,14 +46,14 @@ impl Record {
         main: Pid,
         command: &[OsString],
     ) -> Result<Option<Record>, AppError> {
-        let RecordOptions { path: Some(path), verbose, timeline } = options else { return Ok(None) };
+        let RecordOptions { path: Some(path), verbose, timeline, .. } = options else { return Ok(None) };
         let now = |clock: ClockId| {
             let time = clock_gettime(clock).map(std::time::Duration::from).unwrap_or_default();
             u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
         };
         let meta = RunMeta {
             version: env!("CARGO_PKG_VERSION").to_owned(),
-            backend: "bpf".to_owned(),
+            backend: options.backend.to_owned(),
             command: command.iter().map(|word| word.to_string_lossy().into_owned()).collect(),
             main,
             timeline,

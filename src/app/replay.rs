@@ -42,7 +42,7 @@ impl Replay {
     /// # Errors
     /// When it is damaged.
     pub fn of(recording: Recording) -> Result<Replay, AppError> {
-        let mut pipeline = Pipeline::new(None);
+        let mut pipeline = Pipeline::new(&recording.meta().backend, None);
         pipeline.stacks = recording.stacks()?;
         let names = recording.names(&pipeline.stacks)?;
         // A recording that was cut has none: then the files are asked, if they are still the same.

@@ -7,13 +7,11 @@ use super::load::Load;
 use super::output::Destination;
 use super::pipeline::Pipeline;
 use super::record::{Record, RecordOptions};
-use super::remedy::remedy;
 use super::say::say;
 use super::session::{End, Schedule, Session};
 use super::touch;
+use super::tracer::{Tracer, TracerOptions};
 use super::watched::Launched;
-use crate::capture::EventSource;
-use crate::capture::bpf::{BpfConfig, BpfTracer};
 use crate::cli::{Aslr, RunArgs};
 use crate::model::Pid;
 use crate::target::{Launch, LaunchConfig};
@@ -45,21 +43,27 @@ pub fn run(args: &RunArgs) -> Result<u8, AppError> {
         hold_exits: !args.no_exit_hold,
     })?;
     let pid = prepared.pid();
-    let tracer = BpfTracer::start(&BpfConfig {
+    let tracer = Tracer::start(&TracerOptions {
+        backend: args.backend,
         stack_bytes: args.stack_bytes,
         ring_bytes: args.ring_bytes,
         spill_bytes: args.spill_bytes,
         follow_forks: !args.no_follow_forks,
         running_targets: false,
         touch: touch::config(&args.touch),
-    })
-    .map_err(|source| AppError::Backend { remedy: remedy(&source), source })?;
+    })?;
     tracer.add_target(pid, pidfd(pid)?.as_fd())?;
     if args.verbose {
-        say(format_args!("backend bpf, {} attached after {:.1?}", tracer.attached, begun.elapsed()));
+        say(format_args!(
+            "backend {}, {} attached after {:.1?}",
+            tracer.name(),
+            tracer.attached(),
+            begun.elapsed()
+        ));
     }
-    let pipeline = RefCell::new(Pipeline::new(dump));
+    let pipeline = RefCell::new(Pipeline::new(tracer.name(), dump));
     let recorded = RecordOptions {
+        backend: tracer.name(),
         path: args.output.as_deref(),
         timeline: args.interval.is_some(),
         verbose: args.verbose,
@@ -81,7 +85,7 @@ pub fn run(args: &RunArgs) -> Result<u8, AppError> {
         };
         let load =
             args.load.as_ref().map(|script| Load::start(&running, script, args.as_root)).transpose()?;
-        let mut session = Session::new(Launched::new(running), &mut reader, &pipeline, schedule);
+        let mut session = Session::new(Launched::new(running), &mut *reader, &pipeline, schedule);
         session.load = load;
         let end = session.run()?;
         let audits = std::mem::take(&mut session.audits);

@@ -7,7 +7,6 @@ use super::pipeline::Pipeline;
 use super::say::say;
 use super::watched::{News, Watched};
 use crate::capture::EventSource;
-use crate::capture::bpf::BpfReader;
 use crate::model::Pid;
 use crate::model::observation::{ResidencySource, SnapshotMoment};
 use crate::procfs::{ObserveOptions, observe};
@@ -50,7 +49,7 @@ pub struct Schedule {
 
 pub struct Session<'a, 'r, W> {
     watched: W,
-    pub reader: &'a mut BpfReader<'r>,
+    pub reader: &'a mut (dyn EventSource + 'r),
     pub pipeline: &'a RefCell<Pipeline>,
     pub audits: Audits,
     schedule: Schedule,
@@ -68,7 +67,7 @@ pub struct Session<'a, 'r, W> {
 impl<'a, 'r, W: Watched> Session<'a, 'r, W> {
     pub fn new(
         watched: W,
-        reader: &'a mut BpfReader<'r>,
+        reader: &'a mut (dyn EventSource + 'r),
         pipeline: &'a RefCell<Pipeline>,
         schedule: Schedule,
     ) -> Session<'a, 'r, W> {

@@ -2,7 +2,8 @@
 
 use super::error::AppError;
 use super::pipeline::Pipeline;
-use crate::capture::bpf::{BpfTracer, TouchConfig};
+use super::tracer::Tracer;
+use crate::capture::bpf::TouchConfig;
 use crate::cli::TouchArgs;
 use crate::ledger::HeldBy;
 use crate::model::{Pid, StackId};
@@ -21,7 +22,7 @@ pub fn begin(args: &TouchArgs) -> Option<Touches> {
 ///
 /// # Errors
 /// When the counters cannot be read.
-pub fn finish(pipeline: &mut Pipeline, tracer: &BpfTracer) -> Result<(), AppError> {
+pub fn finish(pipeline: &mut Pipeline, tracer: &Tracer) -> Result<(), AppError> {
     if let (Some(touches), Some(counted)) = (&mut pipeline.touches, tracer.touch_counters()?) {
         touches.totals = TouchTotals { faults: counted.faults, sampled: counted.sampled, lost: counted.lost };
     }

@@ -82,6 +82,9 @@ pub trait EventSource {
     /// As `poll`.
     fn poll_while(&mut self, more: &mut dyn FnMut() -> bool) -> Result<(), CaptureError>;
 
+    /// Becomes readable when enough waits that it should be handled now.
+    fn wake_fd(&self) -> i32;
+
     fn counters(&self) -> Result<Counters, CaptureError>;
 }
 

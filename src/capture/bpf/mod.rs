@@ -231,14 +231,11 @@ pub struct BpfReader<'a> {
     finish: Box<dyn FnMut(u64) + 'a>,
 }
 
-impl BpfReader<'_> {
-    /// Becomes readable when enough data waits.
-    pub fn wake_fd(&self) -> i32 {
+impl EventSource for BpfReader<'_> {
+    fn wake_fd(&self) -> i32 {
         self.wake.as_ref().map_or_else(|| self.ring.epoll_fd(), |wake| wake.0.as_raw_fd())
     }
-}
 
-impl EventSource for BpfReader<'_> {
     fn poll(&mut self, timeout_ms: i32) -> Result<(), CaptureError> {
         // Records do not wake the reader one by one (that costs the target more than tracing):
         // take what is there, and sleep only if there was nothing.
