@@ -76,7 +76,13 @@ impl Writer<'_> {
         let name = thread::Builder::new().name("recording".to_owned());
         let for_errors = path.clone();
         let started = name.spawn(move || {
-            write_all(&db, (&messages, &used), &safe_event).map_err(|fault| fault.at(&path, "writing it"))
+            let written = write_all(&db, (&messages, &used), &safe_event);
+            if written.is_err() {
+                // What can be: an empty journal would be left behind.
+                let _ = db.execute_batch("ROLLBACK");
+                let _ = db.pragma_update_and_check(None, "journal_mode", "DELETE", |_| Ok(()));
+            }
+            written.map_err(|fault| fault.at(&path, "writing it"))
         });
         if let Ok(before) = before {
             let _ = before.thread_set_mask();
