@@ -104,13 +104,14 @@ fn create(path: &Path, meta: &RunMeta) -> Result<Connection, Fault> {
     db.execute_batch("BEGIN EXCLUSIVE")?;
     schema::create(&db)?;
     let command = serde_json::to_string(&meta.command).unwrap_or_default();
-    let known: [(&str, &dyn ToSql); 8] = [
+    let known: [(&str, &dyn ToSql); 9] = [
         ("state", &"recording"),
         ("version", &meta.version),
         ("backend", &meta.backend),
         ("command", &command),
         ("main_pid", &meta.main),
         ("timeline", &meta.timeline),
+        ("touch", &meta.touch),
         ("started_ns", &(meta.started_ns as i64)),
         ("started_unix_ns", &(meta.started_unix_ns as i64)),
     ];
