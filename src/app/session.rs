@@ -200,9 +200,9 @@ impl<'a, 'r, W: Watched> Session<'a, 'r, W> {
         self.reader.poll(0)?;
         self.recover_from_loss()?;
         if self.is_audited(held.pid) {
-            self.look(held.pid, held.tid, SnapshotMoment::HeldAtExit);
+            let seen = self.look(held.pid, held.tid, SnapshotMoment::HeldAtExit);
             // Killed while it was held: what was read may be another process by now.
-            if !self.watched.is_held(&held) {
+            if seen && !self.watched.is_held(&held) {
                 self.audits.discard(held.pid);
                 self.pipeline.borrow_mut().forget_look(held.pid);
             }
@@ -218,10 +218,8 @@ impl<'a, 'r, W: Watched> Session<'a, 'r, W> {
         pipeline.spaces.process(pid).is_some() && !shares_space_with_parent(&pipeline, pid)
     }
 
-    fn look(&mut self, pid: Pid, tid: Pid, moment: SnapshotMoment) {
-        if let Some(look) = self.read(pid, tid, moment) {
-            self.compare(look);
-        }
+    fn look(&mut self, pid: Pid, tid: Pid, moment: SnapshotMoment) -> bool {
+        self.read(pid, tid, moment).is_some_and(|look| self.compare(look))
     }
 
     fn read(&self, pid: Pid, tid: Pid, moment: SnapshotMoment) -> Option<Look> {
@@ -235,8 +233,8 @@ impl<'a, 'r, W: Watched> Session<'a, 'r, W> {
         }
     }
 
-    /// Joins a look with the calls that were reported by then.
-    fn compare(&mut self, look: Look) {
+    /// Joins a look with the calls that were reported by then. False where that was not possible.
+    fn compare(&mut self, look: Look) -> bool {
         let (pid, moment) = (look.observations.pid, look.observations.moment);
         let (reader, watched, pipeline) = (&mut *self.reader, &self.watched, self.pipeline);
         let mut drain = || {
@@ -244,14 +242,16 @@ impl<'a, 'r, W: Watched> Session<'a, 'r, W> {
             drop(reader.poll_while(&mut || !pipeline.borrow().is_holding()));
             !watched.has_ended(pid)
         };
-        match self.audits.add(look, pipeline, &mut drain) {
+        let added = self.audits.add(look, pipeline, &mut drain);
+        match &added {
             Ok(cost) if self.schedule.verbose => say(format_args!(
                 "{moment:?} of {pid}: {} mappings read in {:.1?}, reconciled in {:.1?}",
                 cost.mappings, cost.read, cost.reconcile
             )),
             Ok(_) => {}
-            Err(error) => self.tell_verbose(pid, &error),
+            Err(error) => self.tell_verbose(pid, error),
         }
+        added.is_ok()
     }
 
     /// Looks at every process that lives and was not seen at its end. All are read before the

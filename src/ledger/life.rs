@@ -155,7 +155,7 @@ impl LifeWatch {
                     self.outside(seen, Change::Resynced, true);
                 }
             }
-            Step::Look(_) => {}
+            Step::Look(_) | Step::Point(_) => {}
         }
     }
 

@@ -49,3 +49,9 @@ SELECT
 FROM snapshot s
 JOIN mapping p ON p.list = s.list
 LEFT JOIN backing b ON b.id = p.backing;
+CREATE VIEW timeline AS
+SELECT
+  round((p.time_ns - (SELECT ns FROM zero)) / 1e9, 6) AS t,
+  p.pid, s.category, s.virt, iif(p.rss_known, s.rss, NULL) AS rss
+FROM point p
+JOIN point_size s ON s.pid = p.pid AND s.number = p.number;

@@ -103,7 +103,7 @@ impl EventWriter {
         self.zero.see(step);
         match step {
             Step::Event(event) => self.event(event, stacks, out),
-            Step::Look(_) => {}
+            Step::Look(_) | Step::Point(_) => {}
             Step::Found { seen, .. } | Step::Resync(seen) => {
                 let pids = &self.options.filter.pids;
                 if !self.over && (pids.is_empty() || pids.contains(&seen.pid)) {
