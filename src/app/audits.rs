@@ -252,7 +252,7 @@ impl Audits {
             return ProcessFacts::default();
         };
         let end = process.exited_ns.unwrap_or(audit.observations.ended_ns);
-        let start = process.found_ns.or(process.exec_ns).or(process.created_ns).unwrap_or(end);
+        let start = process.found_ns.or(process.begun_ns).unwrap_or(end);
         let unseen_end = process.exited_ns.is_some()
             && audit.observations.moment == SnapshotMoment::Live
             && audit.observations.residency.source != ResidencySource::None;
