@@ -1,8 +1,8 @@
 //! What grew and shrank between two moments, as text.
 
+use super::frames::frames;
 use super::style::{Tone, clean, truncated};
 use super::text::{TextOptions, WIDTH, moment};
-use super::text_findings::frames;
 use crate::report::growth::{Growth, ProcessGrowth, StackGrowth};
 use crate::report::units::{size, thousands};
 
