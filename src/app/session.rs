@@ -1,6 +1,6 @@
 //! A traced run, from the first event to the last look: one loop over the ring and the target.
 
-use super::audits::{Audits, Look, shares_space_with_parent};
+use super::audits::{Audits, Look, LookVoid, shares_space_with_parent};
 use super::error::AppError;
 use super::load::Load;
 use super::pipeline::Pipeline;
@@ -9,7 +9,7 @@ use super::watched::{News, Watched};
 use crate::capture::EventSource;
 use crate::model::Pid;
 use crate::model::observation::{ResidencySource, SnapshotMoment};
-use crate::procfs::{ObserveOptions, observe};
+use crate::procfs::{ObserveError, ObserveOptions, observe};
 use crate::target::{ExitStatus, HeldExit};
 use std::cell::RefCell;
 use std::os::fd::AsRawFd;
@@ -21,6 +21,8 @@ const NAP: Duration = Duration::from_millis(10);
 /// a timeline.
 const LOOK_SHARE: u32 = 50;
 const TIMELINE_SHARE: u32 = 10;
+/// How often a process that executes another program under a look is looked at.
+const ATTEMPTS: u32 = 3;
 
 /// How the run ended for vmaudit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -219,22 +221,22 @@ impl<'a, 'r, W: Watched> Session<'a, 'r, W> {
     }
 
     fn look(&mut self, pid: Pid, tid: Pid, moment: SnapshotMoment) -> bool {
-        self.read(pid, tid, moment).is_some_and(|look| self.compare(look))
+        self.read(pid, tid, moment).is_ok_and(|look| self.compare(look).is_ok())
     }
 
-    fn read(&self, pid: Pid, tid: Pid, moment: SnapshotMoment) -> Option<Look> {
+    fn read(&self, pid: Pid, tid: Pid, moment: SnapshotMoment) -> Result<Look, ObserveError> {
         let look = Look::take((pid, tid), moment);
-        look.inspect_err(|error| self.tell_verbose(pid, error)).ok()
+        look.inspect_err(|error| self.tell_verbose(pid, error))
     }
 
-    fn tell_verbose(&self, pid: Pid, error: &str) {
+    fn tell_verbose(&self, pid: Pid, error: &dyn std::error::Error) {
         if self.schedule.verbose {
             say(format_args!("looking at {pid}: {error}"));
         }
     }
 
-    /// Joins a look with the calls that were reported by then. False where that was not possible.
-    fn compare(&mut self, look: Look) -> bool {
+    /// Joins a look with the calls that were reported by then. An error was told.
+    fn compare(&mut self, look: Look) -> Result<(), LookVoid> {
         let (pid, moment) = (look.observations.pid, look.observations.moment);
         let (reader, watched, pipeline) = (&mut *self.reader, &self.watched, self.pipeline);
         let mut drain = || {
@@ -242,26 +244,45 @@ impl<'a, 'r, W: Watched> Session<'a, 'r, W> {
             drop(reader.poll_while(&mut || !pipeline.borrow().is_holding()));
             !watched.has_ended(pid)
         };
-        let added = self.audits.add(look, pipeline, &mut drain);
-        match &added {
+        match self.audits.add(look, pipeline, &mut drain) {
             Ok(cost) if self.schedule.verbose => say(format_args!(
                 "{moment:?} of {pid}: {} mappings read in {:.1?}, reconciled in {:.1?}",
                 cost.mappings, cost.read, cost.reconcile
             )),
             Ok(_) => {}
-            Err(error) => self.tell_verbose(pid, error),
+            Err(void) => {
+                self.tell_verbose(pid, &void);
+                return Err(void);
+            }
         }
-        added.is_ok()
+        Ok(())
     }
 
     /// Looks at every process that lives and was not seen at its end. All are read before the
     /// first is compared: reports that come meanwhile are caught up with once, not for each.
     pub fn look_at_all(&mut self) {
-        let pids = self.living().into_iter().filter(|&pid| !self.audits.is_final(pid));
-        let looks: Vec<Look> = pids.filter_map(|pid| self.read(pid, pid, SnapshotMoment::Live)).collect();
-        for look in looks {
-            self.compare(look);
+        let mut pids = self.living();
+        pids.retain(|&pid| !self.audits.is_final(pid));
+        self.pipeline.borrow_mut().spaces.look_begins();
+        for _ in 0..ATTEMPTS {
+            let looks: Vec<_> =
+                pids.into_iter().map(|pid| (pid, self.read(pid, pid, SnapshotMoment::Live))).collect();
+            pids = Vec::new();
+            for (pid, look) in looks {
+                let again = match look {
+                    Ok(look) => self.compare(look) == Err(LookVoid::Replaced),
+                    // Its address space ended under the look: so does execve.
+                    Err(error) => matches!(error, ObserveError::Gone { .. }),
+                };
+                if again {
+                    pids.push(pid);
+                }
+            }
+            if pids.is_empty() {
+                break;
+            }
         }
+        self.pipeline.borrow_mut().spaces.looks_compared();
     }
 
     /// Takes in what is still on its way, and looks at what goes on living.

@@ -4,6 +4,7 @@
 //! address space: each fork, exec and last exit starts or ends a generation (a [`SpaceId`]).
 
 use super::found::FirstLook;
+use super::looks::Looks;
 use super::origins::FileTable;
 use super::process::ProcessRecord;
 use super::space::{Ledger, Start};
@@ -41,6 +42,7 @@ pub struct AddressSpaces {
     pub(super) by_pid: IntMap<Pid, usize>,
     pub(super) files: FileTable,
     dead: VecDeque<SpaceId>,
+    pub(super) looks: Looks,
     next_space: u64,
     next_generation: u64,
     any_loss: bool,
@@ -80,6 +82,7 @@ impl AddressSpaces {
 
     pub(super) fn apply_in(&mut self, id: SpaceId, event: &VmEvent) -> u64 {
         let Some(space) = self.spaces.get_mut(&id) else { return 0 };
+        space.ledger.look_pending = self.looks.pending;
         let previous = space.ledger.apply(event, &mut self.files);
         self.renew_modules(id);
         self.explain_to_children(id, event, previous);
@@ -278,7 +281,7 @@ impl AddressSpaces {
         }
         let key = space.key;
         space.awaiting.clear();
-        space.ledger.forget_removed();
+        self.forget_when_compared(id);
         if self.by_mm.get(&key) == Some(&id) {
             self.by_mm.remove(&key);
         }
