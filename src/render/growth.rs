@@ -63,7 +63,6 @@ fn line(row: &StackGrowth, options: TextOptions, out: &mut String) {
     let change = options.color.paint(Tone::Key, &format!("{:>12}", signed(row.change())));
     let op = row.op.as_deref().map_or(String::new(), |op| format!("{} · ", clean(op)));
     let from_to = format!("{} → {}", size(row.from), size(row.to));
-    let name = if row.name.is_empty() { &row.category } else { &row.name };
-    let text = format!("{op}{} · {from_to}", clean(name));
+    let text = format!("{op}{} · {from_to}", clean(&row.name));
     *out += &format!("\n{change}  {}\n", truncated(&text, WIDTH - 14));
 }

@@ -3,6 +3,7 @@
 use super::style::{Tone, clean, truncated, wrapped};
 use super::text::{TextOptions, duration, moment};
 use super::turning_points::turning_points;
+use crate::report::category_name;
 use crate::report::model::{Process, TimelinePoint};
 use crate::report::units::{size, thousands};
 use std::cmp::Reverse;
@@ -25,7 +26,7 @@ pub(super) fn timeline(p: &Process, options: TextOptions, out: &mut String) {
         n => format!(" (one in {} is kept)", thousands(n)),
     };
     let looks = match p.timeline.len() {
-        1 => "one look".to_string(),
+        1 => "one look, that of this report".to_string(),
         n => format!("{} looks in {span}", thousands(n as u64)),
     };
     let head = options.color.paint(Tone::Heading, "timeline");
@@ -38,7 +39,10 @@ pub(super) fn timeline(p: &Process, options: TextOptions, out: &mut String) {
             curve("RSS", &rss, options, out);
         }
     }
-    table(p, options, out);
+    let rows = rows(p);
+    if rows.len() > 1 {
+        table(&rows, options, out);
+    }
 }
 
 /// `  VIRT  4.3 MiB to 502.9 MiB  ▁▂▇█▃`: each bar is the largest of its part, on a scale from 0.
@@ -103,12 +107,11 @@ fn changing(rows: &[Row<'_>]) -> Vec<String> {
     changes.into_iter().take(CATEGORIES).map(|(_, id)| id.clone()).collect()
 }
 
-fn table(p: &Process, options: TextOptions, out: &mut String) {
-    let rows = rows(p);
-    let ids = changing(&rows);
+fn table(rows: &[Row<'_>], options: TextOptions, out: &mut String) {
+    let ids = changing(rows);
     let names: Vec<Vec<String>> = ids
         .iter()
-        .map(|id| p.categories.iter().find(|c| c.id == *id).map_or(id.replace('-', " "), |c| c.name.clone()))
+        .map(|id| category_name(id).unwrap_or(id).to_string())
         .chain((!ids.is_empty()).then(|| "others".to_string()))
         .map(|name| wrapped(&clean(&name), COLUMN - 2))
         .collect();
@@ -127,7 +130,7 @@ fn table(p: &Process, options: TextOptions, out: &mut String) {
         let head = fixed + &names.iter().map(cell).collect::<String>();
         *out += &format!("{}\n", options.color.paint(Tone::Dim, head.trim_end()));
     }
-    for row in &rows {
+    for row in rows {
         let rss = match (row.rss, row.remark) {
             (Some(bytes), _) => size(bytes),
             (None, "") => "not known".to_string(),
