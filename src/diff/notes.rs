@@ -152,7 +152,7 @@ fn builds(stacks: &Stacks, out: &mut Vec<String>) {
     if !stacks.other_builds.is_empty() {
         out.push(format!(
             "of another build in B than in A: {}; there frames are compared by function name, and functions \
-             without a name are taken to be alike",
+             that have none on a side are taken to be alike",
             named(&stacks.other_builds)
         ));
     }
