@@ -7,7 +7,7 @@ use super::touch;
 use crate::attribution::AuditInput;
 use crate::ledger::{AddressSpaces, Ledger, Origin, Peak, Reconciled};
 use crate::model::observation::{ResidencySource, SnapshotMoment};
-use crate::model::{Bytes, Observations, Pid, StackId, SymbolizedStacks};
+use crate::model::{Bytes, Observations, Pid, SizePoint, StackId, SymbolizedStacks};
 use crate::procfs::{ObserveError, ObserveOptions, observe};
 use crate::report::{
     EventCounts, MAX_GONE, ProcessAudit, ProcessFacts, Report, RunFacts, TouchFacts, build_touched,
@@ -105,28 +105,32 @@ impl Audits {
             // Before anything else is told to the ledger.
             pipeline.borrow_mut().note_look(&observations);
         }
+        let cost = LookCost { read, reconcile: begun.elapsed(), mappings: observations.mappings.len() };
+        if let (Some(timelines), Ok(reconciled)) = (&mut self.timelines, &reconciled) {
+            timelines.add(observations.pid, (&observations, reconciled), &mut pipeline.borrow_mut());
+        }
         pipeline.borrow_mut().hold_after(u64::MAX);
         let reconciled = reconciled?;
-        let cost = LookCost { read, reconcile: begun.elapsed(), mappings: observations.mappings.len() };
         let (pid, at_its_end) = (observations.pid, observations.moment == SnapshotMoment::HeldAtExit);
         let peak = if at_its_end { peak_of(&pipeline.borrow().spaces, pid) } else { None };
-        if let Some(timelines) = &mut self.timelines {
-            timelines.add(pid, (&observations, &reconciled), &mut pipeline.borrow_mut());
-        }
         self.looks.insert(pid, Audit { observations, reconciled, peak });
         Ok(cost)
     }
 
     /// Takes in a look from a recording, with the ledger as it was then.
-    pub fn replay(&mut self, observations: Observations, pipeline: &mut Pipeline) {
+    pub fn replay(&mut self, observations: Observations, pipeline: &Pipeline) {
         let spaces = &pipeline.spaces;
         let (pid, reconciled) = (observations.pid, spaces.reconcile(observations.pid, &observations));
         let at_its_end = observations.moment == SnapshotMoment::HeldAtExit;
         let peak = if at_its_end { peak_of(spaces, pid) } else { None };
-        if let Some(timelines) = &mut self.timelines {
-            timelines.add(pid, (&observations, &reconciled), pipeline);
-        }
         self.looks.insert(pid, Audit { observations, reconciled, peak });
+    }
+
+    /// Takes in a point of the timeline from a recording.
+    pub fn replay_point(&mut self, point: SizePoint) {
+        if let Some(timelines) = &mut self.timelines {
+            timelines.replay(point);
+        }
     }
 
     /// The newest look at each process.
@@ -149,8 +153,11 @@ impl Audits {
         self.looks.get(&pid).is_some_and(|audit| audit.observations.moment == SnapshotMoment::HeldAtExit)
     }
 
-    /// A look that turned out to be worth nothing.
+    /// A look that was added and turned out to be worth nothing.
     pub fn discard(&mut self, pid: Pid) {
+        if let Some(timelines) = &mut self.timelines {
+            timelines.discard_newest(pid);
+        }
         self.looks.remove(&pid);
     }
 
@@ -254,7 +261,7 @@ impl Audits {
             return ProcessFacts::default();
         };
         let end = process.exited_ns.unwrap_or(audit.observations.ended_ns);
-        let start = process.found_ns.or(process.exec_ns).or(process.created_ns).unwrap_or(end);
+        let start = process.found_ns.or(process.begun_ns).unwrap_or(end);
         let unseen_end = process.exited_ns.is_some()
             && audit.observations.moment == SnapshotMoment::Live
             && audit.observations.residency.source != ResidencySource::None;

@@ -63,8 +63,8 @@ pub struct Session<'a, 'r, W> {
     pub load: Option<Load>,
     /// How long the last look at all processes took.
     look_took: Duration,
-    /// The longest time that looks took where that delayed the next ones.
-    late: Option<Duration>,
+    /// Looks left out because looking took too long, and how long at most.
+    left_out: (u128, Duration),
     lost: u64,
 }
 
@@ -86,7 +86,7 @@ impl<'a, 'r, W: Watched> Session<'a, 'r, W> {
             next_look: started + schedule.first_look.min(schedule.interval),
             load: None,
             look_took: Duration::ZERO,
-            late: None,
+            left_out: (0, Duration::ZERO),
             lost: 0,
         }
     }
@@ -135,11 +135,21 @@ impl<'a, 'r, W: Watched> Session<'a, 'r, W> {
         let took = elapsed.min(std::mem::replace(&mut self.look_took, elapsed));
         let share = if self.schedule.timeline { TIMELINE_SHARE } else { LOOK_SHARE };
         let soonest = begun + took * share;
-        let planned = self.next_look + self.schedule.interval;
-        if soonest > planned {
-            self.late = self.late.max(Some(took));
-        }
-        self.next_look = planned.max(soonest);
+        let interval = self.schedule.interval.max(Duration::from_nanos(1));
+        let number = |at: Instant| at.duration_since(self.started).as_nanos() / interval.as_nanos();
+        let after = |number: u128| {
+            let nanos = u64::try_from((number + 1) * interval.as_nanos()).unwrap_or(u64::MAX);
+            self.started + Duration::from_nanos(nanos)
+        };
+        let planned = after(number(self.next_look));
+        self.next_look = if soonest > planned + interval / 2 {
+            let (count, longest) = self.left_out;
+            let skipped = number(soonest) - number(self.next_look);
+            self.left_out = (count + skipped, longest.max(took));
+            after(number(soonest))
+        } else {
+            planned.max(soonest)
+        };
     }
 
     /// Until the target has something to say, the ring has filled up a good deal, or a nap is over.
@@ -194,9 +204,9 @@ impl<'a, 'r, W: Watched> Session<'a, 'r, W> {
         self.reader.poll(0)?;
         self.recover_from_loss()?;
         if self.is_audited(held.pid) {
-            self.look(held.pid, held.tid, SnapshotMoment::HeldAtExit);
+            let seen = self.look(held.pid, held.tid, SnapshotMoment::HeldAtExit);
             // Killed while it was held: what was read may be another process by now.
-            if !self.watched.is_held(&held) {
+            if seen && !self.watched.is_held(&held) {
                 self.audits.discard(held.pid);
                 self.pipeline.borrow_mut().forget_look(held.pid);
             }
@@ -212,10 +222,8 @@ impl<'a, 'r, W: Watched> Session<'a, 'r, W> {
         pipeline.spaces.process(pid).is_some() && !shares_space_with_parent(&pipeline, pid)
     }
 
-    fn look(&mut self, pid: Pid, tid: Pid, moment: SnapshotMoment) {
-        if let Ok(look) = self.read(pid, tid, moment) {
-            let _ = self.compare(look);
-        }
+    fn look(&mut self, pid: Pid, tid: Pid, moment: SnapshotMoment) -> bool {
+        self.read(pid, tid, moment).is_ok_and(|look| self.compare(look).is_ok())
     }
 
     fn read(&self, pid: Pid, tid: Pid, moment: SnapshotMoment) -> Result<Look, ObserveError> {
@@ -286,11 +294,13 @@ impl<'a, 'r, W: Watched> Session<'a, 'r, W> {
     fn finish(&mut self, end: End) -> Result<End, AppError> {
         self.reader.poll(0)?;
         self.look_at_all();
-        if let Some(took) = self.late.filter(|_| self.schedule.timeline) {
-            let interval = self.schedule.interval;
+        let (count, took) = self.left_out;
+        if count > 0 && self.schedule.timeline {
+            let looks = if count == 1 { "1 look".to_owned() } else { format!("{count} looks") };
             say(format_args!(
-                "a look at the processes took up to {took:.1?}: the timeline has fewer points than one \
-                 each {interval:.1?}"
+                "a look at the processes took up to {took:.1?}: {looks} of the timeline, one each {:?}, \
+                 had to be left out, to leave the machine to them",
+                self.schedule.interval
             ));
         }
         Ok(end)

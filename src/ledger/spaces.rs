@@ -10,7 +10,7 @@ use super::process::ProcessRecord;
 use super::space::{Ledger, Start};
 use crate::model::event::VmOp;
 use crate::model::hash::IntMap;
-use crate::model::{Addr, AddrRange, FileRef, Mapping, MmKey, Observations, Pid, Tid, VmEvent};
+use crate::model::{Addr, AddrRange, FileRef, Mapping, MmKey, Observations, Pid, Tid, TimeZero, VmEvent};
 use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
 
@@ -46,7 +46,7 @@ pub struct AddressSpaces {
     next_space: u64,
     next_generation: u64,
     any_loss: bool,
-    began_ns: Option<u64>,
+    zero: TimeZero,
 }
 
 impl AddressSpaces {
@@ -54,15 +54,14 @@ impl AddressSpaces {
         AddressSpaces::default()
     }
 
-    /// When the story begins: the time of the first event, or of the first process found running.
-    /// CLOCK_MONOTONIC, ns; 0 before it.
+    /// What times count from: CLOCK_MONOTONIC, ns; 0 before the first event.
     pub fn began_ns(&self) -> u64 {
-        self.began_ns.unwrap_or_default()
+        self.zero.ns()
     }
 
     /// Applies one event, in the order of the reports.
     pub fn apply(&mut self, event: &VmEvent) {
-        self.began_ns.get_or_insert(event.time_ns);
+        self.zero.see_event(event);
         let pid = event.task.pid;
         let gone = self.process(pid).is_some_and(|p| p.wait_status.is_some());
         if gone && !matches!(event.op, VmOp::Exit { .. }) {
@@ -133,7 +132,7 @@ impl AddressSpaces {
     /// was on already: reports from before the look are ignored, reports from during it may be in
     /// it. Threads are known from the start.
     pub fn start_observed(&mut self, mm: MmKey, seen: &Observations) {
-        self.began_ns.get_or_insert(seen.begun_ns);
+        self.zero.see_found(seen);
         self.start_read(seen.pid, mm, &seen.mappings, (seen.begun_ns, seen.ended_ns));
         let process = self.process_mut(seen.pid);
         process.found_ns = Some(seen.begun_ns);
@@ -348,6 +347,7 @@ impl AddressSpaces {
 
         let process = self.process_mut(pid);
         process.exe = exe;
+        process.begun_ns.get_or_insert(event.time_ns);
         process.exec_ns = Some(event.time_ns);
         process.comm.clone_from(&event.task.comm);
         process.threads.clear();
