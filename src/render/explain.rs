@@ -172,13 +172,16 @@ impl Text<'_> {
             size(region.virt),
             format!("{} resident", size(region.rss)),
         ];
-        if !region.part.is_empty() {
+        let known = region.category != "unknown";
+        if known && !region.part.is_empty() {
             parts.push(clean(&region.part));
         }
         if let Some(thread) = region.thread {
             parts.push(format!("thread {thread}"));
         }
-        parts.push(format!("known by its {}", evidence(&region.evidence)));
+        if known {
+            parts.push(format!("known by its {}", evidence(&region.evidence)));
+        }
         if let Some(path) = &region.path {
             parts.push(clean(path));
         }

@@ -75,7 +75,7 @@ fn hidden(all: &[Frame]) -> Vec<Range<usize>> {
     let end = (cut..outer).find(|&at| module(at) != module(cut)).unwrap_or(outer);
     let inside = begin + ENTERED..end - 1;
     if end == outer || inside.len() < 2 {
-        return Vec::from([INNER_FRAMES..outer]);
+        return std::iter::once(INNER_FRAMES..outer).collect();
     }
     let after = INNER_FRAMES + inside.len();
     let middle = after..outer;
