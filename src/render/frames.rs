@@ -75,10 +75,10 @@ fn hidden(all: &[Frame]) -> Vec<Range<usize>> {
     let end = (cut..outer).find(|&at| module(at) != module(cut)).unwrap_or(outer);
     let inside = begin + ENTERED..end - 1;
     if end == outer || inside.len() < 2 {
-        return Vec::from([INNER_FRAMES..outer]);
+        let middle = INNER_FRAMES..outer;
+        return vec![middle];
     }
-    let after = INNER_FRAMES + inside.len();
-    let middle = after..outer;
+    let middle = INNER_FRAMES + inside.len()..outer;
     if middle.len() < 2 { vec![inside] } else { vec![inside, middle] }
 }
 
