@@ -90,7 +90,7 @@ fn leaves_goroutine(f: &Frame) -> bool {
         .any(|switch| name.starts_with(switch))
 }
 
-fn is_wrapper(f: &Frame) -> bool {
+pub(super) fn is_wrapper(f: &Frame) -> bool {
     let name = f.symbol.as_deref().unwrap_or_default().trim_start_matches('_');
     ["mmap", "mremap", "brk", "munmap", "mprotect", "madvise"].iter().any(|call| name.starts_with(call))
 }
