@@ -63,6 +63,7 @@ pub fn attach(args: &AttachArgs) -> Result<u8, AppError> {
         backend: tracer.name(),
         path: args.output.as_deref(),
         timeline: args.interval.is_some(),
+        touch: args.touch.touch,
         verbose: args.verbose,
     };
     let command: Vec<_> = std::env::args_os().skip(1).collect();
