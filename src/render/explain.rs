@@ -143,6 +143,8 @@ impl Text<'_> {
             "exit" => "at its exit",
             "periodic" => "at the last look before its end",
             "calls" => "in the end, as far as the calls tell",
+            // Of a recording that is long past.
+            _ if self.explanation.traced => "when recording ended",
             _ => "now",
         };
         let label = self.color.paint(Tone::Heading, when);
