@@ -7,6 +7,10 @@ pub fn remedy(error: &CaptureError) -> &'static str {
     if let CaptureError::Perf { source, .. } = error {
         return perf_remedy(source.raw_os_error());
     }
+    if let CaptureError::Silenced { .. } = error {
+        return "another tracer (bpftrace, an older vmaudit as root) is attached to the same tracepoints: end it, \
+                or use --backend bpf; bpftool perf list shows it";
+    }
     match errno(error) {
         Some(libc::EMFILE) => "raise the limit of open files: ulimit -n 1024",
         Some(libc::ENFILE) => "the system has no file descriptors left: fs.file-max",
