@@ -16,6 +16,7 @@ mod out;
 mod plan;
 mod probe;
 mod reader;
+mod remembered;
 mod ring;
 mod rings;
 mod sample;
@@ -25,7 +26,7 @@ pub use reader::PerfReader;
 use super::CaptureError;
 use attr::{Heirs, Tells};
 use canary::Canary;
-use plan::{Meaning, Plan, Stack};
+use plan::{Meaning, Plan, Planned, Stack};
 use ring::Ring;
 use rings::{CpuRings, Rings};
 use std::cell::{OnceCell, RefCell};
@@ -70,7 +71,7 @@ struct Target {
     /// Of each CPU, those that own the rings: they tell when to read.
     owners: Vec<[OwnedFd; 2]>,
     rings: Arc<Mutex<Rings>>,
-    meanings: HashMap<u16, (Meaning, Stack)>,
+    meanings: HashMap<u16, Planned>,
     canary: Canary,
 }
 
@@ -133,7 +134,7 @@ impl PerfTracer {
             owners.push(cpu.owners);
             rings.push(cpu.rings);
         }
-        let meanings = plan.tracepoints.iter().map(|t| (t.id, (t.meaning, t.stack))).collect();
+        let meanings = plan.tracepoints.iter().map(|planned| (planned.id, *planned)).collect();
         let rings = Arc::new(Mutex::new(Rings::new(rings)));
         // There was none, because there was a plan.
         let _ = self.target.set(Target {
@@ -215,8 +216,9 @@ impl PerfTracer {
         let Some(target) = self.target.get() else {
             return Err(failed("no process to trace")(io::ErrorKind::NotFound.into()));
         };
-        let apart = target.meanings.iter().filter(|(_, (_, stack))| *stack == Stack::Apart);
-        let apart = if target.stack_bytes > 0 { apart.map(|(id, _)| *id).collect() } else { HashSet::new() };
+        let apart = target.meanings.values().filter(|planned| planned.stack == Stack::Apart);
+        let apart =
+            if target.stack_bytes > 0 { apart.map(|planned| planned.id).collect() } else { HashSet::new() };
         PerfReader::new(
             reader::Source {
                 pid: target.pid,

@@ -35,6 +35,8 @@ pub enum Stack {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Planned {
     pub id: u16,
+    /// The system call's.
+    pub number: i64,
     pub meaning: Meaning,
     pub stack: Stack,
 }
@@ -68,6 +70,9 @@ impl Plan {
             Some((exits, entries)) => (exits, entries, None),
             None => {
                 let (exits, entries, found) = by_trying()?;
+                if let Some(call) = FREQUENT.iter().find(|name| !exits.contains_key(*name)) {
+                    return Err(CaptureError::Silenced { call });
+                }
                 (exits, entries, Some(found))
             }
         };
@@ -105,9 +110,9 @@ fn by_trying() -> Result<(Ids, Ids, Found), CaptureError> {
 
 fn planned(exits: &Ids, entries: &Ids) -> Vec<Planned> {
     let mut all = Vec::new();
-    let mut add = |id: Option<&u64>, meaning, stack| {
+    let mut add = |id: Option<&u64>, number, meaning, stack| {
         if let Some(id) = id.and_then(|&id| u16::try_from(id).ok()) {
-            all.push(Planned { id, meaning, stack });
+            all.push(Planned { id, number, meaning, stack });
         }
     };
     for call in arch::TRACED {
@@ -116,15 +121,15 @@ fn planned(exits: &Ids, entries: &Ids) -> Vec<Planned> {
             name if WITHOUT_STACK.contains(&name) => Stack::None,
             _ => Stack::Inline,
         };
-        add(exits.get(call.name), Meaning::Changed(call.op), stack);
+        add(exits.get(call.name), call.number, Meaning::Changed(call.op), stack);
     }
-    for (name, _) in EXECUTIONS {
-        add(exits.get(name), Meaning::Executed, Stack::None);
+    for &(name, number) in EXECUTIONS {
+        add(exits.get(name), number, Meaning::Executed, Stack::None);
     }
-    for &(name, _, meaning) in ENTRIES {
+    for &(name, number, meaning) in ENTRIES {
         // clone3's arguments are in memory, most often on the caller's stack.
         let stack = if meaning == Meaning::Clone3 { Stack::Inline } else { Stack::None };
-        add(entries.get(name), meaning, stack);
+        add(entries.get(name), number, meaning, stack);
     }
     all
 }

@@ -3,7 +3,7 @@
 use super::canary::Canary;
 use super::life::{Life, StackBytes};
 use super::merge::{self, Joined};
-use super::plan::{Meaning, Stack};
+use super::plan::{Meaning, Planned, Stack};
 use super::rings::Rings;
 use super::sample::{self, What};
 use crate::capture::{CaptureError, Counters, EventSource};
@@ -21,7 +21,7 @@ pub struct Source<'a> {
     pub rings: Arc<Mutex<Rings>>,
     /// The events whose descriptors become readable when a ring fills up.
     pub owners: Vec<&'a OwnedFd>,
-    pub meanings: HashMap<u16, (Meaning, Stack)>,
+    pub meanings: HashMap<u16, Planned>,
     /// Tracepoints whose stacks are in the second rings.
     pub apart: HashSet<u16>,
     pub canary: &'a Canary,
@@ -30,7 +30,7 @@ pub struct Source<'a> {
 /// Reads the rings of a `PerfTracer`.
 pub struct PerfReader<'a> {
     rings: Arc<Mutex<Rings>>,
-    meanings: HashMap<u16, (Meaning, Stack)>,
+    meanings: HashMap<u16, Planned>,
     apart: HashSet<u16>,
     life: Life,
     canary: &'a Canary,
@@ -88,11 +88,14 @@ impl<'a> PerfReader<'a> {
     }
 
     fn handle(&mut self, joined: &Joined) {
-        let stack_of = |id: u16| self.meanings.get(&id).map(|(_, stack)| *stack);
-        let inline = |id| stack_of(id) == Some(Stack::Inline);
+        let inline = |id| self.meanings.get(&id).is_some_and(|planned| planned.stack == Stack::Inline);
         let Some((when, what)) = sample::parse(&joined.record.bytes, &inline) else { return };
         let meaning = match &what {
-            What::Call(call) => self.meanings.get(&call.tracepoint).map(|(meaning, _)| *meaning),
+            What::Call(call) => self
+                .meanings
+                .get(&call.tracepoint)
+                .filter(|planned| planned.number == i64::from(call.number))
+                .map(|planned| planned.meaning),
             _ => None,
         };
         let emit = &mut *self.handle;
