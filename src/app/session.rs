@@ -258,6 +258,9 @@ impl<'a, 'r, W: Watched> Session<'a, 'r, W> {
     fn finish(&mut self, end: End) -> Result<End, AppError> {
         self.reader.poll(0)?;
         self.look_at_all();
+        if let Some(trouble) = self.reader.trouble() {
+            say(trouble);
+        }
         if let Some(took) = self.late.filter(|_| self.schedule.timeline) {
             let interval = self.schedule.interval;
             say(format_args!(

@@ -57,6 +57,7 @@ const MIN_RING: usize = 64 << 10;
 /// [`PerfTracer::add_target`].
 pub struct PerfTracer {
     config: PerfConfig,
+    cpus: Vec<i32>,
     /// Until it was carried out.
     plan: RefCell<Option<Plan>>,
     target: OnceCell<Target>,
@@ -95,8 +96,9 @@ impl PerfTracer {
     /// # Errors
     /// When the kernel refuses: perf_event_paranoid above 2, or a seccomp profile.
     pub fn start(config: PerfConfig) -> Result<PerfTracer, CaptureError> {
-        let plan = Plan::make()?;
-        Ok(PerfTracer { config, plan: RefCell::new(Some(plan)), target: OnceCell::new() })
+        let cpus = online_cpus().map_err(failed("reading the online CPUs"))?;
+        let plan = Plan::make(cpus.len())?;
+        Ok(PerfTracer { config, cpus, plan: RefCell::new(Some(plan)), target: OnceCell::new() })
     }
 
     /// What was opened, for `-v`.
@@ -114,16 +116,15 @@ impl PerfTracer {
             return Err(CaptureError::Perf { what: "a second process".to_owned(), source });
         };
         raise_descriptor_limit();
-        let cpus = online_cpus().map_err(failed("reading the online CPUs"))?;
         let canary = canary(&plan).map_err(failed("counting vmaudit's own calls"))?;
         if let Some(call) = canary.silenced() {
             return Err(CaptureError::Silenced { call });
         }
-        let (opened, sizes) = self.open_all(&plan, pid, &cpus)?;
+        let (opened, sizes) = self.open_all(&plan, pid)?;
         let attached = format!(
             "{} tracepoints on {} CPUs ({}), {} KiB of rings a CPU, stacks up to {} bytes",
             plan.tracepoints.len(),
-            cpus.len(),
+            self.cpus.len(),
             plan.source,
             (sizes.calls + sizes.stacks) >> 10,
             sizes.stack_bytes
@@ -151,8 +152,8 @@ impl PerfTracer {
     }
 
     /// With the largest rings that the user may lock.
-    fn open_all(&self, plan: &Plan, pid: i32, cpus: &[i32]) -> Result<(Vec<OnCpu>, Sizes), CaptureError> {
-        let share = |bytes: u32| (bytes as usize / cpus.len().max(1)).max(MIN_RING).next_power_of_two();
+    fn open_all(&self, plan: &Plan, pid: i32) -> Result<(Vec<OnCpu>, Sizes), CaptureError> {
+        let share = |bytes: u32| (bytes as usize / self.cpus.len().max(1)).max(MIN_RING).next_power_of_two();
         let mut stacks = share(self.config.ring_bytes);
         let most_calls = share(self.config.spill_bytes);
         loop {
@@ -160,7 +161,7 @@ impl PerfTracer {
             let stack_bytes = stack_bytes.min(self.config.stack_bytes) as u32 & !7;
             let sizes = Sizes { calls: most_calls.min(stacks / 2).max(MIN_RING), stacks, stack_bytes };
             let opened: Result<Vec<OnCpu>, CaptureError> =
-                cpus.iter().map(|&cpu| self.open_on(plan, pid, cpu, sizes)).collect();
+                self.cpus.iter().map(|&cpu| self.open_on(plan, pid, cpu, sizes)).collect();
             match opened {
                 Err(CaptureError::Perf { source, .. })
                     if matches!(source.raw_os_error(), Some(libc::EPERM | libc::ENOMEM))

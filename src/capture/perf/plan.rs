@@ -43,6 +43,9 @@ pub struct Planned {
 
 /// Calls of which a program may make many in a short time.
 const FREQUENT: &[&str] = &["mmap", "munmap", "mremap", "brk", "mprotect", "madvise"];
+/// Every thread inherits every event of every CPU, a kilobyte of kernel memory each: on machines with
+/// more CPUs, rare calls do with one.
+const MANY_CPUS: usize = 16;
 /// Results matter, stacks do not.
 const WITHOUT_STACK: &[&str] = &["seccomp"];
 
@@ -65,7 +68,7 @@ pub struct Plan {
 impl Plan {
     /// # Errors
     /// When tracefs is not readable and trying is refused, too.
-    pub fn make() -> Result<Plan, CaptureError> {
+    pub fn make(cpus: usize) -> Result<Plan, CaptureError> {
         let (exits, entries, prober) = match from_tracefs() {
             Some((exits, entries)) => (exits, entries, None),
             None => {
@@ -77,7 +80,7 @@ impl Plan {
             }
         };
         let source = if prober.is_some() { "ids found by trying" } else { "ids from tracefs" };
-        Ok(Plan { tracepoints: planned(&exits, &entries), source, _prober: prober })
+        Ok(Plan { tracepoints: planned(&exits, &entries, cpus), source, _prober: prober })
     }
 }
 
@@ -97,7 +100,9 @@ fn by_trying() -> Result<(Ids, Ids, Found), CaptureError> {
         arch::TRACED.iter().map(|call| (call.name, call.number)).chain(EXECUTIONS.iter().copied()).collect();
     let entries = ENTRIES.iter().map(|call| call.1);
     let numbers: Vec<i64> = exits.iter().map(|call| call.1).chain(entries).collect();
-    let found = probe::find(&numbers).map_err(failed)?;
+    let essential: Vec<i64> =
+        exits.iter().filter(|call| FREQUENT.contains(&call.0)).map(|call| call.1).collect();
+    let found = probe::find(&numbers, &essential).map_err(failed)?;
     if found.exits.is_empty() {
         return Err(failed(std::io::Error::from_raw_os_error(libc::ENOENT)));
     }
@@ -108,7 +113,7 @@ fn by_trying() -> Result<(Ids, Ids, Found), CaptureError> {
     Ok((exits, entries, found))
 }
 
-fn planned(exits: &Ids, entries: &Ids) -> Vec<Planned> {
+fn planned(exits: &Ids, entries: &Ids, cpus: usize) -> Vec<Planned> {
     let mut all = Vec::new();
     let mut add = |id: Option<&u64>, number, meaning, stack| {
         if let Some(id) = id.and_then(|&id| u16::try_from(id).ok()) {
@@ -117,8 +122,8 @@ fn planned(exits: &Ids, entries: &Ids) -> Vec<Planned> {
     };
     for call in arch::TRACED {
         let stack = match call.name {
-            name if FREQUENT.contains(&name) => Stack::Apart,
             name if WITHOUT_STACK.contains(&name) => Stack::None,
+            name if FREQUENT.contains(&name) || cpus <= MANY_CPUS => Stack::Apart,
             _ => Stack::Inline,
         };
         add(exits.get(call.name), call.number, Meaning::Changed(call.op), stack);

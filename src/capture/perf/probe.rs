@@ -36,20 +36,27 @@ pub struct Found {
     _prober: Option<OwnedFd>,
 }
 
-/// Looks for the exits of the system calls `numbers`.
+/// Looks for the exits of the system calls `numbers`; a kernel may not have them all, but those that are
+/// `essential`.
 ///
 /// # Errors
 /// When there can be no process, or perf_event_open refuses even the first tracepoint.
-pub fn find(numbers: &[i64]) -> io::Result<Found> {
-    if let Some(Ok(found)) = remembered::read().map(|text| decode(&text))
-        && numbers.iter().all(|number| found.exits.contains_key(number))
-    {
+pub fn find(numbers: &[i64], essential: &[i64]) -> io::Result<Found> {
+    let enough = |found: &Found| {
+        found.entry_after_exit.is_some() && essential.iter().all(|number| found.exits.contains_key(number))
+    };
+    if let Some(found) = remembered::read().and_then(|text| decode(&text).ok()).filter(enough) {
         return Ok(found);
     }
-    try_all(numbers)
+    let (text, prober) = try_all(numbers)?;
+    let found = decode(&text)?;
+    if enough(&found) {
+        remembered::write(&text);
+    }
+    Ok(Found { _prober: Some(prober), ..found })
 }
 
-fn try_all(numbers: &[i64]) -> io::Result<Found> {
+fn try_all(numbers: &[i64]) -> io::Result<(String, OwnedFd)> {
     let (results, to_parent) = pipe2(OFlag::O_CLOEXEC)?;
     let (hold, prober) = pipe2(OFlag::O_CLOEXEC)?;
     // SAFETY: vmaudit has one thread while backends are being set up.
@@ -78,11 +85,7 @@ fn try_all(numbers: &[i64]) -> io::Result<Found> {
             let read = File::from(results).read_to_string(&mut text);
             waitpid(child, None)?;
             read?;
-            let found = decode(&text)?;
-            if numbers.iter().all(|number| found.exits.contains_key(number)) {
-                remembered::write(&text);
-            }
-            Ok(Found { _prober: Some(prober), ..found })
+            Ok((text, prober))
         }
     }
 }

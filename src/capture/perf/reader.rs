@@ -34,6 +34,7 @@ pub struct PerfReader<'a> {
     apart: HashSet<u16>,
     life: Life,
     canary: &'a Canary,
+    silenced: Option<&'static str>,
     ready: VecDeque<Joined>,
     handle: Box<dyn FnMut(&[u8]) + 'a>,
     /// Readable once the other thread has taken something.
@@ -71,6 +72,7 @@ impl<'a> PerfReader<'a> {
             apart: source.apart,
             life: Life::of(source.pid, source.follow_forks),
             canary: source.canary,
+            silenced: None,
             ready: VecDeque::new(),
             handle,
             wake,
@@ -169,14 +171,22 @@ impl EventSource for PerfReader<'_> {
             }
         }
         self.life.settle(&mut *self.handle);
-        if self.life.has_doubts() && self.canary.silenced().is_some() {
+        if self.life.has_doubts()
+            && let Some(call) = self.canary.silenced()
+        {
             self.life.counters.lost += 1;
+            self.silenced = Some(call);
         }
         Ok(())
     }
 
     fn counters(&self) -> Result<Counters, CaptureError> {
         Ok(self.life.counters)
+    }
+
+    fn trouble(&self) -> Option<String> {
+        let silenced = self.silenced.map(|call| CaptureError::Silenced { call });
+        silenced.map(|error| format!("for a while {error}; what was called then is not known"))
     }
 }
 
