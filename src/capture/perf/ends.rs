@@ -41,8 +41,8 @@ pub fn status(pid: i32, handle: Option<&OwnedFd>) -> i32 {
     told().or_else(told).unwrap_or(UNKNOWN_STATUS)
 }
 
-/// The rest of a task's end takes microseconds, where nothing else wants the processor.
-const END_MS: i32 = 50;
+/// The rest of a task's end takes microseconds, unless others want the processor.
+const END_MS: i32 = 1000;
 
 /// Of one that its parent has not waited for: the last field of /proc/PID/stat (proc(5), 52).
 fn waiting(pid: i32) -> Option<i32> {

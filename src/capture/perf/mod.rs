@@ -213,7 +213,7 @@ impl PerfTracer {
     ///
     /// # Errors
     /// Without a target, or when no thread can be started.
-    pub fn reader<'a>(&'a self, handle: impl FnMut(&[u8]) + 'a) -> Result<PerfReader<'a>, CaptureError> {
+    pub fn reader<'a, F: FnMut(&[u8])>(&'a self, handle: F) -> Result<PerfReader<'a, F>, CaptureError> {
         let Some(target) = self.target.get() else {
             return Err(failed("no process to trace")(io::ErrorKind::NotFound.into()));
         };
@@ -230,7 +230,7 @@ impl PerfTracer {
                 apart,
                 canary: &target.canary,
             },
-            Box::new(handle),
+            handle,
         )
     }
 
