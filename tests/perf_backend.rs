@@ -218,7 +218,17 @@ fn a_shell_with_pipes_looks_the_same() {
     if skipped("perf sh") {
         return;
     }
-    compare(&Stage::new(), &["/bin/sh", "-c", "ls / | sort | head -1 >/dev/null; (exit 7); kill -9 $$"]);
+    compare(&Stage::new(), &["/bin/sh", "-c", "ls / | sort | head -1 >/dev/null; (exit 7); exit 3"]);
+}
+
+#[test]
+fn a_signal_that_ends_a_process_is_told() {
+    if skip_without_perf("perf kill") {
+        return;
+    }
+    let Some(audit) = Stage::new().perf(&[], &["/bin/sh", "-c", "kill -9 $$"]) else { return };
+    assert_eq!(audit.code(), Some(137), "{}", audit.stderr);
+    assert_eq!(number(audit.report().first(), "signal"), 9);
 }
 
 /// Every process writes its own maps file just before it leaves: the report has to be that file.

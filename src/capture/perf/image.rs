@@ -41,7 +41,9 @@ pub fn mappings(reports: &[Mapped], first_segment: &dyn Fn(&Mapped) -> Option<u6
 /// Where the next segment begins: the first cannot be longer.
 fn until_next(first: &Mapped, rest: &[Mapped]) -> u64 {
     let same = |next: &&Mapped| {
-        next.inode == first.inode && next.start > first.start && next.start < first.start + first.len
+        next.inode == first.inode
+            && next.start > first.start
+            && next.start < first.start.saturating_add(first.len)
     };
     rest.iter().find(same).map_or(first.len, |next| next.start - first.start)
 }
@@ -96,9 +98,9 @@ fn head_of(mapped: &Mapped) -> Option<Vec<u8>> {
 
 /// The first PT_LOAD of a 64-bit ELF header, in pages.
 fn segment_size(head: &[u8]) -> Option<u64> {
-    let u16_at = |at: usize| Some(u16::from_ne_bytes(head.get(at..at + 2)?.try_into().ok()?));
-    let u32_at = |at: usize| Some(u32::from_ne_bytes(head.get(at..at + 4)?.try_into().ok()?));
-    let u64_at = |at: usize| Some(u64::from_ne_bytes(head.get(at..at + 8)?.try_into().ok()?));
+    let u16_at = |at: usize| Some(u16::from_ne_bytes(head.get(at..at.checked_add(2)?)?.try_into().ok()?));
+    let u32_at = |at: usize| Some(u32::from_ne_bytes(head.get(at..at.checked_add(4)?)?.try_into().ok()?));
+    let u64_at = |at: usize| Some(u64::from_ne_bytes(head.get(at..at.checked_add(8)?)?.try_into().ok()?));
     if head.get(..5)? != b"\x7fELF\x02" {
         return None;
     }
@@ -107,9 +109,65 @@ fn segment_size(head: &[u8]) -> Option<u64> {
     for index in 0..count {
         let at = table.checked_add(index * size)?;
         if u32_at(at)? == PT_LOAD {
-            let (address, in_file) = (u64_at(at + 16)?, u64_at(at + 32)?);
-            return Some(crate::model::addr::page_up((address % PAGE).checked_add(in_file)?));
+            let (address, in_file) = (u64_at(at.checked_add(16)?)?, u64_at(at.checked_add(32)?)?);
+            let size = crate::model::addr::page_up((address % PAGE).checked_add(in_file)?);
+            return (size > 0).then_some(size);
         }
     }
     None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn report(start: u64, len: u64, inode: u64, name: &[u8]) -> Mapped {
+        let (prot, flags, offset) = (1, 2, 0);
+        Mapped { start, len, offset, major: 8, minor: 1, inode, prot, flags, name: name.to_vec() }
+    }
+
+    fn ranges(map: &[Mapped]) -> Vec<(u64, u64)> {
+        map.iter().map(|mapped| (mapped.start, mapped.start + mapped.len)).collect()
+    }
+
+    #[test]
+    fn a_file_is_as_long_as_its_segments_and_the_stack_where_it_was_put() {
+        let reports = [
+            report(0x7fff_0000, 0x2_1000, 0, b"//anon"),
+            report(0x7ffe_0000, 0x2_1000, 0, b"[stack]"),
+            report(0x1000, 0x5000, 9, b"/bin/x"),
+            report(0x2000, 0x1000, 9, b"/bin/x"),
+            report(0x5000, 0x1000, 9, b"/bin/x"),
+            report(0x6000, 0x1000, 0, b"//anon"),
+        ];
+        let expected = [
+            (0x1000, 0x2000),
+            (0x2000, 0x3000),
+            (0x5000, 0x6000),
+            (0x6000, 0x7000),
+            (0x7ffe_0000, 0x8000_1000),
+        ];
+        assert_eq!(ranges(&mappings(&reports, &|_| Some(0x1000))), expected);
+        // Without the file the next segment tells where the first ends.
+        assert_eq!(ranges(&mappings(&reports, &|_| None)), expected);
+    }
+
+    #[test]
+    fn what_is_mapped_over_is_cut_with_its_offset() {
+        let mut map = Vec::new();
+        lay(&mut map, report(0x1000, 0x4000, 9, b"/bin/x"));
+        lay(&mut map, report(0x2000, 0x1000, 0, b"//anon"));
+        map.sort_by_key(|mapped| mapped.start);
+        assert_eq!(ranges(&map), [(0x1000, 0x2000), (0x2000, 0x3000), (0x3000, 0x5000)]);
+        assert_eq!(map[2].offset, 0x2000);
+    }
+
+    #[test]
+    fn headers_that_are_no_headers_have_no_segments() {
+        assert_eq!(segment_size(b""), None);
+        assert_eq!(segment_size(b"#!/bin/sh\n"), None);
+        let mut wild = vec![0xff; 64];
+        wild[..5].copy_from_slice(b"\x7fELF\x02");
+        assert_eq!(segment_size(&wild), None);
+    }
 }

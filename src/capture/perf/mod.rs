@@ -278,3 +278,13 @@ fn cpu_list(text: &str) -> Option<Vec<i32>> {
     }
     Some(cpus)
 }
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn lists_of_cpus() {
+        assert_eq!(super::cpu_list("0-3,8,10-11"), Some(vec![0, 1, 2, 3, 8, 10, 11]));
+        assert_eq!(super::cpu_list("0"), Some(vec![0]));
+        assert_eq!(super::cpu_list(""), None);
+    }
+}

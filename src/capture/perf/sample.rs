@@ -212,3 +212,72 @@ fn mapped(mut body: Bytes<'_>) -> Option<Mapped> {
 fn until_nul(bytes: &[u8]) -> &[u8] {
     bytes.split(|&b| b == 0).next().unwrap_or_default()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The exit of call 9 with `asked` bytes of stack, of which `there` were copied.
+    fn sample(asked: usize, there: usize) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        let size = STACK_AT + asked + 8;
+        bytes.extend(9u32.to_ne_bytes());
+        bytes.extend(2u16.to_ne_bytes());
+        bytes.extend((size as u16).to_ne_bytes());
+        bytes.extend([7u32, 8].map(u32::to_ne_bytes).concat());
+        bytes.extend(1234u64.to_ne_bytes());
+        bytes.extend(28u32.to_ne_bytes());
+        bytes.extend(173u16.to_ne_bytes());
+        bytes.extend([0; 6]);
+        bytes.extend([9u32, 0].map(u32::to_ne_bytes).concat());
+        bytes.extend((-12i64).to_ne_bytes());
+        bytes.extend([0; 4]);
+        bytes.extend(2u64.to_ne_bytes());
+        (0..COUNT as u64).for_each(|register| bytes.extend(register.to_ne_bytes()));
+        bytes.extend((asked as u64).to_ne_bytes());
+        bytes.extend((0..asked).map(|at| at as u8));
+        bytes.extend((there as u64).to_ne_bytes());
+        assert_eq!(bytes.len(), size);
+        bytes
+    }
+
+    fn call(bytes: &[u8]) -> Call<'_> {
+        match parse(bytes, &|_| true) {
+            Some((When { pid: 7, tid: 8, time_ns: 1234 }, What::Call(call))) => call,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_stack_is_what_was_there_with_and_without_the_room_behind_it() {
+        let whole = sample(64, 24);
+        let trimmed = without_padding(&whole);
+        assert_eq!(trimmed.len(), STACK_AT + 24);
+        for bytes in [&whole[..], trimmed] {
+            let call = call(bytes);
+            assert_eq!((call.tracepoint, call.number, call.first), (173, 9, -12));
+            assert_eq!(call.stack, (0..24).collect::<Vec<u8>>());
+            assert_eq!(call.registers.map(|registers| registers.sp()), Some(5));
+        }
+        assert_eq!(time_of(&whole), Some(1234));
+        assert_eq!(call(&sample(64, 64)).stack.len(), 64);
+        assert!(is_same_call(&whole, &sample(32, 8)));
+    }
+
+    #[test]
+    fn cut_and_lying_records_are_no_records() {
+        let whole = sample(64, 24);
+        for length in 0..STACK_AT {
+            let cut = &whole[..length];
+            // Some are whole samples without a stack: none may be more than is there.
+            if let Some((_, What::Call(call))) = parse(cut, &|_| true) {
+                assert!(call.stack.is_empty());
+            }
+        }
+        let mut lying = sample(64, 24);
+        let end = lying.len();
+        lying[end - 8..].copy_from_slice(&u64::MAX.to_ne_bytes());
+        assert_eq!(without_padding(&lying).len(), end);
+        assert!(parse(&lying, &|_| true).is_none());
+    }
+}
