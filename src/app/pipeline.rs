@@ -7,7 +7,7 @@ use super::record::Record;
 use crate::capture::wire::{self, Decoder, time_of};
 use crate::capture::{Captured, CapturedTouch, Registers};
 use crate::ledger::AddressSpaces;
-use crate::model::{Completeness, MmKey, Observations, Pid, StackId, StackTable, VmEvent, VmOp};
+use crate::model::{Completeness, MmKey, Observations, Pid, SizePoint, StackId, StackTable, VmEvent, VmOp};
 use crate::store::FrameNames;
 use crate::touch::Touches;
 use crate::unwind::{CapturedStack, ExecMapping, SpaceState, Unwinder};
@@ -75,7 +75,13 @@ impl Pipeline {
         if let Some(record) = &mut self.record {
             record.found(mm, seen, &self.stacks);
         }
+        if let Some(live) = &mut self.live {
+            live.found(mm, seen);
+        }
         self.spaces.start_observed(mm, seen);
+        // Its files are opened while it lives: a program that was replaced on disk is found no other
+        // way, and the first stack may be that of a child that has ended since.
+        self.renew_modules(mm, seen.pid);
     }
 
     /// After a loss: `seen` is what the kernel shows of a process since.
@@ -91,6 +97,13 @@ impl Pipeline {
     pub fn note_look(&mut self, seen: &Observations) {
         if let Some(record) = &mut self.record {
             record.look(seen, &self.stacks);
+        }
+    }
+
+    /// What a look came to.
+    pub fn note_point(&mut self, point: &SizePoint) {
+        if let Some(record) = &mut self.record {
+            record.point(point);
         }
     }
 
@@ -221,6 +234,12 @@ impl Pipeline {
     }
 
     fn unwind(&mut self, mm: MmKey, pid: Pid, captured: &CapturedStack<'_>) -> (StackId, Completeness) {
+        self.renew_modules(mm, pid);
+        self.unwinder.unwind_interned(mm, captured, &mut self.stacks)
+    }
+
+    /// Tells the unwinder what is mapped now, where that has changed.
+    fn renew_modules(&mut self, mm: MmKey, pid: Pid) {
         if let Some(generation) = self.spaces.module_generation(mm)
             && !self.unwinder.is_current(mm, generation)
         {
@@ -232,7 +251,6 @@ impl Pipeline {
             });
             self.unwinder.set_modules(SpaceState { mm, generation, pid }, modules, &mut self.stacks);
         }
-        self.unwinder.unwind_interned(mm, captured, &mut self.stacks)
     }
 
     fn count(&mut self, completeness: Completeness) {

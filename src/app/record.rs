@@ -5,7 +5,7 @@ use super::error::AppError;
 use super::pipeline::{Pipeline, Tally};
 use super::say::say;
 use crate::capture::Counters;
-use crate::model::{MmKey, Observations, Pid, StackTable, Step, SymbolizedStacks, VmEvent};
+use crate::model::{MmKey, Observations, Pid, SizePoint, StackTable, Step, SymbolizedStacks, VmEvent};
 use crate::report::Report;
 use crate::store::{Facts, Owner, Recorder, RunMeta, StoreError};
 use crate::symbolize::{Config, Symbolizer};
@@ -23,6 +23,8 @@ pub struct RecordOptions<'a> {
     pub path: Option<&'a Path>,
     /// The looks make a timeline.
     pub timeline: bool,
+    /// Page faults are told apart.
+    pub touch: bool,
     /// Say how far it is safe.
     pub verbose: bool,
 }
@@ -57,6 +59,7 @@ impl Record {
             command: command.iter().map(|word| word.to_string_lossy().into_owned()).collect(),
             main,
             timeline,
+            touch: options.touch,
             started_ns: now(ClockId::CLOCK_MONOTONIC),
             started_unix_ns: now(ClockId::CLOCK_REALTIME),
         };
@@ -84,6 +87,11 @@ impl Record {
         self.tick();
     }
 
+    pub fn point(&mut self, point: &SizePoint) {
+        self.recorder.point(point);
+    }
+
+    /// Also the point that came of it.
     pub fn discard_look(&mut self, pid: Pid) {
         self.recorder.discard_look(pid);
     }

@@ -1,5 +1,6 @@
 //! What grew and shrank between two reports of one recording, by call and stack.
 
+use super::category_name;
 use super::model::{Frame, Process, Report, Stack};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, HashMap};
@@ -34,6 +35,8 @@ pub struct StackGrowth {
     /// `mmap`, `brk` …; null for what no call with a stack mapped.
     pub op: Option<String>,
     pub category: String,
+    /// What text shows for `category`.
+    pub name: String,
     /// Index into `Growth::stacks`.
     pub stack: Option<u64>,
     pub from: u64,
@@ -117,6 +120,7 @@ fn compare<'a>(from: Side<'a>, to: Side<'a>, stacks: &mut Stacks) -> Vec<StackGr
     let row = |((op, category, frames), (old, new)): (Key<'a>, (u64, u64))| StackGrowth {
         op: op.map(str::to_owned),
         category: category.to_owned(),
+        name: category_name(category).unwrap_or(category).to_owned(),
         stack: match frames {
             Some(frames) if old != new => {
                 stacks.number(frames, from.0).or_else(|| stacks.number(frames, to.0))

@@ -11,9 +11,9 @@ mod timeline;
 mod touch;
 mod words;
 
-pub use crate::attribution::units;
+pub use crate::attribution::{category_name, units};
 pub use build::{EventCounts, ProcessAudit, ProcessFacts, RunFacts, build, build_touched, named_stack};
 pub use model::{Report, SCHEMA};
 pub use peak::MAX_GONE;
-pub use timeline::{Look, Timeline};
+pub use timeline::Timeline;
 pub use touch::{NAMED_ROWS, TouchFacts};

@@ -5,9 +5,9 @@ use super::error::StoreError;
 use super::facts::{Facts, Owner, RunMeta};
 use super::place;
 use super::row::{Row, SnapshotKind};
-use super::symbols::symbol_rows;
+use super::symbols::NamedFrames;
 use super::writer::{Message, Writer};
-use crate::model::{Observations, Pid, StackTable, Step, SymbolizedStacks, VmEvent};
+use crate::model::{Observations, Pid, SizePoint, StackTable, Step, SymbolizedStacks, VmEvent};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -28,6 +28,7 @@ const HAND_OVER: Duration = Duration::from_nanos(HAND_OVER_NS);
 pub struct Recorder {
     path: PathBuf,
     encoder: Encoder,
+    named: NamedFrames,
     batch: Vec<Row>,
     sender: Option<SyncSender<Message>>,
     used: Receiver<Vec<Row>>,
@@ -45,14 +46,16 @@ impl Recorder {
     /// # Errors
     /// When anything else is there, or the file cannot be written.
     pub fn create(path: &Path, meta: &RunMeta, owner: Option<Owner>) -> Result<Recorder, StoreError> {
-        place::prepare(path, owner)?;
+        let older = place::prepare(path, owner)?;
         let (sender, receiver) = sync_channel(WAITING);
         let (give_back, used) = sync_channel(WAITING);
         let safe_event = Arc::new(AtomicU64::new(0));
-        let thread = Writer::start(path, meta, (receiver, give_back), Arc::clone(&safe_event))?;
+        let thread = Writer::start(path, meta, (receiver, give_back), Arc::clone(&safe_event))
+            .inspect_err(|_| place::give_up(path, older))?;
         Ok(Recorder {
             path: path.to_owned(),
             encoder: Encoder::default(),
+            named: NamedFrames::default(),
             batch: Vec::with_capacity(BATCH + 64),
             sender: Some(sender),
             used,
@@ -100,7 +103,17 @@ impl Recorder {
         self.send(Message::Commit);
     }
 
-    /// The newest look at a process was of no worth.
+    /// As [`Recorder::step`], of a point of the timeline.
+    pub fn point(&mut self, point: &SizePoint) {
+        if self.sender.is_none() {
+            return;
+        }
+        self.encoder.step(&Step::Point(Box::new(point.clone())), &mut self.batch);
+        self.hand_over();
+        self.send(Message::Commit);
+    }
+
+    /// The newest look at a process was of no worth, nor the point that came of it.
     pub fn discard_look(&mut self, pid: Pid) {
         self.batch.push(Row::DiscardLook { pid });
         self.hand_over();
@@ -113,7 +126,7 @@ impl Recorder {
         }
     }
 
-    /// Names of stacks. A frame that has a name keeps it.
+    /// Names of stacks. A frame that has a name keeps all of its lines, and gets no more.
     pub fn names(&mut self, names: &SymbolizedStacks, stacks: &StackTable) {
         self.encoder.stacks(stacks, &mut self.batch);
         self.frame_names(names, stacks);
@@ -121,7 +134,7 @@ impl Recorder {
 
     /// As [`Recorder::names`], of stacks in a table of their own whose frames have the same numbers.
     pub fn frame_names(&mut self, names: &SymbolizedStacks, stacks: &StackTable) {
-        symbol_rows(names, stacks, &mut self.batch);
+        self.named.rows(names, stacks, &mut self.batch);
         self.hand_over();
     }
 

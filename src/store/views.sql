@@ -1,7 +1,13 @@
+CREATE VIEW zero AS              -- what times count from in reports and in events
+SELECT coalesce(
+  (SELECT begun_ns FROM snapshot WHERE kind = 'found' ORDER BY id LIMIT 1),
+  (SELECT time_ns FROM event WHERE id = (SELECT min(event) FROM exec)),
+  (SELECT time_ns FROM event ORDER BY id LIMIT 1)
+) AS ns;
 CREATE VIEW call AS
 SELECT
   e.id,
-  round((e.time_ns - (SELECT value FROM meta WHERE key = 'started_ns')) / 1e9, 6) AS t,
+  round((e.time_ns - (SELECT ns FROM zero)) / 1e9, 6) AS t,
   t.pid, t.tid, t.name AS thread, o.name AS op,
   CASE WHEN e.addr IS NOT NULL THEN printf('0x%x', e.addr) END AS addr,
   e.len,
@@ -31,11 +37,23 @@ LEFT JOIN file f ON f.id = e.file;
 CREATE VIEW stack_frame AS
 SELECT
   s.id AS stack, j.key AS depth, m.path AS module, printf('0x%x', f.address) AS offset,
-  y.function, y.offset AS function_offset, y.file, y.line, y.inlined, f.id AS frame
+  y.n, y.function, y.offset AS function_offset, y.file, y.line, y.inlined, f.id AS frame
 FROM stack s, json_each(s.frames) j
 JOIN frame f ON f.id = j.value
 LEFT JOIN module m ON m.id = f.module
 LEFT JOIN symbol y ON y.frame = f.id;
+CREATE VIEW stack_name AS
+SELECT stack, group_concat(name, ' < ') AS functions
+FROM (
+  SELECT s.id AS stack, coalesce(y.function,
+    replace(m.path, rtrim(m.path, replace(m.path, '/', '')), '') || '+' || printf('0x%x', f.address),
+    printf('0x%x', f.address)) AS name
+  FROM stack s, json_each(s.frames) j
+  JOIN frame f ON f.id = j.value
+  LEFT JOIN module m ON m.id = f.module
+  LEFT JOIN symbol y ON y.frame = f.id
+  ORDER BY s.id, j.key, y.n)
+GROUP BY stack;
 CREATE VIEW map AS
 SELECT
   s.id AS snapshot, s.kind, s.pid, printf('0x%x', p.start) AS start, printf('0x%x', p.start + p.size) AS stop,
@@ -43,3 +61,9 @@ SELECT
 FROM snapshot s
 JOIN mapping p ON p.list = s.list
 LEFT JOIN backing b ON b.id = p.backing;
+CREATE VIEW timeline AS
+SELECT
+  round((p.time_ns - (SELECT ns FROM zero)) / 1e9, 6) AS t,
+  p.pid, s.category, s.virt, iif(p.rss_known, s.rss, NULL) AS rss
+FROM point p
+JOIN point_size s ON s.pid = p.pid AND s.number = p.number;

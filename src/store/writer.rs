@@ -3,6 +3,7 @@
 use super::error::{Fault, StoreError};
 use super::facts::{Facts, RunMeta};
 use super::look::Looks;
+use super::point::Points;
 use super::row::{EventRow, ProcessStep, Row, SnapshotKind};
 use super::schema;
 use super::sum::{self, Sum};
@@ -39,6 +40,7 @@ pub(super) struct Writer<'c> {
     db: &'c Connection,
     event: Statement<'c>,
     looks: Looks,
+    points: Points,
     began: Option<Instant>,
     rows: usize,
     counts: Counts,
@@ -74,7 +76,13 @@ impl Writer<'_> {
         let name = thread::Builder::new().name("recording".to_owned());
         let for_errors = path.clone();
         let started = name.spawn(move || {
-            write_all(&db, (&messages, &used), &safe_event).map_err(|fault| fault.at(&path, "writing it"))
+            let written = write_all(&db, (&messages, &used), &safe_event);
+            if written.is_err() {
+                // What can be: an empty journal would be left behind.
+                let _ = db.execute_batch("ROLLBACK");
+                let _ = db.pragma_update_and_check(None, "journal_mode", "DELETE", |_| Ok(()));
+            }
+            written.map_err(|fault| fault.at(&path, "writing it"))
         });
         if let Ok(before) = before {
             let _ = before.thread_set_mask();
@@ -96,13 +104,14 @@ fn create(path: &Path, meta: &RunMeta) -> Result<Connection, Fault> {
     db.execute_batch("BEGIN EXCLUSIVE")?;
     schema::create(&db)?;
     let command = serde_json::to_string(&meta.command).unwrap_or_default();
-    let known: [(&str, &dyn ToSql); 8] = [
+    let known: [(&str, &dyn ToSql); 9] = [
         ("state", &"recording"),
         ("version", &meta.version),
         ("backend", &meta.backend),
         ("command", &command),
         ("main_pid", &meta.main),
         ("timeline", &meta.timeline),
+        ("touch", &meta.touch),
         ("started_ns", &(meta.started_ns as i64)),
         ("started_unix_ns", &(meta.started_unix_ns as i64)),
     ];
@@ -130,6 +139,7 @@ fn write_all(
         db,
         event,
         looks: Looks::default(),
+        points: Points::default(),
         began: None,
         rows: 0,
         counts: Counts::default(),
@@ -179,6 +189,7 @@ impl Writer<'_> {
             set(self.db, "loss_rows", &counts.losses)?;
             set(self.db, "symbol_rows", &counts.symbols)?;
             set(self.db, "snapshot_rows", &self.looks.in_file())?;
+            set(self.db, "point_rows", &self.points.in_file())?;
             self.db.prepare_cached("COMMIT")?.execute([])?;
             self.safe_event.store(counts.last_event as u64, Ordering::Relaxed);
             self.rows = 0;
@@ -202,7 +213,11 @@ impl Writer<'_> {
             Row::Snapshot { place, kind, seen } => {
                 self.looks.write(self.db, place, kind, &seen)?;
             }
-            Row::DiscardLook { pid } => self.looks.discard(self.db, pid)?,
+            Row::Point { place, point } => self.points.add(self.db, place, &point)?,
+            Row::DiscardLook { pid } => {
+                self.looks.discard(self.db, pid)?;
+                self.points.discard_newest(self.db, pid)?;
+            }
             Row::Facts(facts) => {
                 self.looks.write_waiting(self.db)?;
                 return finish(self.db, &facts);
@@ -275,12 +290,12 @@ impl Writer<'_> {
                 )?;
             }
             Row::Loss { place, time_ns } => {
- self.counts.losses += 1;
- self.insert(
-                "INSERT INTO loss(id, after_event, time_ns, sum) VALUES(?, ?, ?, ?)",
-                params![place.id, place.after_event, time_ns],
-            )?;
-}
+                self.counts.losses += 1;
+                self.insert(
+                    "INSERT INTO loss(id, after_event, time_ns, sum) VALUES(?, ?, ?, ?)",
+                    params![place.id, place.after_event, time_ns],
+                )?;
+            }
             Row::Symbol { frame, n, named } => {
                 self.counts.symbols += super::symbols::insert(self.db, (frame, n), &named)? as i64;
             }

@@ -34,7 +34,7 @@ impl Layout {
         let who = who(event);
         let width = self.who.get().max(who.chars().count().min(MAX_WHO_WIDTH));
         self.who.set(width);
-        let call = clean(&calls::call(event));
+        let call = clean(&calls::call_with_file(event));
         let mut line = color.paint(Tone::Dim, &time(entry, options));
         line += &format!("  {who:<width$}  ");
         match calls::result(event) {
@@ -161,7 +161,7 @@ pub(super) fn note(step: &Step, color: Color, out: &mut String) {
         Step::Resync(seen) => {
             format!("--- after the loss: {} has {} mappings ---", seen.pid, seen.mappings.len())
         }
-        Step::Event(_) | Step::Look(_) => return,
+        Step::Event(_) | Step::Look(_) | Step::Point(_) => return,
     };
     *out += &format!("{}\n", color.paint(Tone::Warning, &text));
 }
