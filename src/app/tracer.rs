@@ -3,7 +3,8 @@
 use super::error::AppError;
 use super::remedy::remedy;
 use crate::capture::bpf::{BpfConfig, BpfTracer, MarkedThread, TouchConfig};
-use crate::capture::{EventSource, TouchCounters};
+use crate::capture::perf::{PerfConfig, PerfTracer};
+use crate::capture::{CaptureError, EventSource, TouchCounters};
 use crate::cli::Backend;
 use crate::model::Pid;
 use std::os::fd::BorrowedFd;
@@ -27,6 +28,7 @@ pub struct TracerOptions {
 /// A backend at work.
 pub enum Tracer {
     Bpf(BpfTracer),
+    Perf(PerfTracer),
 }
 
 impl Tracer {
@@ -37,6 +39,7 @@ impl Tracer {
     pub fn start(options: &TracerOptions) -> Result<Tracer, AppError> {
         match options.backend {
             Backend::Auto | Backend::Bpf => bpf(options),
+            Backend::Perf => perf(options),
         }
     }
 
@@ -44,6 +47,7 @@ impl Tracer {
     pub fn name(&self) -> &'static str {
         match self {
             Tracer::Bpf(_) => "bpf",
+            Tracer::Perf(_) => "perf",
         }
     }
 
@@ -51,6 +55,7 @@ impl Tracer {
     pub fn attached(&self) -> &str {
         match self {
             Tracer::Bpf(tracer) => &tracer.attached,
+            Tracer::Perf(tracer) => tracer.attached(),
         }
     }
 
@@ -61,6 +66,7 @@ impl Tracer {
     pub fn add_target(&self, pid: Pid, pidfd: BorrowedFd<'_>) -> Result<(), AppError> {
         match self {
             Tracer::Bpf(tracer) => Ok(tracer.add_target(pid, pidfd)?),
+            Tracer::Perf(tracer) => tracer.add_target(pid).map_err(explained),
         }
     }
 
@@ -71,6 +77,7 @@ impl Tracer {
     pub fn mark_running(&self, targets: &[(Pid, BorrowedFd<'_>)]) -> Result<Vec<MarkedThread>, AppError> {
         match self {
             Tracer::Bpf(tracer) => Ok(tracer.mark_running(targets)?),
+            Tracer::Perf(_) => Err(AppError::Usage(PERF_STARTS.to_owned())),
         }
     }
 
@@ -84,6 +91,7 @@ impl Tracer {
     ) -> Result<Box<dyn EventSource + 'a>, AppError> {
         match self {
             Tracer::Bpf(tracer) => Ok(Box::new(tracer.reader(handle)?)),
+            Tracer::Perf(tracer) => Ok(Box::new(tracer.reader(handle)?)),
         }
     }
 
@@ -94,6 +102,7 @@ impl Tracer {
     pub fn touch_counters(&self) -> Result<Option<TouchCounters>, AppError> {
         match self {
             Tracer::Bpf(tracer) => Ok(tracer.touch_counters()?),
+            Tracer::Perf(_) => Ok(None),
         }
     }
 
@@ -101,6 +110,7 @@ impl Tracer {
     pub fn detach_in_background(self) {
         match self {
             Tracer::Bpf(tracer) => tracer.detach_in_background(),
+            Tracer::Perf(tracer) => tracer.detach_in_background(),
         }
     }
 }
@@ -116,6 +126,31 @@ fn bpf(options: &TracerOptions) -> Result<Tracer, AppError> {
     };
     match BpfTracer::start(&config) {
         Ok(tracer) => Ok(Tracer::Bpf(tracer)),
-        Err(source) => Err(AppError::Backend { remedy: remedy(&source), source }),
+        Err(source) => Err(explained(source)),
     }
+}
+
+const PERF_STARTS: &str = "the backend perf sees only what vmaudit starts: processes that run already need \
+                           --backend bpf (root, or CAP_BPF and CAP_PERFMON)";
+const PERF_NO_TOUCH: &str = "the backend perf does not see page faults: --touch needs --backend bpf (root, or \
+                             CAP_BPF and CAP_PERFMON)";
+
+fn perf(options: &TracerOptions) -> Result<Tracer, AppError> {
+    if options.running_targets {
+        return Err(AppError::Usage(PERF_STARTS.to_owned()));
+    }
+    if options.touch.is_some() {
+        return Err(AppError::Usage(PERF_NO_TOUCH.to_owned()));
+    }
+    let config = PerfConfig {
+        stack_bytes: options.stack_bytes,
+        ring_bytes: options.ring_bytes,
+        spill_bytes: options.spill_bytes,
+        follow_forks: options.follow_forks,
+    };
+    PerfTracer::start(config).map(Tracer::Perf).map_err(explained)
+}
+
+fn explained(source: CaptureError) -> AppError {
+    AppError::Backend { remedy: remedy(&source), source }
 }

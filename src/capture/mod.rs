@@ -3,6 +3,7 @@
 
 pub mod arch;
 pub mod bpf;
+pub mod perf;
 pub mod strace_log;
 pub mod wire;
 
@@ -86,6 +87,11 @@ pub trait EventSource {
     fn wake_fd(&self) -> i32;
 
     fn counters(&self) -> Result<Counters, CaptureError>;
+
+    /// What else the user should know about the events that are missing.
+    fn trouble(&self) -> Option<String> {
+        None
+    }
 }
 
 /// Why a backend cannot work, or stopped.
@@ -114,6 +120,10 @@ pub enum CaptureError {
     Ring(#[source] libbpf_rs::Error),
     #[error("waiting for two ring buffers: {0}")]
     Wake(#[source] std::io::Error),
+    #[error("perf sees none of vmaudit's own calls of {call}: a BPF program keeps them from everybody else")]
+    Silenced { call: &'static str },
+    #[error("perf_event_open: {what}: {source}")]
+    Perf { what: String, source: std::io::Error },
     #[error("reading the loss counters: {0:#}")]
     Counters(#[source] libbpf_rs::Error),
 }
