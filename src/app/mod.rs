@@ -7,6 +7,7 @@ mod compare;
 mod complete;
 mod conclude;
 mod diff;
+mod doctor;
 mod dump;
 mod error;
 mod events;
@@ -53,6 +54,7 @@ pub fn run(cli: Cli) -> Result<u8, AppError> {
         Command::Snapshot(args) => snapshot::snapshot(&args),
         Command::Diff(args) => diff::diff(&args),
         Command::Report(args) => report::report(&args),
+        Command::Doctor(args) => doctor::doctor(&args),
         Command::Man => {
             output::print(&output::manual().map_err(AppError::Output)?)?;
             Ok(0)

@@ -14,6 +14,7 @@ pub mod stack;
 pub mod symbol;
 pub mod timeline;
 pub mod touch;
+pub mod trial;
 
 pub use addr::{Addr, AddrRange, Bytes, PAGE};
 pub use event::{EventId, FileRef, MmKey, NoStack, Pid, Task, Tid, VmEvent, VmOp};
@@ -25,3 +26,4 @@ pub use stack::{Completeness, Frame, FrameKind, ModuleId, ModuleInfo, Stack, Sta
 pub use symbol::{FunctionName, SourceLine, SymbolFrame, SymbolizedStacks};
 pub use timeline::{CategorySize, SizePoint};
 pub use touch::Touch;
+pub use trial::{Area, Capabilities, Capability, Outcome, Standing, Trial};

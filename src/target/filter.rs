@@ -36,7 +36,7 @@ pub fn exit_filter() -> Vec<Instruction> {
 }
 
 /// The program that notifies the calls in `numbers` (at most 250) and allows all else.
-fn notify_filter(numbers: &[i32]) -> Vec<Instruction> {
+pub(super) fn notify_filter(numbers: &[i32]) -> Vec<Instruction> {
     let count = numbers.len();
     let load = |offset| Instruction { code: BPF_LD_W_ABS, jump_true: 0, jump_false: 0, k: offset };
     let result = |value| Instruction { code: BPF_RET_K, jump_true: 0, jump_false: 0, k: value };

@@ -43,6 +43,7 @@ mod seccomp;
 mod signals;
 mod supervisor;
 mod task_names;
+mod trial;
 mod user;
 
 pub use attached::{Attached, AttachedEvent};
@@ -53,4 +54,5 @@ pub use hold::{ExitKind, HeldExit};
 pub use launch::{Launch, LaunchConfig, Prepared};
 pub use running::{Running, TargetEvent};
 pub use supervisor::{Supervisor, Waited};
+pub use trial::NotificationTrial;
 pub use user::behind_sudo;
