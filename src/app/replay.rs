@@ -43,6 +43,8 @@ impl Replay {
     /// When it is damaged.
     pub fn of(recording: Recording) -> Result<Replay, AppError> {
         let mut pipeline = Pipeline::new(&recording.meta().backend, None);
+        // Looks come without a warning.
+        pipeline.spaces.look_begins();
         pipeline.stacks = recording.stacks()?;
         let names = recording.names(&pipeline.stacks)?;
         // A recording that was cut has none: then the files are asked, if they are still the same.

@@ -17,7 +17,7 @@ struct Line {
     comm: String,
     /// CLOCK_MONOTONIC.
     time_ns: u64,
-    /// Since the first event.
+    /// Since the command began (attach: since tracing did).
     elapsed_ns: u64,
     /// Since 1970, UTC.
     #[serde(skip_serializing_if = "Option::is_none")]
