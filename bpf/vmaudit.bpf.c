@@ -553,7 +553,10 @@ SEC("tracepoint")
 int syscall_exit(struct trace_event_raw_sys_exit *ctx)
 {
 	/* perf passes an int where the event's format has a long: the upper half is not ours */
-	return on_syscall_exit((__u32)ctx->id, ctx->ret);
+	on_syscall_exit((__u32)ctx->id, ctx->ret);
+	/* 0 would take the event away from everybody else who has opened this tracepoint with perf
+	 * (kernel/trace/trace_syscalls.c, perf_call_bpf_exit()) */
+	return 1;
 }
 
 /* Where tracefs cannot be had, so that the per-syscall tracepoints have no ids. Costs every

@@ -3,6 +3,7 @@
 
 pub mod arch;
 pub mod bpf;
+pub mod perf;
 pub mod strace_log;
 pub mod wire;
 
@@ -114,6 +115,8 @@ pub enum CaptureError {
     Ring(#[source] libbpf_rs::Error),
     #[error("waiting for two ring buffers: {0}")]
     Wake(#[source] std::io::Error),
+    #[error("perf_event_open: {what}: {source}")]
+    Perf { what: String, source: std::io::Error },
     #[error("reading the loss counters: {0:#}")]
     Counters(#[source] libbpf_rs::Error),
 }

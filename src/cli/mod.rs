@@ -113,6 +113,8 @@ pub enum Backend {
     Auto,
     /// eBPF: root, or CAP_BPF and CAP_PERFMON
     Bpf,
+    /// perf tracepoints of a started command: no privileges where perf_event_paranoid is at most 2
+    Perf,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]

@@ -4,7 +4,7 @@ mod mark;
 mod merge;
 pub mod skel;
 mod touches;
-mod tracepoints;
+pub(super) mod tracepoints;
 
 pub use mark::MarkedThread;
 pub use touches::TouchConfig;
@@ -160,28 +160,7 @@ impl BpfTracer {
     /// each tracepoint (it waits for RCU grace periods), and whoever holds the last descriptor
     /// waits: let that be a child that lives until its parent is gone, not the user.
     pub fn detach_in_background(self) {
-        // SAFETY: getpid has no preconditions.
-        let parent = unsafe { libc::getpid() };
-        // SAFETY: between fork and _exit the child makes only async-signal-safe calls.
-        if unsafe { libc::fork() } == 0 {
-            // SAFETY: plain system calls; nobody may wait for the end of an output that this
-            // child still holds, and no terminal signal is meant for it.
-            unsafe {
-                libc::setsid();
-                for fd in 0..=2 {
-                    libc::close(fd);
-                }
-                libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
-                if libc::getppid() == parent {
-                    libc::pause();
-                }
-                libc::_exit(0);
-            }
-        }
-        for link in self.links {
-            std::mem::forget(link);
-        }
-        std::mem::forget(self.skel);
+        leave_to_a_child((self.links, self.skel));
     }
 
     /// A reader of both rings that calls `handle` for each record, oldest first.
@@ -215,6 +194,29 @@ impl BpfTracer {
         let wake = touches.as_ref().map(|touches| touches.wake_with(&ring)).transpose()?;
         Ok(BpfReader { tracer: self, ring, touches, wake, finish })
     }
+}
+
+/// Has a child of this process let go of descriptors, after the death of both.
+pub fn leave_to_a_child<T>(holds_descriptors: T) {
+    // SAFETY: getpid has no preconditions.
+    let parent = unsafe { libc::getpid() };
+    // SAFETY: between fork and _exit the child makes only async-signal-safe calls.
+    if unsafe { libc::fork() } == 0 {
+        // SAFETY: plain system calls; nobody may wait for the end of an output that this
+        // child still holds, and no terminal signal is meant for it.
+        unsafe {
+            libc::setsid();
+            for fd in 0..=2 {
+                libc::close(fd);
+            }
+            libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+            if libc::getppid() == parent {
+                libc::pause();
+            }
+            libc::_exit(0);
+        }
+    }
+    std::mem::forget(holds_descriptors);
 }
 
 fn attach_error(name: &std::ffi::OsStr, source: libbpf_rs::Error) -> CaptureError {

@@ -26,6 +26,11 @@ pub fn syscall_exit_ids(names: &[&'static str]) -> Vec<(&'static str, u64)> {
     ids(Wanted { prefix: "syscalls/sys_exit_", names })
 }
 
+/// The same of `syscalls/sys_enter_<name>`.
+pub fn syscall_entry_ids(names: &[&'static str]) -> Vec<(&'static str, u64)> {
+    ids(Wanted { prefix: "syscalls/sys_enter_", names })
+}
+
 /// `(name, id)` of the page fault tracepoints; empty where the kernel has none, or no tracefs.
 pub fn page_fault_ids() -> Vec<(&'static str, u64)> {
     ids(Wanted { prefix: "exceptions/", names: &["page_fault_user", "page_fault_kernel"] })

@@ -1,0 +1,260 @@
+//! The perf backend: system-call tracepoints of one's own child and its descendants, which
+//! perf_event_open grants every user (docs/backends.md). It delivers the same records as the BPF
+//! backend (bpf/vmaudit.h), made from what perf tells.
+//!
+//! For each CPU there is one event a tracepoint, and one for forks, names, executions and mappings.
+//! Tasks inherit them (kernel/events/core.c, inherit_event), and all of a CPU write to its two rings.
+
+mod arch;
+mod attr;
+mod ends;
+mod image;
+mod life;
+mod merge;
+mod out;
+mod plan;
+mod probe;
+mod reader;
+mod ring;
+mod rings;
+mod sample;
+
+pub use reader::PerfReader;
+
+use super::CaptureError;
+use attr::{Heirs, Tells};
+use plan::{Meaning, Plan, Stack};
+use ring::Ring;
+use rings::{CpuRings, Rings};
+use std::cell::{OnceCell, RefCell};
+use std::collections::{HashMap, HashSet};
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex};
+use std::{fs, io};
+
+/// How to trace.
+#[derive(Clone, Copy, Debug)]
+pub struct PerfConfig {
+    /// Most bytes of user stack to copy; fewer where the rings are small.
+    pub stack_bytes: u64,
+    /// Room for stacks and for calls, over all CPUs: less where the user may lock less.
+    pub ring_bytes: u32,
+    pub spill_bytes: u32,
+    pub follow_forks: bool,
+}
+
+/// Bytes of stack copied to find clone3's arguments in.
+const CLONE_STACK: u32 = 2048;
+/// A ring holds at least so many stacks.
+const STACKS_A_RING: usize = 128;
+/// The smallest rings that are tried.
+const MIN_RING: usize = 64 << 10;
+
+/// The open events. Made in two steps, as one process is traced: [`PerfTracer::start`],
+/// [`PerfTracer::add_target`].
+pub struct PerfTracer {
+    config: PerfConfig,
+    /// Until it was carried out.
+    plan: RefCell<Option<Plan>>,
+    target: OnceCell<Target>,
+}
+
+struct Target {
+    pid: i32,
+    attached: String,
+    stack_bytes: u32,
+    /// Kept open: they are what reports.
+    events: Vec<OwnedFd>,
+    /// Of each CPU, those that own the rings: they tell when to read.
+    owners: Vec<[OwnedFd; 2]>,
+    rings: Arc<Mutex<Rings>>,
+    meanings: HashMap<u16, (Meaning, Stack)>,
+}
+
+/// What was opened on one CPU.
+struct OnCpu {
+    events: Vec<OwnedFd>,
+    owners: [OwnedFd; 2],
+    rings: CpuRings,
+}
+
+#[derive(Clone, Copy)]
+struct Sizes {
+    calls: usize,
+    stacks: usize,
+    stack_bytes: u32,
+}
+
+impl PerfTracer {
+    /// Finds out whether the kernel grants it; nothing is traced until [`PerfTracer::add_target`].
+    ///
+    /// # Errors
+    /// When the kernel refuses: perf_event_paranoid above 2, or a seccomp profile.
+    pub fn start(config: PerfConfig) -> Result<PerfTracer, CaptureError> {
+        let plan = Plan::make()?;
+        Ok(PerfTracer { config, plan: RefCell::new(Some(plan)), target: OnceCell::new() })
+    }
+
+    /// What was opened, for `-v`.
+    pub fn attached(&self) -> &str {
+        self.target.get().map_or("nothing yet", |target| &target.attached)
+    }
+
+    /// Opens the events on a child that waits to become the command.
+    ///
+    /// # Errors
+    /// When the kernel refuses an event, or memory for the rings.
+    pub fn add_target(&self, pid: i32) -> Result<(), CaptureError> {
+        let Some(plan) = self.plan.take() else {
+            let source = io::ErrorKind::AlreadyExists.into();
+            return Err(CaptureError::Perf { what: "a second process".to_owned(), source });
+        };
+        raise_descriptor_limit();
+        let cpus = online_cpus().map_err(failed("reading the online CPUs"))?;
+        let (opened, sizes) = self.open_all(&plan, pid, &cpus)?;
+        let attached = format!(
+            "{} tracepoints on {} CPUs ({}), {} KiB of rings a CPU, stacks up to {} bytes",
+            plan.tracepoints.len(),
+            cpus.len(),
+            plan.source,
+            (sizes.calls + sizes.stacks) >> 10,
+            sizes.stack_bytes
+        );
+        let (mut events, mut owners, mut rings) = (Vec::new(), Vec::new(), Vec::new());
+        for cpu in opened {
+            events.extend(cpu.events);
+            owners.push(cpu.owners);
+            rings.push(cpu.rings);
+        }
+        let meanings = plan.tracepoints.iter().map(|t| (t.id, (t.meaning, t.stack))).collect();
+        let rings = Arc::new(Mutex::new(Rings::new(rings)));
+        // There was none, because there was a plan.
+        let _ = self.target.set(Target {
+            pid,
+            attached,
+            stack_bytes: sizes.stack_bytes,
+            events,
+            owners,
+            rings,
+            meanings,
+        });
+        Ok(())
+    }
+
+    /// With the largest rings that the user may lock.
+    fn open_all(&self, plan: &Plan, pid: i32, cpus: &[i32]) -> Result<(Vec<OnCpu>, Sizes), CaptureError> {
+        let share = |bytes: u32| (bytes as usize / cpus.len().max(1)).max(MIN_RING).next_power_of_two();
+        let mut stacks = share(self.config.ring_bytes);
+        let most_calls = share(self.config.spill_bytes);
+        loop {
+            let stack_bytes = (stacks / STACKS_A_RING).min(attr::MAX_STACK_BYTES as usize) as u64;
+            let stack_bytes = stack_bytes.min(self.config.stack_bytes) as u32 & !7;
+            let sizes = Sizes { calls: most_calls.min(stacks / 2).max(MIN_RING), stacks, stack_bytes };
+            let opened: Result<Vec<OnCpu>, CaptureError> =
+                cpus.iter().map(|&cpu| self.open_on(plan, pid, cpu, sizes)).collect();
+            match opened {
+                Err(CaptureError::Perf { source, .. })
+                    if matches!(source.raw_os_error(), Some(libc::EPERM | libc::ENOMEM))
+                        && stacks > MIN_RING =>
+                {
+                    stacks /= 2;
+                }
+                opened => return opened.map(|opened| (opened, sizes)),
+            }
+        }
+    }
+
+    fn open_on(&self, plan: &Plan, pid: i32, cpu: i32, sizes: Sizes) -> Result<OnCpu, CaptureError> {
+        let heirs = if self.config.follow_forks { Heirs::All } else { Heirs::Threads };
+        let open = |tells| {
+            attr::open(tells, heirs, pid, cpu).map_err(failed(format!("{tells:?} of {pid} on CPU {cpu}")))
+        };
+        let ring = |event: &OwnedFd, size| {
+            Ring::map(event, size).map_err(failed(format!("mapping a ring of {size} bytes")))
+        };
+        let life = open(Tells::Life)?;
+        let calls = ring(&life, sizes.calls)?;
+        // Nothing but a ring to write to, for the stacks.
+        let second = open(Tells::Nothing)?;
+        let stacks = ring(&second, sizes.stacks)?;
+        let mut events = Vec::new();
+        for tracepoint in &plan.tracepoints {
+            let id = u64::from(tracepoint.id);
+            let asked = match (tracepoint.stack, tracepoint.meaning) {
+                (Stack::Inline, Meaning::Clone3) => CLONE_STACK,
+                (Stack::Inline, _) => sizes.stack_bytes,
+                _ => 0,
+            };
+            let mut add = |stack_bytes, to: &OwnedFd| {
+                let event = open(Tells::Tracepoint { id, stack_bytes })?;
+                attr::redirect(&event, to).map_err(failed("joining rings"))?;
+                events.push(event);
+                Ok::<(), CaptureError>(())
+            };
+            add(asked, &life)?;
+            if tracepoint.stack == Stack::Apart && sizes.stack_bytes > 0 {
+                add(sizes.stack_bytes, &second)?;
+            }
+        }
+        Ok(OnCpu { events, owners: [life, second], rings: CpuRings { calls, stacks } })
+    }
+
+    /// A reader that calls `handle` for each record, oldest first.
+    ///
+    /// # Errors
+    /// Without a target, or when no thread can be started.
+    pub fn reader<'a>(&'a self, handle: impl FnMut(&[u8]) + 'a) -> Result<PerfReader<'a>, CaptureError> {
+        let Some(target) = self.target.get() else {
+            return Err(failed("no process to trace")(io::ErrorKind::NotFound.into()));
+        };
+        let apart = target.meanings.iter().filter(|(_, (_, stack))| *stack == Stack::Apart);
+        let apart = if target.stack_bytes > 0 { apart.map(|(id, _)| *id).collect() } else { HashSet::new() };
+        PerfReader::new(
+            reader::Source {
+                pid: target.pid,
+                follow_forks: self.config.follow_forks,
+                rings: Arc::clone(&target.rings),
+                owners: target.owners.iter().flatten().collect(),
+                meanings: target.meanings.clone(),
+                apart,
+            },
+            Box::new(handle),
+        )
+    }
+
+    /// To be called just before vmaudit exits: letting go of the events takes the kernel a while.
+    pub fn detach_in_background(self) {
+        if let Some(target) = self.target.into_inner() {
+            crate::capture::bpf::leave_to_a_child((target.events, target.owners));
+        }
+    }
+}
+
+fn failed(what: impl Into<String>) -> impl FnOnce(io::Error) -> CaptureError {
+    let what = what.into();
+    move |source| CaptureError::Perf { what, source }
+}
+
+/// A few dozen descriptors a CPU.
+fn raise_descriptor_limit() {
+    use nix::sys::resource::{Resource, getrlimit, setrlimit};
+    if let Ok((_, hard)) = getrlimit(Resource::RLIMIT_NOFILE) {
+        // Too few descriptors fail later, and say so.
+        let _ = setrlimit(Resource::RLIMIT_NOFILE, hard, hard);
+    }
+}
+
+fn online_cpus() -> io::Result<Vec<i32>> {
+    let text = fs::read_to_string("/sys/devices/system/cpu/online")?;
+    cpu_list(text.trim()).ok_or_else(|| io::ErrorKind::InvalidData.into())
+}
+
+/// `0-3,8,10-11`
+fn cpu_list(text: &str) -> Option<Vec<i32>> {
+    let mut cpus = Vec::new();
+    for part in text.split(',') {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        cpus.extend(first.parse::<i32>().ok()?..=last.parse().ok()?);
+    }
+    Some(cpus)
+}

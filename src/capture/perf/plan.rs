@@ -1,0 +1,130 @@
+//! Which tracepoints are opened, and what each of them means.
+
+use super::probe::{self, Found};
+use crate::capture::bpf::tracepoints::{syscall_entry_ids, syscall_exit_ids};
+use crate::capture::{CaptureError, arch};
+use std::collections::HashMap;
+
+/// What a tracepoint's sample stands for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Meaning {
+    /// A call that changes an address space returns: the wire record's `op`.
+    Changed(u16),
+    /// execve or execveat returns, in the new program.
+    Executed,
+    /// A task is about to be made: by clone, clone3, vfork.
+    Clone,
+    Clone3,
+    Vfork,
+    /// The process is about to end by itself.
+    Ending,
+}
+
+/// How a tracepoint's sample comes by the bytes of the stack.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Stack {
+    /// Not at all.
+    None,
+    /// In the same sample: for calls that are rare.
+    Inline,
+    /// In a second sample in a ring of its own, so that a call is known even where there is no room
+    /// for its stack.
+    Apart,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Planned {
+    pub id: u16,
+    pub meaning: Meaning,
+    pub stack: Stack,
+}
+
+/// Calls of which a program may make many in a short time.
+const FREQUENT: &[&str] = &["mmap", "munmap", "mremap", "brk", "mprotect", "madvise"];
+/// Results matter, stacks do not.
+const WITHOUT_STACK: &[&str] = &["seccomp"];
+
+const EXECUTIONS: &[(&str, i64)] = &[("execve", libc::SYS_execve), ("execveat", libc::SYS_execveat)];
+const ENTRIES: &[(&str, i64, Meaning)] = &[
+    ("clone", libc::SYS_clone, Meaning::Clone),
+    ("clone3", libc::SYS_clone3, Meaning::Clone3),
+    ("vfork", libc::SYS_vfork, Meaning::Vfork),
+    ("exit_group", libc::SYS_exit_group, Meaning::Ending),
+];
+
+/// The tracepoints, and what has to live until they are open.
+pub struct Plan {
+    pub tracepoints: Vec<Planned>,
+    /// How their ids became known, for `-v`.
+    pub source: &'static str,
+    _prober: Option<Found>,
+}
+
+impl Plan {
+    /// # Errors
+    /// When tracefs is not readable and trying is refused, too.
+    pub fn make() -> Result<Plan, CaptureError> {
+        let (exits, entries, prober) = match from_tracefs() {
+            Some((exits, entries)) => (exits, entries, None),
+            None => {
+                let (exits, entries, found) = by_trying()?;
+                (exits, entries, Some(found))
+            }
+        };
+        let source = if prober.is_some() { "ids found by trying" } else { "ids from tracefs" };
+        Ok(Plan { tracepoints: planned(&exits, &entries), source, _prober: prober })
+    }
+}
+
+type Ids = HashMap<&'static str, u64>;
+
+fn from_tracefs() -> Option<(Ids, Ids)> {
+    let exits = arch::TRACED.iter().map(|call| call.name).chain(EXECUTIONS.iter().map(|call| call.0));
+    let exits: Ids = syscall_exit_ids(&exits.collect::<Vec<_>>()).into_iter().collect();
+    let entries: Vec<&'static str> = ENTRIES.iter().map(|call| call.0).collect();
+    let entries: Ids = syscall_entry_ids(&entries).into_iter().collect();
+    (!exits.is_empty() && !entries.is_empty()).then_some((exits, entries))
+}
+
+fn by_trying() -> Result<(Ids, Ids, Found), CaptureError> {
+    let failed = |source| CaptureError::Perf { what: "a system call's tracepoint".to_owned(), source };
+    let exits: Vec<(&'static str, i64)> =
+        arch::TRACED.iter().map(|call| (call.name, call.number)).chain(EXECUTIONS.iter().copied()).collect();
+    let entries = ENTRIES.iter().map(|call| call.1);
+    let numbers: Vec<i64> = exits.iter().map(|call| call.1).chain(entries).collect();
+    let found = probe::find(&numbers).map_err(failed)?;
+    if found.exits.is_empty() {
+        return Err(failed(std::io::Error::from_raw_os_error(libc::ENOENT)));
+    }
+    let id = |number: &i64| found.exits.get(number).copied();
+    let exits = exits.iter().filter_map(|(name, number)| Some((*name, id(number)?))).collect();
+    let entry = |number: &i64| id(number)?.checked_add_signed(found.entry_after_exit?);
+    let entries = ENTRIES.iter().filter_map(|(name, number, _)| Some((*name, entry(number)?))).collect();
+    Ok((exits, entries, found))
+}
+
+fn planned(exits: &Ids, entries: &Ids) -> Vec<Planned> {
+    let mut all = Vec::new();
+    let mut add = |id: Option<&u64>, meaning, stack| {
+        if let Some(id) = id.and_then(|&id| u16::try_from(id).ok()) {
+            all.push(Planned { id, meaning, stack });
+        }
+    };
+    for call in arch::TRACED {
+        let stack = match call.name {
+            name if FREQUENT.contains(&name) => Stack::Apart,
+            name if WITHOUT_STACK.contains(&name) => Stack::None,
+            _ => Stack::Inline,
+        };
+        add(exits.get(call.name), Meaning::Changed(call.op), stack);
+    }
+    for (name, _) in EXECUTIONS {
+        add(exits.get(name), Meaning::Executed, Stack::None);
+    }
+    for &(name, _, meaning) in ENTRIES {
+        // clone3's arguments are in memory, most often on the caller's stack.
+        let stack = if meaning == Meaning::Clone3 { Stack::Inline } else { Stack::None };
+        add(entries.get(name), meaning, stack);
+    }
+    all
+}

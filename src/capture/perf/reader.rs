@@ -1,0 +1,180 @@
+//! Reads the rings, in the thread that made it; another one empties them when they fill up meanwhile.
+
+use super::life::{Life, StackBytes};
+use super::merge::{self, Joined};
+use super::plan::{Meaning, Stack};
+use super::rings::Rings;
+use super::sample::{self, What};
+use crate::capture::{CaptureError, Counters, EventSource};
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
+use nix::sys::eventfd::{EfdFlags, EventFd};
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+
+/// Where the records come from.
+pub struct Source<'a> {
+    pub pid: i32,
+    pub follow_forks: bool,
+    pub rings: Arc<Mutex<Rings>>,
+    /// The events whose descriptors become readable when a ring fills up.
+    pub owners: Vec<&'a OwnedFd>,
+    pub meanings: HashMap<u16, (Meaning, Stack)>,
+    /// Tracepoints whose stacks are in the second rings.
+    pub apart: HashSet<u16>,
+}
+
+/// Reads the rings of a `PerfTracer`.
+pub struct PerfReader<'a> {
+    rings: Arc<Mutex<Rings>>,
+    meanings: HashMap<u16, (Meaning, Stack)>,
+    apart: HashSet<u16>,
+    life: Life,
+    ready: VecDeque<Joined>,
+    handle: Box<dyn FnMut(&[u8]) + 'a>,
+    /// Readable once the other thread has taken something.
+    wake: Arc<EventFd>,
+    stop: Arc<EventFd>,
+    emptier: Option<JoinHandle<()>>,
+}
+
+/// Records that are handled before it is asked again whether to go on.
+const CHUNK: usize = 64;
+
+impl<'a> PerfReader<'a> {
+    pub fn new(
+        source: Source<'_>,
+        handle: Box<dyn FnMut(&[u8]) + 'a>,
+    ) -> Result<PerfReader<'a>, CaptureError> {
+        let failed = |source: nix::Error| CaptureError::Wake(source.into());
+        let event = || EventFd::from_flags(EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC).map(Arc::new);
+        let (wake, stop) = (event().map_err(failed)?, event().map_err(failed)?);
+        let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).map_err(failed)?;
+        epoll.add(stop.as_fd(), EpollEvent::new(EpollFlags::EPOLLIN, STOP)).map_err(failed)?;
+        for owner in source.owners {
+            // By edge: an event whose task has ended stays ready.
+            let flags = EpollFlags::EPOLLIN | EpollFlags::EPOLLET;
+            epoll.add(owner, EpollEvent::new(flags, 0)).map_err(failed)?;
+        }
+        let (rings, wakes) = (Arc::clone(&source.rings), Arc::clone(&wake));
+        let emptier = std::thread::Builder::new()
+            .name("vmaudit-rings".to_owned())
+            .spawn(move || empty_when_full(&epoll, &rings, &wakes))
+            .map_err(CaptureError::Wake)?;
+        Ok(PerfReader {
+            rings: source.rings,
+            meanings: source.meanings,
+            apart: source.apart,
+            life: Life::of(source.pid, source.follow_forks),
+            ready: VecDeque::new(),
+            handle,
+            wake,
+            stop,
+            emptier: Some(emptier),
+        })
+    }
+
+    /// Everything that happened until now becomes `ready`.
+    fn fetch(&mut self) {
+        let mut rings = lock(&self.rings);
+        let until = now_ns();
+        rings.drain();
+        self.ready.extend(merge::take(&mut rings, &self.apart, until));
+    }
+
+    fn handle(&mut self, joined: &Joined) {
+        let stack_of = |id: u16| self.meanings.get(&id).map(|(_, stack)| *stack);
+        let inline = |id| stack_of(id) == Some(Stack::Inline);
+        let Some((when, what)) = sample::parse(&joined.record.bytes, &inline) else { return };
+        let meaning = match &what {
+            What::Call(call) => self.meanings.get(&call.tracepoint).map(|(meaning, _)| *meaning),
+            _ => None,
+        };
+        let emit = &mut *self.handle;
+        if let (What::Call(call), Some(Meaning::Changed(op))) = (&what, meaning)
+            && self.apart.contains(&call.tracepoint)
+        {
+            let parsed = joined.stack.as_ref().and_then(|bytes| sample::parse(bytes, &|_| true));
+            let stack = match parsed {
+                Some((_, What::Call(with_stack))) => StackBytes::Copied(with_stack.stack),
+                _ => StackBytes::Lost,
+            };
+            self.life.changed(when, op, (call, stack), emit);
+            return;
+        }
+        self.life.take((when, what), meaning, emit);
+    }
+}
+
+const STOP: u64 = 1;
+
+fn empty_when_full(epoll: &Epoll, rings: &Mutex<Rings>, wake: &EventFd) {
+    let mut events = [EpollEvent::empty(); 8];
+    loop {
+        match epoll.wait(&mut events, EpollTimeout::NONE) {
+            Ok(count) if events.iter().take(count).any(|event| event.data() == STOP) => return,
+            Ok(_) => {
+                lock(rings).drain();
+                // Fails only when it is readable for long.
+                let _ = wake.write(1);
+            }
+            Err(nix::Error::EINTR) => {}
+            Err(_) => return,
+        }
+    }
+}
+
+/// A thread that panicked while it held the rings left them as they were.
+fn lock(rings: &Mutex<Rings>) -> MutexGuard<'_, Rings> {
+    rings.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn now_ns() -> u64 {
+    let time = nix::time::clock_gettime(nix::time::ClockId::CLOCK_MONOTONIC);
+    time.map_or(u64::MAX, |time| time.tv_sec() as u64 * 1_000_000_000 + time.tv_nsec() as u64)
+}
+
+impl EventSource for PerfReader<'_> {
+    fn wake_fd(&self) -> i32 {
+        self.wake.as_fd().as_raw_fd()
+    }
+
+    fn poll(&mut self, timeout_ms: i32) -> Result<(), CaptureError> {
+        if timeout_ms > 0 && self.ready.is_empty() && !lock(&self.rings).wait() {
+            let mut event = libc::pollfd { fd: self.wake_fd(), events: libc::POLLIN, revents: 0 };
+            // SAFETY: one valid pollfd. A signal may end it early, which is fine.
+            unsafe { libc::poll(&raw mut event, 1, timeout_ms) };
+        }
+        self.poll_while(&mut || true)
+    }
+
+    fn poll_while(&mut self, more: &mut dyn FnMut() -> bool) -> Result<(), CaptureError> {
+        // Readable again from the next time on that the other thread takes something.
+        let _ = self.wake.read();
+        self.fetch();
+        let mut handled = 0;
+        while let Some(joined) = self.ready.pop_front() {
+            self.handle(&joined);
+            handled += 1;
+            if handled % CHUNK == 0 && !more() {
+                return Ok(());
+            }
+        }
+        self.life.settle(&mut *self.handle);
+        Ok(())
+    }
+
+    fn counters(&self) -> Result<Counters, CaptureError> {
+        Ok(self.life.counters)
+    }
+}
+
+impl Drop for PerfReader<'_> {
+    fn drop(&mut self) {
+        let _ = self.stop.write(1);
+        if let Some(emptier) = self.emptier.take() {
+            let _ = emptier.join();
+        }
+    }
+}

@@ -1,0 +1,214 @@
+//! The records of a perf ring (include/uapi/linux/perf_event.h, PERF_RECORD_*). Pure: bytes in.
+
+use super::arch::{COUNT, UserRegisters};
+
+const RECORD_LOST: u32 = 2;
+const RECORD_COMM: u32 = 3;
+const RECORD_EXIT: u32 = 4;
+const RECORD_FORK: u32 = 7;
+const RECORD_SAMPLE: u32 = 9;
+const RECORD_MMAP2: u32 = 10;
+/// Of PERF_RECORD_COMM: execve gave the name.
+const MISC_COMM_EXEC: u16 = 1 << 13;
+/// PERF_SAMPLE_REGS_ABI_32
+const ABI_32: u64 = 1;
+
+/// What every record tells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct When {
+    pub pid: i32,
+    pub tid: i32,
+    /// CLOCK_MONOTONIC, ns.
+    pub time_ns: u64,
+}
+
+/// A system call's tracepoint: `struct syscall_trace_enter` or `_exit` (kernel/trace/trace.h).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Call<'a> {
+    /// The tracepoint's id.
+    pub tracepoint: u16,
+    pub number: i32,
+    /// At the exit: the result. At the entry: the first argument.
+    pub first: i64,
+    pub registers: Option<UserRegisters>,
+    pub is_32_bit: bool,
+    /// From the stack pointer upward, as far as it was there.
+    pub stack: &'a [u8],
+}
+
+/// A mapping as the kernel has it after a change, merged with its neighbours.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mapped {
+    pub start: u64,
+    pub len: u64,
+    /// Bytes.
+    pub offset: u64,
+    pub major: u32,
+    pub minor: u32,
+    pub inode: u64,
+    /// PROT_* and MAP_*
+    pub prot: u32,
+    pub flags: u32,
+    /// A path, perhaps with ` (deleted)`; or `//anon`, `[stack]`, `[vdso]`, …
+    pub name: Vec<u8>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum What<'a> {
+    Call(Call<'a>),
+    Mapped(Mapped),
+    Name { pid: i32, tid: i32, exec: bool, name: &'a [u8] },
+    Fork { pid: i32, parent: i32, tid: i32, parent_tid: i32 },
+    Exit { pid: i32, tid: i32 },
+    Lost(u64),
+}
+
+/// Reads little by little; every step may find the end.
+struct Bytes<'a>(&'a [u8]);
+
+impl<'a> Bytes<'a> {
+    fn take(&mut self, count: usize) -> Option<&'a [u8]> {
+        let (head, rest) = self.0.split_at_checked(count)?;
+        self.0 = rest;
+        Some(head)
+    }
+
+    fn u16(&mut self) -> Option<u16> {
+        Some(u16::from_ne_bytes(self.take(2)?.try_into().ok()?))
+    }
+
+    fn u32(&mut self) -> Option<u32> {
+        Some(u32::from_ne_bytes(self.take(4)?.try_into().ok()?))
+    }
+
+    fn i32(&mut self) -> Option<i32> {
+        Some(self.u32()? as i32)
+    }
+
+    fn u64(&mut self) -> Option<u64> {
+        Some(u64::from_ne_bytes(self.take(8)?.try_into().ok()?))
+    }
+}
+
+/// A record's time: of samples (which begin with task and time) and of all others (which end so).
+pub fn time_of(record: &[u8]) -> Option<u64> {
+    let kind = u32::from_ne_bytes(record.get(..4)?.try_into().ok()?);
+    let at = if kind == RECORD_SAMPLE { 16 } else { record.len().checked_sub(8)? };
+    Some(u64::from_ne_bytes(record.get(at..at + 8)?.try_into().ok()?))
+}
+
+/// One record with its header. `has_stack` says which tracepoints were asked for stack bytes. None
+/// for what is of no use here, or not as the kernel writes it.
+pub fn parse<'a>(record: &'a [u8], has_stack: &dyn Fn(u16) -> bool) -> Option<(When, What<'a>)> {
+    let mut bytes = Bytes(record);
+    let (kind, misc, size) = (bytes.u32()?, bytes.u16()?, bytes.u16()?);
+    if record.len() > usize::from(size) {
+        return None;
+    }
+    if kind == RECORD_SAMPLE {
+        let (pid, tid, time_ns) = (bytes.i32()?, bytes.i32()?, bytes.u64()?);
+        return Some((When { pid, tid, time_ns }, What::Call(call(bytes, has_stack)?)));
+    }
+    let (body, end) = bytes.0.split_at_checked(bytes.0.len().checked_sub(16)?)?;
+    let mut end = Bytes(end);
+    let when = When { pid: end.i32()?, tid: end.i32()?, time_ns: end.u64()? };
+    let mut body = Bytes(body);
+    let what = match kind {
+        RECORD_LOST => {
+            body.u64()?;
+            What::Lost(body.u64()?)
+        }
+        RECORD_COMM => {
+            let (pid, tid) = (body.i32()?, body.i32()?);
+            What::Name { pid, tid, exec: misc & MISC_COMM_EXEC != 0, name: until_nul(body.0) }
+        }
+        RECORD_FORK | RECORD_EXIT => {
+            let (pid, parent, tid, parent_tid) = (body.i32()?, body.i32()?, body.i32()?, body.i32()?);
+            match kind {
+                RECORD_FORK => What::Fork { pid, parent, tid, parent_tid },
+                _ => What::Exit { pid, tid },
+            }
+        }
+        RECORD_MMAP2 => What::Mapped(mapped(body)?),
+        _ => return None,
+    };
+    Some((when, what))
+}
+
+fn call<'a>(mut bytes: Bytes<'a>, has_stack: &dyn Fn(u16) -> bool) -> Option<Call<'a>> {
+    let raw_size = bytes.u32()? as usize;
+    let mut raw = Bytes(bytes.take(raw_size)?);
+    let tracepoint = raw.u16()?;
+    raw.take(6)?;
+    let number = raw.i32()?;
+    raw.take(4)?;
+    let first = raw.u64()? as i64;
+    let mut call = Call { tracepoint, number, first, registers: None, is_32_bit: false, stack: &[] };
+    let Some(abi) = bytes.u64() else { return Some(call) };
+    if abi == 0 {
+        return Some(call);
+    }
+    call.is_32_bit = abi == ABI_32;
+    let mut registers = [0; COUNT];
+    for register in &mut registers {
+        *register = bytes.u64()?;
+    }
+    call.registers = Some(UserRegisters(registers));
+    if has_stack(tracepoint) {
+        let size = bytes.u64()? as usize;
+        call.stack = match bytes.0.split_at_checked(size) {
+            Some((copied, mut there)) if there.len() >= 8 => {
+                copied.get(..Bytes(there.split_off(..8)?).u64()? as usize)?
+            }
+            // without what was not there
+            _ => bytes.0,
+        };
+    }
+    Some(call)
+}
+
+/// Where a sample has its stack bytes: behind header, task, time, raw fields (of a call's exit) and
+/// registers, and the number of bytes that were asked for.
+const STACK_AT: usize = 8 + 8 + 8 + RAW_EXIT + 8 + 8 * COUNT + 8;
+/// With its size, and padded.
+const RAW_EXIT: usize = 32;
+
+/// A sample takes as much room as it was asked for, whatever was there: without that room.
+/// Everything else is returned as it is.
+pub fn without_padding(record: &[u8]) -> &[u8] {
+    let asked = || Some(u64::from_ne_bytes(record.get(STACK_AT - 8..STACK_AT)?.try_into().ok()?));
+    let there = || Some(u64::from_ne_bytes(record.get(record.len() - 8..)?.try_into().ok()?));
+    let is_sample = record.get(..4) == Some(&RECORD_SAMPLE.to_ne_bytes());
+    let (Some(asked), Some(there)) = (asked(), there()) else { return record };
+    if !is_sample || record.len() as u64 != STACK_AT as u64 + asked.saturating_add(8) || there > asked {
+        return record;
+    }
+    &record[..STACK_AT + there as usize]
+}
+
+/// True for the two samples of one call: the same task, fields and registers.
+pub fn is_same_call(a: &[u8], b: &[u8]) -> bool {
+    let equal = |from: usize, to: usize| a.get(from..to).is_some_and(|part| b.get(from..to) == Some(part));
+    equal(8, 16) && equal(24, STACK_AT - 8)
+}
+
+/// The tracepoint of a sample.
+pub fn tracepoint_of(record: &[u8]) -> Option<u16> {
+    if record.get(..4)? != RECORD_SAMPLE.to_ne_bytes() {
+        return None;
+    }
+    Some(u16::from_ne_bytes(record.get(28..30)?.try_into().ok()?))
+}
+
+fn mapped(mut body: Bytes<'_>) -> Option<Mapped> {
+    body.take(8)?; // process and thread, which the end tells, too
+    let (start, len, offset) = (body.u64()?, body.u64()?, body.u64()?);
+    let (major, minor, inode) = (body.u32()?, body.u32()?, body.u64()?);
+    body.u64()?; // the inode's generation
+    let (prot, flags) = (body.u32()?, body.u32()?);
+    Some(Mapped { start, len, offset, major, minor, inode, prot, flags, name: until_nul(body.0).to_vec() })
+}
+
+fn until_nul(bytes: &[u8]) -> &[u8] {
+    bytes.split(|&b| b == 0).next().unwrap_or_default()
+}
