@@ -8,9 +8,9 @@ use super::pipeline::Pipeline;
 use super::recorded_names::RecordedNames;
 use super::run::pidfd;
 use super::session::{End, Schedule, Session};
-use super::tracer::{Tracer, TracerOptions};
+use super::tracer::{Tracer, TracerOptions, WATCHED_CALLS};
 use super::watched::Launched;
-use crate::cli::{Aslr, EventFormat, EventTime, EventsArgs, FilterArgs};
+use crate::cli::{Aslr, Backend, EventFormat, EventTime, EventsArgs, FilterArgs};
 use crate::model::AddrRange;
 use crate::render::Color;
 use crate::render::events::{EventWriter, EventsFormat, EventsOptions, Filter, TimeStyle, calls_named};
@@ -83,13 +83,15 @@ fn live(args: &EventsArgs) -> Result<u8, AppError> {
     };
     let writer = EventWriter::new(options(args, color, clock_offset_ns())?);
     let options = &args.live;
-    let prepared = Launch::prepare(LaunchConfig {
+    let mut prepared = Launch::prepare(LaunchConfig {
         stack_limit: None,
         argv: args.command.clone(),
         env: Vec::new(),
         aslr_off: options.aslr == Aslr::Off,
         as_root: options.as_root,
-        hold_exits: false,
+        // The calls come through the same listener.
+        hold_exits: options.backend == Backend::Notify,
+        calls: WATCHED_CALLS,
     })?;
     let pid = prepared.pid();
     let tracer = Tracer::start(&TracerOptions {
@@ -102,6 +104,7 @@ fn live(args: &EventsArgs) -> Result<u8, AppError> {
         running_targets: false,
     })?;
     tracer.add_target(pid, pidfd(pid)?.as_fd())?;
+    tracer.prepare(&mut prepared)?;
     if options.verbose {
         super::say(format_args!("backend {}, {} attached", tracer.name(), tracer.attached()));
     }
@@ -110,7 +113,8 @@ fn live(args: &EventsArgs) -> Result<u8, AppError> {
     let pipeline = RefCell::new(pipeline);
     let (end, counters) = {
         let mut reader = tracer.reader(|raw| pipeline.borrow_mut().record(raw))?;
-        let running = prepared.go()?;
+        let mut running = prepared.go()?;
+        tracer.started(&mut running)?;
         for note in running.notes() {
             super::say(format_args!("{note}"));
         }

@@ -10,7 +10,7 @@ use super::record::{Record, RecordOptions};
 use super::say::say;
 use super::session::{End, Schedule, Session};
 use super::touch;
-use super::tracer::{Tracer, TracerOptions};
+use super::tracer::{Tracer, TracerOptions, WATCHED_CALLS};
 use super::watched::Launched;
 use crate::cli::{Aslr, RunArgs};
 use crate::model::Pid;
@@ -34,13 +34,14 @@ pub fn run(args: &RunArgs) -> Result<u8, AppError> {
         }
         None => None,
     };
-    let prepared = Launch::prepare(LaunchConfig {
+    let mut prepared = Launch::prepare(LaunchConfig {
         argv: args.command.clone(),
         env: args.change.environment(),
         aslr_off: args.aslr == Aslr::Off,
         stack_limit: args.change.stack_limit,
         as_root: args.as_root,
         hold_exits: !args.no_exit_hold,
+        calls: WATCHED_CALLS,
     })?;
     let pid = prepared.pid();
     let tracer = Tracer::start(&TracerOptions {
@@ -53,6 +54,7 @@ pub fn run(args: &RunArgs) -> Result<u8, AppError> {
         touch: touch::config(&args.touch),
     })?;
     tracer.add_target(pid, pidfd(pid)?.as_fd())?;
+    tracer.prepare(&mut prepared)?;
     if args.verbose {
         say(format_args!(
             "backend {}, {} attached after {:.1?}",
@@ -72,7 +74,8 @@ pub fn run(args: &RunArgs) -> Result<u8, AppError> {
     pipeline.borrow_mut().record = Record::begin(recorded, pid, &args.command)?;
     let (end, audits, counters) = {
         let mut reader = tracer.reader(|raw| pipeline.borrow_mut().record(raw))?;
-        let running = prepared.go()?;
+        let mut running = prepared.go()?;
+        tracer.started(&mut running)?;
         for note in running.notes() {
             say(format_args!("{note}"));
         }

@@ -3,9 +3,12 @@
 use super::error::AppError;
 use super::remedy::remedy;
 use crate::capture::bpf::{BpfConfig, BpfTracer, MarkedThread, TouchConfig};
+use crate::capture::notify::{self, NotifyConfig, NotifyTracer};
 use crate::capture::{EventSource, TouchCounters};
 use crate::cli::Backend;
 use crate::model::Pid;
+use crate::procfs::parse_maps;
+use crate::target::{CallSet, Prepared, Running};
 use std::os::fd::BorrowedFd;
 
 /// What is to be traced.
@@ -27,7 +30,11 @@ pub struct TracerOptions {
 /// A backend at work.
 pub enum Tracer {
     Bpf(BpfTracer),
+    Notify(NotifyTracer),
 }
+
+/// What the `notify` backend has notified.
+pub const WATCHED_CALLS: CallSet = CallSet { numbers: notify::NUMBERS, prctl_options: notify::PRCTL_OPTIONS };
 
 impl Tracer {
     /// Starts the backend that was asked for, or the best that works.
@@ -37,6 +44,7 @@ impl Tracer {
     pub fn start(options: &TracerOptions) -> Result<Tracer, AppError> {
         match options.backend {
             Backend::Auto | Backend::Bpf => bpf(options),
+            Backend::Notify => start_notify(options),
         }
     }
 
@@ -44,6 +52,7 @@ impl Tracer {
     pub fn name(&self) -> &'static str {
         match self {
             Tracer::Bpf(_) => "bpf",
+            Tracer::Notify(_) => "notify",
         }
     }
 
@@ -51,6 +60,7 @@ impl Tracer {
     pub fn attached(&self) -> &str {
         match self {
             Tracer::Bpf(tracer) => &tracer.attached,
+            Tracer::Notify(tracer) => &tracer.attached,
         }
     }
 
@@ -61,6 +71,30 @@ impl Tracer {
     pub fn add_target(&self, pid: Pid, pidfd: BorrowedFd<'_>) -> Result<(), AppError> {
         match self {
             Tracer::Bpf(tracer) => Ok(tracer.add_target(pid, pidfd)?),
+            // The filter says who is watched.
+            Tracer::Notify(_) => Ok(()),
+        }
+    }
+
+    /// What this backend needs of a command that is about to start.
+    ///
+    /// # Errors
+    /// When the command cannot be started so.
+    pub fn prepare(&self, prepared: &mut Prepared) -> Result<(), AppError> {
+        match self {
+            Tracer::Bpf(_) => Ok(()),
+            Tracer::Notify(_) => Ok(prepared.watch_calls()?),
+        }
+    }
+
+    /// To be called at once when the command runs.
+    ///
+    /// # Errors
+    /// When no thread can be made.
+    pub fn started(&self, running: &mut Running) -> Result<(), AppError> {
+        match (self, running.take_calls()) {
+            (Tracer::Notify(tracer), Some(calls)) => Ok(tracer.serve(calls, running.pid())?),
+            _ => Ok(()),
         }
     }
 
@@ -71,6 +105,7 @@ impl Tracer {
     pub fn mark_running(&self, targets: &[(Pid, BorrowedFd<'_>)]) -> Result<Vec<MarkedThread>, AppError> {
         match self {
             Tracer::Bpf(tracer) => Ok(tracer.mark_running(targets)?),
+            Tracer::Notify(_) => Err(only_starts()),
         }
     }
 
@@ -84,6 +119,7 @@ impl Tracer {
     ) -> Result<Box<dyn EventSource + 'a>, AppError> {
         match self {
             Tracer::Bpf(tracer) => Ok(Box::new(tracer.reader(handle)?)),
+            Tracer::Notify(tracer) => Ok(Box::new(tracer.reader(handle))),
         }
     }
 
@@ -94,6 +130,7 @@ impl Tracer {
     pub fn touch_counters(&self) -> Result<Option<TouchCounters>, AppError> {
         match self {
             Tracer::Bpf(tracer) => Ok(tracer.touch_counters()?),
+            Tracer::Notify(_) => Ok(None),
         }
     }
 
@@ -101,8 +138,34 @@ impl Tracer {
     pub fn detach_in_background(self) {
         match self {
             Tracer::Bpf(tracer) => tracer.detach_in_background(),
+            Tracer::Notify(_) => {}
         }
     }
+}
+
+fn only_starts() -> AppError {
+    AppError::Usage(
+        "the notify backend watches commands that it starts (vmaudit run --backend notify -- CMD), no \
+         running processes: attach needs --backend bpf, or use vmaudit snapshot -p PID"
+            .to_owned(),
+    )
+}
+
+fn start_notify(options: &TracerOptions) -> Result<Tracer, AppError> {
+    if options.running_targets {
+        return Err(only_starts());
+    }
+    if options.touch.is_some() {
+        let text = "--touch needs the bpf backend: seccomp tells of system calls, not of page faults";
+        return Err(AppError::Usage(text.to_owned()));
+    }
+    let config = NotifyConfig {
+        stack_bytes: options.stack_bytes,
+        queue_bytes: options.ring_bytes,
+        follow_forks: options.follow_forks,
+        parse_maps: |bytes| parse_maps(bytes).mappings,
+    };
+    Ok(Tracer::Notify(NotifyTracer::start(config)?))
 }
 
 fn bpf(options: &TracerOptions) -> Result<Tracer, AppError> {

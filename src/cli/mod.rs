@@ -106,6 +106,8 @@ pub enum Backend {
     Auto,
     /// eBPF: root, or CAP_BPF and CAP_PERFMON
     Bpf,
+    /// seccomp user notification: no privileges, works in a default container; `run` only
+    Notify,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
