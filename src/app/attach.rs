@@ -4,6 +4,7 @@
 //! held by descriptor; all their threads are marked, so that each call is reported from then on;
 //! each is looked at; only then are reports read, and told from those that the look has in it.
 
+use super::choose;
 use super::conclude::{Gathered, conclude};
 use super::dump::Dump;
 use super::error::AppError;
@@ -13,7 +14,7 @@ use super::record::{Record, RecordOptions};
 use super::say::say;
 use super::session::{Schedule, Session};
 use super::touch;
-use super::tracer::{Tracer, TracerOptions};
+use super::tracer::TracerOptions;
 use crate::capture::bpf::MarkedThread;
 use crate::cli::AttachArgs;
 use crate::model::observation::{ResidencySource, ThreadObservation};
@@ -42,7 +43,7 @@ pub fn attach(args: &AttachArgs) -> Result<u8, AppError> {
         None => None,
     };
     let attached = Attached::new(processes)?;
-    let tracer = Tracer::start(&TracerOptions {
+    let tracer = choose::for_running(&TracerOptions {
         backend: args.backend,
         stack_bytes: args.stack_bytes,
         ring_bytes: args.ring_bytes,

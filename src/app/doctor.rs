@@ -1,8 +1,8 @@
 //! `vmaudit doctor`: what this user may do on this machine, tried.
 
+use super::choose::CANDIDATES;
 use super::error::AppError;
 use super::output;
-use super::tracer::CANDIDATES;
 use crate::cli::{DoctorArgs, Format};
 use crate::doctor::diagnose;
 use crate::model::{Area, Outcome, Trial};

@@ -1,16 +1,16 @@
 //! `vmaudit events`: every call in order, from a command while it runs or from a recording.
 
+use super::choose;
 use super::conclude::warn;
 use super::error::AppError;
 use super::live_events::LiveEvents;
 use super::output;
 use super::pipeline::Pipeline;
 use super::recorded_names::RecordedNames;
-use super::run::pidfd;
 use super::session::{End, Schedule, Session};
-use super::tracer::{Tracer, TracerOptions};
+use super::tracer::{TracerOptions, WATCHED_CALLS};
 use super::watched::Launched;
-use crate::cli::{Aslr, EventFormat, EventTime, EventsArgs, FilterArgs};
+use crate::cli::{Aslr, Backend, EventFormat, EventTime, EventsArgs, FilterArgs};
 use crate::model::AddrRange;
 use crate::render::Color;
 use crate::render::events::{EventWriter, EventsFormat, EventsOptions, Filter, TimeStyle, calls_named};
@@ -20,7 +20,6 @@ use std::cell::RefCell;
 use std::fs::File;
 use std::io::{self, Write};
 use std::ops::ControlFlow;
-use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::time::Duration;
@@ -83,25 +82,31 @@ fn live(args: &EventsArgs) -> Result<u8, AppError> {
     };
     let writer = EventWriter::new(options(args, color, clock_offset_ns())?);
     let options = &args.live;
-    let prepared = Launch::prepare(LaunchConfig {
+    let mut prepared = Launch::prepare(LaunchConfig {
         stack_limit: None,
         argv: args.command.clone(),
         env: Vec::new(),
         aslr_off: options.aslr == Aslr::Off,
         as_root: options.as_root,
-        hold_exits: false,
+        // The calls may come through the same listener.
+        hold_exits: matches!(options.backend, Backend::Auto | Backend::Notify),
+        calls: WATCHED_CALLS,
     })?;
-    let pid = prepared.pid();
-    let tracer = Tracer::start(&TracerOptions {
-        backend: options.backend,
-        touch: None,
-        stack_bytes: options.stack_bytes,
-        ring_bytes: options.ring_bytes,
-        spill_bytes: options.spill_bytes,
-        follow_forks: !options.no_follow_forks,
-        running_targets: false,
-    })?;
-    tracer.add_target(pid, pidfd(pid)?.as_fd())?;
+    let tracer = choose::for_command(
+        &TracerOptions {
+            backend: options.backend,
+            touch: None,
+            stack_bytes: options.stack_bytes,
+            ring_bytes: options.ring_bytes,
+            spill_bytes: options.spill_bytes,
+            follow_forks: !options.no_follow_forks,
+            running_targets: false,
+        },
+        &mut prepared,
+    )?;
+    if !tracer.watches_calls() {
+        prepared.hold_nothing();
+    }
     if options.verbose {
         super::say(format_args!("backend {}, {} attached", tracer.name(), tracer.attached()));
     }
@@ -110,7 +115,8 @@ fn live(args: &EventsArgs) -> Result<u8, AppError> {
     let pipeline = RefCell::new(pipeline);
     let (end, counters) = {
         let mut reader = tracer.reader(|raw| pipeline.borrow_mut().record(raw))?;
-        let running = prepared.go()?;
+        let mut running = prepared.go()?;
+        tracer.started(&mut running)?;
         for note in running.notes() {
             super::say(format_args!("{note}"));
         }

@@ -3,6 +3,7 @@
 
 mod attach;
 mod audits;
+mod choose;
 mod compare;
 mod complete;
 mod conclude;

@@ -1,6 +1,5 @@
 //! What to do when a backend cannot work: the error, and the advice of `vmaudit doctor`.
 
-use crate::capture::CaptureError;
 use crate::doctor::{Advice, Rung, RungFailure, advice_for};
 use crate::model::Standing;
 
@@ -12,7 +11,7 @@ pub fn remedy(rung: Rung, failure: &RungFailure, standing: &Standing) -> String 
     for command in &advice.commands {
         text += &format!("\n  {:<width$}   {}", command.when, command.command);
     }
-    text + "\n(`vmaudit doctor` shows all that was tried)"
+    text
 }
 
 /// The same in half a line: `CAP_BPF … are missing: sudo vmaudit …`.
@@ -24,8 +23,8 @@ pub fn hint(advice: &Advice) -> String {
 }
 
 /// What went wrong, with its number.
-pub fn failure(error: &CaptureError) -> RungFailure {
-    let text = format!("{error:#}");
+pub fn failure(error: &impl std::fmt::Display) -> RungFailure {
+    let text = error.to_string();
     RungFailure { errno: errno(&text), text }
 }
 
@@ -38,6 +37,7 @@ fn errno(text: &str) -> Option<i32> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::capture::CaptureError;
     use crate::model::Capabilities;
 
     fn failed_with(errno: i32) -> RungFailure {

@@ -1,14 +1,15 @@
-//! The backend that sees the calls: which one, and what all of them can do.
+//! A backend at work, and what all of them can do. Which one it is, `choose` says.
 
 use super::error::AppError;
-use super::remedy::{failure, hint, remedy};
-use super::say::say;
 use crate::capture::bpf::{BpfConfig, BpfTracer, MarkedThread, TouchConfig};
-use crate::capture::{CaptureError, EventSource, TouchCounters};
+use crate::capture::notify::{self, NotifyConfig, NotifyTracer};
+use crate::capture::perf::{PerfConfig, PerfTracer};
+use crate::capture::{EventSource, TouchCounters};
 use crate::cli::Backend;
-use crate::doctor::{Rung, RungFailure, advice_for};
 use crate::model::Pid;
-use crate::probe;
+use crate::procfs::parse_maps;
+use crate::target::{CallSet, NotificationTrial, Prepared, Running};
+use nix::errno::Errno;
 use std::os::fd::BorrowedFd;
 
 /// What is to be traced.
@@ -27,86 +28,23 @@ pub struct TracerOptions {
     pub touch: Option<TouchConfig>,
 }
 
-/// A backend that may be taken.
-pub struct Candidate {
-    pub rung: Rung,
-    /// It can trace processes that run already.
-    attaches: bool,
-    start: fn(&TracerOptions) -> Result<Tracer, CaptureError>,
-}
-
-/// All there are, the best first.
-pub const CANDIDATES: &[Candidate] = &[Candidate { rung: Rung::Bpf, attaches: true, start: bpf }];
-
-impl Candidate {
-    /// Starts it and ends it again: why it does not work here, or None.
-    pub fn attempt(&self) -> Option<RungFailure> {
-        const SMALL: u32 = 1 << 20;
-        let options = TracerOptions {
-            backend: Backend::Auto,
-            stack_bytes: 4096,
-            ring_bytes: SMALL,
-            spill_bytes: SMALL,
-            follow_forks: true,
-            running_targets: self.attaches,
-            touch: None,
-        };
-        (self.start)(&options).err().map(|error| failure(&error))
-    }
-}
-
-/// The only one that was asked for, or None for `auto`.
-fn only(backend: Backend) -> Option<Rung> {
-    match backend {
-        Backend::Auto => None,
-        Backend::Bpf => Some(Rung::Bpf),
-    }
-}
-
 /// A backend at work.
 pub enum Tracer {
     Bpf(BpfTracer),
+    Perf(PerfTracer),
+    Notify(NotifyTracer),
 }
 
-impl Tracer {
-    /// Starts the backend that was asked for, or the best that works; says so where a better one
-    /// does not.
-    ///
-    /// # Errors
-    /// When none of them works: why, and what would help.
-    pub fn start(options: &TracerOptions) -> Result<Tracer, AppError> {
-        let only = only(options.backend);
-        let mut failures = Vec::new();
-        for candidate in CANDIDATES.iter().filter(|each| only.is_none_or(|only| each.rung == only)) {
-            if options.running_targets && !candidate.attaches {
-                continue;
-            }
-            match (candidate.start)(options) {
-                Ok(tracer) => {
-                    tell_choice(candidate.rung, &failures);
-                    return Ok(tracer);
-                }
-                Err(error) => failures.push((candidate.rung, failure(&error))),
-            }
-        }
-        let rung = only.unwrap_or(Rung::Bpf).name();
-        if failures.is_empty() {
-            return Err(AppError::Usage(format!(
-                "the {rung} backend cannot attach to running processes: only bpf can"
-            )));
-        }
-        let standing = probe::standing();
-        let each = |(rung, failure): &(Rung, RungFailure)| {
-            let (name, text) = (rung.name(), &failure.text);
-            format!("backend {name} cannot work here: {text}\n{}", remedy(*rung, failure, &standing))
-        };
-        Err(AppError::Backend(failures.iter().map(each).collect::<Vec<_>>().join("\n\n")))
-    }
+/// What the `notify` backend has notified.
+pub const WATCHED_CALLS: CallSet = CallSet { numbers: notify::NUMBERS, prctl_options: notify::PRCTL_OPTIONS };
 
+impl Tracer {
     /// As in the report: `bpf`, `perf`, `notify`.
     pub fn name(&self) -> &'static str {
         match self {
             Tracer::Bpf(_) => "bpf",
+            Tracer::Perf(_) => "perf",
+            Tracer::Notify(_) => "notify",
         }
     }
 
@@ -114,6 +52,8 @@ impl Tracer {
     pub fn attached(&self) -> &str {
         match self {
             Tracer::Bpf(tracer) => &tracer.attached,
+            Tracer::Perf(tracer) => tracer.attached(),
+            Tracer::Notify(tracer) => &tracer.attached,
         }
     }
 
@@ -124,16 +64,47 @@ impl Tracer {
     pub fn add_target(&self, pid: Pid, pidfd: BorrowedFd<'_>) -> Result<(), AppError> {
         match self {
             Tracer::Bpf(tracer) => Ok(tracer.add_target(pid, pidfd)?),
+            Tracer::Perf(tracer) => Ok(tracer.add_target(pid)?),
+            // The filter says who is watched.
+            Tracer::Notify(_) => Ok(()),
+        }
+    }
+
+    /// What this backend needs of a command that is about to start.
+    ///
+    /// # Errors
+    /// When the command cannot be started so.
+    pub fn prepare(&self, prepared: &mut Prepared) -> Result<(), AppError> {
+        match self {
+            Tracer::Bpf(_) | Tracer::Perf(_) => Ok(()),
+            Tracer::Notify(_) => Ok(prepared.watch_calls()?),
+        }
+    }
+
+    /// The calls come through the listener that also holds exits.
+    pub fn watches_calls(&self) -> bool {
+        matches!(self, Tracer::Notify(_))
+    }
+
+    /// To be called at once when the command runs.
+    ///
+    /// # Errors
+    /// When no thread can be made.
+    pub fn started(&self, running: &mut Running) -> Result<(), AppError> {
+        match (self, running.take_calls()) {
+            (Tracer::Notify(tracer), Some(calls)) => Ok(tracer.serve(calls, running.pid())?),
+            _ => Ok(()),
         }
     }
 
     /// Marks processes that run already, with all their threads.
     ///
     /// # Errors
-    /// As [`BpfTracer::mark_running`].
+    /// As [`BpfTracer::mark_running`]; `choose` never takes another backend for them.
     pub fn mark_running(&self, targets: &[(Pid, BorrowedFd<'_>)]) -> Result<Vec<MarkedThread>, AppError> {
         match self {
             Tracer::Bpf(tracer) => Ok(tracer.mark_running(targets)?),
+            Tracer::Perf(_) | Tracer::Notify(_) => Ok(Vec::new()),
         }
     }
 
@@ -147,6 +118,8 @@ impl Tracer {
     ) -> Result<Box<dyn EventSource + 'a>, AppError> {
         match self {
             Tracer::Bpf(tracer) => Ok(Box::new(tracer.reader(handle)?)),
+            Tracer::Perf(tracer) => Ok(Box::new(tracer.reader(handle)?)),
+            Tracer::Notify(tracer) => Ok(Box::new(tracer.reader(handle))),
         }
     }
 
@@ -157,6 +130,7 @@ impl Tracer {
     pub fn touch_counters(&self) -> Result<Option<TouchCounters>, AppError> {
         match self {
             Tracer::Bpf(tracer) => Ok(tracer.touch_counters()?),
+            Tracer::Perf(_) | Tracer::Notify(_) => Ok(None),
         }
     }
 
@@ -164,20 +138,14 @@ impl Tracer {
     pub fn detach_in_background(self) {
         match self {
             Tracer::Bpf(tracer) => tracer.detach_in_background(),
+            Tracer::Perf(tracer) => tracer.detach_in_background(),
+            Tracer::Notify(_) => {}
         }
     }
 }
 
-/// One line, where it is not the best one.
-fn tell_choice(taken: Rung, failures: &[(Rung, RungFailure)]) {
-    if let Some((rung, failure)) = failures.last() {
-        let advice = advice_for(*rung, failure.errno, &probe::standing());
-        let (taken, better) = (taken.name(), rung.name());
-        say(format_args!("backend {taken}, because {better} does not work: {}", hint(&advice)));
-    }
-}
-
-fn bpf(options: &TracerOptions) -> Result<Tracer, CaptureError> {
+/// Loads and attaches the programs.
+pub(super) fn bpf(options: &TracerOptions) -> Result<Tracer, AppError> {
     let config = BpfConfig {
         stack_bytes: options.stack_bytes,
         ring_bytes: options.ring_bytes,
@@ -187,4 +155,36 @@ fn bpf(options: &TracerOptions) -> Result<Tracer, CaptureError> {
         touch: options.touch,
     };
     Ok(Tracer::Bpf(BpfTracer::start(&config)?))
+}
+
+/// Finds the tracepoints.
+pub(super) fn perf(options: &TracerOptions) -> Result<Tracer, AppError> {
+    let config = PerfConfig {
+        stack_bytes: options.stack_bytes,
+        ring_bytes: options.ring_bytes,
+        spill_bytes: options.spill_bytes,
+        follow_forks: options.follow_forks,
+    };
+    Ok(Tracer::Perf(PerfTracer::start(config)?))
+}
+
+/// Tries whether a call can be held and looked at: later, the command itself would fail.
+pub(super) fn notify(options: &TracerOptions) -> Result<Tracer, AppError> {
+    let refused = |operation| move |errno: Errno| AppError::System { operation, source: errno.into() };
+    let trial = NotificationTrial::run().map_err(refused("trying to hold a call (seccomp)"))?;
+    let steps = [
+        (trial.held, "holding a call (seccomp user notification)"),
+        (trial.place, "reading where a held call was made (/proc/TID/syscall)"),
+        (trial.stack, "reading the stack of a held call (process_vm_readv)"),
+    ];
+    for (failed, operation) in steps {
+        failed.map_or(Ok(()), |errno| Err(refused(operation)(errno)))?;
+    }
+    let config = NotifyConfig {
+        stack_bytes: options.stack_bytes,
+        queue_bytes: options.ring_bytes,
+        follow_forks: options.follow_forks,
+        parse_maps: |bytes| parse_maps(bytes).mappings,
+    };
+    Ok(Tracer::Notify(NotifyTracer::start(config)?))
 }

@@ -115,6 +115,8 @@ pub enum Backend {
     Bpf,
     /// perf tracepoints of a started command: no privileges where perf_event_paranoid is at most 2
     Perf,
+    /// seccomp user notification: no privileges, works in a default container; `run` only
+    Notify,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]

@@ -5,6 +5,7 @@
 pub mod addr;
 pub mod event;
 pub mod hash;
+pub mod held_call;
 pub mod journal;
 pub mod mapping;
 pub mod observation;
@@ -19,6 +20,7 @@ pub mod trial;
 
 pub use addr::{Addr, AddrRange, Bytes, PAGE};
 pub use event::{EventId, FileRef, MmKey, NoStack, Pid, Task, Tid, VmEvent, VmOp};
+pub use held_call::{Arrival, Ended, HeldCall, HeldCalls};
 pub use journal::Step;
 pub use mapping::{Mapping, MappingFile};
 pub use observation::Observations;

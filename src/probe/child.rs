@@ -50,11 +50,15 @@ pub fn in_child(body: impl FnOnce() -> Result<String, Errno>) -> Result<String, 
 
 /// A child that waits to be looked at; it ends when this is dropped.
 pub struct Quiet {
-    pub pid: nix::unistd::Pid,
+    pid: nix::unistd::Pid,
     end: Option<std::os::fd::OwnedFd>,
 }
 
 impl Quiet {
+    /// Forks it; to be called while vmaudit has one thread.
+    ///
+    /// # Errors
+    /// Those of fork(2) and pipe(2).
     pub fn start() -> Result<Quiet, Errno> {
         let (reader, writer) = pipe()?;
         // SAFETY: as above; the child only reads from a pipe until its end.
@@ -67,6 +71,10 @@ impl Quiet {
             }
             ForkResult::Parent { child } => Ok(Quiet { pid: child, end: Some(writer) }),
         }
+    }
+
+    pub fn pid(&self) -> crate::model::Pid {
+        self.pid.as_raw()
     }
 }
 

@@ -12,6 +12,7 @@ mod standing;
 mod starting;
 mod tracefs;
 
+pub use child::Quiet;
 pub use standing::standing;
 
 use crate::model::{Area, Outcome, Trial};

@@ -97,7 +97,7 @@ fn sampled(kind: u32, config: u64) -> Attr {
 /// tracefs cannot be read, one is looked for among the numbers.
 fn tracepoint_of_child() -> Result<String, Failure> {
     let child = Quiet::start()?;
-    let pid = child.pid.as_raw();
+    let pid = child.pid();
     let wanted = |number| {
         let attr = sampled(TYPE_TRACEPOINT, number);
         Attr { sample_type: attr.sample_type | SAMPLE_RAW, ..attr }
@@ -125,6 +125,6 @@ fn tracepoint_of_child() -> Result<String, Failure> {
 
 fn page_faults_of_child() -> Result<String, Failure> {
     let child = Quiet::start()?;
-    open(&sampled(TYPE_SOFTWARE, COUNT_SW_PAGE_FAULTS), child.pid.as_raw())?;
+    open(&sampled(TYPE_SOFTWARE, COUNT_SW_PAGE_FAULTS), child.pid())?;
     Ok(String::new())
 }

@@ -33,7 +33,7 @@ pub fn trials() -> Vec<Trial> {
 
 fn of_child(look: impl FnOnce(i32) -> Result<(), Failure>) -> Result<(), Failure> {
     let child = Quiet::start()?;
-    look(child.pid.as_raw())
+    look(child.pid())
 }
 
 fn read_some(path: &str) -> Result<(), Failure> {

@@ -230,7 +230,7 @@ impl Walk<'_> {
     /// Generated code, or memory that no list of mappings names: only rbp can lead on.
     #[cold]
     fn step_generated(&mut self, at: &Position) -> Step {
-        if at.registers.bp() == 0 && at.by_frame_pointer {
+        if at.registers.bp() == Some(0) && at.by_frame_pointer {
             return Step::End(Completeness::Complete);
         }
         match self.frame_pointer(&at.registers) {
@@ -253,7 +253,7 @@ impl Walk<'_> {
             let kind = FrameKind::ReturnAddress;
             return Step::To(Position { address: word, kind, registers, by_frame_pointer: false });
         }
-        if registers.bp() == 0 && at.by_frame_pointer {
+        if registers.bp() == Some(0) && at.by_frame_pointer {
             return Step::End(Completeness::Complete);
         }
         if at.kind != FrameKind::Guess
@@ -300,12 +300,12 @@ impl Walk<'_> {
 
     /// `[rbp]` the caller's rbp, `[rbp + 8]` the return address.
     fn frame_pointer(&self, registers: &Registers) -> Result<Caller, Stuck> {
-        let bp = registers.bp();
+        let bp = registers.bp().ok_or(Stuck::Unknown)?;
         if !bp.is_multiple_of(8) || bp < registers.sp {
             return Err(Stuck::Nonsense);
         }
-        let mut caller = Registers { sp: bp.wrapping_add(16), saved: registers.saved };
-        caller.saved[RBP] = self.stack.word(bp)?;
+        let mut caller = Registers { sp: bp.wrapping_add(16), ..*registers };
+        caller.set(RBP, self.stack.word(bp)?);
         let return_address = self.stack.word(bp.wrapping_add(8))?;
         Ok(Caller { return_address, registers: caller })
     }
@@ -421,6 +421,6 @@ fn by_frame_pointer(caller: Caller) -> Position {
 fn completeness_of(stuck: Stuck) -> Completeness {
     match stuck {
         Stuck::Memory(Unread::BeyondCopy) => Completeness::Truncated,
-        Stuck::Memory(Unread::NoStack) | Stuck::Nonsense => Completeness::Incomplete,
+        Stuck::Memory(Unread::NoStack) | Stuck::Unknown | Stuck::Nonsense => Completeness::Incomplete,
     }
 }
