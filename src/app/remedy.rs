@@ -1,5 +1,7 @@
 //! What to do when a backend cannot work: the error, and the advice of `vmaudit doctor`.
 
+use super::error::AppError;
+use crate::capture::CaptureError;
 use crate::doctor::{Advice, Rung, RungFailure, advice_for};
 use crate::model::Standing;
 
@@ -23,8 +25,11 @@ pub fn hint(advice: &Advice) -> String {
 }
 
 /// What went wrong, with its number.
-pub fn failure(error: &impl std::fmt::Display) -> RungFailure {
+pub fn failure(error: &AppError) -> RungFailure {
     let text = error.to_string();
+    if let AppError::Capture(CaptureError::Silenced { .. }) = error {
+        return RungFailure { errno: Some(libc::EBUSY), text };
+    }
     RungFailure { errno: errno(&text), text }
 }
 
@@ -37,11 +42,10 @@ fn errno(text: &str) -> Option<i32> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::capture::CaptureError;
     use crate::model::Capabilities;
 
     fn failed_with(errno: i32) -> RungFailure {
-        failure(&CaptureError::Load(libbpf_rs::Error::from_raw_os_error(errno)))
+        failure(&CaptureError::Load(libbpf_rs::Error::from_raw_os_error(errno)).into())
     }
 
     fn user() -> Standing {

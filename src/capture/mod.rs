@@ -118,6 +118,8 @@ pub enum CaptureError {
     Ring(#[source] libbpf_rs::Error),
     #[error("waiting for two ring buffers: {0}")]
     Wake(#[source] std::io::Error),
+    #[error("perf sees none of vmaudit's own calls of {call}: a BPF program keeps them from everybody else")]
+    Silenced { call: &'static str },
     #[error("perf_event_open: {what}: {source}")]
     Perf { what: String, source: std::io::Error },
     #[error("watching calls through seccomp: {0}")]

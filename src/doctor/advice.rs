@@ -136,6 +136,11 @@ fn perf(errno: Option<i32>, standing: &Standing) -> (String, Vec<Command>) {
         let why = "the kernel has no syscall tracepoints (CONFIG_FTRACE_SYSCALLS=y)";
         return (why.to_owned(), Vec::new());
     }
+    if errno == Some(EBUSY) {
+        let why = "another tracer (bpftrace, an older vmaudit as root) has a BPF program on the same \
+                   tracepoints, and keeps their events from everybody else";
+        return (why.to_owned(), vec![command("to find it", "sudo bpftool perf list")]);
+    }
     if let Some(level) = level.filter(|&level| level > MOST)
         && !standing.effective.allows(Capability::Perfmon)
     {
@@ -151,6 +156,10 @@ fn perf(errno: Option<i32>, standing: &Standing) -> (String, Vec<Command>) {
             command("Podman", "podman run --security-opt seccomp=unconfined …"),
         ];
         return ("a seccomp profile forbids perf_event_open(2)".to_owned(), commands);
+    }
+    if errno == Some(EPERM) {
+        let why = "the kernel refuses perf events: the limit of locked memory, or a security module";
+        return (why.to_owned(), vec![command("this shell", "ulimit -l $(ulimit -Hl)")]);
     }
     ("the kernel refuses perf events (a security module, or CONFIG_PERF_EVENTS=n)".to_owned(), Vec::new())
 }

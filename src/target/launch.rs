@@ -12,7 +12,7 @@ use super::running::{Running, Seat};
 use super::seccomp::Listener;
 use super::signals::{self, Before};
 use super::user::{SUDO_VARIABLES, TargetUser};
-use super::{fork, handover, pidfd};
+use super::{fork, handover, pidfd, secure};
 use crate::model::{HeldCalls, Pid};
 use nix::errno::Errno;
 use nix::fcntl::OFlag;
@@ -85,7 +85,7 @@ impl Launch {
     /// SIGCHLD and SIGCONT are blocked in the calling thread and those that it makes.
     pub fn prepare(config: LaunchConfig) -> Result<Prepared, LaunchError> {
         let user = if config.as_root { None } else { TargetUser::behind_sudo() };
-        let environment = environment(std::env::vars_os().collect(), user.as_ref(), &config.env);
+        let environment = environment(secure::environment(), user.as_ref(), &config.env);
         let command = Command::new(&config.argv, environment)?;
         let Some(file) = command.first_present() else {
             return Err(LaunchError::NotFound { command: command.name });

@@ -44,6 +44,7 @@ mod pidfd;
 mod protocol;
 mod running;
 mod seccomp;
+pub mod secure;
 mod signals;
 mod supervisor;
 mod task_names;

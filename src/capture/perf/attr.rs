@@ -69,6 +69,8 @@ pub enum Tells {
     Tracepoint { id: u64, stack_bytes: u32 },
     /// A tracepoint's task, time and raw fields alone.
     RawFields { id: u64 },
+    /// How often a tracepoint was met, for read(2).
+    Count { id: u64 },
     /// Forks, exits, names, executions and mappings.
     Life,
     /// Nothing: it only owns a ring.
@@ -119,6 +121,7 @@ pub fn open(tells: Tells, heirs: Heirs, tid: i32, cpu: i32) -> io::Result<OwnedF
             (attr.kind, attr.config, attr.sample_period) = (TYPE_TRACEPOINT, id, 1);
             attr.sample_type |= SAMPLE_RAW;
         }
+        Tells::Count { id } => (attr.kind, attr.config, attr.sample_type) = (TYPE_TRACEPOINT, id, 0),
         Tells::Life => {
             (attr.kind, attr.config) = (TYPE_SOFTWARE, COUNT_SW_DUMMY);
             attr.flags |= MMAP | MMAP_DATA | MMAP2 | COMM | COMM_EXEC | TASK;

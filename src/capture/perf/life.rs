@@ -24,6 +24,10 @@ const PR_SET_VMA: u64 = 0x5356_4d41;
 /// Further away than this the end of a thread's stack is that of another one.
 const PLAUSIBLE_STACK: u64 = 64 << 20;
 
+/// So many changes of mappings without a call are made by mprotect over many of them, or by calls
+/// that somebody keeps from us.
+const MANY_CHANGES: u32 = 8;
+
 #[derive(Default)]
 struct Process {
     mm: u64,
@@ -48,6 +52,8 @@ struct Thread {
     stack_end: u64,
     /// The kernel's last word on its mappings.
     mapped: Option<Mapped>,
+    /// Changes of its mappings since its last call was reported.
+    unexplained: u32,
     /// It is about to make a task; its stack pointer.
     cloning: Option<(Cloning, u64)>,
 }
@@ -66,6 +72,7 @@ pub struct Life {
     threads: IntMap<i32, Thread>,
     last_mm: u64,
     follow_forks: bool,
+    doubts: bool,
     pub counters: Counters,
 }
 
@@ -77,6 +84,7 @@ impl Life {
             threads: IntMap::default(),
             last_mm: 0,
             follow_forks,
+            doubts: false,
             counters: Counters::default(),
         };
         let process = life.process(pid);
@@ -105,7 +113,7 @@ impl Life {
             What::Lost(count) => self.counters.lost += count,
             What::Mapped(mapped) => match &mut self.process(when.pid).exec {
                 Some(exec) => exec.maps.push(mapped),
-                None => self.thread(when.pid, when.tid).mapped = Some(mapped),
+                None => self.mapped(when, mapped),
             },
             What::Name { pid, tid, exec, name } => {
                 self.named(When { pid, tid, ..when }, exec, name, emit);
@@ -129,6 +137,23 @@ impl Life {
                 }
             }
         }
+    }
+
+    fn mapped(&mut self, when: When, mapped: Mapped) {
+        let thread = self.thread(when.pid, when.tid);
+        thread.unexplained += 1;
+        let doubtful = thread.unexplained >= MANY_CHANGES;
+        if doubtful {
+            thread.unexplained = 0;
+        }
+        thread.mapped = Some(mapped);
+        self.doubts |= doubtful;
+    }
+
+    /// True when mappings changed since it was asked last, and calls that would explain it were not
+    /// reported.
+    pub fn has_doubts(&mut self) -> bool {
+        std::mem::take(&mut self.doubts)
     }
 
     /// A call whose stack came apart.
@@ -155,6 +180,7 @@ impl Life {
         let mut record = out::record(when, mm, op);
         (record.ret, record.args) = (ret, args);
         registers.put_into(&mut record);
+        thread.unexplained = 0;
         let mapped = thread.mapped.take().filter(|_| done);
         if let Some(mapped) = mapped {
             let at = ret as u64;

@@ -7,6 +7,7 @@
 
 mod arch;
 mod attr;
+mod canary;
 mod ends;
 mod image;
 mod life;
@@ -23,6 +24,7 @@ pub use reader::PerfReader;
 
 use super::CaptureError;
 use attr::{Heirs, Tells};
+use canary::Canary;
 use plan::{Meaning, Plan, Stack};
 use ring::Ring;
 use rings::{CpuRings, Rings};
@@ -69,6 +71,7 @@ struct Target {
     owners: Vec<[OwnedFd; 2]>,
     rings: Arc<Mutex<Rings>>,
     meanings: HashMap<u16, (Meaning, Stack)>,
+    canary: Canary,
 }
 
 /// What was opened on one CPU.
@@ -111,6 +114,10 @@ impl PerfTracer {
         };
         raise_descriptor_limit();
         let cpus = online_cpus().map_err(failed("reading the online CPUs"))?;
+        let canary = canary(&plan).map_err(failed("counting vmaudit's own calls"))?;
+        if let Some(call) = canary.silenced() {
+            return Err(CaptureError::Silenced { call });
+        }
         let (opened, sizes) = self.open_all(&plan, pid, &cpus)?;
         let attached = format!(
             "{} tracepoints on {} CPUs ({}), {} KiB of rings a CPU, stacks up to {} bytes",
@@ -137,6 +144,7 @@ impl PerfTracer {
             owners,
             rings,
             meanings,
+            canary,
         });
         Ok(())
     }
@@ -217,6 +225,7 @@ impl PerfTracer {
                 owners: target.owners.iter().flatten().collect(),
                 meanings: target.meanings.clone(),
                 apart,
+                canary: &target.canary,
             },
             Box::new(handle),
         )
@@ -233,6 +242,14 @@ impl PerfTracer {
 fn failed(what: impl Into<String>) -> impl FnOnce(io::Error) -> CaptureError {
     let what = what.into();
     move |source| CaptureError::Perf { what, source }
+}
+
+fn canary(plan: &Plan) -> io::Result<Canary> {
+    let frequent = plan.tracepoints.iter().filter(|tracepoint| tracepoint.stack == Stack::Apart);
+    Canary::new(frequent.filter_map(|tracepoint| {
+        let call = super::arch::TRACED.iter().find(|call| Meaning::Changed(call.op) == tracepoint.meaning)?;
+        Some((call.name, call.number, u64::from(tracepoint.id)))
+    }))
 }
 
 /// A few dozen descriptors a CPU.

@@ -1,5 +1,6 @@
 //! Reads the rings, in the thread that made it; another one empties them when they fill up meanwhile.
 
+use super::canary::Canary;
 use super::life::{Life, StackBytes};
 use super::merge::{self, Joined};
 use super::plan::{Meaning, Stack};
@@ -23,6 +24,7 @@ pub struct Source<'a> {
     pub meanings: HashMap<u16, (Meaning, Stack)>,
     /// Tracepoints whose stacks are in the second rings.
     pub apart: HashSet<u16>,
+    pub canary: &'a Canary,
 }
 
 /// Reads the rings of a `PerfTracer`.
@@ -31,6 +33,7 @@ pub struct PerfReader<'a> {
     meanings: HashMap<u16, (Meaning, Stack)>,
     apart: HashSet<u16>,
     life: Life,
+    canary: &'a Canary,
     ready: VecDeque<Joined>,
     handle: Box<dyn FnMut(&[u8]) + 'a>,
     /// Readable once the other thread has taken something.
@@ -44,7 +47,7 @@ const CHUNK: usize = 64;
 
 impl<'a> PerfReader<'a> {
     pub fn new(
-        source: Source<'_>,
+        source: Source<'a>,
         handle: Box<dyn FnMut(&[u8]) + 'a>,
     ) -> Result<PerfReader<'a>, CaptureError> {
         let failed = |source: nix::Error| CaptureError::Wake(source.into());
@@ -67,6 +70,7 @@ impl<'a> PerfReader<'a> {
             meanings: source.meanings,
             apart: source.apart,
             life: Life::of(source.pid, source.follow_forks),
+            canary: source.canary,
             ready: VecDeque::new(),
             handle,
             wake,
@@ -162,6 +166,9 @@ impl EventSource for PerfReader<'_> {
             }
         }
         self.life.settle(&mut *self.handle);
+        if self.life.has_doubts() && self.canary.silenced().is_some() {
+            self.life.counters.lost += 1;
+        }
         Ok(())
     }
 
