@@ -57,7 +57,9 @@ impl FunctionStarts {
     /// A call to `target` can have led to `svma`: it is the start of the same function, or of one
     /// that jumps into it (a tail call: `malloc` in musl is a jump).
     pub fn call_leads_to(&self, object: &Object, target: u64, svma: u64) -> bool {
-        let Some(start) = self.before(svma) else { return false };
+        // Unwind tables know functions that nobody calls directly.
+        let known = object.cfi().bounds(svma).map(|bounds| bounds.start);
+        let Some(start) = known.or_else(|| self.before(svma)) else { return false };
         if start == target {
             return true;
         }
