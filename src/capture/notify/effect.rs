@@ -19,6 +19,9 @@ const MAP_ANONYMOUS: u64 = 0x20;
 const MAP_FIXED_NOREPLACE: u64 = 0x10_0000;
 const MAP_HUGETLB: u64 = 0x4_0000;
 const MAP_32BIT: u64 = 0x40;
+const PROT_SEM: u64 = 8;
+const PROT_GROWSDOWN: u64 = 0x0100_0000;
+const PROT_GROWSUP: u64 = 0x0200_0000;
 const MREMAP_MAYMOVE: u64 = 1;
 const MREMAP_FIXED: u64 = 2;
 const MREMAP_DONTUNMAP: u64 = 4;
@@ -65,9 +68,11 @@ pub enum Expected {
     Detach {
         at: u64,
     },
-    /// A new mapping of unknown size: of any length, or named so.
+    /// A new mapping of unknown size, named so: anywhere, or in place of what was at `place`.
     Appears {
         name: &'static [u8],
+        place: Option<u64>,
+        before: Option<Vma>,
     },
     /// The range's name.
     Name {
@@ -143,6 +148,10 @@ impl Expected {
         let Some(range) = pages(addr, len).filter(|_| addr % PAGE == 0) else {
             return Expected::Known(EINVAL);
         };
+        const BOTH_WAYS: u64 = PROT_GROWSDOWN | PROT_GROWSUP;
+        if prot & !(ACCESS | PROT_SEM | BOTH_WAYS) != 0 || prot & BOTH_WAYS == BOTH_WAYS {
+            return Expected::Known(EINVAL);
+        }
         if range.is_empty() {
             return Expected::Known(0);
         }
@@ -169,9 +178,9 @@ impl Expected {
     }
 
     /// Advice changes no mapping; what the arguments allow is taken as done.
-    pub fn madvise([addr, len, ..]: [u64; 6], shadow: &Shadow) -> Expected {
+    pub fn madvise([addr, len, advice, ..]: [u64; 6], shadow: &Shadow) -> Expected {
         Expected::Known(match pages(addr, len) {
-            Some(range) if addr % PAGE == 0 => {
+            Some(range) if addr % PAGE == 0 && matches!(advice as i32, 0..=4 | 8..=25 | 100..=103) => {
                 if shadow.covers(range) {
                     0
                 } else {
@@ -200,6 +209,16 @@ impl Expected {
             return Expected::Known(if shadow.covers(range) { old as i64 } else { EFAULT });
         }
         Expected::Remap { old: range, new_len: target.len(), place, keeps_old }
+    }
+
+    /// ipc/shm.c, ksys_shmdt: the first piece of an attachment at `addr` that is still there.
+    pub fn shmdt([addr, ..]: [u64; 6], maps: &Maps) -> Expected {
+        let seen = maps.read().unwrap_or_default();
+        let first = seen.iter().find(|m| {
+            let start = m.range.start.0;
+            start >= addr && start - addr == m.offset && m.name.starts_with(b"/SYSV")
+        });
+        first.map_or(Expected::Known(EINVAL), |m| Expected::Detach { at: m.range.start.0 })
     }
 
     pub fn brk([to, ..]: [u64; 6], from: u64, start: u64) -> Expected {
@@ -268,7 +287,24 @@ impl Expected {
                     done(0)
                 }
             },
-            Expected::Appears { name } => {
+            Expected::Appears { name, place: Some(place), before } => {
+                let shown = maps.at(*place)?;
+                let fits = |vma: &Vma| vma.area.start == *place && vma.name.starts_with(name);
+                match shown.filter(fits) {
+                    Some(vma) if returned || Some(&vma) != before.as_ref() => {
+                        let range = AddrRange::new(vma.area.start, vma.area.end);
+                        shadow.insert(vma.area);
+                        Outcome::Done(Effect { ret: *place as i64, mapped: Some((range, Some(vma))) })
+                    }
+                    _ => {
+                        if returned {
+                            shadow.renew(&maps.read()?);
+                        }
+                        refused(REFUSED)
+                    }
+                }
+            }
+            Expected::Appears { name, place: None, .. } => {
                 let seen = maps.read()?;
                 let news = shadow.news(&seen);
                 let named = |range: &&AddrRange| {
@@ -344,6 +380,7 @@ impl Expected {
                 None => Outcome::Unknown,
             },
             _ => {
+                eprintln!("DEBUG {self:?} {news:x?}");
                 shadow.renew(&maps.read()?);
                 Outcome::Unknown
             }
