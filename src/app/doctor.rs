@@ -69,7 +69,7 @@ fn seccomp() -> Vec<Trial> {
             "no notify backend; what a process looked like at its exit is not seen",
         ),
         trial("held-place", "where it was made (/proc/TID/syscall)", read(|t| t.place), "", no_notify),
-        trial("held-stack", "its stack (process_vm_readv)", read(|t| t.stack), "", no_notify),
+        trial("held-stack", "its stack (memory of a held thread)", read(|t| t.stack), "", no_notify),
     ]
 }
 

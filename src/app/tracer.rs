@@ -175,7 +175,7 @@ pub(super) fn notify(options: &TracerOptions) -> Result<Tracer, AppError> {
     let steps = [
         (trial.held, "holding a call (seccomp user notification)"),
         (trial.place, "reading where a held call was made (/proc/TID/syscall)"),
-        (trial.stack, "reading the stack of a held call (process_vm_readv)"),
+        (trial.stack, "reading the stack of a held call (process_vm_readv, /proc/TID/mem)"),
     ];
     for (failed, operation) in steps {
         failed.map_or(Ok(()), |errno| Err(refused(operation)(errno)))?;

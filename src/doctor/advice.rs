@@ -100,6 +100,7 @@ fn bpf(errno: Option<i32>, standing: &Standing) -> (String, Vec<Command>) {
             let flags = "run --cap-add BPF --cap-add PERFMON";
             let commands = vec![
                 command("Docker", format!("docker {flags} …")),
+                command("Docker < 23", "docker run --cap-add SYS_ADMIN …"),
                 command("Podman", format!("podman {flags} --security-opt seccomp=unconfined …")),
                 from_the_host(),
             ];
@@ -153,7 +154,7 @@ fn perf(errno: Option<i32>, standing: &Standing) -> (String, Vec<Command>) {
     if standing.seccomp_filter {
         let commands = vec![
             command("Docker", "docker run --cap-add PERFMON …"),
-            command("Podman", "podman run --security-opt seccomp=unconfined …"),
+            command("Docker < 23, Podman", "docker run --security-opt seccomp=unconfined …"),
         ];
         return ("a seccomp profile forbids perf_event_open(2)".to_owned(), commands);
     }
@@ -186,16 +187,26 @@ fn notify(errno: Option<i32>, standing: &Standing) -> (String, Vec<Command>) {
 
 /// bpf works, but other users' processes cannot be read.
 pub(super) fn others(standing: &Standing) -> Advice {
-    let (why, commands) = if in_container(standing) {
-        let flag = "run --cap-add SYS_PTRACE";
-        let commands = vec![
-            command("Docker", format!("docker {flag} …")),
-            command("Podman", format!("podman {flag} …")),
-        ];
-        ("CAP_SYS_PTRACE is missing in this container", commands)
+    Advice { unlocks: "other users' processes", ..ptrace(standing) }
+}
+
+/// Other users' mappings are readable (CAP_PERFMON is enough for that since Linux 6.15, mm_access() in
+/// kernel/fork.c), but not their memory or pages.
+pub(super) fn all_of_others(standing: &Standing) -> Advice {
+    Advice { unlocks: "exact pages and heap headers of other users' processes", ..ptrace(standing) }
+}
+
+/// Files in /proc/PID that only the owner may open (pagemap, map_files) ask for
+/// CAP_DAC_READ_SEARCH, too. A binary should not have that: whoever may run it could read any file.
+fn ptrace(standing: &Standing) -> Advice {
+    let missing = missing(&[Capability::SysPtrace, Capability::DacReadSearch], standing);
+    let why = missing.map_or_else(|| "a security module forbids it".to_owned(), |m| format!("{m} missing"));
+    let commands = if in_container(standing) {
+        let flags = "run --cap-add SYS_PTRACE --cap-add DAC_READ_SEARCH";
+        let line = |engine: &str| format!("{engine} {flags} …");
+        vec![command("Docker", line("docker")), command("Podman", line("podman"))]
     } else {
-        let all = setcap("cap_bpf,cap_perfmon,cap_sys_ptrace", standing);
-        ("CAP_SYS_PTRACE is missing", vec![command("once", "sudo vmaudit …"), all])
+        vec![command("once", "sudo vmaudit …"), setcap("cap_bpf,cap_perfmon,cap_sys_ptrace", standing)]
     };
-    Advice { unlocks: "other users' processes", why: why.to_owned(), commands }
+    Advice { unlocks: "", why, commands }
 }

@@ -31,7 +31,7 @@ impl Rung {
     /// What it shows.
     pub fn gives(self) -> &'static str {
         match self {
-            Rung::Bpf => "every call with its full stack; running processes, containers, first touches",
+            Rung::Bpf => "every call with its full stack; first touches; running processes",
             Rung::Perf => "every call with its full stack, of commands that vmaudit starts",
             Rung::Notify => "every call, of commands that vmaudit starts; some stacks are incomplete; slower",
             Rung::Snapshot => "what is mapped and resident now; no calls, no stacks",
@@ -113,8 +113,18 @@ pub fn diagnose(
         .filter(|tried| tried.rung.traces() && auto.is_none_or(|auto| tried.rung < auto))
         .filter_map(|tried| Some(advice_for(tried.rung, tried.failure.as_ref()?.errno, &standing)))
         .collect();
-    if auto == Some(Rung::Bpf) && reach == Reach::Own {
-        advice.push(advice::others(&standing));
+    if auto == Some(Rung::Bpf) {
+        let missing = |id: &str| {
+            let trial = trials.iter().find(|trial| trial.id == id);
+            trial.is_some_and(|trial| matches!(trial.outcome, Outcome::Refused { .. }))
+        };
+        advice.extend(match () {
+            () if reach == Reach::Own => Some(advice::others(&standing)),
+            () if missing("memory-other") || missing("pagemap-other") => {
+                Some(advice::all_of_others(&standing))
+            }
+            () => None,
+        });
     }
     Diagnosis { standing, trials, rungs, auto, advice }
 }

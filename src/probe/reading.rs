@@ -18,9 +18,7 @@ pub fn trials() -> Vec<Trial> {
     vec![
         subject("smaps-own", "smaps of a child", "no snapshot, no residency")
             .came_out(of_child(|pid| read_some(&format!("/proc/{pid}/smaps"))).map(nothing)),
-        subject("smaps-other", "smaps of another user's process", "own processes only")
-            .came_out(smaps_of_others()),
-        subject("process-vm-readv", "memory of a child (process_vm_readv)", "no heap headers")
+        subject("process-vm-readv", "memory of a child (process_vm_readv)", "/proc/PID/mem is read instead")
             .came_out(of_child(memory_of).map(nothing)),
         subject("pagemap-scan", "PAGEMAP_SCAN", "pagemap is read page by page (slower)")
             .came_out(of_child(scan).map(nothing)),
@@ -28,6 +26,12 @@ pub fn trials() -> Vec<Trial> {
             .came_out(of_child(|pid| read_some(&format!("/proc/{pid}/pagemap"))).map(nothing)),
         subject("map-files", "map_files", "no symbols of libraries that were deleted or replaced")
             .came_out(of_child(map_files).map(nothing)),
+        subject("smaps-other", "smaps of another user's process", "own processes only")
+            .came_out(of_others(|pid| read_some(&format!("/proc/{pid}/smaps")))),
+        subject("pagemap-other", "its pagemap", "what is resident there is shared out from smaps")
+            .came_out(of_others(|pid| read_some(&format!("/proc/{pid}/pagemap")))),
+        subject("memory-other", "its memory (process_vm_readv)", "no heap headers: arenas are told by shape")
+            .came_out(of_others(memory_of)),
     ]
 }
 
@@ -43,20 +47,28 @@ fn read_some(path: &str) -> Result<(), Failure> {
     }
 }
 
-/// Tries the first process that is another user's: for root every process that is not root's.
-fn smaps_of_others() -> Result<String, Failure> {
+/// Reads of processes of other users (for root: of those that are not root's) until one can be read:
+/// some, such as init, may be out of reach where the others are not.
+fn of_others(look: impl Fn(i32) -> Result<(), Failure>) -> Result<String, Failure> {
+    const ENOUGH: usize = 64;
     let own = nix::unistd::geteuid().as_raw();
-    let is_other = |pid: i32| {
+    let is_other = |pid: &i32| {
         let owner = fs::metadata(format!("/proc/{pid}")).map(|meta| meta.uid());
         // Threads of the kernel have no memory to read.
-        owner.is_ok_and(|owner| owner != own)
-            && fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|c| !c.is_empty())
+        let has_memory = || fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|text| !text.is_empty());
+        owner.is_ok_and(|owner| owner != own) && has_memory()
     };
     let pids = fs::read_dir("/proc")?.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-    match pids.into_iter().find(|&pid| is_other(pid)) {
-        Some(pid) => read_some(&format!("/proc/{pid}/smaps")).map(|()| format!("pid {pid}")),
-        None => Err(Failure::Absent("no process of another user is visible".to_owned())),
+    let mut failure = Failure::Absent("no process of another user is visible".to_owned());
+    for pid in pids.filter(is_other).take(ENOUGH) {
+        match look(pid) {
+            Ok(()) => return Ok(format!("pid {pid}")),
+            // It may just have ended.
+            Err(Failure::Errno(Errno::ENOENT | Errno::ESRCH)) => {}
+            Err(error) => failure = error,
+        }
     }
+    Err(failure)
 }
 
 fn first_address(pid: i32) -> Result<u64, Failure> {

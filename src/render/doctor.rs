@@ -121,8 +121,9 @@ fn rung_rows(tried: &TriedRung, auto: Option<Rung>, color: Color) -> String {
     match &tried.failure {
         None => {
             let reach = match tried.reach {
+                Reach::Everybody if tried.rung == Rung::Bpf => " of every user",
                 Reach::Everybody => "; every user's processes",
-                Reach::Own if tried.rung == Rung::Bpf => "; of running processes your own only",
+                Reach::Own if tried.rung == Rung::Bpf => " of your own",
                 Reach::Own => "; your own processes only",
                 Reach::Nobody => "",
             };
