@@ -103,9 +103,25 @@ def loop_vmaudit(bench, loop, n):
     return ns, f"{events['lost']} of {events['seen']}", None
 
 
-def frames_vmaudit(bench, loop):
+def loop_vmaudit_perf(bench, loop, n):
+    """As an ordinary user: the rings are as large as that one may lock."""
+    folder = tempfile.mkdtemp(dir=bench.folder)
+    for path in (bench.folder, folder):
+        os.chmod(path, 0o777)
+    binary = shutil.copy(bench.vmaudit, folder)
+    report = os.path.join(folder, "report.json")
+    nobody = ["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups",
+              "env", f"XDG_RUNTIME_DIR={folder}"]
+    run = [binary, "run", "--backend", "perf", "-f", "json", "--report", report, "--", loop, str(n)]
+    ns = pair_ns(output_of([*nobody, *run]).stdout)
+    with open(report, encoding="utf-8") as file:
+        events = json.load(file)["events"]
+    return ns, f"{events['lost']} of {events['seen']}", None
+
+
+def frames_vmaudit(bench, loop, *options):
     dump = bench.path("events")
-    output_of(bench.run_vmaudit([loop, "100"], "--dump-events", dump))
+    output_of(bench.run_vmaudit([loop, "100"], "--dump-events", dump, *options))
     with open(dump, encoding="utf-8", errors="replace") as lines:
         stacks = [len(event["frames"]) for event in map(json.loads, lines) if event["op"] in ("mmap", "munmap")]
     return median(stacks[-PEER_FRAMES_SAMPLE:])
@@ -172,6 +188,7 @@ def loop_strace_k(bench, loop, n):
 def bench_loop(bench):
     loop = bench.build("loop26")
     tracers = [("untraced", loop_plain, 100000, None), ("vmaudit run", loop_vmaudit, 100000, None),
+               ("vmaudit run --backend perf, as nobody", loop_vmaudit_perf, 100000, "setpriv"),
                ("bpftrace ustack", loop_bpftrace, 50000, "bpftrace"),
                ("perf record --call-graph dwarf,16384", loop_perf, 8000, "perf"),
                ("strace -f", loop_strace, 8000, "strace"), ("strace -f -k", loop_strace_k, 150, "strace")]
@@ -197,9 +214,9 @@ def bench_loop(bench):
         # Each run against an untraced one just before it, then the median.
         ratio = median([r[1] / r[0] for r in runs])
         frames = runs[-1][3]
-        if name == "vmaudit run":
+        if name.startswith("vmaudit run"):
             try:
-                frames = frames_vmaudit(bench, loop)
+                frames = frames_vmaudit(bench, loop, *(["--backend", "perf"] if "perf" in name else []))
             except (RuntimeError, OSError, KeyError, ValueError) as error:
                 frames = f"? ({str(error)[-60:]})"
         rows.append((name, f"{ns / 1000:.2f} µs", f"{ratio:.2f} ×" if ratio < 100 else f"{ratio:.0f} ×",

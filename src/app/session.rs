@@ -289,6 +289,9 @@ impl<'a, 'r, W: Watched> Session<'a, 'r, W> {
     fn finish(&mut self, end: End) -> Result<End, AppError> {
         self.reader.poll(0)?;
         self.look_at_all();
+        if let Some(trouble) = self.reader.trouble() {
+            say(trouble);
+        }
         let (count, took) = self.left_out;
         if count > 0 && self.schedule.timeline {
             let looks = if count == 1 { "1 look".to_owned() } else { format!("{count} looks") };

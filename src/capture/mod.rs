@@ -90,6 +90,11 @@ pub trait EventSource {
     fn wake_fd(&self) -> i32;
 
     fn counters(&self) -> Result<Counters, CaptureError>;
+
+    /// What else the user should know about the events that are missing.
+    fn trouble(&self) -> Option<String> {
+        None
+    }
 }
 
 /// Why a backend cannot work, or stopped.

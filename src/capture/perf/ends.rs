@@ -30,8 +30,19 @@ pub fn handle(pid: i32) -> Option<OwnedFd> {
 
 /// The wait status of a process whose last task has just ended, [`UNKNOWN_STATUS`] where nothing tells.
 pub fn status(pid: i32, handle: Option<&OwnedFd>) -> i32 {
-    waiting(pid).or_else(|| reaped(handle?)).unwrap_or(UNKNOWN_STATUS)
+    if let Some(handle) = handle {
+        // Its task reports before it can be waited for.
+        let mut end = libc::pollfd { fd: handle.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+        // SAFETY: one valid pollfd.
+        unsafe { libc::poll(&raw mut end, 1, END_MS) };
+    }
+    let told = || waiting(pid).or_else(|| reaped(handle?));
+    // Between the two questions its parent may wait for it.
+    told().or_else(told).unwrap_or(UNKNOWN_STATUS)
 }
+
+/// The rest of a task's end takes microseconds, unless others want the processor.
+const END_MS: i32 = 1000;
 
 /// Of one that its parent has not waited for: the last field of /proc/PID/stat (proc(5), 52).
 fn waiting(pid: i32) -> Option<i32> {

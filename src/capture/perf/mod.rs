@@ -16,6 +16,7 @@ mod out;
 mod plan;
 mod probe;
 mod reader;
+mod remembered;
 mod ring;
 mod rings;
 mod sample;
@@ -25,7 +26,7 @@ pub use reader::PerfReader;
 use super::CaptureError;
 use attr::{Heirs, Tells};
 use canary::Canary;
-use plan::{Meaning, Plan, Stack};
+use plan::{Meaning, Plan, Planned, Stack};
 use ring::Ring;
 use rings::{CpuRings, Rings};
 use std::cell::{OnceCell, RefCell};
@@ -56,6 +57,7 @@ const MIN_RING: usize = 64 << 10;
 /// [`PerfTracer::add_target`].
 pub struct PerfTracer {
     config: PerfConfig,
+    cpus: Vec<i32>,
     /// Until it was carried out.
     plan: RefCell<Option<Plan>>,
     target: OnceCell<Target>,
@@ -70,7 +72,7 @@ struct Target {
     /// Of each CPU, those that own the rings: they tell when to read.
     owners: Vec<[OwnedFd; 2]>,
     rings: Arc<Mutex<Rings>>,
-    meanings: HashMap<u16, (Meaning, Stack)>,
+    meanings: HashMap<u16, Planned>,
     canary: Canary,
 }
 
@@ -94,8 +96,9 @@ impl PerfTracer {
     /// # Errors
     /// When the kernel refuses: perf_event_paranoid above 2, or a seccomp profile.
     pub fn start(config: PerfConfig) -> Result<PerfTracer, CaptureError> {
-        let plan = Plan::make()?;
-        Ok(PerfTracer { config, plan: RefCell::new(Some(plan)), target: OnceCell::new() })
+        let cpus = online_cpus().map_err(failed("reading the online CPUs"))?;
+        let plan = Plan::make(cpus.len())?;
+        Ok(PerfTracer { config, cpus, plan: RefCell::new(Some(plan)), target: OnceCell::new() })
     }
 
     /// What was opened, for `-v`.
@@ -113,16 +116,15 @@ impl PerfTracer {
             return Err(CaptureError::Perf { what: "a second process".to_owned(), source });
         };
         raise_descriptor_limit();
-        let cpus = online_cpus().map_err(failed("reading the online CPUs"))?;
         let canary = canary(&plan).map_err(failed("counting vmaudit's own calls"))?;
         if let Some(call) = canary.silenced() {
             return Err(CaptureError::Silenced { call });
         }
-        let (opened, sizes) = self.open_all(&plan, pid, &cpus)?;
+        let (opened, sizes) = self.open_all(&plan, pid)?;
         let attached = format!(
             "{} tracepoints on {} CPUs ({}), {} KiB of rings a CPU, stacks up to {} bytes",
             plan.tracepoints.len(),
-            cpus.len(),
+            self.cpus.len(),
             plan.source,
             (sizes.calls + sizes.stacks) >> 10,
             sizes.stack_bytes
@@ -133,7 +135,7 @@ impl PerfTracer {
             owners.push(cpu.owners);
             rings.push(cpu.rings);
         }
-        let meanings = plan.tracepoints.iter().map(|t| (t.id, (t.meaning, t.stack))).collect();
+        let meanings = plan.tracepoints.iter().map(|planned| (planned.id, *planned)).collect();
         let rings = Arc::new(Mutex::new(Rings::new(rings)));
         // There was none, because there was a plan.
         let _ = self.target.set(Target {
@@ -150,8 +152,8 @@ impl PerfTracer {
     }
 
     /// With the largest rings that the user may lock.
-    fn open_all(&self, plan: &Plan, pid: i32, cpus: &[i32]) -> Result<(Vec<OnCpu>, Sizes), CaptureError> {
-        let share = |bytes: u32| (bytes as usize / cpus.len().max(1)).max(MIN_RING).next_power_of_two();
+    fn open_all(&self, plan: &Plan, pid: i32) -> Result<(Vec<OnCpu>, Sizes), CaptureError> {
+        let share = |bytes: u32| (bytes as usize / self.cpus.len().max(1)).max(MIN_RING).next_power_of_two();
         let mut stacks = share(self.config.ring_bytes);
         let most_calls = share(self.config.spill_bytes);
         loop {
@@ -159,7 +161,7 @@ impl PerfTracer {
             let stack_bytes = stack_bytes.min(self.config.stack_bytes) as u32 & !7;
             let sizes = Sizes { calls: most_calls.min(stacks / 2).max(MIN_RING), stacks, stack_bytes };
             let opened: Result<Vec<OnCpu>, CaptureError> =
-                cpus.iter().map(|&cpu| self.open_on(plan, pid, cpu, sizes)).collect();
+                self.cpus.iter().map(|&cpu| self.open_on(plan, pid, cpu, sizes)).collect();
             match opened {
                 Err(CaptureError::Perf { source, .. })
                     if matches!(source.raw_os_error(), Some(libc::EPERM | libc::ENOMEM))
@@ -211,12 +213,13 @@ impl PerfTracer {
     ///
     /// # Errors
     /// Without a target, or when no thread can be started.
-    pub fn reader<'a>(&'a self, handle: impl FnMut(&[u8]) + 'a) -> Result<PerfReader<'a>, CaptureError> {
+    pub fn reader<'a, F: FnMut(&[u8])>(&'a self, handle: F) -> Result<PerfReader<'a, F>, CaptureError> {
         let Some(target) = self.target.get() else {
             return Err(failed("no process to trace")(io::ErrorKind::NotFound.into()));
         };
-        let apart = target.meanings.iter().filter(|(_, (_, stack))| *stack == Stack::Apart);
-        let apart = if target.stack_bytes > 0 { apart.map(|(id, _)| *id).collect() } else { HashSet::new() };
+        let apart = target.meanings.values().filter(|planned| planned.stack == Stack::Apart);
+        let apart =
+            if target.stack_bytes > 0 { apart.map(|planned| planned.id).collect() } else { HashSet::new() };
         PerfReader::new(
             reader::Source {
                 pid: target.pid,
@@ -227,7 +230,7 @@ impl PerfTracer {
                 apart,
                 canary: &target.canary,
             },
-            Box::new(handle),
+            handle,
         )
     }
 

@@ -35,12 +35,17 @@ pub enum Stack {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Planned {
     pub id: u16,
+    /// The system call's.
+    pub number: i64,
     pub meaning: Meaning,
     pub stack: Stack,
 }
 
 /// Calls of which a program may make many in a short time.
 const FREQUENT: &[&str] = &["mmap", "munmap", "mremap", "brk", "mprotect", "madvise"];
+/// Every thread inherits every event of every CPU, a kilobyte of kernel memory each: on machines with
+/// more CPUs, rare calls do with one.
+const MANY_CPUS: usize = 16;
 /// Results matter, stacks do not.
 const WITHOUT_STACK: &[&str] = &["seccomp"];
 
@@ -63,16 +68,19 @@ pub struct Plan {
 impl Plan {
     /// # Errors
     /// When tracefs is not readable and trying is refused, too.
-    pub fn make() -> Result<Plan, CaptureError> {
+    pub fn make(cpus: usize) -> Result<Plan, CaptureError> {
         let (exits, entries, prober) = match from_tracefs() {
             Some((exits, entries)) => (exits, entries, None),
             None => {
                 let (exits, entries, found) = by_trying()?;
+                if let Some(call) = FREQUENT.iter().find(|name| !exits.contains_key(*name)) {
+                    return Err(CaptureError::Silenced { call });
+                }
                 (exits, entries, Some(found))
             }
         };
         let source = if prober.is_some() { "ids found by trying" } else { "ids from tracefs" };
-        Ok(Plan { tracepoints: planned(&exits, &entries), source, _prober: prober })
+        Ok(Plan { tracepoints: planned(&exits, &entries, cpus), source, _prober: prober })
     }
 }
 
@@ -92,7 +100,9 @@ fn by_trying() -> Result<(Ids, Ids, Found), CaptureError> {
         arch::TRACED.iter().map(|call| (call.name, call.number)).chain(EXECUTIONS.iter().copied()).collect();
     let entries = ENTRIES.iter().map(|call| call.1);
     let numbers: Vec<i64> = exits.iter().map(|call| call.1).chain(entries).collect();
-    let found = probe::find(&numbers).map_err(failed)?;
+    let essential: Vec<i64> =
+        exits.iter().filter(|call| FREQUENT.contains(&call.0)).map(|call| call.1).collect();
+    let found = probe::find(&numbers, &essential).map_err(failed)?;
     if found.exits.is_empty() {
         return Err(failed(std::io::Error::from_raw_os_error(libc::ENOENT)));
     }
@@ -103,28 +113,28 @@ fn by_trying() -> Result<(Ids, Ids, Found), CaptureError> {
     Ok((exits, entries, found))
 }
 
-fn planned(exits: &Ids, entries: &Ids) -> Vec<Planned> {
+fn planned(exits: &Ids, entries: &Ids, cpus: usize) -> Vec<Planned> {
     let mut all = Vec::new();
-    let mut add = |id: Option<&u64>, meaning, stack| {
+    let mut add = |id: Option<&u64>, number, meaning, stack| {
         if let Some(id) = id.and_then(|&id| u16::try_from(id).ok()) {
-            all.push(Planned { id, meaning, stack });
+            all.push(Planned { id, number, meaning, stack });
         }
     };
     for call in arch::TRACED {
         let stack = match call.name {
-            name if FREQUENT.contains(&name) => Stack::Apart,
             name if WITHOUT_STACK.contains(&name) => Stack::None,
+            name if FREQUENT.contains(&name) || cpus <= MANY_CPUS => Stack::Apart,
             _ => Stack::Inline,
         };
-        add(exits.get(call.name), Meaning::Changed(call.op), stack);
+        add(exits.get(call.name), call.number, Meaning::Changed(call.op), stack);
     }
-    for (name, _) in EXECUTIONS {
-        add(exits.get(name), Meaning::Executed, Stack::None);
+    for &(name, number) in EXECUTIONS {
+        add(exits.get(name), number, Meaning::Executed, Stack::None);
     }
-    for &(name, _, meaning) in ENTRIES {
+    for &(name, number, meaning) in ENTRIES {
         // clone3's arguments are in memory, most often on the caller's stack.
         let stack = if meaning == Meaning::Clone3 { Stack::Inline } else { Stack::None };
-        add(entries.get(name), meaning, stack);
+        add(entries.get(name), number, meaning, stack);
     }
     all
 }

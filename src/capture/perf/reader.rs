@@ -3,7 +3,7 @@
 use super::canary::Canary;
 use super::life::{Life, StackBytes};
 use super::merge::{self, Joined};
-use super::plan::{Meaning, Stack};
+use super::plan::{Meaning, Planned, Stack};
 use super::rings::Rings;
 use super::sample::{self, What};
 use crate::capture::{CaptureError, Counters, EventSource};
@@ -21,21 +21,22 @@ pub struct Source<'a> {
     pub rings: Arc<Mutex<Rings>>,
     /// The events whose descriptors become readable when a ring fills up.
     pub owners: Vec<&'a OwnedFd>,
-    pub meanings: HashMap<u16, (Meaning, Stack)>,
+    pub meanings: HashMap<u16, Planned>,
     /// Tracepoints whose stacks are in the second rings.
     pub apart: HashSet<u16>,
     pub canary: &'a Canary,
 }
 
 /// Reads the rings of a `PerfTracer`.
-pub struct PerfReader<'a> {
+pub struct PerfReader<'a, F> {
     rings: Arc<Mutex<Rings>>,
-    meanings: HashMap<u16, (Meaning, Stack)>,
+    meanings: HashMap<u16, Planned>,
     apart: HashSet<u16>,
     life: Life,
     canary: &'a Canary,
+    silenced: Option<&'static str>,
     ready: VecDeque<Joined>,
-    handle: Box<dyn FnMut(&[u8]) + 'a>,
+    handle: F,
     /// Readable once the other thread has taken something.
     wake: Arc<EventFd>,
     stop: Arc<EventFd>,
@@ -45,11 +46,8 @@ pub struct PerfReader<'a> {
 /// Records that are handled before it is asked again whether to go on.
 const CHUNK: usize = 64;
 
-impl<'a> PerfReader<'a> {
-    pub fn new(
-        source: Source<'a>,
-        handle: Box<dyn FnMut(&[u8]) + 'a>,
-    ) -> Result<PerfReader<'a>, CaptureError> {
+impl<'a, F: FnMut(&[u8])> PerfReader<'a, F> {
+    pub fn new(source: Source<'a>, handle: F) -> Result<PerfReader<'a, F>, CaptureError> {
         let failed = |source: nix::Error| CaptureError::Wake(source.into());
         let event = || EventFd::from_flags(EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC).map(Arc::new);
         let (wake, stop) = (event().map_err(failed)?, event().map_err(failed)?);
@@ -71,6 +69,7 @@ impl<'a> PerfReader<'a> {
             apart: source.apart,
             life: Life::of(source.pid, source.follow_forks),
             canary: source.canary,
+            silenced: None,
             ready: VecDeque::new(),
             handle,
             wake,
@@ -88,14 +87,17 @@ impl<'a> PerfReader<'a> {
     }
 
     fn handle(&mut self, joined: &Joined) {
-        let stack_of = |id: u16| self.meanings.get(&id).map(|(_, stack)| *stack);
-        let inline = |id| stack_of(id) == Some(Stack::Inline);
+        let inline = |id| self.meanings.get(&id).is_some_and(|planned| planned.stack == Stack::Inline);
         let Some((when, what)) = sample::parse(&joined.record.bytes, &inline) else { return };
         let meaning = match &what {
-            What::Call(call) => self.meanings.get(&call.tracepoint).map(|(meaning, _)| *meaning),
+            What::Call(call) => self
+                .meanings
+                .get(&call.tracepoint)
+                .filter(|planned| planned.number == i64::from(call.number))
+                .map(|planned| planned.meaning),
             _ => None,
         };
-        let emit = &mut *self.handle;
+        let emit = &mut self.handle;
         if let (What::Call(call), Some(Meaning::Changed(op))) = (&what, meaning)
             && self.apart.contains(&call.tracepoint)
         {
@@ -113,7 +115,32 @@ impl<'a> PerfReader<'a> {
 
 const STOP: u64 = 1;
 
+/// `struct sched_attr` (include/uapi/linux/sched/types.h), first published size.
+#[repr(C)]
+#[derive(Default)]
+struct SchedAttr {
+    size: u32,
+    policy: u32,
+    flags: u64,
+    nice: i32,
+    priority: u32,
+    runtime_ns: u64,
+    deadline_ns: u64,
+    period_ns: u64,
+}
+
+/// A short slice lets a thread that sleeps much run soon after it wakes: every user may ask for that
+/// (Linux 6.12, kernel/sched/syscalls.c). The rings fill up in milliseconds.
+fn ask_for_short_slices() {
+    const SLICE_NS: u64 = 100_000;
+    let attr =
+        SchedAttr { size: size_of::<SchedAttr>() as u32, runtime_ns: SLICE_NS, ..SchedAttr::default() };
+    // SAFETY: the structure has the size that it says and outlives the call. Refused, all stays as it was.
+    unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const attr, 0) };
+}
+
 fn empty_when_full(epoll: &Epoll, rings: &Mutex<Rings>, wake: &EventFd) {
+    ask_for_short_slices();
     let mut events = [EpollEvent::empty(); 8];
     loop {
         match epoll.wait(&mut events, EpollTimeout::NONE) {
@@ -139,7 +166,7 @@ fn now_ns() -> u64 {
     time.map_or(u64::MAX, |time| time.tv_sec() as u64 * 1_000_000_000 + time.tv_nsec() as u64)
 }
 
-impl EventSource for PerfReader<'_> {
+impl<F: FnMut(&[u8])> EventSource for PerfReader<'_, F> {
     fn wake_fd(&self) -> i32 {
         self.wake.as_fd().as_raw_fd()
     }
@@ -165,9 +192,12 @@ impl EventSource for PerfReader<'_> {
                 return Ok(());
             }
         }
-        self.life.settle(&mut *self.handle);
-        if self.life.has_doubts() && self.canary.silenced().is_some() {
+        self.life.settle(&mut self.handle);
+        if self.life.has_doubts()
+            && let Some(call) = self.canary.silenced()
+        {
             self.life.counters.lost += 1;
+            self.silenced = Some(call);
         }
         Ok(())
     }
@@ -175,9 +205,14 @@ impl EventSource for PerfReader<'_> {
     fn counters(&self) -> Result<Counters, CaptureError> {
         Ok(self.life.counters)
     }
+
+    fn trouble(&self) -> Option<String> {
+        let silenced = self.silenced.map(|call| CaptureError::Silenced { call });
+        silenced.map(|error| format!("for a while {error}; what was called then is not known"))
+    }
 }
 
-impl Drop for PerfReader<'_> {
+impl<F> Drop for PerfReader<'_, F> {
     fn drop(&mut self) {
         let _ = self.stop.write(1);
         if let Some(emptier) = self.emptier.take() {
