@@ -7,7 +7,7 @@ use super::record::Record;
 use crate::capture::wire::{self, Decoder, time_of};
 use crate::capture::{Captured, CapturedTouch, Registers};
 use crate::ledger::AddressSpaces;
-use crate::model::{Completeness, MmKey, Observations, Pid, StackId, StackTable, VmEvent, VmOp};
+use crate::model::{Completeness, MmKey, Observations, Pid, SizePoint, StackId, StackTable, VmEvent, VmOp};
 use crate::store::FrameNames;
 use crate::touch::Touches;
 use crate::unwind::{CapturedStack, ExecMapping, SpaceState, Unwinder};
@@ -91,6 +91,13 @@ impl Pipeline {
     pub fn note_look(&mut self, seen: &Observations) {
         if let Some(record) = &mut self.record {
             record.look(seen, &self.stacks);
+        }
+    }
+
+    /// What a look came to.
+    pub fn note_point(&mut self, point: &SizePoint) {
+        if let Some(record) = &mut self.record {
+            record.point(point);
         }
     }
 

@@ -100,6 +100,7 @@ pub fn build_touched(
             lost: facts.touches.totals.lost,
             unplaced: facts.touches.unplaced(),
         }),
+        at_ns: None,
         processes: reports,
         stacks: shared.map(|(table, names)| stacks.export(table, names)).unwrap_or_default(),
     }

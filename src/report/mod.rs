@@ -15,5 +15,5 @@ pub use crate::attribution::units;
 pub use build::{EventCounts, ProcessAudit, ProcessFacts, RunFacts, build, build_touched, named_stack};
 pub use model::{Report, SCHEMA};
 pub use peak::MAX_GONE;
-pub use timeline::{Look, Timeline};
+pub use timeline::Timeline;
 pub use touch::{NAMED_ROWS, TouchFacts};
