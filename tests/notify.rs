@@ -272,21 +272,33 @@ fn stacks_are_those_of_the_bpf_backend_or_say_where_they_are_guessed() {
     let (mut compared, mut equal, mut marked, mut wrong) = (0, 0, 0, Vec::new());
     for command in &commands {
         let (bpf, notify) = (calls("bpf", command), calls("notify", command));
-        for (call, theirs, ours) in bpf.iter().flat_map(|(thread, theirs)| {
-            let ours = notify.get(thread).map(Vec::as_slice).unwrap_or_default();
-            // Only what is the same call: schedules differ.
-            let pairs = theirs.iter().zip(ours).filter(|((a, _), (b, _))| a == b);
-            pairs.map(|((call, theirs), (_, ours))| (call, theirs, ours))
-        }) {
-            compared += 1;
-            let same = |(a, b): &(&Frame, &Frame)| (&a.0, &a.1) == (&b.0, &b.1);
-            let common = theirs.iter().zip(ours).take_while(same).count();
-            let guessed = ours.iter().any(|frame| frame.2);
-            match ours.get(common) {
-                None if ours.len() == theirs.len() && !guessed => equal += 1,
-                None => marked += 1,
-                Some(frame) if frame.2 => marked += 1,
-                Some(_) => wrong.push(format!("{call}\n  bpf    {theirs:?}\n  notify {ours:?}")),
+        for (thread, own) in &notify {
+            for (index, (call, ours)) in own.iter().enumerate() {
+                // Only what is the same call. Which of several threads is first differs from run to
+                // run: there, any of the others' stacks of the same call will do.
+                let all = bpf.values().flatten().filter(|(theirs, _)| theirs == call);
+                let candidates: Vec<&Vec<Frame>> = if *thread == 0 {
+                    let same = bpf.get(thread).and_then(|theirs| theirs.get(index));
+                    same.filter(|(theirs, _)| theirs == call).map(|(_, stack)| stack).into_iter().collect()
+                } else {
+                    all.map(|(_, stack)| stack).collect()
+                };
+                let common = |theirs: &Vec<Frame>| {
+                    let same = |(a, b): &(&Frame, &Frame)| (&a.0, &a.1) == (&b.0, &b.1);
+                    theirs.iter().zip(ours).take_while(same).count()
+                };
+                let Some(theirs) = candidates.into_iter().max_by_key(|theirs| common(theirs)) else {
+                    continue;
+                };
+                let common = common(theirs);
+                let guessed = ours.iter().any(|frame| frame.2);
+                compared += 1;
+                match ours.get(common) {
+                    None if ours.len() == theirs.len() && !guessed => equal += 1,
+                    None => marked += 1,
+                    Some(frame) if frame.2 => marked += 1,
+                    Some(_) => wrong.push(format!("{call}\n  bpf    {theirs:?}\n  notify {ours:?}")),
+                }
             }
         }
     }

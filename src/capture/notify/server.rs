@@ -131,7 +131,7 @@ impl<C: HeldCalls> Server<C> {
 
     fn arrive(&mut self, call: HeldCall) {
         let Some(pid) = self.owner(call.tid) else { return self.pass(&call) };
-        self.finish_exec(pid);
+        self.finish_exec(pid, call.tid);
         let Some(key) = self.tasks.space_of(pid) else { return self.pass(&call) };
         if self.tasks.running_tid(key) == Some(call.tid) {
             self.conclude(key, true);

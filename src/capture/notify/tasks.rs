@@ -339,17 +339,18 @@ impl<C: HeldCalls> Server<C> {
     }
 
     /// A process that was in execve makes a call: of the new program, if that has begun.
-    pub fn finish_exec(&mut self, pid: Pid) {
+    pub fn finish_exec(&mut self, pid: Pid, tid: Tid) {
         let Some(process) = self.tasks.processes.get_mut(&pid) else { return };
-        if process.executing.is_none() {
+        let Some((executes, _)) = process.executing else { return };
+        let old = process.space;
+        let space = self.tasks.spaces.get_mut(&old).filter(|space| space.users == 1);
+        let mut lives_on = space.and_then(|space| space.maps.from(0).is_ok().then_some(space));
+        if lives_on.is_some() && tid != executes {
+            // Another thread, whose end this may still be.
             return;
         }
         process.executing = None;
-        let old = process.space;
-        if let Some(space) = self.tasks.spaces.get_mut(&old)
-            && space.users == 1
-            && space.maps.from(0).is_ok()
-        {
+        if let Some(space) = &mut lives_on {
             // Refused: it goes on as it was.
             space.closed = false;
             self.pump(old);
@@ -413,7 +414,7 @@ impl<C: HeldCalls> Server<C> {
                 Some(peek::Place::Gone) | None => false,
             };
             if !in_exec {
-                self.finish_exec(pid);
+                self.finish_exec(pid, tid);
             }
         }
     }
