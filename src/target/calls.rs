@@ -85,7 +85,6 @@ impl CallServer {
         if let Some(call) = self.first.take() {
             return Ok(Arrival::Call(call));
         }
-        self.hear();
         self.send_waiting();
         if self.free.is_empty() {
             self.collect_gone();
@@ -100,7 +99,10 @@ impl CallServer {
             Err(errno) => return Err(errno),
         }
         let got = |index: usize| fds.get(index).and_then(PollFd::revents).unwrap_or(PollFlags::empty());
-        let (listener, other) = (got(0), got(1));
+        let (listener, other, app) = (got(0), got(1), got(2));
+        if !app.is_empty() {
+            self.hear();
+        }
         if listener.contains(PollFlags::POLLIN) {
             return Ok(self.receive()?.map_or(Arrival::Nothing, Arrival::Call));
         }

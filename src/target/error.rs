@@ -35,7 +35,7 @@ pub enum LaunchError {
     #[error(
         "watching calls through seccomp needs a listener, and there is none: {}",
         if *setuid { "the command is setuid, and would lose that: start it as root" }
-        else { "--no-exit-hold forbids it" }
+        else { "leave --no-exit-hold out" }
     )]
     NoListener { setuid: bool },
     #[error("{step}: {}", errno.desc())]
@@ -44,12 +44,17 @@ pub enum LaunchError {
     ChildDied,
 }
 
+/// As clap's own errors.
+const UNUSABLE: u8 = 2;
+
 impl LaunchError {
-    /// 127 when the command was not found, 126 when it could not be executed, else 125.
+    /// 127 when the command was not found, 126 when it could not be executed, 2 when the command line
+    /// asks for what cannot be, else 125.
     pub fn exit_code(&self) -> u8 {
         match self {
             LaunchError::NotFound { .. } | LaunchError::InterpreterMissing { .. } => NOT_FOUND,
             LaunchError::CannotExecute { .. } => CANNOT_EXECUTE,
+            LaunchError::NoListener { setuid: false } => UNUSABLE,
             _ => OWN_FAILURE,
         }
     }

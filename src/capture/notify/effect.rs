@@ -380,7 +380,6 @@ impl Expected {
                 None => Outcome::Unknown,
             },
             _ => {
-                eprintln!("DEBUG {self:?} {news:x?}");
                 shadow.renew(&maps.read()?);
                 Outcome::Unknown
             }

@@ -231,6 +231,13 @@ pub fn layout(pid: Pid) -> Option<(u64, u64)> {
     Some((field(47)?, field(28)?))
 }
 
+/// It has ended and was not waited for.
+pub fn is_zombie(pid: Pid) -> bool {
+    let stat = std::fs::read(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let after = stat.iter().rposition(|&b| b == b')').map_or(0, |at| at + 2);
+    matches!(stat.get(after), Some(b'Z' | b'X'))
+}
+
 /// Nanoseconds that a thread has run (/proc/TID/schedstat).
 pub fn processor_time(tid: Tid) -> Option<u64> {
     let text = std::fs::read_to_string(format!("/proc/{tid}/schedstat")).ok()?;

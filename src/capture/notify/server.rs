@@ -131,7 +131,7 @@ impl<C: HeldCalls> Server<C> {
 
     fn arrive(&mut self, call: HeldCall) {
         let Some(pid) = self.owner(call.tid) else { return self.pass(&call) };
-        self.finish_exec(pid);
+        self.finish_exec(pid, call.tid);
         let Some(key) = self.tasks.space_of(pid) else { return self.pass(&call) };
         if self.tasks.running_tid(key) == Some(call.tid) {
             self.conclude(key, true);
@@ -152,7 +152,7 @@ impl<C: HeldCalls> Server<C> {
 
     fn take(&mut self, key: u64, pid: Pid, call: HeldCall) {
         match calls::kind(call.nr, &call.args) {
-            Kind::Memory(_) | Kind::ExitGroup => self.wait_turn(key, pid, call),
+            Kind::Memory(_) | Kind::ExitGroup | Kind::Exec => self.wait_turn(key, pid, call),
             Kind::Clone => {
                 let begun = self.note_clone(key, pid, &call);
                 if begun.new.shares_space {
@@ -160,10 +160,6 @@ impl<C: HeldCalls> Server<C> {
                 } else {
                     self.wait_turn(key, pid, call);
                 }
-            }
-            Kind::Exec => {
-                self.tasks.executes(pid, call.tid);
-                self.calls.go_on(call.id);
             }
             Kind::Rename => {
                 self.tasks.name_is_stale(call.tid);
@@ -240,6 +236,11 @@ impl<C: HeldCalls> Server<C> {
                     Ended::Thread => {}
                     Ended::Process(_) => self.close(key, pid, &call),
                 }
+                return;
+            }
+            Kind::Exec => {
+                self.tasks.executes(pid, call.tid);
+                self.calls.go_on(call.id);
                 return;
             }
             Kind::Clone => What::Fork,

@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 const MAX_BEGUN: usize = 4096;
 /// An execve without any call of the new program is looked at after so long.
 const EXEC_OVERDUE: Duration = Duration::from_millis(50);
+const EXEC_SURELY_OVER: Duration = Duration::from_secs(2);
 /// Where the kernel does not list children, a child's first call is waited for so long.
 const CHILD_SPEAKS: Duration = Duration::from_millis(100);
 
@@ -31,8 +32,8 @@ struct Process {
     /// 0 before the first program.
     space: u64,
     pidfd: Option<OwnedFd>,
-    /// Since when it is in execve.
-    executing: Option<Instant>,
+    /// The thread that is in execve, and since when.
+    executing: Option<(Tid, Instant)>,
     /// The thread that ended it, and the status it asked for.
     ended_by: Option<(Tid, i32)>,
 }
@@ -94,9 +95,12 @@ impl Tasks {
         self.spaces.iter().filter(|(_, space)| busy(space)).map(|(&key, _)| key).collect()
     }
 
-    pub fn executes(&mut self, pid: Pid, _tid: Tid) {
-        if let Some(process) = self.processes.get_mut(&pid) {
-            process.executing = Some(Instant::now());
+    /// Until it is known how that ends, nothing else begins in the address space.
+    pub fn executes(&mut self, pid: Pid, tid: Tid) {
+        let Some(process) = self.processes.get_mut(&pid) else { return };
+        process.executing = Some((tid, Instant::now()));
+        if let Some(space) = self.spaces.get_mut(&process.space).filter(|space| space.users == 1) {
+            space.closed = true;
         }
     }
 
@@ -151,13 +155,17 @@ impl<C: HeldCalls> Server<C> {
         match begun {
             Some(begun) if self.config.follow_forks => self.met_process(pid, begun),
             Some(_) => {}
-            None => drop(self.tell.queue.lost_tasks.fetch_add(1, Ordering::Relaxed)),
+            None => self.missed_task(),
         }
         if !self.tasks.processes.contains_key(&pid) {
             self.tasks.passed.insert(pid);
             return None;
         }
         self.tasks.pid_of(tid)
+    }
+
+    fn missed_task(&self) {
+        self.tell.queue.lost_tasks.fetch_add(1, Ordering::Relaxed);
     }
 
     fn add_process(&mut self, pid: Pid, space: u64) {
@@ -229,7 +237,7 @@ impl<C: HeldCalls> Server<C> {
     /// A new process: shares its parent's address space, or has a copy.
     fn met_process(&mut self, pid: Pid, begun: Begun) {
         let Some(parent) = self.tasks.spaces.get_mut(&begun.space) else {
-            self.tell.queue.lost_tasks.fetch_add(1, Ordering::Relaxed);
+            self.missed_task();
             return;
         };
         let (brk, start_brk, arguments) = (parent.brk, parent.start_brk, parent.arguments);
@@ -245,7 +253,7 @@ impl<C: HeldCalls> Server<C> {
             match Space::open(pid, self.config.parse_maps) {
                 Ok((space, _)) => self.tasks.add_space(Space { brk, start_brk, arguments, ..space }),
                 Err(_) => {
-                    self.tell.queue.lost_tasks.fetch_add(1, Ordering::Relaxed);
+                    self.missed_task();
                     return;
                 }
             }
@@ -298,7 +306,12 @@ impl<C: HeldCalls> Server<C> {
     /// Looks for the child that this call made. False: there is none, or it cannot be seen.
     fn meet_child(&mut self, begun: Begun) -> bool {
         let children = peek::children(begun.parent, begun.parent_tid).unwrap_or_default();
-        let is_new = |pid: &&Pid| !self.tasks.processes.contains_key(pid) && !self.tasks.passed.contains(pid);
+        // Those that have ended stay in the list until they are waited for.
+        let is_new = |pid: &&Pid| {
+            !self.tasks.processes.contains_key(pid)
+                && !self.tasks.passed.contains(pid)
+                && !peek::is_zombie(**pid)
+        };
         let Some(&child) = children.iter().find(is_new) else { return false };
         if self.config.follow_forks {
             self.met_process(child, begun);
@@ -326,22 +339,26 @@ impl<C: HeldCalls> Server<C> {
     }
 
     /// A process that was in execve makes a call: of the new program, if that has begun.
-    pub fn finish_exec(&mut self, pid: Pid) {
+    pub fn finish_exec(&mut self, pid: Pid, tid: Tid) {
         let Some(process) = self.tasks.processes.get_mut(&pid) else { return };
-        if process.executing.is_none() {
+        let Some((executes, _)) = process.executing else { return };
+        let old = process.space;
+        let space = self.tasks.spaces.get_mut(&old).filter(|space| space.users == 1);
+        let mut lives_on = space.and_then(|space| space.maps.from(0).is_ok().then_some(space));
+        if lives_on.is_some() && tid != executes {
+            // Another thread, whose end this may still be.
             return;
         }
         process.executing = None;
-        let old = process.space;
-        if let Some(space) = self.tasks.spaces.get_mut(&old)
-            && space.users == 1
-            && space.maps.from(0).is_ok()
-        {
+        if let Some(space) = &mut lives_on {
+            // Refused: it goes on as it was.
+            space.closed = false;
+            self.pump(old);
             return;
         }
         let Ok((space, mappings)) = Space::open(pid, self.config.parse_maps) else {
             // Not to be looked at (a setuid program, say).
-            self.tell.queue.lost_tasks.fetch_add(1, Ordering::Relaxed);
+            self.missed_task();
             self.forget_process(pid);
             self.tasks.passed.insert(pid);
             return;
@@ -384,17 +401,20 @@ impl<C: HeldCalls> Server<C> {
 
     /// Programs that make no notified call (32-bit ones, say) are told of all the same.
     pub fn finish_overdue_execs(&mut self) {
-        let overdue =
-            |process: &Process| process.executing.is_some_and(|since| since.elapsed() > EXEC_OVERDUE);
-        let pids: Vec<Pid> =
-            self.tasks.processes.iter().filter(|(_, p)| overdue(p)).map(|(&pid, _)| pid).collect();
-        for pid in pids {
-            let in_exec = self.tasks.thread(pid).is_some_and(|task| match task.thread.place() {
-                peek::Place::Blocked { nr, .. } => nr == libc::SYS_execve || nr == libc::SYS_execveat,
-                _ => false,
-            });
+        let executing = self.tasks.processes.iter().filter_map(|(&pid, p)| Some((pid, p.executing?)));
+        let overdue = executing.filter(|(_, (_, since))| since.elapsed() > EXEC_OVERDUE);
+        let overdue: Vec<(Pid, (Tid, Instant))> = overdue.collect();
+        for (pid, (tid, since)) in overdue {
+            let place = |tid| self.tasks.thread(tid).map(|task| task.thread.place());
+            // The thread that executes takes over the first one's number.
+            let in_exec = match place(tid).filter(|place| *place != peek::Place::Gone).or_else(|| place(pid))
+            {
+                Some(peek::Place::Blocked { nr, .. }) => nr == libc::SYS_execve || nr == libc::SYS_execveat,
+                Some(peek::Place::Running) => since.elapsed() < EXEC_SURELY_OVER,
+                Some(peek::Place::Gone) | None => false,
+            };
             if !in_exec {
-                self.finish_exec(pid);
+                self.finish_exec(pid, tid);
             }
         }
     }
