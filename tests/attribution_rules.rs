@@ -486,3 +486,17 @@ fn a_malloc_of_another_library_is_not_glibcs() {
     case.vma((0x7f10_0000_0000, 0x7f10_0010_0000), "r-xp", "/usr/lib/libc.so.6", Origin::Preexisting);
     assert_eq!(virt(&case.attribute(), "app-mmap"), 3 * MIB);
 }
+
+/// 2.5 + 3 + 3.5 MiB, placed one below the other beneath a thread's stack, where nothing is aligned.
+#[test]
+fn merged_extents_of_a_loaded_jemalloc_need_no_alignment() {
+    let found = |library: &str| {
+        let mut case = Case::new();
+        case.vma((0x7f32_bd50_0000, 0x7f32_bd58_0000), "r-xp", library, Origin::Preexisting);
+        case.vma((0x7f32_bb0f_c000, 0x7f32_bb9f_c000), "rw-p", "", Origin::Preexisting);
+        let found = case.attribute();
+        (virt(&found, "jemalloc"), virt(&found, "unknown"))
+    };
+    assert_eq!(found("/usr/lib/libjemalloc.so.2"), (9 * MIB, 0));
+    assert_eq!(found("/usr/lib/libother.so.2"), (0, 9 * MIB));
+}

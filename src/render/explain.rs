@@ -1,9 +1,9 @@
 //! The life of an address as text, at most 100 columns wide where stacks and paths allow it, or as
 //! JSON.
 
+use super::frames::frames;
 use super::style::{Color, Tone, clean, truncated, wrapped};
 use super::text::{TextOptions, WIDTH};
-use super::text_findings::frames;
 use crate::report::explanation::{Entry, Explanation, Neighbour, Now, Step};
 use crate::report::model::Region;
 use crate::report::units::{size, thousands};
@@ -172,13 +172,16 @@ impl Text<'_> {
             size(region.virt),
             format!("{} resident", size(region.rss)),
         ];
-        if !region.part.is_empty() {
+        let known = region.category != "unknown";
+        if known && !region.part.is_empty() {
             parts.push(clean(&region.part));
         }
         if let Some(thread) = region.thread {
             parts.push(format!("thread {thread}"));
         }
-        parts.push(format!("known by its {}", evidence(&region.evidence)));
+        if known {
+            parts.push(format!("known by its {}", evidence(&region.evidence)));
+        }
         if let Some(path) = &region.path {
             parts.push(clean(path));
         }

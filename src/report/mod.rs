@@ -11,7 +11,7 @@ mod timeline;
 mod touch;
 mod words;
 
-pub use crate::attribution::units;
+pub use crate::attribution::{category_name, units};
 pub use build::{EventCounts, ProcessAudit, ProcessFacts, RunFacts, build, build_touched, named_stack};
 pub use model::{Report, SCHEMA};
 pub use peak::MAX_GONE;
