@@ -54,6 +54,7 @@ enum vmaudit_flag {
 	VMAUDIT_LISTED = 16,          /* fork, exec: VMAUDIT_OP_VMA records list every VMA */
 	VMAUDIT_SPILLED = 32,         /* the main ring was full: no registers, no stack */
 	VMAUDIT_STACK_HOLES = 64,     /* pages of the stack were not there: zeros, or swapped out */
+	VMAUDIT_FEW_REGISTERS = 128,  /* only ip and sp are known (never from the BPF programs) */
 };
 
 #define VMAUDIT_COMM 16

@@ -35,12 +35,16 @@ const ROOMS: &[Room] = &[
     core("compare", &["report"]),
     // Two reports compared.
     core("diff", &["model", "report"]),
-    core("render", &["model", "report", "diff", "compare"]),
+    // What was tried of the kernel -> which backend works, and what would unlock the next.
+    core("doctor", &["model"]),
+    core("render", &["model", "report", "diff", "compare", "doctor"]),
     adapter("capture"),
     adapter("procfs"),
     adapter("unwind"),
     adapter("symbolize"),
     adapter("target"),
+    // What this user may do here, tried.
+    adapter("probe"),
     Room { name: "store", may: May::Only(&["model"]), core: false },
     // Executable files, parsed once for unwinding and for names.
     Room { name: "objects", may: May::Only(&["model"]), core: false },

@@ -4,6 +4,7 @@
 //! held by descriptor; all their threads are marked, so that each call is reported from then on;
 //! each is looked at; only then are reports read, and told from those that the look has in it.
 
+use super::choose;
 use super::conclude::{Gathered, conclude};
 use super::dump::Dump;
 use super::error::AppError;
@@ -38,7 +39,7 @@ pub fn attach(args: &AttachArgs) -> Result<u8, AppError> {
         None => None,
     };
     let attached = Attached::new(processes)?;
-    let tracer = Tracer::start(&TracerOptions {
+    let tracer = choose::for_running(&TracerOptions {
         backend: args.backend,
         stack_bytes: args.stack_bytes,
         ring_bytes: args.ring_bytes,

@@ -24,8 +24,9 @@ pub enum AppError {
          its own (a container without --pid=host)"
     )]
     OtherNamespace { pid: Pid, name: String },
-    #[error("{source}\n{remedy}")]
-    Backend { source: CaptureError, remedy: &'static str },
+    /// What does not work, why, and what helps.
+    #[error("{0}")]
+    Backend(String),
     #[error("{0}")]
     Capture(#[from] CaptureError),
     #[error("writing {}: {source}", path.display())]

@@ -2,18 +2,18 @@
 //! recording.
 
 use super::attach;
+use super::choose;
 use super::conclude::warn;
 use super::error::AppError;
 use super::live_events::LiveEvents;
 use super::output;
 use super::pipeline::Pipeline;
 use super::recorded_names::RecordedNames;
-use super::run::pidfd;
 use super::session::{End, NEVER, Schedule, Session};
-use super::tracer::{Tracer, TracerOptions};
+use super::tracer::{TracerOptions, WATCHED_CALLS};
 use super::watched::Launched;
 use crate::capture::Counters;
-use crate::cli::{Aslr, EventFormat, EventTime, EventsArgs, FilterArgs, LiveArgs};
+use crate::cli::{Aslr, Backend, EventFormat, EventTime, EventsArgs, FilterArgs, LiveArgs};
 use crate::model::{AddrRange, Step};
 use crate::render::Color;
 use crate::render::events::{EventWriter, EventsFormat, EventsOptions, Filter, TimeStyle, calls_named};
@@ -23,7 +23,6 @@ use std::cell::RefCell;
 use std::fs::File;
 use std::io::{self, Write};
 use std::ops::ControlFlow;
-use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::time::Duration;
@@ -92,17 +91,20 @@ fn live(args: &EventsArgs) -> Result<u8, AppError> {
     };
     let writer = EventWriter::new(options(args, color, clock_offset_ns())?);
     let options = &args.live;
-    let prepared = Launch::prepare(LaunchConfig {
+    let mut prepared = Launch::prepare(LaunchConfig {
         stack_limit: None,
         argv: args.command.clone(),
         env: Vec::new(),
         aslr_off: options.aslr == Aslr::Off,
         as_root: options.as_root,
-        hold_exits: false,
+        // The calls may come through the same listener.
+        hold_exits: matches!(options.backend, Backend::Auto | Backend::Notify),
+        calls: WATCHED_CALLS,
     })?;
-    let pid = prepared.pid();
-    let tracer = Tracer::start(&tracer_options(options, false))?;
-    tracer.add_target(pid, pidfd(pid)?.as_fd())?;
+    let tracer = choose::for_command(&tracer_options(options, false), &mut prepared)?;
+    if !tracer.watches_calls() {
+        prepared.hold_nothing();
+    }
     if options.verbose {
         super::say(format_args!("backend {}, {} attached", tracer.name(), tracer.attached()));
     }
@@ -111,7 +113,8 @@ fn live(args: &EventsArgs) -> Result<u8, AppError> {
     let pipeline = RefCell::new(pipeline);
     let (end, counters) = {
         let mut reader = tracer.reader(|raw| pipeline.borrow_mut().record(raw))?;
-        let running = prepared.go()?;
+        let mut running = prepared.go()?;
+        tracer.started(&mut running)?;
         for note in running.notes() {
             super::say(format_args!("{note}"));
         }
@@ -140,7 +143,7 @@ fn attached(args: &EventsArgs) -> Result<u8, AppError> {
         filter: filter(&everything)?,
         ..self::options(args, color, clock_offset_ns())?
     });
-    let tracer = Tracer::start(&tracer_options(options, true))?;
+    let tracer = choose::for_running(&tracer_options(options, true))?;
     let threads = attach::mark(&attached, &tracer)?;
     if options.verbose {
         super::say(format_args!("backend {}, {} attached", tracer.name(), tracer.attached()));

@@ -3,10 +3,12 @@
 
 mod attach;
 mod audits;
+mod choose;
 mod compare;
 mod complete;
 mod conclude;
 mod diff;
+mod doctor;
 mod dump;
 mod error;
 mod events;
@@ -37,6 +39,7 @@ pub use error::AppError;
 pub use say::say;
 
 use crate::cli::{Cli, Command};
+use crate::target::secure;
 use clap::CommandFactory;
 
 /// Does what the command line says.
@@ -44,6 +47,10 @@ use clap::CommandFactory;
 /// # Errors
 /// What stopped it; see [`AppError::exit_code`].
 pub fn run(cli: Cli) -> Result<u8, AppError> {
+    secure::begin().map_err(|errno| AppError::System {
+        operation: "making /proc/self readable (prctl PR_SET_DUMPABLE)",
+        source: errno.into(),
+    })?;
     match cli.command {
         Command::Run(args) => run::run(&args),
         Command::Compare(args) => compare::compare(&args),
@@ -53,6 +60,7 @@ pub fn run(cli: Cli) -> Result<u8, AppError> {
         Command::Snapshot(args) => snapshot::snapshot(&args),
         Command::Diff(args) => diff::diff(&args),
         Command::Report(args) => report::report(&args),
+        Command::Doctor(args) => doctor::doctor(&args),
         Command::Man => {
             output::print(&output::manual().map_err(AppError::Output)?)?;
             Ok(0)

@@ -287,6 +287,7 @@ fn captured_stack(r: Registers, bytes: &[u8], full: bool) -> CapturedStack<'_> {
         r13: r.r13,
         r14: r.r14,
         r15: r.r15,
+        few: r.few,
         bytes,
         full,
         holes: false,

@@ -1,45 +1,36 @@
-//! What to do when the kernel does not let vmaudit work.
+//! What to do when a backend cannot work: the error, and the advice of `vmaudit doctor`.
 
+use super::error::AppError;
 use crate::capture::CaptureError;
+use crate::doctor::{Advice, Rung, RungFailure, advice_for};
+use crate::model::Standing;
 
-/// One sentence for the user, by what the kernel said.
-pub fn remedy(error: &CaptureError) -> &'static str {
-    if let CaptureError::Perf { source, .. } = error {
-        return perf_remedy(source.raw_os_error());
+/// The reason and the commands that help, in as many lines as it takes.
+pub fn remedy(rung: Rung, failure: &RungFailure, standing: &Standing) -> String {
+    let advice = advice_for(rung, failure.errno, standing);
+    let mut text = advice.why;
+    let width = advice.commands.iter().map(|each| each.when.chars().count()).max().unwrap_or(0);
+    for command in &advice.commands {
+        text += &format!("\n  {:<width$}   {}", command.when, command.command);
     }
-    if let CaptureError::Silenced { .. } = error {
-        return "another tracer (bpftrace, an older vmaudit as root) is attached to the same tracepoints: end it, \
-                or use --backend bpf; bpftool perf list shows it";
-    }
-    match errno(error) {
-        Some(libc::EMFILE) => "raise the limit of open files: ulimit -n 1024",
-        Some(libc::ENFILE) => "the system has no file descriptors left: fs.file-max",
-        Some(libc::ENOMEM) => "the kernel has no memory for it: try a smaller --ring-bytes",
-        _ => {
-            "tracing needs root, or CAP_BPF and CAP_PERFMON (CAP_SYS_PTRACE for other users' processes), \
-             and a kernel with BTF (5.15 or later): try sudo vmaudit …"
-        }
+    text
+}
+
+/// The same in half a line: `CAP_BPF … are missing: sudo vmaudit …`.
+pub fn hint(advice: &Advice) -> String {
+    match advice.commands.first() {
+        Some(command) => format!("{}: {}", advice.why, command.command),
+        None => advice.why.clone(),
     }
 }
 
-/// As perf_event_open(2) has its errors (kernel/events/core.c).
-fn perf_remedy(errno: Option<i32>) -> &'static str {
-    match errno {
-        Some(libc::EACCES) => {
-            "perf events are closed to ordinary users here: sudo sysctl kernel.perf_event_paranoid=2 opens them \
-             (for one's own processes), or give vmaudit CAP_PERFMON"
-        }
-        Some(libc::EPERM) => {
-            "a seccomp profile (Docker and Podman have one) or the limit of locked memory (ulimit -l) refuses perf \
-             events: give the container CAP_PERFMON or --security-opt seccomp=unconfined, or trace from the host"
-        }
-        Some(libc::ENOSYS) => "this kernel has no perf events, or a seccomp profile hides them",
-        Some(libc::ENOENT | libc::EINVAL) => {
-            "this kernel has no system-call tracepoints (CONFIG_FTRACE_SYSCALLS): use --backend bpf"
-        }
-        Some(libc::EMFILE) => "perf needs some 30 open files for each CPU: raise the limit, ulimit -Hn",
-        _ => "perf events do not work here: try --backend bpf",
+/// What went wrong, with its number.
+pub fn failure(error: &AppError) -> RungFailure {
+    let text = error.to_string();
+    if let AppError::Capture(CaptureError::Silenced { .. }) = error {
+        return RungFailure { errno: Some(libc::EBUSY), text };
     }
+    RungFailure { errno: errno(&text), text }
 }
 
 /// One sentence for the user who may not read a process.
@@ -58,8 +49,7 @@ pub fn may_not_be_read() -> String {
 }
 
 /// libbpf-rs keeps the number to itself and prints it as std does.
-fn errno(error: &CaptureError) -> Option<i32> {
-    let text = format!("{error:#}");
+fn errno(text: &str) -> Option<i32> {
     let (_, number) = text.rsplit_once("(os error ")?;
     number.split(')').next()?.parse().ok()
 }
@@ -67,15 +57,31 @@ fn errno(error: &CaptureError) -> Option<i32> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::Capabilities;
 
-    fn failed_with(errno: i32) -> CaptureError {
-        CaptureError::Load(libbpf_rs::Error::from_raw_os_error(errno))
+    fn failed_with(errno: i32) -> RungFailure {
+        failure(&CaptureError::Load(libbpf_rs::Error::from_raw_os_error(errno)).into())
+    }
+
+    fn user() -> Standing {
+        Standing {
+            uid: 1000,
+            btf: true,
+            first_user_namespace: true,
+            first_pid_namespace: true,
+            effective: Capabilities(0),
+            exe: "/usr/bin/vmaudit".to_owned(),
+            ..Standing::default()
+        }
     }
 
     #[test]
     fn limits_are_told_from_privileges() {
-        assert!(remedy(&failed_with(libc::EMFILE)).contains("ulimit -n"));
-        assert!(remedy(&failed_with(libc::ENOMEM)).contains("--ring-bytes"));
-        assert!(remedy(&failed_with(libc::EPERM)).contains("root"));
+        let text = |errno| remedy(Rung::Bpf, &failed_with(errno), &user());
+        assert!(text(libc::EMFILE).contains("ulimit -n"));
+        assert!(text(libc::ENOMEM).contains("--ring-bytes"));
+        let refused = text(libc::EPERM);
+        assert!(refused.starts_with("CAP_BPF and CAP_PERFMON are missing\n"), "{refused}");
+        assert!(refused.contains("sudo setcap cap_bpf,cap_perfmon+ep /usr/bin/vmaudit"), "{refused}");
     }
 }

@@ -1,5 +1,6 @@
 //! `vmaudit run`: from the command line to the report.
 
+use super::choose;
 use super::conclude::{Gathered, conclude};
 use super::dump::Dump;
 use super::error::AppError;
@@ -10,14 +11,14 @@ use super::record::{Record, RecordOptions};
 use super::say::say;
 use super::session::{End, Schedule, Session};
 use super::touch;
-use super::tracer::{Tracer, TracerOptions};
+use super::tracer::{TracerOptions, WATCHED_CALLS};
 use super::watched::Launched;
 use crate::cli::{Aslr, RunArgs};
 use crate::model::Pid;
 use crate::target::{Launch, LaunchConfig};
 use std::cell::RefCell;
 use std::io;
-use std::os::fd::{AsFd, FromRawFd, OwnedFd};
+use std::os::fd::{FromRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 /// The first look at the command: most that die early by a signal live longer.
@@ -34,25 +35,28 @@ pub fn run(args: &RunArgs) -> Result<u8, AppError> {
         }
         None => None,
     };
-    let prepared = Launch::prepare(LaunchConfig {
+    let mut prepared = Launch::prepare(LaunchConfig {
         argv: args.command.clone(),
         env: args.change.environment(),
         aslr_off: args.aslr == Aslr::Off,
         stack_limit: args.change.stack_limit,
         as_root: args.as_root,
         hold_exits: !args.no_exit_hold,
+        calls: WATCHED_CALLS,
     })?;
     let pid = prepared.pid();
-    let tracer = Tracer::start(&TracerOptions {
-        backend: args.backend,
-        stack_bytes: args.stack_bytes,
-        ring_bytes: args.ring_bytes,
-        spill_bytes: args.spill_bytes,
-        follow_forks: !args.no_follow_forks,
-        running_targets: false,
-        touch: touch::config(&args.touch),
-    })?;
-    tracer.add_target(pid, pidfd(pid)?.as_fd())?;
+    let tracer = choose::for_command(
+        &TracerOptions {
+            backend: args.backend,
+            stack_bytes: args.stack_bytes,
+            ring_bytes: args.ring_bytes,
+            spill_bytes: args.spill_bytes,
+            follow_forks: !args.no_follow_forks,
+            running_targets: false,
+            touch: touch::config(&args.touch),
+        },
+        &mut prepared,
+    )?;
     if args.verbose {
         say(format_args!(
             "backend {}, {} attached after {:.1?}",
@@ -73,7 +77,8 @@ pub fn run(args: &RunArgs) -> Result<u8, AppError> {
     pipeline.borrow_mut().record = Record::begin(recorded, pid, &args.command)?;
     let (end, audits, counters) = {
         let mut reader = tracer.reader(|raw| pipeline.borrow_mut().record(raw))?;
-        let running = prepared.go()?;
+        let mut running = prepared.go()?;
+        tracer.started(&mut running)?;
         for note in running.notes() {
             say(format_args!("{note}"));
         }

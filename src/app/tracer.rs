@@ -1,12 +1,15 @@
-//! The backend that sees the calls: which one, and what all of them can do.
+//! A backend at work, and what all of them can do. Which one it is, `choose` says.
 
 use super::error::AppError;
-use super::remedy::remedy;
 use crate::capture::bpf::{BpfConfig, BpfTracer, MarkedThread, TouchConfig};
+use crate::capture::notify::{self, NotifyConfig, NotifyTracer};
 use crate::capture::perf::{PerfConfig, PerfTracer};
-use crate::capture::{CaptureError, EventSource, TouchCounters};
+use crate::capture::{EventSource, TouchCounters};
 use crate::cli::Backend;
 use crate::model::Pid;
+use crate::procfs::parse_maps;
+use crate::target::{CallSet, NotificationTrial, Prepared, Running};
+use nix::errno::Errno;
 use std::os::fd::BorrowedFd;
 
 /// What is to be traced.
@@ -29,25 +32,19 @@ pub struct TracerOptions {
 pub enum Tracer {
     Bpf(BpfTracer),
     Perf(PerfTracer),
+    Notify(NotifyTracer),
 }
 
-impl Tracer {
-    /// Starts the backend that was asked for, or the best that works.
-    ///
-    /// # Errors
-    /// When none of them works: why, and what would help.
-    pub fn start(options: &TracerOptions) -> Result<Tracer, AppError> {
-        match options.backend {
-            Backend::Auto | Backend::Bpf => bpf(options),
-            Backend::Perf => perf(options),
-        }
-    }
+/// What the `notify` backend has notified.
+pub const WATCHED_CALLS: CallSet = CallSet { numbers: notify::NUMBERS, prctl_options: notify::PRCTL_OPTIONS };
 
+impl Tracer {
     /// As in the report: `bpf`, `perf`, `notify`.
     pub fn name(&self) -> &'static str {
         match self {
             Tracer::Bpf(_) => "bpf",
             Tracer::Perf(_) => "perf",
+            Tracer::Notify(_) => "notify",
         }
     }
 
@@ -56,6 +53,7 @@ impl Tracer {
         match self {
             Tracer::Bpf(tracer) => &tracer.attached,
             Tracer::Perf(tracer) => tracer.attached(),
+            Tracer::Notify(tracer) => &tracer.attached,
         }
     }
 
@@ -66,18 +64,47 @@ impl Tracer {
     pub fn add_target(&self, pid: Pid, pidfd: BorrowedFd<'_>) -> Result<(), AppError> {
         match self {
             Tracer::Bpf(tracer) => Ok(tracer.add_target(pid, pidfd)?),
-            Tracer::Perf(tracer) => tracer.add_target(pid).map_err(explained),
+            Tracer::Perf(tracer) => Ok(tracer.add_target(pid)?),
+            // The filter says who is watched.
+            Tracer::Notify(_) => Ok(()),
+        }
+    }
+
+    /// What this backend needs of a command that is about to start.
+    ///
+    /// # Errors
+    /// When the command cannot be started so.
+    pub fn prepare(&self, prepared: &mut Prepared) -> Result<(), AppError> {
+        match self {
+            Tracer::Bpf(_) | Tracer::Perf(_) => Ok(()),
+            Tracer::Notify(_) => Ok(prepared.watch_calls()?),
+        }
+    }
+
+    /// The calls come through the listener that also holds exits.
+    pub fn watches_calls(&self) -> bool {
+        matches!(self, Tracer::Notify(_))
+    }
+
+    /// To be called at once when the command runs.
+    ///
+    /// # Errors
+    /// When no thread can be made.
+    pub fn started(&self, running: &mut Running) -> Result<(), AppError> {
+        match (self, running.take_calls()) {
+            (Tracer::Notify(tracer), Some(calls)) => Ok(tracer.serve(calls, running.pid())?),
+            _ => Ok(()),
         }
     }
 
     /// Marks processes that run already, with all their threads.
     ///
     /// # Errors
-    /// As [`BpfTracer::mark_running`].
+    /// As [`BpfTracer::mark_running`]; `choose` never takes another backend for them.
     pub fn mark_running(&self, targets: &[(Pid, BorrowedFd<'_>)]) -> Result<Vec<MarkedThread>, AppError> {
         match self {
             Tracer::Bpf(tracer) => Ok(tracer.mark_running(targets)?),
-            Tracer::Perf(_) => Err(AppError::Usage(PERF_STARTS.to_owned())),
+            Tracer::Perf(_) | Tracer::Notify(_) => Ok(Vec::new()),
         }
     }
 
@@ -92,6 +119,7 @@ impl Tracer {
         match self {
             Tracer::Bpf(tracer) => Ok(Box::new(tracer.reader(handle)?)),
             Tracer::Perf(tracer) => Ok(Box::new(tracer.reader(handle)?)),
+            Tracer::Notify(tracer) => Ok(Box::new(tracer.reader(handle))),
         }
     }
 
@@ -102,7 +130,7 @@ impl Tracer {
     pub fn touch_counters(&self) -> Result<Option<TouchCounters>, AppError> {
         match self {
             Tracer::Bpf(tracer) => Ok(tracer.touch_counters()?),
-            Tracer::Perf(_) => Ok(None),
+            Tracer::Perf(_) | Tracer::Notify(_) => Ok(None),
         }
     }
 
@@ -111,11 +139,13 @@ impl Tracer {
         match self {
             Tracer::Bpf(tracer) => tracer.detach_in_background(),
             Tracer::Perf(tracer) => tracer.detach_in_background(),
+            Tracer::Notify(_) => {}
         }
     }
 }
 
-fn bpf(options: &TracerOptions) -> Result<Tracer, AppError> {
+/// Loads and attaches the programs.
+pub(super) fn bpf(options: &TracerOptions) -> Result<Tracer, AppError> {
     let config = BpfConfig {
         stack_bytes: options.stack_bytes,
         ring_bytes: options.ring_bytes,
@@ -124,33 +154,37 @@ fn bpf(options: &TracerOptions) -> Result<Tracer, AppError> {
         running_targets: options.running_targets,
         touch: options.touch,
     };
-    match BpfTracer::start(&config) {
-        Ok(tracer) => Ok(Tracer::Bpf(tracer)),
-        Err(source) => Err(explained(source)),
-    }
+    Ok(Tracer::Bpf(BpfTracer::start(&config)?))
 }
 
-const PERF_STARTS: &str = "the backend perf sees only what vmaudit starts: processes that run already need \
-                           --backend bpf (root, or CAP_BPF and CAP_PERFMON)";
-const PERF_NO_TOUCH: &str = "the backend perf does not see page faults: --touch needs --backend bpf (root, or \
-                             CAP_BPF and CAP_PERFMON)";
-
-fn perf(options: &TracerOptions) -> Result<Tracer, AppError> {
-    if options.running_targets {
-        return Err(AppError::Usage(PERF_STARTS.to_owned()));
-    }
-    if options.touch.is_some() {
-        return Err(AppError::Usage(PERF_NO_TOUCH.to_owned()));
-    }
+/// Finds the tracepoints.
+pub(super) fn perf(options: &TracerOptions) -> Result<Tracer, AppError> {
     let config = PerfConfig {
         stack_bytes: options.stack_bytes,
         ring_bytes: options.ring_bytes,
         spill_bytes: options.spill_bytes,
         follow_forks: options.follow_forks,
     };
-    PerfTracer::start(config).map(Tracer::Perf).map_err(explained)
+    Ok(Tracer::Perf(PerfTracer::start(config)?))
 }
 
-fn explained(source: CaptureError) -> AppError {
-    AppError::Backend { remedy: remedy(&source), source }
+/// Tries whether a call can be held and looked at: later, the command itself would fail.
+pub(super) fn notify(options: &TracerOptions) -> Result<Tracer, AppError> {
+    let refused = |operation| move |errno: Errno| AppError::System { operation, source: errno.into() };
+    let trial = NotificationTrial::run().map_err(refused("trying to hold a call (seccomp)"))?;
+    let steps = [
+        (trial.held, "holding a call (seccomp user notification)"),
+        (trial.place, "reading where a held call was made (/proc/TID/syscall)"),
+        (trial.stack, "reading the stack of a held call (process_vm_readv, /proc/TID/mem)"),
+    ];
+    for (failed, operation) in steps {
+        failed.map_or(Ok(()), |errno| Err(refused(operation)(errno)))?;
+    }
+    let config = NotifyConfig {
+        stack_bytes: options.stack_bytes,
+        queue_bytes: options.ring_bytes,
+        follow_forks: options.follow_forks,
+        parse_maps: |bytes| parse_maps(bytes).mappings,
+    };
+    Ok(Tracer::Notify(NotifyTracer::start(config)?))
 }

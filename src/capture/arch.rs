@@ -32,6 +32,9 @@ pub const TRACED: &[TracedSyscall] = &[
     TracedSyscall { name: "seccomp", number: libc::SYS_seccomp, op: 15 },
 ];
 
+/// `VMAUDIT_FEW_REGISTERS` (bpf/vmaudit.h).
+const FEW_REGISTERS: u16 = 128;
+
 /// The unwinder's registers out of a record.
 pub fn registers(record: &Record) -> super::Registers {
     super::Registers {
@@ -43,5 +46,6 @@ pub fn registers(record: &Record) -> super::Registers {
         r13: record.r13,
         r14: record.r14,
         r15: record.r15,
+        few: record.flags & FEW_REGISTERS != 0,
     }
 }

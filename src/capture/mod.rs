@@ -3,6 +3,7 @@
 
 pub mod arch;
 pub mod bpf;
+pub mod notify;
 pub mod perf;
 pub mod strace_log;
 pub mod wire;
@@ -20,6 +21,8 @@ pub struct Registers {
     pub r13: u64,
     pub r14: u64,
     pub r15: u64,
+    /// Only `ip` and `sp` are known; the others are 0.
+    pub few: bool,
 }
 
 /// An event with what its stack can be made from.
@@ -124,6 +127,8 @@ pub enum CaptureError {
     Silenced { call: &'static str },
     #[error("perf_event_open: {what}: {source}")]
     Perf { what: String, source: std::io::Error },
+    #[error("watching calls through seccomp: {0}")]
+    Notify(#[source] std::io::Error),
     #[error("reading the loss counters: {0:#}")]
     Counters(#[source] libbpf_rs::Error),
 }

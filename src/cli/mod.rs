@@ -4,6 +4,7 @@ mod attach;
 mod change;
 mod compare;
 mod diff;
+mod doctor;
 mod events;
 mod explain;
 mod report;
@@ -15,6 +16,7 @@ pub use attach::AttachArgs;
 pub use change::ChangeArgs;
 pub use compare::CompareArgs;
 pub use diff::{DiffArgs, GroupBy, PidPair};
+pub use doctor::DoctorArgs;
 pub use events::{EventFormat, EventTime, EventsArgs, FilterArgs, LiveArgs};
 pub use explain::ExplainArgs;
 pub use report::{Moment, Moments, ReportArgs};
@@ -85,6 +87,11 @@ pub enum Command {
     /// Byte for byte what the run that made it printed. Of a recording whose vmaudit was killed,
     /// the report is made from what was recorded by then.
     Report(ReportArgs),
+    /// Try what this user may do on this machine, and say what to add
+    ///
+    /// Everything in the table was tried, nothing is guessed from version numbers; nothing on the
+    /// machine is changed. Exit status: 0 when `vmaudit run` would work, 1 when it would not.
+    Doctor(DoctorArgs),
     /// Write the manual page (roff) to standard output
     Man,
     /// Write a completion script to standard output
@@ -110,6 +117,8 @@ pub enum Backend {
     Bpf,
     /// perf tracepoints of a started command: no privileges where perf_event_paranoid is at most 2
     Perf,
+    /// seccomp user notification: no privileges, works in a default container; `run` only
+    Notify,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]

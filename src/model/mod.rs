@@ -5,6 +5,7 @@
 pub mod addr;
 pub mod event;
 pub mod hash;
+pub mod held_call;
 pub mod journal;
 pub mod mapping;
 pub mod observation;
@@ -15,9 +16,11 @@ pub mod symbol;
 pub mod time_zero;
 pub mod timeline;
 pub mod touch;
+pub mod trial;
 
 pub use addr::{Addr, AddrRange, Bytes, PAGE};
 pub use event::{EventId, FileRef, MmKey, NoStack, Pid, Task, Tid, VmEvent, VmOp};
+pub use held_call::{Arrival, Ended, HeldCall, HeldCalls};
 pub use journal::Step;
 pub use mapping::{Mapping, MappingFile};
 pub use observation::Observations;
@@ -27,3 +30,4 @@ pub use symbol::{FunctionName, SourceLine, SymbolFrame, SymbolizedStacks};
 pub use time_zero::TimeZero;
 pub use timeline::{CategorySize, SizePoint};
 pub use touch::Touch;
+pub use trial::{Area, Capabilities, Capability, Outcome, Standing, Trial};

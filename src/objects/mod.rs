@@ -9,6 +9,7 @@ pub mod cache;
 pub mod cfi;
 pub mod debug_file;
 pub mod elf;
+mod linkage;
 pub mod object;
 pub mod open;
 pub mod starts;

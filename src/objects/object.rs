@@ -2,6 +2,7 @@
 
 use super::cfi::Cfi;
 use super::elf::{ElfLayout, Section};
+use super::linkage::Linkage;
 use super::starts::FunctionStarts;
 use super::symbols::FunctionSymbols;
 use flate2::{Decompress, FlushDecompress, Status};
@@ -99,6 +100,7 @@ pub struct Object {
     cfi: OnceLock<Arc<Cfi>>,
     starts: OnceLock<FunctionStarts>,
     symbols: OnceLock<FunctionSymbols>,
+    linkage: OnceLock<Linkage>,
 }
 
 impl Object {
@@ -130,6 +132,7 @@ impl Object {
             cfi: OnceLock::new(),
             starts: OnceLock::new(),
             symbols: OnceLock::new(),
+            linkage: OnceLock::new(),
         }
     }
 
@@ -180,6 +183,11 @@ impl Object {
     /// The file's own function symbols (not those of a debug file); read at the first call.
     pub fn function_symbols(&self) -> &FunctionSymbols {
         self.symbols.get_or_init(|| FunctionSymbols::read([self]))
+    }
+
+    /// Which functions calls to other files mean; read at the first call.
+    pub fn linkage(&self) -> &Linkage {
+        self.linkage.get_or_init(|| Linkage::read(self))
     }
 
     /// Made by the Go toolchain: its function table stays in stripped programs too.

@@ -53,19 +53,23 @@ impl FunctionStarts {
     pub fn after(&self, svma: u64) -> Option<u64> {
         self.starts.get(self.starts.partition_point(|&s| s <= svma)).copied()
     }
+}
 
-    /// A call to `target` can have led to `svma`: it is the start of the same function, or of one
-    /// that jumps into it (a tail call: `malloc` in musl is a jump).
-    pub fn call_leads_to(&self, object: &Object, target: u64, svma: u64) -> bool {
-        let Some(start) = self.before(svma) else { return false };
-        if start == target {
-            return true;
-        }
-        let end = self.after(target).unwrap_or(u64::MAX).min(target.saturating_add(MAX_BODY));
-        let Some(offset) = object.layout().offset_of(target) else { return false };
-        let Ok(body) = object.read(offset, end - target) else { return false };
-        jump_targets(&body, target).any(|t| (start..=svma).contains(&t))
+/// A call to `target` can have led to `svma`: it is the start of the same function, or of one that
+/// jumps into it (a tail call: `malloc` in musl is a jump). Unwind tables know where functions are;
+/// only where there are none the code is looked through for calls.
+pub fn call_leads_to(object: &Object, target: u64, svma: u64) -> bool {
+    let covered = |at: u64| object.cfi().bounds(at);
+    let start = covered(svma).map(|bounds| bounds.start).or_else(|| object.function_starts().before(svma));
+    let Some(start) = start else { return false };
+    if start == target {
+        return true;
     }
+    let end = covered(target).map(|bounds| bounds.end).or_else(|| object.function_starts().after(target));
+    let end = end.unwrap_or(u64::MAX).min(target.saturating_add(MAX_BODY));
+    let Some(offset) = object.layout().offset_of(target) else { return false };
+    let Ok(body) = object.read(offset, end - target) else { return false };
+    jump_targets(&body, target).any(|t| (start..=svma).contains(&t))
 }
 
 fn call_targets(code: &[u8], at: u64) -> impl Iterator<Item = u64> + '_ {

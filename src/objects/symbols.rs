@@ -136,6 +136,13 @@ impl FunctionSymbols {
         self.entries.iter().map(|e| e.start)
     }
 
+    /// The function that begins at this address has this name, among others.
+    pub fn is_named(&self, start: u64, name: &[u8]) -> bool {
+        let first = self.entries.partition_point(|e| e.start < start);
+        let here = self.entries.iter().skip(first).take_while(|e| e.start == start);
+        here.into_iter().any(|entry| self.symbol(entry).name == name)
+    }
+
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }

@@ -7,6 +7,7 @@ mod compare_causes;
 mod compare_figures;
 mod diff_tables;
 mod diff_text;
+mod doctor;
 pub mod events;
 pub mod explain;
 mod frames;
@@ -23,6 +24,7 @@ mod timeline;
 mod turning_points;
 
 pub use diff_text::diff_to_text;
+pub use doctor::{doctor_to_json, doctor_to_text};
 pub use explain::{explanation_to_json, explanation_to_text};
 pub use growth::{growth_to_json, growth_to_text};
 pub use json::{diff_to_json, to_json};

@@ -2,9 +2,10 @@
 
 use super::command::Command;
 use super::error::{LaunchError, LaunchNote, NoHold};
+use super::filter::{self, CallSet};
 use super::signals::Before;
 use super::user::{STEPS, TargetUser};
-use super::{filter, handover, seccomp};
+use super::{handover, seccomp};
 use nix::errno::Errno;
 use nix::sys::personality::{self, Persona};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
@@ -104,7 +105,14 @@ pub struct Child<'a> {
     pub status: OwnedFd,
     /// To the keeper and to vmaudit; None when exits are not held.
     pub listener_to: Option<[OwnedFd; 2]>,
+    /// What the filter notifies beside exits, if the word is [`WATCH_CALLS`].
+    pub calls: CallSet,
 }
+
+/// The words that let the child go on: only its exits are notified, or the calls, too, or nothing.
+pub const GO: u8 = b'g';
+pub const WATCH_CALLS: u8 = b'n';
+pub const GO_UNHELD: u8 = b'u';
 
 impl Child<'_> {
     /// Waits for the word, then becomes the command, or says why not.
@@ -118,7 +126,7 @@ impl Child<'_> {
                 _ => return Ok(()),
             }
         }
-        let failure = self.become_command();
+        let failure = self.become_command(word[0]);
         self.say(failure);
         // Not through exit: that is notified once the filter is in place, and would wait for
         // an answer.
@@ -128,7 +136,7 @@ impl Child<'_> {
     /// Returns only when it failed. The order matters: the filter comes before the change of
     /// user, because CAP_SYS_ADMIN makes NO_NEW_PRIVS unnecessary; the signals come last, so
     /// that none interrupts the way.
-    fn become_command(&self) -> Report {
+    fn become_command(&self, word: u8) -> Report {
         if self.aslr_off
             && let Err(errno) = switch_aslr_off()
         {
@@ -140,7 +148,8 @@ impl Child<'_> {
             return Report::StackLimit(errno);
         }
         if let Some(sockets) = &self.listener_to
-            && let Err(failure) = self.install_filter(sockets)
+            && word != GO_UNHELD
+            && let Err(failure) = self.install_filter(sockets, word == WATCH_CALLS)
         {
             return failure;
         }
@@ -156,8 +165,9 @@ impl Child<'_> {
         Report::Execute(candidate, errno)
     }
 
-    fn install_filter(&self, sockets: &[OwnedFd; 2]) -> Result<(), Report> {
-        let installed = match seccomp::install(&filter::exit_filter()) {
+    fn install_filter(&self, sockets: &[OwnedFd; 2], watch_calls: bool) -> Result<(), Report> {
+        let program = if watch_calls { filter::call_filter(self.calls) } else { filter::exit_filter() };
+        let installed = match seccomp::install(&program) {
             Ok(installed) => installed,
             Err(errno) => {
                 self.say(Report::ListenerRefused(errno));

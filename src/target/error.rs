@@ -28,24 +28,54 @@ pub enum LaunchError {
     Personality { errno: Errno },
     #[error("cannot become user {user}: {step}: {}; --as-root starts the command as root", errno.desc())]
     ChangeUser { user: String, step: &'static str, errno: Errno },
+    #[error(
+        "seccomp user notification is refused: {} ({errno:?}); {}", errno.desc(), listener_remedy(*errno)
+    )]
+    ListenerRefused { errno: Errno },
+    #[error(
+        "watching calls through seccomp needs a listener, and there is none: {}",
+        if *setuid { "the command is setuid, and would lose that: start it as root" }
+        else { "leave --no-exit-hold out" }
+    )]
+    NoListener { setuid: bool },
     #[error("{step}: {}", errno.desc())]
     System { step: &'static str, errno: Errno },
     #[error("the process that was to become the command died before it could start it")]
     ChildDied,
 }
 
+/// As clap's own errors.
+const UNUSABLE: u8 = 2;
+
 impl LaunchError {
-    /// 127 when the command was not found, 126 when it could not be executed, else 125.
+    /// 127 when the command was not found, 126 when it could not be executed, 2 when the command line
+    /// asks for what cannot be, else 125.
     pub fn exit_code(&self) -> u8 {
         match self {
             LaunchError::NotFound { .. } | LaunchError::InterpreterMissing { .. } => NOT_FOUND,
             LaunchError::CannotExecute { .. } => CANNOT_EXECUTE,
+            LaunchError::NoListener { setuid: false } => UNUSABLE,
             _ => OWN_FAILURE,
         }
     }
 
     pub(super) fn system(step: &'static str) -> impl Fn(Errno) -> LaunchError {
         move |errno| LaunchError::System { step, errno }
+    }
+}
+
+/// What would help where seccomp(2) gives no listener.
+fn listener_remedy(errno: Errno) -> &'static str {
+    match errno {
+        Errno::EBUSY => {
+            "another tracer or container runtime has a listener on this process tree already, and only one \
+             can be: run outside of it, or use `vmaudit snapshot`"
+        }
+        Errno::EINVAL => "the kernel is older than 5.5: use `vmaudit snapshot`, or --backend bpf as root",
+        _ => {
+            "a seccomp profile forbids seccomp(2): start the container with `--security-opt \
+             seccomp=unconfined`, or use `vmaudit snapshot`"
+        }
     }
 }
 

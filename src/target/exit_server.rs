@@ -55,6 +55,9 @@ impl ExitServer {
         let id = notification.id;
         let tid = notification.pid as Tid;
         let nr = notification.data.nr;
+        if !matches!(nr, NR_EXIT | NR_EXIT_GROUP) {
+            return self.let_go(id);
+        }
         let Some(pid) = self.process_of(tid) else {
             return self.let_go(id);
         };

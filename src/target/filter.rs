@@ -14,6 +14,8 @@ const RET_ALLOW: u32 = 0x7fff_0000;
 // Offsets in struct seccomp_data { int nr; __u32 arch; __u64 ip; __u64 args[6]; }
 const OFFSET_NR: u32 = 0;
 const OFFSET_ARCH: u32 = 4;
+/// The lower half of args[0], little-endian.
+const OFFSET_FIRST: u32 = 16;
 
 /// One classic BPF instruction, laid out as the kernel's `struct sock_filter`.
 #[repr(C)]
@@ -35,8 +37,52 @@ pub fn exit_filter() -> Vec<Instruction> {
     notify_filter(&[NR_EXIT_GROUP, NR_EXIT])
 }
 
+/// System calls to be notified beside the exits.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct CallSet {
+    /// By number on this architecture, at most 200.
+    pub numbers: &'static [i32],
+    /// `prctl` with one of these as its first argument, at most 40.
+    pub prctl_options: &'static [u32],
+}
+
+/// As [`exit_filter`], and the calls of `set`, too.
+pub fn call_filter(set: CallSet) -> Vec<Instruction> {
+    let numbers: Vec<i32> =
+        [NR_EXIT_GROUP, NR_EXIT].iter().chain(set.numbers).copied().take(MAX_CALLS).collect();
+    let options = &set.prctl_options[..set.prctl_options.len().min(MAX_OPTIONS)];
+    let mut program = notify_filter(&numbers);
+    if options.is_empty() {
+        return program;
+    }
+    // Before `ret ALLOW`: if it is prctl, go on behind all that, where its argument is compared.
+    let notify = program.len();
+    let is_prctl =
+        Instruction { code: BPF_JMP_JEQ_K, jump_true: 2, jump_false: 0, k: libc::SYS_prctl as u32 };
+    // One more instruction between the comparisons and their target.
+    for step in program.iter_mut().skip(3).filter(|step| step.code == BPF_JMP_JEQ_K) {
+        step.jump_true += 1;
+    }
+    program[1].jump_false += 1;
+    program.insert(notify - 2, is_prctl);
+    program.push(Instruction { code: BPF_LD_W_ABS, jump_true: 0, jump_false: 0, k: OFFSET_FIRST });
+    let count = options.len();
+    for (index, &option) in options.iter().enumerate() {
+        let jump_true = (count - index) as u8;
+        program.push(Instruction { code: BPF_JMP_JEQ_K, jump_true, jump_false: 0, k: option });
+    }
+    for result in [RET_ALLOW, RET_USER_NOTIF] {
+        program.push(Instruction { code: BPF_RET_K, jump_true: 0, jump_false: 0, k: result });
+    }
+    program
+}
+
+/// Jumps reach 255 instructions.
+const MAX_CALLS: usize = 200;
+const MAX_OPTIONS: usize = 40;
+
 /// The program that notifies the calls in `numbers` (at most 250) and allows all else.
-fn notify_filter(numbers: &[i32]) -> Vec<Instruction> {
+pub(super) fn notify_filter(numbers: &[i32]) -> Vec<Instruction> {
     let count = numbers.len();
     let load = |offset| Instruction { code: BPF_LD_W_ABS, jump_true: 0, jump_false: 0, k: offset };
     let result = |value| Instruction { code: BPF_RET_K, jump_true: 0, jump_false: 0, k: value };
@@ -68,6 +114,10 @@ mod tests {
 
     /// Runs the three instructions that the program uses, as net/core/filter.c does.
     fn run(program: &[Instruction], arch: u32, nr: u32) -> u32 {
+        run_with(program, arch, (nr, 0))
+    }
+
+    fn run_with(program: &[Instruction], arch: u32, (nr, first): (u32, u32)) -> u32 {
         let mut accumulator = 0;
         let mut at = 0;
         loop {
@@ -76,6 +126,7 @@ mod tests {
             match step.code {
                 BPF_LD_W_ABS if step.k == OFFSET_NR => accumulator = nr,
                 BPF_LD_W_ABS if step.k == OFFSET_ARCH => accumulator = arch,
+                BPF_LD_W_ABS if step.k == OFFSET_FIRST => accumulator = first,
                 BPF_JMP_JEQ_K if accumulator == step.k => at += usize::from(step.jump_true),
                 BPF_JMP_JEQ_K => at += usize::from(step.jump_false),
                 BPF_RET_K => return step.k,
@@ -102,6 +153,27 @@ mod tests {
         for nr in 0..1024 {
             assert_eq!(run(&program, AUDIT_ARCH_I386, nr), RET_ALLOW, "i386 syscall {nr}");
             assert_eq!(run(&program, AUDIT_ARCH, nr | X32_BIT), RET_ALLOW, "x32 syscall {nr}");
+        }
+    }
+
+    #[test]
+    fn notifies_calls_by_number_and_prctl_by_option() {
+        const SET: CallSet =
+            CallSet { numbers: &[9, 10, 11, 12, 25, 59], prctl_options: &[15, 35, 0x5356_4d41] };
+        let prctl = libc::SYS_prctl as u32;
+        let program = call_filter(SET);
+        for nr in 0..1024 {
+            let wanted = SET.numbers.contains(&nr) || matches!(nr, NR_EXIT | NR_EXIT_GROUP);
+            let expected = if wanted { RET_USER_NOTIF } else { RET_ALLOW };
+            assert_eq!(run(&program, AUDIT_ARCH, nr as u32), expected, "syscall {nr}");
+            assert_eq!(run(&program, AUDIT_ARCH_I386, nr as u32), RET_ALLOW, "i386 syscall {nr}");
+            assert_eq!(run(&program, AUDIT_ARCH, nr as u32 | X32_BIT), RET_ALLOW, "x32 syscall {nr}");
+        }
+        for option in (0..64).chain([0x5356_4d41]) {
+            let expected = if SET.prctl_options.contains(&option) { RET_USER_NOTIF } else { RET_ALLOW };
+            assert_eq!(run_with(&program, AUDIT_ARCH, (prctl, option)), expected, "prctl {option:#x}");
+            assert_eq!(run_with(&program, AUDIT_ARCH, (9, option)), RET_USER_NOTIF);
+            assert_eq!(run_with(&program, AUDIT_ARCH, (0, option)), RET_ALLOW);
         }
     }
 

@@ -3,7 +3,7 @@
 
 use super::arch::NR_EXIT_GROUP;
 use super::error::TargetError;
-use super::keeper::{self, SharedSlot, Source};
+use super::keeper::{self, SharedSlots, Source};
 use super::launch::reap;
 use super::protocol::{HeldNotice, Message, PACKET};
 use super::seccomp::Listener;
@@ -61,7 +61,9 @@ pub struct KeeperSeat {
     pub listener: Listener,
     pub keeper: Pid,
     pub socket: OwnedFd,
-    pub slot: SharedSlot,
+    pub slots: SharedSlots,
+    /// To vmaudit's own server of notifications, where that receives them and the keeper stands by.
+    pub server: Option<OwnedFd>,
 }
 
 /// What hearing the keeper came to.
@@ -92,7 +94,15 @@ impl Hold {
         self.seat.socket.as_fd()
     }
 
+    /// As [`Hold::socket`], of vmaudit's own server.
+    pub fn server(&self) -> Option<BorrowedFd<'_>> {
+        self.seat.server.as_ref().map(AsFd::as_fd)
+    }
+
     pub fn hear(&mut self) -> Result<Heard, TargetError> {
+        if let Some(held) = self.hear_server() {
+            return Ok(Heard::Held(held));
+        }
         let mut packet = [0; PACKET];
         loop {
             match recv(self.seat.socket.as_raw_fd(), &mut packet, MsgFlags::MSG_DONTWAIT) {
@@ -110,6 +120,36 @@ impl Hold {
                 Err(errno) => return Err(TargetError { step: "hearing the keeper", errno }),
             }
         }
+    }
+
+    fn hear_server(&mut self) -> Option<HeldExit> {
+        let mut packet = [0; PACKET];
+        while let Some(server) = &self.seat.server {
+            match recv(server.as_raw_fd(), &mut packet, MsgFlags::MSG_DONTWAIT) {
+                Ok(length @ 1..) => {
+                    if let Some(Message::Held(notice)) = Message::decode(&packet[..length])
+                        && !self.is_afterthought(notice)
+                    {
+                        self.held.push(notice);
+                        return Some(notice.into());
+                    }
+                }
+                Err(Errno::EINTR) => {}
+                Err(Errno::EAGAIN) => return None,
+                // It receives no more: the keeper does, and has to look after what is left.
+                Ok(_) | Err(_) => {
+                    self.seat.server = None;
+                    self.tell_keeper(Message::Serve);
+                }
+            }
+        }
+        None
+    }
+
+    fn tell_keeper(&self, message: Message) {
+        let flags = MsgFlags::MSG_NOSIGNAL | MsgFlags::MSG_DONTWAIT;
+        // If it is gone, the end of its socket says so soon enough.
+        let _ = send(self.seat.socket.as_raw_fd(), &message.encode(), flags);
     }
 
     /// True while the process waits: what was read of it before is its final state.
@@ -131,11 +171,13 @@ impl Hold {
     fn answer(&mut self, id: u64) -> Result<bool, Errno> {
         // Not by way of the keeper: it might have been killed or stopped.
         let answered = self.seat.listener.let_continue(id);
-        let message = Message::Answered { id }.encode();
-        // If the keeper is gone, the end of its socket says so soon enough. If it is stopped, and
-        // the socket full, it finds out by itself that the notification is no longer held.
-        let flags = MsgFlags::MSG_NOSIGNAL | MsgFlags::MSG_DONTWAIT;
-        let _ = send(self.seat.socket.as_raw_fd(), &message, flags);
+        // If the keeper is stopped, and the socket full, it finds out by itself that the notification
+        // is no longer held.
+        self.tell_keeper(Message::Answered { id });
+        if let Some(server) = &self.seat.server {
+            let flags = MsgFlags::MSG_NOSIGNAL | MsgFlags::MSG_DONTWAIT;
+            let _ = send(server.as_raw_fd(), &Message::Answered { id }.encode(), flags);
+        }
         answered
     }
 
@@ -173,8 +215,9 @@ impl Hold {
             step: "replacing the keeper",
             errno: Errno::from_raw(error.raw_os_error().unwrap_or(libc::EIO)),
         })?;
-        let source = Source::Copy { listener: copy, held: self.held.clone() };
-        self.seat.keeper = keeper::spawn(keepers_end, source, &mut self.seat.slot).map_err(&failed)?;
+        let stands_by = self.seat.server.is_some();
+        let source = Source::Copy { listener: copy, held: self.held.clone(), stands_by };
+        self.seat.keeper = keeper::spawn(keepers_end, source, &self.seat.slots).map_err(&failed)?;
         self.seat.socket = socket;
         Ok(Heard::Replaced)
     }

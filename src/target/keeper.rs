@@ -21,6 +21,7 @@ use std::ffi::c_void;
 use std::num::NonZeroUsize;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, IntoRawFd, OwnedFd};
 use std::ptr::NonNull;
+use std::sync::Arc;
 
 /// The keeper's `comm`.
 /// Not "vmaudit…": `pkill -9 vmaudit` must leave it alive, or held processes could not end.
@@ -35,47 +36,61 @@ pub enum Source {
     /// The child sends it over this socket. End of file: there is none, nothing to keep.
     Child(OwnedFd),
     /// A replacement gets the copy, and what its predecessor left unanswered.
-    Copy { listener: Listener, held: Vec<HeldNotice> },
+    Copy { listener: Listener, held: Vec<HeldNotice>, stands_by: bool },
 }
 
-/// Room for one notification, shared with the keeper: the kernel writes a notification there,
-/// and its id is known to vmaudit even if the keeper is killed before its next instruction.
-pub struct SharedSlot(NonNull<c_void>);
+/// Room for notifications, shared with the keeper: the kernel writes a notification there, and its
+/// id is known to the other side even if the receiver is killed before its next instruction. A
+/// copy is the same room.
+#[derive(Clone)]
+pub struct SharedSlots(Arc<Room>);
+
+struct Room(NonNull<c_void>);
 
 // SAFETY: the pointer is to a mapping of its own, which no thread is tied to.
-unsafe impl Send for SharedSlot {}
+unsafe impl Send for Room {}
+// SAFETY: shared references give out nothing; `SharedSlots::slot` says who may use it.
+unsafe impl Sync for Room {}
 
-const SLOT_BYTES: NonZeroUsize = match NonZeroUsize::new(size_of::<libc::seccomp_notif>()) {
+/// Notifications that vmaudit may have received and not answered: 80 bytes each.
+pub const SLOTS: usize = 1024;
+
+const ROOM_BYTES: NonZeroUsize = match NonZeroUsize::new(SLOTS * size_of::<libc::seccomp_notif>()) {
     Some(size) => size,
     None => NonZeroUsize::MIN,
 };
 
-impl SharedSlot {
-    pub fn new() -> Result<SharedSlot, Errno> {
+impl SharedSlots {
+    pub fn new() -> Result<SharedSlots, Errno> {
         let prot = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
         // SAFETY: a new anonymous mapping; the kernel chooses a free address.
-        unsafe { mmap_anonymous(None, SLOT_BYTES, prot, MapFlags::MAP_SHARED) }.map(SharedSlot)
+        let room = unsafe { mmap_anonymous(None, ROOM_BYTES, prot, MapFlags::MAP_SHARED) }?;
+        Ok(SharedSlots(Arc::new(Room(room))))
     }
 
-    /// Only the keeper calls this, and only one keeper lives at a time.
-    fn get(&mut self) -> &mut libc::seccomp_notif {
-        // SAFETY: the mapping is page-aligned, large enough, zeroed at first (a valid value),
-        // lives as long as self, and no other process writes while this keeper lives.
-        unsafe { self.0.cast::<libc::seccomp_notif>().as_mut() }
+    /// Slot `index`, or the last. The one process that receives calls this: the keeper, or the
+    /// server in vmaudit, and the keeper only after that one's end.
+    pub(super) fn slot(&mut self, index: usize) -> &mut libc::seccomp_notif {
+        let first = self.0.0.cast::<libc::seccomp_notif>();
+        // SAFETY: the mapping is page-aligned, holds SLOTS of them, zeroed at first (a valid
+        // value), lives as long as self, and nobody else writes meanwhile.
+        unsafe { first.add(index.min(SLOTS - 1)).as_mut() }
     }
 }
 
-impl Drop for SharedSlot {
+impl Drop for Room {
     fn drop(&mut self) {
-        // SAFETY: the mapping was made by `new`, and no reference into it outlives self.
-        let _ = unsafe { munmap(self.0, SLOT_BYTES.get()) };
+        // SAFETY: the mapping was made by `SharedSlots::new`, and no reference outlives self.
+        let _ = unsafe { munmap(self.0, ROOM_BYTES.get()) };
     }
 }
 
 /// Forks the keeper. `app` is its end of the socket to vmaudit.
-pub fn spawn(app: OwnedFd, source: Source, slot: &mut SharedSlot) -> Result<Pid, Errno> {
+pub fn spawn(app: OwnedFd, source: Source, slots: &SharedSlots) -> Result<Pid, Errno> {
+    let mut slots = slots.clone();
     fork::fork_into(move || {
         stand_apart();
+        let mut stands_by = false;
         let (server, app) = match source {
             Source::Child(socket) => {
                 let (app, socket) = keep_only(app, socket)?;
@@ -83,14 +98,15 @@ pub fn spawn(app: OwnedFd, source: Source, slot: &mut SharedSlot) -> Result<Pid,
                 drop(socket);
                 (ExitServer::new(Listener::new(listener)), app)
             }
-            Source::Copy { listener, held } => {
+            Source::Copy { listener, held, stands_by: as_before } => {
+                stands_by = as_before;
                 let (app, listener) = keep_only(app, listener.into())?;
                 let mut server = ExitServer::new(Listener::new(listener));
                 server.inherit(held);
                 (server, app)
             }
         };
-        Keeper { server, app: Some(app), unsent: VecDeque::new() }.run(slot.get())
+        Keeper { server, app: Some(app), unsent: VecDeque::new(), stands_by }.run(&mut slots)
     })
 }
 
@@ -165,25 +181,32 @@ struct Keeper {
     app: Option<OwnedFd>,
     /// Waits for room in the socket: vmaudit may be stopped, the others must go on.
     unsent: VecDeque<HeldNotice>,
+    /// vmaudit receives the notifications itself.
+    stands_by: bool,
 }
 
 impl Keeper {
-    fn run(mut self, slot: &mut libc::seccomp_notif) -> Result<(), Errno> {
-        if slot.id != 0 && self.server.is_unknown_and_held(slot.id) {
+    fn run(mut self, slots: &mut SharedSlots) -> Result<(), Errno> {
+        let first = *slots.slot(0);
+        if !self.stands_by && first.id != 0 && self.server.is_unknown_and_held(first.id) {
             // The predecessor was killed between receiving this one and acting on it.
-            let served = self.server.judge(slot);
+            let served = self.server.judge(&first);
             self.act(served);
         }
         loop {
             let (from_listener, from_app) = self.wait()?;
             if from_app.intersects(PollFlags::POLLIN | PollFlags::POLLHUP | PollFlags::POLLERR) {
+                let stood_by = self.stands_by;
                 self.hear();
+                if stood_by && !self.stands_by {
+                    self.take_over(slots);
+                }
             }
             if from_app.contains(PollFlags::POLLOUT) {
                 self.send_waiting();
             }
-            if from_listener.contains(PollFlags::POLLIN) {
-                let served = self.server.serve(slot);
+            if from_listener.contains(PollFlags::POLLIN) && !self.stands_by {
+                let served = self.server.serve(slots.slot(0));
                 self.act(served);
             } else if from_listener.intersects(PollFlags::POLLHUP | PollFlags::POLLERR) {
                 // No task has the filter any more.
@@ -194,7 +217,8 @@ impl Keeper {
 
     fn wait(&self) -> Result<(PollFlags, PollFlags), Errno> {
         let output = if self.unsent.is_empty() { PollFlags::empty() } else { PollFlags::POLLOUT };
-        let listener = PollFd::new(self.server.listener().as_fd(), PollFlags::POLLIN);
+        let input = if self.stands_by { PollFlags::empty() } else { PollFlags::POLLIN };
+        let listener = PollFd::new(self.server.listener().as_fd(), input);
         let app = self.app.as_ref().map(|app| PollFd::new(app.as_fd(), PollFlags::POLLIN | output));
         let mut fds: Vec<PollFd<'_>> = std::iter::once(listener).chain(app).collect();
         match poll(&mut fds, PollTimeout::NONE) {
@@ -215,6 +239,16 @@ impl Keeper {
             Ok(Served::Final(notice) | Served::AlsoEnding(notice)) => self.let_go(notice.id),
             // Nothing that waiting could mend; the next notification may fare better.
             Ok(Served::Done) | Err(_) => {}
+        }
+    }
+
+    /// What vmaudit had received goes on. Processes at their end, too: nobody is there to look.
+    fn take_over(&mut self, slots: &mut SharedSlots) {
+        for index in 0..SLOTS {
+            let id = std::mem::take(&mut slots.slot(index).id);
+            if id != 0 {
+                self.let_go(id);
+            }
         }
     }
 
@@ -240,11 +274,12 @@ impl Keeper {
         while let Some(app) = &self.app {
             match recv(app.as_raw_fd(), &mut packet, MsgFlags::MSG_DONTWAIT) {
                 Ok(0) => self.app_is_gone(),
-                Ok(length) => {
-                    if let Some(Message::Answered { id }) = Message::decode(&packet[..length]) {
-                        self.server.answered(id);
-                    }
-                }
+                Ok(length) => match Message::decode(&packet[..length]) {
+                    Some(Message::Answered { id }) => self.server.answered(id),
+                    Some(Message::StandBy) => self.stands_by = true,
+                    Some(Message::Serve) => self.stands_by = false,
+                    Some(Message::Held(_)) | None => {}
+                },
                 Err(Errno::EINTR) => {}
                 Err(Errno::EAGAIN) => return,
                 Err(_) => self.app_is_gone(),
@@ -254,6 +289,7 @@ impl Keeper {
 
     fn app_is_gone(&mut self) {
         self.app = None;
+        self.stands_by = false;
         self.unsent.clear();
         for id in self.server.ending() {
             self.let_go(id);

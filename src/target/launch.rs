@@ -1,24 +1,28 @@
 //! Starts the command, suspended before its first instruction until vmaudit is ready.
 
-use super::child::{Child, REPORT, Report};
+use super::calls::CallServer;
+use super::child::{Child, GO, GO_UNHELD, REPORT, Report, WATCH_CALLS};
 use super::command::Command;
 use super::error::{LaunchError, LaunchNote, NoHold};
+use super::filter::CallSet;
 use super::hold::KeeperSeat;
-use super::keeper::{self, SharedSlot, Source};
+use super::keeper::{self, SharedSlots, Source};
+use super::protocol::Message;
 use super::running::{Running, Seat};
 use super::seccomp::Listener;
 use super::signals::{self, Before};
 use super::user::{SUDO_VARIABLES, TargetUser};
-use super::{fork, handover, pidfd};
-use crate::model::Pid;
+use super::{fork, handover, pidfd, secure};
+use crate::model::{HeldCalls, Pid};
 use nix::errno::Errno;
 use nix::fcntl::OFlag;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{SigSet, Signal};
-use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
+use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockType, send, socketpair};
 use nix::sys::wait::waitpid;
 use nix::unistd::{Uid, pipe2, read, write};
 use std::ffi::OsString;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::os::unix::fs::PermissionsExt;
 
 /// What to start, and how.
@@ -36,6 +40,8 @@ pub struct LaunchConfig {
     pub as_root: bool,
     /// Hold each process at its exit until `Running::release`.
     pub hold_exits: bool,
+    /// The calls to be notified where [`Prepared::watch_calls`] asks for it.
+    pub calls: CallSet,
 }
 
 /// The way from a configuration to a prepared process.
@@ -56,6 +62,10 @@ struct Parts {
     go: OwnedFd,
     status: OwnedFd,
     hold: Option<Hold>,
+    /// What lets the child go on.
+    word: u8,
+    /// Where calls are watched, what receives them.
+    server: Option<CallServer>,
     taken: SigSet,
     before: Before,
 }
@@ -66,7 +76,7 @@ struct Hold {
     socket: OwnedFd,
     /// The child sends the listener here.
     listener_from: OwnedFd,
-    slot: SharedSlot,
+    slots: SharedSlots,
 }
 
 impl Launch {
@@ -75,7 +85,7 @@ impl Launch {
     /// SIGCHLD and SIGCONT are blocked in the calling thread and those that it makes.
     pub fn prepare(config: LaunchConfig) -> Result<Prepared, LaunchError> {
         let user = if config.as_root { None } else { TargetUser::behind_sudo() };
-        let environment = environment(std::env::vars_os().collect(), user.as_ref(), &config.env);
+        let environment = environment(secure::environment(), user.as_ref(), &config.env);
         let command = Command::new(&config.argv, environment)?;
         let Some(file) = command.first_present() else {
             return Err(LaunchError::NotFound { command: command.name });
@@ -96,7 +106,8 @@ impl Launch {
                 return Err(error);
             }
         };
-        let parts = Parts { command, user, notes, pid, pidfd, go, status, hold, taken, before };
+        let (word, server) = (GO, None);
+        let parts = Parts { command, user, notes, pid, pidfd, go, status, hold, word, server, taken, before };
         Ok(Prepared { parts: Some(parts) })
     }
 }
@@ -116,19 +127,29 @@ fn start(
     if config.hold_exits {
         let (socket, keepers_end) = packets()?;
         let (child_to_keeper, from_child) = packets()?;
-        let mut slot = SharedSlot::new().map_err(system("sharing memory with the keeper"))?;
-        let keeper = keeper::spawn(keepers_end, Source::Child(from_child), &mut slot)
+        let slots = SharedSlots::new().map_err(system("sharing memory with the keeper"))?;
+        let keeper = keeper::spawn(keepers_end, Source::Child(from_child), &slots)
             .map_err(system("forking the keeper"))?;
         let (child_to_app, listener_from) = packets()?;
         listener_to = Some([child_to_keeper, child_to_app]);
-        hold = Some(Hold { keeper, socket, listener_from, slot });
+        hold = Some(Hold { keeper, socket, listener_from, slots });
     }
     let (go_read, go) = pipe2(OFlag::O_CLOEXEC).map_err(system("making a pipe"))?;
     let (status, status_write) = pipe2(OFlag::O_CLOEXEC).map_err(system("making a pipe"))?;
-    let LaunchConfig { aslr_off, stack_limit, .. } = *config;
+    let LaunchConfig { aslr_off, stack_limit, calls, .. } = *config;
     let status_to = status_write;
-    let child =
-        Child { command, user, aslr_off, stack_limit, before, go: go_read, status: status_to, listener_to };
+    let go_from = go_read;
+    let child = Child {
+        command,
+        user,
+        aslr_off,
+        stack_limit,
+        before,
+        go: go_from,
+        status: status_to,
+        listener_to,
+        calls,
+    };
     let unneeded = (go.as_raw_fd(), hold.as_ref().map(|hold| hold.socket.as_raw_fd()));
     let pid = fork::fork_into(move || {
         // The child's own copies of vmaudit's ends: with them open it would not see vmaudit's
@@ -160,14 +181,45 @@ impl Prepared {
         self.parts.as_ref()?.user.as_ref().map(|user| user.name.as_str())
     }
 
+    /// Has the calls of [`LaunchConfig::calls`] notified, too: [`Running::take_calls`] hands over
+    /// what receives them.
+    ///
+    /// # Errors
+    /// Where no listener can be: exits are not to be held, or the command is setuid.
+    pub fn watch_calls(&mut self) -> Result<(), LaunchError> {
+        let Some(parts) = &mut self.parts else { return Err(LaunchError::ChildDied) };
+        let Some(hold) = &parts.hold else {
+            let setuid = parts.notes.contains(&LaunchNote::NoHold(NoHold::SetuidCommand));
+            return Err(LaunchError::NoListener { setuid });
+        };
+        // It reads that before the first notification: the child sends it the listener later.
+        let message = Message::StandBy.encode();
+        send(hold.socket.as_raw_fd(), &message, MsgFlags::MSG_NOSIGNAL)
+            .map_err(LaunchError::system("speaking to the keeper"))?;
+        parts.word = WATCH_CALLS;
+        Ok(())
+    }
+
+    /// Has no exit held, though [`LaunchConfig::hold_exits`] made it possible: nothing is notified.
+    pub fn hold_nothing(&mut self) {
+        if let Some(parts) = &mut self.parts {
+            parts.word = GO_UNHELD;
+            parts.notes.retain(|note| !matches!(note, LaunchNote::NoHold(_)));
+        }
+    }
+
     /// Lets the child become the command, and returns when it has (or could not).
     pub fn go(mut self) -> Result<Running, LaunchError> {
         let Some(mut parts) = self.parts.take() else { return Err(LaunchError::ChildDied) };
-        let outcome = parts.start_command();
-        match outcome.and_then(|()| parts.listener()) {
+        let outcome = if parts.word == WATCH_CALLS {
+            parts.start_watched()
+        } else {
+            parts.start_command().and_then(|()| parts.listener())
+        };
+        match outcome {
             Ok(hold) => {
-                let Parts { pid, pidfd, notes, taken, before, .. } = parts;
-                Running::new(Seat { pid, pidfd, notes, taken, before, hold })
+                let Parts { pid, pidfd, notes, taken, before, server: calls, .. } = parts;
+                Running::new(Seat { pid, pidfd, notes, taken, before, hold, calls })
                     .map_err(|error| LaunchError::System { step: error.step, errno: error.errno })
             }
             Err(error) => {
@@ -190,19 +242,76 @@ impl Parts {
     /// Gives the word and hears the child out.
     fn start_command(&mut self) -> Result<(), LaunchError> {
         // EPIPE: it died meanwhile. Rust's runtime ignores SIGPIPE.
-        write(&self.go, b"g").map_err(|_| LaunchError::ChildDied)?;
+        write(&self.go, &[self.word]).map_err(|_| LaunchError::ChildDied)?;
+        while !self.hear_child()? {}
+        Ok(())
+    }
+
+    /// Waits for one report and notes it. True when there will be no more: the command runs.
+    fn hear_child(&mut self) -> Result<bool, LaunchError> {
         let mut report = [0; REPORT];
         loop {
             match read(&self.status, &mut report) {
-                Ok(0) => return Ok(()),
+                Ok(0) => return Ok(true),
                 Ok(length) => {
                     let said = Report::decode(&report[..length]).ok_or(LaunchError::ChildDied)?;
                     self.notes.push(said.interpret(&self.command, self.user.as_ref())?);
+                    return Ok(false);
                 }
                 Err(Errno::EINTR) => {}
                 Err(errno) => return Err(LaunchError::System { step: "hearing the child", errno }),
             }
         }
+    }
+
+    /// Gives the word, and lets the child's own calls go on until it is the command: the first one
+    /// of that is the server's first.
+    fn start_watched(&mut self) -> Result<Option<KeeperSeat>, LaunchError> {
+        write(&self.go, &[self.word]).map_err(|_| LaunchError::ChildDied)?;
+        let Some(mut seat) = self.listener()? else {
+            // It has said why.
+            while !self.hear_child()? {}
+            let refused = self.notes.iter().find_map(|note| match note {
+                LaunchNote::NoHold(NoHold::Refused(errno)) => Some(*errno),
+                _ => None,
+            });
+            return Err(
+                refused.map_or(LaunchError::ChildDied, |errno| LaunchError::ListenerRefused { errno })
+            );
+        };
+        let failed = LaunchError::system("serving the listener");
+        let (socket, server_socket) = packets()?;
+        let copy = seat.listener.duplicate().map_err(|error| LaunchError::System {
+            step: "copying the listener",
+            errno: Errno::from_raw(error.raw_os_error().unwrap_or(libc::EIO)),
+        })?;
+        let mut server = CallServer::new(copy, server_socket, seat.slots.clone()).map_err(&failed)?;
+        loop {
+            let (said, called) = wait_for(self.status.as_fd(), server.listener()).map_err(&failed)?;
+            if said && self.hear_child()? {
+                break;
+            }
+            if called && !said && !self.let_child_call(&mut server)? {
+                break;
+            }
+        }
+        seat.server = Some(socket);
+        self.server = Some(server);
+        Ok(Some(seat))
+    }
+
+    /// Takes one call. False when it is one of the command already, whose start closed the pipe.
+    fn let_child_call(&mut self, server: &mut CallServer) -> Result<bool, LaunchError> {
+        let failed = LaunchError::system("serving the listener");
+        let Some(call) = server.receive().map_err(&failed)? else { return Ok(true) };
+        while can_be_read(self.status.as_fd()).map_err(&failed)? {
+            if self.hear_child()? {
+                server.give_back(call);
+                return Ok(false);
+            }
+        }
+        server.go_on(call.id);
+        Ok(true)
     }
 
     /// vmaudit's copy of the listener, which the child has sent, or None.
@@ -214,7 +323,8 @@ impl Parts {
                 listener: Listener::new(fd),
                 keeper: hold.keeper,
                 socket: hold.socket,
-                slot: hold.slot,
+                slots: hold.slots,
+                server: None,
             })),
             None => {
                 // The filter was refused. The keeper knows, and ends.
@@ -260,6 +370,27 @@ fn environment(
 
 fn is_setuid(file: &std::path::Path) -> bool {
     std::fs::metadata(file).is_ok_and(|meta| meta.permissions().mode() & 0o6000 != 0)
+}
+
+/// Waits until either can be read (or its other end is closed), and tells which.
+fn wait_for(status: BorrowedFd<'_>, listener: BorrowedFd<'_>) -> Result<(bool, bool), Errno> {
+    let mut fds = [PollFd::new(status, PollFlags::POLLIN), PollFd::new(listener, PollFlags::POLLIN)];
+    match poll(&mut fds, PollTimeout::NONE) {
+        Ok(_) | Err(Errno::EINTR) => {}
+        Err(errno) => return Err(errno),
+    }
+    let ready = |fd: &PollFd<'_>| fd.revents().unwrap_or(PollFlags::empty());
+    Ok((!ready(&fds[0]).is_empty(), ready(&fds[1]).contains(PollFlags::POLLIN)))
+}
+
+/// Whether it can be read now.
+fn can_be_read(status: BorrowedFd<'_>) -> Result<bool, Errno> {
+    let mut fds = [PollFd::new(status, PollFlags::POLLIN)];
+    match poll(&mut fds, PollTimeout::ZERO) {
+        Ok(count) => Ok(count > 0),
+        Err(Errno::EINTR) => Ok(false),
+        Err(errno) => Err(errno),
+    }
 }
 
 /// A pair of connected sockets that keep packets apart.

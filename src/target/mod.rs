@@ -18,10 +18,14 @@
 //! The keeper answers for threads that exit from a living process, and for everything when
 //! vmaudit is gone. ptrace is not used; nothing is ever stopped but at its own exit.
 //!
+//! Where calls are watched ([`Prepared::watch_calls`]), vmaudit receives the notifications itself
+//! ([`CallServer`]), and the keeper only stands by.
+//!
 //! Processes that ran already ([`Process::find`], [`Attached`]) are only watched, and never held.
 
 mod arch;
 mod attached;
+mod calls;
 mod child;
 mod command;
 mod error;
@@ -40,17 +44,22 @@ mod pidfd;
 mod protocol;
 mod running;
 mod seccomp;
+pub mod secure;
 mod signals;
 mod supervisor;
 mod task_names;
+mod trial;
 mod user;
 
 pub use attached::{Attached, AttachedEvent};
+pub use calls::CallServer;
 pub use error::{LaunchError, LaunchNote, NoHold, TargetError};
 pub use exit_code::ExitStatus;
+pub use filter::CallSet;
 pub use find::{FindError, Process};
 pub use hold::{ExitKind, HeldExit};
 pub use launch::{Launch, LaunchConfig, Prepared};
 pub use running::{Running, TargetEvent};
 pub use supervisor::{Supervisor, Waited};
+pub use trial::NotificationTrial;
 pub use user::behind_sudo;

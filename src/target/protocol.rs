@@ -8,6 +8,8 @@ pub const PACKET: usize = 32;
 
 const KIND_HELD: u32 = 1;
 const KIND_ANSWERED: u32 = 2;
+const KIND_STAND_BY: u32 = 3;
+const KIND_SERVE: u32 = 4;
 
 /// A final exit, received from the kernel and not yet answered.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -29,6 +31,10 @@ pub enum Message {
     Held(HeldNotice),
     /// vmaudit to keeper: this one has its answer; forget it.
     Answered { id: u64 },
+    /// vmaudit to keeper: vmaudit receives the notifications itself, as long as it lives.
+    StandBy,
+    /// vmaudit to keeper: it no longer does.
+    Serve,
 }
 
 impl Message {
@@ -48,6 +54,8 @@ impl Message {
                 put(0, &KIND_ANSWERED.to_ne_bytes());
                 put(8, &id.to_ne_bytes());
             }
+            Message::StandBy => put(0, &KIND_STAND_BY.to_ne_bytes()),
+            Message::Serve => put(0, &KIND_SERVE.to_ne_bytes()),
         }
         packet
     }
@@ -68,6 +76,8 @@ impl Message {
                 status: int(24)?,
             })),
             KIND_ANSWERED => Some(Message::Answered { id }),
+            KIND_STAND_BY => Some(Message::StandBy),
+            KIND_SERVE => Some(Message::Serve),
             _ => None,
         }
     }
@@ -80,7 +90,8 @@ mod tests {
     #[test]
     fn what_is_encoded_is_decoded() {
         let notice = HeldNotice { id: u64::MAX - 3, pid: 7, tid: 32_000, nr: 231, status: -1 };
-        for message in [Message::Held(notice), Message::Answered { id: 0x0102_0304_0506_0708 }] {
+        let answered = Message::Answered { id: 0x0102_0304_0506_0708 };
+        for message in [Message::Held(notice), answered, Message::StandBy, Message::Serve] {
             assert_eq!(Message::decode(&message.encode()), Some(message));
         }
     }

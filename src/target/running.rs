@@ -1,5 +1,6 @@
 //! The running command: its events, its signals, its end.
 
+use super::calls::CallServer;
 use super::error::{LaunchNote, TargetError};
 use super::exit_code::ExitStatus;
 use super::hold::{Heard, HeldExit, Hold, KeeperSeat};
@@ -51,6 +52,7 @@ pub(super) struct Seat {
     pub taken: SigSet,
     pub before: Before,
     pub hold: Option<KeeperSeat>,
+    pub calls: Option<CallServer>,
 }
 
 /// The command, running. Dropped, it goes on: whatever is held then or later, the keeper lets
@@ -60,6 +62,7 @@ pub struct Running {
     pidfd: OwnedFd,
     notes: Vec<LaunchNote>,
     hold: Option<Hold>,
+    calls: Option<CallServer>,
     signals: SignalFd,
     before: Before,
     epoll: Epoll,
@@ -84,6 +87,7 @@ impl Running {
             pidfd: seat.pidfd,
             notes: seat.notes,
             hold,
+            calls: seat.calls,
             signals,
             before: seat.before,
             epoll,
@@ -95,6 +99,9 @@ impl Running {
         running.watch(running.pidfd.as_fd(), FROM_CHILD)?;
         if let Some(hold) = &running.hold {
             running.watch(hold.socket(), FROM_KEEPER)?;
+            if let Some(server) = hold.server() {
+                running.watch(server, FROM_KEEPER)?;
+            }
         }
         Ok(running)
     }
@@ -112,6 +119,12 @@ impl Running {
     /// True when exits are held.
     pub fn holds_exits(&self) -> bool {
         self.hold.is_some()
+    }
+
+    /// Where calls are watched: what receives them. To be served at once, by a thread of its own: the
+    /// target waits in each of them.
+    pub fn take_calls(&mut self) -> Option<CallServer> {
+        self.calls.take()
     }
 
     /// True when `poll` has an event already, of which `as_fd` says nothing any more: several

@@ -108,6 +108,15 @@ impl Listener {
         }
     }
 
+    /// True when the kernel knows the notification no more: its task has woken up with the answer, or
+    /// was killed. To be asked after an answer only.
+    pub fn is_forgotten(&self, id: u64) -> bool {
+        let flags = libc::SECCOMP_USER_NOTIF_FLAG_CONTINUE as u32;
+        let mut answer = libc::seccomp_notif_resp { id, val: 0, error: 0, flags };
+        // SAFETY: as above. EINPROGRESS: answered, and not yet woken up.
+        matches!(unsafe { ioctl::send(self.0.as_raw_fd(), &mut answer) }, Err(Errno::ENOENT))
+    }
+
     /// True while the task is held in the notified call: whatever was read from /proc before
     /// this call, by its number, was its own.
     pub fn is_held(&self, id: u64) -> bool {

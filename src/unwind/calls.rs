@@ -8,7 +8,9 @@ pub const LONGEST_CALL: usize = 8;
 pub enum Call {
     /// `call rel32`: the distance from the return address to the called function.
     Direct(i32),
-    /// Through a register or memory.
+    /// `call *x(%rip)`: the distance from the return address to where the function's address is.
+    Slot(i32),
+    /// Through a register or other memory.
     Indirect,
 }
 
@@ -21,6 +23,11 @@ pub fn call_before(code: &[u8]) -> Option<Call> {
         && let Ok(rel) = rel.try_into()
     {
         return Some(Call::Direct(i32::from_le_bytes(rel)));
+    }
+    if let Some([0xff, 0x15, distance @ ..]) = tail(6)
+        && let Ok(distance) = distance.try_into()
+    {
+        return Some(Call::Slot(i32::from_le_bytes(distance)));
     }
     let indirect = (2..=7).any(|len| matches!(tail(len), Some([0xff, rest @ ..]) if is_call_operand(rest)));
     indirect.then_some(Call::Indirect)
@@ -52,11 +59,11 @@ mod tests {
     fn forms_of_call() {
         assert_eq!(call_before(&[0x90, 0xe8, 0x10, 0, 0, 0]), Some(Call::Direct(0x10)));
         assert_eq!(call_before(&[0xe8, 0xf0, 0xff, 0xff, 0xff]), Some(Call::Direct(-16)));
-        let indirect: [&[u8]; 8] = [
+        assert_eq!(call_before(&[0xff, 0x15, 1, 2, 3, 4]), Some(Call::Slot(0x0403_0201)));
+        let indirect: [&[u8]; 7] = [
             &[0xff, 0xd0],                            // call *%rax
             &[0x41, 0xff, 0xd4],                      // call *%r12
             &[0xff, 0x50, 0x10],                      // call *0x10(%rax)
-            &[0xff, 0x15, 1, 2, 3, 4],                // call *x(%rip)
             &[0xff, 0x14, 0xc5, 1, 2, 3, 4],          // call *x(,%rax,8)
             &[0xff, 0x54, 0x24, 0x08],                // call *8(%rsp)
             &[0x41, 0xff, 0x94, 0x24, 0x98, 0, 0, 0], // call *0x98(%r12)

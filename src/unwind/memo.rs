@@ -112,6 +112,7 @@ mod tests {
             r13: 0,
             r14: 0,
             r15: 0,
+            few: false,
             bytes,
             full: true,
             holes: false,

@@ -14,6 +14,7 @@ mod go;
 mod memo;
 mod registers;
 mod rule;
+mod search;
 mod space;
 mod walk;
 

@@ -14,6 +14,8 @@ pub struct CapturedStack<'a> {
     pub r13: u64,
     pub r14: u64,
     pub r15: u64,
+    /// Of the registers only `ip` and `sp` are known.
+    pub few: bool,
     /// Copied from `sp` upward.
     pub bytes: &'a [u8],
     /// The bytes reach the stack's end: what is not in them does not exist, rather than was not
@@ -28,28 +30,45 @@ pub const SAVED: usize = 6;
 pub const RBX: usize = 0;
 pub const RBP: usize = 1;
 
+/// All of [`Registers::known`].
+const ALL: u8 = (1 << SAVED) - 1;
+
 /// The registers that survive calls, and so can be known in outer frames.
 #[derive(Clone, Copy, Debug)]
 pub struct Registers {
     pub sp: u64,
     pub saved: [u64; SAVED],
+    /// Bit i: `saved[i]` is known. What a frame has saved is known in its caller.
+    pub known: u8,
 }
 
 impl Registers {
     pub fn of(captured: &CapturedStack<'_>) -> Registers {
         let c = captured;
-        Registers { sp: c.sp, saved: [c.bx, c.bp, c.r12, c.r13, c.r14, c.r15] }
+        let known = if c.few { 0 } else { ALL };
+        Registers { sp: c.sp, saved: [c.bx, c.bp, c.r12, c.r13, c.r14, c.r15], known }
     }
 
-    pub fn bp(&self) -> u64 {
-        self.saved[RBP]
+    /// rbp, if it is known.
+    #[inline]
+    pub fn bp(&self) -> Option<u64> {
+        (self.known & 1 << RBP != 0).then_some(self.saved[RBP])
     }
 
-    /// By DWARF number (System V ABI, x86-64, figure 3.36); None for one that a call may change.
+    #[inline]
+    pub fn set(&mut self, index: usize, value: u64) {
+        self.saved[index] = value;
+        self.known |= 1 << index;
+    }
+
+    /// By DWARF number (System V ABI, x86-64, figure 3.36); None for one that a call may change, and
+    /// for one that is not known.
     pub fn by_dwarf(&self, number: u16) -> Option<u64> {
         match number {
             7 => Some(self.sp),
-            _ => saved_index(number).map(|index| self.saved[index]),
+            _ => saved_index(number)
+                .filter(|index| self.known & 1 << index != 0)
+                .map(|index| self.saved[index]),
         }
     }
 }

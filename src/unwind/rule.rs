@@ -57,7 +57,9 @@ pub struct Caller {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stuck {
     Memory(Unread),
-    /// The rule asks for a register that is not known, or its arithmetic makes no sense.
+    /// The rule asks for a register that was not captured and that no frame below has saved.
+    Unknown,
+    /// The rule asks for a register that calls do not keep, or its arithmetic makes no sense.
     Nonsense,
 }
 
@@ -124,21 +126,46 @@ impl Offsets {
     ) -> Result<u64, Stuck> {
         let base = match self.base {
             7 => regs.sp,
-            6 => regs.bp(),
-            other => regs.by_dwarf(u16::from(other)).ok_or(Stuck::Nonsense)?,
+            other => base_register(regs, other)?,
         };
-        let cfa = base.wrapping_add_signed(i64::from(self.cfa));
+        self.advance_to(base.wrapping_add_signed(i64::from(self.cfa)), regs, stack, innermost)
+    }
+
+    /// The same for a frame whose CFA is known otherwise: its base register is known then, too.
+    pub fn apply_at(&self, cfa: u64, regs: &Registers, stack: &StackBytes<'_>) -> Result<Caller, Stuck> {
+        let mut registers = *regs;
+        if let Some(index) = saved_index(u16::from(self.base)) {
+            registers.set(index, cfa.wrapping_sub(self.cfa as i64 as u64));
+        }
+        let return_address = self.advance_to(cfa, &mut registers, stack, false)?;
+        Ok(Caller { return_address, registers })
+    }
+
+    /// The least that the CFA can be in a frame with this stack pointer: what it has saved lies above.
+    pub fn least_cfa(&self, sp: u64) -> u64 {
+        let lowest = self.saved.iter().copied().filter(|&words| words != NOT_SAVED).min().unwrap_or(-1);
+        sp.wrapping_add_signed(-i64::from(lowest.min(-1)) * 8)
+    }
+
+    #[inline]
+    fn advance_to(
+        &self,
+        cfa: u64,
+        regs: &mut Registers,
+        stack: &StackBytes<'_>,
+        innermost: bool,
+    ) -> Result<u64, Stuck> {
         // A caller's frame lies above its callee's: this also ends loops.
         if cfa <= regs.sp {
             return Err(Stuck::Nonsense);
         }
-        for (value, words) in regs.saved.iter_mut().zip(self.saved) {
+        for (index, words) in self.saved.into_iter().enumerate() {
             if words == NOT_SAVED {
                 continue;
             }
             let at = cfa.wrapping_add_signed(i64::from(words) * 8);
             match stack.word(at) {
-                Ok(word) => *value = word,
+                Ok(word) => regs.set(index, word),
                 Err(_) if innermost && at < regs.sp => {}
                 Err(unread) => return Err(unread.into()),
             }
@@ -153,6 +180,12 @@ impl Offsets {
         let return_address = self.advance(&mut registers, stack, false)?;
         Ok(Caller { return_address, registers })
     }
+}
+
+#[inline]
+fn base_register(regs: &Registers, number: u8) -> Result<u64, Stuck> {
+    let number = u16::from(number);
+    regs.by_dwarf(number).ok_or(if saved_index(number).is_some() { Stuck::Unknown } else { Stuck::Nonsense })
 }
 
 /// Applies a row with expressions. The stack pointer may move anywhere: a signal handler runs on
@@ -196,10 +229,10 @@ impl<'d> Row<'_, '_, 'd> {
         if !signal && cfa <= self.registers.sp {
             return Err(Stuck::Nonsense);
         }
-        let mut caller = Registers { sp: cfa, saved: self.registers.saved };
-        for (index, value) in caller.saved.iter_mut().enumerate() {
+        let mut caller = Registers { sp: cfa, ..*self.registers };
+        for index in 0..SAVED {
             if let Some(word) = self.recover(dwarf_number(index), cfa)? {
-                *value = word;
+                caller.set(index, word);
             }
         }
         let return_address = self.recover(X86_64::RA.0, cfa)?.ok_or(Stuck::Nonsense)?;
@@ -230,7 +263,8 @@ impl<'d> Row<'_, '_, 'd> {
         if number == X86_64::RA.0 {
             return Ok(self.ip);
         }
-        self.registers.by_dwarf(number).ok_or(Stuck::Nonsense)
+        let stuck = if saved_index(number).is_some() { Stuck::Unknown } else { Stuck::Nonsense };
+        self.registers.by_dwarf(number).ok_or(stuck)
     }
 
     /// Evaluates a DWARF expression to an address; `cfa` is pushed first where the standard says

@@ -44,6 +44,12 @@ impl Placed {
         self.object.as_ref()?.layout().svma_of(self.file_offset(address))
     }
 
+    /// As [`Placed::svma`], also for an address in another part of the same file: its parts are mapped
+    /// at the distances that the file states.
+    pub fn svma_near(&self, address: u64) -> Option<u64> {
+        Some(self.svma(self.range.start.0)?.wrapping_add(address.wrapping_sub(self.range.start.0)))
+    }
+
     pub fn is_same(&self, mapping: &ExecMapping<'_>) -> bool {
         self.range == mapping.range
             && self.key == mapping.file.map(FileKey::from)

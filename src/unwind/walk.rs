@@ -1,14 +1,13 @@
 //! The walk from the innermost frame outwards.
 
 use super::cache::{Known, RuleCache};
-use super::calls::{Call, LONGEST_CALL, call_before};
 use super::go;
 use super::memo::Trail;
 use super::registers::{CapturedStack, RBP, Registers, StackBytes, Unread};
 use super::rule::{Caller, Rule, Stuck, evaluate};
+use super::search::Origin;
 use super::space::{Placed, Space};
 use crate::model::{Completeness, Frame, FrameKind, PAGE};
-use crate::objects::Object;
 use gimli::UnwindContext;
 
 /// Frames of one stack at most; deeper ones count as truncated.
@@ -17,10 +16,6 @@ pub const MAX_FRAMES: usize = 512;
 const MAX_GUESSES: usize = 128;
 /// Code at a file's entry point is no longer than this, bytes.
 const LONGEST_ENTRY: u64 = 256;
-/// How far up one guess looks for a return address, bytes.
-const GUESS_REACH: u64 = 64 << 10;
-/// How much further up a call that is known to lead here is preferred to an indirect one, bytes.
-const GUESS_CHOICE: u64 = 1 << 10;
 
 /// What the walk keeps from one stack to the next.
 #[derive(Default)]
@@ -39,28 +34,17 @@ pub(super) struct Walk<'a> {
 }
 
 /// Where the walk is.
-struct Position {
-    address: u64,
-    kind: FrameKind,
-    registers: Registers,
+pub(super) struct Position {
+    pub address: u64,
+    pub kind: FrameKind,
+    pub registers: Registers,
     /// The step that led here followed rbp.
-    by_frame_pointer: bool,
+    pub by_frame_pointer: bool,
 }
 
-enum Step {
+pub(super) enum Step {
     To(Position),
     End(Completeness),
-}
-
-/// What the call before a candidate for a return address says.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Origin {
-    /// It calls this very function.
-    Calls,
-    /// Where it leads cannot be told.
-    MayCall,
-    /// It calls something else, or there is no call.
-    Elsewhere,
 }
 
 impl Position {
@@ -71,7 +55,7 @@ impl Position {
     }
 
     /// Where unwind information is looked up: inside the calling instruction, not after it.
-    fn lookup(&self) -> u64 {
+    pub fn lookup(&self) -> u64 {
         match self.kind {
             FrameKind::InstructionPointer => self.address,
             FrameKind::ReturnAddress | FrameKind::Guess => self.address.wrapping_sub(1),
@@ -118,6 +102,15 @@ impl Walk<'_> {
                         return self.stack.end_at_zero();
                     }
                     Ok(_) => return Completeness::Incomplete,
+                    Err(Stuck::Unknown) => {
+                        let offsets = *offsets;
+                        self.scratch.trail.spoil();
+                        match self.search(&at, Rule::Offsets(offsets)) {
+                            Step::To(next) => at = next,
+                            Step::End(completeness) => return completeness,
+                        }
+                        continue;
+                    }
                     Err(stuck) => return completeness_of(stuck),
                 }
                 at.kind = FrameKind::ReturnAddress;
@@ -151,7 +144,7 @@ impl Walk<'_> {
     }
 
     #[cold]
-    fn known(&mut self, at: &Position) -> Known {
+    pub(super) fn known(&mut self, at: &Position) -> Known {
         match self.scratch.cache.get(self.space.id, at.key()) {
             Some(known) => *known,
             None => self.learn(at),
@@ -215,6 +208,7 @@ impl Walk<'_> {
                 registers: caller.registers,
                 by_frame_pointer: false,
             }),
+            Err(Stuck::Unknown) => self.search(at, rule),
             Err(stuck) => Step::End(completeness_of(stuck)),
         }
     }
@@ -230,12 +224,13 @@ impl Walk<'_> {
     /// Generated code, or memory that no list of mappings names: only rbp can lead on.
     #[cold]
     fn step_generated(&mut self, at: &Position) -> Step {
-        if at.registers.bp() == 0 && at.by_frame_pointer {
+        if at.registers.bp() == Some(0) && at.by_frame_pointer {
             return Step::End(Completeness::Complete);
         }
         match self.frame_pointer(&at.registers) {
             Ok(caller) if self.could_return_to(caller.return_address) => Step::To(by_frame_pointer(caller)),
             Ok(_) => Step::End(Completeness::Incomplete),
+            Err(Stuck::Unknown) => self.search(at, Rule::NoModule),
             Err(stuck) => Step::End(completeness_of(stuck)),
         }
     }
@@ -253,7 +248,7 @@ impl Walk<'_> {
             let kind = FrameKind::ReturnAddress;
             return Step::To(Position { address: word, kind, registers, by_frame_pointer: false });
         }
-        if registers.bp() == 0 && at.by_frame_pointer {
+        if registers.bp() == Some(0) && at.by_frame_pointer {
             return Step::End(Completeness::Complete);
         }
         if at.kind != FrameKind::Guess
@@ -273,39 +268,14 @@ impl Walk<'_> {
         self.guess(at)
     }
 
-    /// A word up the stack that follows a call instruction which can have led here: the nearest
-    /// one whose call is known to lead to this function, or else the nearest indirect call.
-    #[cold]
-    fn guess(&mut self, at: &Position) -> Step {
-        let mut indirect = None;
-        for slot in self.stack.slots(at.registers.sp) {
-            if slot.wrapping_sub(at.registers.sp) > GUESS_REACH
-                || indirect.is_some_and(|(found, _)| slot.wrapping_sub(found) > GUESS_CHOICE)
-            {
-                break;
-            }
-            let Ok(word) = self.stack.word(slot) else { break };
-            match self.origin(at, word) {
-                Origin::Calls => return guessed(at, slot, word),
-                Origin::MayCall => indirect = indirect.or(Some((slot, word))),
-                Origin::Elsewhere => {}
-            }
-        }
-        if let Some((slot, word)) = indirect {
-            return guessed(at, slot, word);
-        }
-        let beyond = self.stack.word(self.stack.end()) == Err(Unread::BeyondCopy);
-        Step::End(if beyond { Completeness::Truncated } else { Completeness::Incomplete })
-    }
-
     /// `[rbp]` the caller's rbp, `[rbp + 8]` the return address.
     fn frame_pointer(&self, registers: &Registers) -> Result<Caller, Stuck> {
-        let bp = registers.bp();
+        let bp = registers.bp().ok_or(Stuck::Unknown)?;
         if !bp.is_multiple_of(8) || bp < registers.sp {
             return Err(Stuck::Nonsense);
         }
-        let mut caller = Registers { sp: bp.wrapping_add(16), saved: registers.saved };
-        caller.saved[RBP] = self.stack.word(bp)?;
+        let mut caller = Registers { sp: bp.wrapping_add(16), ..*registers };
+        caller.set(RBP, self.stack.word(bp)?);
         let return_address = self.stack.word(bp.wrapping_add(8))?;
         Ok(Caller { return_address, registers: caller })
     }
@@ -319,7 +289,7 @@ impl Walk<'_> {
         }
     }
 
-    fn follows_call(&self, address: u64) -> bool {
+    pub(super) fn follows_call(&self, address: u64) -> bool {
         let placed = self.space.find(address.wrapping_sub(1));
         placed.is_some_and(|placed| self.call_before(placed, address).is_some())
     }
@@ -338,41 +308,6 @@ impl Walk<'_> {
         let slot = caller.registers.sp.wrapping_sub(8);
         let mut below = self.stack.slots(at.registers.sp).take_while(|&s| s < slot);
         below.any(|s| self.stack.word(s).is_ok_and(|w| self.calls(at, w)))
-    }
-
-    fn calls(&self, at: &Position, return_address: u64) -> bool {
-        self.origin(at, return_address) == Origin::Calls
-    }
-
-    /// Whether the call just before `return_address` can have led to `at`.
-    fn origin(&self, at: &Position, return_address: u64) -> Origin {
-        let Some(placed) = self.space.find(return_address.wrapping_sub(1)) else { return Origin::Elsewhere };
-        let Some(object) = &placed.object else { return Origin::Elsewhere };
-        match self.call_before(placed, return_address) {
-            None => Origin::Elsewhere,
-            Some(Call::Indirect) => Origin::MayCall,
-            Some(Call::Direct(distance)) => {
-                let target = return_address.wrapping_add_signed(i64::from(distance));
-                let Some(target) = placed.svma(target) else { return Origin::Elsewhere };
-                let here = self.space.find(at.lookup());
-                match here.filter(|here| here.key == placed.key).and_then(|here| here.svma(at.lookup())) {
-                    Some(here) if object.function_starts().call_leads_to(object, target, here) => {
-                        Origin::Calls
-                    }
-                    // Another module is reached through the procedure linkage table.
-                    _ if is_linkage_stub(object, target) => Origin::MayCall,
-                    _ => Origin::Elsewhere,
-                }
-            }
-        }
-    }
-
-    /// The call instruction before an address of a file.
-    fn call_before(&self, placed: &Placed, address: u64) -> Option<Call> {
-        let object = placed.object.as_ref()?;
-        let offset = placed.file_offset(address);
-        let len = (LONGEST_CALL as u64).min(offset);
-        call_before(&object.read(offset - len, len).ok()?)
     }
 }
 
@@ -397,18 +332,6 @@ fn is_entry(placed: &Placed, address: u64) -> bool {
         && object.function_starts().before(svma) == Some(entry)
 }
 
-fn guessed(at: &Position, slot: u64, word: u64) -> Step {
-    let registers = Registers { sp: slot.wrapping_add(8), ..at.registers };
-    Step::To(Position { address: word, kind: FrameKind::Guess, registers, by_frame_pointer: false })
-}
-
-/// `jmp *x(%rip)`, with or without `endbr64` and the `bnd` prefix before it.
-fn is_linkage_stub(object: &Object, svma: u64) -> bool {
-    let code = object.layout().offset_of(svma).and_then(|at| object.read(at, 8).ok()).unwrap_or_default();
-    let code = code.strip_prefix(b"\xf3\x0f\x1e\xfa").unwrap_or(&code);
-    code.strip_prefix(b"\xf2").unwrap_or(code).starts_with(b"\xff\x25")
-}
-
 fn by_frame_pointer(caller: Caller) -> Position {
     Position {
         address: caller.return_address,
@@ -421,6 +344,6 @@ fn by_frame_pointer(caller: Caller) -> Position {
 fn completeness_of(stuck: Stuck) -> Completeness {
     match stuck {
         Stuck::Memory(Unread::BeyondCopy) => Completeness::Truncated,
-        Stuck::Memory(Unread::NoStack) | Stuck::Nonsense => Completeness::Incomplete,
+        Stuck::Memory(Unread::NoStack) | Stuck::Unknown | Stuck::Nonsense => Completeness::Incomplete,
     }
 }

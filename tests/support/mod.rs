@@ -3,6 +3,7 @@
 
 #![allow(dead_code, reason = "each test crate uses its own part")]
 
+pub mod churn;
 pub mod redis;
 pub mod report;
 
@@ -182,7 +183,10 @@ pub fn audit<S: AsRef<OsStr>>(options: &[&str], command: &[S]) -> Audit {
 /// The command line of [`audit`], not yet started.
 pub fn run_command<S: AsRef<OsStr>>(report: &Path, options: &[&str], command: &[S]) -> Command {
     let mut run = Command::new(vmaudit());
-    run.args(["run", "--as-root", "--backend", "bpf", "-f", "json", "--report"]).arg(report);
+    run.args(["run", "--as-root", "-f", "json", "--report"]).arg(report);
+    if !options.contains(&"--backend") {
+        run.args(["--backend", "bpf"]);
+    }
     run.args(options).arg("--").args(command);
     run
 }

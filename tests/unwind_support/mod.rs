@@ -69,6 +69,7 @@ impl Capture {
             r13,
             r14,
             r15,
+            few: false,
             bytes: &self.bytes,
             full: self.full,
             holes: false,

@@ -4,7 +4,7 @@ use super::plan::Plan;
 use crate::app::error::AppError;
 use crate::cli::{Aslr, CompareArgs};
 use crate::report::Report;
-use crate::target::{Supervisor, Waited};
+use crate::target::{Supervisor, Waited, secure};
 use nix::sys::signal::Signal;
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -75,6 +75,7 @@ impl Trial<'_> {
         let mut command = Command::new("/proc/self/exe");
         command.arg0("vmaudit").args(self.options()).arg("--report").arg(&report).args(&plan.options);
         command.arg("--").args(&self.args.command).args(&plan.args).stdin(Stdio::null());
+        command.env_clear().envs(secure::environment());
         if !self.args.show_output {
             command.stdout(Stdio::null()).stderr(File::create(&said).map_err(at(&said))?);
         }

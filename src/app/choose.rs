@@ -1,0 +1,147 @@
+//! Which backend: the one that was asked for, or the best that works.
+
+use super::error::AppError;
+use super::remedy::{failure, hint, remedy};
+use super::run::pidfd;
+use super::say::say;
+use super::tracer::{self, Tracer, TracerOptions};
+use crate::cli::Backend;
+use crate::doctor::{Rung, RungFailure, advice_for};
+use crate::model::Pid;
+use crate::probe;
+use crate::target::Prepared;
+use std::os::fd::AsFd;
+
+/// A backend that may be taken.
+pub struct Candidate {
+    pub rung: Rung,
+    /// It can trace processes that run already, and page faults.
+    attaches: bool,
+    start: fn(&TracerOptions) -> Result<Tracer, AppError>,
+}
+
+/// All there are, the best first.
+pub const CANDIDATES: &[Candidate] = &[
+    Candidate { rung: Rung::Bpf, attaches: true, start: tracer::bpf },
+    Candidate { rung: Rung::Perf, attaches: false, start: tracer::perf },
+    Candidate { rung: Rung::Notify, attaches: false, start: tracer::notify },
+];
+
+impl Candidate {
+    /// Starts it on a child that does nothing, and ends it again: why it does not work here, or
+    /// None.
+    pub fn attempt(&self) -> Option<RungFailure> {
+        const SMALL: u32 = 1 << 20;
+        let options = TracerOptions {
+            backend: Backend::Auto,
+            stack_bytes: 4096,
+            ring_bytes: SMALL,
+            spill_bytes: SMALL,
+            follow_forks: true,
+            running_targets: self.attaches,
+            touch: None,
+        };
+        let attempt = || {
+            let child = probe::Quiet::start()
+                .map_err(|errno| AppError::System { operation: "forking", source: errno.into() })?;
+            let tracer = (self.start)(&options)?;
+            add(&tracer, child.pid())
+        };
+        attempt().err().map(|error: AppError| failure(&error))
+    }
+
+    /// What it cannot do of what is asked for.
+    fn lacks(&self, options: &TracerOptions) -> Option<&'static str> {
+        match options {
+            _ if self.attaches => None,
+            TracerOptions { running_targets: true, .. } => Some("running processes"),
+            TracerOptions { touch: Some(_), .. } => Some("page faults (--touch)"),
+            _ => None,
+        }
+    }
+}
+
+/// A backend for a command that is about to start, which it has marked.
+///
+/// # Errors
+/// When none works: why, and what would help.
+pub fn for_command(options: &TracerOptions, prepared: &mut Prepared) -> Result<Tracer, AppError> {
+    let pid = prepared.pid();
+    choose(options, |tracer| {
+        add(tracer, pid)?;
+        tracer.prepare(prepared)
+    })
+}
+
+/// A backend for processes that run already.
+///
+/// # Errors
+/// As [`for_command`].
+pub fn for_running(options: &TracerOptions) -> Result<Tracer, AppError> {
+    choose(options, |_| Ok(()))
+}
+
+fn add(tracer: &Tracer, pid: Pid) -> Result<(), AppError> {
+    tracer.add_target(pid, pidfd(pid)?.as_fd())
+}
+
+fn choose(
+    options: &TracerOptions,
+    mut make_ready: impl FnMut(&Tracer) -> Result<(), AppError>,
+) -> Result<Tracer, AppError> {
+    let only = only(options.backend);
+    let mut failures = Vec::new();
+    for candidate in CANDIDATES.iter().filter(|each| only.is_none_or(|only| each.rung == only)) {
+        match candidate.lacks(options) {
+            Some(what) if only.is_some() => return Err(cannot_see(candidate.rung, what)),
+            Some(_) => continue,
+            None => {}
+        }
+        let started = (candidate.start)(options).and_then(|tracer| make_ready(&tracer).map(|()| tracer));
+        match started {
+            Ok(tracer) => {
+                tell_choice(candidate.rung, &failures);
+                return Ok(tracer);
+            }
+            Err(error) => failures.push((candidate.rung, failure(&error))),
+        }
+    }
+    Err(none_works(&failures))
+}
+
+/// The only one that was asked for, or None for `auto`.
+fn only(backend: Backend) -> Option<Rung> {
+    match backend {
+        Backend::Auto => None,
+        Backend::Bpf => Some(Rung::Bpf),
+        Backend::Perf => Some(Rung::Perf),
+        Backend::Notify => Some(Rung::Notify),
+    }
+}
+
+fn cannot_see(rung: Rung, what: &str) -> AppError {
+    AppError::Usage(format!(
+        "the backend {} follows commands that vmaudit starts and their calls; {what} need --backend bpf \
+         (root, or CAP_BPF and CAP_PERFMON)",
+        rung.name()
+    ))
+}
+
+fn none_works(failures: &[(Rung, RungFailure)]) -> AppError {
+    let standing = probe::standing();
+    let each = |(rung, failure): &(Rung, RungFailure)| {
+        let (name, text) = (rung.name(), &failure.text);
+        format!("the backend {name} cannot work here: {text}\n{}", remedy(*rung, failure, &standing))
+    };
+    let text: Vec<String> = failures.iter().map(each).collect();
+    AppError::Backend(text.join("\n") + "\n(`vmaudit doctor` shows all that can be tried)")
+}
+
+/// One line, where it is not the best one.
+fn tell_choice(taken: Rung, failures: &[(Rung, RungFailure)]) {
+    if let Some((rung, failure)) = failures.last() {
+        let advice = advice_for(*rung, failure.errno, &probe::standing());
+        let (taken, better) = (taken.name(), rung.name());
+        say(format_args!("backend {taken}, because {better} does not work: {}", hint(&advice)));
+    }
+}

@@ -1,0 +1,78 @@
+//! `vmaudit doctor`: what this user may do on this machine, tried.
+
+use super::choose::CANDIDATES;
+use super::error::AppError;
+use super::output;
+use crate::cli::{DoctorArgs, Format};
+use crate::doctor::diagnose;
+use crate::model::{Area, Outcome, Trial};
+use crate::probe;
+use crate::render::{doctor_to_json, doctor_to_text};
+use crate::target::NotificationTrial;
+use nix::errno::Errno;
+use std::io;
+
+/// What the exit code says where no backend can trace.
+const NO: u8 = 1;
+
+/// Tries everything; returns 0 when `run` would work.
+pub fn doctor(args: &DoctorArgs) -> Result<u8, AppError> {
+    let mut trials = probe::all();
+    trials.extend(seccomp());
+    // Each area keeps its order.
+    trials.sort_by_key(|trial| trial.area);
+    let failures = CANDIDATES.iter().map(|candidate| (candidate.rung, candidate.attempt())).collect();
+    let diagnosis = diagnose(probe::standing(), trials, failures);
+    let text = match args.format {
+        Format::Text => doctor_to_text(&diagnosis, output::color(&io::stdout())),
+        Format::Json => doctor_to_json(&diagnosis)?,
+    };
+    output::print(text.as_bytes())?;
+    Ok(if diagnosis.auto.is_some() { 0 } else { NO })
+}
+
+/// A call held and let go, and what can be read meanwhile.
+fn seccomp() -> Vec<Trial> {
+    let tried = NotificationTrial::run();
+    let held = match tried {
+        Ok(NotificationTrial { held: Some(errno), .. }) | Err(errno) => refused(errno),
+        Ok(_) => Outcome::Works,
+    };
+    let detail = match tried {
+        Ok(NotificationTrial { held: None, wait_killable: false, .. }) => {
+            "signals restart held calls (before Linux 5.19)"
+        }
+        Ok(NotificationTrial { held: None, no_new_privs: true, .. }) => {
+            "with no_new_privs: setuid programs gain nothing"
+        }
+        _ => "",
+    };
+    let read = |what: fn(&NotificationTrial) -> Option<Errno>| match &tried {
+        Ok(trial) if trial.held.is_none() => what(trial).map_or(Outcome::Works, refused),
+        _ => Outcome::Absent("no call could be held".to_owned()),
+    };
+    let trial = |id, what, outcome, detail: &str, without| Trial {
+        area: Area::Seccomp,
+        id,
+        what,
+        outcome,
+        detail: detail.to_owned(),
+        without,
+    };
+    let no_notify = "no notify backend";
+    vec![
+        trial(
+            "seccomp-notify",
+            "holding a call (user notification)",
+            held,
+            detail,
+            "no notify backend; what a process looked like at its exit is not seen",
+        ),
+        trial("held-place", "where it was made (/proc/TID/syscall)", read(|t| t.place), "", no_notify),
+        trial("held-stack", "its stack (memory of a held thread)", read(|t| t.stack), "", no_notify),
+    ]
+}
+
+fn refused(errno: Errno) -> Outcome {
+    Outcome::Refused { errno: errno as i32, name: format!("{errno:?}") }
+}

@@ -1,0 +1,169 @@
+//! Which calls are notified, and what kind each is.
+
+/// System calls to be notified, beside the exits.
+#[cfg(target_arch = "x86_64")]
+pub const NUMBERS: &[i32] = &[
+    libc::SYS_mmap as i32,
+    libc::SYS_munmap as i32,
+    libc::SYS_mremap as i32,
+    libc::SYS_brk as i32,
+    libc::SYS_mprotect as i32,
+    libc::SYS_pkey_mprotect as i32,
+    libc::SYS_madvise as i32,
+    libc::SYS_shmat as i32,
+    libc::SYS_shmdt as i32,
+    libc::SYS_remap_file_pages as i32,
+    libc::SYS_io_setup as i32,
+    SYS_MAP_SHADOW_STACK as i32,
+    libc::SYS_seccomp as i32,
+    libc::SYS_clone as i32,
+    libc::SYS_clone3 as i32,
+    libc::SYS_fork as i32,
+    libc::SYS_vfork as i32,
+    libc::SYS_execve as i32,
+    libc::SYS_execveat as i32,
+];
+
+/// As above; there is no fork and no vfork.
+#[cfg(not(target_arch = "x86_64"))]
+pub const NUMBERS: &[i32] = &[
+    libc::SYS_mmap as i32,
+    libc::SYS_munmap as i32,
+    libc::SYS_mremap as i32,
+    libc::SYS_brk as i32,
+    libc::SYS_mprotect as i32,
+    libc::SYS_pkey_mprotect as i32,
+    libc::SYS_madvise as i32,
+    libc::SYS_shmat as i32,
+    libc::SYS_shmdt as i32,
+    libc::SYS_remap_file_pages as i32,
+    libc::SYS_io_setup as i32,
+    SYS_MAP_SHADOW_STACK as i32,
+    libc::SYS_seccomp as i32,
+    libc::SYS_clone as i32,
+    libc::SYS_clone3 as i32,
+    libc::SYS_execve as i32,
+    libc::SYS_execveat as i32,
+];
+
+const SYS_MAP_SHADOW_STACK: i64 = 453;
+pub const PR_SET_VMA: u64 = 0x5356_4d41;
+pub const PR_SET_NAME: u64 = 15;
+
+/// First arguments of prctl to be notified.
+pub const PRCTL_OPTIONS: &[u32] = &[PR_SET_VMA as u32, PR_SET_NAME as u32];
+
+/// What to do about a call.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Kind {
+    /// It may change the address space: the wire record's `op`.
+    Memory(u16),
+    /// A new task.
+    Clone,
+    Exec,
+    /// The thread names itself.
+    Rename,
+    /// seccomp(2).
+    Seccomp,
+    /// exit: of a thread, mostly.
+    Exit,
+    ExitGroup,
+    Other,
+}
+
+pub const OP_MMAP: u16 = 1;
+pub const OP_MUNMAP: u16 = 2;
+pub const OP_MREMAP: u16 = 3;
+pub const OP_BRK: u16 = 4;
+pub const OP_MPROTECT: u16 = 5;
+pub const OP_PKEY_MPROTECT: u16 = 6;
+pub const OP_MADVISE: u16 = 7;
+pub const OP_SHMAT: u16 = 9;
+pub const OP_SHMDT: u16 = 10;
+pub const OP_REMAP_FILE_PAGES: u16 = 11;
+pub const OP_IO_SETUP: u16 = 12;
+pub const OP_MAP_SHADOW_STACK: u16 = 13;
+pub const OP_PRCTL: u16 = 14;
+pub const OP_SECCOMP: u16 = 15;
+
+pub fn kind(nr: i64, args: &[u64; 6]) -> Kind {
+    match nr {
+        libc::SYS_mmap => Kind::Memory(OP_MMAP),
+        libc::SYS_munmap => Kind::Memory(OP_MUNMAP),
+        libc::SYS_mremap => Kind::Memory(OP_MREMAP),
+        libc::SYS_brk => Kind::Memory(OP_BRK),
+        libc::SYS_mprotect => Kind::Memory(OP_MPROTECT),
+        libc::SYS_pkey_mprotect => Kind::Memory(OP_PKEY_MPROTECT),
+        libc::SYS_madvise => Kind::Memory(OP_MADVISE),
+        libc::SYS_shmat => Kind::Memory(OP_SHMAT),
+        libc::SYS_shmdt => Kind::Memory(OP_SHMDT),
+        libc::SYS_remap_file_pages => Kind::Memory(OP_REMAP_FILE_PAGES),
+        libc::SYS_io_setup => Kind::Memory(OP_IO_SETUP),
+        SYS_MAP_SHADOW_STACK => Kind::Memory(OP_MAP_SHADOW_STACK),
+        libc::SYS_prctl if args[0] as u32 == PR_SET_VMA as u32 => Kind::Memory(OP_PRCTL),
+        libc::SYS_prctl if args[0] as u32 == PR_SET_NAME as u32 => Kind::Rename,
+        libc::SYS_seccomp => Kind::Seccomp,
+        libc::SYS_clone | libc::SYS_clone3 => Kind::Clone,
+        #[cfg(target_arch = "x86_64")]
+        libc::SYS_fork | libc::SYS_vfork => Kind::Clone,
+        libc::SYS_execve | libc::SYS_execveat => Kind::Exec,
+        libc::SYS_exit => Kind::Exit,
+        libc::SYS_exit_group => Kind::ExitGroup,
+        _ => Kind::Other,
+    }
+}
+
+// include/uapi/linux/sched.h
+const CLONE_VM: u64 = 0x100;
+const CLONE_VFORK: u64 = 0x4000;
+const CLONE_THREAD: u64 = 0x1_0000;
+const CLONE_SETTLS: u64 = 0x8_0000;
+const CLONE_PARENT_SETTID: u64 = 0x10_0000;
+
+/// How a new task begins.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct NewTask {
+    pub is_thread: bool,
+    pub shares_space: bool,
+    /// Its stack pointer; 0: as the parent's.
+    pub sp: u64,
+    /// Its thread control block; 0: as the parent's.
+    pub control_block: u64,
+    /// Where the kernel writes its number in the parent's memory; 0: nowhere.
+    pub number_at: u64,
+}
+
+/// From the arguments; `read` reads the structure of clone3 (include/uapi/linux/sched.h, `struct
+/// clone_args`) from the target's memory.
+pub fn new_task(nr: i64, args: &[u64; 6], read: impl FnOnce(u64, &mut [u8]) -> usize) -> NewTask {
+    let of = |flags: u64, sp: u64, tls: u64, number_at: u64| NewTask {
+        is_thread: flags & CLONE_THREAD != 0,
+        shares_space: flags & CLONE_VM != 0,
+        sp,
+        control_block: if flags & CLONE_SETTLS != 0 { tls } else { 0 },
+        number_at: if flags & CLONE_PARENT_SETTID != 0 { number_at } else { 0 },
+    };
+    match nr {
+        // arch/x86: flags, stack, parent_tid, child_tid, tls (CONFIG_CLONE_BACKWARDS otherwise)
+        #[cfg(target_arch = "x86_64")]
+        libc::SYS_clone => of(args[0], args[1], args[4], args[2]),
+        #[cfg(not(target_arch = "x86_64"))]
+        libc::SYS_clone => of(args[0], args[1], args[3], args[2]),
+        libc::SYS_clone3 => {
+            let mut bytes = [0; 64];
+            let len = (args[1] as usize).min(bytes.len());
+            let got = read(args[0], &mut bytes[..len]);
+            let field = |index: usize| {
+                let word = bytes[..got].get(index * 8..index * 8 + 8).and_then(|word| word.try_into().ok());
+                word.map_or(0, u64::from_ne_bytes)
+            };
+            // flags, pidfd, child_tid, parent_tid, exit_signal, stack, stack_size, tls
+            let stack = field(5);
+            let sp = if stack == 0 { 0 } else { stack.wrapping_add(field(6)) };
+            of(field(0), sp, field(7), field(3))
+        }
+        #[cfg(target_arch = "x86_64")]
+        libc::SYS_vfork => of(CLONE_VM | CLONE_VFORK, 0, 0, 0),
+        _ => NewTask::default(),
+    }
+}

@@ -1,0 +1,452 @@
+//! The result of a call, which is not delivered: worked out from its arguments, from what was mapped
+//! before, and from what the kernel shows afterwards. Calls that change an address space run one
+//! at a time, so whatever changed is the one call's work.
+
+use super::peek::{Gone, Maps, Vma};
+use super::shadow::{ACCESS, Area, Shadow, pages};
+use crate::model::{AddrRange, PAGE};
+
+const EEXIST: i64 = -17;
+const EFAULT: i64 = -14;
+const EINVAL: i64 = -22;
+const ENOMEM: i64 = -12;
+/// Refused, for a reason that cannot be seen (MAX_ERRNO, include/linux/err.h: never a real one).
+pub const REFUSED: i64 = -4095;
+
+// include/uapi/asm-generic/mman-common.h, linux/mman.h
+const MAP_FIXED: u64 = 0x10;
+const MAP_ANONYMOUS: u64 = 0x20;
+const MAP_FIXED_NOREPLACE: u64 = 0x10_0000;
+const MAP_HUGETLB: u64 = 0x4_0000;
+const MAP_32BIT: u64 = 0x40;
+const PROT_SEM: u64 = 8;
+const PROT_GROWSDOWN: u64 = 0x0100_0000;
+const PROT_GROWSUP: u64 = 0x0200_0000;
+const MREMAP_MAYMOVE: u64 = 1;
+const MREMAP_FIXED: u64 = 2;
+const MREMAP_DONTUNMAP: u64 = 4;
+
+/// What a call is expected to do.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Expected {
+    /// Whatever it does, this is the result, and no mapping changes.
+    Known(i64),
+    /// A mapping of `len` bytes: at `place`, or wherever there is room.
+    Map {
+        place: Option<u64>,
+        hint: u64,
+        len: u64,
+        offset: u64,
+        access: u64,
+        before: Option<Area>,
+        huge: bool,
+    },
+    /// Nothing from `first` (the first mapped address) to `range`'s end.
+    Unmap {
+        range: AddrRange,
+        first: u64,
+    },
+    /// Other rights at `probe`, the last page that has others now.
+    Protect {
+        range: AddrRange,
+        probe: u64,
+        access: u64,
+        hole: bool,
+    },
+    Remap {
+        old: AddrRange,
+        new_len: u64,
+        place: Option<u64>,
+        keeps_old: bool,
+    },
+    /// The break moves.
+    Brk {
+        from: u64,
+        to: u64,
+    },
+    /// An unmapping of unknown size that starts at an address.
+    Detach {
+        at: u64,
+    },
+    /// A new mapping of unknown size, named so: anywhere, or in place of what was at `place`.
+    Appears {
+        name: &'static [u8],
+        place: Option<u64>,
+        before: Option<Vma>,
+    },
+    /// The range's name.
+    Name {
+        at: u64,
+        name: Option<Vec<u8>>,
+    },
+}
+
+/// A result, and the new mapping where there is one.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Effect {
+    pub ret: i64,
+    pub mapped: Option<(AddrRange, Option<Vma>)>,
+}
+
+/// What is known of a call.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Outcome {
+    /// It may still be on its way.
+    Pending,
+    Done(Effect),
+    /// It cannot be told; the shadow has been renewed from what the kernel shows.
+    Unknown,
+    Gone,
+}
+
+fn done(ret: i64) -> Outcome {
+    Outcome::Done(Effect { ret, mapped: None })
+}
+
+impl Expected {
+    pub fn mmap([addr, len, prot, flags, _, offset]: [u64; 6], shadow: &Shadow) -> Expected {
+        let Some(range) = pages(addr & !(PAGE - 1), len).filter(|_| len <= 1 << 47) else {
+            return Expected::Known(ENOMEM);
+        };
+        if len == 0 || offset % PAGE != 0 {
+            return Expected::Known(EINVAL);
+        }
+        let (len, access) = (range.len(), prot & ACCESS);
+        let fixed = flags & (MAP_FIXED | MAP_FIXED_NOREPLACE) != 0;
+        if fixed && addr % PAGE != 0 {
+            return Expected::Known(EINVAL);
+        }
+        if flags & MAP_FIXED_NOREPLACE != 0 && !shadow.is_free(range) {
+            return Expected::Known(EEXIST);
+        }
+        let huge = flags & MAP_HUGETLB != 0;
+        let odd = huge || flags & MAP_32BIT != 0;
+        let before = if fixed { shadow.pieces(range).first().copied() } else { None };
+        let before = before.filter(|b| b.start == range.start.0 && b.end == range.end.0);
+        Expected::Map {
+            place: fixed.then_some(addr),
+            hint: if odd { u64::MAX } else { addr.next_multiple_of(PAGE) },
+            len,
+            offset: if flags & MAP_ANONYMOUS != 0 { 0 } else { offset },
+            access,
+            before,
+            huge,
+        }
+    }
+
+    pub fn munmap([addr, len, ..]: [u64; 6], shadow: &Shadow) -> Expected {
+        let Some(range) = pages(addr, len).filter(|_| addr % PAGE == 0 && len != 0) else {
+            return Expected::Known(EINVAL);
+        };
+        match shadow.pieces(range).first() {
+            Some(piece) => Expected::Unmap { range, first: piece.start },
+            None => Expected::Known(0),
+        }
+    }
+
+    pub fn mprotect([addr, len, prot, ..]: [u64; 6], shadow: &Shadow) -> Expected {
+        let Some(range) = pages(addr, len).filter(|_| addr % PAGE == 0) else {
+            return Expected::Known(EINVAL);
+        };
+        const BOTH_WAYS: u64 = PROT_GROWSDOWN | PROT_GROWSUP;
+        if prot & !(ACCESS | PROT_SEM | BOTH_WAYS) != 0 || prot & BOTH_WAYS == BOTH_WAYS {
+            return Expected::Known(EINVAL);
+        }
+        if range.is_empty() {
+            return Expected::Known(0);
+        }
+        let access = prot & ACCESS;
+        let hole = !shadow.covers(range);
+        // Up to a hole the change takes effect (do_mprotect_pkey, mm/mprotect.c).
+        let mut end = range.start.0;
+        let mut probe = None;
+        for piece in shadow.pieces(range) {
+            if piece.start > end {
+                break;
+            }
+            end = piece.end;
+            if piece.access != access {
+                probe = Some(piece.end - PAGE);
+            }
+        }
+        match probe {
+            Some(probe) => {
+                Expected::Protect { range: AddrRange::new(range.start.0, end), probe, access, hole }
+            }
+            None => Expected::Known(if hole { ENOMEM } else { 0 }),
+        }
+    }
+
+    /// Advice changes no mapping; what the arguments allow is taken as done.
+    pub fn madvise([addr, len, advice, ..]: [u64; 6], shadow: &Shadow) -> Expected {
+        Expected::Known(match pages(addr, len) {
+            Some(range) if addr % PAGE == 0 && matches!(advice as i32, 0..=4 | 8..=25 | 100..=103) => {
+                if shadow.covers(range) {
+                    0
+                } else {
+                    ENOMEM
+                }
+            }
+            _ => EINVAL,
+        })
+    }
+
+    pub fn mremap([old, old_len, new_len, flags, new, _]: [u64; 6], shadow: &Shadow) -> Expected {
+        let (Some(range), Some(target)) = (pages(old, old_len), pages(new & !(PAGE - 1), new_len)) else {
+            return Expected::Known(EINVAL);
+        };
+        let moves = flags & MREMAP_MAYMOVE != 0;
+        let bad_flags = flags & !7 != 0 || flags & (MREMAP_FIXED | MREMAP_DONTUNMAP) != 0 && !moves;
+        if old % PAGE != 0 || new_len == 0 || bad_flags {
+            return Expected::Known(EINVAL);
+        }
+        if shadow.at(old).is_none() {
+            return Expected::Known(EFAULT);
+        }
+        let keeps_old = flags & MREMAP_DONTUNMAP != 0 || old_len == 0;
+        let place = (flags & MREMAP_FIXED != 0).then_some(new);
+        if place.is_none() && !keeps_old && range.len() == target.len() {
+            return Expected::Known(if shadow.covers(range) { old as i64 } else { EFAULT });
+        }
+        Expected::Remap { old: range, new_len: target.len(), place, keeps_old }
+    }
+
+    /// ipc/shm.c, ksys_shmdt: the first piece of an attachment at `addr` that is still there.
+    pub fn shmdt([addr, ..]: [u64; 6], maps: &Maps) -> Expected {
+        let seen = maps.read().unwrap_or_default();
+        let first = seen.iter().find(|m| {
+            let start = m.range.start.0;
+            start >= addr && start - addr == m.offset && m.name.starts_with(b"/SYSV")
+        });
+        first.map_or(Expected::Known(EINVAL), |m| Expected::Detach { at: m.range.start.0 })
+    }
+
+    pub fn brk([to, ..]: [u64; 6], from: u64, start: u64) -> Expected {
+        if to < start {
+            return Expected::Known(from as i64);
+        }
+        match to.checked_next_multiple_of(PAGE) {
+            Some(end) if end == from.next_multiple_of(PAGE) => Expected::Known(to as i64),
+            Some(_) => Expected::Brk { from, to },
+            None => Expected::Known(from as i64),
+        }
+    }
+
+    /// Looks whether it has come about. `returned`: the call is over, so that what is not there will
+    /// not come.
+    pub fn check(&self, shadow: &mut Shadow, maps: &mut Maps, returned: bool) -> Outcome {
+        self.look(shadow, maps, returned).unwrap_or(Outcome::Gone)
+    }
+
+    fn look(&self, shadow: &mut Shadow, maps: &mut Maps, returned: bool) -> Result<Outcome, Gone> {
+        let refused = |ret: i64| if returned { done(ret) } else { Outcome::Pending };
+        Ok(match self {
+            Expected::Known(ret) => done(*ret),
+            Expected::Map { .. } => return self.look_for_mapping(shadow, maps, returned),
+            Expected::Unmap { range, first } => match maps.from(*first)? {
+                Some(vma) if vma.area.start < range.end.0 => refused(REFUSED),
+                _ => {
+                    shadow.remove(*range);
+                    done(0)
+                }
+            },
+            Expected::Protect { range, probe, access, hole } => match maps.at(*probe)? {
+                Some(vma) if vma.area.access == *access => {
+                    shadow.protect(*range, *access);
+                    done(if *hole { ENOMEM } else { 0 })
+                }
+                _ => {
+                    if returned {
+                        // Possibly in part: as far as it came.
+                        shadow.renew(&maps.read()?);
+                    }
+                    refused(REFUSED)
+                }
+            },
+            Expected::Remap { .. } => return self.look_for_moved(shadow, maps, returned),
+            Expected::Brk { from, to } => {
+                let (old, new) = (from.next_multiple_of(PAGE), to.next_multiple_of(PAGE));
+                let range = AddrRange::new(old.min(new), old.max(new));
+                let vma = maps.at(range.start.0)?;
+                match (new > old, vma) {
+                    (true, Some(vma)) if vma.area.end >= new && shadow.is_free(range) => {
+                        shadow.insert(Area { start: old, end: new, access: vma.area.access });
+                        done(*to as i64)
+                    }
+                    (false, None) => {
+                        shadow.remove(range);
+                        done(*to as i64)
+                    }
+                    _ => refused(*from as i64),
+                }
+            }
+            Expected::Detach { at } => match maps.at(*at)? {
+                Some(_) => refused(EINVAL),
+                None => {
+                    shadow.renew(&maps.read()?);
+                    done(0)
+                }
+            },
+            Expected::Appears { name, place: Some(place), before } => {
+                let shown = maps.at(*place)?;
+                let fits = |vma: &Vma| vma.area.start == *place && vma.name.starts_with(name);
+                match shown.filter(fits) {
+                    Some(vma) if returned || Some(&vma) != before.as_ref() => {
+                        let range = AddrRange::new(vma.area.start, vma.area.end);
+                        shadow.insert(vma.area);
+                        Outcome::Done(Effect { ret: *place as i64, mapped: Some((range, Some(vma))) })
+                    }
+                    _ => {
+                        if returned {
+                            shadow.renew(&maps.read()?);
+                        }
+                        refused(REFUSED)
+                    }
+                }
+            }
+            Expected::Appears { name, place: None, .. } => {
+                let seen = maps.read()?;
+                let news = shadow.news(&seen);
+                let named = |range: &&AddrRange| {
+                    let mapping = seen.iter().find(|m| m.range.contains(range.start));
+                    mapping.is_some_and(|m| m.name.starts_with(name))
+                };
+                match news.iter().find(named) {
+                    Some(&range) => {
+                        shadow.renew(&seen);
+                        let vma = maps.at(range.start.0)?;
+                        Outcome::Done(Effect { ret: range.start.0 as i64, mapped: Some((range, vma)) })
+                    }
+                    None => refused(REFUSED),
+                }
+            }
+            Expected::Name { at, name } => {
+                let shown = maps.at(*at)?.map(|vma| vma.name);
+                let shown =
+                    shown.as_deref().and_then(|shown| shown.strip_prefix(b"[anon:")?.strip_suffix(b"]"));
+                if shown == name.as_deref() { done(0) } else { refused(REFUSED) }
+            }
+        })
+    }
+
+    fn look_for_mapping(
+        &self,
+        shadow: &mut Shadow,
+        maps: &mut Maps,
+        returned: bool,
+    ) -> Result<Outcome, Gone> {
+        let Expected::Map { place, hint, len, offset, access, before, huge } = self else {
+            return Ok(Outcome::Unknown);
+        };
+        if let Some(place) = *place {
+            let vma = maps.at(place)?;
+            let fits = |vma: &Vma| vma.area.end >= place + len && vma.area.access == *access;
+            // Where it looked like this before, only its end tells that it was done; that it was not
+            // refused is then taken from the arguments.
+            let same = before.is_some_and(|before| before.access == *access);
+            return Ok(match vma.filter(fits) {
+                Some(_) if same && !returned => Outcome::Pending,
+                Some(vma) => mapped(shadow, place, *len, vma),
+                None if returned => {
+                    // A refused MAP_FIXED may have unmapped before it failed.
+                    shadow.renew(&maps.read()?);
+                    done(REFUSED)
+                }
+                None => Outcome::Pending,
+            });
+        }
+        if *hint != u64::MAX {
+            let hinted = (*hint != 0).then_some(*hint).into_iter();
+            let places: Vec<u64> = hinted.chain(shadow.likely_places(*len, *offset)).collect();
+            for place in places {
+                let free =
+                    place.checked_add(*len).is_some_and(|end| shadow.is_free(AddrRange::new(place, end)));
+                if free
+                    && let Some(vma) = maps.at(place)?
+                    && vma.area.end >= place + len
+                    && vma.area.access == *access
+                    && (vma.area.start == place || shadow.at(place - 1).is_some())
+                {
+                    return Ok(mapped(shadow, place, *len, vma));
+                }
+            }
+        }
+        let news = shadow.news(&maps.read()?);
+        Ok(match news[..] {
+            [] if returned => done(REFUSED),
+            [] => Outcome::Pending,
+            [range] if range.len() == *len || *huge && range.len() >= *len => match maps.at(range.start.0)? {
+                Some(vma) => mapped(shadow, range.start.0, range.len(), vma),
+                None => Outcome::Unknown,
+            },
+            _ => {
+                shadow.renew(&maps.read()?);
+                Outcome::Unknown
+            }
+        })
+    }
+
+    fn look_for_moved(&self, shadow: &mut Shadow, maps: &mut Maps, returned: bool) -> Result<Outcome, Gone> {
+        let Expected::Remap { old, new_len, place, keeps_old } = self else { return Ok(Outcome::Unknown) };
+        let (start, old_len) = (old.start.0, old.len());
+        if place.is_none() && !keeps_old {
+            if *new_len < old_len {
+                let tail = AddrRange::new(start + new_len, old.end.0);
+                let next = maps.from(tail.start.0)?;
+                if next.is_none_or(|vma| vma.area.start >= tail.end.0) {
+                    shadow.remove(tail);
+                    return Ok(done(start as i64));
+                }
+                return Ok(if returned { done(REFUSED) } else { Outcome::Pending });
+            }
+            let growth = AddrRange::new(old.end.0, start.saturating_add(*new_len));
+            if let Some(vma) = maps.at(start)? {
+                if vma.area.end >= growth.end.0 && shadow.is_free(growth) {
+                    shadow.insert(Area { start: growth.start.0, end: growth.end.0, access: vma.area.access });
+                    return Ok(done(start as i64));
+                }
+                return Ok(if returned { done(REFUSED) } else { Outcome::Pending });
+            }
+        }
+        let was = shadow.clone();
+        let target = match *place {
+            Some(place) => {
+                maps.at(place)?.filter(|vma| vma.area.end >= place + new_len).map(|vma| (place, vma))
+            }
+            None => {
+                let seen = maps.read()?;
+                let news = shadow.news(&seen);
+                match news.iter().find(|range| range.len() == *new_len) {
+                    Some(range) => maps.at(range.start.0)?.map(|vma| (range.start.0, vma)),
+                    None => None,
+                }
+            }
+        };
+        let left = *keeps_old || maps.at(start)?.is_none();
+        Ok(match target {
+            Some((place, vma)) if left => {
+                if !keeps_old {
+                    shadow.remove(*old);
+                }
+                let access = was.at(start).map_or(vma.area.access, |area| area.access);
+                shadow.insert(Area { start: place, end: place + new_len, access });
+                done(place as i64)
+            }
+            _ if !returned => Outcome::Pending,
+            _ if maps.at(start)?.is_some() => {
+                shadow.renew(&maps.read()?);
+                done(REFUSED)
+            }
+            _ => {
+                shadow.renew(&maps.read()?);
+                Outcome::Unknown
+            }
+        })
+    }
+}
+
+fn mapped(shadow: &mut Shadow, place: u64, len: u64, vma: Vma) -> Outcome {
+    let range = AddrRange::new(place, place.saturating_add(len));
+    shadow.insert(Area { start: place, end: range.end.0, access: vma.area.access });
+    Outcome::Done(Effect { ret: place as i64, mapped: Some((range, Some(vma))) })
+}

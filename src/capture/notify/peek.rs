@@ -1,0 +1,277 @@
+//! Looking at a thread that waits in a call, and at its address space: through /proc, without
+//! ptrace and without stopping anything.
+
+use super::shadow::Area;
+use crate::model::{Mapping, MappingFile, Pid, Tid};
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::FileExt;
+
+/// Turns the bytes of a maps file into mappings.
+pub type ParseMaps = fn(&[u8]) -> Vec<Mapping>;
+
+/// A VMA as the kernel shows it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Vma {
+    pub area: Area,
+    pub offset: u64,
+    pub file: Option<MappingFile>,
+    /// As in maps.
+    pub name: Vec<u8>,
+}
+
+/// The address space is gone: its last user has ended or executed another program.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Gone;
+
+/// include/uapi/linux/fs.h, `struct procmap_query` (6.11).
+#[repr(C)]
+#[derive(Default)]
+struct Query {
+    size: u64,
+    flags: u64,
+    addr: u64,
+    start: u64,
+    end: u64,
+    vma_flags: u64,
+    page_size: u64,
+    offset: u64,
+    inode: u64,
+    major: u32,
+    minor: u32,
+    name_size: u32,
+    build_id_size: u32,
+    name_addr: u64,
+    build_id_addr: u64,
+}
+
+const _: () = assert!(size_of::<Query>() == 104);
+const COVERING_OR_NEXT: u64 = 0x10;
+
+nix::ioctl_readwrite!(procmap_query, b'f', 17, Query);
+
+/// An open maps file. It stays with the address space that it was opened on, whatever the process
+/// executes later (proc_maps_open, fs/proc/task_mmu.c).
+pub struct Maps {
+    file: File,
+    parse: ParseMaps,
+    /// False before 6.11.
+    has_query: bool,
+}
+
+impl Maps {
+    /// # Errors
+    /// When the task is gone or must not be looked at.
+    pub fn open(tid: Tid, parse: ParseMaps) -> io::Result<Maps> {
+        Ok(Maps { file: File::open(format!("/proc/{tid}/maps"))?, parse, has_query: true })
+    }
+
+    /// All of it.
+    pub fn read(&self) -> Result<Vec<Mapping>, Gone> {
+        let mut bytes = Vec::new();
+        let mut at = 0;
+        loop {
+            let len = bytes.len();
+            bytes.resize(len + (64 << 10), 0);
+            match self.file.read_at(&mut bytes[len..], at) {
+                Ok(0) | Err(_) => {
+                    bytes.truncate(len);
+                    break;
+                }
+                Ok(n) => {
+                    bytes.truncate(len + n);
+                    at += n as u64;
+                }
+            }
+        }
+        let mappings = (self.parse)(&bytes);
+        if mappings.is_empty() { Err(Gone) } else { Ok(mappings) }
+    }
+
+    /// The VMA that holds `address`, or the next one above it.
+    pub fn from(&mut self, address: u64) -> Result<Option<Vma>, Gone> {
+        if self.has_query {
+            let mut name = [0u8; 4096];
+            let mut query = Query {
+                size: size_of::<Query>() as u64,
+                flags: COVERING_OR_NEXT,
+                addr: address,
+                name_size: name.len() as u32,
+                name_addr: name.as_mut_ptr() as u64,
+                ..Query::default()
+            };
+            // SAFETY: `query` has the kernel's layout, and `name` room for `name_size` bytes.
+            match unsafe { procmap_query(self.file.as_raw_fd(), &mut query) } {
+                Ok(_) => return Ok(Some(described(&query, &name))),
+                Err(nix::errno::Errno::ENOENT) => return Ok(None),
+                Err(nix::errno::Errno::ESRCH) => return Err(Gone),
+                Err(nix::errno::Errno::ENOTTY | nix::errno::Errno::EINVAL) => self.has_query = false,
+                // A name too long for the buffer: maps has it whole.
+                Err(_) => {}
+            }
+        }
+        let found = self.read()?.into_iter().find(|mapping| mapping.range.end.0 > address);
+        Ok(found.map(|m| Vma { area: Area::of(&m), offset: m.offset, file: m.file, name: m.name }))
+    }
+
+    /// The VMA that holds `address`.
+    pub fn at(&mut self, address: u64) -> Result<Option<Vma>, Gone> {
+        Ok(self.from(address)?.filter(|vma| vma.area.start <= address))
+    }
+}
+
+fn described(query: &Query, name: &[u8]) -> Vma {
+    let len = (query.name_size as usize).saturating_sub(1).min(name.len());
+    let (major, minor) = (query.major, query.minor);
+    let file = MappingFile { major, minor, inode: query.inode };
+    let has_file = query.inode != 0 || major != 0 || minor != 0;
+    Vma {
+        area: Area { start: query.start, end: query.end, access: query.vma_flags & super::shadow::ACCESS },
+        offset: query.offset,
+        file: has_file.then_some(file),
+        name: name[..len].to_vec(),
+    }
+}
+
+/// Where a thread is, from /proc/TID/syscall (proc_pid_syscall, fs/proc/base.c).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Place {
+    Running,
+    Blocked { nr: i64, first_args: [u64; 2], sp: u64 },
+    Gone,
+}
+
+/// What is asked of one thread again and again.
+pub struct Thread {
+    syscall: Option<File>,
+    comm: Option<File>,
+}
+
+impl Thread {
+    pub fn open(tid: Tid) -> Thread {
+        Thread {
+            syscall: File::open(format!("/proc/{tid}/syscall")).ok(),
+            comm: File::open(format!("/proc/{tid}/comm")).ok(),
+        }
+    }
+
+    pub fn place(&self) -> Place {
+        let mut line = [0; 256];
+        let Some(Ok(len)) = self.syscall.as_ref().map(|file| file.read_at(&mut line, 0)) else {
+            return Place::Gone;
+        };
+        parse_place(&line[..len]).unwrap_or(Place::Gone)
+    }
+
+    /// At most 15 bytes.
+    pub fn comm(&self) -> Option<Vec<u8>> {
+        let mut name = [0; 64];
+        let len = self.comm.as_ref()?.read_at(&mut name, 0).ok()?;
+        let name = &name[..len];
+        Some(name.strip_suffix(b"\n").unwrap_or(name).to_vec())
+    }
+}
+
+/// `running`, `-1 SP PC`, or `NR ARG0 … ARG5 SP PC`.
+fn parse_place(line: &[u8]) -> Option<Place> {
+    let text = std::str::from_utf8(line).ok()?.trim_ascii();
+    if text == "running" {
+        return Some(Place::Running);
+    }
+    let words: Vec<&str> = text.split_ascii_whitespace().collect();
+    let hex = |index: usize| {
+        let word: &&str = words.get(index)?;
+        u64::from_str_radix(word.strip_prefix("0x")?, 16).ok()
+    };
+    let nr = words.first()?.parse().ok()?;
+    let first_args = [hex(1).unwrap_or(0), hex(2).unwrap_or(0)];
+    Some(Place::Blocked { nr, first_args, sp: hex(words.len().checked_sub(2)?)? })
+}
+
+/// Reads the target's memory; how many bytes were there.
+pub fn read_memory(tid: Tid, address: u64, into: &mut [u8]) -> usize {
+    let local = libc::iovec { iov_base: into.as_mut_ptr().cast(), iov_len: into.len() };
+    let remote = libc::iovec { iov_base: address as *mut _, iov_len: into.len() };
+    // SAFETY: `local` is the slice; `remote` is only an address in the other process.
+    let read = unsafe { libc::process_vm_readv(tid, &local, 1, &remote, 1, 0) };
+    if read > 0 {
+        return read as usize;
+    }
+    // Older container profiles forbid the call, but not the file.
+    let file = File::open(format!("/proc/{tid}/mem"));
+    file.and_then(|file| file.read_at(into, address)).unwrap_or(0)
+}
+
+/// `Tgid` and `PPid` of a thread.
+pub fn family(tid: Tid) -> Option<(Pid, Pid)> {
+    let status = std::fs::read(format!("/proc/{tid}/status")).ok()?;
+    let field = |name: &[u8]| -> Option<Pid> {
+        let line = status.split(|&b| b == b'\n').find_map(|line| line.strip_prefix(name))?;
+        std::str::from_utf8(line).ok()?.trim().parse().ok()
+    };
+    Some((field(b"Tgid:")?, field(b"PPid:")?))
+}
+
+/// The processes that a thread started and that it has not waited for. None where the kernel does
+/// not tell (CONFIG_PROC_CHILDREN).
+pub fn children(pid: Pid, tid: Tid) -> Option<Vec<Pid>> {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/children")).ok()?;
+    Some(text.split_ascii_whitespace().filter_map(|word| word.parse().ok()).collect())
+}
+
+/// The start of the heap and of the stack (fields 47 and 28 of /proc/PID/stat; fs/proc/array.c).
+pub fn layout(pid: Pid) -> Option<(u64, u64)> {
+    let stat = std::fs::read(format!("/proc/{pid}/stat")).ok()?;
+    let after = stat.iter().rposition(|&b| b == b')')? + 2;
+    let text = std::str::from_utf8(stat.get(after..)?).ok()?;
+    let fields: Vec<&str> = text.split_ascii_whitespace().collect();
+    // The first of them is field 3.
+    let field = |number: usize| fields.get(number - 3)?.parse().ok();
+    Some((field(47)?, field(28)?))
+}
+
+/// It has ended and was not waited for.
+pub fn is_zombie(pid: Pid) -> bool {
+    let stat = std::fs::read(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let after = stat.iter().rposition(|&b| b == b')').map_or(0, |at| at + 2);
+    matches!(stat.get(after), Some(b'Z' | b'X'))
+}
+
+/// Nanoseconds that a thread has run (/proc/TID/schedstat).
+pub fn processor_time(tid: Tid) -> Option<u64> {
+    let text = std::fs::read_to_string(format!("/proc/{tid}/schedstat")).ok()?;
+    text.split_ascii_whitespace().next()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_its_own_memory_and_maps() {
+        let value = 0x1234_5678_9abc_def0_u64;
+        let mut bytes = [0; 8];
+        let own = std::process::id() as Tid;
+        assert_eq!(read_memory(own, (&raw const value) as u64, &mut bytes), 8);
+        assert_eq!(u64::from_ne_bytes(bytes), value);
+        assert_eq!(read_memory(own, 8, &mut bytes), 0);
+        assert!(layout(own).is_some_and(|(brk, stack)| brk != 0 && stack > (&raw const value) as u64 >> 20));
+        assert_eq!(family(own).map(|(pid, _)| pid), Some(own));
+    }
+
+    #[test]
+    fn places() {
+        let line = b"9 0x0 0x2000 0x3 0x22 0xffffffff 0x0 0x7ffc0000 0x7f0000000000\n";
+        assert_eq!(
+            parse_place(line),
+            Some(Place::Blocked { nr: 9, first_args: [0, 0x2000], sp: 0x7ffc_0000 })
+        );
+        assert_eq!(parse_place(b"running\n"), Some(Place::Running));
+        assert_eq!(
+            parse_place(b"-1 0x7ffc0000 0x7f0000000000"),
+            Some(Place::Blocked { nr: -1, first_args: [0x7ffc_0000, 0x7f00_0000_0000], sp: 0x7ffc_0000 })
+        );
+        assert_eq!(parse_place(b""), None);
+    }
+}

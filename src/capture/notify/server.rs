@@ -1,0 +1,421 @@
+//! The thread that serves the target: it takes each notified call, notes it with its stack, lets it
+//! go on, and finds out what it did.
+//!
+//! Calls that may change an address space run one at a time in it. The next one's notification, or a
+//! look at what is mapped, tells that the one before is over. Whatever happens, each call is let go
+//! as it was made.
+
+use super::NotifyConfig;
+use super::calls::{self, Kind};
+use super::effect::{Effect, Outcome};
+use super::peek::{self, Place};
+use super::queue::Queue;
+use super::space::{InCall, Space, What};
+use super::tasks::Tasks;
+use super::tell::{self, FEW_REGISTERS, Teller, UNREADABLE};
+use crate::capture::bpf::skel::types::vmaudit_record as Record;
+use crate::model::{Arrival, Ended, HeldCall, HeldCalls, Pid};
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
+use std::io;
+use std::os::fd::AsRawFd;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+/// How long to wait before looking again whether a call is over, while another one waits for it.
+const FIRST_LOOK: Duration = Duration::from_micros(50);
+const LAST_LOOK: Duration = Duration::from_millis(2);
+/// The same while nobody waits.
+const NOBODY_WAITS: Duration = Duration::from_millis(2);
+const NOTHING_RUNS: Duration = Duration::from_secs(1);
+/// A thread that has run for so long since it was let go, ns, is no longer in a call that has
+/// changed nothing.
+const SURELY_BACK: u64 = 20_000_000;
+const SURELY_FORKED: u64 = 2_000_000_000;
+/// How often a thread's name is asked for, ns: it can be changed without a notified call.
+const NAME_AGE: u64 = 10_000_000;
+/// When all tasks are gone, their ends are waited for at most so long.
+const LAST_ENDS: Duration = Duration::from_secs(1);
+
+/// What the epoll instance tells: a request of the reader, or the end of the process of that number.
+const FROM_READER: u64 = 0;
+
+pub struct Server<C> {
+    pub calls: C,
+    pub tell: Teller,
+    pub config: NotifyConfig,
+    pub epoll: Epoll,
+    pub tasks: Tasks,
+    queue: Arc<Queue>,
+    rounds: u32,
+}
+
+impl<C: HeldCalls> Server<C> {
+    /// `main` is the process whose first call is the first of its program.
+    pub fn new(calls: C, queue: Arc<Queue>, config: NotifyConfig, main: Pid) -> io::Result<Server<C>> {
+        let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
+        epoll.add(&queue.call, EpollEvent::new(EpollFlags::EPOLLIN, FROM_READER))?;
+        let tell = Teller::new(Arc::clone(&queue));
+        Ok(Server { calls, tell, config, epoll, tasks: Tasks::new(main), queue, rounds: 0 })
+    }
+
+    /// Until no task is left, or the reader wants no more.
+    pub fn run(mut self) {
+        while !self.queue.stop.load(Ordering::Relaxed) {
+            let (others, patience) = (self.epoll.0.as_raw_fd(), self.patience());
+            match self.calls.next(others, patience) {
+                Ok(Arrival::Call(call)) => {
+                    self.rounds = 0;
+                    self.arrive(call);
+                }
+                Ok(Arrival::Other) => self.hear(EpollTimeout::ZERO),
+                Ok(Arrival::Nothing) => self.look_again(),
+                Ok(Arrival::NoTaskLeft) => {
+                    self.take_leave();
+                    break;
+                }
+                // The listener itself failed: the keeper takes over when this end is dropped.
+                Err(_) => break,
+            }
+            self.queue.unsettled.store(self.tasks.is_unsettled(), Ordering::Relaxed);
+        }
+        self.queue.end();
+    }
+
+    /// All tasks have ended: waits until the kernel says so of each process.
+    fn take_leave(&mut self) {
+        let begun = Instant::now();
+        while self.tasks.any_process() && begun.elapsed() < LAST_ENDS {
+            self.hear(EpollTimeout::from(10u8));
+        }
+    }
+
+    fn patience(&mut self) -> Duration {
+        if self.tasks.somebody_waits() {
+            self.rounds += 1;
+            return FIRST_LOOK.saturating_mul(1 << self.rounds.min(6)).min(LAST_LOOK);
+        }
+        if self.tasks.is_unsettled() {
+            NOBODY_WAITS.saturating_mul(1 << self.rounds.min(6))
+        } else {
+            NOTHING_RUNS
+        }
+    }
+
+    /// Requests of the reader, and ends of processes.
+    fn hear(&mut self, timeout: EpollTimeout) {
+        let mut ready = [EpollEvent::empty(); 32];
+        let count = self.epoll.wait(&mut ready, timeout).unwrap_or(0);
+        let mut asked = None;
+        for event in &ready[..count] {
+            match event.data() {
+                FROM_READER => asked = Some(self.queue.asked()),
+                pid => self.process_ended(pid as Pid),
+            }
+        }
+        if let Some(asked) = asked {
+            self.look_again();
+            self.queue.settled(asked);
+        }
+    }
+
+    /// Looks whether calls that were let go are over.
+    pub fn look_again(&mut self) {
+        self.rounds += 1;
+        self.finish_overdue_execs();
+        for key in self.tasks.busy_spaces() {
+            self.conclude(key, false);
+            self.pump(key);
+        }
+    }
+
+    fn arrive(&mut self, call: HeldCall) {
+        let Some(pid) = self.owner(call.tid) else { return self.pass(&call) };
+        self.finish_exec(pid, call.tid);
+        let Some(key) = self.tasks.space_of(pid) else { return self.pass(&call) };
+        if self.tasks.running_tid(key) == Some(call.tid) {
+            self.conclude(key, true);
+        }
+        self.finish_clones(call.tid);
+        self.refresh_name(call.tid, pid, key);
+        self.take(key, pid, call);
+        self.pump(key);
+    }
+
+    /// A call of a process that is not watched.
+    fn pass(&mut self, call: &HeldCall) {
+        match calls::kind(call.nr, &call.args) {
+            Kind::Exit | Kind::ExitGroup => drop(self.calls.end(call)),
+            _ => drop(self.calls.go_on(call.id)),
+        }
+    }
+
+    fn take(&mut self, key: u64, pid: Pid, call: HeldCall) {
+        match calls::kind(call.nr, &call.args) {
+            Kind::Memory(_) | Kind::ExitGroup | Kind::Exec => self.wait_turn(key, pid, call),
+            Kind::Clone => {
+                let begun = self.note_clone(key, pid, &call);
+                if begun.new.shares_space {
+                    self.calls.go_on(call.id);
+                } else {
+                    self.wait_turn(key, pid, call);
+                }
+            }
+            Kind::Rename => {
+                self.tasks.name_is_stale(call.tid);
+                self.calls.go_on(call.id);
+            }
+            Kind::Seccomp => {
+                self.seccomp(key, pid, &call);
+                self.calls.go_on(call.id);
+            }
+            Kind::Exit => self.exit(key, pid, &call),
+            Kind::Other => drop(self.calls.go_on(call.id)),
+        }
+    }
+
+    /// A listener of its own is refused as long as ours is there.
+    fn seccomp(&mut self, key: u64, pid: Pid, call: &HeldCall) {
+        let [operation, flags, ..] = call.args;
+        let wants_listener = flags & libc::SECCOMP_FILTER_FLAG_NEW_LISTENER != 0;
+        if operation == u64::from(libc::SECCOMP_SET_MODE_FILTER) && wants_listener {
+            let (mut record, stack) = self.note(key, pid, call, calls::OP_SECCOMP);
+            record.ret = i64::from(-libc::EBUSY);
+            self.tell.event(record, &stack);
+        }
+    }
+
+    /// exit of one thread, or of the last one.
+    fn exit(&mut self, key: u64, pid: Pid, call: &HeldCall) {
+        match self.calls.end(call) {
+            Ended::Thread => self.thread_ended(pid, call, key),
+            Ended::Process(_) => self.close(key, pid, call),
+        }
+    }
+
+    fn close(&mut self, key: u64, pid: Pid, call: &HeldCall) {
+        self.tasks.note_status(pid, call);
+        if let Some(space) = self.tasks.spaces.get_mut(&key).filter(|space| space.users == 1) {
+            space.closed = true;
+        }
+    }
+
+    /// Begins the call if none is running in its address space, else lets it wait.
+    fn wait_turn(&mut self, key: u64, pid: Pid, call: HeldCall) {
+        if self.tasks.running_tid(key).is_some() {
+            self.conclude(key, false);
+        }
+        let Some(space) = self.tasks.spaces.get_mut(&key) else { return self.pass(&call) };
+        if space.closed || space.running.is_some() || !space.waiting.is_empty() {
+            space.waiting.push_back(call);
+            return;
+        }
+        self.begin(key, pid, call);
+    }
+
+    /// Begins what waits, as far as it can.
+    pub fn pump(&mut self, key: u64) {
+        loop {
+            let Some(space) = self.tasks.spaces.get_mut(&key) else { return };
+            if space.closed || space.running.is_some() {
+                return;
+            }
+            let Some(call) = space.waiting.pop_front() else { return };
+            match self.tasks.pid_of(call.tid).filter(|_| self.calls.is_held(call.id)) {
+                Some(pid) => self.begin(key, pid, call),
+                None => drop(self.calls.go_on(call.id)),
+            }
+        }
+    }
+
+    fn begin(&mut self, key: u64, pid: Pid, call: HeldCall) {
+        let what = match calls::kind(call.nr, &call.args) {
+            Kind::ExitGroup => {
+                // An earlier thread's exit_group may have been received before: both end here.
+                match self.calls.end(&call) {
+                    Ended::Thread => {}
+                    Ended::Process(_) => self.close(key, pid, &call),
+                }
+                return;
+            }
+            Kind::Exec => {
+                self.tasks.executes(pid, call.tid);
+                self.calls.go_on(call.id);
+                return;
+            }
+            Kind::Clone => What::Fork,
+            Kind::Memory(op) => {
+                let (mut record, stack) = self.note(key, pid, &call, op);
+                let name = self.note_name(op, &call);
+                let Some(space) = self.tasks.spaces.get_mut(&key) else { return self.pass(&call) };
+                let expected = space.expect(op, call.args, name.as_deref());
+                if let super::effect::Expected::Known(ret) = expected {
+                    record.ret = ret;
+                    self.calls.go_on(call.id);
+                    self.report(key, record, &stack, &Effect { ret, mapped: None }, name);
+                    return;
+                }
+                What::Effect { expected, record: Box::new(record), stack }
+            }
+            _ => return self.pass(&call),
+        };
+        let Some(space) = self.tasks.spaces.get_mut(&key) else { return self.pass(&call) };
+        space.running = Some(InCall { call, since: Instant::now(), processor_time: None, what });
+        if !self.calls.go_on(call.id)
+            && let Some(space) = self.tasks.spaces.get_mut(&key)
+        {
+            space.running = None;
+        }
+    }
+
+    /// The record of a call, without its result, and its stack.
+    fn note(&mut self, key: u64, pid: Pid, call: &HeldCall, op: u16) -> (Record, Vec<u8>) {
+        let mut record = tell::Who { pid, tid: call.tid, mm: key }.record(op);
+        (record.args, record.ip, record.flags) = (call.args, call.ip, FEW_REGISTERS);
+        let sp = self.tasks.thread(call.tid).and_then(|task| tell::stack_pointer(&task.thread));
+        let Some(sp) = sp else {
+            record.flags |= UNREADABLE;
+            return (record, Vec::new());
+        };
+        record.sp = sp;
+        let control_block = self.tasks.thread(call.tid).map_or(0, |task| task.control_block);
+        let Some(space) = self.tasks.spaces.get_mut(&key) else { return (record, Vec::new()) };
+        let end = space.stack_end(sp, control_block);
+        let stack = tell::copy_stack(&mut record, end, self.config.stack_bytes);
+        (record, stack)
+    }
+
+    /// The name that prctl gives to a mapping.
+    fn note_name(&self, op: u16, call: &HeldCall) -> Option<Vec<u8>> {
+        let at = call.args[4];
+        if op != calls::OP_PRCTL || at == 0 {
+            return None;
+        }
+        let mut bytes = [0; 256];
+        let mut len = peek::read_memory(call.tid, at, &mut bytes);
+        if len == 0 {
+            // It may end just before a page that is not there.
+            let most = (crate::model::PAGE - at % crate::model::PAGE).min(256) as usize;
+            len = peek::read_memory(call.tid, at, &mut bytes[..most]);
+        }
+        let name = &bytes[..len];
+        Some(name[..name.iter().position(|&b| b == 0).unwrap_or(len)].to_vec())
+    }
+
+    /// Tells of the call that runs in the address space, if its result is known by now. `returned`:
+    /// it is over.
+    pub fn conclude(&mut self, key: u64, returned: bool) {
+        let Some(running) = self.tasks.spaces.get_mut(&key).and_then(|space| space.running.take()) else {
+            return;
+        };
+        let returned = returned || self.has_left(&running);
+        let InCall { call, what, .. } = &running;
+        let is_over = match what {
+            What::Fork => self.fork_is_over(key, call.tid, returned),
+            What::Effect { expected, record, stack } => {
+                let Some(Space { shadow, maps, .. }) = self.tasks.spaces.get_mut(&key) else { return };
+                match expected.check(shadow, maps, returned) {
+                    Outcome::Pending => false,
+                    Outcome::Done(effect) => {
+                        let name = match expected {
+                            super::effect::Expected::Name { name, .. } => name.clone(),
+                            _ => None,
+                        };
+                        self.report(key, **record, stack, &effect, name);
+                        true
+                    }
+                    Outcome::Unknown => {
+                        self.tell.lost();
+                        true
+                    }
+                    Outcome::Gone => true,
+                }
+            }
+        };
+        if is_over {
+            return;
+        }
+        let running = timed(running);
+        if let Some(space) = self.tasks.spaces.get_mut(&key) {
+            space.running = Some(running);
+        }
+    }
+
+    /// The thread is seen outside of the call, or was let go long ago.
+    fn has_left(&self, running: &InCall) -> bool {
+        let call = &running.call;
+        let Some(task) = self.tasks.thread(call.tid) else { return true };
+        match task.thread.place() {
+            Place::Gone => true,
+            Place::Blocked { nr, first_args, .. } => {
+                (nr != call.nr || first_args != call.args[..2]) && self.calls.has_begun(call.id)
+            }
+            Place::Running => {
+                let limit = if matches!(running.what, What::Fork) { SURELY_FORKED } else { SURELY_BACK };
+                running.since.elapsed() > NOBODY_WAITS
+                    && running.processor_time.is_some_and(|then| {
+                        peek::processor_time(call.tid).is_some_and(|now| now.saturating_sub(then) > limit)
+                    })
+            }
+        }
+    }
+
+    /// Sends a call with its result.
+    fn report(&mut self, key: u64, record: Record, stack: &[u8], effect: &Effect, name: Option<Vec<u8>>) {
+        let mut record = record;
+        record.ret = effect.ret;
+        let who = tell::Who { pid: record.pid as Pid, tid: record.tid as i32, mm: key };
+        match (record.op, &effect.mapped) {
+            (calls::OP_BRK, _) => {
+                if let Some(space) = self.tasks.spaces.get_mut(&key) {
+                    space.brk = effect.ret as u64;
+                }
+                record.aux[0] = effect.ret as u64;
+                record.flags |= tell::HAS_AUX;
+            }
+            (calls::OP_MMAP, Some((_, Some(vma)))) if record.args[3] & MAP_ANONYMOUS == 0 => {
+                self.tell.mapped_file(who, &mut record, vma);
+            }
+            (calls::OP_SHMAT | calls::OP_IO_SETUP, Some((range, _))) => {
+                record.aux = [range.start.0, range.end.0];
+                record.flags |= tell::HAS_AUX;
+                if record.op == calls::OP_IO_SETUP {
+                    record.ret = 0;
+                }
+            }
+            (calls::OP_PRCTL, _) => {
+                if let Some(name) = name {
+                    self.tell.name(who, &name);
+                }
+            }
+            _ => {}
+        }
+        self.tell.event(record, stack);
+    }
+
+    fn refresh_name(&mut self, tid: i32, pid: Pid, key: u64) {
+        let Some(task) = self.tasks.thread_mut(tid) else { return };
+        let now = tell::now_ns();
+        if now.saturating_sub(task.named_ns) < NAME_AGE {
+            return;
+        }
+        task.named_ns = now;
+        let Some(comm) = task.thread.comm() else { return };
+        if comm != task.comm {
+            task.comm.clone_from(&comm);
+            let mut record = tell::Who { pid, tid, mm: key }.record(tell::OP_RENAME);
+            tell::set_comm(&mut record, &comm);
+            self.tell.event(record, &[]);
+        }
+    }
+}
+
+const MAP_ANONYMOUS: u64 = 0x20;
+
+/// From now on it is known how long the thread has run.
+fn timed(mut running: InCall) -> InCall {
+    if running.processor_time.is_none() {
+        running.processor_time = peek::processor_time(running.call.tid);
+    }
+    running
+}

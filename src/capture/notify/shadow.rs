@@ -1,0 +1,237 @@
+//! What an address space looked like after the last call whose result is known: ranges and access
+//! rights. Pure. What a call did is the difference to what the kernel shows afterwards.
+
+use crate::model::addr::page_up;
+use crate::model::{AddrRange, Mapping, PAGE};
+use std::collections::BTreeMap;
+
+/// PROT_READ 1, PROT_WRITE 2, PROT_EXEC 4.
+pub const ACCESS: u64 = 7;
+
+/// A mapped range with its access rights.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Area {
+    pub start: u64,
+    pub end: u64,
+    pub access: u64,
+}
+
+impl Area {
+    pub fn of(mapping: &Mapping) -> Area {
+        let bit = |on: bool, value: u64| if on { value } else { 0 };
+        let prot = mapping.prot;
+        let access = bit(prot.read, 1) | bit(prot.write, 2) | bit(prot.exec, 4);
+        Area { start: mapping.range.start.0, end: mapping.range.end.0, access }
+    }
+}
+
+#[derive(Clone, Default, Debug)]
+pub struct Shadow {
+    /// By start.
+    areas: BTreeMap<u64, (u64, u64)>,
+    /// Mappings are placed below this address unless a hint says otherwise.
+    ceiling: u64,
+}
+
+/// Huge pages are this large; large mappings are aligned to them (__thp_get_unmapped_area,
+/// mm/huge_memory.c).
+const HUGE: u64 = 2 << 20;
+
+impl Shadow {
+    /// From what the kernel shows.
+    pub fn of(mappings: &[Mapping]) -> Shadow {
+        let mut shadow = Shadow::default();
+        for mapping in mappings {
+            let area = Area::of(mapping);
+            shadow.areas.insert(area.start, (area.end, area.access));
+        }
+        let stack = mappings.iter().find(|m| m.is_special("[stack]")).map_or(u64::MAX, |m| m.range.start.0);
+        shadow.raise_ceiling(stack);
+        shadow
+    }
+
+    /// The highest end of a mapping below the stack.
+    fn raise_ceiling(&mut self, stack: u64) {
+        let below = self.areas.range(..stack).next_back().map_or(0, |(_, &(end, _))| end);
+        self.ceiling = self.ceiling.max(below);
+    }
+
+    pub fn insert(&mut self, area: Area) {
+        self.remove(AddrRange::new(area.start, area.end));
+        if area.start < area.end {
+            self.areas.insert(area.start, (area.end, area.access));
+        }
+    }
+
+    pub fn remove(&mut self, range: AddrRange) {
+        let (from, to) = (range.start.0, range.end.0);
+        if from >= to {
+            return;
+        }
+        for area in self.overlapping(range) {
+            self.areas.remove(&area.start);
+            if area.start < from {
+                self.areas.insert(area.start, (from, area.access));
+            }
+            if area.end > to {
+                self.areas.insert(to, (area.end, area.access));
+            }
+        }
+    }
+
+    pub fn protect(&mut self, range: AddrRange, access: u64) {
+        for piece in self.pieces(range) {
+            self.insert(Area { access, ..piece });
+        }
+    }
+
+    fn overlapping(&self, range: AddrRange) -> Vec<Area> {
+        let (from, to) = (range.start.0, range.end.0);
+        let before = self.areas.range(..from).next_back();
+        before
+            .into_iter()
+            .chain(self.areas.range(from..to.max(from)))
+            .map(|(&start, &(end, access))| Area { start, end, access })
+            .filter(|area| area.end > from)
+            .collect()
+    }
+
+    /// What is mapped in the range, cut to it.
+    pub fn pieces(&self, range: AddrRange) -> Vec<Area> {
+        let mut pieces = self.overlapping(range);
+        for piece in &mut pieces {
+            piece.start = piece.start.max(range.start.0);
+            piece.end = piece.end.min(range.end.0);
+        }
+        pieces
+    }
+
+    pub fn is_free(&self, range: AddrRange) -> bool {
+        self.overlapping(range).is_empty()
+    }
+
+    /// No hole in the range.
+    pub fn covers(&self, range: AddrRange) -> bool {
+        self.pieces(range).iter().map(|piece| piece.end - piece.start).sum::<u64>() == range.len()
+    }
+
+    pub fn at(&self, address: u64) -> Option<Area> {
+        let (&start, &(end, access)) = self.areas.range(..=address).next_back()?;
+        (address < end).then_some(Area { start, end, access })
+    }
+
+    /// Where the kernel would put `len` bytes: the end of the highest gap that holds them, with and
+    /// without the alignment of huge pages (`offset` is the file's). Only likely places: whoever
+    /// uses them looks whether something came to be there.
+    pub fn likely_places(&self, len: u64, offset: u64) -> Vec<u64> {
+        let mut places = Vec::new();
+        if len >= HUGE
+            && let Some(end) = self.highest_gap(len.saturating_add(HUGE))
+        {
+            let padded = end - len - HUGE;
+            places.push(padded + (offset.wrapping_sub(padded) & (HUGE - 1)));
+        }
+        places.extend(self.highest_gap(len).map(|end| end - len));
+        places
+    }
+
+    /// The end of the highest gap of at least `len` bytes below the ceiling.
+    fn highest_gap(&self, len: u64) -> Option<u64> {
+        let mut end = self.ceiling;
+        for (&start, &(area_end, _)) in self.areas.range(..self.ceiling).rev() {
+            if end.saturating_sub(area_end) >= len {
+                return Some(end);
+            }
+            end = end.min(start);
+        }
+        (end >= len.saturating_add(PAGE)).then_some(end)
+    }
+
+    /// Ranges that `mappings` has and this has not, joined where they touch. The first thread's stack,
+    /// which grows without a call, is left out.
+    pub fn news(&self, mappings: &[Mapping]) -> Vec<AddrRange> {
+        let mut news: Vec<AddrRange> = Vec::new();
+        for mapping in mappings.iter().filter(|m| !m.is_special("[stack]")) {
+            let mut at = mapping.range.start.0;
+            let known = self.pieces(mapping.range);
+            let mut add = |from: u64, to: u64| match news.last_mut() {
+                Some(last) if last.end.0 == from => *last = AddrRange::new(last.start.0, to),
+                _ => news.push(AddrRange::new(from, to)),
+            };
+            for piece in known {
+                if piece.start > at {
+                    add(at, piece.start);
+                }
+                at = piece.end;
+            }
+            if at < mapping.range.end.0 {
+                add(at, mapping.range.end.0);
+            }
+        }
+        news
+    }
+
+    /// Takes over what the kernel shows.
+    pub fn renew(&mut self, mappings: &[Mapping]) {
+        let ceiling = self.ceiling;
+        *self = Shadow::of(mappings);
+        self.ceiling = self.ceiling.max(ceiling);
+    }
+}
+
+/// The pages of a call's arguments; None where they reach over the end of addresses.
+pub fn pages(start: u64, len: u64) -> Option<AddrRange> {
+    let len = len.checked_add(PAGE - 1).map(|_| page_up(len))?;
+    Some(AddrRange::new(start, start.checked_add(len)?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::{Prot, Sharing};
+
+    fn mapping(start: u64, end: u64, name: &str) -> Mapping {
+        Mapping {
+            range: AddrRange::new(start, end),
+            prot: Prot::RW,
+            sharing: Sharing::Private,
+            offset: 0,
+            file: None,
+            name: name.as_bytes().to_vec(),
+        }
+    }
+
+    #[test]
+    fn cuts_and_joins() {
+        let mut shadow = Shadow::of(&[mapping(0x1000, 0x9000, "")]);
+        shadow.remove(AddrRange::new(0x3000, 0x5000));
+        assert!(shadow.is_free(AddrRange::new(0x3000, 0x5000)));
+        assert!(shadow.covers(AddrRange::new(0x5000, 0x9000)));
+        assert!(!shadow.covers(AddrRange::new(0x2000, 0x6000)));
+        shadow.protect(AddrRange::new(0x6000, 0x7000), 1);
+        assert_eq!(shadow.at(0x6fff).map(|a| a.access), Some(1));
+        assert_eq!(shadow.at(0x7000).map(|a| (a.access, a.end)), Some((3, 0x9000)));
+        let seen =
+            [mapping(0x1000, 0x4000, ""), mapping(0x5000, 0xb000, ""), mapping(0xc000, 0xd000, "[stack]")];
+        let news = shadow.news(&seen);
+        assert_eq!(news, [AddrRange::new(0x3000, 0x4000), AddrRange::new(0x9000, 0xb000)]);
+    }
+
+    #[test]
+    fn the_highest_gap_that_is_large_enough() {
+        let maps = [
+            mapping(0x10_0000, 0x20_0000, ""),
+            mapping(0x7000_0000, 0x7010_0000, ""),
+            mapping(0x7010_4000, 0x7020_0000, ""),
+            mapping(0x7fff_0000, 0x8000_0000, "[stack]"),
+        ];
+        let shadow = Shadow::of(&maps);
+        assert_eq!(shadow.likely_places(0x4000, 0), [0x7010_0000]);
+        assert_eq!(shadow.likely_places(0x5000, 0), [0x7000_0000 - 0x5000]);
+        let large = shadow.likely_places(0x40_0000, 0);
+        assert_eq!(large, [0x7000_0000 - 0x40_0000 - 0x20_0000, 0x7000_0000 - 0x40_0000]);
+        // Aligned as the huge pages of the file are.
+        let [place, _] = shadow.likely_places(0x40_1000, 0x1000)[..] else { panic!() };
+        assert_eq!(place & (HUGE - 1), 0x1000);
+    }
+}

@@ -1,0 +1,121 @@
+//! One address space, in which one call at a time may change something.
+
+use super::calls::{self, NewTask};
+use super::effect::Expected;
+use super::peek::{Maps, ParseMaps};
+use super::shadow::Shadow;
+use super::tell::StackEnd;
+use crate::capture::bpf::skel::types::vmaudit_record as Record;
+use crate::model::{HeldCall, Mapping, PAGE, Pid, Tid};
+use std::collections::VecDeque;
+use std::io;
+use std::time::Instant;
+
+/// A call that was let go and whose result is not known yet.
+pub struct InCall {
+    pub call: HeldCall,
+    pub since: Instant,
+    /// What the thread had run by then, ns.
+    pub processor_time: Option<u64>,
+    pub what: What,
+}
+
+pub enum What {
+    Effect {
+        expected: Expected,
+        record: Box<Record>,
+        stack: Vec<u8>,
+    },
+    /// A copy of the address space is being made.
+    Fork,
+}
+
+/// A task that was asked for and has not been met yet.
+#[derive(Clone, Copy, Debug)]
+pub struct Begun {
+    pub parent: Pid,
+    pub parent_tid: Tid,
+    pub space: u64,
+    pub new: NewTask,
+}
+
+pub struct Space {
+    pub maps: Maps,
+    pub shadow: Shadow,
+    pub running: Option<InCall>,
+    /// Calls that wait for that one's end.
+    pub waiting: VecDeque<HeldCall>,
+    /// Processes that live in it.
+    pub users: usize,
+    pub start_brk: u64,
+    pub brk: u64,
+    /// Where the first thread's stack begins: arguments and environment lie above.
+    pub arguments: u64,
+    /// Its process is held at its end: nothing may change any more.
+    pub closed: bool,
+}
+
+impl Space {
+    /// As the kernel shows it through a thread that waits in a call, or that has just begun.
+    ///
+    /// # Errors
+    /// When it must not be looked at, or is gone.
+    pub fn open(tid: Tid, parse: ParseMaps) -> io::Result<(Space, Vec<Mapping>)> {
+        let maps = Maps::open(tid, parse)?;
+        let mappings = maps.read().map_err(|_| io::Error::from_raw_os_error(libc::ESRCH))?;
+        let shadow = Shadow::of(&mappings);
+        let space = Space {
+            maps,
+            shadow,
+            running: None,
+            waiting: VecDeque::new(),
+            users: 1,
+            start_brk: 0,
+            brk: 0,
+            arguments: 0,
+            closed: false,
+        };
+        Ok((space, mappings))
+    }
+
+    /// Where the stack that `sp` points into ends.
+    pub fn stack_end(&mut self, sp: u64, control_block: u64) -> StackEnd {
+        // A stack that has grown since reaches lower than the shadow knows, not higher.
+        let known = self.shadow.at(sp).map(|area| area.end);
+        let mapping = known.or_else(|| Some(self.maps.at(sp).ok()??.area.end)).unwrap_or(0);
+        StackEnd { mapping, arguments: self.arguments, control_block }
+    }
+
+    /// What a call that is about to begin will do.
+    pub fn expect(&mut self, op: u16, args: [u64; 6], name: Option<&[u8]>) -> Expected {
+        match op {
+            calls::OP_MMAP => Expected::mmap(args, &self.shadow),
+            calls::OP_MUNMAP => Expected::munmap(args, &self.shadow),
+            calls::OP_MREMAP => Expected::mremap(args, &self.shadow),
+            calls::OP_BRK => Expected::brk(args, self.brk, self.start_brk),
+            calls::OP_MPROTECT | calls::OP_PKEY_MPROTECT => Expected::mprotect(args, &self.shadow),
+            calls::OP_MADVISE => Expected::madvise(args, &self.shadow),
+            calls::OP_SHMAT if args[1] != 0 => {
+                // SHM_RND: rounded down to SHMLBA, a page.
+                let place = args[1] & !(PAGE - 1);
+                let before = self.maps.at(place).ok().flatten();
+                Expected::Appears { name: b"/SYSV", place: Some(place), before }
+            }
+            calls::OP_SHMAT => anywhere(b"/SYSV"),
+            calls::OP_SHMDT => Expected::shmdt(args, &self.maps),
+            calls::OP_IO_SETUP if args[0] as u32 == 0 => Expected::Known(i64::from(-libc::EINVAL)),
+            calls::OP_IO_SETUP => anywhere(b"/[aio]"),
+            calls::OP_MAP_SHADOW_STACK => anywhere(b""),
+            calls::OP_PRCTL => Expected::Name { at: args[2], name: name.map(<[u8]>::to_vec) },
+            // remap_file_pages: the same range of the same file in another order.
+            _ => Expected::Known(match super::shadow::pages(args[0] & !(PAGE - 1), args[1]) {
+                Some(range) if self.shadow.covers(range) => 0,
+                _ => i64::from(-libc::EINVAL),
+            }),
+        }
+    }
+}
+
+fn anywhere(name: &'static [u8]) -> Expected {
+    Expected::Appears { name, place: None, before: None }
+}

@@ -1,0 +1,212 @@
+//! What stands in the way of a rung, and the commands that remove it.
+//!
+//! The numbers are those of Linux on every architecture that vmaudit supports (include/uapi/
+//! asm-generic/errno-base.h).
+
+use super::Rung;
+use crate::model::{Capability, Standing};
+
+const EPERM: i32 = 1;
+const ENOENT: i32 = 2;
+const ENOMEM: i32 = 12;
+const EACCES: i32 = 13;
+const EBUSY: i32 = 16;
+const ENFILE: i32 = 23;
+const EMFILE: i32 = 24;
+const ENOSYS: i32 = 38;
+
+/// Something to type, and when.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Command {
+    /// `once`, `for good`, `Docker`.
+    pub when: &'static str,
+    pub command: String,
+}
+
+/// What would help.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Advice {
+    /// `bpf`, or what else it unlocks.
+    pub unlocks: &'static str,
+    /// What is in the way.
+    pub why: String,
+    pub commands: Vec<Command>,
+}
+
+fn command(when: &'static str, command: impl Into<String>) -> Command {
+    Command { when, command: command.into() }
+}
+
+/// For a rung that failed with `errno` (None: not a system call's error).
+pub fn advice_for(rung: Rung, errno: Option<i32>, standing: &Standing) -> Advice {
+    let (why, commands) = match (errno, rung) {
+        (Some(EMFILE), _) => {
+            ("this process may not open more files".to_owned(), vec![command("this shell", "ulimit -n 4096")])
+        }
+        (Some(ENFILE), _) => (
+            "the system has no file descriptors left".to_owned(),
+            vec![command("once", "sudo sysctl fs.file-max=1000000")],
+        ),
+        (Some(ENOMEM), _) => (
+            "the kernel has no memory for it".to_owned(),
+            vec![command("once", "vmaudit run --ring-bytes 4194304 …")],
+        ),
+        (_, Rung::Bpf) => bpf(errno, standing),
+        (_, Rung::Perf) => perf(errno, standing),
+        (_, Rung::Notify) => notify(errno, standing),
+        (_, Rung::Snapshot) => ("/proc cannot be read".to_owned(), Vec::new()),
+    };
+    Advice { unlocks: rung.name(), why, commands }
+}
+
+/// `CAP_BPF and CAP_PERFMON are`, of those that are not there.
+fn missing(wanted: &[Capability], standing: &Standing) -> Option<String> {
+    let missing: Vec<_> =
+        wanted.iter().filter(|&&each| !standing.effective.allows(each)).map(|each| each.name()).collect();
+    let verb = if missing.len() == 1 { "is" } else { "are" };
+    (!missing.is_empty()).then(|| format!("{} {verb}", missing.join(" and ")))
+}
+
+fn in_container(standing: &Standing) -> bool {
+    !standing.first_pid_namespace || standing.seccomp_filter
+}
+
+/// On the host, whatever the container allows.
+fn from_the_host() -> Command {
+    command("on the host", "sudo vmaudit attach -p PID")
+}
+
+fn setcap(capabilities: &str, standing: &Standing) -> Command {
+    command("for good", format!("sudo setcap {capabilities}+ep {}", standing.exe))
+}
+
+fn bpf(errno: Option<i32>, standing: &Standing) -> (String, Vec<Command>) {
+    if errno == Some(ENOENT) || !standing.btf {
+        let why = "the kernel does not show its types (CONFIG_DEBUG_INFO_BTF=y, Linux 5.15 or later)";
+        return (why.to_owned(), Vec::new());
+    }
+    if !matches!(errno, Some(EPERM | EACCES | ENOSYS)) {
+        let why = "the kernel lacks something that the programs need (Linux 5.15 or later has it)";
+        return (why.to_owned(), Vec::new());
+    }
+    if !standing.first_user_namespace {
+        let why = "vmaudit runs in a user namespace (a rootless container, as a rule): its capabilities \
+                   do not reach BPF";
+        return (why.to_owned(), vec![from_the_host()]);
+    }
+    let missing = missing(&[Capability::Bpf, Capability::Perfmon], standing);
+    match missing {
+        Some(missing) if in_container(standing) => {
+            let flags = "run --cap-add BPF --cap-add PERFMON";
+            let commands = vec![
+                command("Docker", format!("docker {flags} …")),
+                command("Docker < 23", "docker run --cap-add SYS_ADMIN …"),
+                command("Podman", format!("podman {flags} --security-opt seccomp=unconfined …")),
+                from_the_host(),
+            ];
+            (format!("{missing} missing in this container"), commands)
+        }
+        Some(missing) if standing.uid != 0 => {
+            let commands = vec![command("once", "sudo vmaudit …"), setcap("cap_bpf,cap_perfmon", standing)];
+            (format!("{missing} missing"), commands)
+        }
+        Some(missing) => (
+            format!("{missing} missing, though this is root: whatever started this shell has taken it away"),
+            vec![command("systemd", "CapabilityBoundingSet=CAP_BPF CAP_PERFMON …")],
+        ),
+        None if standing.seccomp_filter => (
+            "a seccomp profile forbids bpf(2), though the capabilities are there".to_owned(),
+            vec![
+                command("Docker", "docker run --security-opt seccomp=unconfined …"),
+                command("Podman", "podman run --security-opt seccomp=unconfined …"),
+                from_the_host(),
+            ],
+        ),
+        None if standing.lockdown.as_deref() == Some("confidentiality") => (
+            "the kernel is locked down (confidentiality): BPF may not read its memory".to_owned(),
+            vec![command("at boot", "lockdown=integrity on the kernel's command line")],
+        ),
+        None => ("a security module or the kernel's configuration forbids bpf(2)".to_owned(), Vec::new()),
+    }
+}
+
+fn perf(errno: Option<i32>, standing: &Standing) -> (String, Vec<Command>) {
+    const MOST: i32 = 2;
+    let level = standing.perf_event_paranoid;
+    if errno == Some(ENOENT) {
+        let why = "the kernel has no syscall tracepoints (CONFIG_FTRACE_SYSCALLS=y)";
+        return (why.to_owned(), Vec::new());
+    }
+    if errno == Some(EBUSY) {
+        let why = "another tracer (bpftrace, an older vmaudit as root) has a BPF program on the same \
+                   tracepoints, and keeps their events from everybody else";
+        return (why.to_owned(), vec![command("to find it", "sudo bpftool perf list")]);
+    }
+    if let Some(level) = level.filter(|&level| level > MOST)
+        && !standing.effective.allows(Capability::Perfmon)
+    {
+        let commands = vec![
+            command("until reboot", format!("sudo sysctl kernel.perf_event_paranoid={MOST}")),
+            setcap("cap_perfmon", standing),
+        ];
+        return (format!("kernel.perf_event_paranoid is {level}"), commands);
+    }
+    if standing.seccomp_filter {
+        let commands = vec![
+            command("Docker", "docker run --cap-add PERFMON …"),
+            command("Docker < 23, Podman", "docker run --security-opt seccomp=unconfined …"),
+        ];
+        return ("a seccomp profile forbids perf_event_open(2)".to_owned(), commands);
+    }
+    if errno == Some(EPERM) {
+        let why = "the kernel refuses perf events: the limit of locked memory, or a security module";
+        return (why.to_owned(), vec![command("this shell", "ulimit -l $(ulimit -Hl)")]);
+    }
+    ("the kernel refuses perf events (a security module, or CONFIG_PERF_EVENTS=n)".to_owned(), Vec::new())
+}
+
+fn notify(errno: Option<i32>, standing: &Standing) -> (String, Vec<Command>) {
+    match errno {
+        Some(EBUSY) => (
+            "the processes here have a seccomp listener already, and there can be one only".to_owned(),
+            Vec::new(),
+        ),
+        Some(EPERM | EACCES | ENOSYS) if standing.seccomp_filter => (
+            "a seccomp profile forbids what notification needs (seccomp(2), process_vm_readv(2))".to_owned(),
+            vec![
+                command("Docker", "docker run --security-opt seccomp=unconfined …"),
+                command("Podman", "podman run --security-opt seccomp=unconfined …"),
+            ],
+        ),
+        _ => (
+            "the kernel has no seccomp user notification (CONFIG_SECCOMP_FILTER=y, Linux 5.5)".to_owned(),
+            Vec::new(),
+        ),
+    }
+}
+
+/// bpf works, but other users' processes cannot be read.
+pub(super) fn others(standing: &Standing) -> Advice {
+    Advice { unlocks: "other users' processes", ..ptrace(standing) }
+}
+
+/// Other users' mappings are readable (CAP_PERFMON is enough for that since Linux 6.15, mm_access() in
+/// kernel/fork.c), but not their memory or pages.
+pub(super) fn all_of_others(standing: &Standing) -> Advice {
+    Advice { unlocks: "exact pages and heap headers of other users' processes", ..ptrace(standing) }
+}
+
+/// Files in /proc/PID that only the owner may open (pagemap, map_files) ask for
+/// CAP_DAC_READ_SEARCH, too. A binary should not have that: whoever may run it could read any file.
+fn ptrace(standing: &Standing) -> Advice {
+    let missing = missing(&[Capability::SysPtrace, Capability::DacReadSearch], standing);
+    let why = missing.map_or_else(|| "a security module forbids it".to_owned(), |m| format!("{m} missing"));
+    let commands = if in_container(standing) {
+        let flags = "run --cap-add SYS_PTRACE --cap-add DAC_READ_SEARCH";
+        let line = |engine: &str| format!("{engine} {flags} …");
+        vec![command("Docker", line("docker")), command("Podman", line("podman"))]
+    } else {
+        vec![command("once", "sudo vmaudit …"), setcap("cap_bpf,cap_perfmon,cap_sys_ptrace", standing)]
+    };
+    Advice { unlocks: "", why, commands }
+}

@@ -1,0 +1,141 @@
+//! What was tried of the kernel → which backend works, and what would unlock the next one.
+
+mod advice;
+
+pub use advice::{Advice, Command, advice_for};
+
+use crate::model::{Capability, Outcome, Standing, Trial};
+
+/// The ways to see an address space, from the one that shows most to the one that shows least.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Rung {
+    Bpf,
+    Perf,
+    Notify,
+    Snapshot,
+}
+
+impl Rung {
+    pub const ALL: [Rung; 4] = [Rung::Bpf, Rung::Perf, Rung::Notify, Rung::Snapshot];
+
+    /// As `--backend` has it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Rung::Bpf => "bpf",
+            Rung::Perf => "perf",
+            Rung::Notify => "notify",
+            Rung::Snapshot => "snapshot",
+        }
+    }
+
+    /// What it shows.
+    pub fn gives(self) -> &'static str {
+        match self {
+            Rung::Bpf => "every call with its full stack; first touches; running processes",
+            Rung::Perf => "every call with its full stack, of commands that vmaudit starts",
+            Rung::Notify => "every call, of commands that vmaudit starts; some stacks are incomplete; slower",
+            Rung::Snapshot => "what is mapped and resident now; no calls, no stacks",
+        }
+    }
+
+    /// Whether it sees the calls of a command.
+    pub fn traces(self) -> bool {
+        self != Rung::Snapshot
+    }
+}
+
+/// Whose processes can be looked at or attached to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Reach {
+    Nobody,
+    Own,
+    Everybody,
+}
+
+/// A rung, tried as a whole.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct TriedRung {
+    pub rung: Rung,
+    /// Why it does not work here.
+    pub failure: Option<RungFailure>,
+    /// Whose running processes it reaches (`attach`, `snapshot`).
+    pub reach: Reach,
+}
+
+/// The error, and its number where the kernel gave one.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct RungFailure {
+    pub text: String,
+    pub errno: Option<i32>,
+}
+
+/// All that `vmaudit doctor` says.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Diagnosis {
+    pub standing: Standing,
+    pub trials: Vec<Trial>,
+    pub rungs: Vec<TriedRung>,
+    /// What `--backend auto` takes for `run`.
+    pub auto: Option<Rung>,
+    /// What would help, the next rung first; empty where nothing is missing.
+    pub advice: Vec<Advice>,
+}
+
+/// Draws the conclusions. `failures`: each rung that traces, with why it does not work (None: it
+/// does).
+pub fn diagnose(
+    standing: Standing,
+    trials: Vec<Trial>,
+    failures: Vec<(Rung, Option<RungFailure>)>,
+) -> Diagnosis {
+    let reach = reach(&standing, &trials);
+    let mut rungs: Vec<TriedRung> = failures
+        .into_iter()
+        .map(|(rung, failure)| {
+            let attaches = rung == Rung::Bpf && failure.is_none();
+            TriedRung { rung, reach: if attaches { reach } else { Reach::Nobody }, failure }
+        })
+        .collect();
+    let smaps = trials.iter().find(|trial| trial.id == "smaps-own").map(|trial| &trial.outcome);
+    let failure = match smaps {
+        Some(Outcome::Refused { errno, name }) => {
+            Some(RungFailure { text: format!("reading smaps: {name}"), errno: Some(*errno) })
+        }
+        _ => None,
+    };
+    rungs.push(TriedRung { rung: Rung::Snapshot, reach, failure });
+    rungs.sort_by_key(|tried| tried.rung);
+    let auto = rungs.iter().find(|tried| tried.rung.traces() && tried.failure.is_none());
+    let auto = auto.map(|tried| tried.rung);
+    let mut advice: Vec<Advice> = rungs
+        .iter()
+        .rev()
+        .filter(|tried| tried.rung.traces() && auto.is_none_or(|auto| tried.rung < auto))
+        .filter_map(|tried| Some(advice_for(tried.rung, tried.failure.as_ref()?.errno, &standing)))
+        .collect();
+    if auto == Some(Rung::Bpf) {
+        let missing = |id: &str| {
+            let trial = trials.iter().find(|trial| trial.id == id);
+            trial.is_some_and(|trial| matches!(trial.outcome, Outcome::Refused { .. }))
+        };
+        advice.extend(match () {
+            () if reach == Reach::Own => Some(advice::others(&standing)),
+            () if missing("memory-other") || missing("pagemap-other") => {
+                Some(advice::all_of_others(&standing))
+            }
+            () => None,
+        });
+    }
+    Diagnosis { standing, trials, rungs, auto, advice }
+}
+
+fn reach(standing: &Standing, trials: &[Trial]) -> Reach {
+    let outcome = |id: &str| trials.iter().find(|trial| trial.id == id).map(|trial| &trial.outcome);
+    match outcome("smaps-other") {
+        Some(Outcome::Works) => Reach::Everybody,
+        // Nobody else is there to try it on.
+        Some(Outcome::Absent(_)) if standing.effective.allows(Capability::SysPtrace) => Reach::Everybody,
+        _ if outcome("smaps-own").is_some_and(Outcome::works) => Reach::Own,
+        _ => Reach::Nobody,
+    }
+}

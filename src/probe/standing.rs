@@ -1,0 +1,41 @@
+//! Who vmaudit is here.
+
+use super::bpf::lockdown_mode;
+use super::perf::paranoid;
+use crate::model::{Capabilities, Standing};
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+
+/// Inode numbers of the first namespaces (include/uapi/linux/nsfs.h, enum init_ns_ino; unchanged
+/// since 3.8).
+const FIRST_USER: u64 = 0xEFFF_FFFD;
+const FIRST_PID: u64 = 0xEFFF_FFFC;
+
+/// Reads it. What cannot be read is as it is on most machines.
+pub fn standing() -> Standing {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let field = |name: &str| {
+        let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+        line.unwrap_or_default().trim().to_owned()
+    };
+    let bits = |name: &str| Capabilities(u64::from_str_radix(&field(name), 16).unwrap_or(0));
+    let first = |name: &str, number: u64| {
+        fs::metadata(format!("/proc/self/ns/{name}")).map_or(true, |meta| meta.ino() == number)
+    };
+    let exe = std::env::current_exe().unwrap_or_else(|_| "vmaudit".into());
+    Standing {
+        kernel: fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default().trim().to_owned(),
+        arch: std::env::consts::ARCH,
+        btf: fs::exists("/sys/kernel/btf/vmlinux").unwrap_or(false),
+        uid: nix::unistd::geteuid().as_raw(),
+        effective: bits("CapEff"),
+        bounding: bits("CapBnd"),
+        seccomp_filter: field("Seccomp") == "2",
+        no_new_privs: field("NoNewPrivs") == "1",
+        first_user_namespace: first("user", FIRST_USER),
+        first_pid_namespace: first("pid", FIRST_PID),
+        perf_event_paranoid: paranoid().ok(),
+        lockdown: lockdown_mode().ok(),
+        exe: exe.display().to_string(),
+    }
+}

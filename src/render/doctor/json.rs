@@ -1,0 +1,148 @@
+//! The diagnosis as JSON (docs/doctor.md).
+
+use crate::doctor::{Advice, Command, Diagnosis, Reach, TriedRung};
+use crate::model::{Area, Outcome, Standing, Trial};
+use serde::Serialize;
+
+#[derive(Serialize)]
+struct Root<'a> {
+    schema: u32,
+    vmaudit: &'static str,
+    machine: Machine<'a>,
+    trials: Vec<TrialRow<'a>>,
+    backends: Vec<BackendRow<'a>>,
+    auto: Option<&'static str>,
+    advice: Vec<AdviceRow<'a>>,
+}
+
+#[derive(Serialize)]
+struct Machine<'a> {
+    kernel: &'a str,
+    arch: &'static str,
+    uid: u32,
+    capabilities: Vec<&'static str>,
+    first_user_namespace: bool,
+    first_pid_namespace: bool,
+    seccomp_filter: bool,
+    no_new_privs: bool,
+    perf_event_paranoid: Option<i32>,
+    lockdown: Option<&'a str>,
+}
+
+#[derive(Serialize)]
+struct TrialRow<'a> {
+    area: &'static str,
+    id: &'static str,
+    what: &'static str,
+    result: &'static str,
+    errno: Option<i32>,
+    errno_name: Option<&'a str>,
+    value: Option<&'a str>,
+    detail: Option<&'a str>,
+}
+
+#[derive(Serialize)]
+struct BackendRow<'a> {
+    name: &'static str,
+    works: bool,
+    reach: &'static str,
+    error: Option<&'a str>,
+    errno: Option<i32>,
+}
+
+#[derive(Serialize)]
+struct AdviceRow<'a> {
+    unlocks: &'static str,
+    why: &'a str,
+    commands: Vec<CommandRow<'a>>,
+}
+
+#[derive(Serialize)]
+struct CommandRow<'a> {
+    when: &'static str,
+    command: &'a str,
+}
+
+/// Pretty-printed, with a final newline.
+///
+/// # Errors
+/// None in practice: it holds nothing that JSON cannot say.
+pub fn doctor_to_json(diagnosis: &Diagnosis) -> Result<String, serde_json::Error> {
+    let root = Root {
+        schema: 1,
+        vmaudit: env!("CARGO_PKG_VERSION"),
+        machine: machine(&diagnosis.standing),
+        trials: diagnosis.trials.iter().map(trial).collect(),
+        backends: diagnosis.rungs.iter().map(backend).collect(),
+        auto: diagnosis.auto.map(|rung| rung.name()),
+        advice: diagnosis.advice.iter().map(advice).collect(),
+    };
+    let mut out = serde_json::to_string_pretty(&root)?;
+    out.push('\n');
+    Ok(out)
+}
+
+fn machine(standing: &Standing) -> Machine<'_> {
+    Machine {
+        kernel: &standing.kernel,
+        arch: standing.arch,
+        uid: standing.uid,
+        capabilities: standing.effective.names(),
+        first_user_namespace: standing.first_user_namespace,
+        first_pid_namespace: standing.first_pid_namespace,
+        seccomp_filter: standing.seccomp_filter,
+        no_new_privs: standing.no_new_privs,
+        perf_event_paranoid: standing.perf_event_paranoid,
+        lockdown: standing.lockdown.as_deref(),
+    }
+}
+
+fn trial(trial: &Trial) -> TrialRow<'_> {
+    let area = match trial.area {
+        Area::Bpf => "bpf",
+        Area::Perf => "perf",
+        Area::Seccomp => "seccomp",
+        Area::Reading => "reading",
+        Area::Starting => "starting",
+        Area::Engines => "engines",
+    };
+    let detail = Some(trial.detail.as_str()).filter(|detail| !detail.is_empty());
+    let row = TrialRow {
+        area,
+        id: trial.id,
+        what: trial.what,
+        result: "works",
+        errno: None,
+        errno_name: None,
+        value: None,
+        detail,
+    };
+    match &trial.outcome {
+        Outcome::Works => row,
+        Outcome::Value(value) => TrialRow { result: "value", value: Some(value), ..row },
+        Outcome::Refused { errno, name } => {
+            TrialRow { result: "refused", errno: Some(*errno), errno_name: Some(name), ..row }
+        }
+        Outcome::Absent(why) => TrialRow { result: "absent", detail: Some(why), ..row },
+    }
+}
+
+fn backend(tried: &TriedRung) -> BackendRow<'_> {
+    BackendRow {
+        name: tried.rung.name(),
+        works: tried.failure.is_none(),
+        reach: match tried.reach {
+            Reach::Nobody => "none",
+            Reach::Own => "own",
+            Reach::Everybody => "all",
+        },
+        error: tried.failure.as_ref().map(|failure| failure.text.as_str()),
+        errno: tried.failure.as_ref().and_then(|failure| failure.errno),
+    }
+}
+
+fn advice(advice: &Advice) -> AdviceRow<'_> {
+    let commands = advice.commands.iter();
+    let commands = commands.map(|Command { when, command }| CommandRow { when, command }).collect();
+    AdviceRow { unlocks: advice.unlocks, why: &advice.why, commands }
+}

@@ -1,0 +1,226 @@
+//! vmaudit's own server of the listener, where calls are watched: receives each notified call and
+//! hands it out, one after the other; final exits go to [`super::Running`] as if the keeper had
+//! sent them.
+//!
+//! What was received is in shared memory until it is answered: if vmaudit dies, the keeper lets
+//! it go on.
+
+use super::exit_server::{ExitServer, Served};
+use super::keeper::{SLOTS, SharedSlots};
+use super::protocol::{HeldNotice, Message, PACKET};
+use super::seccomp::Listener;
+use crate::model::{Arrival, Ended, HeldCall, HeldCalls, Tid};
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, ppoll};
+use nix::sys::socket::{MsgFlags, recv, send};
+use nix::sys::time::TimeSpec;
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
+
+pub struct CallServer {
+    exits: ExitServer,
+    slots: SharedSlots,
+    /// Slots without a notification.
+    free: Vec<usize>,
+    /// Those with one: (its id, the slot).
+    taken: Vec<(u64, usize)>,
+    /// To `Running`; None once that is gone.
+    app: Option<OwnedFd>,
+    unsent: VecDeque<HeldNotice>,
+    /// Received by somebody else, or too early.
+    first: Option<HeldCall>,
+}
+
+impl CallServer {
+    pub(super) fn new(listener: Listener, app: OwnedFd, slots: SharedSlots) -> Result<CallServer, Errno> {
+        Ok(CallServer {
+            exits: ExitServer::new(listener),
+            slots,
+            free: (0..SLOTS).rev().collect(),
+            taken: Vec::new(),
+            app: Some(app),
+            unsent: VecDeque::new(),
+            first: None,
+        })
+    }
+
+    pub(super) fn listener(&self) -> BorrowedFd<'_> {
+        self.exits.listener().as_fd()
+    }
+
+    pub(super) fn give_back(&mut self, call: HeldCall) {
+        self.first = Some(call);
+    }
+
+    /// Receives a call that waits. None: its task was killed meanwhile, or there is no room.
+    pub(super) fn receive(&mut self) -> Result<Option<HeldCall>, Errno> {
+        let Some(index) = self.free.pop() else { return Ok(None) };
+        let slot = self.slots.slot(index);
+        match self.exits.listener().receive(slot) {
+            Ok(()) => {
+                let call = HeldCall {
+                    id: slot.id,
+                    tid: slot.pid as Tid,
+                    nr: slot.data.nr.into(),
+                    args: slot.data.args,
+                    ip: slot.data.instruction_pointer,
+                };
+                self.taken.push((call.id, index));
+                Ok(Some(call))
+            }
+            Err(errno) => {
+                slot.id = 0;
+                self.free.push(index);
+                match errno {
+                    Errno::ENOENT | Errno::EINTR => Ok(None),
+                    other => Err(other),
+                }
+            }
+        }
+    }
+
+    fn wait(&mut self, other: BorrowedFd<'_>, timeout: Duration) -> Result<Arrival, Errno> {
+        if let Some(call) = self.first.take() {
+            return Ok(Arrival::Call(call));
+        }
+        self.send_waiting();
+        if self.free.is_empty() {
+            self.collect_gone();
+        }
+        let input = if self.free.is_empty() { PollFlags::empty() } else { PollFlags::POLLIN };
+        let two = [PollFd::new(self.listener(), input), PollFd::new(other, PollFlags::POLLIN)];
+        let app = self.app.as_ref().map(|app| PollFd::new(app.as_fd(), PollFlags::POLLIN));
+        let mut fds: Vec<PollFd<'_>> = two.into_iter().chain(app).collect();
+        match ppoll(&mut fds, Some(TimeSpec::from_duration(timeout)), None) {
+            Ok(_) => {}
+            Err(Errno::EINTR) => return Ok(Arrival::Nothing),
+            Err(errno) => return Err(errno),
+        }
+        let got = |index: usize| fds.get(index).and_then(PollFd::revents).unwrap_or(PollFlags::empty());
+        let (listener, other, app) = (got(0), got(1), got(2));
+        if !app.is_empty() {
+            self.hear();
+        }
+        if listener.contains(PollFlags::POLLIN) {
+            return Ok(self.receive()?.map_or(Arrival::Nothing, Arrival::Call));
+        }
+        if !other.is_empty() {
+            return Ok(Arrival::Other);
+        }
+        if listener.intersects(PollFlags::POLLHUP | PollFlags::POLLERR) {
+            return Ok(Arrival::NoTaskLeft);
+        }
+        Ok(Arrival::Nothing)
+    }
+
+    fn free_slot(&mut self, id: u64) {
+        if let Some(at) = self.taken.iter().position(|&(taken, _)| taken == id) {
+            let (_, slot) = self.taken.swap_remove(at);
+            self.slots.slot(slot).id = 0;
+            self.free.push(slot);
+        }
+    }
+
+    /// Tasks that were killed in a call never get an answer.
+    fn collect_gone(&mut self) {
+        let listener = self.exits.listener();
+        let gone: Vec<u64> =
+            self.taken.iter().map(|&(id, _)| id).filter(|&id| !listener.is_held(id)).collect();
+        gone.into_iter().for_each(|id| self.free_slot(id));
+    }
+
+    fn send_waiting(&mut self) {
+        while let (Some(app), Some(notice)) = (&self.app, self.unsent.front()) {
+            let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL;
+            match send(app.as_raw_fd(), &Message::Held(*notice).encode(), flags) {
+                Ok(_) => drop(self.unsent.pop_front()),
+                Err(Errno::EINTR) => {}
+                Err(Errno::EAGAIN | Errno::ENOBUFS) => return,
+                Err(_) => return self.nobody_looks(),
+            }
+        }
+    }
+
+    /// What `Running` has answered.
+    fn hear(&mut self) {
+        let mut packet = [0; PACKET];
+        while let Some(app) = &self.app {
+            match recv(app.as_raw_fd(), &mut packet, MsgFlags::MSG_DONTWAIT) {
+                Ok(length @ 1..) => {
+                    if let Some(Message::Answered { id }) = Message::decode(&packet[..length]) {
+                        self.exits.answered(id);
+                        self.free_slot(id);
+                    }
+                }
+                Err(Errno::EINTR) => {}
+                Err(Errno::EAGAIN) => return,
+                Ok(_) | Err(_) => return self.nobody_looks(),
+            }
+        }
+    }
+
+    /// `Running` is gone: ends are not held any more.
+    fn nobody_looks(&mut self) {
+        self.app = None;
+        self.unsent.clear();
+        for id in self.exits.ending() {
+            self.go_on(id);
+            self.exits.answered(id);
+        }
+    }
+}
+
+impl HeldCalls for CallServer {
+    fn next(&mut self, other: i32, timeout: Duration) -> io::Result<Arrival> {
+        // SAFETY: the caller keeps the descriptor open during the call.
+        let other = unsafe { BorrowedFd::borrow_raw(other) };
+        Ok(self.wait(other, timeout)?)
+    }
+
+    fn go_on(&mut self, id: u64) -> bool {
+        let was_there = self.exits.listener().let_continue(id).unwrap_or(false);
+        self.free_slot(id);
+        was_there
+    }
+
+    fn is_held(&self, id: u64) -> bool {
+        self.exits.listener().is_held(id)
+    }
+
+    fn has_begun(&self, id: u64) -> bool {
+        self.exits.listener().is_forgotten(id)
+    }
+
+    fn end(&mut self, call: &HeldCall) -> Ended {
+        let slot = self.taken.iter().find(|&&(id, _)| id == call.id).map(|&(_, slot)| slot);
+        let Some(slot) = slot else { return Ended::Thread };
+        let notification = *self.slots.slot(slot);
+        match self.exits.judge(&notification) {
+            Ok(Served::Final(notice)) => {
+                self.unsent.push_back(notice);
+                self.send_waiting();
+                if self.app.is_none() {
+                    self.nobody_looks();
+                }
+                Ended::Process(notice.pid)
+            }
+            Ok(Served::AlsoEnding(notice)) => Ended::Process(notice.pid),
+            Ok(Served::Done) | Err(_) => {
+                self.free_slot(call.id);
+                Ended::Thread
+            }
+        }
+    }
+}
+
+impl Drop for CallServer {
+    /// Nothing waits for an answer that will not come; what comes next is the keeper's, whom the
+    /// end of this socket calls.
+    fn drop(&mut self) {
+        for (id, _) in std::mem::take(&mut self.taken) {
+            let _ = self.exits.listener().let_continue(id);
+        }
+    }
+}

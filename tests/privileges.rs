@@ -1,0 +1,246 @@
+//! What vmaudit does with less than root: as an ordinary user with a few capabilities, as a binary with
+//! file capabilities, with nothing; and what `doctor` says of each.
+
+mod support;
+
+use serde_json::Value;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::{Command, Output, Stdio};
+use support::report::number;
+use support::{AuditReport, skip, skip_without_bpf, vmaudit};
+
+const NOBODY: &str = "65534";
+const BOTH: &[&str] = &["bpf", "perfmon"];
+
+/// A folder with a copy of vmaudit that every user can execute, to write reports to.
+struct Bench(tempfile::TempDir);
+
+impl Bench {
+    fn new() -> Bench {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o777)).expect("chmod");
+        fs::copy(vmaudit(), folder.path().join("vmaudit")).expect("a copy of vmaudit");
+        Bench(folder)
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    /// The copy, as an ordinary user with these ambient capabilities.
+    fn with(&self, capabilities: &[&str]) -> Command {
+        let plus: String = capabilities.iter().map(|each| format!(",+{each}")).collect();
+        let mut command = Command::new("setpriv");
+        command.args(["--reuid", NOBODY, "--regid", NOBODY, "--clear-groups"]);
+        command.arg(format!("--inh-caps=-all{plus}")).arg(format!("--ambient-caps=-all{plus}"));
+        command.arg(self.path("vmaudit")).current_dir(self.0.path()).stdin(Stdio::null());
+        command
+    }
+
+    fn report(&self, name: &str) -> AuditReport {
+        AuditReport::parse(&fs::read(self.path(name)).expect("a report"))
+    }
+}
+
+/// True, with a SKIP line, where this test cannot become somebody else.
+fn skip_without_root(test: &str) -> bool {
+    // SAFETY: geteuid has no preconditions.
+    let root = unsafe { libc::geteuid() } == 0;
+    let setpriv = Command::new("setpriv").arg("--version").output().is_ok();
+    if !(root && setpriv) {
+        skip(test, "needs root and setpriv(1) to become another user");
+    }
+    !(root && setpriv)
+}
+
+fn finish(command: &mut Command) -> (Output, String) {
+    let output = command.output().expect("it starts");
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    (output, said)
+}
+
+/// What `doctor -f json` says, and its exit code.
+fn doctor(command: &mut Command) -> (Value, Option<i32>) {
+    let (output, said) = finish(command.args(["doctor", "-f", "json"]));
+    let parsed = serde_json::from_slice(&output.stdout);
+    (parsed.unwrap_or_else(|error| panic!("{error}: {said}")), output.status.code())
+}
+
+fn trial<'a>(diagnosis: &'a Value, id: &str) -> &'a Value {
+    let trials = diagnosis["trials"].as_array().expect("trials");
+    trials.iter().find(|trial| trial["id"] == id).unwrap_or_else(|| panic!("no trial {id}"))
+}
+
+fn backend<'a>(diagnosis: &'a Value, name: &str) -> &'a Value {
+    let backends = diagnosis["backends"].as_array().expect("backends");
+    backends.iter().find(|row| row["name"] == name).unwrap_or_else(|| panic!("no backend {name}"))
+}
+
+fn assert_exact(report: &AuditReport) {
+    let coverage = &report.first()["coverage"];
+    assert_eq!((number(coverage, "ledger_drift"), number(coverage, "unknown")), (0, 0), "{coverage}");
+}
+
+#[test]
+fn two_capabilities_are_enough_for_bpf() {
+    let name = "two_capabilities_are_enough_for_bpf";
+    if skip_without_bpf(name) || skip_without_root(name) {
+        return;
+    }
+    let bench = Bench::new();
+    let (output, said) = finish(
+        bench.with(BOTH).args(["run", "--backend", "bpf", "-f", "json", "--report", "r.json", "--", "/bin/true"]),
+    );
+    assert_eq!(output.status.code(), Some(0), "{said}");
+    let report = bench.report("r.json");
+    assert_eq!(report.json["backend"], "bpf");
+    assert_exact(&report);
+    let (diagnosis, code) = doctor(&mut bench.with(BOTH));
+    assert_eq!((code, &diagnosis["auto"]), (Some(0), &Value::from("bpf")));
+    for wanted in ["bpf-load", "bpf-ringbuf", "bpf-raw-tracepoint", "seccomp-notify", "smaps-own"] {
+        assert_eq!(trial(&diagnosis, wanted)["result"], "works", "{wanted}");
+    }
+}
+
+#[test]
+fn one_of_the_two_is_not_enough_and_the_advice_says_which() {
+    let name = "one_of_the_two_is_not_enough_and_the_advice_says_which";
+    if skip_without_root(name) {
+        return;
+    }
+    let bench = Bench::new();
+    for (has, lacks) in [("bpf", "CAP_PERFMON is missing"), ("perfmon", "CAP_BPF is missing")] {
+        let (output, said) = finish(bench.with(&[has]).args(["run", "--backend", "bpf", "--", "/bin/true"]));
+        assert_eq!(output.status.code(), Some(125), "{said}");
+        assert!(said.contains("the backend bpf cannot work here"), "{said}");
+        // Under a container's profile the advice is another.
+        assert!(said.contains(lacks) || said.contains("container"), "{said}");
+        assert!(said.contains("vmaudit doctor"), "{said}");
+    }
+}
+
+/// LD_LIBRARY_PATH is taken from the environment of vmaudit itself, whose file has capabilities; the
+/// command has none, and runs as it would without vmaudit.
+#[test]
+fn a_binary_with_capabilities_hands_down_the_environment_and_no_capability() {
+    let name = "a_binary_with_capabilities_hands_down_the_environment_and_no_capability";
+    if skip_without_bpf(name) || skip_without_root(name) {
+        return;
+    }
+    let bench = Bench::new();
+    let given = Command::new("setcap").arg("cap_bpf,cap_perfmon+ep").arg(bench.path("vmaudit")).output();
+    if !given.is_ok_and(|output| output.status.success()) {
+        return skip(name, "setcap does not work here");
+    }
+    let script = "echo library=$LD_LIBRARY_PATH; grep ^Cap /proc/self/status";
+    let mut command = bench.with(&[]);
+    command.env("LD_LIBRARY_PATH", "/nowhere").env("LD_PRELOAD", "");
+    let run = ["run", "--backend", "bpf", "-f", "json", "--report", "r.json", "--", "/bin/sh", "-c", script];
+    let (output, said) = finish(command.args(run));
+    assert_eq!(output.status.code(), Some(0), "{said}");
+    let printed = String::from_utf8_lossy(&output.stdout);
+    assert!(printed.contains("library=/nowhere\n"), "{printed}");
+    for set in ["CapPrm", "CapEff", "CapInh", "CapAmb"] {
+        assert!(printed.contains(&format!("{set}:\t0000000000000000\n")), "{printed}");
+    }
+    assert_exact(&bench.report("r.json"));
+}
+
+#[test]
+fn auto_says_in_one_line_what_it_takes_and_why_not_better() {
+    let name = "auto_says_in_one_line_what_it_takes_and_why_not_better";
+    if skip_without_root(name) {
+        return;
+    }
+    let bench = Bench::new();
+    let (diagnosis, code) = doctor(&mut bench.with(&[]));
+    assert_eq!(trial(&diagnosis, "bpf-load")["errno_name"], "EPERM");
+    assert_eq!(backend(&diagnosis, "bpf")["works"], false);
+    assert!(backend(&diagnosis, "bpf")["error"].as_str().is_some_and(|text| text.contains("not permitted")));
+    if code != Some(0) {
+        return skip(name, "an ordinary user can trace nothing here");
+    }
+    let run = ["run", "-f", "json", "--report", "r.json", "--", "/bin/true"];
+    let (output, said) = finish(bench.with(&[]).args(run));
+    assert_eq!(output.status.code(), Some(0), "{said}");
+    let taken = bench.report("r.json").json["backend"].as_str().map(str::to_owned).unwrap_or_default();
+    assert!(["perf", "notify"].contains(&taken.as_str()), "{taken}");
+    let lines: Vec<&str> = said.lines().filter(|line| line.contains("because")).collect();
+    assert_eq!(lines.len(), 1, "{said}");
+    assert!(lines[0].starts_with(&format!("vmaudit: backend {taken}, because ")), "{said}");
+    assert_exact(&bench.report("r.json"));
+}
+
+#[test]
+fn what_a_backend_cannot_see_is_an_unusable_command_line() {
+    let own = std::process::id().to_string();
+    for backend in ["perf", "notify"] {
+        let mut command = Command::new(vmaudit());
+        let (output, said) = finish(command.args(["attach", "--backend", backend, "-p", &own]));
+        assert_eq!(output.status.code(), Some(2), "{said}");
+        assert!(said.contains("running processes need --backend bpf"), "{said}");
+    }
+}
+
+/// A profile that forbids everything that tracing could rest on.
+#[test]
+fn where_nothing_works_doctor_says_so_and_exits_1() {
+    let name = "where_nothing_works_doctor_says_so_and_exits_1";
+    let forbid = |mut command: Command| {
+        // SAFETY: between fork and exec only prctl(2) is called, with memory of its own.
+        unsafe { command.pre_exec(forbid_tracing) };
+        command
+    };
+    let (diagnosis, code) = doctor(&mut forbid(Command::new(vmaudit())));
+    assert_eq!((code, &diagnosis["auto"]), (Some(1), &Value::Null), "{name}");
+    assert_eq!(diagnosis["machine"]["seccomp_filter"], true);
+    for id in ["bpf-load", "perf-tracepoint", "seccomp-notify"] {
+        assert_eq!(trial(&diagnosis, id)["errno_name"], "EPERM", "{id}");
+    }
+    assert_eq!(diagnosis["advice"].as_array().map(Vec::len), Some(3), "one for each backend");
+    let (output, said) =
+        finish(forbid(Command::new(vmaudit())).args(["run", "--as-root", "--", "/bin/true"]));
+    assert_eq!(output.status.code(), Some(125), "{said}");
+    for backend in ["bpf", "perf", "notify"] {
+        assert!(said.contains(&format!("the backend {backend} cannot work here")), "{said}");
+    }
+}
+
+fn forbid_tracing() -> std::io::Result<()> {
+    let step = |code: u32, jt: u8, k: u32| libc::sock_filter { code: code as u16, jt, jf: 0, k };
+    let equal = libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K;
+    let end = libc::BPF_RET | libc::BPF_K;
+    let mut program = [
+        // seccomp_data.nr
+        step(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0),
+        step(equal, 3, libc::SYS_bpf as u32),
+        step(equal, 2, libc::SYS_perf_event_open as u32),
+        step(equal, 1, libc::SYS_seccomp as u32),
+        step(end, 0, libc::SECCOMP_RET_ALLOW),
+        step(end, 0, libc::SECCOMP_RET_ERRNO | libc::EPERM as u32),
+    ];
+    let filter = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
+    // SAFETY: prctl with integers, then with a filter that outlives the call.
+    let failed = unsafe {
+        libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0
+            || libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const filter) != 0
+    };
+    if failed { Err(std::io::Error::last_os_error()) } else { Ok(()) }
+}
+
+#[test]
+fn the_table_fits_the_terminal_and_changes_nothing() {
+    let mounts = || fs::read_to_string("/proc/self/mountinfo").expect("mountinfo");
+    let before = mounts();
+    let (output, said) = finish(Command::new(vmaudit()).arg("doctor"));
+    assert_eq!(before, mounts());
+    let text = String::from_utf8(output.stdout).expect("UTF-8");
+    assert!(text.starts_with("vmaudit ") && text.contains("backends, the best first"), "{text}{said}");
+    // A command to copy is never broken.
+    let table = text.split("\nFor ").next().unwrap_or_default();
+    let wide: Vec<&str> = table.lines().filter(|line| line.chars().count() > 100).collect();
+    assert!(wide.is_empty(), "{wide:#?}");
+}
