@@ -103,9 +103,15 @@ def loop_vmaudit(bench, loop, n):
     return ns, f"{events['lost']} of {events['seen']}", None
 
 
-def frames_vmaudit(bench, loop):
+def loop_notify(bench, loop, n):
+    ns = pair_ns(output_of(bench.run_vmaudit([loop, str(n)], "--backend", "notify")).stdout)
+    events = bench.report()["events"]
+    return ns, f"{events['lost']} of {events['seen']}", None
+
+
+def frames_vmaudit(bench, loop, *options):
     dump = bench.path("events")
-    output_of(bench.run_vmaudit([loop, "100"], "--dump-events", dump))
+    output_of(bench.run_vmaudit([loop, "100"], "--dump-events", dump, *options))
     with open(dump, encoding="utf-8", errors="replace") as lines:
         stacks = [len(event["frames"]) for event in map(json.loads, lines) if event["op"] in ("mmap", "munmap")]
     return median(stacks[-PEER_FRAMES_SAMPLE:])
@@ -172,6 +178,7 @@ def loop_strace_k(bench, loop, n):
 def bench_loop(bench):
     loop = bench.build("loop26")
     tracers = [("untraced", loop_plain, 100000, None), ("vmaudit run", loop_vmaudit, 100000, None),
+               ("vmaudit run --backend notify", loop_notify, 20000, None),
                ("bpftrace ustack", loop_bpftrace, 50000, "bpftrace"),
                ("perf record --call-graph dwarf,16384", loop_perf, 8000, "perf"),
                ("strace -f", loop_strace, 8000, "strace"), ("strace -f -k", loop_strace_k, 150, "strace")]
@@ -197,9 +204,9 @@ def bench_loop(bench):
         # Each run against an untraced one just before it, then the median.
         ratio = median([r[1] / r[0] for r in runs])
         frames = runs[-1][3]
-        if name == "vmaudit run":
+        if name in ("vmaudit run", "vmaudit run --backend notify"):
             try:
-                frames = frames_vmaudit(bench, loop)
+                frames = frames_vmaudit(bench, loop, *name.split()[2:])
             except (RuntimeError, OSError, KeyError, ValueError) as error:
                 frames = f"? ({str(error)[-60:]})"
         rows.append((name, f"{ns / 1000:.2f} µs", f"{ratio:.2f} ×" if ratio < 100 else f"{ratio:.0f} ×",

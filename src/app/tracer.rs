@@ -29,7 +29,7 @@ pub struct TracerOptions {
 
 /// A backend at work.
 pub enum Tracer {
-    Bpf(BpfTracer),
+    Bpf(Box<BpfTracer>),
     Notify(NotifyTracer),
 }
 
@@ -178,7 +178,7 @@ fn bpf(options: &TracerOptions) -> Result<Tracer, AppError> {
         touch: options.touch,
     };
     match BpfTracer::start(&config) {
-        Ok(tracer) => Ok(Tracer::Bpf(tracer)),
+        Ok(tracer) => Ok(Tracer::Bpf(Box::new(tracer))),
         Err(source) => Err(AppError::Backend { remedy: remedy(&source), source }),
     }
 }
