@@ -119,6 +119,12 @@ def loop_vmaudit_perf(bench, loop, n):
     return ns, f"{events['lost']} of {events['seen']}", None
 
 
+def loop_notify(bench, loop, n):
+    ns = pair_ns(output_of(bench.run_vmaudit([loop, str(n)], "--backend", "notify")).stdout)
+    events = bench.report()["events"]
+    return ns, f"{events['lost']} of {events['seen']}", None
+
+
 def frames_vmaudit(bench, loop, *options):
     dump = bench.path("events")
     output_of(bench.run_vmaudit([loop, "100"], "--dump-events", dump, *options))
@@ -189,6 +195,7 @@ def bench_loop(bench):
     loop = bench.build("loop26")
     tracers = [("untraced", loop_plain, 100000, None), ("vmaudit run", loop_vmaudit, 100000, None),
                ("vmaudit run --backend perf, as nobody", loop_vmaudit_perf, 100000, "setpriv"),
+               ("vmaudit run --backend notify", loop_notify, 20000, None),
                ("bpftrace ustack", loop_bpftrace, 50000, "bpftrace"),
                ("perf record --call-graph dwarf,16384", loop_perf, 8000, "perf"),
                ("strace -f", loop_strace, 8000, "strace"), ("strace -f -k", loop_strace_k, 150, "strace")]
@@ -216,7 +223,8 @@ def bench_loop(bench):
         frames = runs[-1][3]
         if name.startswith("vmaudit run"):
             try:
-                frames = frames_vmaudit(bench, loop, *(["--backend", "perf"] if "perf" in name else []))
+                backend = name.split(",")[0].split()[2:]
+                frames = frames_vmaudit(bench, loop, *backend)
             except (RuntimeError, OSError, KeyError, ValueError) as error:
                 frames = f"? ({str(error)[-60:]})"
         rows.append((name, f"{ns / 1000:.2f} µs", f"{ratio:.2f} ×" if ratio < 100 else f"{ratio:.0f} ×",

@@ -30,7 +30,7 @@ pub struct TracerOptions {
 
 /// A backend at work.
 pub enum Tracer {
-    Bpf(BpfTracer),
+    Bpf(Box<BpfTracer>),
     Perf(PerfTracer),
     Notify(NotifyTracer),
 }
@@ -154,7 +154,7 @@ pub(super) fn bpf(options: &TracerOptions) -> Result<Tracer, AppError> {
         running_targets: options.running_targets,
         touch: options.touch,
     };
-    Ok(Tracer::Bpf(BpfTracer::start(&config)?))
+    Ok(Tracer::Bpf(Box::new(BpfTracer::start(&config)?)))
 }
 
 /// Finds the tracepoints.

@@ -84,10 +84,12 @@ impl NotifyTracer {
     }
 }
 
+type Handle<'a> = dyn FnMut(&[u8]) + 'a;
+
 /// The reader's end. When it is dropped, the target is served no more: the keeper lets all go on.
 pub struct NotifyReader<'a> {
     queue: &'a Queue,
-    handle: Box<dyn FnMut(&[u8]) + 'a>,
+    handle: Box<Handle<'a>>,
 }
 
 impl NotifyReader<'_> {

@@ -346,7 +346,8 @@ impl<C: HeldCalls> Server<C> {
         let call = &running.call;
         let Some(task) = self.tasks.thread(call.tid) else { return true };
         match task.thread.place() {
-            Place::Gone => true,
+            // That it cannot be read says nothing about a thread that is there.
+            Place::Gone => peek::family(call.tid).is_none(),
             Place::Blocked { nr, first_args, .. } => {
                 (nr != call.nr || first_args != call.args[..2]) && self.calls.has_begun(call.id)
             }

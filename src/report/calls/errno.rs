@@ -41,6 +41,8 @@ pub fn errno(number: i64) -> Option<(&'static str, &'static str)> {
         513 => ("ERESTARTNOINTR", "To be restarted"),
         514 => ("ERESTARTNOHAND", "To be restarted if no handler"),
         516 => ("ERESTART_RESTARTBLOCK", "Interrupted by signal"),
+        // MAX_ERRNO, which no call gives: what the notify backend says of a call without effect.
+        4095 => ("E?", "Refused; the reason cannot be seen"),
         _ => return None,
     })
 }
