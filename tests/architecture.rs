@@ -41,6 +41,8 @@ const ROOMS: &[Room] = &[
     adapter("unwind"),
     adapter("symbolize"),
     adapter("target"),
+    // Engines, their names, cgroups.
+    Room { name: "containers", may: May::Only(&["model"]), core: false },
     Room { name: "store", may: May::Only(&["model"]), core: false },
     // Executable files, parsed once for unwinding and for names.
     Room { name: "objects", may: May::Only(&["model"]), core: false },

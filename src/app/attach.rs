@@ -4,7 +4,10 @@
 //! held by descriptor; all their threads are marked, so that each call is reported from then on;
 //! each is looked at; only then are reports read, and told from those that the look has in it.
 
+use super::audits::Audits;
 use super::conclude::{Gathered, conclude};
+use super::contained::{Contained, mark, members};
+use super::container_view::ContainerView;
 use super::dump::Dump;
 use super::error::AppError;
 use super::output::Destination;
@@ -14,11 +17,14 @@ use super::say::say;
 use super::session::{Schedule, Session};
 use super::touch;
 use super::tracer::{Tracer, TracerOptions};
+use super::watched::Watched;
 use crate::capture::bpf::MarkedThread;
-use crate::cli::AttachArgs;
+use crate::cli::{AttachArgs, TargetArgs};
+use crate::containers::{self, Container, short};
 use crate::model::observation::{ResidencySource, ThreadObservation};
 use crate::model::{Addr, AddrRange, Mapping, MmKey, Observations, Prot, Sharing};
 use crate::procfs::{ObserveError, ObserveOptions, observe};
+use crate::render::style::clean;
 use crate::target::{Attached, Process};
 use std::cell::RefCell;
 use std::time::{Duration, Instant};
@@ -32,7 +38,11 @@ const NOT_ALLOWED: &str =
 /// Traces running processes; returns vmaudit's exit code.
 pub fn attach(args: &AttachArgs) -> Result<u8, AppError> {
     let begun = Instant::now();
-    let processes = find(&args.pids)?;
+    let container = container(&args.of)?;
+    let processes = match &container {
+        Some(container) => members(container)?,
+        None => find(&args.of.pids)?,
+    };
     // Before anything is loaded: what may not be read is no target.
     let processes = keep(processes, readable)?;
     let dump = match &args.dump_events {
@@ -41,7 +51,7 @@ pub fn attach(args: &AttachArgs) -> Result<u8, AppError> {
         }
         None => None,
     };
-    let attached = Attached::new(processes)?;
+    let mut attached = Attached::new(processes)?;
     let tracer = Tracer::start(&TracerOptions {
         backend: args.backend,
         stack_bytes: args.stack_bytes,
@@ -50,12 +60,17 @@ pub fn attach(args: &AttachArgs) -> Result<u8, AppError> {
         follow_forks: !args.no_follow_forks,
         running_targets: true,
         touch: touch::config(&args.touch),
+        entering: container.as_ref().map(Container::key).transpose()?,
     })?;
     let loaded = begun.elapsed();
-    let targets: Vec<_> =
-        attached.processes().iter().map(|process| (process.pid(), process.as_fd())).collect();
-    let threads = tracer.mark_running(&targets)?;
-    drop(targets);
+    let threads = match &container {
+        Some(container) => mark(container, &mut attached, &tracer)?,
+        None => {
+            let targets: Vec<_> =
+                attached.processes().iter().map(|process| (process.pid(), process.as_fd())).collect();
+            tracer.mark_running(&targets)?
+        }
+    };
     if args.verbose {
         say(format_args!(
             "backend {}, {} attached after {loaded:.1?}; {} threads marked after {:.1?}",
@@ -90,13 +105,15 @@ pub fn attach(args: &AttachArgs) -> Result<u8, AppError> {
             timeline: args.interval.is_some(),
             verbose: args.verbose,
         };
-        let mut session = Session::new(attached, &mut *reader, &pipeline, schedule);
-        // At once: whatever ends from here on has been seen with what is resident.
-        session.look_at_all();
-        say("Ctrl-C ends tracing and reports; the target goes on");
-        session.run()?;
-        let audits = std::mem::take(&mut session.audits);
-        drop(session);
+        let audits = match &container {
+            Some(container) => {
+                let watched = Contained::new(attached, container, &tracer);
+                let mut session = Session::new(watched, &mut *reader, &pipeline, schedule);
+                session.audits.containers = ContainerView::of(container.clone());
+                watch(session)?
+            }
+            None => watch(Session::new(attached, &mut *reader, &pipeline, schedule))?,
+        };
         (audits, reader.counters()?)
     };
     let mut pipeline = pipeline.into_inner();
@@ -108,6 +125,32 @@ pub fn attach(args: &AttachArgs) -> Result<u8, AppError> {
     conclude(Gathered { main, audits, counters, pipeline, exit_code: None }, &destination, args.verbose)?;
     tracer.detach_in_background();
     Ok(0)
+}
+
+/// Until the end, or until the user wants the report.
+fn watch<W: Watched>(mut session: Session<'_, '_, W>) -> Result<Audits, AppError> {
+    // At once: whatever ends from here on has been seen with what is resident.
+    session.look_at_all();
+    say("Ctrl-C ends tracing and reports; the target goes on");
+    session.run()?;
+    Ok(std::mem::take(&mut session.audits))
+}
+
+/// The container that the user named, if it is one.
+pub fn container(of: &TargetArgs) -> Result<Option<Container>, AppError> {
+    let by_name = of.container.as_deref().map(containers::by_name);
+    let by_path = of.cgroup.as_deref().map(containers::by_cgroup);
+    let found = by_name.or(by_path).transpose()?;
+    if let Some(found) = &found {
+        let engine = found.engine.as_deref().map(|engine| format!("{engine}, ")).unwrap_or_default();
+        let id = found.id.as_deref().map(|id| format!("{}, ", short(id))).unwrap_or_default();
+        let (name, cgroup) = (clean(&found.name), clean(&found.cgroup()));
+        match of.cgroup {
+            Some(_) => say(format_args!("cgroup {cgroup}")),
+            None => say(format_args!("container {name} ({engine}{id}cgroup {cgroup})")),
+        }
+    }
+    Ok(found)
 }
 
 /// The processes that the user named, each once. Of several some may be gone.
@@ -182,7 +225,7 @@ fn begin(attached: &Attached, threads: &[MarkedThread], pipeline: &mut Pipeline)
 }
 
 /// The process as it is now that every call of it is reported: mappings and threads.
-fn first_look(process: &Process, threads: &[&MarkedThread]) -> Result<(MmKey, Observations), AppError> {
+pub fn first_look(process: &Process, threads: &[&MarkedThread]) -> Result<(MmKey, Observations), AppError> {
     let pid = process.pid();
     let gone = || {
         look_error(

@@ -100,6 +100,7 @@ fn live(args: &EventsArgs) -> Result<u8, AppError> {
         spill_bytes: options.spill_bytes,
         follow_forks: !options.no_follow_forks,
         running_targets: false,
+        entering: None,
     })?;
     tracer.add_target(pid, pidfd(pid)?.as_fd())?;
     if options.verbose {

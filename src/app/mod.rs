@@ -6,6 +6,8 @@ mod audits;
 mod compare;
 mod complete;
 mod conclude;
+mod contained;
+mod container_view;
 mod diff;
 mod dump;
 mod error;

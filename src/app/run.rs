@@ -51,6 +51,7 @@ pub fn run(args: &RunArgs) -> Result<u8, AppError> {
         follow_forks: !args.no_follow_forks,
         running_targets: false,
         touch: touch::config(&args.touch),
+        entering: None,
     })?;
     tracer.add_target(pid, pidfd(pid)?.as_fd())?;
     if args.verbose {

@@ -102,6 +102,10 @@ impl<'a, 'r, W: Watched> Session<'a, 'r, W> {
             match self.watched.next()? {
                 News::Held(held) => self.at_exit(held)?,
                 News::Over(end) => return self.finish(end),
+                News::Joined(newcomers) => {
+                    let mut pipeline = self.pipeline.borrow_mut();
+                    newcomers.iter().for_each(|(mm, seen)| pipeline.found(*mm, seen));
+                }
                 News::Asked { stop } => {
                     self.look_at_all();
                     if stop {
@@ -252,12 +256,14 @@ impl<'a, 'r, W: Watched> Session<'a, 'r, W> {
         for look in looks {
             self.compare(look);
         }
+        self.audits.containers.read_memory();
     }
 
     /// Takes in what is still on its way, and looks at what goes on living.
     fn finish(&mut self, end: End) -> Result<End, AppError> {
         self.reader.poll(0)?;
         self.look_at_all();
+        self.audits.containers.read_shares();
         if let Some(took) = self.late.filter(|_| self.schedule.timeline) {
             let interval = self.schedule.interval;
             say(format_args!(

@@ -5,7 +5,7 @@ use super::remedy::remedy;
 use crate::capture::bpf::{BpfConfig, BpfTracer, MarkedThread, TouchConfig};
 use crate::capture::{EventSource, TouchCounters};
 use crate::cli::Backend;
-use crate::model::Pid;
+use crate::model::{CgroupKey, Pid};
 use std::os::fd::BorrowedFd;
 
 /// What is to be traced.
@@ -22,6 +22,8 @@ pub struct TracerOptions {
     pub running_targets: bool,
     /// Record page faults, too.
     pub touch: Option<TouchConfig>,
+    /// Programs executed in this cgroup are targets, whoever started them.
+    pub entering: Option<CgroupKey>,
 }
 
 /// A backend at work.
@@ -113,6 +115,7 @@ fn bpf(options: &TracerOptions) -> Result<Tracer, AppError> {
         follow_forks: options.follow_forks,
         running_targets: options.running_targets,
         touch: options.touch,
+        entering: options.entering,
     };
     match BpfTracer::start(&config) {
         Ok(tracer) => Ok(Tracer::Bpf(tracer)),

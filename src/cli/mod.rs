@@ -9,6 +9,7 @@ mod explain;
 mod report;
 mod run;
 mod snapshot;
+mod target;
 mod touch;
 
 pub use attach::AttachArgs;
@@ -20,6 +21,7 @@ pub use explain::ExplainArgs;
 pub use report::{Moments, ReportArgs};
 pub use run::RunArgs;
 pub use snapshot::SnapshotArgs;
+pub use target::TargetArgs;
 pub use touch::TouchArgs;
 
 use clap::{Parser, Subcommand, ValueEnum};

@@ -3,6 +3,7 @@
 //! Imports `std` only. No I/O, no clock, no allocator-specific knowledge.
 
 pub mod addr;
+pub mod cgroup;
 pub mod event;
 pub mod hash;
 pub mod journal;
@@ -15,6 +16,7 @@ pub mod symbol;
 pub mod touch;
 
 pub use addr::{Addr, AddrRange, Bytes, PAGE};
+pub use cgroup::{CgroupHierarchy, CgroupKey};
 pub use event::{EventId, FileRef, MmKey, NoStack, Pid, Task, Tid, VmEvent, VmOp};
 pub use journal::Step;
 pub use mapping::{Mapping, MappingFile};

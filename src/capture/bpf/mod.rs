@@ -1,5 +1,6 @@
 //! The BPF backend: loads the object, attaches it, marks targets, reads the rings.
 
+mod cgroups;
 mod mark;
 mod merge;
 pub mod skel;
@@ -12,6 +13,7 @@ pub use touches::TouchConfig;
 use merge::{Merger, Spilled, positions, waits};
 
 use super::{CaptureError, Counters, EventSource, TouchCounters, arch};
+use crate::model::CgroupKey;
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{Link, MapCore, MapFlags, OpenObject, RingBuffer, RingBufferBuilder};
 use nix::sys::epoll::Epoll;
@@ -35,6 +37,8 @@ pub struct BpfConfig {
     pub running_targets: bool,
     /// Record page faults, too.
     pub touch: Option<TouchConfig>,
+    /// Programs that are executed in this cgroup, or below it, are targets, whoever started them.
+    pub entering: Option<CgroupKey>,
 }
 
 /// The largest size class of bpf/vmaudit.bpf.c.
@@ -82,6 +86,9 @@ impl BpfTracer {
                 }
             }
         }
+        if let (Some(key), Some(rodata)) = (config.entering, open.maps.rodata_data.as_deref_mut()) {
+            rodata.entered_hierarchy = cgroups::number(key.hierarchy);
+        }
         open.maps.ring.set_max_entries(round_ring(config.ring_bytes)).map_err(CaptureError::Load)?;
         open.maps.spill.set_max_entries(round_ring(config.spill_bytes)).map_err(CaptureError::Load)?;
         open.progs.any_syscall_exit.set_autoload(ids.is_empty());
@@ -89,6 +96,9 @@ impl BpfTracer {
         touches::prepare(&mut open, config.touch)?;
         open.progs.mark_threads.set_autoload(config.running_targets);
         let skel = open.load().map_err(CaptureError::Load)?;
+        if let Some(key) = config.entering {
+            cgroups::add(&skel, key)?;
+        }
         let mut links = Vec::new();
         for program in [
             &skel.progs.task_forked,
