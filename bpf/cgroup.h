@@ -13,6 +13,9 @@
  * removes all of this. */
 const volatile __u32 entered_hierarchy = VMAUDIT_CGROUP_NONE;
 
+/* Only what is put there from outside, not what the container's own processes start. */
+const volatile bool entered_from_outside = false;
+
 /* Inode numbers of the cgroups' directories; those below them count, too. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -50,15 +53,12 @@ static __always_inline struct cgroup *cgroup_of(struct task_struct *task)
 }
 
 /* True for a task in one of the cgroups that were asked for, or below it. */
-static __always_inline bool entered(struct task_struct *task)
+static __always_inline bool is_inside(struct task_struct *task)
 {
-	struct cgroup *group;
+	struct cgroup *group = cgroup_of(task);
 	__u64 id;
 	int i;
 
-	if (entered_hierarchy == VMAUDIT_CGROUP_NONE)
-		return false;
-	group = cgroup_of(task);
 	for (i = 0; i < CGROUP_DEPTH && group; i++) {
 		id = BPF_CORE_READ(group, kn, id);
 		if (bpf_map_lookup_elem(&entered_cgroups, &id))
@@ -66,6 +66,22 @@ static __always_inline bool entered(struct task_struct *task)
 		group = BPF_CORE_READ(group, self.parent, cgroup);
 	}
 	return false;
+}
+
+/* True for a task that has to be traced because of where it is. */
+static __always_inline bool entered(struct task_struct *task)
+{
+	struct task_struct *parent;
+
+	if (entered_hierarchy == VMAUDIT_CGROUP_NONE || !is_inside(task))
+		return false;
+	if (!entered_from_outside)
+		return true;
+	parent = BPF_CORE_READ(task, real_parent);
+	/* An engine's helper may be in the cgroup already, but not in the PID namespace: setns(2)
+	 * moves only children there. */
+	return BPF_CORE_READ(parent, thread_pid, level) < BPF_CORE_READ(task, thread_pid, level) ||
+	       !is_inside(parent);
 }
 
 #endif

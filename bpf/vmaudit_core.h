@@ -129,6 +129,10 @@ struct files_struct {
 	struct fdtable *fdt;
 };
 
+struct pid {
+	unsigned int level;
+};
+
 struct task_struct {
 	int pid;
 	int tgid;
@@ -136,6 +140,8 @@ struct task_struct {
 	unsigned int flags;
 	struct mm_struct *mm;
 	struct task_struct *group_leader;
+	struct task_struct *real_parent;
+	struct pid *thread_pid;
 	struct signal_struct *signal;
 	struct files_struct *files;
 	struct css_set *cgroups;

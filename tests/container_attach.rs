@@ -4,14 +4,11 @@
 mod support;
 
 use serde_json::Value;
-use std::io::{BufRead, BufReader};
 use std::path::Path;
-use std::process::{Command, Stdio};
-use support::container::{Image, Podman, Talk, unique};
+use std::process::Command;
+use support::container::{APP, Image, Talk, assert_chain, attach, stack_of, start, unique};
 use support::report::{list, number};
-use support::{Audit, AuditReport, Guard, finished, program, skip, skip_without_bpf, vmaudit};
-
-const APP: &str = "/opt/app/worker";
+use support::{Audit, AuditReport, program, vmaudit};
 
 /// An image with the program and its libraries, and no tool.
 fn bare(folder: &Path) -> Image {
@@ -22,69 +19,12 @@ fn bare(folder: &Path) -> Image {
     image
 }
 
-/// The engine with a running container; None, with a SKIP line, where there can be none.
-fn start(test: &str, name: &str, make: impl FnOnce(&Path) -> Image) -> Option<(Podman, Talk)> {
-    if skip_without_bpf(test) {
-        return None;
-    }
-    let engine = Podman::with(make);
-    let started = engine.and_then(|mut engine| Ok((engine.run(name, &[], &[APP])?, engine)));
-    match started {
-        Ok((talk, engine)) => Some((engine, talk)),
-        Err(why) => {
-            skip(test, &why);
-            None
-        }
-    }
-}
-
-/// `vmaudit attach TARGET`, and `act` once it traces; then it is interrupted.
-fn attach(target: &[&str], act: impl FnOnce()) -> Audit {
-    let folder = tempfile::tempdir().expect("a temporary folder");
-    let file = folder.path().join("report.json");
-    let mut command = Command::new(vmaudit());
-    command.args(["attach", "-f", "json", "--report"]).arg(&file).args(target);
-    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let mut auditor = Guard(command.spawn().expect("vmaudit starts"));
-    let mut stderr = BufReader::new(auditor.0.stderr.take().expect("a pipe"));
-    let mut said = String::new();
-    let mut act = Some(act);
-    while let Ok(1..) = stderr.read_line(&mut said) {
-        if said.contains("Ctrl-C ends tracing")
-            && let Some(act) = act.take()
-        {
-            act();
-            auditor.signal(libc::SIGINT);
-        }
-    }
-    let mut output = auditor.finish().expect("it ends");
-    output.stderr = said.into_bytes();
-    finished(output, &file)
-}
-
 fn snapshot(target: &[&str]) -> (i32, AuditReport) {
     let output = Command::new(vmaudit()).args(["snapshot", "-f", "json"]).args(target).output();
     let output = output.expect("vmaudit starts");
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{said}");
     (output.status.code().unwrap_or(-1), AuditReport::parse(&output.stdout))
-}
-
-/// Function names of the stack that mapped the region of this many MiB, innermost first.
-fn stack_of(audit: &Audit, process: &Value, mib: u64) -> Vec<String> {
-    let region = list(process, "regions")
-        .iter()
-        .find(|region| number(region, "virt") == mib << 20 && region["origin"]["op"] == "mmap");
-    let region =
-        region.unwrap_or_else(|| panic!("no mmap of {mib} MiB in {}: {}", process["comm"], audit.stderr));
-    audit.report().stack_names(&region["origin"]["stack"])
-}
-
-fn assert_chain(names: &[String]) {
-    let at = |end: &str| names.iter().position(|name| name.ends_with(end));
-    let (inner, outer) = (at("!reserve_inner"), at("!reserve_outer"));
-    assert!(inner.is_some() && inner < outer, "{names:?}");
-    assert!(names.iter().any(|name| name.starts_with("worker!")), "{names:?}");
 }
 
 fn by_name<'a>(audit: &'a Audit, comm: &str) -> Vec<&'a Value> {

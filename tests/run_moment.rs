@@ -131,3 +131,55 @@ fn growth_adds_up(recording: &Path, first: &Value, last: &Value) {
         assert!(!output.stderr.is_empty() && output.stdout.is_empty(), "{wrong:?}");
     }
 }
+
+/// The shell starts a child and another one, then becomes the program: one zero for all of it.
+#[test]
+fn times_count_from_the_start_of_the_command() {
+    if skip_without_bpf("run_moment") || skip_without("run_moment", PYTHON) {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let (file, recording) = (folder.path().join("report.json"), folder.path().join("run.vmaudit"));
+    let recording_word = recording.to_str().expect("UTF-8");
+    let script = format!("/bin/true; /bin/true; exec {PYTHON} -c 'a = bytearray(64 << 20); a = None'");
+    let options = ["--interval", "0.2", "-o", recording_word];
+    let output = run_command(&file, &options, &["/bin/sh", "-c", &script]).output().expect("vmaudit starts");
+    let live = finished(output, &file);
+    let process = live.report().first();
+    let main = number(process, "pid");
+
+    let events = Command::new(vmaudit()).args(["events", "-f", "json"]).arg(&recording).output();
+    let events = String::from_utf8(events.expect("vmaudit starts").stdout).expect("UTF-8");
+    let events: Vec<Value> = events.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    let of = |pid: u64, op: &str| {
+        let mut found = events.iter().filter(|e| number(e, "pid") == pid && e["op"] == op);
+        found.next().map(|first| (number(first, "time_ns"), found.count() + 1)).expect(op)
+    };
+    let (zero, programs) = of(main, "execve");
+    assert_eq!(programs, 2, "sh and python");
+    for event in &events {
+        assert_eq!(number(event, "elapsed_ns"), number(event, "time_ns").saturating_sub(zero), "{event}");
+    }
+    assert_eq!(number(process, "wall_ns"), of(main, "exit").0 - zero);
+    let points = list(process, "timeline");
+    assert!(points.last().is_some_and(|last| number(last, "t_ns") <= number(process, "wall_ns")));
+    let children: Vec<&Value> = list(&live.report().json, "processes").iter().skip(1).collect();
+    assert_eq!(children.len(), 2);
+    for child in children {
+        let pid = number(child, "pid");
+        let fork = events.iter().find(|e| e["op"] == "clone" && e["ret"].as_u64() == Some(pid));
+        let life = of(pid, "exit").0 - number(fork.expect("its fork"), "time_ns");
+        assert_eq!(number(child, "wall_ns"), life, "from its fork to its exit");
+    }
+
+    let peak = &process["peak"];
+    let reached = |e: &&Value| e["virt"].as_u64() == Some(number(peak, "virt"));
+    let call = events.iter().find(reached).expect("the call that reached the peak");
+    assert_eq!(number(peak, "t_ns"), number(call, "elapsed_ns"));
+    let then = report_of(&recording, &["--at", "peak"]);
+    assert_eq!(number(&then, "at_ns"), number(peak, "t_ns"));
+    assert_eq!(number(&list(&then, "processes")[0]["totals"], "virt"), number(peak, "virt"));
+    let since = report_of(&recording, &["--growth", "peak.."]);
+    let (end, change) = (&process["totals"], &list(&since, "processes")[0]);
+    assert_eq!((number(change, "from"), number(change, "to")), (number(peak, "virt"), number(end, "virt")));
+}

@@ -322,6 +322,46 @@ fn names_come_back_by_stack() {
     assert_eq!(found.stack(StackId(9), &table), None);
 }
 
+/// The time for reading DWARF is limited: two lookups of a frame may know of different lines.
+#[test]
+fn all_lines_of_a_frame_come_from_one_lookup() {
+    let table = stacks();
+    let line = |frame: Frame, name: &str, inlined| SymbolFrame {
+        frame,
+        function: Some(FunctionName { name: name.into(), linkage: name.into(), offset: 1 }),
+        bounds: None,
+        location: None,
+        inlined,
+    };
+    let frames = table.stack(StackId(0)).frames;
+    let short = vec![line(frames[0], "own", false), line(frames[1], "caller", false)];
+    let long = vec![
+        line(frames[0], "inner", true),
+        line(frames[0], "own", false),
+        line(frames[1], "inlined", true),
+        line(frames[1], "caller", false),
+    ];
+    let one = |lines: &[SymbolFrame]| SymbolizedStacks { stacks: [(StackId(0), lines.to_vec())].into() };
+    for (first, second) in [(&short, &long), (&long, &short)] {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let path = folder.path().join("rec");
+        let mut recorder = record(&path, &[]);
+        recorder.names(&one(first), &table);
+        // Frame by frame, as at the end of a run.
+        let (alone, ids) = table.frame_by_frame();
+        let of_frame = |id: StackId| {
+            let frame = alone.stack(id).frames[0];
+            (id, second.iter().filter(|line| line.frame == frame).cloned().collect())
+        };
+        let stacks = ids.into_iter().map(of_frame).collect();
+        recorder.frame_names(&SymbolizedStacks { stacks }, &alone);
+        recorder.finish(&Facts::default()).expect("written");
+        let recording = Recording::open(&path).expect("a recording");
+        let found = recording.names(&recording.stacks().expect("stacks")).expect("names");
+        assert_eq!(found.stack(StackId(0), &table).as_ref(), Some(first));
+    }
+}
+
 #[test]
 fn a_recording_that_was_not_finished_opens() {
     let folder = tempfile::tempdir().expect("a temporary folder");

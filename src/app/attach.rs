@@ -6,7 +6,7 @@
 
 use super::audits::Audits;
 use super::conclude::{Gathered, conclude};
-use super::contained::{Contained, mark, members};
+use super::contained::{Contained, add_roots, mark, members};
 use super::container_view::ContainerView;
 use super::dump::Dump;
 use super::error::AppError;
@@ -18,7 +18,7 @@ use super::session::{Schedule, Session};
 use super::touch;
 use super::tracer::{Tracer, TracerOptions};
 use super::watched::Watched;
-use crate::capture::bpf::MarkedThread;
+use crate::capture::bpf::{Entering, MarkedThread};
 use crate::cli::{AttachArgs, TargetArgs};
 use crate::containers::{self, Container, short};
 use crate::model::observation::{ResidencySource, ThreadObservation};
@@ -60,7 +60,7 @@ pub fn attach(args: &AttachArgs) -> Result<u8, AppError> {
         follow_forks: !args.no_follow_forks,
         running_targets: true,
         touch: touch::config(&args.touch),
-        entering: container.as_ref().map(Container::key).transpose()?,
+        entering: container.as_ref().map(|container| entering(container, false)).transpose()?,
     })?;
     let loaded = begun.elapsed();
     let threads = match &container {
@@ -89,6 +89,9 @@ pub fn attach(args: &AttachArgs) -> Result<u8, AppError> {
     };
     let command: Vec<_> = std::env::args_os().skip(1).collect();
     let first = attached.processes().first().map_or(0, |process| process.pid());
+    if let Some(container) = &container {
+        add_roots(container, &mut pipeline.borrow_mut());
+    }
     pipeline.borrow_mut().touches = touch::begin(&args.touch);
     pipeline.borrow_mut().record = Record::begin(recorded, first, &command)?;
     let main = begin(&attached, &threads, &mut pipeline.borrow_mut())?;
@@ -125,6 +128,11 @@ pub fn attach(args: &AttachArgs) -> Result<u8, AppError> {
     conclude(Gathered { main, audits, counters, pipeline, exit_code: None }, &destination, args.verbose)?;
     tracer.detach_in_background();
     Ok(0)
+}
+
+/// Programs that are executed in a container are targets.
+pub fn entering(container: &Container, from_outside: bool) -> Result<Entering, AppError> {
+    Ok(Entering { cgroup: container.key()?, from_outside })
 }
 
 /// Until the end, or until the user wants the report.

@@ -8,8 +8,8 @@ use super::touch;
 use crate::attribution::AuditInput;
 use crate::ledger::{AddressSpaces, Ledger, Origin, Peak, Reconciled};
 use crate::model::observation::{ResidencySource, SnapshotMoment};
-use crate::model::{Bytes, Observations, Pid, StackId, SymbolizedStacks};
-use crate::procfs::{ObserveOptions, observe};
+use crate::model::{Bytes, Observations, Pid, SizePoint, StackId, SymbolizedStacks};
+use crate::procfs::{ObserveError, ObserveOptions, observe};
 use crate::report::{
     EventCounts, MAX_GONE, ProcessAudit, ProcessFacts, Report, RunFacts, TouchFacts, build_touched,
 };
@@ -56,6 +56,15 @@ pub struct LookCost {
     pub mappings: usize,
 }
 
+/// Why a look at a process is worth nothing.
+#[derive(thiserror::Error, Clone, Copy, PartialEq, Eq, Debug)]
+pub enum LookVoid {
+    #[error("it ended meanwhile")]
+    Ended,
+    #[error("it executed another program meanwhile")]
+    Replaced,
+}
+
 /// What was read of a process, not yet compared with its calls.
 pub struct Look {
     pub observations: Observations,
@@ -66,11 +75,11 @@ impl Look {
     /// Reads through a living thread of the process.
     ///
     /// # Errors
-    /// In words, when the process cannot be read.
-    pub fn take((pid, tid): (Pid, Pid), moment: SnapshotMoment) -> Result<Look, String> {
+    /// When the process cannot be read.
+    pub fn take((pid, tid): (Pid, Pid), moment: SnapshotMoment) -> Result<Look, ObserveError> {
         let begun = Instant::now();
         let options = ObserveOptions { moment, ..ObserveOptions::default() };
-        let observations = observe(pid, tid, options).map_err(|error| error.to_string())?;
+        let observations = observe(pid, tid, options)?;
         Ok(Look { observations, read: begun.elapsed() })
     }
 }
@@ -85,43 +94,47 @@ impl Audits {
     /// ledger is asked, and tells whether it was still that process which was looked at.
     ///
     /// # Errors
-    /// In words, when it was not.
+    /// When it was not.
     pub fn add(
         &mut self,
         look: Look,
         pipeline: &RefCell<Pipeline>,
         drain: &mut dyn FnMut() -> bool,
-    ) -> Result<LookCost, String> {
+    ) -> Result<LookCost, LookVoid> {
         let Look { observations, read } = look;
         let begun = Instant::now();
         let reconciled = joined(&observations, pipeline, drain);
-        if reconciled.is_some() {
+        if reconciled.is_ok() {
             // Before anything else is told to the ledger.
             pipeline.borrow_mut().note_look(&observations);
         }
-        pipeline.borrow_mut().hold_after(u64::MAX);
-        let reconciled = reconciled.ok_or("it ended meanwhile")?;
-        self.containers.note(&observations);
         let cost = LookCost { read, reconcile: begun.elapsed(), mappings: observations.mappings.len() };
+        if let (Some(timelines), Ok(reconciled)) = (&mut self.timelines, &reconciled) {
+            timelines.add(observations.pid, (&observations, reconciled), &mut pipeline.borrow_mut());
+        }
+        pipeline.borrow_mut().hold_after(u64::MAX);
+        let reconciled = reconciled?;
+        self.containers.note(&observations);
         let (pid, at_its_end) = (observations.pid, observations.moment == SnapshotMoment::HeldAtExit);
         let peak = if at_its_end { peak_of(&pipeline.borrow().spaces, pid) } else { None };
-        if let Some(timelines) = &mut self.timelines {
-            timelines.add(pid, (&observations, &reconciled), &mut pipeline.borrow_mut());
-        }
         self.looks.insert(pid, Audit { observations, reconciled, peak });
         Ok(cost)
     }
 
     /// Takes in a look from a recording, with the ledger as it was then.
-    pub fn replay(&mut self, observations: Observations, pipeline: &mut Pipeline) {
+    pub fn replay(&mut self, observations: Observations, pipeline: &Pipeline) {
         let spaces = &pipeline.spaces;
         let (pid, reconciled) = (observations.pid, spaces.reconcile(observations.pid, &observations));
         let at_its_end = observations.moment == SnapshotMoment::HeldAtExit;
         let peak = if at_its_end { peak_of(spaces, pid) } else { None };
-        if let Some(timelines) = &mut self.timelines {
-            timelines.add(pid, (&observations, &reconciled), pipeline);
-        }
         self.looks.insert(pid, Audit { observations, reconciled, peak });
+    }
+
+    /// Takes in a point of the timeline from a recording.
+    pub fn replay_point(&mut self, point: SizePoint) {
+        if let Some(timelines) = &mut self.timelines {
+            timelines.replay(point);
+        }
     }
 
     /// The newest look at each process.
@@ -144,8 +157,11 @@ impl Audits {
         self.looks.get(&pid).is_some_and(|audit| audit.observations.moment == SnapshotMoment::HeldAtExit)
     }
 
-    /// A look that turned out to be worth nothing.
+    /// A look that was added and turned out to be worth nothing.
     pub fn discard(&mut self, pid: Pid) {
+        if let Some(timelines) = &mut self.timelines {
+            timelines.discard_newest(pid);
+        }
         self.looks.remove(&pid);
     }
 
@@ -250,7 +266,7 @@ impl Audits {
             return ProcessFacts::default();
         };
         let end = process.exited_ns.unwrap_or(audit.observations.ended_ns);
-        let start = process.found_ns.or(process.exec_ns).or(process.created_ns).unwrap_or(end);
+        let start = process.found_ns.or(process.begun_ns).unwrap_or(end);
         let unseen_end = process.exited_ns.is_some()
             && audit.observations.moment == SnapshotMoment::Live
             && audit.observations.residency.source != ResidencySource::None;
@@ -287,17 +303,20 @@ const FLIGHTS_MS: [u64; 5] = [1, 3, 10, 40, 150];
 /// The ring is read at least this often.
 const SLICE_MS: u64 = 10;
 
-/// Joins a look with the calls reported by then. None when `drain` says that it is worth nothing.
+/// Joins a look with the calls reported by then.
 fn joined(
     seen: &Observations,
     pipeline: &RefCell<Pipeline>,
     drain: &mut dyn FnMut() -> bool,
-) -> Option<Reconciled> {
+) -> Result<Reconciled, LookVoid> {
     if seen.moment != SnapshotMoment::Live {
-        return drain().then(|| pipeline.borrow().spaces.reconcile(seen.pid, seen));
+        return match drain() {
+            true => Ok(pipeline.borrow().spaces.reconcile(seen.pid, seen)),
+            false => Err(LookVoid::Ended),
+        };
     }
     let mut until = seen.ended_ns;
-    let mut result = None;
+    let mut result = Err(LookVoid::Ended);
     for (round, flight) in FLIGHTS_MS.into_iter().enumerate() {
         let mut left = flight;
         while left > 0 {
@@ -309,13 +328,16 @@ fn joined(
                 std::thread::sleep(Duration::from_millis(slice));
             }
             if !drain() {
-                return None;
+                return Err(LookVoid::Ended);
             }
+        }
+        if pipeline.borrow().spaces.replaced_since(seen.pid, seen.begun_ns) {
+            return Err(LookVoid::Replaced);
         }
         let reconciled = pipeline.borrow().spaces.reconcile(seen.pid, seen);
         let explained = reconciled.regions.iter().all(|region| region.origin != Origin::Unknown);
         let agrees = reconciled.drift == Bytes(0) && explained;
-        result = Some(reconciled);
+        result = Ok(reconciled);
         if agrees {
             break;
         }

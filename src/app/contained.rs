@@ -7,6 +7,7 @@
 
 use super::attach::first_look;
 use super::error::AppError;
+use super::pipeline::Pipeline;
 use super::say::say;
 use super::session::End;
 use super::tracer::Tracer;
@@ -18,6 +19,7 @@ use crate::procfs::read_status;
 use crate::target::{Attached, FindError, HeldExit, Process};
 use std::collections::HashSet;
 use std::os::fd::BorrowedFd;
+use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -45,6 +47,18 @@ pub fn members(container: &Container) -> Result<Vec<Process>, AppError> {
         return Err(ContainerError::Deserted { path: PathBuf::from(container.cgroup()) }.into());
     }
     Ok(found)
+}
+
+/// The roots of the container's processes, one of each, for the files of those that come and go.
+pub fn add_roots(container: &Container, pipeline: &mut Pipeline) {
+    const MOST: usize = 16;
+    let mut seen = HashSet::new();
+    for pid in container.processes().unwrap_or_default() {
+        let root = std::fs::metadata(format!("/proc/{pid}/root")).map(|found| (found.dev(), found.ino()));
+        if root.is_ok_and(|root| seen.len() < MOST && seen.insert(root)) {
+            pipeline.look_in_root_of(pid);
+        }
+    }
 }
 
 /// None for what is no target, or not any more.

@@ -26,6 +26,8 @@ pub struct ContainerView {
     /// The one that was asked for first, if one was.
     known: Vec<Container>,
     asked: bool,
+    /// The command that puts processes into the container.
+    client: Option<Pid>,
     memory: Option<CgroupMemory>,
     seen: HashMap<Pid, Seen>,
 }
@@ -34,6 +36,16 @@ impl ContainerView {
     /// For the processes of `container`.
     pub fn of(container: Container) -> ContainerView {
         ContainerView { known: vec![container], asked: true, ..ContainerView::default() }
+    }
+
+    /// For a command that puts processes into `container`: others that are in it are not known.
+    pub fn entered(container: Container, client: Pid) -> ContainerView {
+        ContainerView { known: vec![container], client: Some(client), ..ContainerView::default() }
+    }
+
+    /// Whether a process of that container was looked at.
+    pub fn is_inside(&self, pid: Pid) -> bool {
+        self.seen.get(&pid).is_some_and(|seen| seen.container.is_some())
     }
 
     /// Learns of a process that lives, from a look at it.
@@ -135,9 +147,16 @@ impl ContainerView {
     /// The container of the nearest ancestor that was looked at.
     fn nearest(&self, pid: Pid, parent: impl Fn(Pid) -> Option<Pid>) -> Option<&Container> {
         const GENERATIONS: usize = 64;
-        let ancestors = std::iter::successors(Some(pid), |&pid| parent(pid)).take(GENERATIONS);
-        let mut known = ancestors.filter_map(|pid| self.seen.get(&pid));
-        known.next().and_then(|seen| self.known.get(seen.container?))
+        let mut first = pid;
+        for pid in std::iter::successors(Some(pid), |&pid| parent(pid)).take(GENERATIONS) {
+            if let Some(seen) = self.seen.get(&pid) {
+                return seen.container.and_then(|number| self.known.get(number));
+            }
+            first = pid;
+        }
+        // Nobody's child, and traced: because of where it is.
+        let put_there = self.client.is_some_and(|client| client != first);
+        self.known.first().filter(|_| self.asked || put_there)
     }
 }
 

@@ -10,6 +10,7 @@ mod contained;
 mod container_view;
 mod diff;
 mod dump;
+mod entering;
 mod error;
 mod events;
 mod explain;

@@ -4,8 +4,11 @@
 
 use super::error::AppError;
 use super::replay::{Replay, time_of};
-use crate::model::{Step, VmOp};
+use super::report::report_of;
+use crate::cli::Moment;
+use crate::model::{Step, TimeZero, VmOp};
 use crate::report::Report;
+use crate::store::Recording;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
@@ -15,99 +18,106 @@ pub enum MomentError {
     #[error("{}: nothing was recorded", path.display())]
     Empty { path: PathBuf },
     #[error(
-        "{}: the recording ends after {end:.3} s, there is no moment at {asked} s (times count from the first \
-         call of the command)", path.display()
+        "{}: the recording ends after {end:.3} s, there is no moment at {asked} s (times count from the start \
+         of the command, or of tracing)", path.display()
     )]
     TooLate { path: PathBuf, asked: f64, end: f64 },
     #[error("{}: no process was alive at {asked} s", path.display())]
     NobodyAlive { path: PathBuf, asked: f64 },
+    #[error("{}: no peak is known of the first process, because no call of it was seen", path.display())]
+    NoPeak { path: PathBuf },
 }
 
-/// From the first call to the end of a recording, CLOCK_MONOTONIC.
-#[derive(Clone, Copy, Debug)]
-struct Span {
-    began_ns: u64,
-    ended_ns: u64,
+/// What is printed with milliseconds may be typed.
+const PRECISION_NS: u64 = 500_000;
+
+/// The time that a moment is, in nanoseconds since [`TimeZero`].
+///
+/// # Errors
+/// When the recording is damaged, or has no such moment.
+pub fn since_zero(path: &Path, moment: Moment) -> Result<u64, AppError> {
+    match moment {
+        Moment::Seconds(seconds) => Ok(nanos(seconds)),
+        Moment::Peak => {
+            let report = report_of(Recording::open(path)?, false)?;
+            let peak = report.processes.first().and_then(|process| process.peak.as_ref());
+            Ok(peak.ok_or_else(|| MomentError::NoPeak { path: path.into() })?.t_ns)
+        }
+    }
 }
 
-/// The report of the moment `seconds` after the first call (the `t_ns` of a timeline), of the
+/// The report of a moment, in nanoseconds since [`TimeZero`] (the `t_ns` of a timeline), of the
 /// processes that were alive then.
 ///
 /// # Errors
 /// When the recording is damaged, or ends before.
-pub fn report_at(path: &Path, seconds: f64) -> Result<Report, AppError> {
+pub fn report_at(path: &Path, t_ns: u64) -> Result<Report, AppError> {
     let mut replay = Replay::open(path)?;
-    let span = told_until(&mut replay, seconds)?.ok_or_else(|| MomentError::Empty { path: path.into() })?;
-    let end = (span.ended_ns - span.began_ns) as f64 / 1e9;
-    // What is printed with milliseconds may be typed.
-    if seconds > end + 0.0005 {
-        return Err(MomentError::TooLate { path: path.into(), asked: seconds, end }.into());
+    let asked = t_ns as f64 / 1e9;
+    let span = told_until(&mut replay, t_ns)?.ok_or_else(|| MomentError::Empty { path: path.into() })?;
+    let end_ns = span.ended_ns.saturating_sub(span.zero_ns);
+    if t_ns > end_ns.saturating_add(PRECISION_NS) {
+        return Err(MomentError::TooLate { path: path.into(), asked, end: end_ns as f64 / 1e9 }.into());
     }
-    let at_ns = span.began_ns.saturating_add(nanos(seconds));
-    replay.audits.as_of(at_ns, &replay.pipeline);
-    let (report, _) = replay.report();
+    replay.audits.as_of(span.zero_ns.saturating_add(t_ns), &replay.pipeline);
+    let (mut report, _) = replay.report();
+    report.at_ns = Some(t_ns);
     if report.processes.is_empty() {
-        return Err(MomentError::NobodyAlive { path: path.into(), asked: seconds }.into());
+        return Err(MomentError::NobodyAlive { path: path.into(), asked }.into());
     }
     Ok(report)
 }
 
-/// The last moment of the main process, or the last of the recording if it lived on: seconds after
-/// the first call.
+/// The last moment of the main process, or the last of the recording if it lived on, in nanoseconds
+/// since [`TimeZero`].
 ///
 /// # Errors
 /// When the recording is damaged, or empty.
-pub fn last_moment(path: &Path) -> Result<f64, AppError> {
+pub fn last_moment(path: &Path) -> Result<u64, AppError> {
     let mut replay = Replay::open(path)?;
     let main = replay.meta().main;
-    let (mut began_ns, mut before_ns, mut end_ns) = (None, 0, None);
+    let (mut zero, mut before_ns, mut end_ns) = (TimeZero::default(), None, None);
     replay.run(&mut |step, _| {
-        began_ns.get_or_insert(begin_of(step));
-        match step {
-            Step::Event(event) if event.task.pid == main => {
-                if let VmOp::Exit { group_dead: true, .. } = event.op {
-                    end_ns = Some(before_ns);
-                }
-            }
-            _ => {}
+        zero.see(step);
+        if let Step::Event(event) = step
+            && event.task.pid == main
+            && matches!(event.op, VmOp::Exit { group_dead: true, .. })
+        {
+            end_ns = before_ns;
         }
-        before_ns = before_ns.max(time_of(step));
+        before_ns = before_ns.max(Some(time_of(step)));
         ControlFlow::Continue(())
     })?;
-    let began_ns = began_ns.ok_or_else(|| MomentError::Empty { path: path.into() })?;
-    Ok(end_ns.unwrap_or(before_ns).saturating_sub(began_ns) as f64 / 1e9)
+    let end_ns = end_ns.or(before_ns).ok_or_else(|| MomentError::Empty { path: path.into() })?;
+    Ok(end_ns.saturating_sub(zero.ns()))
+}
+
+/// From time zero to what was told last, CLOCK_MONOTONIC.
+#[derive(Clone, Copy, Debug)]
+struct Span {
+    zero_ns: u64,
+    ended_ns: u64,
 }
 
 /// Tells the ledger what happened until then. None where nothing was recorded.
-fn told_until(replay: &mut Replay, seconds: f64) -> Result<Option<Span>, AppError> {
-    let mut span: Option<Span> = None;
-    let mut went_on = false;
+fn told_until(replay: &mut Replay, t_ns: u64) -> Result<Option<Span>, AppError> {
+    let (mut zero, mut ended_ns, mut went_on) = (TimeZero::default(), None, false);
     replay.run(&mut |step, _| {
+        zero.see(step);
         let time = time_of(step);
-        let span = span.get_or_insert(Span { began_ns: begin_of(step), ended_ns: time });
-        if time > span.began_ns.saturating_add(nanos(seconds)) {
-            span.ended_ns = span.ended_ns.max(time);
-            went_on = true;
-            return ControlFlow::Break(());
-        }
-        span.ended_ns = span.ended_ns.max(time);
-        ControlFlow::Continue(())
+        ended_ns = ended_ns.max(Some(time));
+        // What was there when tracing began was there from the beginning.
+        let later = zero.known_ns().is_some_and(|zero_ns| time > zero_ns.saturating_add(t_ns));
+        went_on = later && !matches!(step, Step::Found { .. });
+        if went_on { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     })?;
-    if let (Some(span), false, Some(end)) = (&mut span, went_on, replay.ended_ns()) {
-        span.ended_ns = span.ended_ns.max(end);
+    if let (false, Some(end)) = (went_on, replay.ended_ns()) {
+        ended_ns = ended_ns.map(|time| time.max(end));
     }
-    Ok(span)
+    Ok(ended_ns.map(|ended_ns| Span { zero_ns: zero.ns(), ended_ns }))
 }
 
-/// As [`crate::ledger::AddressSpaces::began_ns`].
-fn begin_of(step: &Step) -> u64 {
-    match step {
-        Step::Found { seen, .. } => seen.begun_ns,
-        _ => time_of(step),
-    }
-}
-
-pub fn nanos(seconds: f64) -> u64 {
+fn nanos(seconds: f64) -> u64 {
     // A float too large for the type becomes its largest value.
     (seconds * 1e9).round() as u64
 }

@@ -7,7 +7,8 @@ use super::record::Record;
 use crate::capture::wire::{self, Decoder, time_of};
 use crate::capture::{Captured, CapturedTouch, Registers};
 use crate::ledger::AddressSpaces;
-use crate::model::{Completeness, MmKey, Observations, Pid, StackId, StackTable, VmEvent, VmOp};
+use crate::model::{Completeness, MmKey, Observations, Pid, SizePoint, StackId, StackTable, VmEvent, VmOp};
+use crate::objects::Root;
 use crate::store::FrameNames;
 use crate::touch::Touches;
 use crate::unwind::{CapturedStack, ExecMapping, SpaceState, Unwinder};
@@ -78,6 +79,14 @@ impl Pipeline {
         self.spaces.start_observed(mm, seen);
     }
 
+    /// Files are looked for in this process' root, too, also after its end: others of its container
+    /// live shortly.
+    pub fn look_in_root_of(&mut self, pid: Pid) {
+        if let Ok(root) = Root::of(pid) {
+            self.unwinder.files_mut().add_root(root);
+        }
+    }
+
     /// After a loss: `seen` is what the kernel shows of a process since.
     pub fn resync(&mut self, seen: &Observations) {
         if let Some(record) = &mut self.record {
@@ -91,6 +100,13 @@ impl Pipeline {
     pub fn note_look(&mut self, seen: &Observations) {
         if let Some(record) = &mut self.record {
             record.look(seen, &self.stacks);
+        }
+    }
+
+    /// What a look came to.
+    pub fn note_point(&mut self, point: &SizePoint) {
+        if let Some(record) = &mut self.record {
+            record.point(point);
         }
     }
 

@@ -5,7 +5,7 @@ use super::error::AppError;
 use super::pipeline::{Pipeline, Tally};
 use super::say::say;
 use crate::capture::Counters;
-use crate::model::{MmKey, Observations, Pid, StackTable, Step, SymbolizedStacks, VmEvent};
+use crate::model::{MmKey, Observations, Pid, SizePoint, StackTable, Step, SymbolizedStacks, VmEvent};
 use crate::report::Report;
 use crate::store::{Facts, Owner, Recorder, RunMeta, StoreError};
 use crate::symbolize::{Config, Symbolizer};
@@ -84,6 +84,11 @@ impl Record {
         self.tick();
     }
 
+    pub fn point(&mut self, point: &SizePoint) {
+        self.recorder.point(point);
+    }
+
+    /// Also the point that came of it.
     pub fn discard_look(&mut self, pid: Pid) {
         self.recorder.discard_look(pid);
     }

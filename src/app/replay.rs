@@ -43,6 +43,8 @@ impl Replay {
     /// When it is damaged.
     pub fn of(recording: Recording) -> Result<Replay, AppError> {
         let mut pipeline = Pipeline::new(&recording.meta().backend, None);
+        // Looks come without a warning.
+        pipeline.spaces.look_begins();
         pipeline.stacks = recording.stacks()?;
         let names = recording.names(&pipeline.stacks)?;
         // A recording that was cut has none: then the files are asked, if they are still the same.
@@ -116,6 +118,7 @@ pub fn time_of(step: &Step) -> u64 {
         Step::Event(event) => event.time_ns,
         Step::Lost { time_ns } => *time_ns,
         Step::Found { seen, .. } | Step::Resync(seen) | Step::Look(seen) => seen.ended_ns,
+        Step::Point(point) => point.time_ns,
     }
 }
 
@@ -126,5 +129,6 @@ fn tell(step: &Step, pipeline: &mut Pipeline, audits: &mut Audits) {
         Step::Lost { time_ns } => pipeline.spaces.note_loss(*time_ns),
         Step::Resync(seen) => pipeline.spaces.resync(seen.pid, seen),
         Step::Look(seen) => audits.replay((**seen).clone(), pipeline),
+        Step::Point(point) => audits.replay_point((**point).clone()),
     }
 }

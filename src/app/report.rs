@@ -1,7 +1,7 @@
 //! `vmaudit report`: the report of a recording.
 
 use super::error::AppError;
-use super::moment::{MomentError, last_moment, nanos, report_at};
+use super::moment::{MomentError, last_moment, report_at, since_zero};
 use super::output::{self, Destination};
 use super::replay::Replay;
 use super::say::say;
@@ -20,7 +20,10 @@ pub fn report(args: &ReportArgs) -> Result<u8, AppError> {
     let destination = Destination { format: args.format, file: args.report.as_deref(), top: args.top };
     match (args.growth, args.at) {
         (Some(moments), _) => growth(&args.recording, moments, &destination)?,
-        (None, Some(seconds)) => output::write(&report_at(&args.recording, seconds)?, &destination)?,
+        (None, Some(moment)) => {
+            let t_ns = since_zero(&args.recording, moment)?;
+            output::write(&report_at(&args.recording, t_ns)?, &destination)?;
+        }
         (None, None) => {
             let recording = Recording::open(&args.recording)?;
             output::write(&report_of(recording, args.replay)?, &destination)?;
@@ -34,18 +37,20 @@ pub fn report(args: &ReportArgs) -> Result<u8, AppError> {
 
 /// What grew and shrank between two moments.
 fn growth(path: &Path, moments: Moments, to: &Destination<'_>) -> Result<(), AppError> {
-    let end = match moments.to {
-        Some(seconds) => seconds,
-        None => last_moment(path)?,
-    };
-    let begin = moments.from.unwrap_or(0.0);
+    let begin = moments.from.map_or(Ok(0), |moment| since_zero(path, moment))?;
+    let end = moments.to.map_or_else(|| last_moment(path), |moment| since_zero(path, moment))?;
+    if begin > end {
+        let seconds = |t_ns: u64| t_ns as f64 / 1e9;
+        let why = format!("--growth: {} s is not before {} s", seconds(begin), seconds(end));
+        return Err(AppError::Usage(why));
+    }
     // Before the first process, and after the last, there is nothing to compare with.
-    let at = |seconds: f64| match report_at(path, seconds) {
+    let at = |t_ns: u64| match report_at(path, t_ns) {
         Err(AppError::Moment(MomentError::NobodyAlive { .. })) => Ok(Report::default()),
         other => other,
     };
     let (before, after) = (at(begin)?, at(end)?);
-    let found = report_growth((&before, nanos(begin)), (&after, nanos(end)));
+    let found = report_growth((&before, begin), (&after, end));
     to.write(|options| growth_to_text(&found, options), || growth_to_json(&found))
 }
 

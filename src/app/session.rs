@@ -1,6 +1,6 @@
 //! A traced run, from the first event to the last look: one loop over the ring and the target.
 
-use super::audits::{Audits, Look, shares_space_with_parent};
+use super::audits::{Audits, Look, LookVoid, shares_space_with_parent};
 use super::error::AppError;
 use super::load::Load;
 use super::pipeline::Pipeline;
@@ -9,7 +9,7 @@ use super::watched::{News, Watched};
 use crate::capture::EventSource;
 use crate::model::Pid;
 use crate::model::observation::{ResidencySource, SnapshotMoment};
-use crate::procfs::{ObserveOptions, observe};
+use crate::procfs::{ObserveError, ObserveOptions, observe};
 use crate::target::{ExitStatus, HeldExit};
 use std::cell::RefCell;
 use std::os::fd::AsRawFd;
@@ -21,6 +21,8 @@ const NAP: Duration = Duration::from_millis(10);
 /// a timeline.
 const LOOK_SHARE: u32 = 50;
 const TIMELINE_SHARE: u32 = 10;
+/// How often a process that executes another program under a look is looked at.
+const ATTEMPTS: u32 = 3;
 
 /// How the run ended for vmaudit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -59,8 +61,8 @@ pub struct Session<'a, 'r, W> {
     pub load: Option<Load>,
     /// How long the last look at all processes took.
     look_took: Duration,
-    /// The longest time that looks took where that delayed the next ones.
-    late: Option<Duration>,
+    /// Looks left out because looking took too long, and how long at most.
+    left_out: (u128, Duration),
     lost: u64,
 }
 
@@ -82,7 +84,7 @@ impl<'a, 'r, W: Watched> Session<'a, 'r, W> {
             next_look: started + schedule.first_look.min(schedule.interval),
             load: None,
             look_took: Duration::ZERO,
-            late: None,
+            left_out: (0, Duration::ZERO),
             lost: 0,
         }
     }
@@ -135,11 +137,21 @@ impl<'a, 'r, W: Watched> Session<'a, 'r, W> {
         let took = elapsed.min(std::mem::replace(&mut self.look_took, elapsed));
         let share = if self.schedule.timeline { TIMELINE_SHARE } else { LOOK_SHARE };
         let soonest = begun + took * share;
-        let planned = self.next_look + self.schedule.interval;
-        if soonest > planned {
-            self.late = self.late.max(Some(took));
-        }
-        self.next_look = planned.max(soonest);
+        let interval = self.schedule.interval.max(Duration::from_nanos(1));
+        let number = |at: Instant| at.duration_since(self.started).as_nanos() / interval.as_nanos();
+        let after = |number: u128| {
+            let nanos = u64::try_from((number + 1) * interval.as_nanos()).unwrap_or(u64::MAX);
+            self.started + Duration::from_nanos(nanos)
+        };
+        let planned = after(number(self.next_look));
+        self.next_look = if soonest > planned + interval / 2 {
+            let (count, longest) = self.left_out;
+            let skipped = number(soonest) - number(self.next_look);
+            self.left_out = (count + skipped, longest.max(took));
+            after(number(soonest))
+        } else {
+            planned.max(soonest)
+        };
     }
 
     /// Until the target has something to say, the ring has filled up a good deal, or a nap is over.
@@ -194,9 +206,9 @@ impl<'a, 'r, W: Watched> Session<'a, 'r, W> {
         self.reader.poll(0)?;
         self.recover_from_loss()?;
         if self.is_audited(held.pid) {
-            self.look(held.pid, held.tid, SnapshotMoment::HeldAtExit);
+            let seen = self.look(held.pid, held.tid, SnapshotMoment::HeldAtExit);
             // Killed while it was held: what was read may be another process by now.
-            if !self.watched.is_held(&held) {
+            if seen && !self.watched.is_held(&held) {
                 self.audits.discard(held.pid);
                 self.pipeline.borrow_mut().forget_look(held.pid);
             }
@@ -212,25 +224,23 @@ impl<'a, 'r, W: Watched> Session<'a, 'r, W> {
         pipeline.spaces.process(pid).is_some() && !shares_space_with_parent(&pipeline, pid)
     }
 
-    fn look(&mut self, pid: Pid, tid: Pid, moment: SnapshotMoment) {
-        if let Some(look) = self.read(pid, tid, moment) {
-            self.compare(look);
-        }
+    fn look(&mut self, pid: Pid, tid: Pid, moment: SnapshotMoment) -> bool {
+        self.read(pid, tid, moment).is_ok_and(|look| self.compare(look).is_ok())
     }
 
-    fn read(&self, pid: Pid, tid: Pid, moment: SnapshotMoment) -> Option<Look> {
+    fn read(&self, pid: Pid, tid: Pid, moment: SnapshotMoment) -> Result<Look, ObserveError> {
         let look = Look::take((pid, tid), moment);
-        look.inspect_err(|error| self.tell_verbose(pid, error)).ok()
+        look.inspect_err(|error| self.tell_verbose(pid, error))
     }
 
-    fn tell_verbose(&self, pid: Pid, error: &str) {
+    fn tell_verbose(&self, pid: Pid, error: &dyn std::error::Error) {
         if self.schedule.verbose {
             say(format_args!("looking at {pid}: {error}"));
         }
     }
 
-    /// Joins a look with the calls that were reported by then.
-    fn compare(&mut self, look: Look) {
+    /// Joins a look with the calls that were reported by then. An error was told.
+    fn compare(&mut self, look: Look) -> Result<(), LookVoid> {
         let (pid, moment) = (look.observations.pid, look.observations.moment);
         let (reader, watched, pipeline) = (&mut *self.reader, &self.watched, self.pipeline);
         let mut drain = || {
@@ -244,19 +254,40 @@ impl<'a, 'r, W: Watched> Session<'a, 'r, W> {
                 cost.mappings, cost.read, cost.reconcile
             )),
             Ok(_) => {}
-            Err(error) => self.tell_verbose(pid, &error),
+            Err(void) => {
+                self.tell_verbose(pid, &void);
+                return Err(void);
+            }
         }
+        Ok(())
     }
 
     /// Looks at every process that lives and was not seen at its end. All are read before the
     /// first is compared: reports that come meanwhile are caught up with once, not for each.
     pub fn look_at_all(&mut self) {
-        let pids = self.living().into_iter().filter(|&pid| !self.audits.is_final(pid));
-        let looks: Vec<Look> = pids.filter_map(|pid| self.read(pid, pid, SnapshotMoment::Live)).collect();
-        for look in looks {
-            self.compare(look);
+        let mut pids = self.living();
+        pids.retain(|&pid| !self.audits.is_final(pid));
+        self.pipeline.borrow_mut().spaces.look_begins();
+        for _ in 0..ATTEMPTS {
+            let looks: Vec<_> =
+                pids.into_iter().map(|pid| (pid, self.read(pid, pid, SnapshotMoment::Live))).collect();
+            pids = Vec::new();
+            for (pid, look) in looks {
+                let again = match look {
+                    Ok(look) => self.compare(look) == Err(LookVoid::Replaced),
+                    // Its address space ended under the look: so does execve.
+                    Err(error) => matches!(error, ObserveError::Gone { .. }),
+                };
+                if again {
+                    pids.push(pid);
+                }
+            }
+            if pids.is_empty() {
+                break;
+            }
         }
         self.audits.containers.read_memory();
+        self.pipeline.borrow_mut().spaces.looks_compared();
     }
 
     /// Takes in what is still on its way, and looks at what goes on living.
@@ -264,11 +295,13 @@ impl<'a, 'r, W: Watched> Session<'a, 'r, W> {
         self.reader.poll(0)?;
         self.look_at_all();
         self.audits.containers.read_shares();
-        if let Some(took) = self.late.filter(|_| self.schedule.timeline) {
-            let interval = self.schedule.interval;
+        let (count, took) = self.left_out;
+        if count > 0 && self.schedule.timeline {
+            let looks = if count == 1 { "1 look".to_owned() } else { format!("{count} looks") };
             say(format_args!(
-                "a look at the processes took up to {took:.1?}: the timeline has fewer points than one \
-                 each {interval:.1?}"
+                "a look at the processes took up to {took:.1?}: {looks} of the timeline, one each {:?}, \
+                 had to be left out, to leave the machine to them",
+                self.schedule.interval
             ));
         }
         Ok(end)

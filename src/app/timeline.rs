@@ -5,8 +5,8 @@ use super::pipeline::Pipeline;
 use crate::attribution::{AuditInput, by_category};
 use crate::ledger::Reconciled;
 use crate::model::observation::ResidencySource;
-use crate::model::{Observations, Pid, StackId, StackTable, SymbolizedStacks};
-use crate::report::{Look, Timeline};
+use crate::model::{CategorySize, Observations, Pid, SizePoint, StackId, StackTable, SymbolizedStacks};
+use crate::report::Timeline;
 use crate::symbolize::{Config, Symbolizer};
 use std::collections::{HashMap, HashSet};
 
@@ -34,45 +34,65 @@ impl Timelines {
         }
     }
 
-    /// Adds a point.
+    /// Adds a point, also to the recording.
     pub fn add(&mut self, pid: Pid, found: Found<'_>, pipeline: &mut Pipeline) {
         let wanted: HashSet<StackId> = found.1.origins.iter().filter_map(|o| o.stack.ok()).collect();
         if self.names.stacks.len() > MAX_NAMED {
             self.names.stacks.retain(|id, _| wanted.contains(id));
         }
         let new: Vec<StackId> = wanted.into_iter().filter(|id| !self.names.stacks.contains_key(id)).collect();
-        if let Some(names) = &pipeline.recorded_names {
-            let mut named = names.symbolized(new, &pipeline.stacks);
-            // A live look has no names of inlined functions: the same here.
-            named.stacks.values_mut().for_each(|lines| lines.retain(|line| !line.inlined));
-            self.names.stacks.extend(named.stacks);
-        } else if !new.is_empty() {
+        if !new.is_empty() {
             let files = pipeline.unwinder.files_mut();
             let named = self.symbolizer.symbolize(&pipeline.stacks, new, files);
             self.names.stacks.extend(named.stacks);
         }
-        let look = look(found, (&pipeline.stacks, &self.names));
-        self.by_pid.entry(pid).or_default().add(look);
+        let timeline = self.by_pid.entry(pid).or_default();
+        let point = SizePoint {
+            pid,
+            number: timeline.next_number(),
+            time_ns: found.0.ended_ns,
+            rss_known: found.0.residency.source != ResidencySource::None,
+            categories: sizes(found, (&pipeline.stacks, &self.names)),
+        };
+        pipeline.note_point(&point);
+        timeline.add(point);
+    }
+
+    /// Adds a point of a recording.
+    pub fn replay(&mut self, point: SizePoint) {
+        self.by_pid.entry(point.pid).or_default().add(point);
+    }
+
+    /// The newest point of a process is of a look that was worth nothing.
+    pub fn discard_newest(&mut self, pid: Pid) {
+        if let Some(timeline) = self.by_pid.get_mut(&pid) {
+            timeline.discard_newest();
+        }
     }
 
     /// The report's own look is attributed with all names that the report has: its point has to
     /// agree with the report's tables to the byte.
     pub fn correct(&mut self, pid: Pid, found: Found<'_>, names: (&StackTable, &SymbolizedStacks)) {
         if let Some(timeline) = self.by_pid.get_mut(&pid) {
-            timeline.correct(look(found, names));
+            timeline.correct(found.0.ended_ns, sizes(found, names));
         }
     }
 
     /// None for a process that nobody looked at.
     pub fn of(&self, pid: Pid) -> Option<Timeline> {
-        self.by_pid.get(&pid).cloned()
+        self.by_pid.get(&pid).filter(|timeline| !timeline.is_empty()).cloned()
     }
 }
 
-fn look((observations, reconciled): Found<'_>, (stacks, symbols): (&StackTable, &SymbolizedStacks)) -> Look {
-    Look {
-        time_ns: observations.ended_ns,
-        rss_known: observations.residency.source != ResidencySource::None,
-        categories: by_category(&AuditInput { reconciled, observations, stacks, symbols }),
-    }
+fn sizes(
+    (observations, reconciled): Found<'_>,
+    (stacks, symbols): (&StackTable, &SymbolizedStacks),
+) -> Vec<CategorySize> {
+    let found = by_category(&AuditInput { reconciled, observations, stacks, symbols });
+    let sizes = found.into_iter().map(|(category, footprint)| CategorySize {
+        category: category.id.into(),
+        virt: footprint.virt,
+        rss: footprint.rss,
+    });
+    sizes.collect()
 }

@@ -2,10 +2,10 @@
 
 use super::error::AppError;
 use super::remedy::remedy;
-use crate::capture::bpf::{BpfConfig, BpfTracer, MarkedThread, TouchConfig};
+use crate::capture::bpf::{BpfConfig, BpfTracer, Entering, MarkedThread, TouchConfig};
 use crate::capture::{EventSource, TouchCounters};
 use crate::cli::Backend;
-use crate::model::{CgroupKey, Pid};
+use crate::model::Pid;
 use std::os::fd::BorrowedFd;
 
 /// What is to be traced.
@@ -22,8 +22,8 @@ pub struct TracerOptions {
     pub running_targets: bool,
     /// Record page faults, too.
     pub touch: Option<TouchConfig>,
-    /// Programs executed in this cgroup are targets, whoever started them.
-    pub entering: Option<CgroupKey>,
+    /// Programs executed in a cgroup are targets, whoever started them.
+    pub entering: Option<Entering>,
 }
 
 /// A backend at work.

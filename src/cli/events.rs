@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 pub enum EventTime {
-    /// Seconds since the first event
+    /// Seconds since the command began (attach: since tracing did)
     Relative,
     /// Seconds since the machine started (CLOCK_MONOTONIC)
     Monotonic,
@@ -99,11 +99,11 @@ pub struct FilterArgs {
     #[arg(long)]
     pub failed: bool,
 
-    /// Not before SECS seconds after the first event
+    /// Not before SECS seconds after the command began
     #[arg(long, value_name = "SECS", value_parser = seconds_from_start)]
     pub since: Option<f64>,
 
-    /// Not after SECS seconds after the first event
+    /// Not after SECS seconds after the command began
     #[arg(long, value_name = "SECS", value_parser = seconds_from_start)]
     pub until: Option<f64>,
 

@@ -18,7 +18,7 @@ pub use compare::CompareArgs;
 pub use diff::{DiffArgs, GroupBy, PidPair};
 pub use events::{EventFormat, EventTime, EventsArgs, FilterArgs};
 pub use explain::ExplainArgs;
-pub use report::{Moments, ReportArgs};
+pub use report::{Moment, Moments, ReportArgs};
 pub use run::RunArgs;
 pub use snapshot::SnapshotArgs;
 pub use target::TargetArgs;

@@ -26,13 +26,18 @@ pub struct ReportArgs {
     #[arg(long)]
     pub replay: bool,
 
-    /// Report the moment SECS seconds after the first call: VIRT by what was mapped then, by stack
-    #[arg(long, value_name = "SECS", value_parser = moment, conflicts_with_all = ["replay", "growth"])]
-    pub at: Option<f64>,
-
-    /// Show what grew and shrank between two moments (seconds after the first call), by stack
+    /// Report another moment: VIRT by what was mapped then, by stack
     ///
-    /// Either may be left out: 1.5.. is from 1.5 s to the end, ..9 from the beginning to 9 s.
+    /// SECS is counted from the start of the command (of an attached process: of tracing), as the
+    /// times in timelines and events are. `peak` is the moment at which the first process had most
+    /// mapped.
+    #[arg(long, value_name = "SECS|peak", value_parser = moment, conflicts_with_all = ["replay", "growth"])]
+    pub at: Option<Moment>,
+
+    /// Show what grew and shrank between two moments (as of --at), by stack
+    ///
+    /// Either may be left out: 1.5.. is from 1.5 s to the end, ..9 from the beginning to 9 s,
+    /// peak.. what went away since the peak.
     #[arg(long, value_name = "FROM..TO", value_parser = span, conflicts_with = "replay")]
     pub growth: Option<Moments>,
 
@@ -41,18 +46,30 @@ pub struct ReportArgs {
     pub verbose: bool,
 }
 
-/// Two moments, seconds; None for the beginning or the end.
+/// A moment of a recording.
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub struct Moments {
-    pub from: Option<f64>,
-    pub to: Option<f64>,
+pub enum Moment {
+    /// Since the start of the command, or of tracing.
+    Seconds(f64),
+    /// When the first process had most mapped.
+    Peak,
 }
 
-fn moment(text: &str) -> Result<f64, String> {
+/// Two moments; None for the beginning or the end.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Moments {
+    pub from: Option<Moment>,
+    pub to: Option<Moment>,
+}
+
+fn moment(text: &str) -> Result<Moment, String> {
+    if text == "peak" {
+        return Ok(Moment::Peak);
+    }
     match text.parse::<f64>() {
-        Ok(value) if (0.0..=31_536_000.0).contains(&value) => Ok(value),
+        Ok(value) if (0.0..=31_536_000.0).contains(&value) => Ok(Moment::Seconds(value)),
         Ok(_) => Err("has to be between 0 and 31536000 seconds".to_owned()),
-        Err(_) => Err(format!("`{text}` is not a number of seconds")),
+        Err(_) => Err(format!("`{text}` is neither a number of seconds nor `peak`")),
     }
 }
 
@@ -61,7 +78,9 @@ fn span(text: &str) -> Result<Moments, String> {
     let side = |text: &str| if text.is_empty() { Ok(None) } else { moment(text).map(Some) };
     let moments = Moments { from: side(from)?, to: side(to)? };
     match (moments.from, moments.to) {
-        (Some(from), Some(to)) if from >= to => Err(format!("{from} s is not before {to} s")),
+        (Some(Moment::Seconds(from)), Some(Moment::Seconds(to))) if from >= to => {
+            Err(format!("{from} s is not before {to} s"))
+        }
         _ => Ok(moments),
     }
 }
@@ -72,11 +91,14 @@ mod tests {
 
     #[test]
     fn spans_of_time() {
-        assert_eq!(span("1.5..9"), Ok(Moments { from: Some(1.5), to: Some(9.0) }));
+        let seconds = |value| Some(Moment::Seconds(value));
+        assert_eq!(span("1.5..9"), Ok(Moments { from: seconds(1.5), to: seconds(9.0) }));
         assert_eq!(span(".."), Ok(Moments { from: None, to: None }));
-        assert_eq!(span("..0.25"), Ok(Moments { from: None, to: Some(0.25) }));
-        assert_eq!(span(".5.."), Ok(Moments { from: Some(0.5), to: None }));
-        for wrong in ["", "3", "9..1", "1..1", "a..2", "-1..2", "1..nan", "1..inf", "1...2.."] {
+        assert_eq!(span("..0.25"), Ok(Moments { from: None, to: seconds(0.25) }));
+        assert_eq!(span(".5.."), Ok(Moments { from: seconds(0.5), to: None }));
+        assert_eq!(span("peak.."), Ok(Moments { from: Some(Moment::Peak), to: None }));
+        assert_eq!(span("1..peak"), Ok(Moments { from: seconds(1.0), to: Some(Moment::Peak) }));
+        for wrong in ["", "3", "9..1", "1..1", "a..2", "-1..2", "1..nan", "1..inf", "1...2..", "peaks.."] {
             assert!(span(wrong).is_err(), "{wrong}");
         }
     }

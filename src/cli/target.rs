@@ -7,7 +7,7 @@ use std::path::PathBuf;
 #[group(id = "target", multiple = false)]
 pub struct TargetArgs {
     /// The processes: several numbers, or several times -p
-    #[arg(short, long = "pid", value_name = "PID", num_args = 1.., value_delimiter = ',', value_parser = pid, allow_hyphen_values = true)]
+    #[arg(short, long = "pid", value_name = "PID", num_args = 1.., value_delimiter = ',', value_parser = pid, allow_negative_numbers = true)]
     pub pids: Vec<i32>,
 
     /// All processes of a container: its name, its ID, or the begin of its ID

@@ -134,7 +134,7 @@ fn read_mounts() -> Result<Mounts, ContainerError> {
 
 fn is_cgroup(directory: &Path) -> bool {
     nix::sys::statfs::statfs(directory).is_ok_and(|found| {
-        let kind = i64::from(found.filesystem_type().0);
+        let kind = found.filesystem_type().0;
         kind == CGROUP_SUPER_MAGIC || kind == CGROUP2_SUPER_MAGIC
     })
 }

@@ -42,8 +42,9 @@ pub fn joined(lists: impl IntoIterator<Item = Known>) -> Vec<Known> {
                         other.names.push(name);
                     }
                 }
-                if other.state.is_empty() {
-                    other.state = known.state;
+                // Who is met among the processes runs, whatever its engine has noted by now.
+                if known.state.is_empty() {
+                    other.state = String::new();
                 }
             }
         }
@@ -157,7 +158,9 @@ mod tests {
     #[test]
     fn told_of_twice_is_one() {
         let all = joined([known("docker", "4f", "", ""), known("docker", "4f", "web", "running")]);
-        assert_eq!(all, [known("docker", "4f", "web", "running")]);
+        assert_eq!(all, [known("docker", "4f", "web", "")]);
+        let all = joined([known("docker", "4f", "web", "created"), known("docker", "4f", "", "")]);
+        assert!(all.iter().all(Known::runs));
         assert_eq!(without_scheme("containerd://4f"), "4f");
         assert!(listed([known("x", "y", "a\x1b[31mb", "")].iter()).contains("a?[31mb"));
     }

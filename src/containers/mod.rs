@@ -5,6 +5,7 @@
 //! `hierarchy`, `names`, `known` and the parsers turn bytes into values; `find`, `docker`, `shims`,
 //! `members` and `figures` read.
 
+mod client;
 mod docker;
 mod error;
 mod figures;
@@ -15,6 +16,7 @@ mod members;
 mod names;
 mod shims;
 
+pub use client::{Client, recognise};
 pub use error::ContainerError;
 pub use figures::CgroupMemory;
 pub use find::{by_cgroup, by_name, of_process};

@@ -63,6 +63,7 @@ impl AddressSpaces {
             process.parent = Some(event.task.pid);
             process.comm.clone_from(&event.task.comm);
             process.created_ns = Some(event.time_ns);
+            process.begun_ns = Some(event.time_ns);
             process.exe = exe;
             process.exec_ns = exec_ns;
         }

@@ -118,7 +118,6 @@ pub struct LifeWatch {
     page: AddrRange,
     spaces: AddressSpaces,
     records: IntMap<SpaceId, Record>,
-    first_ns: Option<u64>,
 }
 
 impl LifeWatch {
@@ -127,7 +126,6 @@ impl LifeWatch {
             page: AddrRange::from_len(at.page_down(), PAGE),
             spaces: AddressSpaces::new(),
             records: IntMap::default(),
-            first_ns: None,
         }
     }
 
@@ -141,18 +139,10 @@ impl LifeWatch {
         &self.spaces
     }
 
-    /// Time of the first event, CLOCK_MONOTONIC.
-    pub fn first_ns(&self) -> Option<u64> {
-        self.first_ns
-    }
-
     /// Takes the next step.
     pub fn step(&mut self, step: &Step) {
         match step {
-            Step::Event(event) => {
-                self.first_ns.get_or_insert(event.time_ns);
-                self.event(event);
-            }
+            Step::Event(event) => self.event(event),
             Step::Found { mm, seen } => {
                 self.spaces.start_observed(*mm, seen);
                 self.outside(seen, Change::Found, false);
@@ -165,7 +155,7 @@ impl LifeWatch {
                     self.outside(seen, Change::Resynced, true);
                 }
             }
-            Step::Look(_) => {}
+            Step::Look(_) | Step::Point(_) => {}
         }
     }
 

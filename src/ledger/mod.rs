@@ -13,6 +13,7 @@ mod holder;
 mod life;
 mod life_log;
 mod limbo;
+mod looks;
 mod names;
 mod origins;
 mod peak;

@@ -21,6 +21,8 @@ pub struct ProcessRecord {
     /// Time of the last execve that was seen, CLOCK_MONOTONIC.
     pub exec_ns: Option<u64>,
     pub created_ns: Option<u64>,
+    /// When it began, as far as that was seen: its fork, or else its first execve.
+    pub begun_ns: Option<u64>,
     /// When it was looked at first, if it ran before it was traced.
     pub found_ns: Option<u64>,
     pub exited_ns: Option<u64>,
@@ -43,6 +45,7 @@ impl ProcessRecord {
             exe: None,
             exec_ns: None,
             created_ns: None,
+            begun_ns: None,
             found_ns: None,
             exited_ns: None,
             wait_status: None,

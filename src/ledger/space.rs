@@ -52,8 +52,11 @@ pub struct Ledger {
     pub(super) peak: PeakTracker,
     pub(super) origins: OriginTable,
     pub(super) limbo: Limbo,
-    /// What was there before, for forks that are on their way: empty with a single thread.
+    /// What was there before, for forks that are on their way and looks that are not compared yet:
+    /// empty without either, as with a single thread.
     pub(super) history: History,
+    /// A look may be compared with what is there now.
+    pub(super) look_pending: bool,
     pub(super) purged: RangeSet,
     /// MADV_DONTFORK.
     pub(super) dont_fork: RangeSet,
@@ -111,6 +114,7 @@ impl Ledger {
             origins: OriginTable::default(),
             limbo: Limbo::default(),
             history: History::default(),
+            look_pending: false,
             purged: RangeSet::default(),
             dont_fork: RangeSet::default(),
             uncertain: RangeSet::default(),
@@ -243,7 +247,7 @@ impl Ledger {
             self.modules_changed |= piece.attr.module;
             self.peak.removed(piece, &self.origins);
         }
-        if self.threads.len() > 1 || self.start == Start::Preexisting {
+        if self.threads.len() > 1 || self.start == Start::Preexisting || self.look_pending {
             for piece in &pieces {
                 let when = (self.reports, self.now_ns);
                 self.history.add(when, removal, piece, &mut self.origins);

@@ -4,12 +4,13 @@
 //! address space: each fork, exec and last exit starts or ends a generation (a [`SpaceId`]).
 
 use super::found::FirstLook;
+use super::looks::Looks;
 use super::origins::FileTable;
 use super::process::ProcessRecord;
 use super::space::{Ledger, Start};
 use crate::model::event::VmOp;
 use crate::model::hash::IntMap;
-use crate::model::{Addr, AddrRange, FileRef, Mapping, MmKey, Observations, Pid, Tid, VmEvent};
+use crate::model::{Addr, AddrRange, FileRef, Mapping, MmKey, Observations, Pid, Tid, TimeZero, VmEvent};
 use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
 
@@ -41,10 +42,11 @@ pub struct AddressSpaces {
     pub(super) by_pid: IntMap<Pid, usize>,
     pub(super) files: FileTable,
     dead: VecDeque<SpaceId>,
+    pub(super) looks: Looks,
     next_space: u64,
     next_generation: u64,
     any_loss: bool,
-    began_ns: Option<u64>,
+    zero: TimeZero,
 }
 
 impl AddressSpaces {
@@ -52,15 +54,14 @@ impl AddressSpaces {
         AddressSpaces::default()
     }
 
-    /// When the story begins: the time of the first event, or of the first process found running.
-    /// CLOCK_MONOTONIC, ns; 0 before it.
+    /// What times count from: CLOCK_MONOTONIC, ns; 0 before the first event.
     pub fn began_ns(&self) -> u64 {
-        self.began_ns.unwrap_or_default()
+        self.zero.ns()
     }
 
     /// Applies one event, in the order of the reports.
     pub fn apply(&mut self, event: &VmEvent) {
-        self.began_ns.get_or_insert(event.time_ns);
+        self.zero.see_event(event);
         let pid = event.task.pid;
         let gone = self.process(pid).is_some_and(|p| p.wait_status.is_some());
         if gone && !matches!(event.op, VmOp::Exit { .. }) {
@@ -81,6 +82,7 @@ impl AddressSpaces {
 
     pub(super) fn apply_in(&mut self, id: SpaceId, event: &VmEvent) -> u64 {
         let Some(space) = self.spaces.get_mut(&id) else { return 0 };
+        space.ledger.look_pending = self.looks.pending;
         let previous = space.ledger.apply(event, &mut self.files);
         self.renew_modules(id);
         self.explain_to_children(id, event, previous);
@@ -130,7 +132,7 @@ impl AddressSpaces {
     /// was on already: reports from before the look are ignored, reports from during it may be in
     /// it. Threads are known from the start.
     pub fn start_observed(&mut self, mm: MmKey, seen: &Observations) {
-        self.began_ns.get_or_insert(seen.begun_ns);
+        self.zero.see_found(seen);
         self.start_read(seen.pid, mm, &seen.mappings, (seen.begun_ns, seen.ended_ns));
         let process = self.process_mut(seen.pid);
         process.found_ns = Some(seen.begun_ns);
@@ -279,7 +281,7 @@ impl AddressSpaces {
         }
         let key = space.key;
         space.awaiting.clear();
-        space.ledger.forget_removed();
+        self.forget_when_compared(id);
         if self.by_mm.get(&key) == Some(&id) {
             self.by_mm.remove(&key);
         }
@@ -345,6 +347,7 @@ impl AddressSpaces {
 
         let process = self.process_mut(pid);
         process.exe = exe;
+        process.begun_ns.get_or_insert(event.time_ns);
         process.exec_ns = Some(event.time_ns);
         process.comm.clone_from(&event.task.comm);
         process.threads.clear();

@@ -3,6 +3,7 @@
 
 use super::event::{MmKey, VmEvent};
 use super::observation::Observations;
+use super::timeline::SizePoint;
 
 /// One thing that the ledger was told.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -17,4 +18,6 @@ pub enum Step {
     Resync(Box<Observations>),
     /// A look that reports are made from: the newest of each process counts.
     Look(Box<Observations>),
+    /// What a look came to: a point of the timeline. Nothing is told to the ledger.
+    Point(Box<SizePoint>),
 }

@@ -13,6 +13,8 @@ pub mod prot;
 pub mod reach;
 pub mod stack;
 pub mod symbol;
+pub mod time_zero;
+pub mod timeline;
 pub mod touch;
 
 pub use addr::{Addr, AddrRange, Bytes, PAGE};
@@ -24,4 +26,6 @@ pub use observation::Observations;
 pub use prot::{Prot, Sharing};
 pub use stack::{Completeness, Frame, FrameKind, ModuleId, ModuleInfo, Stack, StackId, StackTable};
 pub use symbol::{FunctionName, SourceLine, SymbolFrame, SymbolizedStacks};
+pub use time_zero::TimeZero;
+pub use timeline::{CategorySize, SizePoint};
 pub use touch::Touch;

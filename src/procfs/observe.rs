@@ -13,6 +13,8 @@ use crate::model::observation::{
     HeapInfo, Observations, Residency, ResidencySource, ResourceUse, SnapshotMoment, StatusFigures,
 };
 use crate::model::{AddrRange, Mapping, Pid, Tid};
+use std::fs::File;
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 /// What to look at, and how.
@@ -134,7 +136,7 @@ fn read_address_space(
     let vm_swap = status.map(|status| status.figures.vm_swap);
 
     let begun_ns = monotonic_ns();
-    let text = dir.read_open(maps_file, "maps", 64 << 10)?;
+    let text = dir.read_open(&maps_file, "maps", 64 << 10)?;
     let mut pages = PageReader { dir, pagemap, vm_swap, gaps };
     let scan = match user_span(&text) {
         Some(span) if from == ResidencySource::PagemapScan => pages.scan(span),
@@ -146,12 +148,26 @@ fn read_address_space(
     let residency = match (scan, from) {
         (Some(scan), _) => {
             let residency = pages.by_scan(&mappings, scan);
+            whole(dir, &maps_file, &text)?;
             return Ok(AddressSpace { begun_ns, ended_ns: scanned_ns, mappings, residency });
         }
         (None, ResidencySource::None) => residency::unknown(),
         (None, _) => pages.by_pagemap(&mappings).unwrap_or_else(|| pages.by_smaps(&mappings)),
     };
-    Ok(AddressSpace { begun_ns, ended_ns: monotonic_ns(), mappings, residency })
+    let ended_ns = monotonic_ns();
+    whole(dir, &maps_file, &text)?;
+    Ok(AddressSpace { begun_ns, ended_ns, mappings, residency })
+}
+
+/// An address space that ends while maps is read ends the file, too (fs/proc/task_mmu.c, m_start:
+/// mmget_not_zero). It never comes back: as long as it can be read now, it could all the time.
+fn whole(dir: &ProcessDir, maps: &File, text: &[u8]) -> Result<(), ObserveError> {
+    let again = maps.read_at(&mut [0], 0).map_err(|source| dir.io_error("read", "maps", source))?;
+    if again == 0 && !text.is_empty() {
+        let (pid, operation, path) = (dir.pid(), "finish reading", dir.path("maps"));
+        return Err(ObserveError::Gone { pid, operation, path });
+    }
+    Ok(())
 }
 
 /// Parses maps; what could not be used of it is noted in `gaps`.
@@ -239,4 +255,24 @@ pub fn pages_within(residency: &Residency, range: AddrRange) -> (u64, u64) {
             .sum()
     };
     (sum(&residency.resident), sum(&residency.swapped))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::{Command, Stdio};
+
+    #[test]
+    fn what_was_read_of_a_process_that_ends_meanwhile_is_not_taken_for_whole() {
+        let mut sleeper = Command::new("sleep");
+        let mut child = sleeper.arg("1000").stdin(Stdio::null()).spawn().expect("sleep starts");
+        let pid = child.id() as Pid;
+        let dir = ProcessDir::open(pid, pid).expect("it lives");
+        let maps = dir.open_file("maps").expect("maps");
+        let text = dir.read_open(&maps, "maps", 4096).expect("maps");
+        let living = whole(&dir, &maps, &text).is_ok();
+        child.kill().and_then(|()| child.wait()).expect("it ends");
+        assert!(living);
+        assert!(matches!(whole(&dir, &maps, &text), Err(ObserveError::Gone { .. })));
+    }
 }

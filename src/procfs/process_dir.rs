@@ -51,12 +51,12 @@ impl ProcessDir {
 
     /// Opens and reads a small file of the directory.
     pub fn read(&self, file: &str) -> Result<Vec<u8>, ObserveError> {
-        self.read_open(self.open_file(file)?, file, 4096)
+        self.read_open(&self.open_file(file)?, file, 4096)
     }
 
     /// Reads an opened file of the directory to its end. `expected` bytes are reserved first;
     /// the kernel hands out maps and smaps by the page, so a larger buffer saves no calls.
-    pub fn read_open(&self, mut opened: File, file: &str, expected: usize) -> Result<Vec<u8>, ObserveError> {
+    pub fn read_open(&self, mut opened: &File, file: &str, expected: usize) -> Result<Vec<u8>, ObserveError> {
         let mut bytes = Vec::with_capacity(expected);
         opened.read_to_end(&mut bytes).map_err(|source| self.io_error("read", file, source))?;
         Ok(bytes)

@@ -114,7 +114,7 @@ impl PageReader<'_> {
 
     fn read_smaps(&mut self) -> Option<ParsedSmaps> {
         let dir = self.dir;
-        match dir.open_file("smaps").and_then(|file| dir.read_open(file, "smaps", 1 << 20)) {
+        match dir.open_file("smaps").and_then(|file| dir.read_open(&file, "smaps", 1 << 20)) {
             Ok(bytes) => {
                 let parsed = parse_smaps(&bytes);
                 if let Some(first) = parsed.damaged.first() {

@@ -1,7 +1,7 @@
 //! What grew and shrank between two moments, as text.
 
 use super::style::{Tone, clean, truncated};
-use super::text::{TextOptions, WIDTH, duration};
+use super::text::{TextOptions, WIDTH, moment};
 use super::text_findings::frames;
 use crate::report::growth::{Growth, ProcessGrowth, StackGrowth};
 use crate::report::units::{size, thousands};
@@ -16,7 +16,7 @@ pub fn growth_to_json(growth: &Growth) -> Result<String, serde_json::Error> {
 
 /// At most 100 columns; `options.top` stacks of each process.
 pub fn growth_to_text(growth: &Growth, options: TextOptions) -> String {
-    let mut out = format!("growth from {} to {}\n", duration(growth.from_ns), duration(growth.to_ns));
+    let mut out = format!("growth from {} to {}\n", moment(growth.from_ns), moment(growth.to_ns));
     let quiet = growth.processes.iter().filter(|p| p.by_stack.is_empty() && p.from == p.to).count();
     for process in growth.processes.iter().filter(|p| !p.by_stack.is_empty() || p.from != p.to) {
         of_process(growth, process, options, &mut out);
@@ -63,6 +63,7 @@ fn line(row: &StackGrowth, options: TextOptions, out: &mut String) {
     let change = options.color.paint(Tone::Key, &format!("{:>12}", signed(row.change())));
     let op = row.op.as_deref().map_or(String::new(), |op| format!("{} · ", clean(op)));
     let from_to = format!("{} → {}", size(row.from), size(row.to));
-    let text = format!("{op}{} · {from_to}", clean(&row.category));
+    let name = if row.name.is_empty() { &row.category } else { &row.name };
+    let text = format!("{op}{} · {from_to}", clean(name));
     *out += &format!("\n{change}  {}\n", truncated(&text, WIDTH - 14));
 }

@@ -1,6 +1,7 @@
 //! The report for people and programs: pure functions from [`crate::report::Report`] to text.
 //! No terminal is looked at here: colour and length come in as options.
 
+mod chain;
 pub mod compare;
 mod compare_causes;
 mod compare_figures;

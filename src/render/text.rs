@@ -97,9 +97,12 @@ fn head(report: &Report, p: &Process, run: bool, options: TextOptions, out: &mut
     let name = truncated(&clean(&p.comm), 32);
     let mut parts = vec![match &p.source {
         Some(file) => from_file(file),
-        None => match p.container_pid {
-            Some(inside) => format!("(pid {}, {inside} inside) {}", p.pid, state(p)),
-            None => format!("(pid {}) {}", p.pid, state(p)),
+        None => match report.at_ns {
+            Some(at) => format!("(pid {}) as it was at {}", p.pid, moment(at)),
+            None => match p.container_pid {
+                Some(inside) => format!("(pid {}, {inside} inside) {}", p.pid, state(p)),
+                None => format!("(pid {}) {}", p.pid, state(p)),
+            },
         },
     }];
     match p.threads_seen {
@@ -175,6 +178,12 @@ pub(super) fn duration(ns: u64) -> String {
         1_000..600_000 => format!("{}.{} s", ms / 1000, ms % 1000 / 100),
         _ => format!("{} min {} s", ms / 60_000, ms % 60_000 / 1000),
     }
+}
+
+/// A time since the start, as `--at` takes it: `0.971 s`.
+pub(super) fn moment(ns: u64) -> String {
+    let ms = ns.saturating_add(500_000) / 1_000_000;
+    format!("{}.{:03} s", ms / 1000, ms % 1000)
 }
 
 fn signal_name(signal: i32) -> Option<&'static str> {

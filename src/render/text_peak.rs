@@ -1,12 +1,14 @@
 //! VmPeak, where it is well above what is left: by which calls.
 
+use super::chain::chain_of_caller;
 use super::style::{Tone, clean, truncated};
-use super::text::{TextOptions, WIDTH, duration};
-use super::text_findings::outline;
+use super::text::{TextOptions, WIDTH, moment};
 use crate::report::model::{Peak, PeakShare, Process, Report};
 use crate::report::units::{size, thousands};
 use std::cmp::Reverse;
 
+/// Where the text of a row begins.
+const INDENT: usize = 21;
 /// Calls shown.
 const SHOWN: usize = 3;
 /// A peak is worth words from so much above the end, and one part in this many of the end.
@@ -33,7 +35,7 @@ pub(super) fn peak(report: &Report, p: &Process, options: TextOptions, out: &mut
     let end = if p.exit_code.is_some() || p.signal.is_some() { "at the end" } else { "now" };
     let figure = options.color.paint(Tone::Key, &size(peak.virt));
     let more = size(peak.virt - virt);
-    *out += &format!("\n  {label}  {figure} at {}: {more} more than {end}", duration(peak.t_ns));
+    *out += &format!("\n  {label}  {figure} at {}: {more} more than {end}", moment(peak.t_ns));
     if p.totals.vm_peak > peak.virt {
         *out += &format!("; VmPeak is {}, {}", size(p.totals.vm_peak), why_more(p));
     }
@@ -57,11 +59,13 @@ fn shares(report: &Report, p: &Process, peak: &Peak, out: &mut String) {
     let shown = gone.get(..SHOWN.min(gone.len())).unwrap_or(&[]);
     for share in shown {
         let stack = share.stack.and_then(|k| report.stacks.get(usize::try_from(k).ok()?));
-        let via = stack.map(outline).unwrap_or_default();
         let name = p.categories.iter().find(|c| c.id == share.category);
         let name = name.map_or_else(|| share.category.replace('-', " "), |c| clean(&c.name));
-        let line = format!("  {:>12} less  {} · {name}{via}", size(shrank(share)), clean(&share.op));
+        let line = format!("  {:>12} less  {name} · {}", size(shrank(share)), clean(&share.op));
         *out += &format!("{}\n", truncated(&line, WIDTH));
+        if let Some(stack) = stack {
+            *out += &format!("{:INDENT$}{}\n", "", chain_of_caller(stack, WIDTH - INDENT));
+        }
     }
     // What the rows above do not say: other calls, and what was mapped since.
     let hidden = (gone.len() - shown.len()) as u64 + peak.rest.stacks;

@@ -1,8 +1,9 @@
 //! With --touch: who made resident what somebody else reserved.
 
+use super::chain::{chain, chain_of_caller};
 use super::style::{Tone, clean, truncated};
 use super::text::{TextOptions, WIDTH};
-use crate::report::model::{Finding, Frame, Process, Report, Stack, TouchRow};
+use crate::report::model::{Finding, Process, Report, Stack, TouchRow};
 use crate::report::units::{size, thousands};
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -30,7 +31,7 @@ pub(super) fn used_by(report: &Report, f: &Finding, options: TextOptions, out: &
         let figures =
             format!("{:>9} ({} %)", size(share.bytes_estimate), percent(share.bytes_estimate, f.rss));
         let who = match stack(report, share.stack) {
-            Some(stack) => format!("by {}", toucher(stack, WIDTH - 15 - figures.chars().count())),
+            Some(stack) => format!("by {}", chain(stack, WIDTH - 15 - figures.chars().count())),
             None if share.seen => "by various".to_string(),
             None => UNSEEN.to_string(),
         };
@@ -121,7 +122,7 @@ fn lines<'a>(report: &Report, p: &Process, rows: impl Iterator<Item = &'a TouchR
 
 fn who(report: &Report, row: &TouchRow) -> String {
     match stack(report, row.touched_by) {
-        Some(stack) => toucher(stack, WIDTH - INDENT),
+        Some(stack) => chain(stack, WIDTH - INDENT),
         None if row.seen => "stacks that are not known".to_string(),
         None if row.reserved == "preexisting" => {
             "resident before tracing began, as far as is known".to_string()
@@ -136,7 +137,7 @@ fn place(report: &Report, p: &Process, row: &TouchRow) -> String {
         row.category.as_deref().map_or_else(|| "memory that is gone".to_string(), |id| category(p, id));
     let width = (WIDTH - INDENT - 17).saturating_sub(place.chars().count());
     let by = match (row.reserved.as_str(), stack(report, row.reserved_by)) {
-        ("call", Some(stack)) => format!("reserved by {}", reserver(stack, width)),
+        ("call", Some(stack)) => format!("reserved by {}", chain_of_caller(stack, width)),
         ("call", None) => "reserved by a call whose stack is not known".to_string(),
         ("kernel", _) => "mapped by the kernel".to_string(),
         ("preexisting", _) => "mapped before tracing began".to_string(),
@@ -166,80 +167,4 @@ fn stack(report: &Report, number: Option<u64>) -> Option<&Stack> {
 fn category(p: &Process, id: &str) -> String {
     let row = p.categories.iter().find(|row| row.id == id);
     truncated(&clean(row.map_or("unknown memory", |row| &row.name)), 34)
-}
-
-/// `memset < zmalloc < … < main`: who touched, and where in the program that was.
-fn toucher(stack: &Stack, width: usize) -> String {
-    chain(own_frames(stack), width)
-}
-
-/// As [`toucher`], from the caller of the system call's wrapper, or the first that has a name.
-fn reserver(stack: &Stack, width: usize) -> String {
-    let frames = own_frames(stack);
-    let from = |f: &Frame| !f.module.starts_with("libc.so") && !f.module.starts_with("ld-");
-    let named = frames.iter().position(|f| from(f) && f.symbol.is_some());
-    let first = named.or_else(|| frames.iter().position(from)).unwrap_or(0);
-    chain(&frames[first..], width)
-}
-
-/// Without what is below every program's own functions.
-fn own_frames(stack: &Stack) -> &[Frame] {
-    let end = stack.frames.iter().rposition(|f| !is_root(f)).map_or(stack.frames.len(), |last| last + 1);
-    &stack.frames[..end]
-}
-
-/// Names from the inside out. Where not all of them fit, the innermost, those with a name next to
-/// it, and the outermost; `…` stands for what is left out.
-fn chain(frames: &[Frame], width: usize) -> String {
-    let all = joined(frames, &(0..frames.len()).collect::<Vec<_>>());
-    if all.chars().count() <= width {
-        return all;
-    }
-    let Some(last) = frames.len().checked_sub(1) else { return all };
-    let mut picked = vec![0, last];
-    picked.dedup();
-    let named = |&(_, frame): &(usize, &Frame)| frame.symbol.is_some();
-    for (index, _) in frames.iter().enumerate().take(last).skip(1).filter(named) {
-        let mut more = picked.clone();
-        more.insert(more.len() - 1, index);
-        if joined(frames, &more).chars().count() > width {
-            break;
-        }
-        picked = more;
-    }
-    truncated(&joined(frames, &picked), width)
-}
-
-/// The frames with these numbers, ascending.
-fn joined(frames: &[Frame], picked: &[usize]) -> String {
-    let mut text = String::new();
-    let mut next = 0;
-    for &index in picked {
-        text += match index {
-            0 => "",
-            _ if index == next => " < ",
-            _ => " < … < ",
-        };
-        text += &frames.get(index).map(name).unwrap_or_default();
-        next = index + 1;
-    }
-    text
-}
-
-fn name(frame: &Frame) -> String {
-    let module = || truncated(&clean(&frame.module), 20);
-    match (&frame.symbol, &frame.function_start) {
-        (Some(symbol), _) => truncated(&clean(symbol), 36),
-        (None, Some(start)) => format!("{} fn@{}", module(), clean(start)),
-        (None, None) => format!("{} +{}", module(), clean(&frame.offset)),
-    }
-}
-
-/// What is below every program's own functions.
-fn is_root(f: &Frame) -> bool {
-    let name = f.symbol.as_deref().unwrap_or_default();
-    matches!(
-        name,
-        "_start" | "__libc_start_main" | "__libc_start_call_main" | "start_thread" | "clone3" | "clone"
-    ) || name.starts_with("__libc_start_main")
 }

@@ -1,7 +1,7 @@
 //! Sizes over time: two curves, and a table of the moments between which most happened.
 
 use super::style::{Tone, clean, truncated, wrapped};
-use super::text::{TextOptions, duration};
+use super::text::{TextOptions, duration, moment};
 use crate::report::model::{Process, TimelinePoint};
 use crate::report::units::{size, thousands};
 use std::cmp::Reverse;
@@ -132,7 +132,7 @@ fn table(p: &Process, options: TextOptions, out: &mut String) {
             (None, "") => "not known".to_string(),
             (None, remark) => remark.to_string(),
         };
-        let mut line = format!("  {:>10}{:>11}{rss:>11}", duration(row.t_ns), size(row.virt));
+        let mut line = format!("  {:>10}{:>11}{rss:>11}", moment(row.t_ns), size(row.virt));
         let mut others = row.virt;
         for id in &ids {
             let bytes = row.by_category.get(id).copied().unwrap_or(0);

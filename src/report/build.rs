@@ -117,6 +117,7 @@ pub fn build_touched(
             lost: facts.touches.totals.lost,
             unplaced: facts.touches.unplaced(),
         }),
+        at_ns: None,
         containers: run.containers.iter().map(|found| container::total(found, &reports)).collect(),
         processes: reports,
         stacks: shared.map(|(table, names)| stacks.export(table, names)).unwrap_or_default(),

@@ -39,7 +39,7 @@ pub struct Explanation {
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize)]
 pub struct Entry {
     pub times: u64,
-    /// When the last step of the last round happened; CLOCK_MONOTONIC and since the first event.
+    /// When the last step of the last round happened; CLOCK_MONOTONIC and since the command began.
     pub last_ns: u64,
     pub last_elapsed_ns: u64,
     /// The first round.
@@ -58,7 +58,7 @@ pub struct Step {
     pub tid: Option<i32>,
     pub comm: Option<String>,
     pub time_ns: u64,
-    /// Since the first event.
+    /// Since the command began (attach: since tracing did).
     pub elapsed_ns: u64,
     /// As strace spells it.
     pub call: Option<String>,
@@ -106,8 +106,8 @@ pub struct ExplainInput<'a> {
     pub comm: &'a [u8],
     /// None: the process was not traced.
     pub life: Option<&'a Life>,
-    /// CLOCK_MONOTONIC of the first event.
-    pub first_ns: u64,
+    /// What times count from, CLOCK_MONOTONIC.
+    pub began_ns: u64,
     /// The report that has the process in it, and the process' place there.
     pub report: Option<(&'a Report, usize)>,
     /// The look that the report was made from.
@@ -124,7 +124,7 @@ pub fn explain(input: &ExplainInput<'_>) -> Explanation {
     let entries = input.life.into_iter().flat_map(|life| &life.entries).map(|entry| Entry {
         times: entry.times,
         last_ns: entry.last_ns,
-        last_elapsed_ns: entry.last_ns.saturating_sub(input.first_ns),
+        last_elapsed_ns: entry.last_ns.saturating_sub(input.began_ns),
         steps: entry.steps.iter().map(|step| builder.step(step)).collect(),
     });
     let entries: Vec<Entry> = entries.collect();
@@ -181,7 +181,7 @@ impl Builder<'_> {
             tid: event.map(|event| event.task.tid),
             comm: event.map(|event| lossy(&event.task.comm)),
             time_ns: step.time_ns,
-            elapsed_ns: step.time_ns.saturating_sub(self.input.first_ns),
+            elapsed_ns: step.time_ns.saturating_sub(self.input.began_ns),
             call: event.and_then(call_source),
             result: event.and_then(calls::result),
             prot: after.map(|piece| format!("{}{}", piece.prot, piece.sharing)),

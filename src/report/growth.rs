@@ -34,6 +34,8 @@ pub struct StackGrowth {
     /// `mmap`, `brk` …; null for what no call with a stack mapped.
     pub op: Option<String>,
     pub category: String,
+    /// What text shows for `category`.
+    pub name: String,
     /// Index into `Growth::stacks`.
     pub stack: Option<u64>,
     pub from: u64,
@@ -109,6 +111,8 @@ fn compare<'a>(from: Side<'a>, to: Side<'a>, stacks: &mut Stacks) -> Vec<StackGr
     for (key, bytes) in by_call(to) {
         both.entry(key).or_default().1 = bytes;
     }
+    let known = [to, from].into_iter().flat_map(|(_, process)| process).flat_map(|p| &p.categories);
+    let names: HashMap<&str, &str> = known.map(|c| (c.id.as_str(), c.name.as_str())).collect();
     let mut rows: Vec<(Key<'a>, (u64, u64))> = both.into_iter().collect();
     rows.sort_by_key(|((op, category, frames), (old, new))| {
         let place = frames.map(|frames| frames.iter().map(|f| (&f.module, &f.offset)).collect::<Vec<_>>());
@@ -117,6 +121,7 @@ fn compare<'a>(from: Side<'a>, to: Side<'a>, stacks: &mut Stacks) -> Vec<StackGr
     let row = |((op, category, frames), (old, new)): (Key<'a>, (u64, u64))| StackGrowth {
         op: op.map(str::to_owned),
         category: category.to_owned(),
+        name: names.get(category).map_or_else(String::new, |name| (*name).to_owned()),
         stack: match frames {
             Some(frames) if old != new => {
                 stacks.number(frames, from.0).or_else(|| stacks.number(frames, to.0))

@@ -18,5 +18,5 @@ pub use build::{
 };
 pub use model::{Report, SCHEMA};
 pub use peak::MAX_GONE;
-pub use timeline::{Look, Timeline};
+pub use timeline::Timeline;
 pub use touch::{NAMED_ROWS, TouchFacts};

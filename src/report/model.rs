@@ -18,6 +18,9 @@ pub struct Report {
     /// Added: with --touch, page faults of all processes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub touch: Option<Touch>,
+    /// Added: with --at, the moment that is shown; as `t_ns` in [`TimelinePoint`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub at_ns: Option<u64>,
     /// Added: containers and cgroups that were asked for.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub containers: Vec<Container>,

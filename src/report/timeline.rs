@@ -1,94 +1,94 @@
 //! Sizes over time, in bounded memory: when there are too many points, every second goes.
 
 use super::model;
-use crate::attribution::{Category, Footprint};
+use crate::model::timeline::stride;
+use crate::model::{CategorySize, SizePoint};
 use std::collections::BTreeMap;
 
 /// Points kept of a process at most; never fewer than half of it once there were so many.
-const MAX_POINTS: usize = 1024;
+const MAX_POINTS: u64 = 1024;
 
-/// One look at a process.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Look {
-    /// CLOCK_MONOTONIC.
-    pub time_ns: u64,
-    /// What is resident was read, too.
-    pub rss_known: bool,
-    pub categories: BTreeMap<Category, Footprint>,
-}
-
-/// The looks at one process, in order, every nth of them.
-#[derive(Clone, PartialEq, Eq, Debug)]
+/// The points of one process, in order: every nth of them, and the newest, where a timeline ends.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct Timeline {
-    looks: Vec<Look>,
-    every: u64,
-    /// Looks since the last one in `looks`.
-    skipped: u64,
-    /// The newest look, where it is not in `looks`: a timeline ends where the report is made.
-    last: Option<Look>,
-}
-
-impl Default for Timeline {
-    fn default() -> Timeline {
-        Timeline { looks: Vec::new(), every: 1, skipped: 0, last: None }
-    }
+    /// Also the one before the newest, which may be taken away again.
+    points: Vec<SizePoint>,
 }
 
 impl Timeline {
-    pub fn add(&mut self, look: Look) {
-        self.skipped += 1;
-        if !self.looks.is_empty() && self.skipped < self.every {
-            self.last = Some(look);
-            return;
-        }
-        (self.skipped, self.last) = (0, None);
-        self.looks.push(look);
-        if self.looks.len() >= MAX_POINTS {
-            let mut index = 0;
-            // The newest stays: the next is counted from it.
-            let odd = (self.looks.len() - 1) % 2;
-            self.looks.retain(|_| {
-                index += 1;
-                (index - 1) % 2 == odd
-            });
-            self.every *= 2;
+    /// The number of the next point.
+    pub fn next_number(&self) -> u64 {
+        self.newest() + 1
+    }
+
+    fn newest(&self) -> u64 {
+        self.points.last().map_or(0, |point| point.number)
+    }
+
+    /// Adds a point whose number is larger than those before.
+    pub fn add(&mut self, point: SizePoint) {
+        let newest = point.number;
+        self.points.push(point);
+        let every = stride(newest.saturating_sub(1), MAX_POINTS);
+        let is_kept =
+            |point: &SizePoint| point.number.is_multiple_of(every) || point.number.saturating_add(2) > newest;
+        if every != stride(newest.saturating_sub(2), MAX_POINTS) {
+            self.points.retain(is_kept);
+        } else if let Some(third) = self.points.len().checked_sub(3)
+            && !self.points.get(third).is_none_or(is_kept)
+        {
+            self.points.remove(third);
         }
     }
 
-    /// Replaces what was found at `time_ns`, if there was a look.
-    pub fn correct(&mut self, look: Look) {
-        let newest = self.last.as_mut().or(self.looks.last_mut());
-        if let Some(newest) = newest.filter(|newest| newest.time_ns == look.time_ns) {
-            *newest = look;
+    /// Takes the newest point away: the look was worth nothing.
+    pub fn discard_newest(&mut self) {
+        self.points.pop();
+    }
+
+    /// Replaces what was found at that time, if it is the newest.
+    pub fn correct(&mut self, time_ns: u64, categories: Vec<CategorySize>) {
+        if let Some(newest) = self.points.last_mut().filter(|newest| newest.time_ns == time_ns) {
+            newest.categories = categories;
         }
     }
 
     /// Every how manyth look is kept.
     pub fn every(&self) -> u64 {
-        self.every
+        stride(self.newest(), MAX_POINTS)
     }
 
     pub fn is_empty(&self) -> bool {
-        self.looks.is_empty()
+        self.points.is_empty()
+    }
+
+    /// True when a report shows the same of both.
+    pub fn shows_the_same(&self, other: &Timeline) -> bool {
+        self.kept().eq(other.kept())
+    }
+
+    fn kept(&self) -> impl Iterator<Item = &SizePoint> {
+        let (every, newest) = (self.every(), self.newest());
+        self.points.iter().filter(move |point| point.number.is_multiple_of(every) || point.number == newest)
     }
 
     pub(super) fn points(&self, began_ns: u64) -> Vec<model::TimelinePoint> {
-        self.looks.iter().chain(&self.last).map(|look| point(look, began_ns)).collect()
+        self.kept().map(|point| to_model(point, began_ns)).collect()
     }
 }
 
-fn point(look: &Look, began_ns: u64) -> model::TimelinePoint {
-    let sum = |of: fn(&Footprint) -> u64| look.categories.values().map(of).sum();
-    let by = |of: fn(&Footprint) -> u64| {
-        let parts = look.categories.iter().map(|(category, f)| (category.id.to_owned(), of(f)));
+fn to_model(point: &SizePoint, began_ns: u64) -> model::TimelinePoint {
+    let sum = |of: fn(&CategorySize) -> u64| point.categories.iter().map(of).sum();
+    let by = |of: fn(&CategorySize) -> u64| {
+        let parts = point.categories.iter().map(|size| (size.category.to_string(), of(size)));
         parts.filter(|(_, bytes)| *bytes > 0).collect::<BTreeMap<String, u64>>()
     };
     model::TimelinePoint {
-        t_ns: look.time_ns.saturating_sub(began_ns),
-        virt: sum(|f| f.virt),
-        rss: look.rss_known.then(|| sum(|f| f.rss)),
-        by_category: by(|f| f.virt),
-        rss_by_category: if look.rss_known { by(|f| f.rss) } else { BTreeMap::new() },
+        t_ns: point.time_ns.saturating_sub(began_ns),
+        virt: sum(|size| size.virt),
+        rss: point.rss_known.then(|| sum(|size| size.rss)),
+        by_category: by(|size| size.virt),
+        rss_by_category: if point.rss_known { by(|size| size.rss) } else { BTreeMap::new() },
     }
 }
 
@@ -96,33 +96,51 @@ fn point(look: &Look, began_ns: u64) -> model::TimelinePoint {
 mod tests {
     use super::*;
 
-    fn look(time_ns: u64) -> Look {
-        Look { time_ns, rss_known: false, categories: BTreeMap::new() }
+    fn point(number: u64) -> SizePoint {
+        SizePoint { pid: 1, number, time_ns: number, rss_known: true, categories: Vec::new() }
+    }
+
+    fn sizes(bytes: u64) -> Vec<CategorySize> {
+        vec![CategorySize { category: "loader".into(), virt: bytes, rss: bytes }]
     }
 
     #[test]
     fn a_long_run_is_thinned_out_evenly_and_ends_at_its_end() {
         let mut timeline = Timeline::default();
         for at in 1..=10_000 {
-            timeline.add(look(at));
-            assert!(timeline.looks.len() < MAX_POINTS);
-            let points = timeline.points(0);
-            assert_eq!(points.last().map(|p| p.t_ns), Some(at), "the newest is always there");
+            assert_eq!(timeline.next_number(), at);
+            timeline.add(point(at));
+            assert!(timeline.points.len() as u64 <= MAX_POINTS + 1);
+            assert_eq!(timeline.points(0).last().map(|p| p.t_ns), Some(at), "the newest is always there");
         }
         assert_eq!(timeline.every(), 16);
-        let times: Vec<u64> = timeline.looks.iter().map(|look| look.time_ns).collect();
-        assert!(times.len() >= MAX_POINTS / 2, "{}", times.len());
+        let times: Vec<u64> = timeline.points(0).iter().map(|point| point.t_ns).collect();
+        assert!(times.len() as u64 >= MAX_POINTS / 2, "{}", times.len());
         assert!(times.windows(2).all(|pair| pair[1] - pair[0] == 16), "even");
     }
 
     #[test]
-    fn only_the_newest_look_is_corrected() {
+    fn a_point_that_was_taken_away_was_never_there() {
+        for end in (1..40).chain(1020..1030).chain(2044..2052).chain(8185..8200) {
+            let (mut with, mut without) = (Timeline::default(), Timeline::default());
+            // Thinned already, as a file may be.
+            let every = stride(end, 4 * MAX_POINTS);
+            (1..=end).for_each(|at| with.add(point(at)));
+            (1..=end).filter(|at| at % every == 0 || *at == end).for_each(|at| without.add(point(at)));
+            with.add(point(end + 1));
+            with.discard_newest();
+            assert_eq!((with.points(0), with.every()), (without.points(0), without.every()), "{end}");
+        }
+    }
+
+    #[test]
+    fn only_the_newest_point_is_corrected() {
         let mut timeline = Timeline::default();
-        timeline.add(look(1));
-        timeline.add(look(2));
-        timeline.correct(Look { rss_known: true, ..look(1) });
-        assert!(timeline.points(0).iter().all(|p| p.rss.is_none()));
-        timeline.correct(Look { rss_known: true, ..look(2) });
-        assert_eq!(timeline.points(0).last().map(|p| p.rss), Some(Some(0)));
+        timeline.add(point(1));
+        timeline.add(point(2));
+        timeline.correct(1, sizes(5));
+        assert!(timeline.points(0).iter().all(|p| p.virt == 0));
+        timeline.correct(2, sizes(5));
+        assert_eq!(timeline.points(0).last().map(|p| p.rss), Some(Some(5)));
     }
 }

@@ -69,6 +69,10 @@ impl Encoder {
             }
             Step::Resync(seen) => self.snapshot(SnapshotKind::Resync, seen, out),
             Step::Look(seen) => self.snapshot(SnapshotKind::Look, seen, out),
+            Step::Point(point) => {
+                let place = self.place();
+                out.push(Row::Point { place, point: point.clone() });
+            }
         }
     }
 

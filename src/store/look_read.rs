@@ -80,7 +80,7 @@ fn part<T>(
 }
 
 /// As many as there were.
-fn complete<T>(found: Vec<T>, expected: i64, what: &str) -> Result<Vec<T>, Fault> {
+pub(super) fn complete<T>(found: Vec<T>, expected: i64, what: &str) -> Result<Vec<T>, Fault> {
     match found.len() as i64 == expected {
         true => Ok(found),
         false => Err(Fault::damaged(format!("{} of {expected} {what} are there", found.len()))),

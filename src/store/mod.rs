@@ -18,6 +18,7 @@ mod look;
 mod look_read;
 mod op;
 mod place;
+mod point;
 mod read;
 mod recorder;
 mod recording;

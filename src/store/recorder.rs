@@ -5,9 +5,9 @@ use super::error::StoreError;
 use super::facts::{Facts, Owner, RunMeta};
 use super::place;
 use super::row::{Row, SnapshotKind};
-use super::symbols::symbol_rows;
+use super::symbols::NamedFrames;
 use super::writer::{Message, Writer};
-use crate::model::{Observations, Pid, StackTable, Step, SymbolizedStacks, VmEvent};
+use crate::model::{Observations, Pid, SizePoint, StackTable, Step, SymbolizedStacks, VmEvent};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -28,6 +28,7 @@ const HAND_OVER: Duration = Duration::from_nanos(HAND_OVER_NS);
 pub struct Recorder {
     path: PathBuf,
     encoder: Encoder,
+    named: NamedFrames,
     batch: Vec<Row>,
     sender: Option<SyncSender<Message>>,
     used: Receiver<Vec<Row>>,
@@ -53,6 +54,7 @@ impl Recorder {
         Ok(Recorder {
             path: path.to_owned(),
             encoder: Encoder::default(),
+            named: NamedFrames::default(),
             batch: Vec::with_capacity(BATCH + 64),
             sender: Some(sender),
             used,
@@ -100,7 +102,17 @@ impl Recorder {
         self.send(Message::Commit);
     }
 
-    /// The newest look at a process was of no worth.
+    /// As [`Recorder::step`], of a point of the timeline.
+    pub fn point(&mut self, point: &SizePoint) {
+        if self.sender.is_none() {
+            return;
+        }
+        self.encoder.step(&Step::Point(Box::new(point.clone())), &mut self.batch);
+        self.hand_over();
+        self.send(Message::Commit);
+    }
+
+    /// The newest look at a process was of no worth, nor the point that came of it.
     pub fn discard_look(&mut self, pid: Pid) {
         self.batch.push(Row::DiscardLook { pid });
         self.hand_over();
@@ -113,7 +125,7 @@ impl Recorder {
         }
     }
 
-    /// Names of stacks. A frame that has a name keeps it.
+    /// Names of stacks. A frame that has a name keeps all of its lines, and gets no more.
     pub fn names(&mut self, names: &SymbolizedStacks, stacks: &StackTable) {
         self.encoder.stacks(stacks, &mut self.batch);
         self.frame_names(names, stacks);
@@ -121,7 +133,7 @@ impl Recorder {
 
     /// As [`Recorder::names`], of stacks in a table of their own whose frames have the same numbers.
     pub fn frame_names(&mut self, names: &SymbolizedStacks, stacks: &StackTable) {
-        symbol_rows(names, stacks, &mut self.batch);
+        self.named.rows(names, stacks, &mut self.batch);
         self.hand_over();
     }
 

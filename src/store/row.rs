@@ -2,7 +2,7 @@
 
 use super::facts::Facts;
 use super::op::Arguments;
-use crate::model::{FileRef, Frame, Mapping, ModuleInfo, Observations, Pid, SymbolFrame, Tid};
+use crate::model::{FileRef, Frame, Mapping, ModuleInfo, Observations, Pid, SizePoint, SymbolFrame, Tid};
 
 /// A row of `event`.
 #[derive(Clone, Copy, Debug)]
@@ -113,7 +113,11 @@ pub(super) enum Row {
         kind: SnapshotKind,
         seen: Box<Observations>,
     },
-    /// The newest look at this process turned out to be worth nothing.
+    Point {
+        place: Place,
+        point: Box<SizePoint>,
+    },
+    /// The newest look at this process, and its point, turned out to be worth nothing.
     DiscardLook {
         pid: Pid,
     },

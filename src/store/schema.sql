@@ -223,6 +223,26 @@ CREATE TABLE residency(
   sum INTEGER NOT NULL,
   PRIMARY KEY(snapshot, n)
 ) WITHOUT ROWID;
+CREATE TABLE point(            -- with --interval: what looks came to; ids are shared with snapshot
+  pid INTEGER NOT NULL,
+  number INTEGER NOT NULL,     -- counts the looks at this process; when there are many, every nth is kept
+  id INTEGER NOT NULL,
+  after_event INTEGER NOT NULL,
+  time_ns INTEGER NOT NULL,
+  rss_known INTEGER NOT NULL,
+  categories INTEGER NOT NULL, -- rows of point_size
+  sum INTEGER NOT NULL,
+  PRIMARY KEY(pid, number)
+) WITHOUT ROWID;
+CREATE TABLE point_size(
+  pid INTEGER NOT NULL,
+  number INTEGER NOT NULL,
+  category TEXT NOT NULL,      -- its id in the report
+  virt INTEGER NOT NULL,
+  rss INTEGER NOT NULL,        -- 0 where it is not known
+  sum INTEGER NOT NULL,
+  PRIMARY KEY(pid, number, category)
+) WITHOUT ROWID;
 CREATE TABLE report(
   id INTEGER PRIMARY KEY,
   json TEXT NOT NULL,          -- what the run reported; docs/report.md

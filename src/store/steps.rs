@@ -3,6 +3,7 @@
 use super::error::{Fault, StoreError};
 use super::look_read::{self, Backings, lookup, numbered};
 use super::op::{self, narrow};
+use super::point;
 use super::read::{Columns, same_count};
 use super::recording::Recording;
 use super::sum::Sum;
@@ -24,6 +25,7 @@ enum What {
     Look,
     Found(MmKey),
     Resync,
+    Point(point::Key),
 }
 
 /// What events refer to, by number from 1.
@@ -103,6 +105,7 @@ impl Reader<'_> {
             What::Look => Step::Look(seen()?),
             What::Found(mm) => Step::Found { mm, seen: seen()? },
             What::Resync => Step::Resync(seen()?),
+            What::Point(key) => Step::Point(Box::new(point::read(self.db, key)?)),
         })
     }
 
@@ -351,6 +354,9 @@ fn landmarks(db: &Connection, spaces: &[MmKey]) -> Result<Vec<Landmark>, Fault> 
         found.push(Landmark { id: row.int(0)?, after_event: row.int(1)?, what: What::Lost(row.word(2)?) });
     }
     same_count(db, "loss_rows", found.len() as i64 - snapshots)?;
+    point::places(db, &mut |place, key| {
+        found.push(Landmark { id: place.id, after_event: place.after_event, what: What::Point(key) });
+    })?;
     found.sort_unstable_by_key(|landmark| (landmark.after_event, landmark.id));
     Ok(found)
 }

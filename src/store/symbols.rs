@@ -28,27 +28,37 @@ pub(super) fn kind_of(number: i64) -> Result<FrameKind, Fault> {
     }
 }
 
-/// The lines of each frame, once: a frame has the same name in all stacks.
-pub(super) fn symbol_rows(names: &SymbolizedStacks, stacks: &StackTable, out: &mut Vec<Row>) {
-    let mut done = vec![false; stacks.frames().len()];
-    for (&id, lines) in &names.stacks {
-        if id.0 as usize >= stacks.len() {
-            continue;
-        }
-        let mut lines = lines.iter();
-        for &number in stacks.frame_numbers(id).0 {
-            let Some(done) = done.get_mut(number as usize) else { continue };
-            // Inlined functions come before the line of the frame itself.
-            for (n, line) in lines.by_ref().enumerate() {
-                if !*done {
-                    let (frame, n) = (i64::from(number), n as i64);
-                    out.push(Row::Symbol { frame, n, named: Box::new(line.clone()) });
-                }
-                if !line.inlined {
-                    break;
-                }
+/// Which frames have names already. All lines of a frame come from one lookup, the first that
+/// found it: another may know of other lines and inlined functions (the time for reading DWARF is
+/// limited), and halves of both would name calls that nobody made.
+#[derive(Default)]
+pub(super) struct NamedFrames(Vec<bool>);
+
+impl NamedFrames {
+    /// The lines of each frame that has none yet: a frame has the same name in all stacks.
+    pub(super) fn rows(&mut self, names: &SymbolizedStacks, stacks: &StackTable, out: &mut Vec<Row>) {
+        self.0.resize(stacks.frames().len().max(self.0.len()), false);
+        for (&id, lines) in &names.stacks {
+            if id.0 as usize >= stacks.len() {
+                continue;
             }
-            *done = true;
+            let mut lines = lines.as_slice();
+            for &number in stacks.frame_numbers(id).0 {
+                // Inlined functions come before the line of the frame itself.
+                let own = lines.iter().position(|line| !line.inlined).map_or(lines.len(), |own| own + 1);
+                let (of_frame, rest) = lines.split_at(own);
+                lines = rest;
+                let Some(done) = self.0.get_mut(number as usize) else { continue };
+                if *done || of_frame.is_empty() {
+                    continue;
+                }
+                *done = true;
+                out.extend(of_frame.iter().zip(0..).map(|(line, n)| Row::Symbol {
+                    frame: i64::from(number),
+                    n,
+                    named: Box::new(line.clone()),
+                }));
+            }
         }
     }
 }
@@ -57,7 +67,7 @@ pub(super) fn insert(db: &Connection, (frame, n): (i64, i64), named: &SymbolFram
     let function = named.function.as_ref();
     sum::insert(
         db,
-        "INSERT OR IGNORE INTO symbol(frame, n, function, linkage, offset, function_start, function_offset, file, line, inlined, sum) VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        "INSERT INTO symbol(frame, n, function, linkage, offset, function_start, function_offset, file, line, inlined, sum) VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         params![
             frame,
             n,

@@ -1,7 +1,13 @@
+CREATE VIEW zero AS              -- what times count from in reports and in events
+SELECT coalesce(
+  (SELECT begun_ns FROM snapshot WHERE kind = 'found' ORDER BY id LIMIT 1),
+  (SELECT time_ns FROM event WHERE id = (SELECT min(event) FROM exec)),
+  (SELECT time_ns FROM event ORDER BY id LIMIT 1)
+) AS ns;
 CREATE VIEW call AS
 SELECT
   e.id,
-  round((e.time_ns - (SELECT value FROM meta WHERE key = 'started_ns')) / 1e9, 6) AS t,
+  round((e.time_ns - (SELECT ns FROM zero)) / 1e9, 6) AS t,
   t.pid, t.tid, t.name AS thread, o.name AS op,
   CASE WHEN e.addr IS NOT NULL THEN printf('0x%x', e.addr) END AS addr,
   e.len,
@@ -43,3 +49,9 @@ SELECT
 FROM snapshot s
 JOIN mapping p ON p.list = s.list
 LEFT JOIN backing b ON b.id = p.backing;
+CREATE VIEW timeline AS
+SELECT
+  round((p.time_ns - (SELECT ns FROM zero)) / 1e9, 6) AS t,
+  p.pid, s.category, s.virt, iif(p.rss_known, s.rss, NULL) AS rss
+FROM point p
+JOIN point_size s ON s.pid = p.pid AND s.number = p.number;

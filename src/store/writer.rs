@@ -3,6 +3,7 @@
 use super::error::{Fault, StoreError};
 use super::facts::{Facts, RunMeta};
 use super::look::Looks;
+use super::point::Points;
 use super::row::{EventRow, ProcessStep, Row, SnapshotKind};
 use super::schema;
 use super::sum::{self, Sum};
@@ -39,6 +40,7 @@ pub(super) struct Writer<'c> {
     db: &'c Connection,
     event: Statement<'c>,
     looks: Looks,
+    points: Points,
     began: Option<Instant>,
     rows: usize,
     counts: Counts,
@@ -130,6 +132,7 @@ fn write_all(
         db,
         event,
         looks: Looks::default(),
+        points: Points::default(),
         began: None,
         rows: 0,
         counts: Counts::default(),
@@ -179,6 +182,7 @@ impl Writer<'_> {
             set(self.db, "loss_rows", &counts.losses)?;
             set(self.db, "symbol_rows", &counts.symbols)?;
             set(self.db, "snapshot_rows", &self.looks.in_file())?;
+            set(self.db, "point_rows", &self.points.in_file())?;
             self.db.prepare_cached("COMMIT")?.execute([])?;
             self.safe_event.store(counts.last_event as u64, Ordering::Relaxed);
             self.rows = 0;
@@ -202,7 +206,11 @@ impl Writer<'_> {
             Row::Snapshot { place, kind, seen } => {
                 self.looks.write(self.db, place, kind, &seen)?;
             }
-            Row::DiscardLook { pid } => self.looks.discard(self.db, pid)?,
+            Row::Point { place, point } => self.points.add(self.db, place, &point)?,
+            Row::DiscardLook { pid } => {
+                self.looks.discard(self.db, pid)?;
+                self.points.discard_newest(self.db, pid)?;
+            }
             Row::Facts(facts) => {
                 self.looks.write_waiting(self.db)?;
                 return finish(self.db, &facts);
@@ -275,12 +283,12 @@ impl Writer<'_> {
                 )?;
             }
             Row::Loss { place, time_ns } => {
- self.counts.losses += 1;
- self.insert(
-                "INSERT INTO loss(id, after_event, time_ns, sum) VALUES(?, ?, ?, ?)",
-                params![place.id, place.after_event, time_ns],
-            )?;
-}
+                self.counts.losses += 1;
+                self.insert(
+                    "INSERT INTO loss(id, after_event, time_ns, sum) VALUES(?, ?, ?, ?)",
+                    params![place.id, place.after_event, time_ns],
+                )?;
+            }
             Row::Symbol { frame, n, named } => {
                 self.counts.symbols += super::symbols::insert(self.db, (frame, n), &named)? as i64;
             }

@@ -3,6 +3,7 @@
 mod effects;
 mod fork_race;
 mod life;
+mod looks;
 mod loss;
 mod reconcile;
 

@@ -1,12 +1,17 @@
 //! Real containers without a registry: Podman with runc on storage of its own, and an image packed
 //! from a folder. Everything is removed again.
 
-use super::{Guard, manifest_dir};
+use super::report::{list, number};
+use super::{Audit, Guard, finished, manifest_dir, skip, skip_without_bpf, vmaudit};
+use serde_json::Value;
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{ChildStdin, ChildStdout, Command, Stdio};
+
+/// Where the program is in every image.
+pub const APP: &str = "/opt/app/worker";
 
 /// The files of an image.
 pub struct Image {
@@ -186,4 +191,61 @@ pub fn app_built_by(compiler: &str, options: &[&str], to: &Path) -> Result<(), S
 /// A name that no other container has.
 pub fn unique(name: &str) -> String {
     format!("vmaudit-{name}-{}", std::process::id())
+}
+
+/// The engine with a running container; None, with a SKIP line, where there can be none.
+pub fn start(test: &str, name: &str, make: impl FnOnce(&Path) -> Image) -> Option<(Podman, Talk)> {
+    if skip_without_bpf(test) {
+        return None;
+    }
+    let engine = Podman::with(make);
+    let started = engine.and_then(|mut engine| Ok((engine.run(name, &[], &[APP])?, engine)));
+    match started {
+        Ok((talk, engine)) => Some((engine, talk)),
+        Err(why) => {
+            skip(test, &why);
+            None
+        }
+    }
+}
+
+/// `vmaudit attach TARGET`, and `act` once it traces; then it is interrupted.
+pub fn attach(target: &[&str], act: impl FnOnce()) -> Audit {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let file = folder.path().join("report.json");
+    let mut command = Command::new(vmaudit());
+    command.args(["attach", "-f", "json", "--report"]).arg(&file).args(target);
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut auditor = Guard(command.spawn().expect("vmaudit starts"));
+    let mut stderr = BufReader::new(auditor.0.stderr.take().expect("a pipe"));
+    let mut said = String::new();
+    let mut act = Some(act);
+    while let Ok(1..) = stderr.read_line(&mut said) {
+        if said.contains("Ctrl-C ends tracing")
+            && let Some(act) = act.take()
+        {
+            act();
+            auditor.signal(libc::SIGINT);
+        }
+    }
+    let mut output = auditor.finish().expect("it ends");
+    output.stderr = said.into_bytes();
+    finished(output, &file)
+}
+
+/// Function names of the stack that mapped the region of this many MiB, innermost first.
+pub fn stack_of(audit: &Audit, process: &Value, mib: u64) -> Vec<String> {
+    let region = list(process, "regions")
+        .iter()
+        .find(|region| number(region, "virt") == mib << 20 && region["origin"]["op"] == "mmap");
+    let region =
+        region.unwrap_or_else(|| panic!("no mmap of {mib} MiB in {}: {}", process["comm"], audit.stderr));
+    audit.report().stack_names(&region["origin"]["stack"])
+}
+
+pub fn assert_chain(names: &[String]) {
+    let at = |end: &str| names.iter().position(|name| name.ends_with(end));
+    let (inner, outer) = (at("!reserve_inner"), at("!reserve_outer"));
+    assert!(inner.is_some() && inner < outer, "{names:?}");
+    assert!(names.iter().any(|name| name.starts_with("worker!")), "{names:?}");
 }

@@ -68,6 +68,18 @@ pub fn program(name: &str) -> PathBuf {
     output
 }
 
+/// As [`program`], linked statically: naming its frames needs no debugging information of libc.
+pub fn static_program(name: &str) -> PathBuf {
+    let output = build_dir().join(format!("{name}-static"));
+    let source = manifest_dir().join(format!("tests/programs/{name}.c"));
+    build_with(&output, &[&source], |to| {
+        let mut command = Command::new("gcc");
+        command.args(["-static", "-O2", "-g", "-fomit-frame-pointer", "-o"]).arg(to).arg(&source);
+        command
+    });
+    output
+}
+
 /// Path of `tests/programs/NAME.c` built as a shared object.
 pub fn shared_object(name: &str) -> PathBuf {
     let output = build_dir().join(format!("{name}.so"));

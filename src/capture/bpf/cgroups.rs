@@ -5,6 +5,15 @@ use crate::capture::CaptureError;
 use crate::model::{CgroupHierarchy, CgroupKey};
 use libbpf_rs::{MapCore, MapFlags};
 
+/// Programs that are executed in a cgroup, or below it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Entering {
+    pub cgroup: CgroupKey,
+    /// Only those that are put there from outside (`docker exec`), not those that its own processes
+    /// start.
+    pub from_outside: bool,
+}
+
 /// `enum vmaudit_hierarchy`.
 pub(super) fn number(hierarchy: CgroupHierarchy) -> u32 {
     match hierarchy {

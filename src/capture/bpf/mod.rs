@@ -7,13 +7,13 @@ pub mod skel;
 mod touches;
 mod tracepoints;
 
+pub use cgroups::Entering;
 pub use mark::MarkedThread;
 pub use touches::TouchConfig;
 
 use merge::{Merger, Spilled, positions, waits};
 
 use super::{CaptureError, Counters, EventSource, TouchCounters, arch};
-use crate::model::CgroupKey;
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{Link, MapCore, MapFlags, OpenObject, RingBuffer, RingBufferBuilder};
 use nix::sys::epoll::Epoll;
@@ -37,8 +37,8 @@ pub struct BpfConfig {
     pub running_targets: bool,
     /// Record page faults, too.
     pub touch: Option<TouchConfig>,
-    /// Programs that are executed in this cgroup, or below it, are targets, whoever started them.
-    pub entering: Option<CgroupKey>,
+    /// Programs that are executed in a cgroup are targets, whoever started them.
+    pub entering: Option<Entering>,
 }
 
 /// The largest size class of bpf/vmaudit.bpf.c.
@@ -86,8 +86,9 @@ impl BpfTracer {
                 }
             }
         }
-        if let (Some(key), Some(rodata)) = (config.entering, open.maps.rodata_data.as_deref_mut()) {
-            rodata.entered_hierarchy = cgroups::number(key.hierarchy);
+        if let (Some(entering), Some(rodata)) = (config.entering, open.maps.rodata_data.as_deref_mut()) {
+            rodata.entered_hierarchy = cgroups::number(entering.cgroup.hierarchy);
+            rodata.entered_from_outside = entering.from_outside;
         }
         open.maps.ring.set_max_entries(round_ring(config.ring_bytes)).map_err(CaptureError::Load)?;
         open.maps.spill.set_max_entries(round_ring(config.spill_bytes)).map_err(CaptureError::Load)?;
@@ -96,8 +97,8 @@ impl BpfTracer {
         touches::prepare(&mut open, config.touch)?;
         open.progs.mark_threads.set_autoload(config.running_targets);
         let skel = open.load().map_err(CaptureError::Load)?;
-        if let Some(key) = config.entering {
-            cgroups::add(&skel, key)?;
+        if let Some(entering) = config.entering {
+            cgroups::add(&skel, entering.cgroup)?;
         }
         let mut links = Vec::new();
         for program in [

@@ -31,7 +31,7 @@ pub struct Filter {
     pub addr: Option<AddrRange>,
     pub stack: Option<Regex>,
     pub failed: bool,
-    /// Nanoseconds after the first event.
+    /// Nanoseconds, as `elapsed_ns` of an event.
     pub since_ns: Option<u64>,
     pub until_ns: Option<u64>,
 }
@@ -53,7 +53,7 @@ pub fn calls_named(word: &str) -> Result<Vec<&'static str>, String> {
 }
 
 impl Filter {
-    /// All but the stack, which costs more. `elapsed_ns` counts from the first event.
+    /// All but the stack, which costs more. `elapsed_ns` counts from [`crate::model::TimeZero`].
     pub fn wants(&self, event: &VmEvent, reach: &Reach, elapsed_ns: u64) -> bool {
         let task = &event.task;
         let any = |wanted: bool, list_is_empty: bool| list_is_empty || wanted;

@@ -17,7 +17,7 @@ struct Line {
     comm: String,
     /// CLOCK_MONOTONIC.
     time_ns: u64,
-    /// Since the first event.
+    /// Since the command began (attach: since tracing did).
     elapsed_ns: u64,
     /// Since 1970, UTC.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -93,7 +93,7 @@ pub(super) fn note(step: &Step, out: &mut String) {
         Step::Resync(seen) => json!({
             "op": "resync", "pid": seen.pid, "time_ns": seen.begun_ns, "mappings": seen.mappings.len(),
         }),
-        Step::Event(_) | Step::Look(_) => return,
+        Step::Event(_) | Step::Look(_) | Step::Point(_) => return,
     };
     *out += &format!("{value}\n");
 }

@@ -9,13 +9,13 @@ pub use filter::{Filter, Memory, Reach, calls_named};
 
 use super::style::Color;
 use crate::model::hash::IntMap;
-use crate::model::{NoStack, StackId, Step, VmEvent};
+use crate::model::{NoStack, StackId, Step, TimeZero, VmEvent};
 use crate::report::model::Stack;
 
 /// What a time counts from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum TimeStyle {
-    /// The first event.
+    /// The start of the command, or of tracing.
     #[default]
     Relative,
     /// The machine's start: CLOCK_MONOTONIC.
@@ -60,7 +60,7 @@ pub struct EventWriter {
     options: EventsOptions,
     memory: Memory,
     stacks: IntMap<StackId, Known>,
-    first_ns: Option<u64>,
+    zero: TimeZero,
     printed: u64,
     over: bool,
     layout: text::Layout,
@@ -81,7 +81,7 @@ impl EventWriter {
             options,
             memory: Memory::default(),
             stacks: IntMap::default(),
-            first_ns: None,
+            zero: TimeZero::default(),
             printed: 0,
             over: false,
             layout: text::Layout::default(),
@@ -100,9 +100,10 @@ impl EventWriter {
 
     /// Appends what there is to print of the next step to `out`.
     pub fn step(&mut self, step: &Step, stacks: &mut dyn StackSource, out: &mut String) {
+        self.zero.see(step);
         match step {
             Step::Event(event) => self.event(event, stacks, out),
-            Step::Look(_) => {}
+            Step::Look(_) | Step::Point(_) => {}
             Step::Found { seen, .. } | Step::Resync(seen) => {
                 let pids = &self.options.filter.pids;
                 if !self.over && (pids.is_empty() || pids.contains(&seen.pid)) {
@@ -122,9 +123,9 @@ impl EventWriter {
     }
 
     fn event(&mut self, event: &VmEvent, stacks: &mut dyn StackSource, out: &mut String) {
-        let first = *self.first_ns.get_or_insert(event.time_ns);
-        // Rings of several CPUs: a later report may have happened before the first one.
-        let elapsed_ns = event.time_ns.saturating_sub(first);
+        // The name changes just before the execve that it is for; and with rings of several CPUs a
+        // later report may have happened before the first one.
+        let elapsed_ns = event.time_ns.saturating_sub(self.zero.ns());
         let reach = self.memory.reach(event);
         if self.over || self.options.filter.is_over(elapsed_ns) {
             self.over = true;

@@ -1,0 +1,108 @@
+//! A stack in one line.
+
+use super::style::{clean, truncated};
+use crate::report::model::{Frame, Stack};
+
+/// `memset < zmalloc < … < main`: where in the program something was done.
+pub(super) fn chain(stack: &Stack, width: usize) -> String {
+    fitting(&own_frames(stack), width)
+}
+
+/// As [`chain`], from the caller of the system call's wrapper, or the first that has a name.
+pub(super) fn chain_of_caller(stack: &Stack, width: usize) -> String {
+    let frames = own_frames(stack);
+    let from = |f: &&Frame| !f.module.starts_with("libc.so") && !f.module.starts_with("ld-");
+    let named = frames.iter().position(|f| from(f) && f.symbol.is_some());
+    let first = named.or_else(|| frames.iter().position(from)).unwrap_or(0);
+    fitting(&frames[first..], width)
+}
+
+/// Without what is below every program's own functions, and without a function's inlined parts
+/// where the function itself follows.
+fn own_frames(stack: &Stack) -> Vec<&Frame> {
+    let end = stack.frames.iter().rposition(|f| !is_root(f)).map_or(stack.frames.len(), |last| last + 1);
+    let is_part = |f: &Frame, next: Option<&Frame>| {
+        f.inlined && f.symbol.is_some() && next.is_some_and(|next| next.symbol == f.symbol)
+    };
+    let own = stack.frames[..end].iter().enumerate();
+    own.filter(|(at, f)| !is_part(f, stack.frames.get(at + 1))).map(|(_, f)| f).collect()
+}
+
+/// Names from the inside out. Where not all of them fit, the innermost, those with a name next to
+/// it, and the outermost; `…` stands for what is left out.
+fn fitting(frames: &[&Frame], width: usize) -> String {
+    let all = joined(frames, &(0..frames.len()).collect::<Vec<_>>());
+    if all.chars().count() <= width {
+        return all;
+    }
+    let Some(last) = frames.len().checked_sub(1) else { return all };
+    let mut picked = vec![0, last];
+    picked.dedup();
+    let named = |(_, frame): &(usize, &&Frame)| frame.symbol.is_some();
+    for (index, _) in frames.iter().enumerate().take(last).skip(1).filter(named) {
+        let mut more = picked.clone();
+        more.insert(more.len() - 1, index);
+        if joined(frames, &more).chars().count() > width {
+            break;
+        }
+        picked = more;
+    }
+    truncated(&joined(frames, &picked), width)
+}
+
+/// The frames with these numbers, ascending.
+fn joined(frames: &[&Frame], picked: &[usize]) -> String {
+    let mut text = String::new();
+    let mut next = 0;
+    for &index in picked {
+        text += match index {
+            0 => "",
+            _ if index == next => " < ",
+            _ => " < … < ",
+        };
+        text += &frames.get(index).map(|f| name(f)).unwrap_or_default();
+        next = index + 1;
+    }
+    text
+}
+
+fn name(frame: &Frame) -> String {
+    let module = || truncated(&clean(&frame.module), 20);
+    match (&frame.symbol, &frame.function_start) {
+        (Some(symbol), _) => truncated(&clean(symbol), 36),
+        (None, Some(start)) => format!("{} fn@{}", module(), clean(start)),
+        (None, None) => format!("{} +{}", module(), clean(&frame.offset)),
+    }
+}
+
+/// What is below every program's own functions.
+fn is_root(f: &Frame) -> bool {
+    let name = f.symbol.as_deref().unwrap_or_default();
+    matches!(
+        name,
+        "_start" | "__libc_start_main" | "__libc_start_call_main" | "start_thread" | "clone3" | "clone"
+    ) || name.starts_with("__libc_start_main")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn stack(names: &[&str]) -> Stack {
+        let frame = |name: &&str| Frame {
+            module: if name.starts_with("__") { "libc.so.6" } else { "prog" }.to_owned(),
+            symbol: Some(name.trim_end_matches('*').to_owned()),
+            inlined: name.ends_with('*'),
+            ..Frame::default()
+        };
+        Stack { frames: names.iter().map(frame).collect(), ..Stack::default() }
+    }
+
+    #[test]
+    fn from_the_inside_out_without_the_roots() {
+        let stack = stack(&["__mmap", "grow*", "grow", "grow", "run", "main", "__libc_start_main", "_start"]);
+        assert_eq!(chain(&stack, 80), "__mmap < grow < grow < run < main", "recursion stays");
+        assert_eq!(chain_of_caller(&stack, 80), "grow < grow < run < main");
+        assert_eq!(chain_of_caller(&stack, 20), "grow < … < main");
+    }
+}
