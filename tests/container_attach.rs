@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::Command;
 use support::container::{APP, Image, Talk, assert_chain, attach, stack_of, start, unique};
 use support::report::{list, number};
-use support::{Audit, AuditReport, program, vmaudit};
+use support::{Audit, AuditReport, program, skip, vmaudit};
 
 /// An image with the program and its libraries, and no tool.
 fn bare(folder: &Path) -> Image {
@@ -111,6 +111,39 @@ fn a_snapshot_by_name_by_id_and_by_cgroup_is_the_same() {
     // By number: the container is told, too.
     let (_, report) = snapshot(&["-p", &by_name.0[0].0]);
     assert_eq!(report.first()["container"], name.as_str());
+}
+
+/// The kernel's side tells tasks by a controller of cgroup v1, too.
+#[test]
+fn a_cgroup_of_version_one() {
+    let test = "a_cgroup_of_version_one";
+    let name = unique("v1");
+    let Some((engine, mut talk)) = start(test, &name, bare) else { return };
+    let pid = engine.inspect(&name, "{{.State.Pid}}");
+    let memberships = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).expect("it lives");
+    let path = |controller: &str| {
+        let line = memberships.lines().find(|line| line.split(':').nth(1) == Some(controller));
+        line.and_then(|line| line.splitn(3, ':').nth(2))
+            .map(|path| format!("/sys/fs/cgroup/{controller}{path}"))
+    };
+    let directories: Vec<String> =
+        ["pids", "memory"].iter().filter_map(|controller| path(controller)).collect();
+    if directories.is_empty() {
+        return skip(test, "no hierarchy of cgroup v1");
+    }
+    for directory in directories {
+        let mut entered = None;
+        let audit = attach(&["--cgroup", &directory], || {
+            talk.tell("m");
+            let exec = Talk::start(engine.command().args(["exec", "-i", &name, APP]));
+            let mut exec = exec.expect("podman exec");
+            exec.tell("m");
+            entered = Some(exec);
+        });
+        assert_chain(&stack_of(&audit, audit.report().first(), 3));
+        let other = audit.report().processes().iter().find(|p| p["attached"] == false);
+        assert_chain(&stack_of(&audit, other.expect("what was put there"), 3));
+    }
 }
 
 #[test]

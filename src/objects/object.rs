@@ -139,7 +139,7 @@ impl Object {
     }
 
     /// Marks a file of another mount namespace.
-    pub(super) fn from_elsewhere(mut self) -> Object {
+    pub(super) fn marked_elsewhere(mut self) -> Object {
         self.elsewhere = true;
         self
     }

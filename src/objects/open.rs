@@ -86,7 +86,7 @@ impl Opener for SystemOpener {
         if matches!(result, Err(ObjectError::NoAnswer)) {
             given_up.insert(namespace);
         }
-        result.map(Object::from_elsewhere)
+        result.map(Object::marked_elsewhere)
     }
 
     fn add_root(&mut self, root: Root) {

@@ -211,6 +211,18 @@ pub fn start(test: &str, name: &str, make: impl FnOnce(&Path) -> Image) -> Optio
 
 /// `vmaudit attach TARGET`, and `act` once it traces; then it is interrupted.
 pub fn attach(target: &[&str], act: impl FnOnce()) -> Audit {
+    let mut act = Some(act);
+    attach_and_listen(target, |line| {
+        let tracing = line.contains("Ctrl-C ends tracing");
+        if tracing && let Some(act) = act.take() {
+            act();
+        }
+        tracing
+    })
+}
+
+/// `vmaudit attach TARGET`; `hear` gets each line that it says, and answers whether to interrupt it.
+pub fn attach_and_listen(target: &[&str], mut hear: impl FnMut(&str) -> bool) -> Audit {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let file = folder.path().join("report.json");
     let mut command = Command::new(vmaudit());
@@ -219,14 +231,12 @@ pub fn attach(target: &[&str], act: impl FnOnce()) -> Audit {
     let mut auditor = Guard(command.spawn().expect("vmaudit starts"));
     let mut stderr = BufReader::new(auditor.0.stderr.take().expect("a pipe"));
     let mut said = String::new();
-    let mut act = Some(act);
+    let mut heard = 0;
     while let Ok(1..) = stderr.read_line(&mut said) {
-        if said.contains("Ctrl-C ends tracing")
-            && let Some(act) = act.take()
-        {
-            act();
+        if hear(&said[heard..]) {
             auditor.signal(libc::SIGINT);
         }
+        heard = said.len();
     }
     let mut output = auditor.finish().expect("it ends");
     output.stderr = said.into_bytes();
