@@ -39,6 +39,8 @@ const NOT_ALLOWED: &str =
 pub fn attach(args: &AttachArgs) -> Result<u8, AppError> {
     let begun = Instant::now();
     let container = container(&args.of)?;
+    // Whoever enters a container later belongs to it, as children do.
+    let followed = container.as_ref().filter(|_| !args.no_follow_forks);
     let processes = match &container {
         Some(container) => members(container)?,
         None => find(&args.of.pids)?,
@@ -60,10 +62,10 @@ pub fn attach(args: &AttachArgs) -> Result<u8, AppError> {
         follow_forks: !args.no_follow_forks,
         running_targets: true,
         touch: touch::config(&args.touch),
-        entering: container.as_ref().map(|container| entering(container, false)).transpose()?,
+        entering: followed.map(|container| entering(container, false)).transpose()?,
     })?;
     let loaded = begun.elapsed();
-    let threads = match &container {
+    let threads = match followed {
         Some(container) => mark(container, &mut attached, &tracer)?,
         None => {
             let targets: Vec<_> =
@@ -85,6 +87,7 @@ pub fn attach(args: &AttachArgs) -> Result<u8, AppError> {
         backend: tracer.name(),
         path: args.output.as_deref(),
         timeline: args.interval.is_some(),
+        touch: args.touch.touch,
         verbose: args.verbose,
     };
     let command: Vec<_> = std::env::args_os().skip(1).collect();
@@ -108,14 +111,13 @@ pub fn attach(args: &AttachArgs) -> Result<u8, AppError> {
             timeline: args.interval.is_some(),
             verbose: args.verbose,
         };
-        let audits = match &container {
+        let view = container.clone().map(ContainerView::of).unwrap_or_default();
+        let audits = match followed {
             Some(container) => {
                 let watched = Contained::new(attached, container, &tracer);
-                let mut session = Session::new(watched, &mut *reader, &pipeline, schedule);
-                session.audits.containers = ContainerView::of(container.clone());
-                watch(session)?
+                watch(Session::new(watched, &mut *reader, &pipeline, schedule), view)?
             }
-            None => watch(Session::new(attached, &mut *reader, &pipeline, schedule))?,
+            None => watch(Session::new(attached, &mut *reader, &pipeline, schedule), view)?,
         };
         (audits, reader.counters()?)
     };
@@ -136,7 +138,8 @@ pub fn entering(container: &Container, from_outside: bool) -> Result<Entering, A
 }
 
 /// Until the end, or until the user wants the report.
-fn watch<W: Watched>(mut session: Session<'_, '_, W>) -> Result<Audits, AppError> {
+fn watch<W: Watched>(mut session: Session<'_, '_, W>, view: ContainerView) -> Result<Audits, AppError> {
+    session.audits.containers = view;
     // At once: whatever ends from here on has been seen with what is resident.
     session.look_at_all();
     say("Ctrl-C ends tracing and reports; the target goes on");

@@ -70,6 +70,7 @@ pub fn run(args: &RunArgs) -> Result<u8, AppError> {
         backend: tracer.name(),
         path: args.output.as_deref(),
         timeline: args.interval.is_some(),
+        touch: args.touch.touch,
         verbose: args.verbose,
     };
     if let Some(container) = &container {

@@ -23,6 +23,7 @@ pub use classify::UNKNOWN;
 pub use findings::{Finding, Fix};
 pub use footprint::Footprint;
 pub use gone::categories_of_gone;
+pub use rules::category_name;
 
 use crate::ledger::{Origin, Reconciled};
 use crate::model::{AddrRange, Observations, StackTable, SymbolizedStacks, Tid};

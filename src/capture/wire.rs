@@ -38,6 +38,8 @@ const OP_TOUCH: u16 = 64;
 
 /// What maps prints as `s`: VM_SHARED is cleared on shared mappings that can never be written.
 const VM_MAYSHARE: u64 = 0x80;
+/// Pages that are no files' and no program's: without a file, only vvar (lib/vdso/datastore.c).
+const VM_PFNMAP: u64 = 0x400;
 const MAP_ANONYMOUS: u64 = 0x20;
 const PR_SET_VMA: u64 = 0x5356_4d41;
 const PR_SET_VMA_ANON_NAME: u64 = 0;
@@ -224,14 +226,15 @@ fn device(dev: u32) -> (u32, u32) {
 
 fn vma(record: &Record, path: Vec<u8>) -> Mapping {
     let [start, end, flags, pgoff, special, _] = record.args;
+    let has_file = record.flags & HAS_FILE != 0;
     let (major, minor) = device(record.dev);
     let mut name = match special {
         1 => b"[stack]".to_vec(),
         2 => b"[vdso]".to_vec(),
         3 => b"[heap]".to_vec(),
+        _ if !has_file && flags & VM_PFNMAP != 0 => b"[vvar]".to_vec(),
         _ => path,
     };
-    let has_file = record.flags & HAS_FILE != 0;
     if has_file && record.nlink == 0 && !name.is_empty() {
         name.extend_from_slice(b" (deleted)");
     }

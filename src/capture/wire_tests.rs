@@ -94,3 +94,19 @@ fn a_spilled_call_says_that_its_stack_is_lost() {
     assert_eq!(captured.event.stack, Err(NoStack::Lost));
     assert!(captured.registers.is_none());
 }
+
+#[test]
+fn what_the_kernel_maps_by_itself_has_its_name() {
+    let named = |special: u64, flags: u64, file: bool| {
+        let mut record = blank(OP_VMA);
+        record.args = [0x1000, 0x3000, flags, 0, special, 0];
+        record.flags = if file { HAS_FILE } else { 0 };
+        record.nlink = 1;
+        vma(&record, if file { b"/dev/mem".to_vec() } else { Vec::new() }).name
+    };
+    assert_eq!(named(1, 0x3, false), b"[stack]");
+    assert_eq!(named(2, 0x5, false), b"[vdso]");
+    assert_eq!(named(0, 0x1 | VM_PFNMAP, false), b"[vvar]");
+    assert_eq!(named(0, 0x1 | VM_PFNMAP, true), b"/dev/mem", "a driver's pages");
+    assert_eq!(named(0, 0x3, false), b"", "bss");
+}

@@ -1,9 +1,10 @@
 //! A comparison as text, at most 100 columns wide.
 
 use super::diff_tables::{categories, processes, signed, totals, word};
+use super::frames::frames;
 use super::style::{Tone, clean, truncated, wrapped};
 use super::text::{TextOptions, WIDTH, labelled, note};
-use super::text_findings::{fix_text, frames};
+use super::text_findings::fix_text;
 use crate::diff::Diff;
 use crate::diff::model::{By, Change, Kind, SideFacts, Widths};
 use crate::report::model::{Frame, Range, Stack};

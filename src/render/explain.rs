@@ -1,9 +1,9 @@
 //! The life of an address as text, at most 100 columns wide where stacks and paths allow it, or as
 //! JSON.
 
+use super::frames::frames;
 use super::style::{Color, Tone, clean, truncated, wrapped};
 use super::text::{TextOptions, WIDTH};
-use super::text_findings::frames;
 use crate::report::explanation::{Entry, Explanation, Neighbour, Now, Step};
 use crate::report::model::Region;
 use crate::report::units::{size, thousands};

@@ -1,8 +1,8 @@
 //! What grew and shrank between two moments, as text.
 
+use super::frames::frames;
 use super::style::{Tone, clean, truncated};
 use super::text::{TextOptions, WIDTH, moment};
-use super::text_findings::frames;
 use crate::report::growth::{Growth, ProcessGrowth, StackGrowth};
 use crate::report::units::{size, thousands};
 
@@ -63,7 +63,6 @@ fn line(row: &StackGrowth, options: TextOptions, out: &mut String) {
     let change = options.color.paint(Tone::Key, &format!("{:>12}", signed(row.change())));
     let op = row.op.as_deref().map_or(String::new(), |op| format!("{} · ", clean(op)));
     let from_to = format!("{} → {}", size(row.from), size(row.to));
-    let name = if row.name.is_empty() { &row.category } else { &row.name };
-    let text = format!("{op}{} · {from_to}", clean(name));
+    let text = format!("{op}{} · {from_to}", clean(&row.name));
     *out += &format!("\n{change}  {}\n", truncated(&text, WIDTH - 14));
 }

@@ -9,6 +9,7 @@ mod diff_tables;
 mod diff_text;
 pub mod events;
 pub mod explain;
+mod frames;
 mod growth;
 pub mod json;
 pub mod style;
@@ -20,6 +21,7 @@ mod text_snapshot;
 mod text_tables;
 mod text_touch;
 mod timeline;
+mod turning_points;
 
 pub use diff_text::diff_to_text;
 pub use explain::{explanation_to_json, explanation_to_text};

@@ -1,16 +1,13 @@
 //! Findings: figures, place, story, stack, why, fix.
 
+use super::frames::frames;
 use super::style::{Tone, clean, truncated, wrapped};
 use super::text::{TextOptions, WIDTH, labelled};
 use super::text_tables::UNKNOWN;
 use super::text_touch::used_by;
-use crate::report::model::{Finding, Fix, Frame, Process, Report, Stack, Thread};
+use crate::report::model::{Finding, Fix, Process, Report, Stack, Thread};
 use crate::report::units::{size, thousands};
 
-/// Frames shown of a long stack: this many of the innermost, and of the outermost.
-const INNER_FRAMES: usize = 9;
-const OUTER_FRAMES: usize = 4;
-const MAX_MODULE: usize = 22;
 /// Findings shown of a process beside the main one.
 const COMPACT: usize = 5;
 
@@ -134,88 +131,6 @@ fn threads(threads: &[Thread]) -> String {
             format!("threads {}{more}{}", ids.join(", "), name.unwrap_or_default())
         }
     }
-}
-
-pub(super) fn frames(stack: &Stack, options: TextOptions, out: &mut String) {
-    // the system call's wrapper under two names tells nothing twice
-    let aliases = stack.frames.iter().take_while(|f| f.inlined).count();
-    let all = match stack.frames.get(aliases) {
-        Some(wrapper) if is_wrapper(wrapper) => &stack.frames[aliases..],
-        _ => &stack.frames[..],
-    };
-    let module_width =
-        all.iter().map(|f| clean(&f.module).chars().count()).max().unwrap_or(0).min(MAX_MODULE);
-    let function_width = all.iter().map(|f| function(f).chars().count()).max().unwrap_or(0).min(52);
-    let line = |f: &Frame| {
-        let module = truncated(&clean(&f.module), module_width);
-        let place = match (&f.file, f.line) {
-            (Some(file), Some(line)) => {
-                let base = file.rsplit('/').next().unwrap_or(file);
-                format!("{}:{line}", clean(base))
-            }
-            (Some(file), None) => clean(file.rsplit('/').next().unwrap_or(file)),
-            (None, _) => String::new(),
-        };
-        let text = format!(
-            "       {module:<module_width$}  {:<function_width$}  {place}",
-            truncated(&function(f), function_width)
-        );
-        truncated(text.trim_end(), WIDTH)
-    };
-    let hidden = all.len().saturating_sub(INNER_FRAMES + OUTER_FRAMES);
-    for (i, frame) in all.iter().enumerate() {
-        if hidden > 1 && i == INNER_FRAMES {
-            let text = format!("       … {hidden} frames …");
-            *out += &format!("{}\n", options.color.paint(Tone::Dim, &text));
-        }
-        if hidden <= 1 || i < INNER_FRAMES || i >= INNER_FRAMES + hidden {
-            *out += &format!("{}\n", line(frame));
-        }
-    }
-    let ending = match stack.completeness.as_str() {
-        "truncated" => "       (the stack goes on: it was not copied further)",
-        "incomplete" if all.last().is_some_and(leaves_goroutine) => {
-            "       (called on a goroutine's own stack, which is not copied)"
-        }
-        "incomplete" => "       (the stack goes on: no unwind information here)",
-        _ => return,
-    };
-    *out += &format!("{}\n", options.color.paint(Tone::Dim, ending));
-}
-
-/// The Go runtime runs its allocator on the thread's stack, on behalf of a goroutine.
-fn leaves_goroutine(f: &Frame) -> bool {
-    let name = f.symbol.as_deref().unwrap_or_default();
-    ["runtime.systemstack", "runtime.mcall", "runtime.asmcgocall"]
-        .iter()
-        .any(|switch| name.starts_with(switch))
-}
-
-fn is_wrapper(f: &Frame) -> bool {
-    let name = f.symbol.as_deref().unwrap_or_default().trim_start_matches('_');
-    ["mmap", "mremap", "brk", "munmap", "mprotect", "madvise"].iter().any(|call| name.starts_with(call))
-}
-
-/// `malloc+0x11e`, `fn@0x954f0+0x125` or `+0x95615`; without an offset where the line is known.
-pub(super) fn function(f: &Frame) -> String {
-    let mut text = match (&f.symbol, &f.function_start) {
-        (Some(symbol), _) => match f.symbol_offset.filter(|&o| o > 0 && f.line.is_none() && !f.inlined) {
-            Some(offset) => {
-                let tail = format!("+{offset:#x}");
-                format!("{}{tail}", truncated(&clean(symbol), 52 - tail.len().min(20)))
-            }
-            None => clean(symbol),
-        },
-        (None, Some(start)) => format!("fn@{}+{:#x}", clean(start), f.function_offset.unwrap_or(0)),
-        (None, None) => format!("+{}", clean(&f.offset)),
-    };
-    if f.inlined {
-        text += " (inlined)";
-    }
-    if f.guess {
-        text += " (guess)";
-    }
-    text
 }
 
 fn advice(f: &Finding, options: TextOptions, out: &mut String) {

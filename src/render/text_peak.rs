@@ -3,6 +3,7 @@
 use super::chain::chain_of_caller;
 use super::style::{Tone, clean, truncated};
 use super::text::{TextOptions, WIDTH, moment};
+use crate::report::category_name;
 use crate::report::model::{Peak, PeakShare, Process, Report};
 use crate::report::units::{size, thousands};
 use std::cmp::Reverse;
@@ -59,8 +60,7 @@ fn shares(report: &Report, p: &Process, peak: &Peak, out: &mut String) {
     let shown = gone.get(..SHOWN.min(gone.len())).unwrap_or(&[]);
     for share in shown {
         let stack = share.stack.and_then(|k| report.stacks.get(usize::try_from(k).ok()?));
-        let name = p.categories.iter().find(|c| c.id == share.category);
-        let name = name.map_or_else(|| share.category.replace('-', " "), |c| clean(&c.name));
+        let name = clean(category_name(&share.category).unwrap_or(&share.category));
         let line = format!("  {:>12} less  {name} · {}", size(shrank(share)), clean(&share.op));
         *out += &format!("{}\n", truncated(&line, WIDTH));
         if let Some(stack) = stack {

@@ -2,6 +2,8 @@
 
 use super::style::{Tone, clean, truncated, wrapped};
 use super::text::{TextOptions, duration, moment};
+use super::turning_points::turning_points;
+use crate::report::category_name;
 use crate::report::model::{Process, TimelinePoint};
 use crate::report::units::{size, thousands};
 use std::cmp::Reverse;
@@ -21,10 +23,10 @@ pub(super) fn timeline(p: &Process, options: TextOptions, out: &mut String) {
     let span = duration(last.t_ns.saturating_sub(first.t_ns));
     let kept = match p.timeline_every {
         0 | 1 => String::new(),
-        n => format!(", one in {} kept", thousands(n)),
+        n => format!(" (one in {} is kept)", thousands(n)),
     };
     let looks = match p.timeline.len() {
-        1 => "one look".to_string(),
+        1 => "one look, that of this report".to_string(),
         n => format!("{} looks in {span}", thousands(n as u64)),
     };
     let head = options.color.paint(Tone::Heading, "timeline");
@@ -37,7 +39,10 @@ pub(super) fn timeline(p: &Process, options: TextOptions, out: &mut String) {
             curve("RSS", &rss, options, out);
         }
     }
-    table(p, options, out);
+    let rows = rows(p);
+    if rows.len() > 1 {
+        table(&rows, options, out);
+    }
 }
 
 /// `  VIRT  4.3 MiB to 502.9 MiB  ▁▂▇█▃`: each bar is the largest of its part, on a scale from 0.
@@ -71,15 +76,15 @@ impl<'a> Row<'a> {
     }
 }
 
-/// The rows to show: evenly chosen looks, the largest one, and the peak if no look shows it.
+/// The rows to show: the looks between which most changed, the largest one, and the peak if no look
+/// shows it.
 fn rows(p: &Process) -> Vec<Row<'_>> {
-    let count = p.timeline.len();
-    let largest = (0..count).max_by_key(|&at| (p.timeline[at].virt, Reverse(at)));
-    let peak = p.peak.as_ref().filter(|peak| largest.is_some_and(|at| p.timeline[at].virt < peak.virt));
-    let even = count.min(ROWS - usize::from(peak.is_some()) - 1);
-    let mut chosen: BTreeSet<usize> = (0..even).map(|i| i * (count - 1) / (even - 1).max(1)).collect();
-    chosen.extend(largest);
-    let mut rows: Vec<Row<'_>> = chosen.iter().map(|&at| Row::of(&p.timeline[at])).collect();
+    let largest = p.timeline.iter().map(|point| point.virt).max();
+    let peak = p.peak.as_ref().filter(|peak| largest.is_some_and(|virt| virt < peak.virt));
+    let room = ROWS - usize::from(peak.is_some());
+    let all = p.timeline.len() <= room;
+    let chosen = if all { (0..p.timeline.len()).collect() } else { turning_points(&p.timeline, room) };
+    let mut rows: Vec<Row<'_>> = chosen.iter().filter_map(|&at| p.timeline.get(at)).map(Row::of).collect();
     if let Some(peak) = peak {
         let (t_ns, virt) = (peak.t_ns, peak.virt);
         rows.push(Row { t_ns, virt, rss: None, by_category: &peak.by_category, remark: "peak" });
@@ -102,12 +107,11 @@ fn changing(rows: &[Row<'_>]) -> Vec<String> {
     changes.into_iter().take(CATEGORIES).map(|(_, id)| id.clone()).collect()
 }
 
-fn table(p: &Process, options: TextOptions, out: &mut String) {
-    let rows = rows(p);
-    let ids = changing(&rows);
+fn table(rows: &[Row<'_>], options: TextOptions, out: &mut String) {
+    let ids = changing(rows);
     let names: Vec<Vec<String>> = ids
         .iter()
-        .map(|id| p.categories.iter().find(|c| c.id == *id).map_or(id.replace('-', " "), |c| c.name.clone()))
+        .map(|id| category_name(id).unwrap_or(id).to_string())
         .chain((!ids.is_empty()).then(|| "others".to_string()))
         .map(|name| wrapped(&clean(&name), COLUMN - 2))
         .collect();
@@ -126,7 +130,7 @@ fn table(p: &Process, options: TextOptions, out: &mut String) {
         let head = fixed + &names.iter().map(cell).collect::<String>();
         *out += &format!("{}\n", options.color.paint(Tone::Dim, head.trim_end()));
     }
-    for row in &rows {
+    for row in rows {
         let rss = match (row.rss, row.remark) {
             (Some(bytes), _) => size(bytes),
             (None, "") => "not known".to_string(),

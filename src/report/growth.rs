@@ -1,5 +1,6 @@
 //! What grew and shrank between two reports of one recording, by call and stack.
 
+use super::category_name;
 use super::model::{Frame, Process, Report, Stack};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, HashMap};
@@ -111,8 +112,6 @@ fn compare<'a>(from: Side<'a>, to: Side<'a>, stacks: &mut Stacks) -> Vec<StackGr
     for (key, bytes) in by_call(to) {
         both.entry(key).or_default().1 = bytes;
     }
-    let known = [to, from].into_iter().flat_map(|(_, process)| process).flat_map(|p| &p.categories);
-    let names: HashMap<&str, &str> = known.map(|c| (c.id.as_str(), c.name.as_str())).collect();
     let mut rows: Vec<(Key<'a>, (u64, u64))> = both.into_iter().collect();
     rows.sort_by_key(|((op, category, frames), (old, new))| {
         let place = frames.map(|frames| frames.iter().map(|f| (&f.module, &f.offset)).collect::<Vec<_>>());
@@ -121,7 +120,7 @@ fn compare<'a>(from: Side<'a>, to: Side<'a>, stacks: &mut Stacks) -> Vec<StackGr
     let row = |((op, category, frames), (old, new)): (Key<'a>, (u64, u64))| StackGrowth {
         op: op.map(str::to_owned),
         category: category.to_owned(),
-        name: names.get(category).map_or_else(String::new, |name| (*name).to_owned()),
+        name: category_name(category).unwrap_or(category).to_owned(),
         stack: match frames {
             Some(frames) if old != new => {
                 stacks.number(frames, from.0).or_else(|| stacks.number(frames, to.0))

@@ -12,7 +12,7 @@ mod timeline;
 mod touch;
 mod words;
 
-pub use crate::attribution::units;
+pub use crate::attribution::{category_name, units};
 pub use build::{
     EventCounts, Inside, ProcessAudit, ProcessFacts, RunFacts, build, build_touched, named_stack,
 };

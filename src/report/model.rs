@@ -2,6 +2,7 @@
 //! strings. Fields marked "Added" are additions to the first contract (docs/report.md); readers
 //! have to ignore what they do not know.
 
+pub use super::container::{CgroupMemory, Container, NamedThread};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -26,58 +27,6 @@ pub struct Report {
     pub containers: Vec<Container>,
     pub processes: Vec<Process>,
     pub stacks: Vec<Stack>,
-}
-
-/// A container, or a cgroup, and the totals of its processes that live.
-#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-#[serde(default)]
-pub struct Container {
-    /// The engine's name for it, the begin of its ID, or the cgroup's path.
-    pub name: String,
-    pub id: Option<String>,
-    /// `docker`, `podman`, `containerd`, `cri-o` …; null for a plain cgroup.
-    pub engine: Option<String>,
-    /// As in /proc/PID/cgroup.
-    pub cgroup: String,
-    /// Those that live; those of the report that have ended are in `ended`.
-    pub processes: u64,
-    pub ended: u64,
-    pub threads: u64,
-    pub virt: u64,
-    /// Each process' own: a page that several have counts several times.
-    pub rss: u64,
-    pub swap: u64,
-    /// A page that n processes have counts for one n-th in each; null where it could not be read of
-    /// each of them.
-    pub pss: Option<u64>,
-    /// What the kernel's memory controller says; null where there is none.
-    pub memory: Option<CgroupMemory>,
-}
-
-/// The memory controller's figures of a cgroup and all below it; null where the kernel does not tell.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-#[serde(default)]
-pub struct CgroupMemory {
-    pub current: Option<u64>,
-    /// null: no limit.
-    pub max: Option<u64>,
-    pub peak: Option<u64>,
-    pub anon: Option<u64>,
-    /// Page cache, with that of shared memory and tmpfs.
-    pub file: Option<u64>,
-    /// Of it: shared memory and tmpfs.
-    pub shmem: Option<u64>,
-    pub kernel: Option<u64>,
-    pub swap: Option<u64>,
-}
-
-/// A thread as the host and its container know it.
-#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-#[serde(default)]
-pub struct NamedThread {
-    pub tid: i32,
-    pub container_tid: Option<i32>,
-    pub comm: String,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]

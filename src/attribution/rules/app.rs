@@ -20,6 +20,10 @@ impl Rule for AppRule {
         "app"
     }
 
+    fn categories(&self) -> &'static [Category] {
+        &[APP_MMAP]
+    }
+
     fn as_last(&self, subject: &Subject<'_>, _world: &World<'_>) -> Option<Claim> {
         // without a stack nobody knows who called: unknown is an answer
         let path = subject.path.filter(|p| !p.lines.is_empty())?;

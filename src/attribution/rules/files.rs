@@ -13,6 +13,10 @@ impl Rule for FilesRule {
         "file"
     }
 
+    fn categories(&self) -> &'static [Category] {
+        &[FILE]
+    }
+
     fn as_last(&self, subject: &Subject<'_>, _world: &World<'_>) -> Option<Claim> {
         subject.is_file().then(|| {
             let claim = Claim::new(FILE, Evidence::Name, "mapped file");

@@ -109,6 +109,10 @@ impl Rule for GlibcRule {
         "glibc"
     }
 
+    fn categories(&self) -> &'static [Category] {
+        &[ARENA, MAIN_HEAP, MMAPPED]
+    }
+
     fn by_name(&self, subject: &Subject<'_>, _world: &World<'_>) -> Option<Claim> {
         // include/setvmaname.h of 2.39 and later, with glibc.mem.decorate_maps=1
         let name = String::from_utf8_lossy(subject.anon_name()?).trim_start().to_string();

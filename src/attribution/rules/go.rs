@@ -37,6 +37,10 @@ impl Rule for GoRule {
         "go"
     }
 
+    fn categories(&self) -> &'static [Category] {
+        &[GO_HEAP]
+    }
+
     fn knows(&self, line: &Line) -> bool {
         is_go(line)
     }

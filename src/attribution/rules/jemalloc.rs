@@ -104,6 +104,10 @@ impl Rule for JemallocRule {
         "jemalloc"
     }
 
+    fn categories(&self) -> &'static [Category] {
+        &[JEMALLOC]
+    }
+
     fn knows(&self, line: &Line) -> bool {
         is_jemalloc(line)
     }

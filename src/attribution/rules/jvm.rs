@@ -31,6 +31,10 @@ impl Rule for JvmRule {
         "jvm"
     }
 
+    fn categories(&self) -> &'static [Category] {
+        &[HEAP, CODE, META, OTHER]
+    }
+
     fn knows(&self, line: &Line) -> bool {
         is_jvm(line)
     }

@@ -32,6 +32,10 @@ impl Rule for KernelRule {
         "kernel"
     }
 
+    fn categories(&self) -> &'static [Category] {
+        &[KERNEL, MAIN_STACK, HUGETLB]
+    }
+
     fn by_name(&self, subject: &Subject<'_>, _world: &World<'_>) -> Option<Claim> {
         let claim = |category, part| Claim::new(category, Evidence::Kernel, part).merge(Merge::ByCategory);
         match subject.region.kind {

@@ -60,6 +60,10 @@ impl Rule for LoaderRule {
         "loader"
     }
 
+    fn categories(&self) -> &'static [Category] {
+        &[LOADER]
+    }
+
     fn knows(&self, line: &Line) -> bool {
         is_ld_so(&line.module) || line.is(FUNCTIONS)
     }

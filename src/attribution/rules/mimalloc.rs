@@ -23,6 +23,10 @@ impl Rule for MimallocRule {
         "mimalloc"
     }
 
+    fn categories(&self) -> &'static [Category] {
+        &[MIMALLOC]
+    }
+
     fn by_name(&self, subject: &Subject<'_>, _world: &World<'_>) -> Option<Claim> {
         (subject.anon_name()? == b"mimalloc").then(|| Claim::new(MIMALLOC, Evidence::Name, part(subject)))
     }

@@ -24,7 +24,7 @@ mod tcmalloc;
 mod v8;
 
 use super::callpath::Line;
-use super::category::Claim;
+use super::category::{Category, Claim};
 use super::findings::{Advice, Group};
 use super::world::{Subject, World};
 use crate::ledger::Region;
@@ -34,6 +34,9 @@ use crate::model::Addr;
 pub trait Rule: Sync {
     /// Short name, for tests and `-v`.
     fn id(&self) -> &'static str;
+
+    /// All that it may claim.
+    fn categories(&self) -> &'static [Category];
 
     /// The kernel's or the program's own name for the mapping.
     fn by_name(&self, _subject: &Subject<'_>, _world: &World<'_>) -> Option<Claim> {
@@ -104,3 +107,24 @@ pub static RULES: &[&dyn Rule] = &[
     &files::FilesRule,
     &app::AppRule,
 ];
+
+/// What a category is called, by its id; None for one that this version does not know.
+pub fn category_name(id: &str) -> Option<&'static str> {
+    let mut all = RULES.iter().flat_map(|rule| rule.categories());
+    all.find(|category| category.id == id).map(|category| category.name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_category_has_one_id_and_one_name() {
+        let all: Vec<&Category> = RULES.iter().flat_map(|rule| rule.categories()).collect();
+        for category in &all {
+            assert_eq!(all.iter().filter(|other| other.id == category.id).count(), 1, "{}", category.id);
+            assert_eq!(category_name(category.id), Some(category.name));
+        }
+        assert!(all.len() >= 20 && category_name("no-such").is_none());
+    }
+}

@@ -28,6 +28,10 @@ impl Rule for MuslRule {
         "musl"
     }
 
+    fn categories(&self) -> &'static [Category] {
+        &[MUSL]
+    }
+
     fn knows(&self, line: &Line) -> bool {
         line.is(FUNCTIONS) || is_musl(&line.module)
     }

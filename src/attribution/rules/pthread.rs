@@ -43,6 +43,10 @@ impl Rule for PthreadRule {
         "pthread"
     }
 
+    fn categories(&self) -> &'static [Category] {
+        &[THREAD_STACK]
+    }
+
     fn by_name(&self, subject: &Subject<'_>, world: &World<'_>) -> Option<Claim> {
         let name = subject.anon_name()?;
         let text = String::from_utf8_lossy(name);

@@ -27,6 +27,10 @@ impl Rule for PythonRule {
         "python"
     }
 
+    fn categories(&self) -> &'static [Category] {
+        &[ARENA]
+    }
+
     fn knows(&self, line: &Line) -> bool {
         line.is(&["_PyObject_ArenaMmap", "_PyMem_ArenaAlloc"]) || is_python(&line.module)
     }

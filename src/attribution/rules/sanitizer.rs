@@ -28,6 +28,10 @@ impl Rule for SanitizerRule {
         "sanitizer"
     }
 
+    fn categories(&self) -> &'static [Category] {
+        &[SANITIZER]
+    }
+
     fn knows(&self, line: &Line) -> bool {
         let names = [line.function.as_deref(), line.display.as_deref()];
         LIBRARIES.iter().any(|l| line.module.starts_with(l))

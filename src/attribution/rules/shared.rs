@@ -24,6 +24,10 @@ impl Rule for SharedRule {
         "shared"
     }
 
+    fn categories(&self) -> &'static [Category] {
+        &[SHARED_ANON, SYSV]
+    }
+
     // by kind and name, but after whoever recognises its own stack
     fn by_shape(&self, subject: &Subject<'_>, _world: &World<'_>) -> Option<Claim> {
         let name = subject.name();

@@ -23,6 +23,10 @@ impl Rule for TcmallocRule {
         "tcmalloc"
     }
 
+    fn categories(&self) -> &'static [Category] {
+        &[TCMALLOC]
+    }
+
     fn by_name(&self, subject: &Subject<'_>, _world: &World<'_>) -> Option<Claim> {
         let name = subject.anon_name()?;
         (name.starts_with(b"tcmalloc_region") || name == b"absl")

@@ -16,6 +16,10 @@ impl Rule for V8Rule {
         "v8"
     }
 
+    fn categories(&self) -> &'static [Category] {
+        &[V8]
+    }
+
     fn knows(&self, line: &Line) -> bool {
         line.display
             .as_deref()
