@@ -157,3 +157,57 @@ fn names(threads: &[NamedThread]) -> String {
     };
     seen.iter().map(word).collect::<Vec<_>>().join(", ")
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::model::Totals;
+
+    fn thread(tid: i32, comm: &str) -> NamedThread {
+        NamedThread { tid, container_tid: Some(tid - 4100), comm: comm.to_owned() }
+    }
+
+    #[test]
+    fn totals_figures_and_processes_as_both_sides_see_them() {
+        let totals = Totals { virt: 64 << 20, rss: 8 << 20, ..Totals::default() };
+        let threads = vec![thread(4123, "w\x1b[2J"), thread(4130, "io"), thread(4131, "io")];
+        let process = Process {
+            pid: 4123,
+            comm: "worker".to_owned(),
+            container: Some("web".to_owned()),
+            container_pid: Some(1),
+            pss: Some(5 << 20),
+            threads,
+            totals,
+            ..Process::default()
+        };
+        let memory = CgroupMemory { current: Some(9 << 20), anon: Some(3 << 20), ..CgroupMemory::default() };
+        let container = Container {
+            name: "web".to_owned(),
+            engine: Some("docker".to_owned()),
+            id: Some("af152003872b6910".to_owned()),
+            processes: 1,
+            threads: 3,
+            virt: 64 << 20,
+            rss: 8 << 20,
+            pss: Some(5 << 20),
+            memory: Some(memory),
+            ..Container::default()
+        };
+        let report = Report { containers: vec![container], processes: vec![process], ..Report::default() };
+        let mut text = String::new();
+        containers(&report, TextOptions::default(), &mut text);
+        for part in [
+            "container web · docker · af152003872b · 1 process, 3 threads\n",
+            "shared pages counted once: 3.0 MiB less\n",
+            "  charged to cgroup       9.0 MiB   anon 3.0 MiB\n",
+            "  its limit                  none\n",
+            "      4123       1  worker             64.0 MiB    8.0 MiB    5.0 MiB        3\n",
+            "w\\u{1b}[2J, io ×2\n",
+            "4.0 MiB are charged to the cgroup beyond what its processes have resident",
+        ] {
+            assert!(text.contains(part), "{part}\nis not in\n{text}");
+        }
+        assert!(text.lines().all(|line| line.chars().count() <= WIDTH), "{text}");
+    }
+}
