@@ -68,6 +68,8 @@ struct {
 	__type(value, struct traced_thread);
 } threads SEC(".maps");
 
+extern int LINUX_KERNEL_VERSION __kconfig;
+
 extern int bpf_iter_task_vma_new(struct bpf_iter_task_vma *it, struct task_struct *task, __u64 addr) __ksym __weak;
 extern struct vm_area_struct *bpf_iter_task_vma_next(struct bpf_iter_task_vma *it) __ksym __weak;
 extern void bpf_iter_task_vma_destroy(struct bpf_iter_task_vma *it) __ksym __weak;
@@ -85,6 +87,8 @@ static __always_inline __u64 wake_flags(void)
 	return bpf_ringbuf_query(&ring, BPF_RB_AVAIL_DATA) >= wake_bytes ? BPF_RB_FORCE_WAKEUP
 									  : BPF_RB_NO_WAKEUP;
 }
+
+#include "cgroup.h"
 
 /* Pointers that lead away from a task or a VMA are read with the helper, never by a plain load:
  * for each plain load the verifier searches the kernel's whole BTF by name, four times (6.18,
@@ -142,9 +146,33 @@ struct file_record {
 	char text[VMAUDIT_TEXT + VMAUDIT_NAME_MAX];
 };
 
+/* overlayfs maps a file of its own that leads to the one below (struct backing_file); maps shows
+ * the one that the program opened since Linux 6.8 (fs/proc/task_mmu.c, file_user_inode()). */
+static __always_inline bool user_path_of(struct file *file, struct path *path)
+{
+	struct backing_file *backing = (struct backing_file *)file;
+	/* include/linux/fs.h, FMODE_BACKING: a macro, so BTF does not know it */
+	__u32 bit = LINUX_KERNEL_VERSION >= KERNEL_VERSION(6, 14, 0) ? 1 << 24 : 1 << 25;
+
+	if (!bpf_core_field_exists(struct backing_file, user_path) || !(BPF_CORE_READ(file, f_mode) & bit))
+		return false;
+	path->mnt = BPF_CORE_READ(backing, user_path.mnt);
+	path->dentry = BPF_CORE_READ(backing, user_path.dentry);
+	/* Nothing else has a dentry and a mount of one file system in that place. */
+	return path->mnt && path->dentry && BPF_CORE_READ(path->mnt, mnt_sb) &&
+	       BPF_CORE_READ(path->mnt, mnt_sb) == BPF_CORE_READ(path->dentry, d_sb);
+}
+
+static __always_inline struct inode *inode_of(struct file *file)
+{
+	struct path path;
+
+	return user_path_of(file, &path) ? BPF_CORE_READ(path.dentry, d_inode) : BPF_CORE_READ(file, f_inode);
+}
+
 static __always_inline void set_file(struct vmaudit_record *record, struct file *file)
 {
-	struct inode *inode = BPF_CORE_READ(file, f_inode);
+	struct inode *inode = inode_of(file);
 
 	record->ino = BPF_CORE_READ(inode, i_ino);
 	record->nlink = BPF_CORE_READ(inode, i_nlink);
@@ -195,6 +223,7 @@ __noinline int send_file(__u64 address)
 	struct file_record *out;
 	struct vfsmount *mount;
 	struct walk walk = {};
+	struct path path;
 
 	if (!file)
 		return 0;
@@ -203,9 +232,13 @@ __noinline int send_file(__u64 address)
 		return 0; /* the path can still be had from /proc/PID/maps */
 	identify(&out->record, task, VMAUDIT_OP_FILE);
 	set_file(&out->record, file);
-	mount = BPF_CORE_READ(file, f_path.mnt);
+	if (!user_path_of(file, &path)) {
+		path.mnt = BPF_CORE_READ(file, f_path.mnt);
+		path.dentry = BPF_CORE_READ(file, f_path.dentry);
+	}
+	mount = path.mnt;
 	walk.mount = (struct mount *)((char *)mount - bpf_core_field_offset(struct mount, mnt));
-	walk.dentry = BPF_CORE_READ(file, f_path.dentry);
+	walk.dentry = path.dentry;
 	walk.text = out->text;
 	bpf_loop(PATH_COMPONENTS, step_up, &walk, 0);
 	out->record.payload = walk.used < VMAUDIT_TEXT ? walk.used : 0;
@@ -339,7 +372,7 @@ __noinline int look_at_mapping(__u64 at, __u32 fd, struct extra *extra)
 	if (!file)
 		return 0;
 	extra->file = (__u64)file;
-	inode = BPF_CORE_READ(file, f_inode);
+	inode = inode_of(file);
 	extra->ino = BPF_CORE_READ(inode, i_ino);
 	extra->nlink = BPF_CORE_READ(inode, i_nlink);
 	extra->dev = BPF_CORE_READ(inode, i_sb, s_dev);
@@ -685,9 +718,15 @@ int BPF_PROG(task_executed, struct task_struct *task, int old_pid, struct linux_
 	struct traced_thread *thread = bpf_task_storage_get(&threads, task, 0, 0);
 	struct vmaudit_record *record;
 	struct mm_struct *mm = mm_of(task);
+	struct traced_thread fresh = {};
 	struct file *exe;
 	bool spilled, listed;
 
+	if (!thread && entered(task)) {
+		thread = bpf_task_storage_get(&threads, task, &fresh, BPF_LOCAL_STORAGE_GET_F_CREATE);
+		if (!thread)
+			count(VMAUDIT_LOST_TASKS);
+	}
 	if (!thread || !mm)
 		return 0;
 	thread->low = 0;

@@ -91,6 +91,22 @@ enum vmaudit_counter {
 	VMAUDIT_COUNTERS = 6,
 };
 
+/* In which hierarchy of cgroups the containers are looked for: cgroup v2, or a controller of v1. */
+enum vmaudit_hierarchy {
+	VMAUDIT_CGROUP_NONE = 0,
+	VMAUDIT_CGROUP_V2 = 1,
+	VMAUDIT_CGROUP_PIDS = 2,
+	VMAUDIT_CGROUP_MEMORY = 3,
+	VMAUDIT_CGROUP_CPU = 4,
+	VMAUDIT_CGROUP_CPUSET = 5,
+	VMAUDIT_CGROUP_CPUACCT = 6,
+	VMAUDIT_CGROUP_DEVICES = 7,
+	VMAUDIT_CGROUP_FREEZER = 8,
+	VMAUDIT_CGROUP_BLKIO = 9,
+};
+
+#define VMAUDIT_CGROUPS 64
+
 /* What the pass over the tasks writes for each thread of a marked process; no padding. */
 struct vmaudit_found {
 	__u64 mm;  /* as in vmaudit_record; 0 for a thread that has exited */

@@ -39,10 +39,13 @@ struct inode {
 struct dentry {
 	struct dentry *d_parent;
 	struct qstr d_name;
+	struct inode *d_inode;
+	struct super_block *d_sb;
 };
 
 struct vfsmount {
 	struct dentry *mnt_root;
+	struct super_block *mnt_sb;
 };
 
 struct mount {
@@ -57,8 +60,36 @@ struct path {
 };
 
 struct file {
+	unsigned int f_mode;
 	struct inode *f_inode;
 	struct path f_path;
+};
+
+/* fs/file_table.c */
+struct backing_file {
+	struct file file;
+	struct path user_path;
+};
+
+struct kernfs_node {
+	__u64 id;
+};
+
+struct cgroup;
+
+struct cgroup_subsys_state {
+	struct cgroup *cgroup;
+	struct cgroup_subsys_state *parent;
+};
+
+struct cgroup {
+	struct cgroup_subsys_state self;
+	struct kernfs_node *kn;
+};
+
+struct css_set {
+	struct cgroup_subsys_state *subsys[1]; /* as many as the kernel has controllers */
+	struct cgroup *dfl_cgrp;
 };
 
 typedef struct {
@@ -98,6 +129,10 @@ struct files_struct {
 	struct fdtable *fdt;
 };
 
+struct pid {
+	unsigned int level;
+};
+
 struct task_struct {
 	int pid;
 	int tgid;
@@ -105,8 +140,11 @@ struct task_struct {
 	unsigned int flags;
 	struct mm_struct *mm;
 	struct task_struct *group_leader;
+	struct task_struct *real_parent;
+	struct pid *thread_pid;
 	struct signal_struct *signal;
 	struct files_struct *files;
+	struct css_set *cgroups;
 	char comm[16];
 	int pagefault_disabled;
 	struct thread_struct thread;
@@ -137,6 +175,18 @@ struct bpf_iter__task {
 };
 
 #pragma clang attribute pop
+
+/* include/linux/cgroup_subsys.h: which of them there are, and their numbers, is the kernel's */
+enum cgroup_subsys_id {
+	pids_cgrp_id,
+	memory_cgrp_id,
+	cpu_cgrp_id,
+	cpuset_cgrp_id,
+	cpuacct_cgrp_id,
+	devices_cgrp_id,
+	freezer_cgrp_id,
+	io_cgrp_id,
+};
 
 /* kernel/bpf/task_iter.c: an opaque iterator on the caller's stack */
 struct bpf_iter_task_vma {

@@ -1,7 +1,8 @@
 //! `vmaudit`: why is VIRT so much larger than RSS, and which call stack asked for it?
 //!
 //! A pure core (`model`, `ledger`, `touch`, `attribution`, `report`, `diff`, `compare`, `render`) between
-//! thin adapters (`capture`, `procfs`, `unwind`, `symbolize`, `target`, `store`). Only `app` joins the two.
+//! thin adapters (`capture`, `procfs`, `unwind`, `symbolize`, `target`, `containers`, `store`). Only `app`
+//! joins the two.
 //! `tests/architecture.rs` holds the import rules.
 
 pub mod app;
@@ -9,6 +10,7 @@ pub mod attribution;
 pub mod capture;
 pub mod cli;
 pub mod compare;
+pub mod containers;
 pub mod diff;
 pub mod doctor;
 pub mod ledger;

@@ -45,6 +45,8 @@ const ROOMS: &[Room] = &[
     adapter("target"),
     // What this user may do here, tried.
     adapter("probe"),
+    // Engines, their names, cgroups.
+    Room { name: "containers", may: May::Only(&["model"]), core: false },
     Room { name: "store", may: May::Only(&["model"]), core: false },
     // Executable files, parsed once for unwinding and for names.
     Room { name: "objects", may: May::Only(&["model"]), core: false },

@@ -91,9 +91,17 @@ fn two_capabilities_are_enough_for_bpf() {
         return;
     }
     let bench = Bench::new();
-    let (output, said) = finish(
-        bench.with(BOTH).args(["run", "--backend", "bpf", "-f", "json", "--report", "r.json", "--", "/bin/true"]),
-    );
+    let (output, said) = finish(bench.with(BOTH).args([
+        "run",
+        "--backend",
+        "bpf",
+        "-f",
+        "json",
+        "--report",
+        "r.json",
+        "--",
+        "/bin/true",
+    ]));
     assert_eq!(output.status.code(), Some(0), "{said}");
     let report = bench.report("r.json");
     assert_eq!(report.json["backend"], "bpf");

@@ -86,7 +86,7 @@ fn silly() -> Case {
 }
 
 fn report(case: &Case, facts: &ProcessFacts, events: EventCounts) -> Report {
-    let run = RunFacts { backend: "bpf".to_string(), events };
+    let run = RunFacts { backend: "bpf".to_string(), events, ..RunFacts::default() };
     build(&run, &[ProcessAudit { input: case.input(), facts }])
 }
 
@@ -209,7 +209,7 @@ fn further_processes_are_a_table_and_their_findings() {
         small
     };
     let main = silly();
-    let run = RunFacts { backend: "bpf".to_string(), events: EventCounts::default() };
+    let run = RunFacts { backend: "bpf".to_string(), ..RunFacts::default() };
     let facts = exited();
     let audit = |case| ProcessAudit { input: Case::input(case), facts: &facts };
     // one stack table for all, as the ledger keeps it

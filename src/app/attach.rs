@@ -4,8 +4,11 @@
 //! held by descriptor; all their threads are marked, so that each call is reported from then on;
 //! each is looked at; only then are reports read, and told from those that the look has in it.
 
+use super::audits::Audits;
 use super::choose;
 use super::conclude::{Gathered, conclude};
+use super::contained::{self, Contained, add_roots, members};
+use super::container_view::ContainerView;
 use super::dump::Dump;
 use super::error::AppError;
 use super::output::Destination;
@@ -16,11 +19,14 @@ use super::say::say;
 use super::session::{Schedule, Session};
 use super::touch;
 use super::tracer::{Tracer, TracerOptions};
-use crate::capture::bpf::MarkedThread;
-use crate::cli::AttachArgs;
+use super::watched::Watched;
+use crate::capture::bpf::{Entering, MarkedThread};
+use crate::cli::{AttachArgs, TargetArgs};
+use crate::containers::{self, Container, short};
 use crate::model::observation::{ResidencySource, ThreadObservation};
 use crate::model::{Addr, AddrRange, Mapping, MmKey, Observations, Prot, Sharing};
 use crate::procfs::{ObserveError, ObserveOptions, observe};
+use crate::render::style::clean;
 use crate::target::{Attached, Process};
 use std::cell::RefCell;
 use std::time::{Duration, Instant};
@@ -31,14 +37,20 @@ const LOOK_PAUSE: Duration = Duration::from_millis(200);
 /// Traces running processes; returns vmaudit's exit code.
 pub fn attach(args: &AttachArgs) -> Result<u8, AppError> {
     let begun = Instant::now();
-    let processes = targets(&args.pids)?;
+    let container = container(&args.of)?;
+    // Whoever enters a container later belongs to it, as children do.
+    let followed = container.as_ref().filter(|_| !args.no_follow_forks);
+    let processes = match &container {
+        Some(container) => keep(members(container)?, readable)?,
+        None => targets(&args.of.pids)?,
+    };
     let dump = match &args.dump_events {
         Some(path) => {
             Some(Dump::create(path).map_err(|source| AppError::Write { path: path.clone(), source })?)
         }
         None => None,
     };
-    let attached = Attached::new(processes)?;
+    let mut attached = Attached::new(processes)?;
     let tracer = choose::for_running(&TracerOptions {
         backend: args.backend,
         stack_bytes: args.stack_bytes,
@@ -47,9 +59,13 @@ pub fn attach(args: &AttachArgs) -> Result<u8, AppError> {
         follow_forks: !args.no_follow_forks,
         running_targets: true,
         touch: touch::config(&args.touch),
+        entering: followed.map(|container| entering(container, false)).transpose()?,
     })?;
     let loaded = begun.elapsed();
-    let threads = mark(&attached, &tracer)?;
+    let threads = match followed {
+        Some(container) => contained::mark(container, &mut attached, &tracer)?,
+        None => mark(&attached, &tracer)?,
+    };
     if args.verbose {
         say(format_args!(
             "backend {}, {} attached after {loaded:.1?}; {} threads marked after {:.1?}",
@@ -69,6 +85,9 @@ pub fn attach(args: &AttachArgs) -> Result<u8, AppError> {
     };
     let command: Vec<_> = std::env::args_os().skip(1).collect();
     let first = attached.processes().first().map_or(0, |process| process.pid());
+    if let Some(container) = &container {
+        add_roots(container, &mut pipeline.borrow_mut());
+    }
     pipeline.borrow_mut().touches = touch::begin(&args.touch);
     pipeline.borrow_mut().record = Record::begin(recorded, first, &command)?;
     let main = begin(&attached, &threads, &mut pipeline.borrow_mut())?;
@@ -85,13 +104,14 @@ pub fn attach(args: &AttachArgs) -> Result<u8, AppError> {
             timeline: args.interval.is_some(),
             verbose: args.verbose,
         };
-        let mut session = Session::new(attached, &mut *reader, &pipeline, schedule);
-        // At once: whatever ends from here on has been seen with what is resident.
-        session.look_at_all();
-        say("Ctrl-C ends tracing and reports; the target goes on");
-        session.run()?;
-        let audits = std::mem::take(&mut session.audits);
-        drop(session);
+        let view = container.clone().map(ContainerView::of).unwrap_or_default();
+        let audits = match followed {
+            Some(container) => {
+                let watched = Contained::new(attached, container, &tracer);
+                watch(Session::new(watched, &mut *reader, &pipeline, schedule), view)?
+            }
+            None => watch(Session::new(attached, &mut *reader, &pipeline, schedule), view)?,
+        };
         (audits, reader.counters()?)
     };
     let mut pipeline = pipeline.into_inner();
@@ -112,6 +132,38 @@ pub fn attach(args: &AttachArgs) -> Result<u8, AppError> {
 pub(super) fn targets(numbers: &[i32]) -> Result<Vec<Process>, AppError> {
     // Before anything is loaded: what may not be read is no target.
     keep(find(numbers)?, readable)
+}
+
+/// Programs that are executed in a container are targets.
+pub fn entering(container: &Container, from_outside: bool) -> Result<Entering, AppError> {
+    Ok(Entering { cgroup: container.key()?, from_outside })
+}
+
+/// Until the end, or until the user wants the report.
+fn watch<W: Watched>(mut session: Session<'_, '_, W>, view: ContainerView) -> Result<Audits, AppError> {
+    session.audits.containers = view;
+    // At once: whatever ends from here on has been seen with what is resident.
+    session.look_at_all();
+    say("Ctrl-C ends tracing and reports; the target goes on");
+    session.run()?;
+    Ok(std::mem::take(&mut session.audits))
+}
+
+/// The container that the user named, if it is one.
+pub fn container(of: &TargetArgs) -> Result<Option<Container>, AppError> {
+    let by_name = of.container.as_deref().map(containers::by_name);
+    let by_path = of.cgroup.as_deref().map(containers::by_cgroup);
+    let found = by_name.or(by_path).transpose()?;
+    if let Some(found) = &found {
+        let engine = found.engine.as_deref().map(|engine| format!("{engine}, ")).unwrap_or_default();
+        let id = found.id.as_deref().map(|id| format!("{}, ", short(id))).unwrap_or_default();
+        let (name, cgroup) = (clean(&found.name), clean(&found.cgroup()));
+        match of.cgroup {
+            Some(_) => say(format_args!("cgroup {cgroup}")),
+            None => say(format_args!("container {name} ({engine}{id}cgroup {cgroup})")),
+        }
+    }
+    Ok(found)
 }
 
 /// The processes that the user named, each once. Of several some may be gone.
@@ -198,7 +250,7 @@ pub(super) fn begin(
 }
 
 /// The process as it is now that every call of it is reported: mappings and threads.
-fn first_look(process: &Process, threads: &[&MarkedThread]) -> Result<(MmKey, Observations), AppError> {
+pub fn first_look(process: &Process, threads: &[&MarkedThread]) -> Result<(MmKey, Observations), AppError> {
     let pid = process.pid();
     let gone = || {
         look_error(

@@ -1,5 +1,6 @@
 //! What is known of each process at its last look, and the report made of it.
 
+use super::container_view::ContainerView;
 use super::from_ledger::from_ledger;
 use super::pipeline::Pipeline;
 use super::timeline::Timelines;
@@ -32,6 +33,8 @@ pub struct Audits {
     looks: HashMap<Pid, Audit>,
     /// Where `--interval` was given.
     timelines: Option<Timelines>,
+    /// Which processes are in containers, and what is known of those.
+    pub containers: ContainerView,
     /// The moment that the report is to show, where it is not the end.
     as_of_ns: Option<u64>,
 }
@@ -111,6 +114,7 @@ impl Audits {
         }
         pipeline.borrow_mut().hold_after(u64::MAX);
         let reconciled = reconciled?;
+        self.containers.note(&observations);
         let (pid, at_its_end) = (observations.pid, observations.moment == SnapshotMoment::HeldAtExit);
         let peak = if at_its_end { peak_of(&pipeline.borrow().spaces, pid) } else { None };
         self.looks.insert(pid, Audit { observations, reconciled, peak });
@@ -221,6 +225,7 @@ impl Audits {
                 truncated_stacks: pipeline.tally.truncated,
                 unwind_incomplete: pipeline.tally.incomplete,
             },
+            containers: self.containers.facts(),
         };
         let spaces: Vec<Option<&SpaceTouches>> =
             order.iter().map(|&pid| touch::touches_of(pipeline, pid)).collect();
@@ -272,7 +277,7 @@ impl Audits {
             exit_code: process.exit_code(),
             signal: process.signal(),
             threads_seen: Some(process.threads_seen),
-            container: None,
+            inside: self.containers.inside(pid, |pid| pipeline.spaces.process(pid)?.parent),
             wall_ns: Some(end.saturating_sub(start)),
             attached: process.found_ns.is_some(),
             snapshot_age_ns: unseen_end.then(|| end.saturating_sub(audit.observations.ended_ns)),

@@ -39,6 +39,7 @@ impl Candidate {
             spill_bytes: SMALL,
             follow_forks: true,
             running_targets: self.attaches,
+            entering: None,
             touch: None,
         };
         let attempt = || {
@@ -56,6 +57,7 @@ impl Candidate {
             _ if self.attaches => None,
             TracerOptions { running_targets: true, .. } => Some("running processes"),
             TracerOptions { touch: Some(_), .. } => Some("page faults (--touch)"),
+            TracerOptions { entering: Some(_), .. } => Some("what a container's engine starts for a command"),
             _ => None,
         }
     }

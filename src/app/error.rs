@@ -1,6 +1,7 @@
 //! Everything that ends vmaudit early.
 
 use crate::capture::CaptureError;
+use crate::containers::ContainerError;
 use crate::model::Pid;
 use crate::procfs::ObserveError;
 use crate::target::{FindError, LaunchError, TargetError};
@@ -15,6 +16,12 @@ pub enum AppError {
     Target(#[from] TargetError),
     #[error("{0}")]
     Find(#[from] FindError),
+    #[error("{0}")]
+    Container(#[from] ContainerError),
+    #[error(
+        "the container {name} starts processes faster than they can be marked: {passes} passes were not enough"
+    )]
+    RestlessContainer { name: String, passes: u32 },
     #[error("nothing to trace is left: each of the processes has ended or cannot be traced")]
     NoTargetLeft,
     #[error("looking at {pid} ({name}): {source}{remedy}")]

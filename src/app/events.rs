@@ -166,6 +166,7 @@ fn attached(args: &EventsArgs) -> Result<u8, AppError> {
 fn tracer_options(options: &LiveArgs, running_targets: bool) -> TracerOptions {
     TracerOptions {
         backend: options.backend,
+        entering: None,
         touch: None,
         stack_bytes: options.stack_bytes,
         ring_bytes: options.ring_bytes,

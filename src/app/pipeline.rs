@@ -8,6 +8,7 @@ use crate::capture::wire::{self, Decoder, time_of};
 use crate::capture::{Captured, CapturedTouch, Registers};
 use crate::ledger::AddressSpaces;
 use crate::model::{Completeness, MmKey, Observations, Pid, SizePoint, StackId, StackTable, VmEvent, VmOp};
+use crate::objects::Root;
 use crate::store::FrameNames;
 use crate::touch::Touches;
 use crate::unwind::{CapturedStack, ExecMapping, SpaceState, Unwinder};
@@ -82,6 +83,14 @@ impl Pipeline {
         // Its files are opened while it lives: a program that was replaced on disk is found no other
         // way, and the first stack may be that of a child that has ended since.
         self.renew_modules(mm, seen.pid);
+    }
+
+    /// Files are looked for in this process' root, too, also after its end: others of its container
+    /// live shortly.
+    pub fn look_in_root_of(&mut self, pid: Pid) {
+        if let Ok(root) = Root::of(pid) {
+            self.unwinder.files_mut().add_root(root);
+        }
     }
 
     /// After a loss: `seen` is what the kernel shows of a process since.

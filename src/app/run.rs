@@ -2,7 +2,9 @@
 
 use super::choose;
 use super::conclude::{Gathered, conclude};
+use super::contained::add_roots;
 use super::dump::Dump;
+use super::entering::{container_of, entering_of, main_process, view_of};
 use super::error::AppError;
 use super::load::Load;
 use super::output::Destination;
@@ -35,6 +37,7 @@ pub fn run(args: &RunArgs) -> Result<u8, AppError> {
         }
         None => None,
     };
+    let container = container_of(&args.command);
     let mut prepared = Launch::prepare(LaunchConfig {
         argv: args.command.clone(),
         env: args.change.environment(),
@@ -54,6 +57,7 @@ pub fn run(args: &RunArgs) -> Result<u8, AppError> {
             follow_forks: !args.no_follow_forks,
             running_targets: false,
             touch: touch::config(&args.touch),
+            entering: entering_of(container.as_ref())?,
         },
         &mut prepared,
     )?;
@@ -73,6 +77,9 @@ pub fn run(args: &RunArgs) -> Result<u8, AppError> {
         touch: args.touch.touch,
         verbose: args.verbose,
     };
+    if let Some(container) = &container {
+        add_roots(container, &mut pipeline.borrow_mut());
+    }
     pipeline.borrow_mut().touches = touch::begin(&args.touch);
     pipeline.borrow_mut().record = Record::begin(recorded, pid, &args.command)?;
     let (end, audits, counters) = {
@@ -82,10 +89,12 @@ pub fn run(args: &RunArgs) -> Result<u8, AppError> {
         for note in running.notes() {
             say(format_args!("{note}"));
         }
+        // What is put into a container is not held at its end.
+        let pause = if container.is_some() { FIRST_LOOK } else { LOOK_PAUSE };
         let schedule = Schedule {
             duration: args.duration.map(Duration::from_secs_f64),
             first_look: FIRST_LOOK,
-            interval: args.interval.map_or(LOOK_PAUSE, Duration::from_secs_f64),
+            interval: args.interval.map_or(pause, Duration::from_secs_f64),
             timeline: args.interval.is_some(),
             verbose: args.verbose,
         };
@@ -93,6 +102,7 @@ pub fn run(args: &RunArgs) -> Result<u8, AppError> {
             args.load.as_ref().map(|script| Load::start(&running, script, args.as_root)).transpose()?;
         let mut session = Session::new(Launched::new(running), &mut *reader, &pipeline, schedule);
         session.load = load;
+        session.audits.containers = view_of(container.as_ref(), pid);
         let end = session.run()?;
         let audits = std::mem::take(&mut session.audits);
         drop(session);
@@ -109,7 +119,8 @@ pub fn run(args: &RunArgs) -> Result<u8, AppError> {
         End::Exited(status) => Some(status.exit_code()),
         End::NoneLeft | End::LeftRunning | End::LoadEnded(_) => None,
     };
-    conclude(Gathered { main: pid, audits, counters, pipeline, exit_code }, &destination, args.verbose)?;
+    let main = main_process(pid, container.as_ref(), &audits, &pipeline);
+    conclude(Gathered { main, audits, counters, pipeline, exit_code }, &destination, args.verbose)?;
     tracer.detach_in_background();
     Ok(match end {
         End::LoadEnded(code) => code,

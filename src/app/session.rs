@@ -106,6 +106,10 @@ impl<'a, 'r, W: Watched> Session<'a, 'r, W> {
             match self.watched.next()? {
                 News::Held(held) => self.at_exit(held)?,
                 News::Over(end) => return self.finish(end),
+                News::Joined(newcomers) => {
+                    let mut pipeline = self.pipeline.borrow_mut();
+                    newcomers.iter().for_each(|(mm, seen)| pipeline.found(*mm, seen));
+                }
                 News::Asked { stop } => {
                     self.look_at_all();
                     if stop {
@@ -287,6 +291,7 @@ impl<'a, 'r, W: Watched> Session<'a, 'r, W> {
                 break;
             }
         }
+        self.audits.containers.read_memory();
         self.pipeline.borrow_mut().spaces.looks_compared();
     }
 
@@ -297,6 +302,7 @@ impl<'a, 'r, W: Watched> Session<'a, 'r, W> {
         if let Some(trouble) = self.reader.trouble() {
             say(trouble);
         }
+        self.audits.containers.read_shares();
         let (count, took) = self.left_out;
         if count > 0 && self.schedule.timeline {
             let looks = if count == 1 { "1 look".to_owned() } else { format!("{count} looks") };

@@ -1,5 +1,8 @@
 //! `vmaudit snapshot`: processes as they are now, or as a saved smaps file shows one.
 
+use super::attach::container;
+use super::contained;
+use super::container_view::ContainerView;
 use super::error::AppError;
 use super::living::{Living, LivingError};
 use super::output::Destination;
@@ -11,7 +14,8 @@ use crate::ledger::AddressSpaces;
 use crate::model::{Observations, Pid, StackTable, SymbolizedStacks};
 use crate::procfs::SavedError;
 use crate::render::{to_json, to_text};
-use crate::report::{ProcessAudit, ProcessFacts, Report, RunFacts, build};
+use crate::report::{ProcessAudit, ProcessFacts, Report, RunFacts, build, model};
+use crate::target::Process;
 use std::collections::HashSet;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader};
@@ -36,22 +40,38 @@ pub struct Look {
 
 /// Does `vmaudit snapshot`; returns the exit code.
 pub fn snapshot(args: &SnapshotArgs) -> Result<u8, AppError> {
-    let looks = match &args.smaps {
-        Some(path) => vec![saved_look(path)?],
+    let (looks, containers) = match &args.smaps {
+        Some(path) => (vec![saved_look(path)?], Vec::new()),
         None => living_looks(args)?,
     };
-    let report = report_of(&looks);
+    let report = report_of_containers(&looks, containers);
     let to = Destination { format: args.format, file: args.report.as_deref(), top: args.top };
     to.write(|options| to_text(&report, options), || to_json(&report))?;
     Ok(0)
 }
 
 /// All that can be read; the first that cannot is the error only if none can.
-fn living_looks(args: &SnapshotArgs) -> Result<Vec<Look>, SnapshotError> {
+fn living_looks(args: &SnapshotArgs) -> Result<(Vec<Look>, Vec<model::Container>), AppError> {
+    let container = container(&args.of)?;
+    let asked = match &container {
+        Some(container) => contained::members(container)?.iter().map(Process::pid).collect(),
+        None => args.of.pids.clone(),
+    };
+    let mut view = container.map(ContainerView::of).unwrap_or_default();
+    let mut looks = looks_at(&asked, args.verbose)?;
+    looks.iter().for_each(|look| view.note(&look.seen));
+    view.read_shares();
+    for look in &mut looks {
+        look.facts.inside = view.inside(look.seen.pid, |_| None);
+    }
+    Ok((looks, view.facts()))
+}
+
+fn looks_at(numbers: &[Pid], verbose: bool) -> Result<Vec<Look>, SnapshotError> {
     let mut looks = Vec::new();
     let mut seen_pids: HashSet<Pid> = HashSet::new();
     let mut errors = Vec::new();
-    for &number in &args.pids {
+    for &number in numbers {
         let begun = Instant::now();
         let living = match Living::open(number) {
             Ok(living) => living,
@@ -68,7 +88,7 @@ fn living_looks(args: &SnapshotArgs) -> Result<Vec<Look>, SnapshotError> {
         }
         match living.observe() {
             Ok(seen) => {
-                if args.verbose {
+                if verbose {
                     let (count, took) = (seen.mappings.len(), begun.elapsed());
                     say(format_args!("{}: {count} mappings read in {took:.1?}", living.pid));
                 }
@@ -105,6 +125,10 @@ pub fn saved_look_in(name: &str, text: impl BufRead) -> Result<Look, SnapshotErr
 
 /// What can be said of processes of which no call was seen.
 pub fn report_of(looks: &[Look]) -> Report {
+    report_of_containers(looks, Vec::new())
+}
+
+fn report_of_containers(looks: &[Look], containers: Vec<model::Container>) -> Report {
     let (nothing, stacks, symbols) =
         (AddressSpaces::new(), StackTable::default(), SymbolizedStacks::default());
     let reconciled: Vec<_> = looks.iter().map(|look| nothing.reconcile(look.seen.pid, &look.seen)).collect();
@@ -116,6 +140,6 @@ pub fn report_of(looks: &[Look]) -> Report {
             facts: &look.facts,
         })
         .collect();
-    let run = RunFacts { backend: "snapshot".to_owned(), ..RunFacts::default() };
+    let run = RunFacts { backend: "snapshot".to_owned(), containers, ..RunFacts::default() };
     build(&run, &audits)
 }

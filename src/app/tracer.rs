@@ -1,7 +1,7 @@
 //! A backend at work, and what all of them can do. Which one it is, `choose` says.
 
 use super::error::AppError;
-use crate::capture::bpf::{BpfConfig, BpfTracer, MarkedThread, TouchConfig};
+use crate::capture::bpf::{BpfConfig, BpfTracer, Entering, MarkedThread, TouchConfig};
 use crate::capture::notify::{self, NotifyConfig, NotifyTracer};
 use crate::capture::perf::{PerfConfig, PerfTracer};
 use crate::capture::{EventSource, TouchCounters};
@@ -26,12 +26,14 @@ pub struct TracerOptions {
     pub running_targets: bool,
     /// Record page faults, too.
     pub touch: Option<TouchConfig>,
+    /// Programs executed in a cgroup are targets, whoever started them.
+    pub entering: Option<Entering>,
 }
 
 /// A backend at work.
 pub enum Tracer {
     Bpf(Box<BpfTracer>),
-    Perf(PerfTracer),
+    Perf(Box<PerfTracer>),
     Notify(NotifyTracer),
 }
 
@@ -153,6 +155,7 @@ pub(super) fn bpf(options: &TracerOptions) -> Result<Tracer, AppError> {
         follow_forks: options.follow_forks,
         running_targets: options.running_targets,
         touch: options.touch,
+        entering: options.entering,
     };
     Ok(Tracer::Bpf(Box::new(BpfTracer::start(&config)?)))
 }
@@ -165,7 +168,7 @@ pub(super) fn perf(options: &TracerOptions) -> Result<Tracer, AppError> {
         spill_bytes: options.spill_bytes,
         follow_forks: options.follow_forks,
     };
-    Ok(Tracer::Perf(PerfTracer::start(config)?))
+    Ok(Tracer::Perf(Box::new(PerfTracer::start(config)?)))
 }
 
 /// Tries whether a call can be held and looked at: later, the command itself would fail.

@@ -3,7 +3,7 @@
 use super::error::AppError;
 use super::say::say;
 use super::session::End;
-use crate::model::Pid;
+use crate::model::{MmKey, Observations, Pid};
 use crate::target::{Attached, AttachedEvent, HeldExit, Process, Running, TargetEvent};
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
@@ -15,6 +15,9 @@ pub enum News {
     Held(HeldExit),
     /// The session is over.
     Over(End),
+    /// Processes that are traced from now on, and what was mapped before: to be told before any of
+    /// their events.
+    Joined(Vec<(MmKey, Observations)>),
     /// Somebody asks vmaudit to stop: at once, or when the command has dealt with it.
     Asked {
         stop: bool,

@@ -113,6 +113,8 @@ pub enum CaptureError {
     NoPageFaults,
     #[error("marking process {pid} as a target: {source:#}")]
     Target { pid: i32, source: libbpf_rs::Error },
+    #[error("telling the kernel's side which cgroup is wanted: {0:#}")]
+    Cgroup(#[source] libbpf_rs::Error),
     #[error("looking for the threads of the targets: {0:#}")]
     Threads(#[source] libbpf_rs::Error),
     #[error("the targets start threads faster than they can be marked: {passes} passes were not enough")]

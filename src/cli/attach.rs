@@ -1,14 +1,14 @@
 //! `vmaudit attach`.
 
-use super::{Backend, Format, TouchArgs, seconds};
-use clap::Args;
+use super::{Backend, Format, TargetArgs, TouchArgs, seconds};
+use clap::{ArgGroup, Args};
 use std::path::PathBuf;
 
 #[derive(Args, Debug)]
+#[command(group(ArgGroup::new("of").required(true).args(["pids", "container", "cgroup"])))]
 pub struct AttachArgs {
-    /// A process to trace; several: -p 1 -p 2 or -p 1,2
-    #[arg(short, long = "pid", value_name = "PID", required = true, value_delimiter = ',', value_parser = pid, allow_hyphen_values = true)]
-    pub pids: Vec<i32>,
+    #[command(flatten)]
+    pub of: TargetArgs,
 
     /// How to write the report
     #[arg(short, long, value_enum, default_value_t = Format::Text, value_name = "FORMAT")]
@@ -71,15 +71,6 @@ pub struct AttachArgs {
     pub dump_events: Option<PathBuf>,
 }
 
-/// A process number: 1 to 2^31 - 1.
-pub(super) fn pid(text: &str) -> Result<i32, String> {
-    match text.trim().parse::<i64>() {
-        Ok(number @ 1..=0x7fff_ffff) => Ok(number as i32),
-        Ok(_) => Err("no process has this number: they go from 1 to 4194304".to_owned()),
-        Err(_) => Err("not the number of a process (names: -p $(pidof NAME))".to_owned()),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use crate::cli::{Cli, Command};
@@ -88,7 +79,7 @@ mod tests {
     fn parse(words: &[&str]) -> Result<Vec<i32>, String> {
         let all = ["vmaudit", "attach"].iter().chain(words);
         match Cli::try_parse_from(all).map_err(|error| error.to_string())?.command {
-            Command::Attach(args) => Ok(args.pids),
+            Command::Attach(args) => Ok(args.of.pids),
             _ => Err("another command".to_owned()),
         }
     }

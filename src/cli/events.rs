@@ -1,6 +1,6 @@
 //! `vmaudit events`.
 
-use super::attach::pid;
+use super::target::pid;
 use super::{Aslr, Backend, seconds};
 use clap::{ArgGroup, Args, ValueEnum};
 use std::ffi::OsString;

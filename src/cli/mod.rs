@@ -10,6 +10,7 @@ mod explain;
 mod report;
 mod run;
 mod snapshot;
+mod target;
 mod touch;
 
 pub use attach::AttachArgs;
@@ -22,6 +23,7 @@ pub use explain::ExplainArgs;
 pub use report::{Moment, Moments, ReportArgs};
 pub use run::RunArgs;
 pub use snapshot::SnapshotArgs;
+pub use target::TargetArgs;
 pub use touch::TouchArgs;
 
 use clap::{Parser, Subcommand, ValueEnum};

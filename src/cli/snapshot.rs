@@ -1,22 +1,14 @@
 //! `vmaudit snapshot`.
 
-use super::Format;
+use super::{Format, TargetArgs};
 use clap::{ArgGroup, Args};
 use std::path::PathBuf;
 
 #[derive(Args, Debug)]
-#[command(group(ArgGroup::new("of").required(true).args(["pids", "smaps"])))]
+#[command(group(ArgGroup::new("of").required(true).args(["pids", "container", "cgroup", "smaps"])))]
 pub struct SnapshotArgs {
-    /// The processes: several numbers, or several times -p
-    #[arg(
-        short = 'p',
-        long = "pid",
-        value_name = "PID",
-        num_args = 1..,
-        value_delimiter = ',',
-        value_parser = clap::value_parser!(i32).range(1..)
-    )]
-    pub pids: Vec<i32>,
+    #[command(flatten)]
+    pub of: TargetArgs,
 
     /// Read a saved /proc/PID/smaps or /proc/PID/maps instead; - is standard input
     #[arg(long, value_name = "FILE")]

@@ -3,6 +3,7 @@
 //! Imports `std` only. No I/O, no clock, no allocator-specific knowledge.
 
 pub mod addr;
+pub mod cgroup;
 pub mod event;
 pub mod hash;
 pub mod held_call;
@@ -19,6 +20,7 @@ pub mod touch;
 pub mod trial;
 
 pub use addr::{Addr, AddrRange, Bytes, PAGE};
+pub use cgroup::{CgroupHierarchy, CgroupKey};
 pub use event::{EventId, FileRef, MmKey, NoStack, Pid, Task, Tid, VmEvent, VmOp};
 pub use held_call::{Arrival, Ended, HeldCall, HeldCalls};
 pub use journal::Step;

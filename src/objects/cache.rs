@@ -1,5 +1,6 @@
 //! The files opened so far, by device and inode.
 
+use super::careful::Root;
 use super::object::{Object, ObjectError};
 use super::open::{OpenRequest, Opener, SystemOpener};
 use crate::model::{AddrRange, FileRef, ModuleInfo};
@@ -47,13 +48,18 @@ pub struct FileCache {
 
 impl Default for FileCache {
     fn default() -> FileCache {
-        FileCache::new(Box::new(SystemOpener))
+        FileCache::new(Box::new(SystemOpener::default()))
     }
 }
 
 impl FileCache {
     pub fn new(opener: Box<dyn Opener>) -> FileCache {
         FileCache { opener, slots: HashMap::new(), held: 0 }
+    }
+
+    /// One more root in which files are looked for.
+    pub fn add_root(&mut self, root: Root) {
+        self.opener.add_root(root);
     }
 
     /// The file behind a mapping, opened now if it was not yet.
@@ -101,7 +107,7 @@ impl FileCache {
         let key = FileKey::from(info);
         if let Some(Slot::Open(object)) = self.slots.get(&key)
             && (object.build_id().is_none() || object.build_id() == info.build_id.as_deref())
-            && (object.raw_fd().is_some() || info.path == super::VDSO_PATH)
+            && (object.is_open() || info.path == super::VDSO_PATH)
         {
             return Ok(Arc::clone(object));
         }

@@ -6,6 +6,7 @@
 //! owner truncates under us has to give a short read, not a SIGBUS.
 
 pub mod cache;
+mod careful;
 pub mod cfi;
 pub mod debug_file;
 pub mod elf;
@@ -16,6 +17,7 @@ pub mod starts;
 pub mod symbols;
 
 pub use cache::{FileCache, FileKey};
+pub use careful::Root;
 pub use cfi::{Cfi, FdeFacts};
 pub use elf::{ElfLayout, Section, Segment};
 pub use object::{Object, ObjectError};

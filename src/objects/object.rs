@@ -23,6 +23,8 @@ pub enum ObjectError {
     NotElf,
     #[error("not a regular file")]
     NotRegular,
+    #[error("the file system that it is on does not answer")]
+    NoAnswer,
     #[error("no path leads to the file that was mapped ({0})")]
     NotFound(String),
     #[error("the header asks for {0} bytes")]
@@ -97,6 +99,8 @@ pub struct Object {
     serial: u64,
     source: Mutex<Source>,
     layout: ElfLayout,
+    /// Belongs to others than this mount namespace's: who can write to it while it is read.
+    elsewhere: bool,
     cfi: OnceLock<Arc<Cfi>>,
     starts: OnceLock<FunctionStarts>,
     symbols: OnceLock<FunctionSymbols>,
@@ -129,11 +133,29 @@ impl Object {
             serial,
             source: Mutex::new(source),
             layout,
+            elsewhere: false,
             cfi: OnceLock::new(),
             starts: OnceLock::new(),
             symbols: OnceLock::new(),
             linkage: OnceLock::new(),
         }
+    }
+
+    /// Marks a file of another mount namespace.
+    pub(super) fn marked_elsewhere(mut self) -> Object {
+        self.elsewhere = true;
+        self
+    }
+
+    /// True for a file of another mount namespace, a container's: it may shrink while it is read, so
+    /// it must not be mapped into memory.
+    pub fn is_from_elsewhere(&self) -> bool {
+        self.elsewhere
+    }
+
+    /// False once it was closed to save descriptors.
+    pub fn is_open(&self) -> bool {
+        !matches!(*self.source.lock().unwrap_or_else(PoisonError::into_inner), Source::Closed)
     }
 
     /// A number that no other object of this process ever has: a key for caches.
@@ -158,6 +180,15 @@ impl Object {
             Source::File(file) => read_exact(file, offset, len),
             Source::Memory(bytes) => read_exact(bytes, offset, len),
             Source::Closed => Err(ObjectError::Io(io::ErrorKind::NotConnected.into())),
+        }
+    }
+
+    /// How long it is now, bytes; None once it was closed.
+    pub fn size(&self) -> Option<u64> {
+        match &*self.source.lock().unwrap_or_else(PoisonError::into_inner) {
+            Source::File(file) => file.metadata().ok().map(|found| found.len()),
+            Source::Memory(bytes) => Some(bytes.len() as u64),
+            Source::Closed => None,
         }
     }
 

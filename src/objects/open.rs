@@ -2,13 +2,16 @@
 //! that it is that file.
 
 use super::VDSO_PATH;
+use super::careful::{self, Root, with_patience};
 use super::object::{Object, ObjectError};
 use crate::model::{AddrRange, FileRef, Pid};
+use std::collections::HashSet;
 use std::ffi::OsStr;
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 
 /// Which file is wanted, and where it may be found.
 #[derive(Clone, Copy, Debug)]
@@ -27,23 +30,41 @@ pub trait Opener: Send {
     /// # Errors
     /// `NotFound` with what was tried, or why the file found is of no use.
     fn open(&self, request: &OpenRequest<'_>) -> Result<Object, ObjectError>;
+
+    /// One more root to look in: of a container whose processes come and go.
+    fn add_root(&mut self, _: Root) {}
 }
 
-/// Looks in `/proc/PID/root`, `map_files`, `/proc/PID/exe`, `/proc/PID/maps` and on the path
-/// itself, and takes nothing whose device and inode differ.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct SystemOpener;
+/// Looks in `map_files`, `/proc/PID/root`, roots that were given, `/proc/PID/exe`, `/proc/PID/maps` and
+/// on the path itself, and takes nothing whose device and inode differ.
+#[derive(Debug, Default)]
+pub struct SystemOpener {
+    roots: Vec<Root>,
+    /// Mount namespaces in which a file system did not answer.
+    given_up: Mutex<HashSet<PathBuf>>,
+}
 
 /// How much a way of opening proves by itself.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Proof {
-    /// A path may lead to another file by now: device and inode have to be the same. btrfs
-    /// shows another device in maps than stat(2) gives, which has major number 0 (an anonymous
-    /// device, fs/super.c `get_anon_bdev`): there the inode alone has to be the same.
+    /// A path may lead to another file by now: device and inode have to be the same.
     Path,
-    /// `map_files` leads to the mapped file itself; overlayfs before Linux 6.8 shows the device
-    /// below in maps.
+    /// `map_files` leads to the mapped file itself.
     Mapping,
+}
+
+/// A place to look.
+enum Place {
+    /// A path of our own mount namespace, or a link of /proc.
+    At(PathBuf, Proof),
+    /// A path inside another root.
+    Inside(Root, PathBuf),
+}
+
+/// What is wanted, for a thread of its own.
+struct Wanted {
+    file: FileRef,
+    build_id: Option<String>,
 }
 
 impl Opener for SystemOpener {
@@ -51,59 +72,106 @@ impl Opener for SystemOpener {
         if request.file.path == VDSO_PATH {
             return vdso(request);
         }
-        let mut tried = Vec::new();
-        for (path, proof) in candidates(request) {
-            match open_checked(&path, proof, request) {
-                Ok(object) => return Ok(object),
-                Err(error) => tried.push(format!("{}: {error}", path.display())),
-            }
+        let places = self.places(request);
+        let wanted = Wanted { file: request.file.clone(), build_id: request.build_id.map(str::to_owned) };
+        let Some(namespace) = request.pid.and_then(other_namespace) else {
+            return first_of(places, &wanted);
+        };
+        // Whatever is mounted there may be served by those who are looked at.
+        let mut given_up = self.given_up.lock().unwrap_or_else(PoisonError::into_inner);
+        if given_up.contains(&namespace) {
+            return Err(ObjectError::NoAnswer);
         }
-        if let Some(path) = path_from_maps(request) {
-            match open_checked(&path, Proof::Path, request) {
-                Ok(object) => return Ok(object),
-                Err(error) => tried.push(format!("{}: {error}", path.display())),
-            }
+        let result = with_patience(move || first_of(places, &wanted));
+        if matches!(result, Err(ObjectError::NoAnswer)) {
+            given_up.insert(namespace);
         }
-        Err(ObjectError::NotFound(tried.join("; ")))
+        result.map(Object::marked_elsewhere)
+    }
+
+    fn add_root(&mut self, root: Root) {
+        self.roots.push(root);
     }
 }
 
-fn candidates(request: &OpenRequest<'_>) -> Vec<(PathBuf, Proof)> {
-    let path = Path::new(OsStr::from_bytes(&request.file.path));
-    let mut out = Vec::with_capacity(4);
-    if let Some(pid) = request.pid {
-        if let Ok(relative) = path.strip_prefix("/") {
-            out.push((PathBuf::from(format!("/proc/{pid}/root")).join(relative), Proof::Path));
-        }
-        if !request.range.is_empty() {
-            let (start, end) = (request.range.start.0, request.range.end.0);
-            out.push((PathBuf::from(format!("/proc/{pid}/map_files/{start:x}-{end:x}")), Proof::Mapping));
-        }
-        out.push((PathBuf::from(format!("/proc/{pid}/exe")), Proof::Path));
-    }
-    if path.is_absolute() {
-        out.push((path.to_path_buf(), Proof::Path));
-    }
-    out
+/// The mount namespace of a process, where it is not our own. A process that is gone has none.
+fn other_namespace(pid: Pid) -> Option<PathBuf> {
+    let theirs = std::fs::read_link(format!("/proc/{pid}/ns/mnt")).ok();
+    let own = std::fs::read_link("/proc/self/ns/mnt").ok();
+    theirs.filter(|theirs| own.as_ref() != Some(theirs))
 }
 
-fn open_checked(path: &Path, proof: Proof, request: &OpenRequest<'_>) -> Result<Object, ObjectError> {
-    let file = open_regular(path)?;
-    let found = file.metadata()?;
+impl SystemOpener {
+    fn places(&self, request: &OpenRequest<'_>) -> Vec<Place> {
+        let path = Path::new(OsStr::from_bytes(&request.file.path));
+        let mut places = Vec::with_capacity(4);
+        if let Some(pid) = request.pid {
+            let range = request.range;
+            if !range.is_empty() {
+                let file = format!("/proc/{pid}/map_files/{:x}-{:x}", range.start.0, range.end.0);
+                places.push(Place::At(file.into(), Proof::Mapping));
+            }
+            let root = Root::of(pid).ok();
+            if path.is_absolute() {
+                let inside = root.as_ref().and_then(|root| root.again().ok());
+                places.extend(inside.map(|root| Place::Inside(root, path.to_path_buf())));
+            }
+            places.push(Place::At(format!("/proc/{pid}/exe").into(), Proof::Path));
+            if let (Some(root), Some(path)) = (root, path_from_maps(request)) {
+                places.push(Place::Inside(root, path));
+            }
+        }
+        if path.is_absolute() {
+            let others = self.roots.iter().filter_map(|root| root.again().ok());
+            places.extend(others.map(|root| Place::Inside(root, path.to_path_buf())));
+            places.push(Place::At(path.to_path_buf(), Proof::Path));
+        }
+        places
+    }
+}
+
+fn first_of(places: Vec<Place>, wanted: &Wanted) -> Result<Object, ObjectError> {
+    let mut tried = Vec::new();
+    for place in places {
+        let (pointed, name, proof) = match &place {
+            Place::At(path, proof) => (careful::point_at(path), path.display().to_string(), *proof),
+            Place::Inside(root, path) => {
+                (root.point_at(path), format!("{} inside", path.display()), Proof::Path)
+            }
+        };
+        let opened =
+            pointed.map_err(ObjectError::from).and_then(|fd| open_checked(&File::from(fd), proof, wanted));
+        match opened {
+            Ok(object) => return Ok(object),
+            Err(error) => tried.push(format!("{name}: {error}")),
+        }
+    }
+    Err(ObjectError::NotFound(tried.join("; ")))
+}
+
+fn open_checked(pointed: &File, proof: Proof, wanted: &Wanted) -> Result<Object, ObjectError> {
+    let found = pointed.metadata()?;
     let (major, minor) = (libc::major(found.dev()), libc::minor(found.dev()));
-    let wanted = request.file;
-    let same_inode = found.ino() == wanted.inode;
-    let same_device = (major, minor) == (wanted.major, wanted.minor) || major == 0;
-    if same_inode && (same_device || proof == Proof::Mapping) && request.build_id.is_none() {
-        return Object::from_file(file);
+    let file = &wanted.file;
+    let same_inode = found.ino() == file.inode;
+    let same_device =
+        (major, minor) == (file.major, file.minor) || major == 0 && careful::hides_device(pointed);
+    let same_file = same_inode && (same_device || proof == Proof::Mapping);
+    let other = || Err(ObjectError::NotFound(format!("is {major}:{minor} inode {}", found.ino())));
+    if wanted.build_id.is_none() && !same_file {
+        return other();
     }
-    let object = Object::from_file(file)?;
-    // From here on only the build id can prove it: a recording that is read again later.
-    let same_build = request.build_id.is_some() && object.build_id() == request.build_id;
-    if same_build {
-        return Ok(object);
+    let opened = careful::open(pointed)?;
+    let object = match careful::read_if_served(&opened)? {
+        Some(bytes) => Object::from_bytes(bytes)?,
+        None => Object::from_file(opened)?,
+    };
+    // With a build id, only that can prove it: a recording that is read again later.
+    if wanted.build_id.is_none() || object.build_id() == wanted.build_id.as_deref() {
+        Ok(object)
+    } else {
+        other()
     }
-    Err(ObjectError::NotFound(format!("is {major}:{minor} inode {}", found.ino())))
 }
 
 /// Opens without blocking on FIFOs, without taking a terminal, and takes regular files only.
@@ -111,9 +179,7 @@ fn open_checked(path: &Path, proof: Proof, request: &OpenRequest<'_>) -> Result<
 /// # Errors
 /// `NotRegular`, or the error of open(2).
 pub fn open_regular(path: &Path) -> Result<File, ObjectError> {
-    let flags = libc::O_NONBLOCK | libc::O_NOCTTY | libc::O_CLOEXEC;
-    let file = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
-    if file.metadata()?.is_file() { Ok(file) } else { Err(ObjectError::NotRegular) }
+    careful::open(&File::from(careful::point_at(path)?))
 }
 
 /// The path that the kernel prints for this inode: the path given may lack a mount point.
@@ -128,8 +194,7 @@ fn path_from_maps(request: &OpenRequest<'_>) -> Option<PathBuf> {
     if path == file.path {
         return None;
     }
-    let relative = Path::new(OsStr::from_bytes(path.strip_prefix(b"/")?));
-    Some(PathBuf::from(format!("/proc/{pid}/root")).join(relative))
+    Some(PathBuf::from(OsStr::from_bytes(path)))
 }
 
 fn contains(line: &[u8], part: &[u8]) -> bool {

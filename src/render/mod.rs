@@ -15,6 +15,7 @@ mod growth;
 pub mod json;
 pub mod style;
 pub mod text;
+mod text_container;
 mod text_findings;
 mod text_peak;
 mod text_snapshot;

@@ -1,6 +1,7 @@
 //! The report as text, at most 100 columns wide.
 
 use super::style::{Color, Tone, clean, truncated, wrapped};
+use super::text_container::containers;
 use super::text_findings::{compact_findings, findings};
 use super::text_peak::peak;
 use super::text_snapshot::{SNAPSHOT, from_file, snapshot_note};
@@ -35,6 +36,7 @@ pub fn to_text(report: &Report, options: TextOptions) -> String {
         notes(report, None, options, &mut out);
         return out;
     };
+    containers(report, options, &mut out);
     let mut others: Vec<&Process> = report.processes.iter().skip(1).collect();
     others.sort_by_key(|p| (Reverse(p.totals.unused), p.pid));
     // a shell that starts the program in question
@@ -97,7 +99,10 @@ fn head(report: &Report, p: &Process, run: bool, options: TextOptions, out: &mut
         Some(file) => from_file(file),
         None => match report.at_ns {
             Some(at) => format!("(pid {}) as it was at {}", p.pid, moment(at)),
-            None => format!("(pid {}) {}", p.pid, state(p)),
+            None => match p.container_pid {
+                Some(inside) => format!("(pid {}, {inside} inside) {}", p.pid, state(p)),
+                None => format!("(pid {}) {}", p.pid, state(p)),
+            },
         },
     }];
     match p.threads_seen {

@@ -1,5 +1,6 @@
 //! Facts + attribution → [`Report`].
 
+use super::container;
 use super::model::{self, Report};
 use super::peak;
 use super::timeline::Timeline;
@@ -16,6 +17,8 @@ pub struct RunFacts {
     /// `bpf`, `perf`, `notify`, `snapshot`.
     pub backend: String,
     pub events: EventCounts,
+    /// Containers that were asked for.
+    pub containers: Vec<model::Container>,
 }
 
 /// Counted by the event source and the unwinder.
@@ -33,7 +36,8 @@ pub struct ProcessFacts {
     pub exit_code: Option<i32>,
     /// The signal that killed it.
     pub signal: Option<i32>,
-    pub container: Option<String>,
+    /// For a process in a container.
+    pub inside: Inside,
     /// Threads ever seen, where that is more than the ledger's records and the living ones.
     pub threads_seen: Option<u64>,
     /// How long it was observed, nanoseconds.
@@ -51,6 +55,19 @@ pub struct ProcessFacts {
     pub timeline: Option<Timeline>,
     /// The saved smaps or maps file that `observations` were read from.
     pub source: Option<String>,
+}
+
+/// A process as its container sees it.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Inside {
+    /// The container's name; None outside of containers.
+    pub container: Option<String>,
+    /// Its number in its own PID namespace.
+    pub pid: Option<i32>,
+    /// Its share of what is resident: a page that n processes have counts for one n-th.
+    pub pss: Option<u64>,
+    /// Its threads with names, those of the last look.
+    pub threads: Vec<model::NamedThread>,
 }
 
 /// One process to report on.
@@ -83,7 +100,7 @@ pub fn build_touched(
         }
         report
     };
-    let reports = processes.iter().enumerate().map(one).collect();
+    let reports: Vec<model::Process> = processes.iter().enumerate().map(one).collect();
     let shared = processes.first().map(|p| (p.input.stacks, p.input.symbols));
     Report {
         schema: model::SCHEMA,
@@ -101,6 +118,7 @@ pub fn build_touched(
             unplaced: facts.touches.unplaced(),
         }),
         at_ns: None,
+        containers: run.containers.iter().map(|found| container::total(found, &reports)).collect(),
         processes: reports,
         stacks: shared.map(|(table, names)| stacks.export(table, names)).unwrap_or_default(),
     }
@@ -189,7 +207,10 @@ fn process(audit: &ProcessAudit<'_>, found: &Attributed, stacks: &mut StackNumbe
         cmdline: seen.cmdline.iter().map(|a| lossy(a)).collect(),
         exit_code: facts.exit_code,
         signal: facts.signal,
-        container: facts.container.clone(),
+        container: facts.inside.container.clone(),
+        container_pid: facts.inside.pid,
+        pss: facts.inside.pss,
+        threads: facts.inside.threads.clone(),
         threads_seen: threads.max(facts.threads_seen.unwrap_or(0)),
         aslr: seen.aslr,
         totals: model::Totals {

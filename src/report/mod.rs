@@ -3,6 +3,7 @@
 
 mod build;
 pub mod calls;
+mod container;
 pub mod explanation;
 pub mod growth;
 pub mod model;
@@ -12,7 +13,9 @@ mod touch;
 mod words;
 
 pub use crate::attribution::{category_name, units};
-pub use build::{EventCounts, ProcessAudit, ProcessFacts, RunFacts, build, build_touched, named_stack};
+pub use build::{
+    EventCounts, Inside, ProcessAudit, ProcessFacts, RunFacts, build, build_touched, named_stack,
+};
 pub use model::{Report, SCHEMA};
 pub use peak::MAX_GONE;
 pub use timeline::Timeline;

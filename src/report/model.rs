@@ -2,6 +2,7 @@
 //! strings. Fields marked "Added" are additions to the first contract (docs/report.md); readers
 //! have to ignore what they do not know.
 
+pub use super::container::{CgroupMemory, Container, NamedThread};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -21,6 +22,9 @@ pub struct Report {
     /// Added: with --at, the moment that is shown; as `t_ns` in [`TimelinePoint`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub at_ns: Option<u64>,
+    /// Added: containers and cgroups that were asked for.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub containers: Vec<Container>,
     pub processes: Vec<Process>,
     pub stacks: Vec<Stack>,
 }
@@ -46,6 +50,15 @@ pub struct Process {
     pub exit_code: Option<i32>,
     pub signal: Option<i32>,
     pub container: Option<String>,
+    /// Added: the process' number in its own PID namespace, where that is not the host's.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub container_pid: Option<i32>,
+    /// Added: of a process in a container, its share of what is resident (smaps_rollup, Pss).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pss: Option<u64>,
+    /// Added: of a process in a container, its threads at the last look.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub threads: Vec<NamedThread>,
     pub threads_seen: u64,
     pub aslr: bool,
     pub totals: Totals,

@@ -5,7 +5,11 @@ use crate::model::SourceLine;
 use crate::objects::Object;
 use blazesym::symbolize::source::{Elf, Source};
 use blazesym::symbolize::{CodeInfo, Input, Symbolized, Symbolizer};
+use nix::sys::memfd::{MFdFlags, memfd_create};
 use std::collections::HashMap;
+use std::fs::File;
+use std::io::Write;
+use std::os::fd::AsRawFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -116,7 +120,15 @@ fn collect(receiver: &Receiver<Answer>, time: Duration, take: &mut dyn FnMut(Ans
 
 fn work(jobs: Vec<LineJob>, answers: &Sender<Answer>) {
     for job in jobs {
-        let Some(fd) = job.object.raw_fd() else { continue };
+        // blazesym maps the file: one that somebody else may cut short meanwhile would end vmaudit by
+        // SIGBUS, so such a file is copied first.
+        let copy = if job.object.is_from_elsewhere() { Some(copy_of(&job.object)) } else { None };
+        let fd = match &copy {
+            Some(Some(copy)) => Some(copy.as_raw_fd()),
+            Some(None) => None,
+            None => job.object.raw_fd(),
+        };
+        let Some(fd) = fd else { continue };
         // The very file that was checked, even if its path is gone; `job.object` keeps it open.
         let path = PathBuf::from(format!("/proc/self/fd/{fd}"));
         // A symbolizer for each file: its caches go when the file is done.
@@ -140,6 +152,25 @@ fn work(jobs: Vec<LineJob>, answers: &Sender<Answer>) {
             }
         }
     }
+}
+
+/// The file's bytes in memory of our own; None for a file that is too large or cannot be read.
+fn copy_of(object: &Object) -> Option<File> {
+    const LARGEST: u64 = 512 << 20;
+    const STEP: u64 = 1 << 20;
+    let size = object.size()?;
+    if size > LARGEST {
+        return None;
+    }
+    let flags = MFdFlags::MFD_CLOEXEC;
+    let mut copy = File::from(memfd_create(c"vmaudit-elf", flags).ok()?);
+    let mut at = 0;
+    while at < size {
+        let step = STEP.min(size - at);
+        copy.write_all(&object.read(at, step).ok()?).ok()?;
+        at += step;
+    }
+    Some(copy)
 }
 
 fn lines_of(sym: &blazesym::symbolize::Sym<'_>, address: u64) -> Lines {

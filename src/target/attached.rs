@@ -57,6 +57,16 @@ impl Attached {
         &self.processes
     }
 
+    /// One more target, found when the others were traced already.
+    ///
+    /// # Errors
+    /// When the kernel refuses to watch it.
+    pub fn add(&mut self, process: Process) -> Result<(), TargetError> {
+        self.watch(process.as_fd(), self.processes.len() as u64)?;
+        self.processes.push(process);
+        Ok(())
+    }
+
     /// The target with this number.
     pub fn process(&self, pid: Pid) -> Option<&Process> {
         self.processes.iter().find(|process| process.pid() == pid)

@@ -4,6 +4,7 @@
 #![allow(dead_code, reason = "each test crate uses its own part")]
 
 pub mod churn;
+pub mod container;
 pub mod redis;
 pub mod report;
 

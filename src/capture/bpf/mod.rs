@@ -1,11 +1,13 @@
 //! The BPF backend: loads the object, attaches it, marks targets, reads the rings.
 
+mod cgroups;
 mod mark;
 mod merge;
 pub mod skel;
 mod touches;
 pub(super) mod tracepoints;
 
+pub use cgroups::Entering;
 pub use mark::MarkedThread;
 pub use touches::TouchConfig;
 
@@ -35,6 +37,8 @@ pub struct BpfConfig {
     pub running_targets: bool,
     /// Record page faults, too.
     pub touch: Option<TouchConfig>,
+    /// Programs that are executed in a cgroup are targets, whoever started them.
+    pub entering: Option<Entering>,
 }
 
 /// The largest size class of bpf/vmaudit.bpf.c.
@@ -82,6 +86,10 @@ impl BpfTracer {
                 }
             }
         }
+        if let (Some(entering), Some(rodata)) = (config.entering, open.maps.rodata_data.as_deref_mut()) {
+            rodata.entered_hierarchy = cgroups::number(entering.cgroup.hierarchy);
+            rodata.entered_from_outside = entering.from_outside;
+        }
         open.maps.ring.set_max_entries(round_ring(config.ring_bytes)).map_err(CaptureError::Load)?;
         open.maps.spill.set_max_entries(round_ring(config.spill_bytes)).map_err(CaptureError::Load)?;
         open.progs.any_syscall_exit.set_autoload(ids.is_empty());
@@ -89,6 +97,9 @@ impl BpfTracer {
         touches::prepare(&mut open, config.touch)?;
         open.progs.mark_threads.set_autoload(config.running_targets);
         let skel = open.load().map_err(CaptureError::Load)?;
+        if let Some(entering) = config.entering {
+            cgroups::add(&skel, entering.cgroup)?;
+        }
         let mut links = Vec::new();
         for program in [
             &skel.progs.task_forked,

@@ -1,0 +1,119 @@
+//! What the kernel's memory controller says of a cgroup, all that is below it included. Bytes in,
+//! values out; only [`read_memory`] opens files.
+
+use crate::model::CgroupHierarchy;
+use std::path::Path;
+
+/// The memory controller's figures, bytes. None where the kernel does not tell.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct CgroupMemory {
+    /// What is charged to it now: `memory.current`, `memory.usage_in_bytes`.
+    pub current: Option<u64>,
+    /// Its limit; None where there is none.
+    pub max: Option<u64>,
+    /// The most that was charged at once.
+    pub peak: Option<u64>,
+    /// Private memory of its processes.
+    pub anon: Option<u64>,
+    /// Page cache, that of shared memory and tmpfs included.
+    pub file: Option<u64>,
+    /// Of it: shared memory and tmpfs.
+    pub shmem: Option<u64>,
+    /// Kernel memory: stacks, page tables, slab, socket buffers.
+    pub kernel: Option<u64>,
+    pub swap: Option<u64>,
+}
+
+/// cgroup v1 says "no limit" with the largest number of whole pages (mm/memcontrol-v1.c,
+/// `mem_cgroup_read_u64`: PAGE_COUNTER_MAX pages).
+const NO_LIMIT: u64 = 1 << 62;
+
+/// Reads the figures in a cgroup's directory. What is not there stays None.
+pub fn read_memory(hierarchy: CgroupHierarchy, directory: &Path) -> CgroupMemory {
+    let read = |file: &str| std::fs::read(directory.join(file)).ok();
+    let number = |file: &str| read(file).as_deref().and_then(parse_number);
+    let stat = read("memory.stat").unwrap_or_default();
+    let row = |name: &str| stat_row(&stat, name);
+    if hierarchy == CgroupHierarchy::Unified {
+        return CgroupMemory {
+            current: number("memory.current"),
+            max: number("memory.max"),
+            peak: number("memory.peak"),
+            anon: row("anon"),
+            file: row("file"),
+            shmem: row("shmem"),
+            kernel: row("kernel").or_else(|| kernel_parts(&stat)),
+            swap: number("memory.swap.current"),
+        };
+    }
+    let current = number("memory.usage_in_bytes");
+    let with_swap = number("memory.memsw.usage_in_bytes");
+    CgroupMemory {
+        current,
+        max: number("memory.limit_in_bytes").filter(|&bytes| bytes < NO_LIMIT),
+        peak: number("memory.max_usage_in_bytes"),
+        anon: row("total_rss"),
+        file: row("total_cache"),
+        shmem: row("total_shmem"),
+        kernel: number("memory.kmem.usage_in_bytes"),
+        swap: row("total_swap").or_else(|| Some(with_swap?.saturating_sub(current?))),
+    }
+}
+
+/// `max` is no number.
+fn parse_number(text: &[u8]) -> Option<u64> {
+    std::str::from_utf8(text).ok()?.trim().parse().ok()
+}
+
+fn stat_row(stat: &[u8], name: &str) -> Option<u64> {
+    let text = std::str::from_utf8(stat).ok()?;
+    text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.trim().parse().ok())
+}
+
+/// memory.stat has a row `kernel` since Linux 5.18.
+fn kernel_parts(stat: &[u8]) -> Option<u64> {
+    let parts = ["kernel_stack", "pagetables", "percpu", "slab", "sock"];
+    parts.into_iter().filter_map(|name| stat_row(stat, name)).reduce(u64::saturating_add)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn folder(files: &[(&str, &str)]) -> tempfile::TempDir {
+        let folder = tempfile::tempdir().expect("a folder");
+        for (name, text) in files {
+            std::fs::write(folder.path().join(name), text).expect("written");
+        }
+        folder
+    }
+
+    #[test]
+    fn version_two() {
+        let folder = folder(&[
+            ("memory.current", "12288\n"),
+            ("memory.max", "max\n"),
+            ("memory.peak", "20480\n"),
+            ("memory.stat", "anon 4096\nfile 8192\nkernel_stack 16\nslab 84\nanon_thp 7\n"),
+        ]);
+        let found = read_memory(CgroupHierarchy::Unified, folder.path());
+        assert_eq!((found.current, found.max, found.peak), (Some(12288), None, Some(20480)));
+        assert_eq!((found.anon, found.file, found.kernel), (Some(4096), Some(8192), Some(100)));
+        assert_eq!((found.shmem, found.swap), (None, None));
+    }
+
+    #[test]
+    fn version_one() {
+        let folder = folder(&[
+            ("memory.usage_in_bytes", "12288\n"),
+            ("memory.limit_in_bytes", "9223372036854771712\n"),
+            ("memory.memsw.usage_in_bytes", "13312\n"),
+            ("memory.kmem.usage_in_bytes", "512\n"),
+            ("memory.stat", "rss 1\ntotal_rss 4096\ntotal_cache 8192\n"),
+        ]);
+        let found = read_memory(CgroupHierarchy::Memory, folder.path());
+        assert_eq!((found.current, found.max, found.swap), (Some(12288), None, Some(1024)));
+        assert_eq!((found.anon, found.file, found.kernel), (Some(4096), Some(8192), Some(512)));
+        assert_eq!(read_memory(CgroupHierarchy::Unified, Path::new("/nowhere")), CgroupMemory::default());
+    }
+}

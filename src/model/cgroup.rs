@@ -1,0 +1,54 @@
+//! Which tasks are in a container, as the kernel tells it.
+
+/// The kinds of hierarchy that tasks can be told apart by.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum CgroupHierarchy {
+    /// The one of cgroup v2.
+    Unified,
+    /// That of a controller of cgroup v1.
+    Pids,
+    Memory,
+    Cpu,
+    Cpuset,
+    Cpuacct,
+    Devices,
+    Freezer,
+    Blkio,
+}
+
+impl CgroupHierarchy {
+    /// The hierarchies of cgroup v1, those that engines always use first.
+    pub const V1: [CgroupHierarchy; 8] = [
+        CgroupHierarchy::Pids,
+        CgroupHierarchy::Memory,
+        CgroupHierarchy::Cpu,
+        CgroupHierarchy::Cpuset,
+        CgroupHierarchy::Cpuacct,
+        CgroupHierarchy::Devices,
+        CgroupHierarchy::Freezer,
+        CgroupHierarchy::Blkio,
+    ];
+
+    /// As /proc/PID/cgroup and mount options spell it; cgroup v2 has none.
+    pub fn controller(self) -> &'static str {
+        match self {
+            CgroupHierarchy::Unified => "",
+            CgroupHierarchy::Pids => "pids",
+            CgroupHierarchy::Memory => "memory",
+            CgroupHierarchy::Cpu => "cpu",
+            CgroupHierarchy::Cpuset => "cpuset",
+            CgroupHierarchy::Cpuacct => "cpuacct",
+            CgroupHierarchy::Devices => "devices",
+            CgroupHierarchy::Freezer => "freezer",
+            CgroupHierarchy::Blkio => "blkio",
+        }
+    }
+}
+
+/// A cgroup: the number is its directory's inode, which is what the kernel calls its id
+/// (include/linux/kernfs.h, `kernfs_ino`; 64-bit kernels).
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct CgroupKey {
+    pub hierarchy: CgroupHierarchy,
+    pub id: u64,
+}
