@@ -280,3 +280,35 @@ fn redis_under_load() {
     let status = server.0.wait().expect("it ends");
     assert_eq!((status.code(), status.signal()), (Some(0), None), "unharmed");
 }
+
+/// Children map, unmap and end between looks at them and their comparison: what a look saw has an owner.
+#[test]
+fn children_that_end_under_a_look_leave_nothing_unknown() {
+    let name = "children_that_end_under_a_look_leave_nothing_unknown";
+    if skip_without_bpf(name) || skip_without(name, "/usr/bin/python3") {
+        return;
+    }
+    let code = "
+import mmap, os, select, sys
+print('READY', flush=True)
+while not select.select([sys.stdin], [], [], 0)[0]:
+    for child in range(8):
+        if os.fork() == 0:
+            for step in range(3):
+                area = mmap.mmap(-1, 1 << 20)
+                select.select([], [], [], child / 200)
+                area.close()
+            if child == 3:
+                os.execv('/bin/true', ['true'])
+            os._exit(0)
+    for child in range(8):
+        os.wait()";
+    let (mut target, _out) = ready(&mut python(code));
+    let audit = attach(&[target.0.id()], &["--duration", "2"], |_| {});
+    drop(target.0.stdin.take());
+    assert_eq!(target.0.wait().expect("it ends").code(), Some(0), "unharmed");
+    let processes = audit.report().processes();
+    let seen = processes.iter().filter(|process| process["residency"] == "pagemap-scan").count();
+    assert!(seen > 1, "only {seen} of {} were looked at", processes.len());
+    processes.iter().for_each(assert_exact);
+}

@@ -486,3 +486,59 @@ fn a_malloc_of_another_library_is_not_glibcs() {
     case.vma((0x7f10_0000_0000, 0x7f10_0010_0000), "r-xp", "/usr/lib/libc.so.6", Origin::Preexisting);
     assert_eq!(virt(&case.attribute(), "app-mmap"), 3 * MIB);
 }
+
+/// 2.5 + 3 + 3.5 MiB, placed one below the other beneath a thread's stack, where nothing is aligned.
+#[test]
+fn merged_extents_of_a_loaded_jemalloc_need_no_alignment() {
+    let found = |library: &str| {
+        let mut case = Case::new();
+        case.vma((0x7f32_bd50_0000, 0x7f32_bd58_0000), "r-xp", library, Origin::Preexisting);
+        case.vma((0x7f32_bb0f_c000, 0x7f32_bb9f_c000), "rw-p", "", Origin::Preexisting);
+        let found = case.attribute();
+        (virt(&found, "jemalloc"), virt(&found, "unknown"))
+    };
+    assert_eq!(found("/usr/lib/libjemalloc.so.2"), (9 * MIB, 0));
+    assert_eq!(found("/usr/lib/libother.so.2"), (0, 9 * MIB));
+}
+
+/// What OpenJDK 17 with a heap of 512 MiB shows to somebody who saw no call, between two arenas.
+#[test]
+fn a_jvm_is_known_by_its_shape() {
+    let found = |library: &str| {
+        let mut case = Case::new();
+        let mut vma = |start: u64, end: u64, perms: &str, name: &str| {
+            case.vma((start, end), perms, name, Origin::Preexisting);
+        };
+        vma(0xe000_0000, 0xf7a0_0000, "rw-p", "");
+        vma(0xf7a0_0000, 0xffe0_0000, "---p", "");
+        vma(0xffe0_0000, 0xffe7_5000, "rw-p", "/usr/lib/jvm/lib/server/classes.jsa");
+        vma(0xffe7_5000, 0x1_0000_0000, "rw-p", "");
+        vma(0x7fbe_0000_0000, 0x7fbe_0002_1000, "rw-p", "");
+        vma(0x7fbe_0002_1000, 0x7fbe_0400_0000, "---p", "");
+        vma(0x7fbe_0400_0000, 0x7fbe_0402_0000, "rw-p", "");
+        vma(0x7fbe_0402_0000, 0x7fbe_0800_0000, "---p", "");
+        vma(0x7fbe_0800_0000, 0x7fbe_08bc_7000, "rw-p", "/usr/lib/jvm/lib/server/classes.jsa");
+        vma(0x7fbe_08bc_7000, 0x7fbe_0900_0000, "---p", "");
+        vma(0x7fbe_0900_0000, 0x7fbe_0901_0000, "rw-p", "");
+        vma(0x7fbe_0901_0000, 0x7fbe_4900_0000, "---p", "");
+        vma(0x7fbe_4c00_0000, 0x7fbe_4c02_1000, "rw-p", "");
+        vma(0x7fbe_4c02_1000, 0x7fbe_5000_0000, "---p", "");
+        vma(0x7fbe_6041_4000, 0x7fbe_6060_4000, "rw-p", "");
+        vma(0x7fbe_6060_4000, 0x7fbe_6540_0000, "---p", "");
+        vma(0x7fbe_6540_0000, 0x7fbe_6567_0000, "rwxp", "");
+        vma(0x7fbe_6567_0000, 0x7fbe_6c93_8000, "---p", "");
+        vma(0x7fbe_7000_0000, 0x7fbe_7100_0000, "r-xp", library);
+        for at in [0x7fbe_0000_0000, 0x7fbe_4c00_0000] {
+            case.heap_info(at, 132 * KIB);
+        }
+        let found = case.attribute();
+        let ids = ["jvm-heap", "jvm-metaspace", "jvm-code-cache", "jvm-other", "glibc-arena"];
+        ids.map(|id| virt(&found, id))
+    };
+    let arenas = 128 * MIB;
+    let heap = 510 * MIB + 0x18_b000;
+    let classes = 64 * MIB + (0x0900_0000 - 0x08bc_7000) + 1024 * MIB;
+    let (code, tables) = (0x6c93_8000 - 0x6540_0000, 0x6540_0000 - 0x6041_4000);
+    assert_eq!(found("/usr/lib/jvm/lib/server/libjvm.so"), [heap, classes, code, tables, arenas]);
+    assert_eq!(found("/usr/lib/libother.so")[..3], [0; 3], "without a JVM nothing is the JVM's");
+}

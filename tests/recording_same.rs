@@ -89,6 +89,31 @@ fn redis_under_load() {
     assert_equal_reports(&recording, &live);
 }
 
+/// Page faults are no steps: they are in the report of the run, and a replay says that it has none.
+#[test]
+fn who_touched() {
+    if skip_without_bpf("recording_same") {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let (live, recording) = (folder.path().join("live.json"), folder.path().join("rec"));
+    let run = run_command(&live, &["--touch"], &[] as &[&str]);
+    let mut run = with_output(run, &recording, &["/bin/sh", "-c", "true"]);
+    let audit = finished(run.stdin(Stdio::null()).output().expect("vmaudit starts"), &live);
+    assert_eq!(audit.code(), Some(0), "{}", audit.stderr);
+    if audit.stderr.contains("page_fault") {
+        return skip("who_touched", &audit.stderr);
+    }
+    let live = std::fs::read(live).expect("the live report");
+    assert!(String::from_utf8_lossy(&live).contains("\"touch\""), "page faults were reported");
+    assert_same(&report(&recording, &["-f", "json"]), &live, "JSON");
+    let replayed = Command::new(vmaudit()).arg("report").arg("--replay").arg(&recording).output();
+    let replayed = replayed.expect("vmaudit starts");
+    assert_eq!(replayed.status.code(), Some(0));
+    let said = String::from_utf8_lossy(&replayed.stderr);
+    assert!(said.contains("the page faults of --touch are in the report of the run only"), "{said}");
+}
+
 #[test]
 fn threads_and_children_at_random() {
     if skip_without_bpf("recording_same") {

@@ -204,5 +204,16 @@ fn as_an_ordinary_user() {
     assert_eq!(refused.status.code(), Some(125));
     let text = stderr(&refused);
     assert!(text.contains("permission denied") && text.contains("belongs to root"), "{text}");
-    assert!(text.contains(&format!("sudo vmaudit snapshot -p {}", other.pid())), "{text}");
+    assert!(text.contains(&format!("sudo vmaudit snapshot -f json -p {}", other.pid())), "{text}");
+    // Tracing takes more than that, also of own processes: refused before anything is started.
+    for command in ["attach", "events"] {
+        for (pid, why) in [(own.pid(), "CAP_BPF"), (other.pid(), "permission denied")] {
+            let mut run = Command::new(&binary);
+            run.args([command, "-p", &pid.to_string()]).uid(NOBODY).gid(NOBODY);
+            let refused = run.output().expect("vmaudit starts");
+            let text = stderr(&refused);
+            assert_eq!(refused.status.code(), Some(125), "{text}");
+            assert!(text.contains(why) && text.contains("sudo vmaudit"), "{command}: {text}");
+        }
+    }
 }

@@ -10,6 +10,7 @@ use super::error::AppError;
 use super::output::Destination;
 use super::pipeline::Pipeline;
 use super::record::{Record, RecordOptions};
+use super::remedy::may_not_be_read;
 use super::say::say;
 use super::session::{Schedule, Session};
 use super::touch;
@@ -26,15 +27,10 @@ use std::time::{Duration, Instant};
 /// How often to look, for the last state of those that end.
 const LOOK_PAUSE: Duration = Duration::from_millis(200);
 
-const NOT_ALLOWED: &str =
-    "\nreading other users' processes needs root or CAP_SYS_PTRACE: try sudo vmaudit attach …";
-
 /// Traces running processes; returns vmaudit's exit code.
 pub fn attach(args: &AttachArgs) -> Result<u8, AppError> {
     let begun = Instant::now();
-    let processes = find(&args.pids)?;
-    // Before anything is loaded: what may not be read is no target.
-    let processes = keep(processes, readable)?;
+    let processes = targets(&args.pids)?;
     let dump = match &args.dump_events {
         Some(path) => {
             Some(Dump::create(path).map_err(|source| AppError::Write { path: path.clone(), source })?)
@@ -52,10 +48,7 @@ pub fn attach(args: &AttachArgs) -> Result<u8, AppError> {
         touch: touch::config(&args.touch),
     })?;
     let loaded = begun.elapsed();
-    let targets: Vec<_> =
-        attached.processes().iter().map(|process| (process.pid(), process.as_fd())).collect();
-    let threads = tracer.mark_running(&targets)?;
-    drop(targets);
+    let threads = mark(&attached, &tracer)?;
     if args.verbose {
         say(format_args!(
             "backend {}, {} attached after {loaded:.1?}; {} threads marked after {:.1?}",
@@ -70,6 +63,7 @@ pub fn attach(args: &AttachArgs) -> Result<u8, AppError> {
         backend: tracer.name(),
         path: args.output.as_deref(),
         timeline: args.interval.is_some(),
+        touch: args.touch.touch,
         verbose: args.verbose,
     };
     let command: Vec<_> = std::env::args_os().skip(1).collect();
@@ -110,6 +104,15 @@ pub fn attach(args: &AttachArgs) -> Result<u8, AppError> {
     Ok(0)
 }
 
+/// The processes with these numbers, each once, that may be read.
+///
+/// # Errors
+/// When none is left; others that cannot be traced are only told.
+pub(super) fn targets(numbers: &[i32]) -> Result<Vec<Process>, AppError> {
+    // Before anything is loaded: what may not be read is no target.
+    keep(find(numbers)?, readable)
+}
+
 /// The processes that the user named, each once. Of several some may be gone.
 fn find(numbers: &[i32]) -> Result<Vec<Process>, AppError> {
     let found = numbers.iter().map(|&number| Process::find(number).map_err(AppError::from));
@@ -148,7 +151,8 @@ fn all_or_some<T>(results: Vec<Result<T, AppError>>) -> Result<Vec<T>, AppError>
 }
 
 fn look_error(process: &Process, source: ObserveError) -> AppError {
-    let remedy = if matches!(source, ObserveError::PermissionDenied { .. }) { NOT_ALLOWED } else { "" };
+    let denied = matches!(source, ObserveError::PermissionDenied { .. });
+    let remedy = if denied { format!("\n{}", may_not_be_read()) } else { String::new() };
     AppError::Look { pid: process.pid(), name: process.name().to_owned(), source, remedy }
 }
 
@@ -165,8 +169,19 @@ fn readable(process: &Process) -> Result<(), AppError> {
     }
 }
 
+/// Marks all threads of the targets: their calls are reported from then on.
+pub(super) fn mark(attached: &Attached, tracer: &Tracer) -> Result<Vec<MarkedThread>, AppError> {
+    let targets: Vec<_> =
+        attached.processes().iter().map(|process| (process.pid(), process.as_fd())).collect();
+    tracer.mark_running(&targets)
+}
+
 /// Takes the first look at each process; returns the number of the first that could be looked at.
-fn begin(attached: &Attached, threads: &[MarkedThread], pipeline: &mut Pipeline) -> Result<i32, AppError> {
+pub(super) fn begin(
+    attached: &Attached,
+    threads: &[MarkedThread],
+    pipeline: &mut Pipeline,
+) -> Result<i32, AppError> {
     let begin_one = |process: &Process, pipeline: &mut Pipeline| {
         let own: Vec<&MarkedThread> = threads.iter().filter(|thread| thread.pid == process.pid()).collect();
         let (mm, seen) = first_look(process, &own)?;

@@ -68,7 +68,7 @@ pub struct Loaded {
 }
 
 fn side<'a>(path: &Path, loaded: &'a Loaded, pick: Pick) -> Result<Side<'a>, DiffError> {
-    let name = path.to_string_lossy();
+    let name = if is_stdin(path) { "standard input".into() } else { path.to_string_lossy() };
     let side = Side::new(&loaded.report, (&name, loaded.kind), pick);
     side.map_err(|source| DiffError::Side { path: path.to_owned(), source })
 }

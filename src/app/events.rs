@@ -1,5 +1,7 @@
-//! `vmaudit events`: every call in order, from a command while it runs or from a recording.
+//! `vmaudit events`: every call in order, of a command or of processes while they run, or from a
+//! recording.
 
+use super::attach;
 use super::conclude::warn;
 use super::error::AppError;
 use super::live_events::LiveEvents;
@@ -7,15 +9,16 @@ use super::output;
 use super::pipeline::Pipeline;
 use super::recorded_names::RecordedNames;
 use super::run::pidfd;
-use super::session::{End, Schedule, Session};
+use super::session::{End, NEVER, Schedule, Session};
 use super::tracer::{Tracer, TracerOptions};
 use super::watched::Launched;
-use crate::cli::{Aslr, EventFormat, EventTime, EventsArgs, FilterArgs};
-use crate::model::AddrRange;
+use crate::capture::Counters;
+use crate::cli::{Aslr, EventFormat, EventTime, EventsArgs, FilterArgs, LiveArgs};
+use crate::model::{AddrRange, Step};
 use crate::render::Color;
 use crate::render::events::{EventWriter, EventsFormat, EventsOptions, Filter, TimeStyle, calls_named};
 use crate::store::Recording;
-use crate::target::{Launch, LaunchConfig};
+use crate::target::{Attached, Launch, LaunchConfig};
 use std::cell::RefCell;
 use std::fs::File;
 use std::io::{self, Write};
@@ -27,12 +30,11 @@ use std::time::Duration;
 
 /// Bytes that are written at once.
 const BATCH: usize = 64 << 10;
-/// The processes are not looked at: nothing is reported of them.
-const NEVER: Duration = Duration::from_secs(31_536_000);
 
 pub fn events(args: &EventsArgs) -> Result<u8, AppError> {
     match &args.recording {
         Some(recording) => replayed(recording, args),
+        None if args.command.is_empty() => attached(args),
         None => live(args),
     }
 }
@@ -58,7 +60,9 @@ fn replayed(path: &Path, args: &EventsArgs) -> Result<u8, AppError> {
     }
     let mut text = String::new();
     let mut outcome = Ok(());
+    let mut seen: u64 = 0;
     recording.steps(&mut |step| {
+        seen += u64::from(matches!(step, Step::Event(_)));
         writer.step(step, &mut names, &mut text);
         if text.len() >= BATCH || writer.is_over() {
             outcome = to.write_all(text.as_bytes());
@@ -70,7 +74,12 @@ fn replayed(path: &Path, args: &EventsArgs) -> Result<u8, AppError> {
     match outcome {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(written(args, error)),
         // `vmaudit events REC | head` is no failure.
-        _ => Ok(0),
+        _ => {
+            if writer.printed() == 0 {
+                super::say(format_args!("nothing to print: none of {seen} events is one of those asked for"));
+            }
+            Ok(0)
+        }
     }
 }
 
@@ -92,15 +101,7 @@ fn live(args: &EventsArgs) -> Result<u8, AppError> {
         hold_exits: false,
     })?;
     let pid = prepared.pid();
-    let tracer = Tracer::start(&TracerOptions {
-        backend: options.backend,
-        touch: None,
-        stack_bytes: options.stack_bytes,
-        ring_bytes: options.ring_bytes,
-        spill_bytes: options.spill_bytes,
-        follow_forks: !options.no_follow_forks,
-        running_targets: false,
-    })?;
+    let tracer = Tracer::start(&tracer_options(options, false))?;
     tracer.add_target(pid, pidfd(pid)?.as_fd())?;
     if options.verbose {
         super::say(format_args!("backend {}, {} attached", tracer.name(), tracer.attached()));
@@ -114,19 +115,75 @@ fn live(args: &EventsArgs) -> Result<u8, AppError> {
         for note in running.notes() {
             super::say(format_args!("{note}"));
         }
-        let schedule = Schedule {
-            duration: options.duration.map(Duration::from_secs_f64),
-            first_look: NEVER,
-            interval: NEVER,
-            timeline: false,
-            verbose: options.verbose,
-        };
-        let mut session = Session::new(Launched::new(running), &mut *reader, &pipeline, schedule);
-        let end = session.run()?;
-        drop(session);
+        let end = Session::new(Launched::new(running), &mut *reader, &pipeline, schedule(options)).run()?;
         (end, reader.counters()?)
     };
-    let mut pipeline = pipeline.into_inner();
+    printed(args, pipeline.into_inner(), counters)?;
+    tracer.detach_in_background();
+    Ok(match end {
+        End::Exited(status) => status.exit_code(),
+        End::LoadEnded(_) | End::NoneLeft | End::LeftRunning => 0,
+    })
+}
+
+/// Prints the calls of processes that run already.
+fn attached(args: &EventsArgs) -> Result<u8, AppError> {
+    let options = &args.live;
+    let attached = Attached::new(attach::targets(&args.filter.pid)?)?;
+    let (to, color) = match &args.report {
+        Some(path) => (open(path)?, Color::Never),
+        None => (Box::new(io::stdout()) as Box<dyn Write>, output::color(&io::stdout())),
+    };
+    // Those that they start are meant as well.
+    let everything = FilterArgs { pid: Vec::new(), ..args.filter.clone() };
+    let writer = EventWriter::new(EventsOptions {
+        filter: filter(&everything)?,
+        ..self::options(args, color, clock_offset_ns())?
+    });
+    let tracer = Tracer::start(&tracer_options(options, true))?;
+    let threads = attach::mark(&attached, &tracer)?;
+    if options.verbose {
+        super::say(format_args!("backend {}, {} attached", tracer.name(), tracer.attached()));
+    }
+    let mut pipeline = Pipeline::new(tracer.name(), None);
+    pipeline.live = Some(LiveEvents::new(writer, to, !args.no_stacks || args.filter.stack.is_some()));
+    attach::begin(&attached, &threads, &mut pipeline)?;
+    let pipeline = RefCell::new(pipeline);
+    let counters = {
+        let mut reader = tracer.reader(|raw| pipeline.borrow_mut().record(raw))?;
+        super::say("Ctrl-C ends tracing; the target goes on");
+        Session::new(attached, &mut *reader, &pipeline, schedule(options)).run()?;
+        reader.counters()?
+    };
+    printed(args, pipeline.into_inner(), counters)?;
+    tracer.detach_in_background();
+    Ok(0)
+}
+
+fn tracer_options(options: &LiveArgs, running_targets: bool) -> TracerOptions {
+    TracerOptions {
+        backend: options.backend,
+        touch: None,
+        stack_bytes: options.stack_bytes,
+        ring_bytes: options.ring_bytes,
+        spill_bytes: options.spill_bytes,
+        follow_forks: !options.no_follow_forks,
+        running_targets,
+    }
+}
+
+fn schedule(options: &LiveArgs) -> Schedule {
+    Schedule {
+        duration: options.duration.map(Duration::from_secs_f64),
+        first_look: NEVER,
+        interval: NEVER,
+        timeline: false,
+        verbose: options.verbose,
+    }
+}
+
+/// Prints what is left, and tells what was lost.
+fn printed(args: &EventsArgs, mut pipeline: Pipeline, counters: Counters) -> Result<(), AppError> {
     pipeline.print_live();
     if let Some(live) = pipeline.live.take() {
         live.finish().map_err(|source| written(args, source))?;
@@ -139,11 +196,7 @@ fn live(args: &EventsArgs) -> Result<u8, AppError> {
             counters.without_stack
         ));
     }
-    tracer.detach_in_background();
-    Ok(match end {
-        End::Exited(status) => status.exit_code(),
-        End::LoadEnded(_) | End::NoneLeft | End::LeftRunning => 0,
-    })
+    Ok(())
 }
 
 /// `-` is standard output.
@@ -194,6 +247,16 @@ fn filter(args: &FilterArgs) -> Result<Filter, AppError> {
         None => None,
     };
     let ns = |seconds: f64| (seconds * 1e9) as u64;
+    if let (Some(since), Some(until)) = (args.since, args.until)
+        && since > until
+    {
+        return Err(wrong("--until", &until.to_string(), &"it is before --since"));
+    }
+    if let (Some(min), Some(max)) = (args.min_size, args.max_size)
+        && min > max
+    {
+        return Err(wrong("--max-size", &max.to_string(), &"it is less than --min-size"));
+    }
     Ok(Filter {
         tids: args.tid.clone(),
         pids: args.pid.clone(),

@@ -1,7 +1,7 @@
-//! The calls of a running command, printed while it runs. Events wait until the ring is empty, so
+//! The calls of a running command or process, printed while it runs. Events wait until the ring is empty, so
 //! that the names of all their stacks are looked up at once.
 
-use crate::model::{StackId, StackTable, Step, SymbolizedStacks, VmEvent, VmOp};
+use crate::model::{MmKey, Observations, StackId, StackTable, Step, SymbolizedStacks, VmEvent, VmOp};
 use crate::objects::FileCache;
 use crate::render::events::{EventWriter, StackSource};
 use crate::report::model::Stack;
@@ -63,6 +63,11 @@ impl LiveEvents {
             *mappings = None;
         }
         self.waiting.push(Step::Event(event));
+    }
+
+    /// A process that ran before it was traced.
+    pub fn found(&mut self, mm: MmKey, seen: &Observations) {
+        self.waiting.push(Step::Found { mm, seen: Box::new(seen.clone()) });
     }
 
     /// After the events that waited already.

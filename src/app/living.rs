@@ -1,6 +1,7 @@
 //! A running process, held by descriptor while it is looked at: its number alone may have a new
 //! owner by the time the last file is read.
 
+use super::remedy::may_not_be_read;
 use crate::model::{Observations, Pid, Tid};
 use crate::procfs::{ObserveError, ObserveOptions, ProcessStatus, observe, read_status};
 use std::fs;
@@ -105,16 +106,7 @@ impl Living {
         let (pid, owner) = (self.pid, owner(self.owner));
         let copy =
             format!("a copy of /proc/{pid}/smaps made by somebody who may can be read with --smaps FILE");
-        if nix::unistd::geteuid().is_root() {
-            return format!(
-                "it belongs to {owner}, and even root is refused here: CAP_SYS_PTRACE is missing (a container \
-                 without --cap-add SYS_PTRACE), or a security module forbids it; {copy}"
-            );
-        }
-        format!(
-            "it belongs to {owner} (or has forbidden to be inspected, prctl PR_SET_DUMPABLE): try sudo vmaudit \
-             snapshot -p {pid}, or give vmaudit CAP_SYS_PTRACE; {copy}"
-        )
+        format!("it belongs to {owner}: {}; {copy}", may_not_be_read())
     }
 
     /// A process' descriptor becomes readable when its last thread has ended.

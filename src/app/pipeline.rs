@@ -75,7 +75,13 @@ impl Pipeline {
         if let Some(record) = &mut self.record {
             record.found(mm, seen, &self.stacks);
         }
+        if let Some(live) = &mut self.live {
+            live.found(mm, seen);
+        }
         self.spaces.start_observed(mm, seen);
+        // Its files are opened while it lives: a program that was replaced on disk is found no other
+        // way, and the first stack may be that of a child that has ended since.
+        self.renew_modules(mm, seen.pid);
     }
 
     /// After a loss: `seen` is what the kernel shows of a process since.
@@ -228,6 +234,12 @@ impl Pipeline {
     }
 
     fn unwind(&mut self, mm: MmKey, pid: Pid, captured: &CapturedStack<'_>) -> (StackId, Completeness) {
+        self.renew_modules(mm, pid);
+        self.unwinder.unwind_interned(mm, captured, &mut self.stacks)
+    }
+
+    /// Tells the unwinder what is mapped now, where that has changed.
+    fn renew_modules(&mut self, mm: MmKey, pid: Pid) {
         if let Some(generation) = self.spaces.module_generation(mm)
             && !self.unwinder.is_current(mm, generation)
         {
@@ -239,7 +251,6 @@ impl Pipeline {
             });
             self.unwinder.set_modules(SpaceState { mm, generation, pid }, modules, &mut self.stacks);
         }
-        self.unwinder.unwind_interned(mm, captured, &mut self.stacks)
     }
 
     fn count(&mut self, completeness: Completeness) {

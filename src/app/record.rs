@@ -23,6 +23,8 @@ pub struct RecordOptions<'a> {
     pub path: Option<&'a Path>,
     /// The looks make a timeline.
     pub timeline: bool,
+    /// Page faults are told apart.
+    pub touch: bool,
     /// Say how far it is safe.
     pub verbose: bool,
 }
@@ -57,6 +59,7 @@ impl Record {
             command: command.iter().map(|word| word.to_string_lossy().into_owned()).collect(),
             main,
             timeline,
+            touch: options.touch,
             started_ns: now(ClockId::CLOCK_MONOTONIC),
             started_unix_ns: now(ClockId::CLOCK_REALTIME),
         };

@@ -1,4 +1,4 @@
-//! What to do when the kernel does not let the BPF backend work.
+//! What to do when the kernel does not let vmaudit work.
 
 use crate::capture::CaptureError;
 
@@ -13,6 +13,21 @@ pub fn remedy(error: &CaptureError) -> &'static str {
              and a kernel with BTF (5.15 or later): try sudo vmaudit …"
         }
     }
+}
+
+/// One sentence for the user who may not read a process.
+pub fn may_not_be_read() -> String {
+    if nix::unistd::geteuid().is_root() {
+        return "even root is refused here: CAP_SYS_PTRACE is missing (a container without --cap-add SYS_PTRACE), \
+                or a security module forbids it"
+            .to_owned();
+    }
+    let words: Vec<_> = std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned()).collect();
+    format!(
+        "another user's process, or one that forbids it (prctl PR_SET_DUMPABLE), takes root or CAP_SYS_PTRACE: \
+         try sudo vmaudit {}",
+        words.join(" ")
+    )
 }
 
 /// libbpf-rs keeps the number to itself and prints it as std does.

@@ -74,6 +74,9 @@ pub fn report_of(recording: Recording, replay: bool) -> Result<Report, AppError>
             recording.path().display()
         ));
     }
+    if recording.meta().touch {
+        say("the page faults of --touch are in the report of the run only, this one is made without them");
+    }
     let mut replay = Replay::of(recording)?;
     replay.run(&mut |_, _| ControlFlow::Continue(()))?;
     let (report, notes) = replay.report();

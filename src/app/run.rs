@@ -66,6 +66,7 @@ pub fn run(args: &RunArgs) -> Result<u8, AppError> {
         backend: tracer.name(),
         path: args.output.as_deref(),
         timeline: args.interval.is_some(),
+        touch: args.touch.touch,
         verbose: args.verbose,
     };
     pipeline.borrow_mut().touches = touch::begin(&args.touch);

@@ -11,7 +11,7 @@ use std::io::BufRead;
 /// # Errors
 /// With the number of the first line that makes no sense.
 pub fn observations(source: impl BufRead) -> Result<Observations, SavedError> {
-    let SavedMaps { mappings, figures, torn } = parse_saved(source)?;
+    let SavedMaps { mappings, figures, torn, cut } = parse_saved(source)?;
     let mut gaps = Vec::new();
     if figures.is_none() {
         gaps.push(
@@ -25,6 +25,12 @@ pub fn observations(source: impl BufRead) -> Result<Observations, SavedError> {
          by their shape alone, others of their kind may be in the row unknown"
             .to_owned(),
     );
+    if cut {
+        gaps.push(
+            "the file's last line has no end: where it was cut off, what came after is not in the figures"
+                .to_owned(),
+        );
+    }
     if torn > 0 {
         gaps.push(format!("maps changed while it was saved: {torn} mappings printed twice were cut"));
     }

@@ -21,6 +21,8 @@ const NAP: Duration = Duration::from_millis(10);
 /// a timeline.
 const LOOK_SHARE: u32 = 50;
 const TIMELINE_SHARE: u32 = 10;
+/// As `Schedule::interval`: the processes are not looked at, because nothing is reported of them.
+pub const NEVER: Duration = Duration::from_secs(31_536_000);
 /// How often a process that executes another program under a look is looked at.
 const ATTEMPTS: u32 = 3;
 
@@ -261,6 +263,9 @@ impl<'a, 'r, W: Watched> Session<'a, 'r, W> {
     /// Looks at every process that lives and was not seen at its end. All are read before the
     /// first is compared: reports that come meanwhile are caught up with once, not for each.
     pub fn look_at_all(&mut self) {
+        if self.schedule.interval == NEVER {
+            return;
+        }
         let mut pids = self.living();
         pids.retain(|&pid| !self.audits.is_final(pid));
         self.pipeline.borrow_mut().spaces.look_begins();

@@ -72,7 +72,7 @@ pub struct AttachArgs {
 }
 
 /// A process number: 1 to 2^31 - 1.
-fn pid(text: &str) -> Result<i32, String> {
+pub(super) fn pid(text: &str) -> Result<i32, String> {
     match text.trim().parse::<i64>() {
         Ok(number @ 1..=0x7fff_ffff) => Ok(number as i32),
         Ok(_) => Err("no process has this number: they go from 1 to 4194304".to_owned()),

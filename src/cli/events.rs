@@ -1,5 +1,6 @@
 //! `vmaudit events`.
 
+use super::attach::pid;
 use super::{Aslr, Backend, seconds};
 use clap::{ArgGroup, Args, ValueEnum};
 use std::ffi::OsString;
@@ -24,8 +25,10 @@ pub enum EventFormat {
 }
 
 #[derive(Args, Debug)]
-#[command(override_usage = "vmaudit events [OPTIONS] REC\n       vmaudit events [OPTIONS] -- CMD…")]
-#[command(group = ArgGroup::new("source").required(true).args(["recording", "command"]))]
+#[command(
+    override_usage = "vmaudit events [OPTIONS] REC\n       vmaudit events [OPTIONS] -- CMD…\n       vmaudit events [OPTIONS] -p PID…"
+)]
+#[command(group = ArgGroup::new("source").required(true).multiple(true).args(["recording", "command", "pid"]))]
 pub struct EventsArgs {
     /// How to write the events
     #[arg(short, long, value_enum, default_value_t = EventFormat::Text, value_name = "FORMAT")]
@@ -39,8 +42,8 @@ pub struct EventsArgs {
     #[arg(long)]
     pub no_stacks: bool,
 
-    /// Write to FILE (`-`: standard output). Without it, a recording's events go to standard
-    /// output, a command's to standard error
+    /// Write to FILE (`-`: standard output). Without it, a command's events go to standard error,
+    /// all others to standard output
     #[arg(long, value_name = "FILE")]
     pub report: Option<PathBuf>,
 
@@ -51,7 +54,7 @@ pub struct EventsArgs {
     pub live: LiveArgs,
 
     /// A recording (`vmaudit run -o REC`)
-    #[arg(value_name = "REC")]
+    #[arg(value_name = "REC", conflicts_with = "command")]
     pub recording: Option<PathBuf>,
 
     /// A command to start and trace, with its arguments
@@ -67,8 +70,9 @@ pub struct FilterArgs {
     #[arg(long, value_name = "TID,…", value_delimiter = ',')]
     pub tid: Vec<i32>,
 
-    /// Of these processes
-    #[arg(long, value_name = "PID,…", value_delimiter = ',')]
+    /// With REC or CMD: of these processes. Without: of these running processes and those that they
+    /// start, from now on, until Ctrl-C or their end
+    #[arg(short, long, value_name = "PID,…", value_delimiter = ',', value_parser = pid, allow_hyphen_values = true)]
     pub pid: Vec<i32>,
 
     /// Of threads with this name at that time
@@ -107,14 +111,14 @@ pub struct FilterArgs {
     #[arg(long, value_name = "SECS", value_parser = seconds_from_start)]
     pub until: Option<f64>,
 
-    /// The first N of those (a command is then left running)
+    /// The first N of those (a command or process is then left running)
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub head: Option<u64>,
 }
 
-/// How to trace a command.
+/// How to trace a command or a process.
 #[derive(Args, Debug, Clone)]
-#[command(next_help_heading = "Tracing a command")]
+#[command(next_help_heading = "Tracing a command or a process")]
 pub struct LiveArgs {
     /// How to see the calls
     #[arg(long, value_enum, default_value_t = Backend::Auto, value_name = "BACKEND")]
@@ -175,11 +179,22 @@ fn size(text: &str) -> Result<u64, String> {
     number.checked_mul(1 << shift).ok_or_else(|| format!("{text:?} is more than an address space"))
 }
 
+/// Programs have nothing above this but by special request (x86-64, four levels of page tables).
+const USUAL_END: u64 = 0x7fff_ffff_ffff;
+
 /// An address in hexadecimal, with or without `0x`.
 pub(super) fn address(text: &str) -> Result<u64, String> {
     let digits = text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")).unwrap_or(text);
     let all_hex = !digits.is_empty() && digits.chars().all(|c| c.is_ascii_hexdigit());
     match u64::from_str_radix(digits, 16) {
+        // JSON's numbers are decimal: `ret` of an mmap, say.
+        Ok(value) if value > USUAL_END && digits.len() == text.len() => match text.parse::<u64>() {
+            Ok(decimal @ 0x1000..=USUAL_END) => Err(format!(
+                "addresses are hexadecimal, and {text} would lie beyond any program's memory: is the decimal \
+                 number meant, {decimal:#x}? (Write 0x{text} if not.)"
+            )),
+            _ => Ok(value),
+        },
         Ok(value) if all_hex => Ok(value),
         _ => Err(format!("{text:?} is no address: write it in hexadecimal, as in /proc/PID/maps")),
     }
@@ -225,6 +240,10 @@ mod tests {
         assert_eq!(address("0x7f00"), Ok(0x7f00));
         assert_eq!(address("7f00"), Ok(0x7f00));
         assert_eq!(address_range("7f00"), Ok((0x7f00, 0x7f01)));
+        assert_eq!(address("ffffffffff600000"), Ok(0xffff_ffff_ff60_0000));
+        let meant = address("140631873683456").expect_err("a decimal number");
+        assert!(meant.contains("0x7fe768e00000"), "{meant}");
+        assert_eq!(address("0x140631873683456"), Ok(0x0140_6318_7368_3456), "if it is insisted on");
         assert_eq!(address_range("0x1000-3000"), Ok((0x1000, 0x3000)));
         for wrong in ["", "0x", "xyz", "2000-1000", "-", "+5", "1-", "11112222333344445"] {
             assert!(address_range(wrong).is_err(), "{wrong}");

@@ -38,11 +38,14 @@ impl ExplainArgs {
     pub fn source(&self) -> Result<(Option<PathBuf>, u64), String> {
         let (recording, text) = match self.what.as_slice() {
             [text] if self.pid.is_none() => {
-                return Err(format!(
-                    "which address of what? Give a recording and an address (explain REC {0}), or a \
-                     process and an address (explain -p PID {0})",
-                    text.to_string_lossy()
-                ));
+                let text = text.to_string_lossy();
+                return Err(match address(&text) {
+                    Ok(_) => format!(
+                        "which address of what? Give a recording and an address (explain REC {text}), or a \
+                         process and an address (explain -p PID {text})"
+                    ),
+                    Err(_) => format!("which address? Give one in hexadecimal: explain {text} ADDR"),
+                });
             }
             [text] => (None, text),
             [recording, text, ..] => (Some(PathBuf::from(recording)), text),

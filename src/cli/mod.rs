@@ -15,7 +15,7 @@ pub use attach::AttachArgs;
 pub use change::ChangeArgs;
 pub use compare::CompareArgs;
 pub use diff::{DiffArgs, GroupBy, PidPair};
-pub use events::{EventFormat, EventTime, EventsArgs, FilterArgs};
+pub use events::{EventFormat, EventTime, EventsArgs, FilterArgs, LiveArgs};
 pub use explain::ExplainArgs;
 pub use report::{Moment, Moments, ReportArgs};
 pub use run::RunArgs;
@@ -50,11 +50,13 @@ pub enum Command {
     /// the changes are the settings that the report of the first run recommends, and what each promised
     /// is held against what it saved.
     Compare(CompareArgs),
-    /// Print every call in order with its stack, as strace -k does, of a recording or of a command
+    /// Print every call in order with its stack, as strace -k does: a recording's, a command's, a
+    /// process's
     ///
     /// `vmaudit events REC` prints to standard output. `vmaudit events -- CMD` starts CMD and prints
     /// while it runs, to standard error (standard output is the command's) or to `--report FILE`;
-    /// the command's exit status becomes vmaudit's.
+    /// the command's exit status becomes vmaudit's. `vmaudit events -p PID` prints what a running
+    /// process calls from now on, to standard output, until Ctrl-C or its end.
     Events(Box<EventsArgs>),
     /// Tell the life of an address: who mapped, protected, purged, unmapped and reused it
     ///

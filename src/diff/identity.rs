@@ -1,6 +1,7 @@
 //! When are two stacks of different runs the same? Module by module: with the same build id,
 //! frames are the same at the same file offset, wherever the module was mapped. With another build
-//! of a module, offsets mean nothing, and functions are compared by name.
+//! of a module, offsets mean nothing, and functions are compared by name. Where one side's build is
+//! stripped and the other's is not, only the names that it kept tell functions apart.
 
 use super::side::Side;
 use crate::report::model::{Frame, Stack};
@@ -44,6 +45,9 @@ pub(super) struct Stacks {
     frames: HashMap<FrameKey, u32>,
     /// Absolute addresses mean the same on both sides.
     same_addresses: bool,
+    /// Of modules that are compared by name, where only one side has functions without one: the
+    /// names that it has.
+    kept_names: HashMap<String, BTreeSet<String>>,
     /// Modules of which the sides have different builds.
     pub other_builds: Vec<String>,
     /// Modules in both without a build id in either.
@@ -56,6 +60,7 @@ impl Stacks {
         let mut result = Stacks {
             modules: HashMap::new(),
             frames: HashMap::new(),
+            kept_names: HashMap::new(),
             same_addresses: !a.facts.aslr && !b.facts.aslr,
             other_builds: Vec::new(),
             unproven: Vec::new(),
@@ -65,6 +70,14 @@ impl Stacks {
             if ids.is_disjoint(other) {
                 result.modules.insert((*name).to_owned(), Compared::ByName);
                 result.other_builds.push((*name).to_owned());
+                let (of_a, of_b) = (Names::of(a, name), Names::of(b, name));
+                let stripped = match (of_a.unnamed, of_b.unnamed) {
+                    (true, false) => of_a,
+                    (false, true) => of_b,
+                    _ => continue,
+                };
+                let kept = stripped.names.into_iter().map(str::to_owned).collect();
+                result.kept_names.insert((*name).to_owned(), kept);
             } else if ids.contains(&None) && other.contains(&None) && !name.starts_with('[') {
                 result.unproven.push((*name).to_owned());
             }
@@ -90,6 +103,11 @@ impl Stacks {
         StackKey(keys.into())
     }
 
+    /// True where a function with this name would have it on both sides.
+    fn tells(&self, module: &str, name: &str) -> bool {
+        self.kept_names.get(module).is_none_or(|kept| kept.contains(name))
+    }
+
     fn frame_key(&self, frame: &Frame) -> Option<FrameKey> {
         let module = frame.module.clone();
         if module == NOWHERE && !self.same_addresses {
@@ -100,11 +118,33 @@ impl Stacks {
                 let (build_id, offset) = (frame.build_id.clone(), frame.offset.clone());
                 FrameKey::Offset { module, build_id, offset }
             }
-            Compared::ByName => match &frame.symbol {
+            Compared::ByName => match frame.symbol.as_ref().filter(|name| self.tells(&module, name)) {
                 Some(name) => FrameKey::Function { module, name: name.clone() },
                 None => FrameKey::Unnamed { module },
             },
         })
+    }
+}
+
+/// What the functions of a module are called in a side's stacks.
+#[derive(Default)]
+struct Names<'a> {
+    names: BTreeSet<&'a str>,
+    /// Some have no name.
+    unnamed: bool,
+}
+
+impl<'a> Names<'a> {
+    fn of(side: &Side<'a>, module: &str) -> Names<'a> {
+        let mut found = Names::default();
+        let frames = side.report.stacks.iter().flat_map(|stack| &stack.frames);
+        for frame in frames.filter(|frame| !frame.inlined && frame.module == module) {
+            match frame.symbol.as_deref() {
+                Some(name) => _ = found.names.insert(name),
+                None => found.unnamed = true,
+            }
+        }
+        found
     }
 }
 
@@ -184,6 +224,22 @@ mod tests {
         let (same, notes) = matched(stack("aa", 0, "malloc", 2), stack("cc", 99, "malloc", 3));
         assert!(same && notes.contains("of another build in B than in A: libc.so.6"), "{notes}");
         assert!(!matched(stack("aa", 0, "malloc", 2), stack("cc", 99, "calloc", 2)).0);
+    }
+
+    #[test]
+    fn a_stripped_build_is_compared_by_the_names_that_it_kept() {
+        let stack = |build: &str, names: [Option<&str>; 3]| -> Vec<Frame> {
+            names.iter().zip([16, 32, 48]).map(|(name, at)| frame("p", build, at, *name)).collect()
+        };
+        let named = stack("aa", [Some("grow"), Some("exported"), Some("main")]);
+        let stripped = stack("bb", [None, Some("exported"), None]);
+        assert!(matched(named.clone(), stripped.clone()).0 && matched(stripped, named.clone()).0);
+        let elsewhere = stack("bb", [None, Some("another"), None]);
+        assert!(!matched(named.clone(), elsewhere.clone()).0, "a name that the unstripped would have");
+        let both = stack("aa", [None, Some("exported"), None]);
+        assert!(!matched(both, elsewhere).0, "both are stripped: exported names tell");
+        let other = stack("bb", [Some("grow"), Some("another"), Some("main")]);
+        assert!(!matched(named, other).0);
     }
 
     #[test]

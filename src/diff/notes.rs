@@ -91,8 +91,16 @@ fn loss(name: &str, side: &Side<'_>, out: &mut Vec<String>) {
     if drift > 0 {
         out.push(format!("{name}: of {} it is not known which call mapped it last", size(drift)));
     }
-    for process in side.processes.iter().filter(|p| p.snapshot == "periodic") {
-        out.push(format!("{name}: {} died by a signal; this is its last look before", process.pid));
+    let unheld: Vec<_> = side.processes.iter().filter(|p| p.snapshot == "periodic").collect();
+    match unheld.as_slice() {
+        [] => {}
+        [one] => {
+            out.push(format!("{name}: {} ended without being held; this is the last look before", one.pid));
+        }
+        many => out.push(format!(
+            "{name}: {} processes ended without being held; these are the last looks before",
+            thousands(many.len() as u64)
+        )),
     }
 }
 
@@ -144,7 +152,7 @@ fn builds(stacks: &Stacks, out: &mut Vec<String>) {
     if !stacks.other_builds.is_empty() {
         out.push(format!(
             "of another build in B than in A: {}; there frames are compared by function name, and functions \
-             without a name are taken to be alike",
+             that have none on a side are taken to be alike",
             named(&stacks.other_builds)
         ));
     }

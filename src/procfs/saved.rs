@@ -23,6 +23,8 @@ pub struct SavedMaps {
     pub figures: Option<Vec<(AddrRange, u64, u64)>>,
     /// Mappings that the kernel printed twice, because they were merged while it printed.
     pub torn: usize,
+    /// Its last line has no end: more may have come after it.
+    pub cut: bool,
 }
 
 /// Why a file is not what it should be.
@@ -50,6 +52,8 @@ pub enum SavedFault {
     TooMuch(&'static str, u64),
     #[error("the mapping that begins here has no line Rss, others have: the file is cut off or edited")]
     NoRss,
+    #[error("the mapping that begins here has no line VmFlags, others have: the file is cut off")]
+    NoFlags,
     #[error("this is smaps_rollup, the sum over all mappings: smaps itself is needed")]
     Rollup,
     #[error("more than {MAX_MAPPINGS} mappings")]
@@ -63,6 +67,8 @@ struct Open {
     line: u64,
     rss: Option<u64>,
     swap: u64,
+    /// The line VmFlags was seen.
+    flags: bool,
 }
 
 #[derive(Default)]
@@ -73,6 +79,8 @@ struct Reader {
     open: Option<Open>,
     began: bool,
     has_rss: bool,
+    /// A mapping had the line VmFlags, the last of each.
+    has_flags: bool,
     /// The first mapping without Rss.
     without_rss: Option<u64>,
     names: usize,
@@ -98,6 +106,7 @@ pub fn parse_saved(mut source: impl BufRead) -> Result<SavedMaps, SavedError> {
             return Err(at(SavedFault::TooLong));
         }
         let bytes = text.strip_suffix(b"\n").unwrap_or(&text);
+        reader.saved.cut = bytes.len() == text.len();
         let bytes = bytes.strip_suffix(b"\r").unwrap_or(bytes);
         if bytes.is_empty() {
             continue;
@@ -148,7 +157,7 @@ impl Reader {
             return Err(SavedFault::TooMany);
         }
         self.saved.mappings.push(mapping);
-        self.open = Some(Open { line, rss: None, swap: 0 });
+        self.open = Some(Open { line, rss: None, swap: 0, flags: false });
         Ok(())
     }
 
@@ -162,6 +171,10 @@ impl Reader {
         let name = match key {
             b"Rss" => "Rss",
             b"Swap" => "Swap",
+            b"VmFlags" => {
+                open.flags = true;
+                return Ok(());
+            }
             _ => return Ok(()),
         };
         let mut digits = value.trim_ascii_start();
@@ -184,6 +197,7 @@ impl Reader {
         let (Some(open), Some(mapping)) = (self.open.take(), self.saved.mappings.last()) else {
             return Ok(());
         };
+        self.has_flags |= open.flags;
         match open.rss {
             Some(_) => self.has_rss = true,
             None => _ = self.without_rss.get_or_insert(open.line),
@@ -199,6 +213,11 @@ impl Reader {
     }
 
     fn finish(mut self) -> Result<SavedMaps, SavedError> {
+        if let Some(Open { line, flags: false, .. }) = self.open
+            && self.has_flags
+        {
+            return Err(SavedError::Line { line, fault: SavedFault::NoFlags });
+        }
         self.close().map_err(|(line, fault)| SavedError::Line { line, fault })?;
         if self.saved.mappings.is_empty() {
             return Err(SavedError::Empty);
@@ -259,6 +278,19 @@ mod tests {
         assert!(error(cut.as_bytes()).starts_with("line 4: "), "{}", error(cut.as_bytes()));
         let long = [vec![b'1'; 40_000], b"\n".to_vec()].concat();
         assert!(error(&long).contains("longer"));
+    }
+
+    #[test]
+    fn a_file_that_ends_too_early_is_noticed() {
+        let cut = |text: &str| parse_saved(text.as_bytes()).expect("sound").cut;
+        let whole = format!("{HEAP}VmFlags: rd wr\n5000-6000 rw-p 0 0:0 0\nRss: 4 kB\nVmFlags: rd wr \n");
+        assert!(!cut(&whole) && !cut(HEAP) && !cut("1000-2000 rw-p 0 0:0 0\n"));
+        assert!(cut(whole.trim_end()) && cut("1000-2000 rw-p 0 0:0 0"));
+        assert!(parse_saved(whole.strip_suffix("lags: rd wr \n").expect("its end").as_bytes()).is_err());
+        for end in ["VmFlags: rd wr \n", "\nVmFlags: rd wr \n"] {
+            let text = whole.strip_suffix(end).expect("its end");
+            assert!(error(text.as_bytes()).starts_with("line 5: the mapping that begins here"), "{text}");
+        }
     }
 
     #[test]

@@ -203,8 +203,9 @@ fn rest(hidden: &[Change], options: TextOptions, out: &mut String) {
     let virt: i64 = hidden.iter().map(|c| c.widths.virt.change).fold(0, i64::saturating_add);
     let rss: i64 = hidden.iter().filter_map(|c| c.widths.rss).map(|w| w.change).fold(0, i64::saturating_add);
     let line = format!(
-        "  … and {} smaller changes, {} VIRT and {} RSS together (--top shows more)",
+        "  … and {} smaller change{}, {} VIRT and {} RSS together (--top shows more)",
         thousands(hidden.len() as u64),
+        if hidden.len() == 1 { "" } else { "s" },
         signed(virt),
         signed(rss)
     );

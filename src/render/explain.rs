@@ -143,6 +143,8 @@ impl Text<'_> {
             "exit" => "at its exit",
             "periodic" => "at the last look before its end",
             "calls" => "in the end, as far as the calls tell",
+            // Of a recording that is long past.
+            _ if self.explanation.traced => "when recording ended",
             _ => "now",
         };
         let label = self.color.paint(Tone::Heading, when);
@@ -172,13 +174,16 @@ impl Text<'_> {
             size(region.virt),
             format!("{} resident", size(region.rss)),
         ];
-        if !region.part.is_empty() {
+        let known = region.category != "unknown";
+        if known && !region.part.is_empty() {
             parts.push(clean(&region.part));
         }
         if let Some(thread) = region.thread {
             parts.push(format!("thread {thread}"));
         }
-        parts.push(format!("known by its {}", evidence(&region.evidence)));
+        if known {
+            parts.push(format!("known by its {}", evidence(&region.evidence)));
+        }
         if let Some(path) = &region.path {
             parts.push(clean(path));
         }

@@ -26,5 +26,5 @@ pub use diff_text::diff_to_text;
 pub use explain::{explanation_to_json, explanation_to_text};
 pub use growth::{growth_to_json, growth_to_text};
 pub use json::{diff_to_json, to_json};
-pub use style::Color;
+pub use style::{Color, clean};
 pub use text::{TextOptions, to_text};

@@ -118,7 +118,8 @@ fn head(report: &Report, p: &Process, run: bool, options: TextOptions, out: &mut
     }
     if run && report.backend != SNAPSHOT {
         let events = &report.events;
-        parts.push(format!("{} events, {} lost", thousands(events.seen), thousands(events.lost)));
+        let plural = if events.seen == 1 { "" } else { "s" };
+        parts.push(format!("{} event{plural}, {} lost", thousands(events.seen), thousands(events.lost)));
     }
     let mut line = options.color.paint(Tone::Heading, &name);
     let mut used = name.chars().count() + 1;

@@ -13,6 +13,8 @@ pub struct RunMeta {
     pub command: Vec<String>,
     /// Each look became a point of a timeline (`--interval`).
     pub timeline: bool,
+    /// Page faults were asked for (`--touch`); they are in the report only.
+    pub touch: bool,
     /// The process that the report begins with.
     pub main: Pid,
     /// CLOCK_MONOTONIC and CLOCK_REALTIME at the same moment, ns.

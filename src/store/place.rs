@@ -36,12 +36,14 @@ pub(super) fn read_header(file: &mut File) -> io::Result<Vec<u8>> {
 }
 
 /// Makes room for a recording at `path` and creates an empty file there that belongs to `owner`.
+/// True when an older recording was set aside for it.
 ///
 /// # Errors
 /// When something else than a recording (or an empty file) is there, when a vmaudit is still
 /// writing it, and when the file cannot be created.
-pub(super) fn prepare(path: &Path, owner: Option<Owner>) -> Result<(), StoreError> {
+pub(super) fn prepare(path: &Path, owner: Option<Owner>) -> Result<bool, StoreError> {
     let io = |source| StoreError::Io { path: path.to_owned(), source };
+    let mut older = false;
     match fs::symlink_metadata(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
         Err(error) => return Err(io(error)),
@@ -50,7 +52,10 @@ pub(super) fn prepare(path: &Path, owner: Option<Owner>) -> Result<(), StoreErro
             return Err(StoreError::WouldOverwrite { path: path.to_owned(), why });
         }
         Ok(found) if found.len() == 0 => fs::remove_file(path).map_err(io)?,
-        Ok(_) => set_aside(path)?,
+        Ok(_) => {
+            set_aside(path)?;
+            older = true;
+        }
     }
     // What a stranger left under the journal's name must not be rolled back into the new file.
     match fs::remove_file(beside(path, "-journal")) {
@@ -64,7 +69,20 @@ pub(super) fn prepare(path: &Path, owner: Option<Owner>) -> Result<(), StoreErro
     if let Some(owner) = owner {
         fchown(&file, Some(owner.uid), Some(owner.gid)).map_err(io)?;
     }
-    Ok(())
+    Ok(older)
+}
+
+/// The recording could not be begun after all: takes away what [`prepare`] made of `path`, and puts
+/// the older recording back.
+pub(super) fn give_up(path: &Path, older: bool) {
+    // Whatever fails here, the reason to give up is what counts.
+    let _ = fs::remove_file(beside(path, "-journal"));
+    let _ = fs::remove_file(path);
+    if older {
+        let old = beside(path, ".old");
+        let _ = fs::rename(beside(&old, "-journal"), beside(path, "-journal"));
+        let _ = fs::rename(old, path);
+    }
 }
 
 /// Renames an older recording to FILE.old.
@@ -88,6 +106,10 @@ fn set_aside(path: &Path) -> Result<(), StoreError> {
     }
     let old = beside(path, ".old");
     let journal = beside(path, "-journal");
+    // An empty one has nothing to undo: the disk was full.
+    if fs::metadata(&journal).is_ok_and(|found| found.len() == 0) {
+        let _ = fs::remove_file(&journal);
+    }
     if journal.exists() {
         // It could not be undone: it stays with its file.
         fs::rename(&journal, beside(&old, "-journal")).map_err(io)?;

@@ -46,11 +46,12 @@ impl Recorder {
     /// # Errors
     /// When anything else is there, or the file cannot be written.
     pub fn create(path: &Path, meta: &RunMeta, owner: Option<Owner>) -> Result<Recorder, StoreError> {
-        place::prepare(path, owner)?;
+        let older = place::prepare(path, owner)?;
         let (sender, receiver) = sync_channel(WAITING);
         let (give_back, used) = sync_channel(WAITING);
         let safe_event = Arc::new(AtomicU64::new(0));
-        let thread = Writer::start(path, meta, (receiver, give_back), Arc::clone(&safe_event))?;
+        let thread = Writer::start(path, meta, (receiver, give_back), Arc::clone(&safe_event))
+            .inspect_err(|_| place::give_up(path, older))?;
         Ok(Recorder {
             path: path.to_owned(),
             encoder: Encoder::default(),

@@ -37,11 +37,23 @@ LEFT JOIN file f ON f.id = e.file;
 CREATE VIEW stack_frame AS
 SELECT
   s.id AS stack, j.key AS depth, m.path AS module, printf('0x%x', f.address) AS offset,
-  y.function, y.offset AS function_offset, y.file, y.line, y.inlined, f.id AS frame
+  y.n, y.function, y.offset AS function_offset, y.file, y.line, y.inlined, f.id AS frame
 FROM stack s, json_each(s.frames) j
 JOIN frame f ON f.id = j.value
 LEFT JOIN module m ON m.id = f.module
 LEFT JOIN symbol y ON y.frame = f.id;
+CREATE VIEW stack_name AS
+SELECT stack, group_concat(name, ' < ') AS functions
+FROM (
+  SELECT s.id AS stack, coalesce(y.function,
+    replace(m.path, rtrim(m.path, replace(m.path, '/', '')), '') || '+' || printf('0x%x', f.address),
+    printf('0x%x', f.address)) AS name
+  FROM stack s, json_each(s.frames) j
+  JOIN frame f ON f.id = j.value
+  LEFT JOIN module m ON m.id = f.module
+  LEFT JOIN symbol y ON y.frame = f.id
+  ORDER BY s.id, j.key, y.n)
+GROUP BY stack;
 CREATE VIEW map AS
 SELECT
   s.id AS snapshot, s.kind, s.pid, printf('0x%x', p.start) AS start, printf('0x%x', p.start + p.size) AS stop,

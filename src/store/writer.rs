@@ -76,7 +76,13 @@ impl Writer<'_> {
         let name = thread::Builder::new().name("recording".to_owned());
         let for_errors = path.clone();
         let started = name.spawn(move || {
-            write_all(&db, (&messages, &used), &safe_event).map_err(|fault| fault.at(&path, "writing it"))
+            let written = write_all(&db, (&messages, &used), &safe_event);
+            if written.is_err() {
+                // What can be: an empty journal would be left behind.
+                let _ = db.execute_batch("ROLLBACK");
+                let _ = db.pragma_update_and_check(None, "journal_mode", "DELETE", |_| Ok(()));
+            }
+            written.map_err(|fault| fault.at(&path, "writing it"))
         });
         if let Ok(before) = before {
             let _ = before.thread_set_mask();
@@ -98,13 +104,14 @@ fn create(path: &Path, meta: &RunMeta) -> Result<Connection, Fault> {
     db.execute_batch("BEGIN EXCLUSIVE")?;
     schema::create(&db)?;
     let command = serde_json::to_string(&meta.command).unwrap_or_default();
-    let known: [(&str, &dyn ToSql); 8] = [
+    let known: [(&str, &dyn ToSql); 9] = [
         ("state", &"recording"),
         ("version", &meta.version),
         ("backend", &meta.backend),
         ("command", &command),
         ("main_pid", &meta.main),
         ("timeline", &meta.timeline),
+        ("touch", &meta.touch),
         ("started_ns", &(meta.started_ns as i64)),
         ("started_unix_ns", &(meta.started_unix_ns as i64)),
     ];

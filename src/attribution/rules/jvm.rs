@@ -55,6 +55,10 @@ impl Rule for JvmRule {
         Some(Claim::new(category, Evidence::Stack, part).merge(merge))
     }
 
+    fn by_shape(&self, subject: &Subject<'_>, world: &World<'_>) -> Option<Claim> {
+        super::jvm_shape::by_shape(subject, world)
+    }
+
     fn advise(&self, group: &Group<'_>, _world: &World<'_>) -> Advice {
         let unused = group.unused();
         if group.category == HEAP {

@@ -12,6 +12,7 @@ mod glibc_advice;
 mod go;
 mod jemalloc;
 mod jvm;
+mod jvm_shape;
 mod kernel;
 mod loader;
 mod mimalloc;

@@ -34,7 +34,7 @@ impl Layout {
         let who = who(event);
         let width = self.who.get().max(who.chars().count().min(MAX_WHO_WIDTH));
         self.who.set(width);
-        let call = clean(&calls::call(event));
+        let call = clean(&calls::call_with_file(event));
         let mut line = color.paint(Tone::Dim, &time(entry, options));
         line += &format!("  {who:<width$}  ");
         match calls::result(event) {

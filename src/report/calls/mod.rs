@@ -1,5 +1,5 @@
-//! Calls in strace's spelling, and their arguments for JSON. Where a record does not hold an
-//! argument, `?` stands for it.
+//! Calls in strace's spelling, and their arguments for JSON. `...` stands for what a record does not
+//! hold, as in strace for what it cuts short.
 
 pub mod errno;
 pub mod flags;
@@ -43,6 +43,23 @@ pub fn quoted(bytes: &[u8]) -> String {
     out
 }
 
+/// As [`call`], with the name of the file that is mapped: `mmap(…, 3</etc/ld.so.cache>, 0)`, as of
+/// `strace -y`.
+pub fn call_with_file(event: &VmEvent) -> String {
+    let text = call(event);
+    let VmOp::Mmap { fd, offset, file: Some(file), .. } = &event.op else { return text };
+    let end = format!(", {})", hex(*offset));
+    match text.strip_suffix(&end) {
+        Some(start) if *fd >= 0 && !file.path.is_empty() => {
+            let quoted = quoted(&file.path);
+            let path = quoted.get(1..quoted.len() - 1).unwrap_or_default();
+            let deleted = if file.deleted { " (deleted)" } else { "" };
+            format!("{start}<{path}{deleted}>{end}")
+        }
+        _ => text,
+    }
+}
+
 /// The call without its result: `munmap(0x7f0000000000, 4096)`. Steps in the life of a task that
 /// are no call read `+++ exited with 0 +++`.
 pub fn call(event: &VmEvent) -> String {
@@ -71,7 +88,9 @@ pub fn call(event: &VmEvent) -> String {
             format!("madvise({}, {len}, {})", pointer(*addr), flags::advice(*advice))
         }
         VmOp::ProcessMadvise { pidfd, iovecs, advice } => {
-            format!("process_madvise({pidfd}, ?, {iovecs}, {}, ?)", flags::advice(*advice))
+            // Any flag is refused (mm/madvise.c, SYSCALL_DEFINE5(process_madvise)).
+            let flags = if event.failed() { "..." } else { "0" };
+            format!("process_madvise({pidfd}, [...], {iovecs}, {}, {flags})", flags::advice(*advice))
         }
         VmOp::Shmat { shmid, addr, flags, .. } => {
             format!("shmat({shmid}, {}, {})", pointer(*addr), flags::shm(*flags))
@@ -79,13 +98,13 @@ pub fn call(event: &VmEvent) -> String {
         VmOp::Shmdt { addr } => format!("shmdt({})", pointer(*addr)),
         VmOp::RemapFilePages { addr, len, pgoff, flags } => {
             // Any other protection is refused (mm/mmap.c, remap_file_pages).
-            let prot = if event.failed() { "?" } else { "PROT_NONE" };
+            let prot = if event.failed() { "..." } else { "PROT_NONE" };
             let flags = flags::map(*flags);
             format!("remap_file_pages({}, {len}, {prot}, {pgoff}, {flags})", pointer(*addr))
         }
         VmOp::IoSetup { nr_events, mapped } => match mapped {
             Some(ring) => format!("io_setup({nr_events}, [{}])", ring.start),
-            None => format!("io_setup({nr_events}, ?)"),
+            None => format!("io_setup({nr_events}, ...)"),
         },
         VmOp::MapShadowStack { addr, len, flags } => {
             format!("map_shadow_stack({}, {len}, {})", pointer(*addr), flags::shadow_stack(*flags))
@@ -94,29 +113,31 @@ pub fn call(event: &VmEvent) -> String {
             let name = match name {
                 None => "NULL".to_string(),
                 // A refused call may have left the string on a page that is not there to be read.
-                Some(name) if name.is_empty() && event.failed() => "?".to_string(),
+                Some(name) if name.is_empty() && event.failed() => "...".to_string(),
                 Some(name) => quoted(name),
             };
             format!("prctl(PR_SET_VMA, PR_SET_VMA_ANON_NAME, {}, {len}, {name})", pointer(*addr))
         }
         VmOp::SetMm { option, value } => {
-            format!("prctl(PR_SET_MM, {}, {}, ?, ?)", flags::set_mm(*option), pointer(Addr(*value)))
+            format!("prctl(PR_SET_MM, {}, {}, ...)", flags::set_mm(*option), pointer(Addr(*value)))
         }
         VmOp::SeccompListenerBusy => {
-            "seccomp(SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_NEW_LISTENER, ?)".to_string()
+            "seccomp(SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_NEW_LISTENER, ...)".to_string()
         }
         VmOp::Fork { child_mm, child_sp, is_thread, .. } => {
             let stack = format!("child_stack={}, ", pointer(*child_sp));
             match (*is_thread, *child_mm == event.mm) {
-                (true, _) => format!("clone({stack}flags=CLONE_VM|CLONE_THREAD|?)"),
-                (false, true) => format!("clone({stack}flags=CLONE_VM|?)"),
+                // One requires the other (kernel/fork.c, copy_process).
+                (true, _) => format!("clone({stack}flags=CLONE_VM|CLONE_SIGHAND|CLONE_THREAD|...)"),
+                (false, true) => format!("clone({stack}flags=CLONE_VM|...)"),
                 // The child's stack pointer is a copy of its parent's.
-                (false, false) => "clone(flags=?)".to_string(),
+                (false, false) => "clone(...)".to_string(),
             }
         }
         VmOp::Exec { exe, .. } => {
-            let exe = exe.as_ref().map_or_else(|| "?".to_string(), |exe| quoted(&exe.path));
-            format!("execve({exe}, ?, ?)")
+            let exe =
+                exe.as_ref().map_or_else(|| "...".to_string(), |exe| format!("{}, ...", quoted(&exe.path)));
+            format!("execve({exe})")
         }
         VmOp::Exit { code, group_dead } => ending(*code, *group_dead),
         VmOp::Rename => format!("--- renamed {} ---", quoted(&event.task.comm)),
