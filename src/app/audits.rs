@@ -260,7 +260,10 @@ impl Audits {
         let (Some(process), Some(audit)) = (pipeline.spaces.process(pid), self.looks.get(&pid)) else {
             return ProcessFacts::default();
         };
-        let end = process.exited_ns.unwrap_or(audit.observations.ended_ns);
+        let end = match audit.observations.moment {
+            SnapshotMoment::HeldAtExit => audit.observations.at_ns(),
+            _ => process.exited_ns.unwrap_or(audit.observations.ended_ns),
+        };
         let start = process.found_ns.or(process.begun_ns).unwrap_or(end);
         let unseen_end = process.exited_ns.is_some()
             && audit.observations.moment == SnapshotMoment::Live

@@ -298,8 +298,8 @@ impl<'a, 'r, W: Watched> Session<'a, 'r, W> {
         if count > 0 && self.schedule.timeline {
             let looks = if count == 1 { "1 look".to_owned() } else { format!("{count} looks") };
             say(format_args!(
-                "a look at the processes took up to {took:.1?}: {looks} of the timeline, one each {:?}, \
-                 had to be left out, to leave the machine to them",
+                "{looks} of the timeline (one each {:?}) were left out: looking at the processes took up \
+                 to {took:.1?}, and may take no more than a tenth of the time",
                 self.schedule.interval
             ));
         }

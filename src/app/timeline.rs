@@ -50,7 +50,7 @@ impl Timelines {
         let point = SizePoint {
             pid,
             number: timeline.next_number(),
-            time_ns: found.0.ended_ns,
+            time_ns: found.0.at_ns(),
             rss_known: found.0.residency.source != ResidencySource::None,
             categories: sizes(found, (&pipeline.stacks, &self.names)),
         };
@@ -74,7 +74,7 @@ impl Timelines {
     /// agree with the report's tables to the byte.
     pub fn correct(&mut self, pid: Pid, found: Found<'_>, names: (&StackTable, &SymbolizedStacks)) {
         if let Some(timeline) = self.by_pid.get_mut(&pid) {
-            timeline.correct(found.0.ended_ns, sizes(found, names));
+            timeline.correct(found.0.at_ns(), sizes(found, names));
         }
     }
 

@@ -111,3 +111,14 @@ pub struct Observations {
     /// What could not be read, in words for the report ("smaps of 4123: permission denied").
     pub gaps: Vec<String>,
 }
+
+impl Observations {
+    /// The moment that they show, CLOCK_MONOTONIC, ns. A process that is held at its exit has come
+    /// to its end when the look begins; what follows is vmaudit's time.
+    pub fn at_ns(&self) -> u64 {
+        match self.moment {
+            SnapshotMoment::HeldAtExit => self.begun_ns,
+            _ => self.ended_ns,
+        }
+    }
+}

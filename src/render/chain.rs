@@ -1,5 +1,6 @@
 //! A stack in one line.
 
+use super::frames::is_wrapper;
 use super::style::{clean, truncated};
 use crate::report::model::{Frame, Stack};
 
@@ -8,12 +9,15 @@ pub(super) fn chain(stack: &Stack, width: usize) -> String {
     fitting(&own_frames(stack), width)
 }
 
-/// As [`chain`], from the caller of the system call's wrapper, or the first that has a name.
+/// As [`chain`], from the function that the program called (`malloc`), or else from the caller of the
+/// system call's wrapper, or the first of those that has a name.
 pub(super) fn chain_of_caller(stack: &Stack, width: usize) -> String {
     let frames = own_frames(stack);
     let from = |f: &&Frame| !f.module.starts_with("libc.so") && !f.module.starts_with("ld-");
     let named = frames.iter().position(|f| from(f) && f.symbol.is_some());
     let first = named.or_else(|| frames.iter().position(from)).unwrap_or(0);
+    let entered = |at: &usize| frames.get(*at).is_some_and(|f| f.symbol.is_some() && !is_wrapper(f));
+    let first = first.checked_sub(1).filter(entered).unwrap_or(first);
     fitting(&frames[first..], width)
 }
 
@@ -104,5 +108,7 @@ mod tests {
         assert_eq!(chain(&stack, 80), "__mmap < grow < grow < run < main", "recursion stays");
         assert_eq!(chain_of_caller(&stack, 80), "grow < grow < run < main");
         assert_eq!(chain_of_caller(&stack, 20), "grow < … < main");
+        let stack = self::stack(&["__mmap", "__sysmalloc", "__malloc", "run", "main"]);
+        assert_eq!(chain_of_caller(&stack, 80), "__malloc < run < main");
     }
 }

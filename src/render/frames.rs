@@ -75,10 +75,10 @@ fn hidden(all: &[Frame]) -> Vec<Range<usize>> {
     let end = (cut..outer).find(|&at| module(at) != module(cut)).unwrap_or(outer);
     let inside = begin + ENTERED..end - 1;
     if end == outer || inside.len() < 2 {
-        return std::iter::once(INNER_FRAMES..outer).collect();
+        let middle = INNER_FRAMES..outer;
+        return vec![middle];
     }
-    let after = INNER_FRAMES + inside.len();
-    let middle = after..outer;
+    let middle = INNER_FRAMES + inside.len()..outer;
     if middle.len() < 2 { vec![inside] } else { vec![inside, middle] }
 }
 
@@ -90,7 +90,7 @@ fn leaves_goroutine(f: &Frame) -> bool {
         .any(|switch| name.starts_with(switch))
 }
 
-fn is_wrapper(f: &Frame) -> bool {
+pub(super) fn is_wrapper(f: &Frame) -> bool {
     let name = f.symbol.as_deref().unwrap_or_default().trim_start_matches('_');
     ["mmap", "mremap", "brk", "munmap", "mprotect", "madvise"].iter().any(|call| name.starts_with(call))
 }

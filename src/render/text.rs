@@ -118,7 +118,8 @@ fn head(report: &Report, p: &Process, run: bool, options: TextOptions, out: &mut
     }
     if run && report.backend != SNAPSHOT {
         let events = &report.events;
-        parts.push(format!("{} events, {} lost", thousands(events.seen), thousands(events.lost)));
+        let plural = if events.seen == 1 { "" } else { "s" };
+        parts.push(format!("{} event{plural}, {} lost", thousands(events.seen), thousands(events.lost)));
     }
     let mut line = options.color.paint(Tone::Heading, &name);
     let mut used = name.chars().count() + 1;
@@ -167,11 +168,11 @@ pub(super) fn end(p: &Process) -> String {
 }
 
 pub(super) fn duration(ns: u64) -> String {
-    let ms = ns / 1_000_000;
-    match ms {
-        0..1_000 => format!("{ms} ms"),
-        1_000..600_000 => format!("{}.{} s", ms / 1000, ms % 1000 / 100),
-        _ => format!("{} min {} s", ms / 60_000, ms % 60_000 / 1000),
+    let (ms, tenths) = (ns.saturating_add(500_000) / 1_000_000, ns.saturating_add(50_000_000) / 100_000_000);
+    match tenths {
+        _ if ms < 1_000 => format!("{ms} ms"),
+        0..6_000 => format!("{}.{} s", tenths / 10, tenths % 10),
+        _ => format!("{} min {} s", tenths / 600, tenths % 600 / 10),
     }
 }
 
@@ -298,5 +299,20 @@ pub(super) fn labelled(label: &str, tone: Tone, text: &str, options: TextOptions
     for (i, line) in wrapped(text, WIDTH - 11).iter().enumerate() {
         let label = if i == 0 { format!("{label:<5}") } else { " ".repeat(5) };
         *out += &format!("     {} {line}\n", options.color.paint(tone, &label));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_rounded_and_agree() {
+        let both = |ns| (duration(ns), moment(ns));
+        assert_eq!(both(97_628_011), ("98 ms".to_owned(), "0.098 s".to_owned()));
+        assert_eq!(both(999_600_000), ("1.0 s".to_owned(), "1.000 s".to_owned()));
+        assert_eq!(both(1_960_000_000), ("2.0 s".to_owned(), "1.960 s".to_owned()));
+        assert_eq!(both(599_990_000_000), ("10 min 0 s".to_owned(), "599.990 s".to_owned()));
+        assert_eq!(both(u64::MAX).0, "307445734 min 33 s");
     }
 }

@@ -39,7 +39,7 @@ pub(super) fn build(
             let bytes = parts.values().sum();
             Share { key, bytes, now: bytes, parts: parts.clone() }
         };
-        (found.totals.virt, input.observations.ended_ns, 0, now.iter().map(same).collect())
+        (found.totals.virt, input.observations.at_ns(), 0, now.iter().map(same).collect())
     } else {
         (peak.virt, peak.time_ns, peak.on_the_way, then(input, peak, &now))
     };
