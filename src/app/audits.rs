@@ -1,7 +1,7 @@
 //! What is known of each process at its last look, and the report made of it.
 
 use super::container_view::ContainerView;
-use super::from_ledger::from_ledger;
+use super::from_ledger::{AsOf, from_ledger};
 use super::pipeline::Pipeline;
 use super::timeline::Timelines;
 use super::touch;
@@ -36,7 +36,7 @@ pub struct Audits {
     /// Which processes are in containers, and what is known of those.
     pub containers: ContainerView,
     /// The moment that the report is to show, where it is not the end.
-    as_of_ns: Option<u64>,
+    as_of: Option<AsOf>,
 }
 
 /// What overflowed.
@@ -144,8 +144,8 @@ impl Audits {
 
     /// The report is to show what the ledger knows now, of the processes that live: looks count only
     /// where a process was held at its end by then.
-    pub fn as_of(&mut self, time_ns: u64, pipeline: &Pipeline) {
-        self.as_of_ns = Some(time_ns);
+    pub fn as_of(&mut self, moment: AsOf, pipeline: &Pipeline) {
+        self.as_of = Some(moment);
         self.looks.retain(|pid, audit| {
             let held = audit.observations.moment == SnapshotMoment::HeldAtExit;
             held && pipeline.spaces.process(*pid).is_some_and(|process| process.exited_ns.is_none())
@@ -171,10 +171,12 @@ impl Audits {
             if self.looks.contains_key(&process.pid) {
                 continue;
             }
-            if self.as_of_ns.is_some() && process.exited_ns.is_some() {
+            if self.as_of.is_some() && process.exited_ns.is_some() {
                 continue;
             }
-            let Some(observations) = from_ledger(pipeline, process.pid, self.as_of_ns) else { continue };
+            let Some(observations) = from_ledger(pipeline, process.pid, self.as_of.as_ref()) else {
+                continue;
+            };
             let mut reconciled = pipeline.spaces.reconcile(process.pid, &observations);
             // both sides are the ledger: the kernel was not asked, so nothing can disagree with it
             reconciled.drift = Bytes(0);

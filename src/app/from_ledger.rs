@@ -4,12 +4,27 @@ use super::audits::shares_space_with_parent;
 use super::pipeline::Pipeline;
 use crate::ledger::{LedgerPiece, RegionKind};
 use crate::model::mapping::is_randomised;
-use crate::model::observation::{Residency, ResidencySource, SnapshotMoment, StatusFigures};
-use crate::model::{AddrRange, Mapping, MappingFile, Observations, Pid};
+use crate::model::observation::{
+    HeapInfo, Residency, ResidencySource, SnapshotMoment, StatusFigures, ThreadObservation,
+};
+use crate::model::{Addr, AddrRange, Mapping, MappingFile, Observations, Pid};
+use std::collections::HashMap;
 
-/// A process that nobody could look at: at its end, or as of a moment (CLOCK_MONOTONIC, ns). None
-/// where it has no address space of its own.
-pub fn from_ledger(pipeline: &Pipeline, pid: Pid, as_of_ns: Option<u64>) -> Option<Observations> {
+/// A moment of a recording.
+#[derive(Debug)]
+pub struct AsOf {
+    /// CLOCK_MONOTONIC.
+    pub time_ns: u64,
+    /// Looks taken after it: what does not change while a program runs was the same then.
+    pub later: HashMap<Pid, Observations>,
+    /// Where the kernel's mappings began when a process was found: to the ledger, what was there
+    /// before it is one.
+    pub found: HashMap<Pid, Vec<Addr>>,
+}
+
+/// A process that nobody could look at: at its end, or as of a moment. None where it has no address
+/// space of its own.
+pub fn from_ledger(pipeline: &Pipeline, pid: Pid, as_of: Option<&AsOf>) -> Option<Observations> {
     let process = pipeline.spaces.process(pid)?;
     // A child that never executed anything, and whose address space was its parent's.
     process.exec_ns.or(process.created_ns).or(process.found_ns)?;
@@ -17,16 +32,30 @@ pub fn from_ledger(pipeline: &Pipeline, pid: Pid, as_of_ns: Option<u64>) -> Opti
     if shares_space_with_parent(pipeline, pid) {
         return None;
     }
-    let mut mappings: Vec<Mapping> = ledger.pieces().map(mapping).collect();
-    if as_of_ns.is_some() {
+    let starts = as_of.and_then(|moment| moment.found.get(&pid)).map_or(&[][..], Vec::as_slice);
+    let mut mappings: Vec<Mapping> =
+        ledger.pieces().flat_map(|piece| cut(piece, starts)).map(mapping).collect();
+    if as_of.is_some() {
         grow_stack(&mut mappings, ledger.stack_growth());
     }
     let virt = mappings.iter().map(|mapping| mapping.range.len()).sum();
     let aslr = is_randomised(&mappings).unwrap_or(true);
-    let time = as_of_ns.or(process.exited_ns).unwrap_or_default();
-    let gap = match as_of_ns {
+    let time = as_of.map(|moment| moment.time_ns).or(process.exited_ns).unwrap_or_default();
+    let gap = match as_of {
         Some(_) => "as the calls until then add up: what was resident at that moment is not known",
         None => "it ended before it could be looked at: what is resident is not known",
+    };
+    let exe = process.exe.as_ref().map(|file| file.path.clone()).unwrap_or_default();
+    let later = as_of.and_then(|moment| moment.later.get(&pid));
+    // Of an attached process the program is known by the looks alone.
+    let later = later.filter(|seen| process.exe.is_none() || seen.exe == exe);
+    let lived = |thread: &&ThreadObservation| {
+        process.threads.iter().any(|known| known.tid == thread.tid && known.exited_ns.is_none())
+    };
+    // What a call mapped meanwhile need not have been a heap.
+    let older = |heap: &&HeapInfo| {
+        let holder = ledger.pieces().find(|piece| piece.range.contains(heap.at));
+        holder.is_some_and(|piece| piece.event.is_none())
     };
     Some(Observations {
         pid,
@@ -40,16 +69,39 @@ pub fn from_ledger(pipeline: &Pipeline, pid: Pid, as_of_ns: Option<u64>) -> Opti
             swapped: Vec::new(),
             per_vma: Vec::new(),
         },
-        threads: Vec::new(),
-        heap_infos: Vec::new(),
+        threads: later.map(|seen| seen.threads.iter().filter(lived).cloned().collect()).unwrap_or_default(),
+        heap_infos: later
+            .map(|seen| seen.heap_infos.iter().filter(older).cloned().collect())
+            .unwrap_or_default(),
         status: StatusFigures { vm_size: virt, vm_peak: virt, ..StatusFigures::default() },
         comm: process.comm.clone(),
-        exe: process.exe.as_ref().map(|file| file.path.clone()).unwrap_or_default(),
-        cmdline: Vec::new(),
-        stack_limit: None,
+        exe: later.map_or(exe, |seen| seen.exe.clone()),
+        cmdline: later.map(|seen| seen.cmdline.clone()).unwrap_or_default(),
+        stack_limit: later.and_then(|seen| seen.stack_limit),
         aslr,
         gaps: vec![gap.to_owned()],
     })
+}
+
+/// What no call made, at the ascending addresses inside it.
+fn cut(piece: LedgerPiece, starts: &[Addr]) -> Vec<LedgerPiece> {
+    let first = starts.partition_point(|&at| at <= piece.range.start);
+    let inside = starts.get(first..).unwrap_or(&[]).iter().take_while(|&&at| at < piece.range.end);
+    let ends: Vec<Addr> = match piece.event {
+        None => inside.copied().chain([piece.range.end]).collect(),
+        Some(_) => vec![piece.range.end],
+    };
+    let mut parts = Vec::with_capacity(ends.len());
+    let mut start = piece.range.start;
+    for end in ends {
+        let offset = match piece.file {
+            Some(_) => piece.offset.saturating_add(start.0.saturating_sub(piece.range.start.0)),
+            None => piece.offset,
+        };
+        parts.push(LedgerPiece { range: AddrRange { start, end }, offset, ..piece.clone() });
+        start = end;
+    }
+    parts
 }
 
 fn mapping(piece: LedgerPiece) -> Mapping {

@@ -59,7 +59,7 @@ pub fn report_at(path: &Path, t_ns: u64) -> Result<Report, AppError> {
     if t_ns > end_ns.saturating_add(PRECISION_NS) {
         return Err(MomentError::TooLate { path: path.into(), asked, end: end_ns as f64 / 1e9 }.into());
     }
-    replay.audits.as_of(span.zero_ns.saturating_add(t_ns), &replay.pipeline);
+    replay.as_of(span.zero_ns.saturating_add(t_ns))?;
     let (mut report, _) = replay.report();
     report.at_ns = Some(t_ns);
     if report.processes.is_empty() {

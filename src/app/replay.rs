@@ -2,10 +2,12 @@
 
 use super::audits::{Audits, EventTotals};
 use super::error::AppError;
+use super::from_ledger::AsOf;
 use super::pipeline::Pipeline;
-use crate::model::{NoStack, Pid, Step};
+use crate::model::{Addr, NoStack, Pid, Step};
 use crate::report::Report;
 use crate::store::{Recording, RunMeta};
+use std::collections::HashMap;
 use std::ops::ControlFlow;
 use std::path::Path;
 
@@ -26,6 +28,8 @@ pub struct Replay {
     /// The newest look at each process, joined with the ledger.
     pub audits: Audits,
     without_stack: u64,
+    /// Where mappings began in processes that ran already.
+    found: HashMap<Pid, Vec<Addr>>,
 }
 
 impl Replay {
@@ -50,7 +54,7 @@ impl Replay {
         // A recording that was cut has none: then the files are asked, if they are still the same.
         pipeline.recorded_names = recording.facts().is_some().then_some(names);
         let audits = Audits::new(recording.meta().timeline);
-        Ok(Replay { recording, pipeline, audits, without_stack: 0 })
+        Ok(Replay { recording, pipeline, audits, without_stack: 0, found: HashMap::new() })
     }
 
     pub fn meta(&self) -> &RunMeta {
@@ -72,11 +76,14 @@ impl Replay {
         &mut self,
         before: &mut dyn FnMut(&Step, &Pipeline) -> ControlFlow<()>,
     ) -> Result<(), AppError> {
-        let Replay { recording, pipeline, audits, without_stack } = self;
+        let Replay { recording, pipeline, audits, without_stack, found } = self;
         let mut each = |step: &Step| {
             before(step, pipeline)?;
             if let Step::Event(event) = step {
                 *without_stack += u64::from(event.stack == Err(NoStack::Lost));
+            }
+            if let Step::Found { seen, .. } = step {
+                found.insert(seen.pid, seen.mappings.iter().map(|mapping| mapping.range.start).collect());
             }
             tell(step, pipeline, audits);
             ControlFlow::Continue(())
@@ -93,6 +100,18 @@ impl Replay {
             true => ControlFlow::Break(()),
             false => ControlFlow::Continue(()),
         })
+    }
+
+    /// The report is to show the moment `time_ns` (CLOCK_MONOTONIC), until which steps were told.
+    ///
+    /// # Errors
+    /// When the recording is damaged.
+    pub fn as_of(&mut self, time_ns: u64) -> Result<(), AppError> {
+        let looks = self.recording.newest_looks()?;
+        let later = looks.into_iter().map(|seen| (seen.pid, seen)).collect();
+        let found = std::mem::take(&mut self.found);
+        self.audits.as_of(AsOf { time_ns, later, found }, &self.pipeline);
+        Ok(())
     }
 
     /// When vmaudit had done with the target (CLOCK_MONOTONIC, ns); None where it was killed before.

@@ -305,9 +305,9 @@ impl<'a, 'r, W: Watched> Session<'a, 'r, W> {
         self.audits.containers.read_shares();
         let (count, took) = self.left_out;
         if count > 0 && self.schedule.timeline {
-            let looks = if count == 1 { "1 look".to_owned() } else { format!("{count} looks") };
+            let looks = if count == 1 { "1 look was".to_owned() } else { format!("{count} looks were") };
             say(format_args!(
-                "{looks} of the timeline (one each {:?}) were left out: looking at the processes took up \
+                "{looks} left out of the timeline (one each {:?}): looking at the processes took up \
                  to {took:.1?}, and may take no more than a tenth of the time",
                 self.schedule.interval
             ));

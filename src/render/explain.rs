@@ -226,14 +226,18 @@ fn neighbour_line(side: &str, neighbour: &Neighbour) -> String {
         if neighbour.gap == 0 { "adjacent".to_string() } else { format!("{} away", size(neighbour.gap)) };
     let base = region.path.as_deref().map(|path| path.rsplit('/').next().unwrap_or(path));
     let path = base.map(|base| format!(" ({})", clean(base))).unwrap_or_default();
-    format!(
-        "{side} {}-{} {} {}{path}, {}, {away}",
-        region.start,
-        region.end,
-        region.prot,
-        clean(&neighbour.category_name),
-        size(region.virt)
-    )
+    let line = |path: &str| {
+        format!(
+            "{side} {}-{} {} {}{path}, {}, {away}",
+            region.start,
+            region.end,
+            region.prot,
+            clean(&neighbour.category_name),
+            size(region.virt)
+        )
+    };
+    // How far away it is tells more than its file.
+    Some(line(&path)).filter(|text| text.chars().count() <= WIDTH - INDENT).unwrap_or_else(|| line(""))
 }
 
 /// What the classification rests on.

@@ -3,9 +3,10 @@
 use super::check;
 use super::error::{Fault, StoreError};
 use super::facts::{Facts, RunMeta};
+use super::look_read;
 use super::read::Columns;
 use super::symbols::{FrameNames, kind_of};
-use crate::model::{Completeness, Frame, ModuleId, ModuleInfo, StackTable};
+use crate::model::{Completeness, Frame, ModuleId, ModuleInfo, Observations, StackTable};
 use rusqlite::Connection;
 use std::path::{Path, PathBuf};
 
@@ -58,6 +59,26 @@ impl Recording {
             }
         };
         read().map_err(|fault| fault.at(&self.path, "reading the report"))
+    }
+
+    /// The newest look at each process.
+    ///
+    /// # Errors
+    /// When the file is damaged.
+    pub fn newest_looks(&self) -> Result<Vec<Observations>, StoreError> {
+        let read = || -> Result<Vec<Observations>, Fault> {
+            let backings = look_read::backings(&self.db)?;
+            let sql = "SELECT max(id) FROM snapshot WHERE kind = 'look' GROUP BY pid";
+            let mut query = self.db.prepare(sql)?;
+            let mut rows = query.query([])?;
+            let mut found = Vec::new();
+            while let Some(row) = rows.next()? {
+                // Its sum is checked when it is read whole.
+                found.push(look_read::snapshot(&self.db, &backings, Columns(row).int(0)?)?);
+            }
+            Ok(found)
+        };
+        read().map_err(|fault| fault.at(&self.path, "reading the looks at processes"))
     }
 
     /// All stacks, under the numbers that the steps use.
