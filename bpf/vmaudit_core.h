@@ -98,6 +98,24 @@ struct files_struct {
 	struct fdtable *fdt;
 };
 
+struct ns_common {
+	unsigned int inum;
+};
+
+struct pid_namespace {
+	struct ns_common ns;
+};
+
+struct upid {
+	int nr;
+	struct pid_namespace *ns;
+};
+
+struct pid {
+	unsigned int level;
+	struct upid numbers[];
+};
+
 struct task_struct {
 	int pid;
 	int tgid;
@@ -105,6 +123,7 @@ struct task_struct {
 	unsigned int flags;
 	struct mm_struct *mm;
 	struct task_struct *group_leader;
+	struct pid *thread_pid;
 	struct signal_struct *signal;
 	struct files_struct *files;
 	char comm[16];
