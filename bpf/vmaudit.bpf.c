@@ -10,6 +10,7 @@
 #include <bpf/bpf_helpers.h>
 #include <bpf/bpf_tracing.h>
 #include "vmaudit.h"
+#include "pids.h"
 
 #define MAP_ANONYMOUS 0x20
 #define PR_SET_MM 35
@@ -102,8 +103,8 @@ static __always_inline struct mm_struct *mm_of(struct task_struct *task)
 static __always_inline void identify_task(struct vmaudit_record *record, struct task_struct *task, __u32 op)
 {
 	record->time_ns = bpf_ktime_get_ns();
-	record->pid = task->tgid;
-	record->tid = task->pid;
+	record->pid = pid_of(task);
+	record->tid = tid_of(task);
 	record->op = op;
 	record->flags = 0;
 	record->payload = 0;
@@ -700,14 +701,14 @@ int BPF_PROG(task_forked, struct task_struct *parent, struct task_struct *child)
 	if (listed)
 		record->flags |= VMAUDIT_LISTED;
 	regs = (struct pt_regs *)bpf_task_pt_regs(child);
-	record->args[0] = child->tgid;
-	record->args[1] = child->pid;
+	record->args[0] = pid_of(child);
+	record->args[1] = tid_of(child);
 	record->args[2] = (__u64)child_mm;
 	record->args[3] = regs->sp;
 	record->args[4] = is_thread;
 	record->args[5] = BPF_CORE_READ(child_mm, brk);
 	__builtin_memcpy(record->comm, child->comm, VMAUDIT_COMM);
-	record->ret = child->pid;
+	record->ret = record->args[1];
 	submit_plain(record, spilled);
 	return 0;
 }
@@ -825,8 +826,8 @@ int mark_threads(struct bpf_iter__task *ctx)
 	mm = mm_of(task);
 	found.mm = (__u64)mm;
 	found.brk = mm ? BPF_CORE_READ(mm, brk) : 0;
-	found.pid = task->tgid;
-	found.tid = task->pid;
+	found.pid = pid_of(task);
+	found.tid = tid_of(task);
 	__builtin_memcpy(found.comm, task->comm, VMAUDIT_COMM);
 	bpf_seq_write(seq, &found, sizeof(found));
 	return 0;

@@ -129,8 +129,22 @@ struct files_struct {
 	struct fdtable *fdt;
 };
 
+struct ns_common {
+	unsigned int inum;
+};
+
+struct pid_namespace {
+	struct ns_common ns;
+};
+
+struct upid {
+	int nr;
+	struct pid_namespace *ns;
+};
+
 struct pid {
 	unsigned int level;
+	struct upid numbers[];
 };
 
 struct task_struct {

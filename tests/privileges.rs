@@ -239,6 +239,29 @@ fn forbid_tracing() -> std::io::Result<()> {
     if failed { Err(std::io::Error::last_os_error()) } else { Ok(()) }
 }
 
+/// As inside a container: the kernel's numbers of the processes are not those of /proc.
+#[test]
+fn in_a_pid_namespace_of_its_own_bpf_sees_and_finds_the_command() {
+    let name = "in_a_pid_namespace_of_its_own_bpf_sees_and_finds_the_command";
+    if skip_without_bpf(name) || skip_without_root(name) {
+        return;
+    }
+    let bench = Bench::new();
+    let mut inside = Command::new("unshare");
+    inside.args(["--pid", "--fork", "--mount-proc"]).arg(bench.path("vmaudit"));
+    inside.args(["run", "--as-root", "--backend", "bpf", "-f", "json", "--report"]).arg(bench.path("r.json"));
+    let (output, said) = finish(inside.args(["--", "/bin/sh", "-c", "/bin/true; exit 7"]));
+    assert_eq!(output.status.code(), Some(7), "{said}");
+    let report = bench.report("r.json");
+    let processes = report.json["processes"].as_array().expect("processes");
+    assert_eq!(processes.len(), 2, "{said}");
+    for process in processes {
+        assert!(number(process, "pid") < 100, "a number of the namespace: {}", process["pid"]);
+        assert!(number(&process["totals"], "rss") > 0, "it was looked at: {}", process["totals"]);
+        assert_eq!(number(&process["coverage"], "ledger_drift"), 0, "{}", process["coverage"]);
+    }
+}
+
 #[test]
 fn the_table_fits_the_terminal_and_changes_nothing() {
     let mounts = || fs::read_to_string("/proc/self/mountinfo").expect("mountinfo");

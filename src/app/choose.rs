@@ -46,7 +46,10 @@ impl Candidate {
             let child = probe::Quiet::start()
                 .map_err(|errno| AppError::System { operation: "forking", source: errno.into() })?;
             let tracer = (self.start)(&options)?;
-            add(&tracer, child.pid())
+            let added = add(&tracer, child.pid());
+            // Closing what it opened takes the kernel long.
+            tracer.detach_in_background();
+            added
         };
         attempt().err().map(|error: AppError| failure(&error))
     }

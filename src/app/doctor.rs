@@ -1,10 +1,10 @@
 //! `vmaudit doctor`: what this user may do on this machine, tried.
 
-use super::choose::CANDIDATES;
+use super::choose::{CANDIDATES, Candidate};
 use super::error::AppError;
 use super::output;
 use crate::cli::{DoctorArgs, Format};
-use crate::doctor::diagnose;
+use crate::doctor::{Rung, RungFailure, diagnose};
 use crate::model::{Area, Outcome, Trial};
 use crate::probe;
 use crate::render::{doctor_to_json, doctor_to_text};
@@ -21,7 +21,7 @@ pub fn doctor(args: &DoctorArgs) -> Result<u8, AppError> {
     trials.extend(seccomp());
     // Each area keeps its order.
     trials.sort_by_key(|trial| trial.area);
-    let failures = CANDIDATES.iter().map(|candidate| (candidate.rung, candidate.attempt())).collect();
+    let failures = CANDIDATES.iter().map(|each| (each.rung, attempt(each, &trials))).collect();
     let diagnosis = diagnose(probe::standing(), trials, failures);
     let text = match args.format {
         Format::Text => doctor_to_text(&diagnosis, output::color(&io::stdout())),
@@ -29,6 +29,20 @@ pub fn doctor(args: &DoctorArgs) -> Result<u8, AppError> {
     };
     output::print(text.as_bytes())?;
     Ok(if diagnosis.auto.is_some() { 0 } else { NO })
+}
+
+/// Tries a backend as a whole. But for perf where tracepoints have no numbers to be read: to find
+/// hundreds of them by trying leaves the kernel seconds of work, and one that opens tells enough.
+fn attempt(candidate: &Candidate, trials: &[Trial]) -> Option<RungFailure> {
+    let outcome = |id: &str| trials.iter().find(|trial| trial.id == id).map(|trial| &trial.outcome);
+    let numbered = outcome("tracefs").is_some_and(Outcome::works);
+    match outcome("perf-tracepoint") {
+        Some(Outcome::Works) if candidate.rung == Rung::Perf && !numbered => None,
+        Some(Outcome::Refused { errno, name }) if candidate.rung == Rung::Perf => {
+            Some(RungFailure { text: format!("perf_event_open: {name}"), errno: Some(*errno) })
+        }
+        _ => candidate.attempt(),
+    }
 }
 
 /// A call held and let go, and what can be read meanwhile.

@@ -20,6 +20,7 @@ use nix::sys::epoll::Epoll;
 use std::cell::RefCell;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, BorrowedFd, IntoRawFd};
+use std::os::unix::fs::MetadataExt;
 use std::rc::Rc;
 
 /// How to trace.
@@ -56,6 +57,16 @@ pub struct BpfTracer {
     pub attached: String,
 }
 
+/// Inode number of the PID namespace that vmaudit is in; 0 for the first one, whose number never
+/// changes (include/uapi/linux/nsfs.h, PID_NS_INIT_INO).
+fn own_pid_namespace() -> u32 {
+    const FIRST: u64 = 0xEFFF_FFFC;
+    match std::fs::metadata("/proc/self/ns/pid") {
+        Ok(meta) if meta.ino() != FIRST => meta.ino() as u32,
+        _ => 0,
+    }
+}
+
 fn round_ring(bytes: u32) -> u32 {
     bytes.clamp(4096, 1 << 30).next_power_of_two()
 }
@@ -79,6 +90,7 @@ impl BpfTracer {
             rodata.follow_forks = config.follow_forks;
             rodata.list_vmas = true;
             rodata.list_forks = config.running_targets;
+            rodata.pid_namespace = own_pid_namespace();
             rodata.wake_bytes = u64::from(round_ring(config.ring_bytes) / 8);
             for call in arch::TRACED {
                 if let Some(slot) = rodata.op_of_syscall.get_mut(call.number as usize) {
