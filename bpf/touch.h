@@ -216,6 +216,7 @@ static __always_inline bool send_touch(struct task_struct *task, struct traced_t
 
 /* On exceptions:page_fault_user, and on page_fault_kernel for what a system call touches on the
  * program's behalf (read(2) into a fresh buffer): its user registers are the caller's. */
+/* 1: the event goes on to others who have opened this tracepoint with perf */
 SEC("tracepoint")
 int page_fault(struct page_fault_args *ctx)
 {
@@ -228,21 +229,21 @@ int page_fault(struct page_fault_args *ctx)
 	__u64 now;
 
 	if (!thread)
-		return 0;
+		return 1;
 	touch.address = ctx->address;
 	touch.error_code = ctx->error_code;
 	/* Not the program's memory; or a look at it that must not fault pages in, and does not. A plain
 	 * load: bpf_probe_read_kernel() disables page faults itself, and would see that. */
 	if ((__s64)touch.address < 0 || task->pagefault_disabled)
-		return 0;
+		return 1;
 	mm = mm_of(task);
 	state = bpf_map_lookup_elem(&touch_states, &first);
 	if (!mm || !state)
-		return 0;
+		return 1;
 	now = bpf_ktime_get_ns();
 	touch.weight = touch_weight(state, now);
 	if (!touch.weight)
-		return 0;
+		return 1;
 	touch.extra.mm = (__u64)mm;
 	if (send_touch(task, thread, mm, (struct pt_regs *)bpf_task_pt_regs(task), &touch)) {
 		state->sampled += 1;
@@ -251,5 +252,5 @@ int page_fault(struct page_fault_args *ctx)
 		state->lost += touch.weight;
 		touch_back_off(state, now);
 	}
-	return 0;
+	return 1;
 }

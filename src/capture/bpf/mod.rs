@@ -121,25 +121,27 @@ impl BpfTracer {
         ] {
             links.push(program.attach_trace().map_err(|source| attach_error(program.name(), source))?);
         }
-        let mut attached = if ids.is_empty() {
-            let program = &skel.progs.any_syscall_exit;
-            links.push(program.attach_trace().map_err(|source| attach_error(program.name(), source))?);
-            "raw sys_exit (no tracefs)".to_owned()
-        } else {
-            for &(name, id) in &ids {
-                let event = tracepoints::open_event(id).map_err(|source| CaptureError::Tracepoint {
-                    what: format!("sys_exit_{name}"),
-                    source,
-                })?;
-                // libbpf's link owns the descriptor from here on.
-                let link =
-                    skel.progs.syscall_exit.attach_perf_event(event.into_raw_fd()).map_err(|source| {
+        let mut attached =
+            if ids.is_empty() {
+                let program = &skel.progs.any_syscall_exit;
+                links.push(program.attach_trace().map_err(|source| attach_error(program.name(), source))?);
+                "raw sys_exit (no tracefs)".to_owned()
+            } else {
+                for &(name, id) in &ids {
+                    let event = tracepoints::open_event(id).map_err(|source| CaptureError::Tracepoint {
+                        what: format!("sys_exit_{name}"),
+                        source,
+                    })?;
+                    // libbpf's link owns the descriptor from here on.
+                    let fd = event.into_raw_fd();
+                    let link = skel.progs.syscall_exit.attach_perf_event(fd).map_err(|source| {
                         CaptureError::Attach { what: format!("sys_exit_{name}"), source }
                     })?;
-                links.push(link);
-            }
-            format!("{} syscall tracepoints", ids.len())
-        };
+                    tracepoints::leave_program_only(fd);
+                    links.push(link);
+                }
+                format!("{} syscall tracepoints", ids.len())
+            };
         if config.touch.is_some() {
             links.append(&mut touches::attach(&skel)?);
             attached += ", page faults";

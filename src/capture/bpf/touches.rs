@@ -50,8 +50,11 @@ pub(super) fn attach(skel: &skel::VmauditSkel<'_>) -> Result<Vec<Link>, CaptureE
         let event = tracepoints::open_event(id)
             .map_err(|source| CaptureError::Tracepoint { what: what.clone(), source })?;
         // libbpf's link owns the descriptor from here on.
-        let link = skel.progs.page_fault.attach_perf_event(event.into_raw_fd());
-        link.map_err(|source| CaptureError::Attach { what, source })
+        let fd = event.into_raw_fd();
+        let link = skel.progs.page_fault.attach_perf_event(fd);
+        let link = link.map_err(|source| CaptureError::Attach { what, source })?;
+        tracepoints::leave_program_only(fd);
+        Ok(link)
     };
     ids.iter().map(attach).collect()
 }

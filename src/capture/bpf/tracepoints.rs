@@ -9,7 +9,7 @@ use nix::sys::wait::waitpid;
 use nix::unistd::{ForkResult, fork, pipe};
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
-use std::os::fd::{FromRawFd, OwnedFd};
+use std::os::fd::{FromRawFd, OwnedFd, RawFd};
 use std::path::Path;
 
 const TRACEFS: &[&str] = &["/sys/kernel/tracing", "/sys/kernel/debug/tracing"];
@@ -104,6 +104,8 @@ struct PerfEventAttr {
 
 const PERF_TYPE_TRACEPOINT: u32 = 2;
 const PERF_FLAG_FD_CLOEXEC: libc::c_ulong = 8;
+/// _IO('$', 1), include/uapi/linux/perf_event.h.
+const PERF_EVENT_IOC_DISABLE: u32 = 0x2401;
 
 /// A perf event on a tracepoint: a handle for a BPF program, which then runs on all CPUs.
 pub fn open_event(id: u64) -> io::Result<OwnedFd> {
@@ -121,4 +123,12 @@ pub fn open_event(id: u64) -> io::Result<OwnedFd> {
     }
     // SAFETY: a new descriptor that nobody else owns.
     Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
+}
+
+/// Stops the event itself, which libbpf has switched on: the program stays attached to the tracepoint
+/// (perf_call_bpf_exit in kernel/trace/trace_syscalls.c runs it for any event that exists), and where
+/// no event is on, the kernel prepares no sample once the program has left it to others.
+pub fn leave_program_only(fd: RawFd) {
+    // SAFETY: PERF_EVENT_IOC_DISABLE takes no argument; a refusal costs time and nothing else.
+    let _ = unsafe { libc::ioctl(fd, PERF_EVENT_IOC_DISABLE as _, 0) };
 }
