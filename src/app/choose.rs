@@ -47,7 +47,8 @@ impl Candidate {
                 .map_err(|errno| AppError::System { operation: "forking", source: errno.into() })?;
             let tracer = (self.start)(&options)?;
             let added = add(&tracer, child.pid());
-            // Closing what it opened takes the kernel long.
+            // Closing what it opened takes the kernel long; the child would live on with it.
+            drop(child);
             tracer.detach_in_background();
             added
         };

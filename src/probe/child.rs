@@ -2,6 +2,7 @@
 
 use super::Failure;
 use nix::errno::Errno;
+use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::waitpid;
 use nix::unistd::{ForkResult, fork, pipe};
 use std::fs::File;
@@ -81,6 +82,8 @@ impl Quiet {
 impl Drop for Quiet {
     fn drop(&mut self) {
         drop(self.end.take());
+        // A child that was forked meanwhile may hold the pipe open, too.
+        let _ = kill(self.pid, Signal::SIGKILL);
         while waitpid(self.pid, None) == Err(Errno::EINTR) {}
     }
 }
