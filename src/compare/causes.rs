@@ -147,7 +147,12 @@ fn outline(stack: &Stack) -> String {
     if !names.is_empty() {
         return names.join(" < ");
     }
-    let frames = stack.frames.iter().filter(|frame| !in_c_library(frame)).take(2);
+    // An allocator on its own account, when it sets itself up.
+    let own = stack.frames.iter().filter(|frame| !in_c_library(frame));
+    if let Some(name) = own.clone().filter_map(named).rfind(|name| tells(name)) {
+        return name.to_owned();
+    }
+    let frames = own.take(2);
     let places: Vec<String> = frames.map(|frame| format!("{}+{}", frame.module, frame.offset)).collect();
     match places.is_empty() {
         true => stack.frames.iter().rev().find_map(named).unwrap_or_default().to_owned(),
@@ -327,6 +332,10 @@ mod tests {
             "libjemalloc.so.2+0x10 < prog+0x10"
         );
         assert_eq!(of(&[(c, "mmap")]), "mmap");
+        assert_eq!(
+            of(&[(p, "base_new"), (p, "malloc_init_hard"), (c, "__libc_start_main"), (p, "_start")]),
+            "malloc_init_hard"
+        );
     }
 
     #[test]

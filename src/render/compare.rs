@@ -2,7 +2,7 @@
 
 use super::compare_causes::causes;
 use super::compare_figures::{advice_table, figures_table};
-use super::style::{Tone, clean, truncated, wrapped};
+use super::style::{Tone, clean, shell_word, truncated, wrapped};
 use super::text::{TextOptions, WIDTH};
 use crate::compare::model::{Comparison, Side};
 use crate::report::units::size;
@@ -49,7 +49,7 @@ pub fn to_text(comparison: &Comparison, options: TextOptions) -> String {
 }
 
 fn head(comparison: &Comparison, options: TextOptions, out: &mut String) {
-    let command = comparison.command.iter().map(|word| clean(word)).collect::<Vec<_>>().join(" ");
+    let command = comparison.command.iter().map(|word| shell_word(word)).collect::<Vec<_>>().join(" ");
     *out += &options.color.paint(Tone::Heading, &truncated(&command, WIDTH));
     out.push('\n');
     for side in &comparison.sides {

@@ -52,6 +52,15 @@ pub fn clean(text: &str) -> String {
     out
 }
 
+/// A word of a command line as a shell would take it: `--save`, `''`, `'two words'`.
+pub fn shell_word(word: &str) -> String {
+    let plain = |c: char| c.is_alphanumeric() || "_-+=:,./@%".contains(c);
+    if !word.is_empty() && word.chars().all(plain) {
+        return clean(word);
+    }
+    format!("'{}'", clean(&word.replace('\'', "'\\''")))
+}
+
 /// At most `width` characters; what is cut off is shown as `…`.
 pub fn truncated(text: &str, width: usize) -> String {
     if text.chars().count() <= width {
@@ -87,6 +96,15 @@ mod tests {
         assert_eq!(clean("x\u{202e}y"), "x\\u{202e}y");
         assert_eq!(clean("ünï 漢"), "ünï 漢");
         assert_eq!(clean("\u{9b}31m"), "\\u{9b}31m");
+    }
+
+    #[test]
+    fn command_lines_can_be_typed_again() {
+        assert_eq!(
+            ["", "a=b,c/d", "two words", "it's"].map(shell_word),
+            ["''", "a=b,c/d", "'two words'", "'it'\\''s'"]
+        );
+        assert_eq!(shell_word("a\nb"), "'a\\nb'");
     }
 
     #[test]
