@@ -3,9 +3,10 @@
 mod support;
 
 use serde_json::Value;
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::fd::AsRawFd;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::{ChildStderr, Command, Stdio};
 use support::report::{list, number};
 use support::{AuditReport, Guard, finished, run_command, skip_without, skip_without_bpf, vmaudit};
 
@@ -39,6 +40,21 @@ fn report_of(recording: &Path, options: &[&str]) -> Value {
     serde_json::from_slice(&output.stdout).expect("JSON")
 }
 
+/// Reads away what was said until now: looks at what was before.
+fn forget_said(said: &mut BufReader<ChildStderr>) {
+    let waiting = said.buffer().len();
+    said.consume(waiting);
+    let fd = said.get_ref().as_raw_fd();
+    // SAFETY: fcntl on a descriptor that `said` holds.
+    let flags = unsafe { libc::fcntl(fd, libc::F_GETFL) };
+    // SAFETY: as above.
+    assert_eq!(unsafe { libc::fcntl(fd, libc::F_SETFL, flags | libc::O_NONBLOCK) }, 0);
+    let mut scratch = [0; 4096];
+    while said.get_mut().read(&mut scratch).is_ok_and(|read| read > 0) {}
+    // SAFETY: as above.
+    assert_eq!(unsafe { libc::fcntl(fd, libc::F_SETFL, flags) }, 0);
+}
+
 /// Python does each phase and holds still until the next; meanwhile, vmaudit looks twice at least.
 #[test]
 fn points_of_a_timeline_are_what_the_kernel_shows() {
@@ -56,23 +72,25 @@ fn points_of_a_timeline_are_what_the_kernel_shows() {
     let mut run = Guard(run.spawn().expect("vmaudit starts"));
     let mut orders = run.0.stdin.take().expect("piped");
     let mut answers = BufReader::new(run.0.stdout.take().expect("piped")).lines();
-    let mut said = BufReader::new(run.0.stderr.take().expect("piped")).lines();
+    let mut said = BufReader::new(run.0.stderr.take().expect("piped"));
     let pid: u64 = answers.next().expect("a line").expect("text").parse().expect("a pid");
     let mut held = Vec::new();
     for phase in PHASES {
         writeln!(orders, "{phase}").expect("python reads");
         assert_eq!(answers.next().expect("a line").expect("text"), "done");
         let first = sizes(pid);
+        forget_said(&mut said);
         // The first look may have begun before the phase was over; the third has not.
         for _ in 0..3 {
             let looked = |line: &String| line.contains("Live of ");
-            said.by_ref().map(|line| line.expect("text")).find(looked).expect("vmaudit goes on looking");
+            let mut lines = said.by_ref().lines().map(|line| line.expect("text"));
+            lines.find(looked).expect("vmaudit goes on looking");
         }
         // Pages may be taken away meanwhile (reclaim), and python is back in read only now.
         held.push((first, sizes(pid)));
     }
     drop(orders);
-    said.for_each(drop);
+    said.lines().for_each(drop);
     let output = run.finish().expect("vmaudit ends");
     assert!(output.status.success());
     let live = finished(output, &file);
