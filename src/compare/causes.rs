@@ -4,6 +4,7 @@
 use super::model::{CategoryChange, CauseChange, Footprints};
 use super::spread::signed;
 use crate::report::Report;
+use crate::report::allocator::is_allocator;
 use crate::report::model::{Frame, Process, Region, Stack};
 use std::collections::{BTreeMap, HashMap};
 
@@ -21,23 +22,6 @@ pub struct Cause {
     pub rss: u64,
 }
 
-/// How functions that hand out memory begin, without their prefixes: the outermost of them was called
-/// by whoever wanted memory.
-const ENTRIES: [&str; 10] = [
-    "malloc",
-    "calloc",
-    "realloc",
-    "free",
-    "posix_memalign",
-    "aligned_alloc",
-    "memalign",
-    "operator new",
-    "operator delete",
-    "rust_alloc",
-];
-const PREFIXES: [&str; 6] = ["__libc_", "_rjem_", "je_", "mi_", "tc_", "__"];
-/// Stripped, their functions have no names; all of them are the allocator's.
-const LIBRARIES: [&str; 3] = ["libjemalloc", "libtcmalloc", "libmimalloc"];
 /// Wrappers of the calls themselves, and where threads and programs begin: they say nothing.
 const SILENT: [&str; 13] = [
     "mmap",
@@ -163,20 +147,9 @@ fn outline(stack: &Stack) -> String {
 /// The frames of whoever asked for memory, without those of the allocator, which takes other ways with
 /// other settings.
 fn asking(stack: &Stack) -> &[Frame] {
-    let of_allocator = |frame: &Frame| {
-        named(frame).is_some_and(is_entry)
-            || LIBRARIES.iter().any(|library| frame.module.starts_with(library))
-    };
-    let entry = stack.frames.iter().rposition(of_allocator);
+    let entry = stack.frames.iter().rposition(is_allocator);
     let outside = entry.and_then(|at| stack.frames.get(at + 1..)).filter(|frames| !frames.is_empty());
     outside.unwrap_or(&stack.frames)
-}
-
-fn is_entry(name: &str) -> bool {
-    let plain = PREFIXES.iter().fold(name, |name, prefix| name.strip_prefix(prefix).unwrap_or(name));
-    // free, free_default, but not freer
-    let word = |rest: &str| !rest.starts_with(|c: char| c.is_alphanumeric());
-    ENTRIES.iter().any(|entry| plain.strip_prefix(entry).is_some_and(word)) || plain.starts_with("alloc::")
 }
 
 fn tells(name: &str) -> bool {

@@ -128,6 +128,11 @@ pub(super) struct Moment {
     pub(super) alone: bool,
 }
 
+/// Sizes beyond what an address space can have come from nonsense alone.
+fn signed(bytes: u64) -> i64 {
+    i64::try_from(bytes).unwrap_or(i64::MAX)
+}
+
 impl PeakTracker {
     /// Bytes in the map.
     pub(super) fn mapped(&self) -> u64 {
@@ -141,8 +146,8 @@ impl PeakTracker {
 
     pub(super) fn added(&mut self, piece: &Piece, origins: &OriginTable) {
         let len = piece.range.len();
-        self.mapped += len;
-        self.pending.push((Maker::of(&piece.attr, origins), len as i64));
+        self.mapped = self.mapped.saturating_add(len);
+        self.pending.push((Maker::of(&piece.attr, origins), signed(len)));
     }
 
     pub(super) fn removed(&mut self, piece: &Piece, origins: &OriginTable) {
@@ -156,17 +161,17 @@ impl PeakTracker {
             let sample = Some(Box::new(Sample { entry: entry.clone(), piece: piece.clone() }));
             self.changes.entry(maker).or_default().sample = sample;
         }
-        self.pending.push((maker, -(len as i64)));
+        self.pending.push((maker, -signed(len)));
     }
 
     /// The event's effect is complete.
     pub(super) fn settle(&mut self, now: Moment) {
         if let Some(total) = now.total_vm {
             self.told = true;
-            let beyond = total as i64 - self.mapped as i64;
-            let before = self.mapped_before as i64 + beyond;
+            let beyond = signed(total).saturating_sub(signed(self.mapped));
+            let before = signed(self.mapped_before).saturating_add(beyond);
             // A stack grew since the event before, and so before this one took effect.
-            if now.alone && beyond > self.beyond && before > self.virt as i64 {
+            if now.alone && beyond > self.beyond && before > signed(self.virt) {
                 // What this event took away was there, and its samples with it.
                 let pending = &self.pending;
                 self.changes.retain(|maker, change| {
@@ -184,13 +189,14 @@ impl PeakTracker {
         let virt = self.mapped.saturating_add_signed(self.beyond);
         // Without the kernel's word on this event, what is beyond the map is old news.
         let known = now.total_vm.is_some() || !self.told;
-        let better = virt == self.virt && self.beyond.abs() < self.beyond_at_peak.abs();
+        let better = virt == self.virt && self.beyond.unsigned_abs() < self.beyond_at_peak.unsigned_abs();
         let first = self.time_ns == 0;
         if known && (virt > self.virt || better || first) {
             self.restart(now, virt);
         } else {
             for (maker, bytes) in self.pending.drain(..) {
-                self.changes.entry(maker).or_default().bytes += bytes;
+                let change = self.changes.entry(maker).or_default();
+                change.bytes = change.bytes.saturating_add(bytes);
             }
         }
         self.mapped_before = self.mapped;

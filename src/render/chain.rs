@@ -2,6 +2,7 @@
 
 use super::frames::is_wrapper;
 use super::style::{clean, truncated};
+use crate::report::allocator::is_allocator;
 use crate::report::model::{Frame, Stack};
 
 /// `memset < zmalloc < … < main`: where in the program something was done.
@@ -13,6 +14,10 @@ pub(super) fn chain(stack: &Stack, width: usize) -> String {
 /// system call's wrapper, or the first of those that has a name.
 pub(super) fn chain_of_caller(stack: &Stack, width: usize) -> String {
     let frames = own_frames(stack);
+    if let Some(entry) = frames.iter().rposition(|f| is_allocator(f)).filter(|at| at + 1 < frames.len()) {
+        let unnamed = frames.get(entry).is_some_and(|f| f.symbol.is_none());
+        return fitting(&frames[entry + usize::from(unnamed)..], width);
+    }
     let from = |f: &&Frame| !f.module.starts_with("libc.so") && !f.module.starts_with("ld-");
     let named = frames.iter().position(|f| from(f) && f.symbol.is_some());
     let first = named.or_else(|| frames.iter().position(from)).unwrap_or(0);
@@ -110,5 +115,7 @@ mod tests {
         assert_eq!(chain_of_caller(&stack, 20), "grow < … < main");
         let stack = self::stack(&["__mmap", "__sysmalloc", "__malloc", "run", "main"]);
         assert_eq!(chain_of_caller(&stack, 80), "__malloc < run < main");
+        let stack = self::stack(&["__mmap", "os_pages_map", "je_malloc_default", "run", "main"]);
+        assert_eq!(chain_of_caller(&stack, 80), "je_malloc_default < run < main");
     }
 }

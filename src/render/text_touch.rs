@@ -86,9 +86,8 @@ pub(super) fn who_touched(report: &Report, p: &Process, options: TextOptions, ou
     for line in churning.into_iter().take(CHURN_ROWS) {
         let share = percent(line.faults, touch.faults);
         *out += &format!("{:>11}  {:<11}  {}\n", "gone", "", line.who);
-        let text =
-            format!("{share} % of the page faults, for pages given back or copied since, {}", line.place);
-        *out += &format!("{:INDENT$}{}\n", "", truncated(&text, WIDTH - INDENT));
+        let what = format!("{share} % of all page faults, for pages given back or copied since");
+        *out += &format!("{:INDENT$}{what}\n{:INDENT$}{}\n", "", "", line.place);
     }
 }
 

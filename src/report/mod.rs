@@ -1,6 +1,7 @@
 //! The versioned report (docs/report.md): the model, and how it is built from what
 //! attribution found. Pure; fields may be added, none renamed.
 
+pub mod allocator;
 mod build;
 pub mod calls;
 mod container;
