@@ -379,6 +379,8 @@ impl Expected {
                 Some(vma) => mapped(shadow, range.start.0, range.len(), vma),
                 None => Outcome::Unknown,
             },
+            // Read while the call was changing something.
+            _ if !returned => Outcome::Pending,
             _ => {
                 shadow.renew(&maps.read()?);
                 Outcome::Unknown
