@@ -58,12 +58,12 @@ impl ProcessRecord {
 
     /// Exit code, if it exited by itself.
     pub fn exit_code(&self) -> Option<i32> {
-        self.wait_status.filter(|s| s & 0x7f == 0).map(|s| (s >> 8) & 0xff)
+        self.wait_status.filter(|&s| s >= 0 && s & 0x7f == 0).map(|s| (s >> 8) & 0xff)
     }
 
     /// The signal that killed it.
     pub fn signal(&self) -> Option<i32> {
-        self.wait_status.map(|s| s & 0x7f).filter(|&s| s != 0)
+        self.wait_status.filter(|&s| s >= 0).map(|s| s & 0x7f).filter(|&s| s != 0)
     }
 
     /// The record of a thread that reports or is created now.
