@@ -105,6 +105,13 @@ fn calls_that_are_refused_and_odd_ones() {
     assert_eq!(number(&report.first()["coverage"], "ledger_drift"), 0);
 }
 
+/// What a fork copies is what the threads' advice before it says, and not the advice after it.
+#[test]
+fn advice_about_forks_and_forks_keep_their_order() {
+    let audit = audit_exactly(&[program("forkadvice").into_os_string()]);
+    assert_eq!(audit.report().processes().len(), 61);
+}
+
 #[test]
 fn death_by_a_signal() {
     for signal in [libc::SIGSEGV, libc::SIGKILL] {

@@ -6,8 +6,11 @@ mod support;
 use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::WaitStatus;
 use nix::unistd::Pid;
+use std::fs;
+use std::os::fd::AsRawFd;
 use support::{children, config, end_of, follow, keeper, modes, play, start, tell, tell_held};
-use vmaudit::target::{Running, TargetEvent};
+use vmaudit::model::{Arrival, HeldCalls};
+use vmaudit::target::{CallSet, Launch, LaunchConfig, Running, TargetEvent};
 
 fn exited(pid: i32, code: i32) -> WaitStatus {
     WaitStatus::Exited(Pid::from_raw(pid), code)
@@ -339,4 +342,43 @@ fn stopped_and_continued() {
     player.word();
     player.kill(Signal::SIGCONT);
     assert_eq!(player.rest(), ["held main ExitGroup status 29 leader true", "ended Code(29) 29"]);
+}
+
+/// A call that vmaudit has received is vmaudit's, however late the keeper comes to look around.
+#[test]
+fn a_keeper_that_starts_late_only_stands_by() {
+    let mut player = play(|| {
+        let calls = CallSet { numbers: &[libc::SYS_mmap as i32], prctl_options: &[] };
+        let mut prepared =
+            Launch::prepare(LaunchConfig { calls, ..config(&[modes(), "exit", "0"]) }).expect("prepare");
+        let keeper = Pid::from_raw(keeper());
+        kill(keeper, Signal::SIGSTOP).expect("kill");
+        // SAFETY: waitid writes to `info` only.
+        let stopped = unsafe {
+            let mut info: libc::siginfo_t = std::mem::zeroed();
+            libc::waitid(libc::P_PID, keeper.as_raw() as u32, &mut info, libc::WSTOPPED)
+        };
+        assert_eq!(stopped, 0);
+        prepared.watch_calls().expect("notified calls");
+        let mut running = prepared.go().expect("go");
+        let mut server = running.take_calls().expect("a server");
+        let (never, _open) = nix::unistd::pipe().expect("pipe");
+        let call = loop {
+            let hour = std::time::Duration::from_secs(3600);
+            if let Arrival::Call(call) = server.next(never.as_raw_fd(), hour).expect("a call") {
+                break call;
+            }
+        };
+        kill(keeper, Signal::SIGCONT).expect("kill");
+        // Once it waits for something to happen, it has looked.
+        let polls = [libc::SYS_poll, libc::SYS_ppoll].map(|nr| format!("{nr} "));
+        while !fs::read_to_string(format!("/proc/{keeper}/syscall"))
+            .is_ok_and(|call| polls.iter().any(|poll| call.starts_with(poll)))
+        {
+            std::thread::yield_now();
+        }
+        tell(if server.is_held(call.id) { "held" } else { "let go by the keeper" });
+    });
+    assert_eq!(player.line(), "held");
+    player.wait();
 }

@@ -152,7 +152,8 @@ pub enum VmOp {
         compat: bool,
         mappings: Option<Vec<Mapping>>,
     },
-    /// A task is gone. `group_dead`: it was the last of its process. `code` is the wait status.
+    /// A task is gone. `group_dead`: it was the last of its process. `code` is the wait status, below 0
+    /// where it is not known.
     Exit {
         code: i32,
         group_dead: bool,

@@ -183,6 +183,7 @@ fn ended(event: Option<&VmEvent>) -> String {
         return "the process ended".to_string();
     };
     match code & 0x7f {
+        _ if *code < 0 => "the process ended, with the page still mapped".to_string(),
         0 => format!("the process exited {}, with the page still mapped", (code >> 8) & 0xff),
         by => format!("the process was killed by {}, with the page still mapped", flags::signal(by)),
     }

@@ -187,6 +187,9 @@ struct Keeper {
 
 impl Keeper {
     fn run(mut self, slots: &mut SharedSlots) -> Result<(), Errno> {
+        // That it is only to stand by was said before there was a listener. Then vmaudit receives, and
+        // what is in a slot by now is not left behind: it is being looked at.
+        self.hear_app(slots);
         let first = *slots.slot(0);
         if !self.stands_by && first.id != 0 && self.server.is_unknown_and_held(first.id) {
             // The predecessor was killed between receiving this one and acting on it.
@@ -196,11 +199,7 @@ impl Keeper {
         loop {
             let (from_listener, from_app) = self.wait()?;
             if from_app.intersects(PollFlags::POLLIN | PollFlags::POLLHUP | PollFlags::POLLERR) {
-                let stood_by = self.stands_by;
-                self.hear();
-                if stood_by && !self.stands_by {
-                    self.take_over(slots);
-                }
+                self.hear_app(slots);
             }
             if from_app.contains(PollFlags::POLLOUT) {
                 self.send_waiting();
@@ -239,6 +238,14 @@ impl Keeper {
             Ok(Served::Final(notice) | Served::AlsoEnding(notice)) => self.let_go(notice.id),
             // Nothing that waiting could mend; the next notification may fare better.
             Ok(Served::Done) | Err(_) => {}
+        }
+    }
+
+    fn hear_app(&mut self, slots: &mut SharedSlots) {
+        let stood_by = self.stands_by;
+        self.hear();
+        if stood_by && !self.stands_by || self.app.is_none() {
+            self.take_over(slots);
         }
     }
 

@@ -4,7 +4,7 @@
 
 use super::peek::{Gone, Maps, Vma};
 use super::shadow::{ACCESS, Area, Shadow, pages};
-use crate::model::{AddrRange, PAGE};
+use crate::model::{AddrRange, Mapping, PAGE};
 
 const EEXIST: i64 = -17;
 const EFAULT: i64 = -14;
@@ -22,6 +22,8 @@ const MAP_32BIT: u64 = 0x40;
 const PROT_SEM: u64 = 8;
 const PROT_GROWSDOWN: u64 = 0x0100_0000;
 const PROT_GROWSUP: u64 = 0x0200_0000;
+const MADV_DONTFORK: i32 = 10;
+const MADV_DOFORK: i32 = 11;
 const MREMAP_MAYMOVE: u64 = 1;
 const MREMAP_FIXED: u64 = 2;
 const MREMAP_DONTUNMAP: u64 = 4;
@@ -29,8 +31,10 @@ const MREMAP_DONTUNMAP: u64 = 4;
 /// What a call is expected to do.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Expected {
-    /// Whatever it does, this is the result, and no mapping changes.
+    /// Whatever it does, this is the result, and no mapping changes, whenever it runs.
     Known(i64),
+    /// As `Known`, if it runs in its turn: not after what the others do next.
+    Settles(i64),
     /// A mapping of `len` bytes: at `place`, or wherever there is room.
     Map {
         place: Option<u64>,
@@ -38,7 +42,8 @@ pub enum Expected {
         len: u64,
         offset: u64,
         access: u64,
-        before: Option<Area>,
+        /// What was at `place`.
+        before: Option<Vma>,
         huge: bool,
     },
     /// Nothing from `first` (the first mapped address) to `range`'s end.
@@ -64,9 +69,9 @@ pub enum Expected {
         from: u64,
         to: u64,
     },
-    /// An unmapping of unknown size that starts at an address.
+    /// All pieces of an attachment go, one after the other.
     Detach {
-        at: u64,
+        pieces: Vec<AddrRange>,
     },
     /// A new mapping of unknown size, named so: anywhere, or in place of what was at `place`.
     Appears {
@@ -104,7 +109,7 @@ fn done(ret: i64) -> Outcome {
 }
 
 impl Expected {
-    pub fn mmap([addr, len, prot, flags, _, offset]: [u64; 6], shadow: &Shadow) -> Expected {
+    pub fn mmap([addr, len, prot, flags, _, offset]: [u64; 6], shadow: &Shadow, maps: &mut Maps) -> Expected {
         let Some(range) = pages(addr & !(PAGE - 1), len).filter(|_| len <= 1 << 47) else {
             return Expected::Known(ENOMEM);
         };
@@ -121,8 +126,7 @@ impl Expected {
         }
         let huge = flags & MAP_HUGETLB != 0;
         let odd = huge || flags & MAP_32BIT != 0;
-        let before = if fixed { shadow.pieces(range).first().copied() } else { None };
-        let before = before.filter(|b| b.start == range.start.0 && b.end == range.end.0);
+        let before = if fixed && shadow.covers(range) { maps.at(addr).ok().flatten() } else { None };
         Expected::Map {
             place: fixed.then_some(addr),
             hint: if odd { u64::MAX } else { addr.next_multiple_of(PAGE) },
@@ -140,7 +144,7 @@ impl Expected {
         };
         match shadow.pieces(range).first() {
             Some(piece) => Expected::Unmap { range, first: piece.start },
-            None => Expected::Known(0),
+            None => Expected::Settles(0),
         }
     }
 
@@ -173,22 +177,22 @@ impl Expected {
             Some(probe) => {
                 Expected::Protect { range: AddrRange::new(range.start.0, end), probe, access, hole }
             }
-            None => Expected::Known(if hole { ENOMEM } else { 0 }),
+            None => Expected::Settles(if hole { ENOMEM } else { 0 }),
         }
     }
 
     /// Advice changes no mapping; what the arguments allow is taken as done.
     pub fn madvise([addr, len, advice, ..]: [u64; 6], shadow: &Shadow) -> Expected {
-        Expected::Known(match pages(addr, len) {
-            Some(range) if addr % PAGE == 0 && matches!(advice as i32, 0..=4 | 8..=25 | 100..=103) => {
-                if shadow.covers(range) {
-                    0
-                } else {
-                    ENOMEM
-                }
-            }
-            _ => EINVAL,
-        })
+        let Some(range) = pages(addr, len).filter(|_| addr % PAGE == 0) else {
+            return Expected::Known(EINVAL);
+        };
+        let ret = if shadow.covers(range) { 0 } else { ENOMEM };
+        match advice as i32 {
+            // The next fork goes by it.
+            MADV_DONTFORK | MADV_DOFORK => Expected::Settles(ret),
+            0..=4 | 8..=25 | 100..=103 => Expected::Known(ret),
+            _ => Expected::Known(EINVAL),
+        }
     }
 
     pub fn mremap([old, old_len, new_len, flags, new, _]: [u64; 6], shadow: &Shadow) -> Expected {
@@ -206,7 +210,7 @@ impl Expected {
         let keeps_old = flags & MREMAP_DONTUNMAP != 0 || old_len == 0;
         let place = (flags & MREMAP_FIXED != 0).then_some(new);
         if place.is_none() && !keeps_old && range.len() == target.len() {
-            return Expected::Known(if shadow.covers(range) { old as i64 } else { EFAULT });
+            return Expected::Settles(if shadow.covers(range) { old as i64 } else { EFAULT });
         }
         Expected::Remap { old: range, new_len: target.len(), place, keeps_old }
     }
@@ -214,11 +218,13 @@ impl Expected {
     /// ipc/shm.c, ksys_shmdt: the first piece of an attachment at `addr` that is still there.
     pub fn shmdt([addr, ..]: [u64; 6], maps: &Maps) -> Expected {
         let seen = maps.read().unwrap_or_default();
-        let first = seen.iter().find(|m| {
+        let belongs = |m: &&Mapping| {
             let start = m.range.start.0;
             start >= addr && start - addr == m.offset && m.name.starts_with(b"/SYSV")
-        });
-        first.map_or(Expected::Known(EINVAL), |m| Expected::Detach { at: m.range.start.0 })
+        };
+        let Some(first) = seen.iter().find(belongs) else { return Expected::Settles(EINVAL) };
+        let same_file = seen.iter().filter(belongs).filter(|m| m.file == first.file);
+        Expected::Detach { pieces: same_file.map(|m| m.range).collect() }
     }
 
     pub fn brk([to, ..]: [u64; 6], from: u64, start: u64) -> Expected {
@@ -226,7 +232,7 @@ impl Expected {
             return Expected::Known(from as i64);
         }
         match to.checked_next_multiple_of(PAGE) {
-            Some(end) if end == from.next_multiple_of(PAGE) => Expected::Known(to as i64),
+            Some(end) if end == from.next_multiple_of(PAGE) => Expected::Settles(to as i64),
             Some(_) => Expected::Brk { from, to },
             None => Expected::Known(from as i64),
         }
@@ -242,6 +248,7 @@ impl Expected {
         let refused = |ret: i64| if returned { done(ret) } else { Outcome::Pending };
         Ok(match self {
             Expected::Known(ret) => done(*ret),
+            Expected::Settles(ret) => refused(*ret),
             Expected::Map { .. } => return self.look_for_mapping(shadow, maps, returned),
             Expected::Unmap { range, first } => match maps.from(*first)? {
                 Some(vma) if vma.area.start < range.end.0 => refused(REFUSED),
@@ -280,13 +287,15 @@ impl Expected {
                     _ => refused(*from as i64),
                 }
             }
-            Expected::Detach { at } => match maps.at(*at)? {
-                Some(_) => refused(EINVAL),
-                None => {
-                    shadow.renew(&maps.read()?);
-                    done(0)
+            Expected::Detach { pieces } => {
+                for piece in pieces {
+                    if maps.at(piece.start.0)?.is_some() {
+                        return Ok(refused(EINVAL));
+                    }
                 }
-            },
+                pieces.iter().for_each(|&piece| shadow.remove(piece));
+                done(0)
+            }
             Expected::Appears { name, place: Some(place), before } => {
                 let shown = maps.at(*place)?;
                 let fits = |vma: &Vma| vma.area.start == *place && vma.name.starts_with(name);
@@ -342,10 +351,10 @@ impl Expected {
             let vma = maps.at(place)?;
             let fits = |vma: &Vma| vma.area.end >= place + len && vma.area.access == *access;
             // Where it looked like this before, only its end tells that it was done; that it was not
-            // refused is then taken from the arguments.
-            let same = before.is_some_and(|before| before.access == *access);
+            // refused is then taken from the arguments. The VMA may be cut already, but not yet replaced.
+            let same = |vma: &Vma| before.as_ref().is_some_and(|before| before.shows_the_same(vma, place));
             return Ok(match vma.filter(fits) {
-                Some(_) if same && !returned => Outcome::Pending,
+                Some(vma) if same(&vma) && !returned => Outcome::Pending,
                 Some(vma) => mapped(shadow, place, *len, vma),
                 None if returned => {
                     // A refused MAP_FIXED may have unmapped before it failed.
@@ -379,6 +388,8 @@ impl Expected {
                 Some(vma) => mapped(shadow, range.start.0, range.len(), vma),
                 None => Outcome::Unknown,
             },
+            // Read while the call was changing something.
+            _ if !returned => Outcome::Pending,
             _ => {
                 shadow.renew(&maps.read()?);
                 Outcome::Unknown
@@ -449,4 +460,46 @@ fn mapped(shadow: &mut Shadow, place: u64, len: u64, vma: Vma) -> Outcome {
     let range = AddrRange::new(place, place.saturating_add(len));
     shadow.insert(Area { start: place, end: range.end.0, access: vma.area.access });
     Outcome::Done(Effect { ret: place as i64, mapped: Some((range, Some(vma))) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shadow() -> Shadow {
+        let mut shadow = Shadow::default();
+        shadow.insert(Area { start: 0x1000, end: 0x5000, access: 3 });
+        shadow
+    }
+
+    /// Calls that leave maps as they are wait for their turn where what others do next depends on them.
+    #[test]
+    fn what_changes_nothing_may_still_have_to_be_over() {
+        let shadow = shadow();
+        let args = |a: u64, b: u64, c: u64| [a, b, c, 0, 0, 0];
+        assert_eq!(Expected::madvise(args(0x1000, 0x1000, 4), &shadow), Expected::Known(0));
+        assert_eq!(Expected::madvise(args(0x1000, 0x1000, 10), &shadow), Expected::Settles(0));
+        assert_eq!(Expected::madvise(args(0x1000, 0x9000, 11), &shadow), Expected::Settles(ENOMEM));
+        assert_eq!(Expected::madvise(args(0x1001, 0x1000, 10), &shadow), Expected::Known(EINVAL));
+        assert_eq!(Expected::munmap(args(0x7000, 0x1000, 0), &shadow), Expected::Settles(0));
+        assert_eq!(Expected::mprotect(args(0x1000, 0x1000, 3), &shadow), Expected::Settles(0));
+        assert_eq!(Expected::mprotect(args(0x4000, 0x2000, 3), &shadow), Expected::Settles(ENOMEM));
+        assert_eq!(Expected::mremap(args(0x1000, 0x1000, 0x1000), &shadow), Expected::Settles(0x1000));
+        assert_eq!(Expected::brk(args(0x9008, 0, 0), 0x9004, 0x8000), Expected::Settles(0x9008));
+    }
+
+    #[test]
+    fn a_replaced_page_is_told_from_a_cut_vma() {
+        let file = crate::model::MappingFile { major: 8, minor: 1, inode: 7 };
+        let area = |start, end| Area { start, end, access: 3 };
+        let vma = |area, offset, file| Vma { area, offset, file, is_shared: false, name: Vec::new() };
+        let whole = vma(area(0x1000, 0x9000), 0x4000, Some(file));
+        assert!(vma(area(0x3000, 0x9000), 0x6000, Some(file)).shows_the_same(&whole, 0x3000));
+        assert!(!vma(area(0x3000, 0x9000), 0x4000, Some(file)).shows_the_same(&whole, 0x3000));
+        assert!(!vma(area(0x3000, 0x9000), 0, None).shows_the_same(&whole, 0x3000));
+        let anonymous = vma(area(0x1000, 0x9000), 0, None);
+        assert!(vma(area(0x3000, 0x9000), 0, None).shows_the_same(&anonymous, 0x3000));
+        let shared = Vma { is_shared: true, ..anonymous.clone() };
+        assert!(!shared.shows_the_same(&anonymous, 0x3000));
+    }
 }

@@ -2,7 +2,7 @@
 //! ptrace and without stopping anything.
 
 use super::shadow::Area;
-use crate::model::{Mapping, MappingFile, Pid, Tid};
+use crate::model::{Mapping, MappingFile, Pid, Sharing, Tid};
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
@@ -17,8 +17,20 @@ pub struct Vma {
     pub area: Area,
     pub offset: u64,
     pub file: Option<MappingFile>,
+    pub is_shared: bool,
     /// As in maps.
     pub name: Vec<u8>,
+}
+
+impl Vma {
+    /// The page at `address` is as in `other`: the same of the same file, with the same rights.
+    pub fn shows_the_same(&self, other: &Vma, address: u64) -> bool {
+        let page = |vma: &Vma| {
+            let offset = vma.file.map(|_| vma.offset.wrapping_add(address.wrapping_sub(vma.area.start)));
+            (vma.area.access, vma.is_shared, vma.file, offset)
+        };
+        page(self) == page(other)
+    }
 }
 
 /// The address space is gone: its last user has ended or executed another program.
@@ -48,6 +60,7 @@ struct Query {
 
 const _: () = assert!(size_of::<Query>() == 104);
 const COVERING_OR_NEXT: u64 = 0x10;
+const VMA_SHARED: u64 = 8;
 
 nix::ioctl_readwrite!(procmap_query, b'f', 17, Query);
 
@@ -112,7 +125,13 @@ impl Maps {
             }
         }
         let found = self.read()?.into_iter().find(|mapping| mapping.range.end.0 > address);
-        Ok(found.map(|m| Vma { area: Area::of(&m), offset: m.offset, file: m.file, name: m.name }))
+        Ok(found.map(|m| Vma {
+            area: Area::of(&m),
+            offset: m.offset,
+            file: m.file,
+            is_shared: m.sharing == Sharing::Shared,
+            name: m.name,
+        }))
     }
 
     /// The VMA that holds `address`.
@@ -130,6 +149,7 @@ fn described(query: &Query, name: &[u8]) -> Vma {
         area: Area { start: query.start, end: query.end, access: query.vma_flags & super::shadow::ACCESS },
         offset: query.offset,
         file: has_file.then_some(file),
+        is_shared: query.vma_flags & VMA_SHARED != 0,
         name: name[..len].to_vec(),
     }
 }

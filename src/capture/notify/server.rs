@@ -29,9 +29,9 @@ const LAST_LOOK: Duration = Duration::from_millis(2);
 const NOBODY_WAITS: Duration = Duration::from_millis(2);
 const NOTHING_RUNS: Duration = Duration::from_secs(1);
 /// A thread that has run for so long since it was let go, ns, is no longer in a call that has
-/// changed nothing.
-const SURELY_BACK: u64 = 20_000_000;
-const SURELY_FORKED: u64 = 2_000_000_000;
+/// changed nothing; nor in one that goes through all pages.
+const SURELY_BACK: u64 = 50_000_000;
+const SURELY_DONE: u64 = 2_000_000_000;
 /// How often a thread's name is asked for, ns: it can be changed without a notified call.
 const NAME_AGE: u64 = 10_000_000;
 /// When all tasks are gone, their ends are waited for at most so long.
@@ -154,8 +154,8 @@ impl<C: HeldCalls> Server<C> {
         match calls::kind(call.nr, &call.args) {
             Kind::Memory(_) | Kind::ExitGroup | Kind::Exec => self.wait_turn(key, pid, call),
             Kind::Clone => {
-                let begun = self.note_clone(key, pid, &call);
-                if begun.new.shares_space {
+                if self.new_task(&call).shares_space {
+                    self.note_clone(key, pid, &call);
                     self.calls.go_on(call.id);
                 } else {
                     self.wait_turn(key, pid, call);
@@ -243,7 +243,10 @@ impl<C: HeldCalls> Server<C> {
                 self.calls.go_on(call.id);
                 return;
             }
-            Kind::Clone => What::Fork,
+            Kind::Clone => {
+                self.note_clone(key, pid, &call);
+                What::Fork
+            }
             Kind::Memory(op) => {
                 let (mut record, stack) = self.note(key, pid, &call, op);
                 let name = self.note_name(op, &call);
@@ -352,7 +355,7 @@ impl<C: HeldCalls> Server<C> {
                 (nr != call.nr || first_args != call.args[..2]) && self.calls.has_begun(call.id)
             }
             Place::Running => {
-                let limit = if matches!(running.what, What::Fork) { SURELY_FORKED } else { SURELY_BACK };
+                let limit = if running.what.takes_long() { SURELY_DONE } else { SURELY_BACK };
                 running.since.elapsed() > NOBODY_WAITS
                     && running.processor_time.is_some_and(|then| {
                         peek::processor_time(call.tid).is_some_and(|now| now.saturating_sub(then) > limit)

@@ -30,6 +30,18 @@ pub enum What {
     Fork,
 }
 
+impl What {
+    /// The kernel may be busy with pages for long before all is changed, or after something is.
+    pub fn takes_long(&self) -> bool {
+        match self {
+            What::Fork => true,
+            What::Effect { expected, .. } => {
+                matches!(expected, Expected::Remap { .. } | Expected::Protect { .. })
+            }
+        }
+    }
+}
+
 /// A task that was asked for and has not been met yet.
 #[derive(Clone, Copy, Debug)]
 pub struct Begun {
@@ -89,7 +101,7 @@ impl Space {
     /// What a call that is about to begin will do.
     pub fn expect(&mut self, op: u16, args: [u64; 6], name: Option<&[u8]>) -> Expected {
         match op {
-            calls::OP_MMAP => Expected::mmap(args, &self.shadow),
+            calls::OP_MMAP => Expected::mmap(args, &self.shadow, &mut self.maps),
             calls::OP_MUNMAP => Expected::munmap(args, &self.shadow),
             calls::OP_MREMAP => Expected::mremap(args, &self.shadow),
             calls::OP_BRK => Expected::brk(args, self.brk, self.start_brk),
@@ -108,7 +120,7 @@ impl Space {
             calls::OP_MAP_SHADOW_STACK => anywhere(b""),
             calls::OP_PRCTL => Expected::Name { at: args[2], name: name.map(<[u8]>::to_vec) },
             // remap_file_pages: the same range of the same file in another order.
-            _ => Expected::Known(match super::shadow::pages(args[0] & !(PAGE - 1), args[1]) {
+            _ => Expected::Settles(match super::shadow::pages(args[0] & !(PAGE - 1), args[1]) {
                 Some(range) if self.shadow.covers(range) => 0,
                 _ => i64::from(-libc::EINVAL),
             }),

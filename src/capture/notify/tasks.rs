@@ -1,6 +1,6 @@
 //! Threads, processes and address spaces, and how they come and go: clone, exec, exit.
 
-use super::calls;
+use super::calls::{self, NewTask};
 use super::peek::{self, Thread};
 use super::server::Server;
 use super::space::{Begun, Space, What};
@@ -17,6 +17,8 @@ const MAX_BEGUN: usize = 4096;
 /// An execve without any call of the new program is looked at after so long.
 const EXEC_OVERDUE: Duration = Duration::from_millis(50);
 const EXEC_SURELY_OVER: Duration = Duration::from_secs(2);
+/// The wait status of a process of whose end nothing is known but that it was.
+const UNKNOWN_STATUS: i32 = -1;
 /// Where the kernel does not list children, a child's first call is waited for so long.
 const CHILD_SPEAKS: Duration = Duration::from_millis(100);
 
@@ -272,16 +274,19 @@ impl<C: HeldCalls> Server<C> {
         self.pump(begun.space);
     }
 
-    /// A call that makes a task is about to go on.
-    pub fn note_clone(&mut self, key: u64, pid: Pid, call: &HeldCall) -> Begun {
+    /// What a call that makes a task asks for.
+    pub fn new_task(&self, call: &HeldCall) -> NewTask {
         let read = |at: u64, into: &mut [u8]| peek::read_memory(call.tid, at, into);
-        let new = calls::new_task(call.nr, &call.args, read);
-        let begun = Begun { parent: pid, parent_tid: call.tid, space: key, new };
+        calls::new_task(call.nr, &call.args, read)
+    }
+
+    /// A call that makes a task is about to go on.
+    pub fn note_clone(&mut self, key: u64, pid: Pid, call: &HeldCall) {
+        let begun = Begun { parent: pid, parent_tid: call.tid, space: key, new: self.new_task(call) };
         if self.tasks.begun.len() >= MAX_BEGUN {
             self.tasks.begun.remove(0);
         }
         self.tasks.begun.push(begun);
-        begun
     }
 
     /// The thread has returned from the calls by which it made tasks.
@@ -437,7 +442,7 @@ impl<C: HeldCalls> Server<C> {
         }
         let tid = ended_by.map_or(pid, |(tid, _)| tid);
         let mut record = Who { pid, tid, mm: key }.record(OP_EXIT);
-        record.args = [code.unwrap_or(libc::SIGKILL) as u64, 1, 0, 0, 0, 0];
+        record.args = [i64::from(code.unwrap_or(UNKNOWN_STATUS)) as u64, 1, 0, 0, 0, 0];
         self.forget_process(pid);
         self.tell.event(record, &[]);
     }

@@ -77,6 +77,7 @@ fn calls_read_as_straces() {
          (Invalid argument)"
     );
     assert_eq!(line(VmOp::Exit { code: 0x300, group_dead: true }, 0), "+++ exited with 3 +++");
+    assert_eq!(line(VmOp::Exit { code: -1, group_dead: true }, 0), "+++ ended +++");
     assert_eq!(
         line(VmOp::Exit { code: 0x8b, group_dead: true }, 0),
         "+++ killed by SIGSEGV (core dumped) +++"

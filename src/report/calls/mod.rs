@@ -149,6 +149,7 @@ fn ending(code: i32, group_dead: bool) -> String {
     let who = if group_dead { "" } else { "thread " };
     let core = if code & CORE != 0 { " (core dumped)" } else { "" };
     match code & 0x7f {
+        _ if code < 0 => format!("+++ {who}ended +++"),
         0 => format!("+++ {who}exited with {} +++", (code >> 8) & 0xff),
         by => format!("+++ {who}killed by {}{core} +++", flags::signal(by)),
     }
@@ -240,8 +241,10 @@ pub fn arguments(event: &VmEvent) -> Map<String, Value> {
             json!({"exe": exe.as_ref().map(|exe| String::from_utf8_lossy(&exe.path))})
         }
         VmOp::Exit { code, group_dead } => {
-            let signal = Some(code & 0x7f).filter(|&signal| signal != 0);
-            let exit_code = signal.is_none().then_some((code >> 8) & 0xff);
+            // Below 0: not known.
+            let status = Some(*code).filter(|&code| code >= 0);
+            let signal = status.map(|code| code & 0x7f).filter(|&signal| signal != 0);
+            let exit_code = status.filter(|code| code & 0x7f == 0).map(|code| (code >> 8) & 0xff);
             json!({"exit_code": exit_code, "signal": signal, "last_thread": group_dead})
         }
         VmOp::SeccompListenerBusy | VmOp::Rename => Value::Null,
