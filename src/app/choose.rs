@@ -109,6 +109,8 @@ fn choose(
                 tell_choice(candidate.rung, &failures);
                 return Ok(tracer);
             }
+            // The command line itself is what does not go together.
+            Err(error @ AppError::Launch(_)) if only.is_some() => return Err(error),
             Err(error) => failures.push((candidate.rung, failure(&error))),
         }
     }

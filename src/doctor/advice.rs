@@ -168,8 +168,9 @@ fn perf(errno: Option<i32>, standing: &Standing) -> (String, Vec<Command>) {
 fn notify(errno: Option<i32>, standing: &Standing) -> (String, Vec<Command>) {
     match errno {
         Some(EBUSY) => (
-            "the processes here have a seccomp listener already, and there can be one only".to_owned(),
-            Vec::new(),
+            "the processes here have a seccomp listener already (EBUSY), and there can be one only"
+                .to_owned(),
+            vec![command("no calls", "vmaudit snapshot -p PID")],
         ),
         Some(EPERM | EACCES | ENOSYS) if standing.seccomp_filter => (
             "a seccomp profile forbids what notification needs (seccomp(2), process_vm_readv(2))".to_owned(),
