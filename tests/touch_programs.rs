@@ -88,10 +88,11 @@ fn assert_adds_up(audit: &Audit) {
         attributed += number(touch, "faults") + number(touch, "outside") + number(touch, "refused");
     }
     let all = number(totals, "faults");
-    assert!(
-        attributed.abs_diff(all) <= number(totals, "faults") / 1000,
-        "{attributed} of {all} faults are in a row"
-    );
+    // What each CPU counted after its last sample is in no record.
+    let exact =
+        json["processes"].as_array().is_some_and(|all| all.iter().all(|p| p["touch"]["exact"] != false));
+    let open = all / if exact { 1000 } else { 50 };
+    assert!(attributed.abs_diff(all) <= open, "{attributed} of {all} faults are in a row");
 }
 
 #[test]
