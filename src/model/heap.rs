@@ -1,0 +1,77 @@
+//! Allocations, as probes on an allocator's functions report them.
+
+use super::event::{MmKey, NoStack, Pid, Tid};
+use super::{Addr, StackId};
+
+/// One step in the life of an allocation, or of a context that holds several.
+///
+/// Only the outermost of nested calls is reported (realloc that calls malloc, `operator new` that calls
+/// malloc), so each byte is counted once. Contexts are the exception: each reset and deletion is
+/// reported, since the outermost covers only itself.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct HeapEvent {
+    /// CLOCK_MONOTONIC, nanoseconds.
+    pub time_ns: u64,
+    pub pid: Pid,
+    pub tid: Tid,
+    pub mm: MmKey,
+    /// Index into the list of probed functions.
+    pub function: u32,
+    pub op: HeapOp,
+    /// Of the caller of the allocator's function. Frees carry none unless asked for.
+    pub stack: Result<StackId, NoStack>,
+}
+
+/// A memory context (arena, pool, region) of a program's own allocator: the address of its descriptor.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct ContextKey(pub u64);
+
+/// What happened. Sizes are what the program asked for, in bytes.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum HeapOp {
+    /// Reported when the function has returned; never for a null pointer.
+    Allocated {
+        address: Addr,
+        size: u64,
+        context: Option<ContextKey>,
+    },
+    /// Reported before the function frees: from then on another thread may get the address.
+    Freed {
+        address: Addr,
+    },
+    /// As `Freed`, but the call may still fail and leave the old block as it was.
+    ResizeBegun {
+        address: Addr,
+    },
+    /// The end of the same thread's newest `ResizeBegun`: `new` is `None` when it failed, and for size 0.
+    ResizeEnded {
+        old: Addr,
+        new: Option<Addr>,
+        size: u64,
+        context: Option<ContextKey>,
+        failed: bool,
+    },
+    /// The function refused: no memory.
+    Refused {
+        size: u64,
+    },
+    ContextCreated {
+        context: ContextKey,
+        parent: Option<ContextKey>,
+        name: Option<Vec<u8>>,
+    },
+    /// All its allocations are gone, and, where `children`, its descendants' with them.
+    ContextReset {
+        context: ContextKey,
+        children: bool,
+    },
+    /// As a reset, and the context is gone, too.
+    ContextDeleted {
+        context: ContextKey,
+        children: bool,
+    },
+    ContextMoved {
+        context: ContextKey,
+        parent: Option<ContextKey>,
+    },
+}
