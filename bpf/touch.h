@@ -7,6 +7,12 @@
  * within a second; from there on of one in 2, 4, 8 …, picked at random among as many, and the
  * record says how many faults it stands for.
  */
+#ifndef VMAUDIT_TOUCH_H
+#define VMAUDIT_TOUCH_H
+
+#include "record.h"
+#include "stack.h"
+
 #define PF_WRITE 2 /* arch/x86/include/asm/trap_pf.h */
 #define PF_USER 4
 #define SECOND_NS 1000000000ULL
@@ -254,3 +260,5 @@ int page_fault(struct page_fault_args *ctx)
 	}
 	return 1;
 }
+
+#endif
