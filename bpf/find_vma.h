@@ -38,14 +38,22 @@ static long try_lookup(__u32 index, struct lookup *lookup)
 	return lookup->done;
 }
 
-/* bpf_find_vma only tries the mmap lock: insist for some microseconds while other threads of
- * the process map and unmap. */
-static __always_inline bool find_vma(struct task_struct *task, __u64 at, struct found_vma *found)
+enum patience {
+	ASK_ONCE,
+	INSIST,
+};
+
+/* bpf_find_vma only tries the mmap lock: INSIST for some microseconds while other threads of the
+ * process map and unmap. */
+static __always_inline bool find_vma(struct task_struct *task, __u64 at, enum patience patience,
+				     struct found_vma *found)
 {
 	struct lookup lookup = {};
 
 	if (!bpf_find_vma(task, at, remember_vma, found, 0))
 		return true;
+	if (patience == ASK_ONCE)
+		return false;
 	lookup.at = at;
 	bpf_loop(LOOKUPS, try_lookup, &lookup, 0);
 	*found = lookup.found;

@@ -15,7 +15,8 @@ const volatile __u64 stack_bytes = 65536;
 
 /* Where the bytes worth copying end: the end of the stack mapping, or, nearer, where the
  * kernel put the arguments (main thread) or the thread control block lies (others). */
-static __always_inline __u64 stack_end(struct task_struct *task, struct traced_thread *thread, __u64 sp)
+static __always_inline __u64 stack_end(struct task_struct *task, struct traced_thread *thread, __u64 sp,
+					enum patience patience)
 {
 	struct found_vma found = {};
 	struct mm_struct *mm;
@@ -28,7 +29,7 @@ static __always_inline __u64 stack_end(struct task_struct *task, struct traced_t
 		return 0;
 	arguments = BPF_CORE_READ(mm, start_stack);
 	control_block = ARCH_THREAD_POINTER(task);
-	if (!find_vma(task, sp, &found)) {
+	if (!find_vma(task, sp, patience, &found)) {
 		if (control_block > sp && control_block - sp < PLAUSIBLE_STACK)
 			return control_block;
 		return arguments > sp && arguments - sp < PLAUSIBLE_STACK ? arguments : 0;
@@ -41,6 +42,20 @@ static __always_inline __u64 stack_end(struct task_struct *task, struct traced_t
 	thread->low = found.start;
 	thread->high = end;
 	return end;
+}
+
+/* How many bytes from `sp` on to copy; flags: VMAUDIT_STACK_FULL when that is all up to `end`. */
+static __always_inline __u64 stack_wanted(__u64 sp, __u64 end, __u64 *flags)
+{
+	__u64 wanted = end > sp ? end - sp : 0;
+
+	if (!end)
+		wanted = ARCH_PAGE_SIZE - (sp & (ARCH_PAGE_SIZE - 1)); /* at least this page exists */
+	else if (wanted <= stack_bytes)
+		*flags |= VMAUDIT_STACK_FULL;
+	if (wanted > stack_bytes)
+		wanted = stack_bytes;
+	return wanted;
 }
 
 /* What is read at once where the whole cannot be; divides a page, so that no piece has two. */
@@ -65,5 +80,47 @@ static long copy_piece(__u32 index, struct pieces *pieces)
 		pieces->holes = true;
 	return 0;
 }
+
+/* Reserves room in a ring for exactly one size class, copies `wanted` bytes from `sp`, has FILL fill
+ * in the record before them, submits it, and returns true from the function around it: a ring's
+ * reservations have sizes that the verifier knows. Where a page is not there, returns what `holes`
+ * does. */
+#define SEND_STACK(bytes, ring, wake_flags, FILL, holes)                                            \
+	if (wanted <= (bytes)) {                                                                    \
+		struct {                                                                            \
+			struct vmaudit_record record;                                               \
+			char stack[bytes];                                                          \
+		} *out = bpf_ringbuf_reserve(&(ring), sizeof(*out), 0);                             \
+		if (!out)                                                                           \
+			return false;                                                               \
+		if (bpf_probe_read_user(out->stack, wanted, (void *)sp)) {                          \
+			bpf_ringbuf_discard(out, BPF_RB_NO_WAKEUP);                                 \
+			return holes;                                                               \
+		}                                                                                   \
+		FILL(&out->record);                                                                 \
+		out->record.payload = wanted;                                                       \
+		bpf_ringbuf_submit(out, wake_flags);                                                \
+		return true;                                                                        \
+	}
+
+/* The same in `pieces`, with room for the last one. */
+#define SEND_STACK_WITH_HOLES(bytes, ring, wake_flags, FILL)                                        \
+	if (wanted <= (bytes)) {                                                                    \
+		struct {                                                                            \
+			struct vmaudit_record record;                                               \
+			char stack[(bytes) + PIECE];                                                \
+		} *out = bpf_ringbuf_reserve(&(ring), sizeof(*out), 0);                             \
+		if (!out)                                                                           \
+			return false;                                                               \
+		FILL(&out->record);                                                                 \
+		pieces.to = out->stack;                                                             \
+		pieces.limit = (bytes) + PIECE;                                                     \
+		bpf_loop((wanted + PIECE - 1) / PIECE + 1, copy_piece, &pieces, 0);                 \
+		if (pieces.holes)                                                                   \
+			out->record.flags |= VMAUDIT_STACK_HOLES;                                   \
+		out->record.payload = wanted;                                                       \
+		bpf_ringbuf_submit(out, wake_flags);                                                \
+		return true;                                                                        \
+	}
 
 #endif

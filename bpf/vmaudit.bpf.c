@@ -35,7 +35,7 @@ __noinline int look_at_mapping(__u64 at, __u32 fd, struct extra *extra)
 		return 0;
 	extra->flags |= VMAUDIT_HAS_AUX;
 	extra->aux[0] = at;
-	if (find_vma(task, at, &found)) {
+	if (find_vma(task, at, INSIST, &found)) {
 		extra->aux[0] = found.start;
 		extra->aux[1] = found.end;
 		file = found.file;
@@ -55,45 +55,11 @@ __noinline int look_at_mapping(__u64 at, __u32 fd, struct extra *extra)
 	return 0;
 }
 
-/* Reserves room for exactly one size class and copies. */
-#define TRY_CLASS(bytes)                                                                            \
-	if (wanted <= (bytes)) {                                                                    \
-		struct {                                                                            \
-			struct vmaudit_record record;                                               \
-			char stack[bytes];                                                          \
-		} *out = bpf_ringbuf_reserve(&ring, sizeof(*out), 0);                               \
-		if (!out)                                                                           \
-			return false;                                                               \
-		if (bpf_probe_read_user(out->stack, wanted, (void *)sp)) {                          \
-			bpf_ringbuf_discard(out, BPF_RB_NO_WAKEUP);                                 \
-			extra->wanted = wanted;                                                     \
-			return send_with_holes(task, regs, extra, op, ret);                         \
-		}                                                                                   \
-		fill(&out->record, task, regs, extra, op, ret);                                     \
-		out->record.payload = wanted;                                                       \
-		bpf_ringbuf_submit(out, wake_flags());                                              \
-		return true;                                                                        \
-	}
-
-/* The same in pieces, with room for the last one. */
-#define TRY_CLASS_WITH_HOLES(bytes)                                                                 \
-	if (wanted <= (bytes)) {                                                                    \
-		struct {                                                                            \
-			struct vmaudit_record record;                                               \
-			char stack[(bytes) + PIECE];                                                \
-		} *out = bpf_ringbuf_reserve(&ring, sizeof(*out), 0);                               \
-		if (!out)                                                                           \
-			return false;                                                               \
-		fill(&out->record, task, regs, extra, op, ret);                                     \
-		pieces.to = out->stack;                                                             \
-		pieces.limit = (bytes) + PIECE;                                                     \
-		bpf_loop((wanted + PIECE - 1) / PIECE + 1, copy_piece, &pieces, 0);                 \
-		if (pieces.holes)                                                                   \
-			out->record.flags |= VMAUDIT_STACK_HOLES;                                   \
-		out->record.payload = wanted;                                                       \
-		bpf_ringbuf_submit(out, wake_flags());                                              \
-		return true;                                                                        \
-	}
+#define FILL_CALL(record) fill(record, task, regs, extra, op, ret)
+#define SEND_CALL_WITH_HOLES(bytes) SEND_STACK_WITH_HOLES(bytes, ring, wake_flags(), FILL_CALL)
+#define SEND_CALL(bytes)                                      \
+	SEND_STACK(bytes, ring, wake_flags(), FILL_CALL,      \
+		   send_with_holes(task, regs, extra, op, ret))
 
 /* A page that a large local variable spans but that was never touched has no frame to read, and
  * none may be faulted in here. It is zeros for the program, too; but a page may also be swapped
@@ -104,9 +70,9 @@ static __noinline bool send_with_holes(struct task_struct *task, struct pt_regs 
 	struct pieces pieces = { .from = regs->sp };
 	__u64 wanted = extra->wanted;
 
-	TRY_CLASS_WITH_HOLES(8192)
-	TRY_CLASS_WITH_HOLES(65536)
-	TRY_CLASS_WITH_HOLES(262144)
+	SEND_CALL_WITH_HOLES(8192)
+	SEND_CALL_WITH_HOLES(65536)
+	SEND_CALL_WITH_HOLES(262144)
 	return false;
 }
 
@@ -114,26 +80,20 @@ static __always_inline bool send_with_stack(struct task_struct *task, struct tra
 					    struct pt_regs *regs, struct extra *extra, __u32 op, long ret)
 {
 	__u64 sp = regs->sp;
-	__u64 end = stack_end(task, thread, sp);
-	__u64 wanted = end > sp ? end - sp : 0;
+	__u64 end = stack_end(task, thread, sp, INSIST);
+	__u64 wanted = stack_wanted(sp, end, &extra->flags);
 
-	if (!end)
-		wanted = ARCH_PAGE_SIZE - (sp & (ARCH_PAGE_SIZE - 1)); /* at least this page exists */
-	else if (wanted <= stack_bytes)
-		extra->flags |= VMAUDIT_STACK_FULL;
-	if (wanted > stack_bytes)
-		wanted = stack_bytes;
-
-	TRY_CLASS(512)
-	TRY_CLASS(1024)
-	TRY_CLASS(1536)
-	TRY_CLASS(2048)
-	TRY_CLASS(4096)
-	TRY_CLASS(8192)
-	TRY_CLASS(16384)
-	TRY_CLASS(32768)
-	TRY_CLASS(65536)
-	TRY_CLASS(262144)
+	extra->wanted = wanted;
+	SEND_CALL(512)
+	SEND_CALL(1024)
+	SEND_CALL(1536)
+	SEND_CALL(2048)
+	SEND_CALL(4096)
+	SEND_CALL(8192)
+	SEND_CALL(16384)
+	SEND_CALL(32768)
+	SEND_CALL(65536)
+	SEND_CALL(262144)
 	return false;
 }
 
