@@ -71,36 +71,37 @@ static __always_inline void heap_count(__u32 which)
 		*value += 1;
 }
 
-static __always_inline __u64 argument(struct pt_regs *regs, __u8 number)
+/* What a function was entered with. */
+struct entry {
+	__u64 arguments[8]; /* from 1; 0 and 7: 0 */
+	__u64 ip, sp;
+};
+
+/* Loads from the context have to be at fixed offsets. */
+static __always_inline void look_at_entry(struct entry *entry, struct pt_regs *regs)
 {
-	switch (number) {
-	case 1:
-		return ARCH_FUNCTION_ARG1(regs);
-	case 2:
-		return ARCH_FUNCTION_ARG2(regs);
-	case 3:
-		return ARCH_FUNCTION_ARG3(regs);
-	case 4:
-		return ARCH_FUNCTION_ARG4(regs);
-	case 5:
-		return ARCH_FUNCTION_ARG5(regs);
-	case 6:
-		return ARCH_FUNCTION_ARG6(regs);
-	default:
-		return 0;
-	}
+	entry->arguments[0] = 0;
+	entry->arguments[1] = ARCH_FUNCTION_ARG1(regs);
+	entry->arguments[2] = ARCH_FUNCTION_ARG2(regs);
+	entry->arguments[3] = ARCH_FUNCTION_ARG3(regs);
+	entry->arguments[4] = ARCH_FUNCTION_ARG4(regs);
+	entry->arguments[5] = ARCH_FUNCTION_ARG5(regs);
+	entry->arguments[6] = ARCH_FUNCTION_ARG6(regs);
+	entry->arguments[7] = 0;
+	entry->ip = regs->ip;
+	entry->sp = regs->sp;
 }
 
 /* A value that is known at entry; for one that an argument points to, the argument. */
-static __always_inline __u64 at_entry(struct vmaudit_heap_function *function, struct pt_regs *regs, __u8 where)
+static __always_inline __u64 at_entry(struct vmaudit_heap_function *function, struct entry *entry, __u8 where)
 {
 	__u64 value = 0;
 
-	if (where == VMAUDIT_WHERE_GLOBAL)
-		bpf_probe_read_user(&value, sizeof(value), (void *)(regs->ip + function->global));
-	else
-		value = argument(regs, where & 15);
-	return value;
+	if (where == VMAUDIT_WHERE_GLOBAL) {
+		bpf_probe_read_user(&value, sizeof(value), (void *)(entry->ip + function->global));
+		return value;
+	}
+	return entry->arguments[where & 7];
 }
 
 /* A value that is known at the return; `before` is what at_entry() gave. */
@@ -315,7 +316,7 @@ static __always_inline bool freed_already(struct heap_call *call, __u64 pointer,
 
 /* Resets, deletions and moves of contexts, and creations where the context is known already. */
 static __always_inline void context_changes(struct vmaudit_heap_function *function, struct pt_regs *regs,
-					    __u32 index)
+					    struct entry *entry, __u32 index)
 {
 	struct task_struct *task = bpf_get_current_task_btf();
 	struct heap_event event = { .function = index };
@@ -325,18 +326,18 @@ static __always_inline void context_changes(struct vmaudit_heap_function *functi
 		if (function->result >= VMAUDIT_WHERE_RETURNED)
 			return;
 		event.op = VMAUDIT_OP_CONTEXT_CREATED;
-		event.args[0] = at_entry(function, regs, function->result);
-		event.args[1] = at_entry(function, regs, function->parent);
+		event.args[0] = at_entry(function, entry, function->result);
+		event.args[1] = at_entry(function, entry, function->parent);
 		if (event.args[0])
-			send_created(task, regs, &event, at_entry(function, regs, function->name));
+			send_created(task, regs, &event, at_entry(function, entry, function->name));
 		return;
 	}
-	event.args[0] = at_entry(function, regs, function->context);
+	event.args[0] = at_entry(function, entry, function->context);
 	if (!event.args[0])
 		return;
 	if (action == VMAUDIT_ACT_MOVE) {
 		event.op = VMAUDIT_OP_CONTEXT_MOVED;
-		event.args[1] = at_entry(function, regs, function->parent);
+		event.args[1] = at_entry(function, entry, function->parent);
 	} else {
 		event.op = action == VMAUDIT_ACT_RESET ? VMAUDIT_OP_CONTEXT_RESET : VMAUDIT_OP_CONTEXT_DELETED;
 		event.args[1] = function->covers;
@@ -346,17 +347,17 @@ static __always_inline void context_changes(struct vmaudit_heap_function *functi
 
 /* True where it has to be known when the function returns. */
 static __always_inline bool on_free(struct heap_call *call, struct vmaudit_heap_function *function,
-				    struct pt_regs *regs, __u32 index)
+				    struct entry *entry, __u32 index)
 {
 	struct task_struct *task = bpf_get_current_task_btf();
 	struct heap_event event = { .op = VMAUDIT_OP_FREED, .function = index };
-	__u64 pointer = at_entry(function, regs, function->pointer);
+	__u64 pointer = at_entry(function, entry, function->pointer);
 
-	if (!pointer || freed_already(call, pointer, index, regs->sp))
+	if (!pointer || freed_already(call, pointer, index, entry->sp))
 		return false;
 	call->freed = pointer;
 	call->freed_by = index;
-	call->freed_sp = regs->sp;
+	call->freed_sp = entry->sp;
 	if (sample_forget(task, pointer)) {
 		event.args[0] = pointer;
 		heap_count(VMAUDIT_HEAP_SEEN);
@@ -373,6 +374,7 @@ static __always_inline bool on_entry(struct pt_regs *regs, __u32 index)
 	struct traced_thread *thread = bpf_task_storage_get(&threads, task, 0, 0);
 	struct vmaudit_heap_function *function;
 	struct heap_call fresh = {};
+	struct entry at, *entry = &at;
 	struct heap_call *call;
 	__u64 factor, most;
 	bool within;
@@ -384,37 +386,38 @@ static __always_inline bool on_entry(struct pt_regs *regs, __u32 index)
 	if (!function)
 		return false;
 	action = function->action;
+	look_at_entry(entry, regs);
 	call = bpf_task_storage_get(&calls, task, &fresh, BPF_LOCAL_STORAGE_GET_F_CREATE);
 	if (!call) {
 		heap_count(VMAUDIT_HEAP_UNTRACKED);
 		return false;
 	}
-	within = call->sp && is_within(call, task, regs->sp);
+	within = call->sp && is_within(call, task, entry->sp);
 	if (call->sp && !within) {
 		heap_count(VMAUDIT_HEAP_ABANDONED);
 		call->sp = 0;
 	}
 	if (action >= VMAUDIT_ACT_CREATE)
-		context_changes(function, regs, index);
+		context_changes(function, regs, entry, index);
 	if (within)
 		return false;
 	call->old = 0;
 	if (action == VMAUDIT_ACT_FREE) {
-		if (!on_free(call, function, regs, index))
+		if (!on_free(call, function, entry, index))
 			return false;
 	} else {
 		call->freed = 0;
 	}
-	call->size = at_entry(function, regs, function->size);
+	call->size = at_entry(function, entry, function->size);
 	call->size_at = function->size;
 	if (function->factor) {
-		factor = argument(regs, function->factor);
+		factor = at_entry(function, entry, function->factor);
 		most = factor ? ~0ULL / factor : ~0ULL;
 		barrier_var(most); /* or clang makes this a 128-bit product */
 		call->size = call->size > most ? ~0ULL : call->size * factor;
 	}
 	if (action == VMAUDIT_ACT_RESIZE)
-		call->old = at_entry(function, regs, function->pointer);
+		call->old = at_entry(function, entry, function->pointer);
 	if (action == VMAUDIT_ACT_ALLOCATE || action == VMAUDIT_ACT_RESIZE) {
 		call->sampled = sample_begin(task, call->old, call->size,
 					     function->size >= VMAUDIT_WHERE_RETURNED &&
@@ -422,14 +425,14 @@ static __always_inline bool on_entry(struct pt_regs *regs, __u32 index)
 		if (!call->sampled)
 			return false;
 	}
-	call->sp = regs->sp;
+	call->sp = entry->sp;
 	call->function = index;
 	call->action = action;
 	call->result_at = function->result;
-	call->result = at_entry(function, regs, function->result);
-	call->context = at_entry(function, regs, function->context);
-	call->parent = at_entry(function, regs, function->parent);
-	call->name = at_entry(function, regs, function->name);
+	call->result = at_entry(function, entry, function->result);
+	call->context = at_entry(function, entry, function->context);
+	call->parent = at_entry(function, entry, function->parent);
+	call->name = at_entry(function, entry, function->name);
 	if (call->old && call->sampled & SAMPLED_OLD)
 		send_resize_begun(index, call->old);
 	return true;

@@ -46,7 +46,10 @@ static __always_inline bool sample_draw(__u64 size)
 		size = 1;
 	if (size / SAMPLE_ALWAYS >= sample_bytes)
 		return true;
-	x = (size << 24) / sample_bytes;
+	if (sample_bytes >> 32)
+		x = (size >> 16 << 24) / (sample_bytes >> 16);
+	else
+		x = (size << 24) / sample_bytes;
 	rest = x & 0xffff; /* of 2^-24 */
 	/* 1 - r + r^2 / 2: what is left out is less than 2^-26 */
 	exponential = (1ULL << 32) - (rest << 8) + (rest * rest >> 17);
