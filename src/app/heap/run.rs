@@ -100,14 +100,9 @@ impl<'a> Watcher<'a> {
     }
 
     fn tell_probed(&self) {
-        let functions = self.probes.functions();
+        let notes = self.probes.take_notes();
         if self.args.verbose {
-            for function in &functions {
-                say(format_args!("{}: {} ({})", function.module, function.name, function.allocator));
-            }
-            for note in self.probes.take_notes() {
-                say(note);
-            }
+            notes.into_iter().for_each(say);
         }
     }
 
@@ -174,7 +169,8 @@ impl<'a> Watcher<'a> {
     ) -> Result<(), AppError> {
         let counters = self.heap.counters()?;
         if self.args.verbose {
-            say(format_args!("{counters:?}"));
+            let own = pipeline.heap.as_ref().map_or(0, |heap| heap.own_frees);
+            say(format_args!("{counters:?}, {own} frees inside of an allocator"));
         }
         let report = tell::report(&self.asked, (pipeline, symbolizer), (counters, 0));
         for note in symbolizer.take_notes() {
