@@ -75,6 +75,13 @@ pub enum Command {
     /// stack is known; what they map from now on has its stack. The processes are never stopped
     /// and get no signal: Ctrl-C ends vmaudit alone, which then reports.
     Attach(AttachArgs),
+    /// Who holds what an allocator handed out: outstanding bytes by call stack
+    ///
+    /// Probes (uprobes) on malloc, free, operator new, jemalloc's, tcmalloc's, mimalloc's functions and,
+    /// with --allocator, on those of a program's own allocator. Of a command every allocation is seen; of
+    /// a running process those from now on, and frees of what was allocated before are told apart. The
+    /// exit status is the command's; 0 with -p.
+    Heap(Box<HeapArgs>),
     /// Explain running processes as they are now, without tracing
     ///
     /// Needs no privileges for your own processes. What is mapped is classified by names, heap
