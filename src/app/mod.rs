@@ -1,6 +1,7 @@
 //! The only place that joins the kernel's side (capture, procfs, target, unwind, symbolize) with
 //! the pure core (ledger, attribution, report, render).
 
+mod asked;
 mod attach;
 mod audits;
 mod choose;

@@ -1,6 +1,7 @@
 //! The command line, as clap sees it. `--help`, the man page and completions come from here.
 
 mod attach;
+mod audit;
 mod change;
 mod compare;
 mod diff;
@@ -8,12 +9,14 @@ mod doctor;
 mod events;
 mod explain;
 mod report;
+mod rings;
 mod run;
 mod snapshot;
 mod target;
 mod touch;
 
 pub use attach::AttachArgs;
+pub use audit::{AuditArgs, DetailArgs, InsideArgs};
 pub use change::ChangeArgs;
 pub use compare::CompareArgs;
 pub use diff::{DiffArgs, GroupBy, PidPair};
@@ -21,6 +24,7 @@ pub use doctor::DoctorArgs;
 pub use events::{EventFormat, EventTime, EventsArgs, FilterArgs, LiveArgs};
 pub use explain::ExplainArgs;
 pub use report::{Moment, Moments, ReportArgs};
+pub use rings::{RingArgs, StackArgs};
 pub use run::RunArgs;
 pub use snapshot::SnapshotArgs;
 pub use target::TargetArgs;
