@@ -5,6 +5,7 @@
 
 pub mod churn;
 pub mod container;
+pub mod death;
 pub mod redis;
 pub mod report;
 
