@@ -309,6 +309,21 @@ fn an_ioctl_is_declared_once() {
     assert!(twice.is_empty(), "{}", twice.join("\n"));
 }
 
+/// What the kernel, a file or a user provides may be anything. (`code_of` leaves a string's closing
+/// quote.)
+#[test]
+fn nothing_outside_tests_panics_on_what_it_was_given() {
+    let mut wrong = Vec::new();
+    for file in sources() {
+        for word in [".unwrap()", ".expect(\")", "panic!(", "todo!(", "unimplemented!("] {
+            if file.code.contains(word) {
+                wrong.push(format!("{} has {word}", file.path.display()));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
 #[test]
 fn nothing_in_the_tree_uses_ptrace() {
     for file in sources() {
@@ -335,6 +350,7 @@ fn the_scanner_sees_what_it_has_to() {
     assert_eq!(rooms_named("use mycrate::procfs;", 2), set(&[]));
     assert_eq!(code_of("a // crate::x\nb \"crate::y\" c\n"), "a \nb \" c\n");
     assert_eq!(code_of("a\n#[cfg(test)]\nmod tests {\n use crate::app;\n}\n"), "a\n");
+    assert_eq!(code_of("a.expect(\"b\")\n"), "a.expect(\")\n");
     assert!(names_crate("libc::getpid()", "libc"));
     assert!(!names_crate("crate::procfs::read()", "procfs"));
     assert!(!names_crate("my_libc::x", "libc"));
