@@ -113,6 +113,17 @@ fn advice_about_forks_and_forks_keep_their_order() {
     assert_eq!(audit.report().processes().len(), 61);
 }
 
+/// Each generation's first thread is in vfork while another one executes the next: the child is left in an
+/// address space that everybody else has left, its own execve on its way.
+#[test]
+fn a_vfork_child_outlives_the_program_that_started_it() {
+    for _ in 0..2 {
+        let audit = audit_exactly(&[program("exec_race").into_os_string(), "40".into()]);
+        assert_eq!(audit.code(), Some(0), "{}", audit.stderr);
+        assert!(audit.report().processes().len() > 10, "{}", audit.stderr);
+    }
+}
+
 #[test]
 fn death_by_a_signal() {
     for signal in [libc::SIGSEGV, libc::SIGKILL] {

@@ -106,7 +106,9 @@ impl CallServer {
         if !other.is_empty() {
             return Ok(Arrival::Other);
         }
-        if listener.intersects(PollFlags::POLLHUP | PollFlags::POLLERR) {
+        // POLLERR says only that a signal came while the kernel waited for its own lock
+        // (seccomp_notify_poll, kernel/seccomp.c).
+        if listener.contains(PollFlags::POLLHUP) {
             return Ok(Arrival::NoTaskLeft);
         }
         Ok(Arrival::Nothing)

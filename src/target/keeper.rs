@@ -203,7 +203,7 @@ impl Keeper {
             if from_listener.contains(PollFlags::POLLIN) && !self.stands_by {
                 let served = self.server.serve(slots.slot(0));
                 self.act(served);
-            } else if from_listener.intersects(PollFlags::POLLHUP | PollFlags::POLLERR) {
+            } else if from_listener.contains(PollFlags::POLLHUP) {
                 // No task has the filter any more.
                 return Ok(());
             }

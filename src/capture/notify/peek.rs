@@ -127,6 +127,8 @@ pub enum Place {
 
 /// What is asked of one thread again and again.
 pub struct Thread {
+    tid: Tid,
+    /// None where there was no descriptor left.
     syscall: Option<File>,
     comm: Option<File>,
 }
@@ -134,6 +136,7 @@ pub struct Thread {
 impl Thread {
     pub fn open(tid: Tid) -> Thread {
         Thread {
+            tid,
             syscall: File::open(format!("/proc/{tid}/syscall")).ok(),
             comm: File::open(format!("/proc/{tid}/comm")).ok(),
         }
@@ -141,9 +144,13 @@ impl Thread {
 
     pub fn place(&self) -> Place {
         let mut line = [0; 256];
-        let Some(Ok(len)) = self.syscall.as_ref().map(|file| file.read_at(&mut line, 0)) else {
-            return Place::Gone;
+        let read = match &self.syscall {
+            Some(file) => file.read_at(&mut line, 0),
+            None => {
+                File::open(format!("/proc/{}/syscall", self.tid)).and_then(|file| file.read_at(&mut line, 0))
+            }
         };
+        let Ok(len) = read else { return Place::Gone };
         parse_place(&line[..len]).unwrap_or(Place::Gone)
     }
 
@@ -221,10 +228,19 @@ pub fn is_zombie(pid: Pid) -> bool {
     matches!(stat.get(after), Some(b'Z' | b'X'))
 }
 
-/// Nanoseconds that a thread has run (/proc/TID/schedstat).
+/// Nanoseconds that a thread has run: /proc/TID/schedstat, or, where the kernel keeps none, the ticks of
+/// /proc/TID/stat (fields 14 and 15, of 10 ms).
 pub fn processor_time(tid: Tid) -> Option<u64> {
-    let text = std::fs::read_to_string(format!("/proc/{tid}/schedstat")).ok()?;
-    text.split_ascii_whitespace().next()?.parse().ok()
+    const TICK: u64 = 10_000_000;
+    if let Ok(text) = std::fs::read_to_string(format!("/proc/{tid}/schedstat")) {
+        return text.split_ascii_whitespace().next()?.parse().ok();
+    }
+    let stat = std::fs::read(format!("/proc/{tid}/stat")).ok()?;
+    let after = stat.iter().rposition(|&b| b == b')')? + 2;
+    let text = std::str::from_utf8(stat.get(after..)?).ok()?;
+    let ticks = text.split_ascii_whitespace().skip(14 - 3).take(2);
+    let ticks: Vec<u64> = ticks.filter_map(|word| word.parse().ok()).collect();
+    Some(ticks.iter().sum::<u64>() * TICK)
 }
 
 #[cfg(test)]
