@@ -42,7 +42,9 @@ const ROOMS: &[Room] = &[
     core("diff", &["model", "report"]),
     // What was tried of the kernel -> which backend works, and what would unlock the next.
     core("doctor", &["model"]),
-    core("render", &["model", "report", "diff", "compare", "doctor"]),
+    // Allocations by stack and context: what an allocator hands out.
+    core("heap", &["model", "report"]),
+    core("render", &["model", "report", "diff", "compare", "doctor", "heap"]),
     adapter_with_uapi("capture"),
     adapter_with_uapi("procfs"),
     adapter("unwind"),

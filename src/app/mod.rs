@@ -18,6 +18,7 @@ mod error;
 mod events;
 mod explain;
 mod from_ledger;
+mod heap;
 mod live_events;
 mod living;
 mod load;
@@ -62,6 +63,7 @@ pub fn run(cli: Cli) -> Result<u8, AppError> {
         Command::Events(args) => events::events(&args),
         Command::Explain(args) => explain::explain(&args),
         Command::Attach(args) => attach::attach(&args),
+        Command::Heap(args) => heap::heap(&args),
         Command::Snapshot(args) => snapshot::snapshot(&args),
         Command::Diff(args) => diff::diff(&args),
         Command::Report(args) => report::report(&args),

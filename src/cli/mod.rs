@@ -8,6 +8,7 @@ mod diff;
 mod doctor;
 mod events;
 mod explain;
+mod heap;
 mod report;
 mod rings;
 mod run;
@@ -23,6 +24,7 @@ pub use diff::{DiffArgs, GroupBy, PidPair};
 pub use doctor::DoctorArgs;
 pub use events::{EventFormat, EventTime, EventsArgs, FilterArgs, LiveArgs};
 pub use explain::ExplainArgs;
+pub use heap::{HeapArgs, HeapFormat};
 pub use report::{Moment, Moments, ReportArgs};
 pub use rings::{RingArgs, StackArgs};
 pub use run::RunArgs;
@@ -77,6 +79,13 @@ pub enum Command {
     /// stack is known; what they map from now on has its stack. The processes are never stopped
     /// and get no signal: Ctrl-C ends vmaudit alone, which then reports.
     Attach(AttachArgs),
+    /// Who holds what an allocator handed out: outstanding bytes by call stack
+    ///
+    /// Probes (uprobes) on malloc, free, operator new, jemalloc's, tcmalloc's, mimalloc's functions and,
+    /// with --allocator, on those of a program's own allocator. Of a command every allocation is seen; of
+    /// a running process those from now on, and frees of what was allocated before are told apart. The
+    /// exit status is the command's; 0 with -p.
+    Heap(Box<HeapArgs>),
     /// Explain running processes as they are now, without tracing
     ///
     /// Needs no privileges for your own processes. What is mapped is classified by names, heap

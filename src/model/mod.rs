@@ -24,7 +24,7 @@ pub mod trial;
 pub use addr::{Addr, AddrRange, Bytes, PAGE};
 pub use cgroup::{CgroupHierarchy, CgroupKey};
 pub use event::{EventId, FileRef, MmKey, NoStack, Pid, Task, Tid, VmEvent, VmOp};
-pub use heap::{ContextKey, HeapEvent, HeapOp};
+pub use heap::{ContextKey, Covers, HeapEvent, HeapOp};
 pub use held_call::{Arrival, Ended, HeldCall, HeldCalls};
 pub use journal::Step;
 pub use mapping::{Mapping, MappingFile};

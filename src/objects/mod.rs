@@ -17,6 +17,7 @@ pub mod open;
 pub mod starts;
 pub mod symbols;
 mod symtab;
+pub mod variables;
 
 pub use cache::{FileCache, FileKey};
 pub use careful::Root;
