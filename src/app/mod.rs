@@ -4,6 +4,7 @@
 mod attach;
 mod audits;
 mod choose;
+mod code_files;
 mod compare;
 mod complete;
 mod conclude;
@@ -33,6 +34,7 @@ mod saved;
 mod say;
 mod session;
 mod snapshot;
+mod symbols;
 mod timeline;
 mod touch;
 mod tracer;
@@ -62,6 +64,7 @@ pub fn run(cli: Cli) -> Result<u8, AppError> {
         Command::Attach(args) => attach::attach(&args),
         Command::Snapshot(args) => snapshot::snapshot(&args),
         Command::Diff(args) => diff::diff(&args),
+        Command::Symbols(args) => symbols::symbols(&args),
         Command::Report(args) => report::report(&args),
         Command::Doctor(args) => doctor::doctor(&args),
         Command::Man => {

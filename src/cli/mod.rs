@@ -10,6 +10,7 @@ mod explain;
 mod report;
 mod run;
 mod snapshot;
+mod symbols;
 mod target;
 mod touch;
 
@@ -23,6 +24,7 @@ pub use explain::ExplainArgs;
 pub use report::{Moment, Moments, ReportArgs};
 pub use run::RunArgs;
 pub use snapshot::SnapshotArgs;
+pub use symbols::SymbolsArgs;
 pub use target::TargetArgs;
 pub use touch::TouchArgs;
 
@@ -84,6 +86,12 @@ pub enum Command {
     /// What is new, gone, grown or shrunk, in VIRT and in RSS, by category and by the call stack that
     /// asked for it. Stacks are compared as module + offset, so randomised addresses do not matter.
     Diff(DiffArgs),
+    /// List every function of a program or library, and say which cannot be probed and why
+    ///
+    /// Aliases of one address, functions without code of their own, imports, ifunc resolvers and
+    /// linkage stubs are listed with the reason. Symbols come from .symtab, .dynsym, the separate debug
+    /// file and .gnu_debugdata; file offsets from the program headers. See docs/symbols.md.
+    Symbols(SymbolsArgs),
     /// Show the report of a recording
     ///
     /// Byte for byte what the run that made it printed. Of a recording whose vmaudit was killed,

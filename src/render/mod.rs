@@ -14,6 +14,7 @@ mod frames;
 mod growth;
 pub mod json;
 pub mod style;
+pub mod symbols;
 pub mod text;
 mod text_container;
 mod text_findings;

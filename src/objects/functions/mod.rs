@@ -9,7 +9,9 @@ mod facts;
 mod mini;
 
 pub use build::DebugFiles;
-pub use facts::{Binding, Function, Kind, Note, Probe, Skip, Source, Sources};
+pub use facts::{Function, Note};
+
+use crate::model::{Probe, Skip};
 
 use super::object::Object;
 use std::sync::OnceLock;
