@@ -3,6 +3,7 @@
 use super::container_view::ContainerView;
 use super::from_ledger::{AsOf, from_ledger};
 use super::pipeline::Pipeline;
+use super::room::with_room;
 use super::timeline::Timelines;
 use super::touch;
 use crate::attribution::AuditInput;
@@ -79,7 +80,7 @@ impl Look {
     pub fn take((pid, tid): (Pid, Pid), moment: SnapshotMoment) -> Result<Look, ObserveError> {
         let begun = Instant::now();
         let options = ObserveOptions { moment, ..ObserveOptions::default() };
-        let observations = observe(pid, tid, options)?;
+        let observations = with_room(observe(pid, tid, options)?);
         Ok(Look { observations, read: begun.elapsed() })
     }
 }

@@ -29,6 +29,7 @@ mod recorded_names;
 mod remedy;
 pub mod replay;
 mod report;
+mod room;
 mod run;
 mod saved;
 mod say;

@@ -22,6 +22,7 @@ mod text_peak;
 mod text_snapshot;
 mod text_tables;
 mod text_touch;
+mod text_verdict;
 mod timeline;
 mod turning_points;
 
