@@ -96,12 +96,22 @@ typedef struct {
 	void *vdso;
 } mm_context_t;
 
+/* kernel/events/uprobes.c */
+struct xol_area {
+	unsigned long vaddr;
+};
+
+struct uprobes_state {
+	struct xol_area *xol_area;
+};
+
 struct mm_struct {
 	atomic_t mm_users;
 	unsigned long total_vm;
 	unsigned long start_brk, brk, start_stack;
 	struct file *exe_file;
 	mm_context_t context;
+	struct uprobes_state uprobes_state;
 };
 
 struct vm_area_struct {

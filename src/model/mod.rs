@@ -26,7 +26,7 @@ pub use addr::{Addr, AddrRange, Bytes, PAGE};
 pub use cgroup::{CgroupHierarchy, CgroupKey};
 pub use event::{EventId, FileRef, MmKey, NoStack, Pid, Task, Tid, VmEvent, VmOp};
 pub use function::{Binding, FunctionKind, ListedFunction, Probe, ProbeSummary, Skip, Source, Sources};
-pub use heap::{ContextKey, HeapEvent, HeapOp};
+pub use heap::{ContextKey, Covers, HeapEvent, HeapOp};
 pub use held_call::{Arrival, Ended, HeldCall, HeldCalls};
 pub use journal::Step;
 pub use mapping::{Mapping, MappingFile};
