@@ -50,6 +50,8 @@ pub enum AppError {
     #[error("{0}")]
     CodeFile(#[from] super::code_files::CodeFileError),
     #[error("{0}")]
+    Place(#[from] crate::capture::uprobe::PlaceError),
+    #[error("{0}")]
     Diff(#[from] super::diff::DiffError),
     #[error("{0}")]
     Moment(#[from] super::moment::MomentError),

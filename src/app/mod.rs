@@ -24,6 +24,7 @@ mod load;
 mod moment;
 mod output;
 mod pipeline;
+mod probe_command;
 mod record;
 mod recorded_names;
 mod remedy;
@@ -65,6 +66,7 @@ pub fn run(cli: Cli) -> Result<u8, AppError> {
         Command::Attach(args) => attach::attach(&args),
         Command::Snapshot(args) => snapshot::snapshot(&args),
         Command::Diff(args) => diff::diff(&args),
+        Command::Probe(args) => probe_command::probe(&args),
         Command::Symbols(args) => symbols::symbols(&args),
         Command::Report(args) => report::report(&args),
         Command::Doctor(args) => doctor::doctor(&args),

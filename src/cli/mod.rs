@@ -7,6 +7,7 @@ mod diff;
 mod doctor;
 mod events;
 mod explain;
+mod probe;
 mod report;
 mod run;
 mod snapshot;
@@ -21,6 +22,7 @@ pub use diff::{DiffArgs, GroupBy, PidPair};
 pub use doctor::DoctorArgs;
 pub use events::{EventFormat, EventTime, EventsArgs, FilterArgs, LiveArgs};
 pub use explain::ExplainArgs;
+pub use probe::{ProbeArgs, ProbeWay};
 pub use report::{Moment, Moments, ReportArgs};
 pub use run::RunArgs;
 pub use snapshot::SnapshotArgs;
@@ -92,6 +94,12 @@ pub enum Command {
     /// linkage stubs are listed with the reason. Symbols come from .symtab, .dynsym, the separate debug
     /// file and .gnu_debugdata; file offsets from the program headers. See docs/symbols.md.
     Symbols(SymbolsArgs),
+    /// Count the calls of all functions of a library that match, with stacks if asked
+    ///
+    /// Of a command and its children, of a running process, or of all processes. Probes (uprobes) are
+    /// placed on thousands of functions at once (Linux 6.6, else at most 1000 one by one); those that
+    /// cannot be probed are counted by reason. Needs root, or CAP_BPF and CAP_PERFMON.
+    Probe(Box<ProbeArgs>),
     /// Show the report of a recording
     ///
     /// Byte for byte what the run that made it printed. Of a recording whose vmaudit was killed,

@@ -13,6 +13,7 @@ pub mod explain;
 mod frames;
 mod growth;
 pub mod json;
+pub mod probe;
 pub mod style;
 pub mod symbols;
 pub mod text;
