@@ -4,6 +4,7 @@ use super::{CallCounter, MAX_MULTI, MAX_SINGLE, Way};
 use crate::capture::heap::attach::{Attach, Many, ProbeError, Single};
 use crate::model::Pid;
 use memmap2::{Mmap, MmapOptions};
+use std::collections::HashSet;
 use std::ffi::CString;
 use std::fs::File;
 use std::io;
@@ -73,14 +74,12 @@ impl CallCounter {
         let functions: Vec<(u64, u64, bool)> =
             offsets.iter().zip(0..).map(|(&offset, index)| (offset, index, false)).collect();
         let begun = Instant::now();
-        let mut placing =
-            Placing { counter: self, path: &path, only, placed: Placed::default(), links: Vec::new() };
+        let mut placed = Placed::default();
         let accepted = match (self.way, map(file)) {
-            (Way::Multi, Some(_mapped)) => placing.accepted(&functions)?,
-            _ => functions,
+            (Way::Multi, Some(_mapped)) => self.accepted(&path, functions, &mut placed)?,
+            _ => vec![functions],
         };
-        placing.place(&accepted)?;
-        let Placing { mut placed, links, .. } = placing;
+        let links = self.bisect(&path, only, (accepted, false), &mut placed)?;
         self.probes.extend(links);
         placed.refused.sort_by_key(|refused| refused.index);
         placed.took = begun.elapsed();
@@ -109,81 +108,159 @@ fn map(file: BorrowedFd<'_>) -> Option<Mmap> {
     unsafe { MmapOptions::new().map_copy_read_only(&file).ok() }
 }
 
-struct Placing<'a> {
-    counter: &'a CallCounter,
-    path: &'a CString,
-    only: Option<Pid>,
-    placed: Placed,
-    links: Vec<OwnedFd>,
+/// File offset, index, and whether its return is wanted: never.
+type Function = (u64, u64, bool);
+
+/// A child that sleeps, with the mappings of this process. Dropped, it ends.
+struct Sleeper(Pid);
+
+impl Sleeper {
+    fn start() -> io::Result<Sleeper> {
+        // SAFETY: getpid has no preconditions.
+        let parent = unsafe { libc::getpid() };
+        // SAFETY: until it ends, the child makes only async-signal-safe calls.
+        match unsafe { libc::fork() } {
+            -1 => Err(io::Error::last_os_error()),
+            0 => {
+                // SAFETY: plain system calls. Signals of the terminal are not meant for it, and it
+                // ends with its parent.
+                unsafe {
+                    libc::setsid();
+                    libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+                    while libc::getppid() == parent {
+                        libc::pause();
+                    }
+                    libc::_exit(0)
+                }
+            }
+            pid => Ok(Sleeper(pid)),
+        }
+    }
 }
 
-impl Placing<'_> {
-    /// The functions that the kernel does not refuse.
+impl Drop for Sleeper {
+    fn drop(&mut self) {
+        // SAFETY: a child of ours that nobody else waits for.
+        unsafe {
+            libc::kill(self.0, libc::SIGKILL);
+            libc::waitpid(self.0, std::ptr::null_mut(), 0);
+        }
+    }
+}
+
+/// What a try at some functions came to.
+enum Tried {
+    Placed(OwnedFd),
+    /// One of them, or, where it is one, this one.
+    Refused(i32),
+    /// For a reason that is none of theirs.
+    General(io::Error),
+}
+
+/// Tries under way at a time. Each that fails, and each probe taken away, waits tens of milliseconds for
+/// the kernel's grace periods; those that wait together share them.
+const AT_ONCE: usize = 32;
+
+impl CallCounter {
+    /// The functions that the kernel does not refuse, in one group.
     ///
     /// It looks at an instruction only where the file is mapped: with no process yet, it would refuse in
-    /// silence later, and the function would seem never to be called. So the file is mapped here, and
-    /// probes are placed in this process alone, which costs no other one anything, and taken away.
-    fn accepted(&mut self, functions: &[(u64, u64, bool)]) -> Result<Vec<(u64, u64, bool)>, PlaceError> {
-        let own = Some(std::process::id() as Pid);
-        let only = std::mem::replace(&mut self.only, own);
-        // An index that no table has: vmaudit's own calls meanwhile count nowhere.
-        let tried: Vec<_> =
-            functions.iter().map(|&(offset, _, returns)| (offset, u64::MAX, returns)).collect();
-        let result = self.bisect(functions, &tried);
-        self.only = only;
-        self.links.clear();
-        result?;
-        let mut refused = self.placed.refused.iter().map(|refused| refused.index as u64).collect::<Vec<_>>();
-        refused.sort_unstable();
-        Ok(functions.iter().copied().filter(|(_, index, _)| refused.binary_search(index).is_err()).collect())
-    }
-
-    fn place(&mut self, functions: &[(u64, u64, bool)]) -> Result<(), PlaceError> {
-        self.bisect(functions, functions)
-    }
-
-    /// Places `tried` at once; where one is refused, halves of it, down to the one, which is noted by its
-    /// index in `functions`.
-    fn bisect(
-        &mut self,
-        functions: &[(u64, u64, bool)],
-        tried: &[(u64, u64, bool)],
-    ) -> Result<(), PlaceError> {
-        let (Some(first), one) = (functions.first(), functions.len() == 1) else { return Ok(()) };
-        if one || self.counter.way == Way::Multi {
-            match self.link(tried) {
-                Ok(link) => {
-                    self.links.extend(link);
-                    return Ok(());
-                }
-                Err(error) if is_general(&error) => return Err(PlaceError::Refused(error)),
-                Err(error) if one => {
-                    let errno = error.raw_os_error().unwrap_or(libc::EIO);
-                    self.placed.refused.push(Refused { index: first.1 as usize, errno });
-                    return Ok(());
-                }
-                Err(_) => {}
+    /// silence later, and the function would seem never to be called. So a child of ours maps the file, and
+    /// probes are placed in that child alone, which costs no other process anything, and taken away.
+    fn accepted(
+        &self,
+        path: &CString,
+        functions: Vec<Function>,
+        placed: &mut Placed,
+    ) -> Result<Vec<Vec<Function>>, PlaceError> {
+        let links = {
+            let child = Sleeper::start().map_err(PlaceError::Refused)?;
+            self.bisect(path, Some(child.0), (vec![functions.clone()], true), placed)?
+        };
+        std::thread::scope(|scope| {
+            for link in links {
+                scope.spawn(move || drop(link));
             }
-        }
-        let half = functions.len() / 2;
-        let (left, right) = functions.split_at(half);
-        let (tried_left, tried_right) = tried.split_at(half);
-        self.bisect(left, tried_left)?;
-        self.bisect(right, tried_right)
+        });
+        let refused: HashSet<u64> = placed.refused.iter().map(|refused| refused.index as u64).collect();
+        Ok(vec![functions.into_iter().filter(|(_, index, _)| !refused.contains(index)).collect()])
     }
 
-    fn link(&mut self, functions: &[(u64, u64, bool)]) -> io::Result<Option<OwnedFd>> {
-        self.placed.calls += 1;
-        let program = self.counter.program().as_raw_fd();
-        let (path, pid) = (self.path, self.only);
-        if self.counter.way == Way::Multi {
-            return Many { program, path, pid, attach: Attach::Entry }.link(functions).map(Some);
+    /// Places probes a group at once; of a group that is refused, each half, down to the one.
+    fn bisect(
+        &self,
+        path: &CString,
+        only: Option<Pid>,
+        (groups, trial): (Vec<Vec<Function>>, bool),
+        placed: &mut Placed,
+    ) -> Result<Vec<OwnedFd>, PlaceError> {
+        let mut links = Vec::new();
+        let mut waiting = match self.way {
+            Way::Multi => groups,
+            Way::Single => groups.into_iter().flatten().map(|function| vec![function]).collect(),
+        };
+        waiting.retain(|group| !group.is_empty());
+        while !waiting.is_empty() {
+            let rest = waiting.split_off(waiting.len().min(AT_ONCE));
+            let tried: Vec<Tried> = match waiting.as_slice() {
+                [only_one] => vec![self.try_group(path, only, (only_one, trial))],
+                _ => std::thread::scope(|scope| {
+                    let tries: Vec<_> = waiting
+                        .iter()
+                        .map(|group| scope.spawn(|| self.try_group(path, only, (group, trial))))
+                        .collect();
+                    let broken = || Tried::General(io::ErrorKind::Other.into());
+                    tries.into_iter().map(|each| each.join().unwrap_or_else(|_| broken())).collect()
+                }),
+            };
+            placed.calls += tried.len();
+            let mut next = Vec::new();
+            for (group, outcome) in std::mem::replace(&mut waiting, rest).into_iter().zip(tried) {
+                match (outcome, group.as_slice()) {
+                    (Tried::Placed(link), _) => links.push(link),
+                    (Tried::General(error), _) => return Err(PlaceError::Refused(error)),
+                    (Tried::Refused(errno), [(_, index, _)]) => {
+                        placed.refused.push(Refused { index: *index as usize, errno });
+                    }
+                    (Tried::Refused(_), many) => {
+                        let (left, right) = many.split_at(many.len() / 2);
+                        next.extend([left.to_vec(), right.to_vec()]);
+                    }
+                }
+            }
+            waiting.extend(next);
         }
-        let (Some(kind), [(offset, cookie, _)]) = (self.counter.perf, functions) else { return Ok(None) };
-        let single = Single { path, offset: *offset, cookie: *cookie, kind, pid };
-        single.link(program, false).map(Some).map_err(|error| match error {
-            ProbeError::Link(source) | ProbeError::Perf(source) | ProbeError::Table(source) => source,
-            ProbeError::TooMany(_) => io::ErrorKind::InvalidInput.into(),
-        })
+        Ok(links)
+    }
+
+    fn try_group(&self, path: &CString, pid: Option<Pid>, (group, trial): (&[Function], bool)) -> Tried {
+        let program = self.program().as_raw_fd();
+        let result = match (self.way, self.perf, group) {
+            (Way::Single, Some(kind), &[(offset, cookie, _)]) => {
+                let single = Single { path, offset, cookie, kind, pid };
+                single.link(program, false).map_err(|error| match error {
+                    ProbeError::Link(source) | ProbeError::Perf(source) | ProbeError::Table(source) => source,
+                    ProbeError::TooMany(_) => io::ErrorKind::InvalidInput.into(),
+                })
+            }
+            (Way::Single, ..) => Err(io::ErrorKind::InvalidInput.into()),
+            (Way::Multi, ..) => {
+                // An index that no table has: vmaudit's own calls meanwhile count nowhere.
+                let uncounted: Vec<Function>;
+                let functions = if trial {
+                    uncounted =
+                        group.iter().map(|&(offset, _, returns)| (offset, u64::MAX, returns)).collect();
+                    &uncounted
+                } else {
+                    group
+                };
+                Many { program, path, pid, attach: Attach::Entry }.link(functions)
+            }
+        };
+        match result {
+            Ok(link) => Tried::Placed(link),
+            Err(error) if is_general(&error) => Tried::General(error),
+            Err(error) => Tried::Refused(error.raw_os_error().unwrap_or(libc::EIO)),
+        }
     }
 }
