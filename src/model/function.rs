@@ -24,6 +24,9 @@ pub enum Skip {
     LinkageStub,
     /// SHN_ABS and the like: no address of this file.
     Absolute,
+    /// Its first instruction is VEX- or EVEX-coded (AVX): the kernel takes its opcode for one of the old
+    /// map, and goes on elsewhere (`vpbroadcastb` for a jump).
+    Vector,
     /// In a section or segment that holds no code.
     NotExecutable,
     /// No segment loads it.
@@ -42,6 +45,7 @@ impl Skip {
             Skip::IfuncResolver => "ifunc",
             Skip::LinkageStub => "plt",
             Skip::Absolute => "absolute",
+            Skip::Vector => "vector",
             Skip::NotExecutable => "not-executable",
             Skip::NotLoaded => "not-loaded",
             Skip::OutsideFile => "outside-file",
@@ -57,6 +61,7 @@ impl Skip {
             Skip::IfuncResolver => "an ifunc: the loader calls it once, to learn which function is meant",
             Skip::LinkageStub => "a stub of the linkage table, which jumps to another file's function",
             Skip::Absolute => "no address of this file",
+            Skip::Vector => "begins with AVX code, which kernels execute wrongly where a probe is",
             Skip::NotExecutable => "not in a section or segment of code",
             Skip::NotLoaded => "no segment loads it",
             Skip::OutsideFile => "the file ends before it",

@@ -1,7 +1,7 @@
 //! From symbol tables to the list.
 
 use super::facts::{Function, Note};
-use super::{FunctionTable, mini};
+use super::{FunctionTable, code, mini};
 use crate::model::{Binding, FunctionKind, Probe, Skip, Source, Sources};
 use crate::objects::elf::ElfLayout;
 use crate::objects::object::Object;
@@ -26,6 +26,7 @@ pub struct DebugFiles<'a> {
 }
 
 struct Builder<'o> {
+    object: &'o Object,
     layout: &'o ElfLayout,
     file_size: u64,
     functions: Vec<Function>,
@@ -35,6 +36,7 @@ struct Builder<'o> {
 
 pub(super) fn read(object: &Object, debug: DebugFiles<'_>) -> FunctionTable {
     let mut builder = Builder {
+        object,
         layout: object.layout(),
         file_size: object.size().unwrap_or(u64::MAX),
         functions: Vec::new(),
@@ -190,6 +192,7 @@ impl Builder<'_> {
             let place = place(a).cmp(&place(b)).then_with(|| goodness(b).cmp(&goodness(a)));
             place.then_with(|| name(a).cmp(name(b)))
         });
+        code::look(self.object, &mut functions);
         name_aliases(&mut functions);
         FunctionTable { functions, strings, notes: self.notes, by_name: OnceLock::new() }
     }

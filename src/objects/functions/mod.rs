@@ -5,6 +5,7 @@
 //! that is what each function has.
 
 mod build;
+mod code;
 mod facts;
 mod mini;
 
