@@ -5,6 +5,7 @@ mod asked;
 mod attach;
 mod audits;
 mod choose;
+mod code_files;
 mod compare;
 mod complete;
 mod conclude;
@@ -25,6 +26,7 @@ mod load;
 mod moment;
 mod output;
 mod pipeline;
+mod probe_command;
 mod record;
 mod recorded_names;
 mod remedy;
@@ -36,6 +38,7 @@ mod saved;
 mod say;
 mod session;
 mod snapshot;
+mod symbols;
 mod timeline;
 mod touch;
 mod tracer;
@@ -66,6 +69,8 @@ pub fn run(cli: Cli) -> Result<u8, AppError> {
         Command::Heap(args) => heap::heap(&args),
         Command::Snapshot(args) => snapshot::snapshot(&args),
         Command::Diff(args) => diff::diff(&args),
+        Command::Probe(args) => probe_command::probe(&args),
+        Command::Symbols(args) => symbols::symbols(&args),
         Command::Report(args) => report::report(&args),
         Command::Doctor(args) => doctor::doctor(&args),
         Command::Man => {

@@ -9,10 +9,12 @@ mod doctor;
 mod events;
 mod explain;
 mod heap;
+mod probe;
 mod report;
 mod rings;
 mod run;
 mod snapshot;
+mod symbols;
 mod target;
 mod touch;
 
@@ -25,10 +27,12 @@ pub use doctor::DoctorArgs;
 pub use events::{EventFormat, EventTime, EventsArgs, FilterArgs, LiveArgs};
 pub use explain::ExplainArgs;
 pub use heap::{HeapArgs, HeapFormat};
+pub use probe::{ProbeArgs, ProbeWay};
 pub use report::{Moment, Moments, ReportArgs};
 pub use rings::{RingArgs, StackArgs};
 pub use run::RunArgs;
 pub use snapshot::SnapshotArgs;
+pub use symbols::SymbolsArgs;
 pub use target::TargetArgs;
 pub use touch::TouchArgs;
 
@@ -97,6 +101,18 @@ pub enum Command {
     /// What is new, gone, grown or shrunk, in VIRT and in RSS, by category and by the call stack that
     /// asked for it. Stacks are compared as module + offset, so randomised addresses do not matter.
     Diff(DiffArgs),
+    /// List every function of a program or library, and say which cannot be probed and why
+    ///
+    /// Aliases of one address, functions without code of their own, imports, ifunc resolvers and
+    /// linkage stubs are listed with the reason. Symbols come from .symtab, .dynsym, the separate debug
+    /// file and .gnu_debugdata; file offsets from the program headers. See docs/symbols.md.
+    Symbols(SymbolsArgs),
+    /// Count the calls of all functions of a library that match, with stacks if asked
+    ///
+    /// Of a command and its children, of a running process, or of all processes. Probes (uprobes) are
+    /// placed on thousands of functions at once (Linux 6.6, else at most 1000 one by one); those that
+    /// cannot be probed are counted by reason. Needs root, or CAP_BPF and CAP_PERFMON.
+    Probe(Box<ProbeArgs>),
     /// Show the report of a recording
     ///
     /// Byte for byte what the run that made it printed. Of a recording whose vmaudit was killed,

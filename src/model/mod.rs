@@ -5,6 +5,7 @@
 pub mod addr;
 pub mod cgroup;
 pub mod event;
+pub mod function;
 pub mod hash;
 pub mod heap;
 pub mod held_call;
@@ -24,6 +25,7 @@ pub mod trial;
 pub use addr::{Addr, AddrRange, Bytes, PAGE};
 pub use cgroup::{CgroupHierarchy, CgroupKey};
 pub use event::{EventId, FileRef, MmKey, NoStack, Pid, Task, Tid, VmEvent, VmOp};
+pub use function::{Binding, FunctionKind, ListedFunction, Probe, ProbeSummary, Skip, Source, Sources};
 pub use heap::{ContextKey, Covers, HeapEvent, HeapOp};
 pub use held_call::{Arrival, Ended, HeldCall, HeldCalls};
 pub use journal::Step;
