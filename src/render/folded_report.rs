@@ -31,6 +31,16 @@ impl Width {
         }
     }
 
+    /// In a title.
+    pub(super) fn title(self) -> &'static str {
+        match self {
+            Width::Virt => "address space (VIRT)",
+            Width::Writable => "writable address space",
+            Width::Rss => "resident memory (RSS)",
+            Width::Unused => "unused address space",
+        }
+    }
+
     /// It cannot be told without knowing what is in memory.
     pub fn needs_residency(self) -> bool {
         matches!(self, Width::Rss | Width::Unused)
@@ -137,14 +147,16 @@ pub(super) fn stacks(report: &Report, options: FlameOptions) -> Stacks<Bytes> {
 /// How a report says that it is not known what is in memory.
 pub(super) const NO_RESIDENCY: &str = "none";
 /// The backend of a report of processes whose calls nobody saw.
-const SNAPSHOT: &str = "snapshot";
+pub(super) const SNAPSHOT: &str = "snapshot";
 /// Code outside of all modules: a JIT's.
-const NO_MODULE: &str = "[unknown]";
+pub(super) const NO_MODULE: &str = "[unknown]";
 
 /// Writes the regions of a report's processes as stacks.
 pub(super) struct StackWriter<'r, V> {
     report: &'r Report,
     options: FlameOptions,
+    /// False: what the memory is, not who asked for it.
+    calls: bool,
     /// Of each of the report's stacks, root first; made when it is first met.
     numbers: HashMap<u64, Vec<FrameNumber>>,
     pub stacks: Stacks<V>,
@@ -157,7 +169,13 @@ impl<'r, V: AddAssign + Default> StackWriter<'r, V> {
 
     /// Adds to what another report gave.
     pub fn going_on(report: &'r Report, options: FlameOptions, stacks: Stacks<V>) -> StackWriter<'r, V> {
-        StackWriter { report, options, numbers: HashMap::new(), stacks }
+        let calls = report.backend != SNAPSHOT;
+        StackWriter { report, options, calls, numbers: HashMap::new(), stacks }
+    }
+
+    /// Shows what the memory is, and not who asked for it.
+    pub fn without_calls(&mut self) {
+        self.calls = false;
     }
 
     /// Adds all regions of a process, below a root frame.
@@ -188,16 +206,11 @@ impl<'r, V: AddAssign + Default> StackWriter<'r, V> {
 
     /// Who asked for it: the frames of the call, or why there are none.
     fn callers(&mut self, region: &Region, out: &mut Vec<FrameNumber>) {
-        let Some(origin) = &region.origin else {
-            let why = match region.without_call.as_deref() {
-                _ if self.report.backend == SNAPSHOT => return,
-                Some("preexisting") => "[mapped before tracing]",
-                Some("kernel") => "[mapped by the kernel]",
-                Some(_) => "[no call was seen that mapped it]",
-                // written by a vmaudit that did not tell
-                None => "[mapped without a call]",
-            };
-            return out.push(self.frame(why, Kind::Note));
+        let Some(origin) = region.origin.as_ref().filter(|_| self.calls) else {
+            if self.calls {
+                out.push(self.frame(no_call(region), Kind::Note));
+            }
+            return;
         };
         if self.options.threads {
             out.push(self.frame(&format!("{}-{}", origin.comm, origin.tid), Kind::Thread));
@@ -221,13 +234,8 @@ impl<'r, V: AddAssign + Default> StackWriter<'r, V> {
     /// A stack's frames, root first.
     fn called(&mut self, stack: &Stack) -> Vec<FrameNumber> {
         let mut numbers = Vec::with_capacity(stack.frames.len() + 1);
-        match stack.completeness.as_str() {
-            "truncated" => numbers.push(self.frame("[stack not copied further]", Kind::Note)),
-            "incomplete" if stack.frames.last().is_some_and(leaves_goroutine) => {
-                numbers.push(self.frame("[on behalf of a goroutine]", Kind::Note));
-            }
-            "incomplete" => numbers.push(self.frame("[stack not unwound further]", Kind::Note)),
-            _ => {}
+        if let Some(note) = ending(stack) {
+            numbers.push(self.frame(note, Kind::Note));
         }
         let lines = self.options.lines;
         let shown = shown(stack);
@@ -258,6 +266,29 @@ impl<'r, V: AddAssign + Default> StackWriter<'r, V> {
             out.push(self.frame(path, Kind::Part));
         }
         out
+    }
+}
+
+/// In the place of a stack, where no call is known.
+pub(super) fn no_call(region: &Region) -> &'static str {
+    match region.without_call.as_deref() {
+        Some("preexisting") => "[mapped before tracing]",
+        Some("kernel") => "[mapped by the kernel]",
+        Some(_) => "[no call was seen that mapped it]",
+        // written by a vmaudit that did not tell
+        None => "[mapped without a call]",
+    }
+}
+
+/// In the place of a root that a stack does not reach.
+pub(super) fn ending(stack: &Stack) -> Option<&'static str> {
+    match stack.completeness.as_str() {
+        "truncated" => Some("[stack not copied further]"),
+        "incomplete" if stack.frames.last().is_some_and(leaves_goroutine) => {
+            Some("[on behalf of a goroutine]")
+        }
+        "incomplete" => Some("[stack not unwound further]"),
+        _ => None,
     }
 }
 
