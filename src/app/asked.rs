@@ -3,14 +3,14 @@
 use super::contained::add_roots;
 use super::dump::Dump;
 use super::error::AppError;
-use super::output::Destination;
+use super::output::{Destination, Wanted};
 use super::pipeline::Pipeline;
 use super::record::{Record, RecordOptions};
 use super::session::Schedule;
 use super::touch;
 use super::tracer::{Tracer, TracerOptions};
 use crate::capture::bpf::Entering;
-use crate::cli::{AttachArgs, AuditArgs, DetailArgs, InsideArgs, RunArgs};
+use crate::cli::{AttachArgs, AuditArgs, DetailArgs, FlameArgs, InsideArgs, RunArgs};
 use crate::containers::Container;
 use crate::model::Pid;
 use std::ffi::OsString;
@@ -22,6 +22,7 @@ pub struct Asked<'a> {
     audit: &'a AuditArgs,
     detail: &'a DetailArgs,
     inside: &'a InsideArgs,
+    flame: FlameArgs,
     stack_bytes: u64,
     follow_forks: bool,
     duration: Option<Duration>,
@@ -34,6 +35,7 @@ impl<'a> From<&'a RunArgs> for Asked<'a> {
             audit: &args.audit,
             detail: &args.detail,
             inside: &args.inside,
+            flame: args.flame,
             stack_bytes: args.stacks.stack_bytes,
             follow_forks: !args.no_follow_forks,
             duration: args.duration.map(Duration::from_secs_f64),
@@ -48,6 +50,7 @@ impl<'a> From<&'a AttachArgs> for Asked<'a> {
             audit: &args.audit,
             detail: &args.detail,
             inside: &args.inside,
+            flame: args.flame,
             stack_bytes: args.stacks.stack_bytes,
             follow_forks: !args.no_follow_forks,
             duration: args.duration.map(Duration::from_secs_f64),
@@ -133,7 +136,10 @@ impl<'a> Asked<'a> {
         }
     }
 
-    pub fn destination(&self) -> Destination<'a> {
-        Destination { format: self.audit.format, file: self.audit.report.as_deref(), top: self.detail.top }
+    /// # Errors
+    /// When switches and format do not go together: before anything is started.
+    pub fn wanted(&self) -> Result<Wanted<'a>, AppError> {
+        let to = Destination { file: self.audit.report.as_deref(), top: self.detail.top };
+        Wanted::new(self.audit.format, self.flame, to)
     }
 }

@@ -36,6 +36,7 @@ const LOOK_PAUSE: Duration = Duration::from_millis(200);
 pub fn attach(args: &AttachArgs) -> Result<u8, AppError> {
     let begun = Instant::now();
     let asked = Asked::from(args);
+    let wanted = asked.wanted()?;
     let container = container(&args.of)?;
     // Whoever enters a container later belongs to it, as children do.
     let followed = container.as_ref().filter(|_| !args.no_follow_forks);
@@ -87,11 +88,7 @@ pub fn attach(args: &AttachArgs) -> Result<u8, AppError> {
     let mut pipeline = pipeline.into_inner();
     asked.finish_dump(&mut pipeline)?;
     touch::finish(&mut pipeline, &tracer)?;
-    conclude(
-        Gathered { main, audits, counters, pipeline, exit_code: None },
-        &asked.destination(),
-        args.inside.verbose,
-    )?;
+    conclude(Gathered { main, audits, counters, pipeline, exit_code: None }, &wanted, args.inside.verbose)?;
     tracer.detach_in_background();
     Ok(0)
 }

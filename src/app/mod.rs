@@ -18,6 +18,7 @@ mod entering;
 mod error;
 mod events;
 mod explain;
+mod flame;
 mod from_ledger;
 mod heap;
 mod live_events;

@@ -29,6 +29,7 @@ const LOOK_PAUSE: Duration = Duration::from_secs(1);
 pub fn run(args: &RunArgs) -> Result<u8, AppError> {
     let begun = Instant::now();
     let asked = Asked::from(args);
+    let wanted = asked.wanted()?;
     let dump = asked.dump()?;
     let container = container_of(&args.command);
     let mut prepared = Launch::prepare(LaunchConfig {
@@ -81,11 +82,7 @@ pub fn run(args: &RunArgs) -> Result<u8, AppError> {
         End::NoneLeft | End::LeftRunning | End::LoadEnded(_) => None,
     };
     let main = main_process(pid, container.as_ref(), &audits, &pipeline);
-    conclude(
-        Gathered { main, audits, counters, pipeline, exit_code },
-        &asked.destination(),
-        args.inside.verbose,
-    )?;
+    conclude(Gathered { main, audits, counters, pipeline, exit_code }, &wanted, args.inside.verbose)?;
     tracer.detach_in_background();
     Ok(match end {
         End::LoadEnded(code) => code,

@@ -4,7 +4,7 @@ use super::code_files::{self, CodeFile};
 use super::error::AppError;
 use super::output;
 use super::say::say;
-use crate::cli::{Format, SymbolsArgs};
+use crate::cli::{PlainFormat, SymbolsArgs};
 use crate::model::{ListedFunction, Probe, ProbeSummary, Skip};
 use crate::objects::{Function, FunctionTable};
 use crate::render::Color;
@@ -31,9 +31,9 @@ pub fn symbols(args: &SymbolsArgs) -> Result<u8, AppError> {
     let overview = args.pid.is_some() && args.lib.is_none() && wanted.is_none();
     let mut out = BufWriter::with_capacity(1 << 16, io::stdout().lock());
     let written = match args.format {
-        Format::Text if overview => write_overview(&mut out, &files, options),
-        Format::Text => write_text(&mut out, &files, wanted.as_ref(), options),
-        Format::Json => write_json(&mut out, &files, (!overview).then_some(wanted.as_ref())),
+        PlainFormat::Text if overview => write_overview(&mut out, &files, options),
+        PlainFormat::Text => write_text(&mut out, &files, wanted.as_ref(), options),
+        PlainFormat::Json => write_json(&mut out, &files, (!overview).then_some(wanted.as_ref())),
     };
     match written.and_then(|()| out.flush()) {
         // `vmaudit symbols … | head` is no failure; what is left in the buffer goes nowhere.

@@ -1,6 +1,6 @@
 //! `vmaudit attach`.
 
-use super::{AuditArgs, DetailArgs, InsideArgs, StackArgs, TargetArgs, seconds};
+use super::{AuditArgs, DetailArgs, FlameArgs, InsideArgs, StackArgs, TargetArgs, seconds};
 use clap::{ArgGroup, Args};
 
 #[derive(Args, Debug)]
@@ -35,6 +35,9 @@ pub struct AttachArgs {
 
     #[command(flatten)]
     pub inside: InsideArgs,
+
+    #[command(flatten)]
+    pub flame: FlameArgs,
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! `vmaudit probe`.
 
 use super::target::pid;
-use super::{Format, seconds};
+use super::{PlainFormat, seconds};
 use clap::{Args, ValueEnum};
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -40,8 +40,8 @@ pub struct ProbeArgs {
     pub stacks: bool,
 
     /// How to write the result
-    #[arg(short, long, value_enum, default_value_t = Format::Text, value_name = "FORMAT")]
-    pub format: Format,
+    #[arg(short, long, value_enum, default_value_t = PlainFormat::Text, value_name = "FORMAT")]
+    pub format: PlainFormat,
 
     /// Write to FILE instead of standard output
     #[arg(long, value_name = "FILE")]

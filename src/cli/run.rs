@@ -1,6 +1,6 @@
 //! `vmaudit run`.
 
-use super::{Aslr, AuditArgs, ChangeArgs, DetailArgs, InsideArgs, StackArgs, seconds};
+use super::{Aslr, AuditArgs, ChangeArgs, DetailArgs, FlameArgs, InsideArgs, StackArgs, seconds};
 use clap::Args;
 use std::ffi::OsString;
 
@@ -51,6 +51,9 @@ pub struct RunArgs {
 
     #[command(flatten)]
     pub inside: InsideArgs,
+
+    #[command(flatten)]
+    pub flame: FlameArgs,
 
     /// The command and its arguments
     #[arg(trailing_var_arg = true, required = true, value_name = "CMD")]

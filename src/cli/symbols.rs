@@ -1,6 +1,6 @@
 //! `vmaudit symbols`.
 
-use super::Format;
+use super::PlainFormat;
 use super::target::pid;
 use clap::{ArgGroup, Args};
 use std::ffi::OsString;
@@ -30,6 +30,6 @@ pub struct SymbolsArgs {
     pub pattern: Option<String>,
 
     /// How to write the list
-    #[arg(short, long, value_enum, default_value_t = Format::Text, value_name = "FORMAT")]
-    pub format: Format,
+    #[arg(short, long, value_enum, default_value_t = PlainFormat::Text, value_name = "FORMAT")]
+    pub format: PlainFormat,
 }

@@ -205,7 +205,9 @@ fn attach(args: &HeapArgs, descriptions: Vec<Description>) -> Result<u8, AppErro
     watcher.asked.main = attach::begin(&attached, &threads, &mut pipeline.borrow_mut())?;
     watcher.tell_probed();
     if watcher.probes.functions().is_empty() {
-        say("no function of these allocators is in what is mapped now; files that are mapped later are looked at");
+        say(
+            "no function of these allocators is in what is mapped now; files that are mapped later are looked at",
+        );
     }
     {
         let mut reader = tracer.reader(|raw| pipeline.borrow_mut().record(raw))?;
@@ -265,4 +267,3 @@ fn hold_code(prepared: &mut Prepared, watcher: &Watcher<'_>) {
         watcher.probes.cover_path(&path, &name);
     }
 }
-

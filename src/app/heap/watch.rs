@@ -106,7 +106,8 @@ impl HeapWatch {
 
     /// Tells the ledgers what was lost since the last time.
     pub fn note_losses(&mut self, counters: HeapCounters) {
-        let lost = counters.lost_allocations + counters.lost_frees + counters.lost_others + counters.untracked;
+        let lost =
+            counters.lost_allocations + counters.lost_frees + counters.lost_others + counters.untracked;
         self.heaps.lost(lost.saturating_sub(self.lost));
         self.lost = lost;
     }

@@ -10,7 +10,7 @@ use super::output::Destination;
 use super::say::say;
 use super::symbols::pattern;
 use crate::capture::uprobe::{CallCounter, Placed, Way};
-use crate::cli::{ProbeArgs, ProbeWay};
+use crate::cli::{PlainFormat, ProbeArgs, ProbeWay};
 use crate::model::Pid;
 use crate::render::probe::{
     CallCounts, FunctionCalls, PlacedCounts, RefusedFunction, StackCounts, calls_to_json, calls_to_text,
@@ -52,8 +52,12 @@ pub fn probe(args: &ProbeArgs) -> Result<u8, AppError> {
     };
     let exit_code = counted.exit_code;
     let (counts, summary) = report(args, &file, selection, counted);
-    let to = Destination { format: args.format, file: args.report.as_deref(), top: args.top };
-    to.write(|options| calls_to_text(&counts, &summary, options), || calls_to_json(&counts))?;
+    let to = Destination { file: args.report.as_deref(), top: args.top };
+    let written = match args.format {
+        PlainFormat::Text => calls_to_text(&counts, &summary, to.options()),
+        PlainFormat::Json => calls_to_json(&counts)?,
+    };
+    to.put(written.as_bytes())?;
     Ok(exit_code)
 }
 
