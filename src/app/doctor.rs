@@ -26,6 +26,7 @@ pub fn doctor(args: &DoctorArgs) -> Result<u8, AppError> {
     let text = match args.format {
         Format::Text => doctor_to_text(&diagnosis, output::color(&io::stdout())),
         Format::Json => doctor_to_json(&diagnosis)?,
+        Format::Html => return Err(AppError::Usage(output::NO_HTML.to_owned())),
     };
     output::print(text.as_bytes())?;
     Ok(if diagnosis.auto.is_some() { 0 } else { NO })

@@ -30,6 +30,7 @@ pub fn explain(args: &ExplainArgs) -> Result<u8, AppError> {
     };
     let rendered = match args.format {
         Format::Json => explanation_to_json(&explanation)?,
+        Format::Html => return Err(AppError::Usage(output::NO_HTML.to_owned())),
         _ => explanation_to_text(&explanation, !args.no_stacks, output::color(&io::stdout())),
     };
     output::print(rendered.as_bytes())?;

@@ -2,15 +2,21 @@
 
 use super::error::AppError;
 use crate::cli::{Cli, Format};
-use crate::render::{Color, TextOptions, to_json, to_text};
+use crate::render::{Color, TextOptions, to_html, to_json, to_text};
 use crate::report::Report;
 use clap::CommandFactory;
 use std::fs;
 use std::io::{self, IsTerminal, Write};
 use std::path::Path;
 
+/// Of what is no report.
+pub const NO_HTML: &str = "-f html shows one report: this can be had as text or json";
+
 /// Renders the report and writes it.
 pub fn write(report: &Report, to: &Destination<'_>) -> Result<(), AppError> {
+    if to.format == Format::Html {
+        return to.put(&to_html(report)?);
+    }
     to.write(|options| to_text(report, options), || to_json(report))
 }
 
@@ -37,7 +43,12 @@ impl Destination<'_> {
         let rendered = match self.format {
             Format::Json => json()?,
             Format::Text => text(TextOptions { color: self.color(), top: self.top }),
+            Format::Html => return Err(AppError::Usage(NO_HTML.to_owned())),
         };
+        self.put(&rendered)
+    }
+
+    fn put(&self, rendered: &str) -> Result<(), AppError> {
         match self.file {
             Some(path) => fs::write(path, rendered)
                 .map_err(|source| AppError::Write { path: path.to_path_buf(), source }),

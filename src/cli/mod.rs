@@ -109,6 +109,8 @@ pub enum Format {
     Text,
     /// Everything, machine-readable (schema 1)
     Json,
+    /// One file to open in a browser: map, table, flame graph (docs/html.md)
+    Html,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
