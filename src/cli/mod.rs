@@ -147,6 +147,8 @@ pub enum Format {
     Svg,
     /// A profile for pprof and Speedscope, with all widths (docs/flamegraphs.md)
     Pprof,
+    /// One file to open in a browser: map, table, flame graph (docs/html.md)
+    Html,
 }
 
 /// How what changed between two reports is written.

@@ -248,6 +248,7 @@ fn process(audit: &ProcessAudit<'_>, found: &Attributed, stacks: &mut StackNumbe
         timeline_every: facts.timeline.as_ref().map_or(0, Timeline::every),
         peak: facts.peak.as_ref().map(|peak| peak::build(input, found, (peak, facts.began_ns), stacks)),
         events: reconciled.events,
+        zero_ns: facts.began_ns,
         wall_ns: facts.wall_ns,
         attached: facts.attached,
         residency: match seen.residency.source {

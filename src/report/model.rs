@@ -78,6 +78,10 @@ pub struct Process {
     pub peak: Option<Peak>,
     /// Added: events applied to this address space.
     pub events: u64,
+    /// Added: time zero of everything that counts from the start, on the clock of [`Origin::time_ns`];
+    /// 0 where nothing was traced.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub zero_ns: u64,
     /// Added: how long it was observed.
     pub wall_ns: Option<u64>,
     /// Added: it ran already when tracing began.
