@@ -15,6 +15,7 @@ mod known;
 mod members;
 mod names;
 mod shims;
+mod wrapped;
 
 pub use client::{Client, recognise};
 pub use error::ContainerError;
