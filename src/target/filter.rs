@@ -68,7 +68,8 @@ pub fn call_filter(set: CallSet) -> Vec<Instruction> {
         look_closer(&mut program, libc::SYS_prctl as u32, block);
     }
     if set.executable_files {
-        let jump = |(jump_true, jump_false), k| Instruction { code: BPF_JMP_JSET_K, jump_true, jump_false, k };
+        let jump =
+            |(jump_true, jump_false), k| Instruction { code: BPF_JMP_JSET_K, jump_true, jump_false, k };
         let block = vec![
             load(OFFSET_THIRD),
             jump((0, 2), libc::PROT_EXEC as u32),
@@ -190,8 +191,11 @@ mod tests {
 
     #[test]
     fn notifies_calls_by_number_and_prctl_by_option() {
-        const SET: CallSet =
-            CallSet { numbers: &[9, 10, 11, 12, 25, 59], prctl_options: &[15, 35, 0x5356_4d41], executable_files: false };
+        const SET: CallSet = CallSet {
+            numbers: &[9, 10, 11, 12, 25, 59],
+            prctl_options: &[15, 35, 0x5356_4d41],
+            executable_files: false,
+        };
         let prctl = libc::SYS_prctl as u32;
         let program = call_filter(SET);
         for nr in 0..1024 {

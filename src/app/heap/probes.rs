@@ -50,11 +50,8 @@ impl Probes {
 
     fn cover_file(&self, file: File, base_name: &str) {
         let Ok(meta) = file.metadata() else { return };
-        let key = FileKey {
-            major: libc::major(meta.dev()),
-            minor: libc::minor(meta.dev()),
-            inode: meta.ino(),
-        };
+        let key =
+            FileKey { major: libc::major(meta.dev()), minor: libc::minor(meta.dev()), inode: meta.ino() };
         // The kernel may call the device otherwise (btrfs): then it is looked at twice, and probed once.
         if let Ok(object) = Object::from_file(file) {
             self.cover(key, &object, base_name);
@@ -131,9 +128,8 @@ impl State {
     fn note_left_out(&mut self, module: &str, left_out: &[(String, Why)]) {
         let forwarding = left_out.iter().filter(|(_, why)| *why == Why::CallsOne).count();
         if forwarding > 0 {
-            self.notes.push(format!(
-                "{module}: {forwarding} C++ functions are not probed, what they call is"
-            ));
+            self.notes
+                .push(format!("{module}: {forwarding} C++ functions are not probed, what they call is"));
         }
         for (symbol, why) in left_out {
             match why {

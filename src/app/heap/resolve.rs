@@ -78,7 +78,8 @@ pub fn resolve(object: &Object, base_name: &str, descriptions: &[Description]) -
     let mut passed_on: HashSet<u64> = HashSet::new();
     loop {
         let forwarding = Forwarding { object, table: &table, by_offset: &by_offset, passed_on: &passed_on };
-        let more: Vec<u64> = by_offset.values().filter(|f| forwarding.forwards(f)).map(|f| f.offset).collect();
+        let more: Vec<u64> =
+            by_offset.values().filter(|f| forwarding.forwards(f)).map(|f| f.offset).collect();
         if more.is_empty() {
             break;
         }
@@ -222,7 +223,8 @@ impl Forwarding<'_> {
         code.windows(5).enumerate().any(|(index, bytes)| {
             let [0xe8 | 0xe9, distance @ ..] = bytes else { return false };
             let Ok(distance) = distance.try_into() else { return false };
-            let target = (offset + index as u64 + 5).wrapping_add_signed(i64::from(i32::from_le_bytes(distance)));
+            let target =
+                (offset + index as u64 + 5).wrapping_add_signed(i64::from(i32::from_le_bytes(distance)));
             let is_probed = self.by_offset.get(&target).is_some_and(|other| other.allocator != CXX);
             target != offset && (is_probed || self.passed_on.contains(&target))
         })

@@ -66,7 +66,10 @@ impl HeapWatch {
     /// kept for that thread. They were freed before.
     fn is_within_allocator(&self, (mm, function): (MmKey, u32), at: Addr, spaces: &AddressSpaces) -> bool {
         let regions = spaces.executable_regions(mm);
-        let file = regions.iter().find(|(range, _, _)| range.contains(at)).map(|(_, _, file)| FileKey::from(&**file));
+        let file = regions
+            .iter()
+            .find(|(range, _, _)| range.contains(at))
+            .map(|(_, _, file)| FileKey::from(&**file));
         file.is_some() && file == self.probes.file_of(function)
     }
 
@@ -125,7 +128,8 @@ impl HeapWatch {
 
     /// Tells the ledgers what was lost since the last time.
     pub fn note_losses(&mut self, counters: HeapCounters) {
-        let lost = counters.lost_allocations + counters.lost_frees + counters.lost_others + counters.untracked;
+        let lost =
+            counters.lost_allocations + counters.lost_frees + counters.lost_others + counters.untracked;
         self.heaps.lost(lost.saturating_sub(self.lost));
         self.lost = lost;
     }
