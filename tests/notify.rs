@@ -7,9 +7,10 @@ use serde_json::Value;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ffi::OsString;
 use std::fs;
-use std::io::{Read, Write};
+use std::io::Read;
 use std::process::{Command, Stdio};
 use support::churn::{mode, run_seed};
+use support::death::assert_survives_death_of_vmaudit;
 use support::report::number;
 use support::{
     Guard, audit, demo_program, program, run_command, skip, skip_without, skip_without_bpf, vmaudit,
@@ -112,6 +113,17 @@ fn advice_about_forks_and_forks_keep_their_order() {
     assert_eq!(audit.report().processes().len(), 61);
 }
 
+/// Each generation's first thread is in vfork while another one executes the next: the child is left in an
+/// address space that everybody else has left, its own execve on its way.
+#[test]
+fn a_vfork_child_outlives_the_program_that_started_it() {
+    for _ in 0..2 {
+        let audit = audit_exactly(&[program("exec_race").into_os_string(), "40".into()]);
+        assert_eq!(audit.code(), Some(0), "{}", audit.stderr);
+        assert!(audit.report().processes().len() > 10, "{}", audit.stderr);
+    }
+}
+
 #[test]
 fn death_by_a_signal() {
     for signal in [libc::SIGSEGV, libc::SIGKILL] {
@@ -122,24 +134,10 @@ fn death_by_a_signal() {
     }
 }
 
+/// The rest of its calls are notified, and the keeper lets them go.
 #[test]
 fn the_target_survives_the_death_of_vmaudit() {
-    let folder = tempfile::tempdir().expect("a temporary folder");
-    let (report, proof) = (folder.path().join("report.json"), folder.path().join("proof"));
-    let command = [program("ends").into_os_string(), "orphan".into(), proof.clone().into_os_string()];
-    let mut run = run_command(&report, &NOTIFY, &command);
-    run.stdin(Stdio::piped()).stdout(Stdio::piped());
-    let mut tracer = Guard(run.spawn().expect("vmaudit starts"));
-    let mut output = tracer.0.stdout.take().expect("a pipe");
-    let mut ready = [0; 6];
-    output.read_exact(&mut ready).expect("the target is ready");
-    let mut input = tracer.0.stdin.take().expect("a pipe");
-    tracer.signal(libc::SIGKILL);
-    tracer.0.wait().expect("waited");
-    // It maps, writes its file and ends: all these calls are notified, and the keeper lets them go.
-    input.write_all(b"x").expect("the target reads");
-    output.read_to_end(&mut Vec::new()).expect("the target ends");
-    assert_eq!(fs::read_to_string(proof).expect("the target's file"), "done\n");
+    assert_survives_death_of_vmaudit(&NOTIFY);
 }
 
 /// vmaudit dies while the target's threads are in the middle of calls: all of them go on.

@@ -168,9 +168,9 @@ fn tracer_options(options: &LiveArgs, running_targets: bool) -> TracerOptions {
         backend: options.backend,
         entering: None,
         touch: None,
-        stack_bytes: options.stack_bytes,
-        ring_bytes: options.ring_bytes,
-        spill_bytes: options.spill_bytes,
+        stack_bytes: options.stacks.stack_bytes,
+        ring_bytes: options.rings.ring_bytes,
+        spill_bytes: options.rings.spill_bytes,
         follow_forks: !options.no_follow_forks,
         running_targets,
     }

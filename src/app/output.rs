@@ -3,7 +3,7 @@
 use super::error::AppError;
 use super::flame;
 use crate::cli::{Cli, FlameArgs, Format};
-use crate::render::{Color, TextOptions, to_json, to_text};
+use crate::render::{Color, TextOptions, to_html, to_json, to_text};
 use crate::report::Report;
 use clap::CommandFactory;
 use std::fs;
@@ -37,6 +37,7 @@ impl<'a> Wanted<'a> {
         match self.format {
             Format::Text => self.to.put(to_text(report, self.to.options()).as_bytes()),
             Format::Json => self.to.put(to_json(report)?.as_bytes()),
+            Format::Html => self.to.put(to_html(report)?.as_bytes()),
             Format::Folded | Format::Svg | Format::Pprof => self.to.put(&flame::render(report, self)?),
         }
     }

@@ -60,6 +60,11 @@ fn growth(path: &Path, moments: Moments, wanted: &Wanted<'_>) -> Result<(), AppE
         Format::Folded | Format::Svg | Format::Pprof => {
             to.put(&flame::render_growth((&before, &after), wanted)?)
         }
+        Format::Html => Err(AppError::Usage(
+            "--growth shows what changed between two moments, and -f html one report: use -f svg, or --at \
+             with -f html"
+                .to_owned(),
+        )),
     }
 }
 
