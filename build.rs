@@ -6,7 +6,7 @@ use std::env;
 use std::path::PathBuf;
 
 fn main() {
-    for object in ["vmaudit", "heap"] {
+    for object in ["vmaudit", "heap", "probe"] {
         build(object);
     }
     println!("cargo:rerun-if-changed=bpf");
