@@ -177,16 +177,18 @@ fn the_flame_graph_has_four_widths_and_two_directions() {
     let root =
         "Math.round(document.querySelector('#flame-graph [role=treeitem]').getBoundingClientRect().width)";
     let arena = width("load_config");
+    assert!(b.text("#flame-line").contains("Unused 90.9 MiB"), "what is asked for first");
+    b.click("#flame [data-value=virt]");
     let [all, part] = [b.number(root), b.number(&arena)];
     assert!((part * 101 - all * 64).abs() < all, "64 of 101 MiB: {part} of {all}");
-    b.click("#flame [data-value=resident]");
+    b.click("#flame [data-value=rss]");
     assert!(b.number(&arena) * 50 < all, "96 KiB of 10 MiB");
-    assert!(b.text("#flame-line").contains("resident 10.1 MiB"));
+    assert!(b.text("#flame-line").contains("RSS 10.1 MiB"));
     b.click("#flame [data-value=writable]");
-    assert!(b.text("#flame-line").contains("writable 36.1 MiB"));
+    assert!(b.text("#flame-line").contains("Writable 36.1 MiB"));
     b.click("#flame [data-value=unused]");
-    assert!(b.text("#flame-line").contains("unused 90.9 MiB"));
-    b.click("#flame [data-value=reserved]");
+    assert!(b.text("#flame-line").contains("Unused 90.9 MiB"));
+    b.click("#flame [data-value=virt]");
     b.fill("#flame-search", "load_config");
     b.until("document.querySelector('#flame-matched') !== null");
     assert!(b.text("#flame-matched").contains("64.0 MiB, 63 %"));
@@ -203,7 +205,7 @@ fn the_flame_graph_has_four_widths_and_two_directions() {
     b.click("#flame-all");
     let depth = |name: &str| format!("Number(document.querySelector({}).ariaLevel)", json!(frame(name)));
     assert!(b.number(&depth("main")) < b.number(&depth("load_config")));
-    b.click("#flame-inverted");
+    b.click("#flame-reversed");
     assert!(b.number(&depth("main")) > b.number(&depth("load_config")));
     assert_eq!(b.number(&depth("glibc malloc arenas")), 2);
     assert_eq!(b.complaints(), [""; 0]);

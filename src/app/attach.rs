@@ -11,7 +11,7 @@ use super::contained::{self, Contained, add_roots, members};
 use super::container_view::ContainerView;
 use super::dump::Dump;
 use super::error::AppError;
-use super::output::Destination;
+use super::output::{Destination, Wanted};
 use super::pipeline::Pipeline;
 use super::record::{Record, RecordOptions};
 use super::remedy::may_not_be_read;
@@ -37,6 +37,8 @@ const LOOK_PAUSE: Duration = Duration::from_millis(200);
 /// Traces running processes; returns vmaudit's exit code.
 pub fn attach(args: &AttachArgs) -> Result<u8, AppError> {
     let begun = Instant::now();
+    let to = Destination { file: args.report.as_deref(), top: args.top };
+    let wanted = Wanted::new(args.format, args.flame, to)?;
     let container = container(&args.of)?;
     // Whoever enters a container later belongs to it, as children do.
     let followed = container.as_ref().filter(|_| !args.no_follow_forks);
@@ -119,8 +121,7 @@ pub fn attach(args: &AttachArgs) -> Result<u8, AppError> {
         return Err(AppError::Write { path: path.clone(), source });
     }
     touch::finish(&mut pipeline, &tracer)?;
-    let destination = Destination { format: args.format, file: args.report.as_deref(), top: args.top };
-    conclude(Gathered { main, audits, counters, pipeline, exit_code: None }, &destination, args.verbose)?;
+    conclude(Gathered { main, audits, counters, pipeline, exit_code: None }, &wanted, args.verbose)?;
     tracer.detach_in_background();
     Ok(0)
 }

@@ -55,6 +55,8 @@ pub enum AppError {
     Store(#[from] crate::store::StoreError),
     #[error("{} is not complete: it can be read up to where it stopped", path.display())]
     Recording { path: PathBuf },
+    #[error("{0}")]
+    Flame(#[from] crate::render::FlameError),
     #[error("encoding the report: {0}")]
     Json(#[from] serde_json::Error),
 }

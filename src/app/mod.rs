@@ -16,6 +16,7 @@ mod entering;
 mod error;
 mod events;
 mod explain;
+mod flame;
 mod from_ledger;
 mod live_events;
 mod living;

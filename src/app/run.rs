@@ -7,7 +7,7 @@ use super::dump::Dump;
 use super::entering::{container_of, entering_of, main_process, view_of};
 use super::error::AppError;
 use super::load::Load;
-use super::output::Destination;
+use super::output::{Destination, Wanted};
 use super::pipeline::Pipeline;
 use super::record::{Record, RecordOptions};
 use super::say::say;
@@ -31,6 +31,8 @@ const LOOK_PAUSE: Duration = Duration::from_secs(1);
 /// Starts the command under audit; returns vmaudit's exit code.
 pub fn run(args: &RunArgs) -> Result<u8, AppError> {
     let begun = Instant::now();
+    let to = Destination { file: args.report.as_deref(), top: args.top };
+    let wanted = Wanted::new(args.format, args.flame, to)?;
     let dump = match &args.dump_events {
         Some(path) => {
             Some(Dump::create(path).map_err(|source| AppError::Write { path: path.clone(), source })?)
@@ -114,13 +116,12 @@ pub fn run(args: &RunArgs) -> Result<u8, AppError> {
     }
     warn(&pipeline);
     touch::finish(&mut pipeline, &tracer)?;
-    let destination = Destination { format: args.format, file: args.report.as_deref(), top: args.top };
     let exit_code = match end {
         End::Exited(status) => Some(status.exit_code()),
         End::NoneLeft | End::LeftRunning | End::LoadEnded(_) => None,
     };
     let main = main_process(pid, container.as_ref(), &audits, &pipeline);
-    conclude(Gathered { main, audits, counters, pipeline, exit_code }, &destination, args.verbose)?;
+    conclude(Gathered { main, audits, counters, pipeline, exit_code }, &wanted, args.verbose)?;
     tracer.detach_in_background();
     Ok(match end {
         End::LoadEnded(code) => code,

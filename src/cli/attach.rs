@@ -1,6 +1,6 @@
 //! `vmaudit attach`.
 
-use super::{Backend, Format, TargetArgs, TouchArgs, seconds};
+use super::{Backend, FlameArgs, Format, TargetArgs, TouchArgs, seconds};
 use clap::{ArgGroup, Args};
 use std::path::PathBuf;
 
@@ -69,6 +69,9 @@ pub struct AttachArgs {
     /// Write every call with its frames to FILE, one JSON object a line
     #[arg(long, value_name = "FILE", hide = true)]
     pub dump_events: Option<PathBuf>,
+
+    #[command(flatten)]
+    pub flame: FlameArgs,
 }
 
 #[cfg(test)]

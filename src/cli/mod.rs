@@ -7,6 +7,7 @@ mod diff;
 mod doctor;
 mod events;
 mod explain;
+mod flame;
 mod report;
 mod run;
 mod snapshot;
@@ -20,6 +21,7 @@ pub use diff::{DiffArgs, GroupBy, PidPair};
 pub use doctor::DoctorArgs;
 pub use events::{EventFormat, EventTime, EventsArgs, FilterArgs, LiveArgs};
 pub use explain::ExplainArgs;
+pub use flame::{FlameArgs, Width};
 pub use report::{Moment, Moments, ReportArgs};
 pub use run::RunArgs;
 pub use snapshot::SnapshotArgs;
@@ -103,6 +105,7 @@ pub enum Command {
     },
 }
 
+/// How a report is written.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 pub enum Format {
     /// Tables and findings for people
@@ -111,6 +114,34 @@ pub enum Format {
     Json,
     /// One file to open in a browser: map, table, flame graph (docs/html.md)
     Html,
+    /// A stack and its bytes a line, for flame graph tools
+    Folded,
+    /// A flame graph
+    Svg,
+    /// A profile for pprof and Speedscope, with all widths (docs/flamegraphs.md)
+    Pprof,
+}
+
+/// How what changed between two reports is written.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub enum DiffFormat {
+    /// Tables for people
+    Text,
+    /// Everything, machine-readable
+    Json,
+    /// A stack and its bytes before and after a line, as difffolded.pl writes them
+    Folded,
+    /// A differential flame graph: red grew, blue shrank
+    Svg,
+}
+
+/// How everything else is written.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub enum PlainFormat {
+    /// For people
+    Text,
+    /// Everything, machine-readable
+    Json,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]

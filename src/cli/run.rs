@@ -1,6 +1,6 @@
 //! `vmaudit run`.
 
-use super::{Aslr, Backend, ChangeArgs, Format, TouchArgs, seconds};
+use super::{Aslr, Backend, ChangeArgs, FlameArgs, Format, TouchArgs, seconds};
 use clap::Args;
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -85,6 +85,9 @@ pub struct RunArgs {
     /// Write every call with its frames to FILE, one JSON object a line
     #[arg(long, value_name = "FILE", hide = true)]
     pub dump_events: Option<PathBuf>,
+
+    #[command(flatten)]
+    pub flame: FlameArgs,
 
     /// The command and its arguments
     #[arg(trailing_var_arg = true, required = true, value_name = "CMD")]

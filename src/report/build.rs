@@ -317,6 +317,14 @@ fn region(input: &AuditInput<'_>, piece: &Piece, stacks: &mut StackNumbers) -> m
             (name, file) => name.or(file).map(lossy),
         },
         origin: record.map(|r| origin(input, r, stacks)),
+        without_call: record.is_none().then(|| {
+            match source.map(|r| r.origin) {
+                Some(Origin::Preexisting) => "preexisting",
+                Some(Origin::Kernel) => "kernel",
+                Some(Origin::Event(_) | Origin::Unknown) | None => "unknown",
+            }
+            .to_string()
+        }),
         part: piece.part.to_string(),
         instance: 0,
         thread: piece.thread,

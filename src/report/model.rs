@@ -184,6 +184,9 @@ pub struct Region {
     pub swap: u64,
     pub path: Option<String>,
     pub origin: Option<Origin>,
+    /// Added: where no call is known that mapped it, why: `preexisting`, `kernel`, `unknown`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub without_call: Option<String>,
     /// Added: which part of the thing it is ("arena reserved part", "guard").
     pub part: String,
     /// Added: regions with the same number belong to one thing; unique within the process.

@@ -26,6 +26,7 @@ const SCRIPT: &str = concat!(
     include_str!("js/stacks.js"),
     include_str!("js/state.js"),
     include_str!("js/overview.js"),
+    include_str!("js/touch.js"),
     include_str!("js/findings.js"),
     include_str!("js/layout.js"),
     include_str!("js/map.js"),

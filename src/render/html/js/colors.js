@@ -28,6 +28,12 @@ function mix(over, under, amount) {
   return "#" + mixed.map((c) => c.toString(16).padStart(2, "0")).join("");
 }
 
+/** Black or white, whichever reads better on a `#rrggbb`. */
+function inkOn(ground) {
+  const [r, g, b] = [1, 3, 5].map((at) => (parseInt(ground.slice(at, at + 2), 16) / 255) ** 2.2);
+  return 0.2126 * r + 0.7152 * g + 0.0722 * b > 0.19 ? "#10131a" : "#ffffff";
+}
+
 /** What canvases need of the style sheet, in the scheme that is on. */
 function theme() {
   const style = getComputedStyle(document.documentElement);

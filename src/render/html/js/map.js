@@ -187,10 +187,10 @@ function drawLabels(g, x, [width, height]) {
       const tone = tones(table.category[i]);
       g.font = "600 12px system-ui, sans-serif";
       const over = resident > 0.88;
-      label(g, regionLabel(table, i), [left + 7, 15, right - left - 14], over ? "#fff" : map.theme.ink, over ? tone.full : tone.pale);
+      label(g, regionLabel(table, i), [left + 7, 15, right - left - 14], over ? inkOn(tone.full) : map.theme.ink, over ? tone.full : tone.pale);
       g.font = "12px system-ui, sans-serif";
       const deep = resident > 0.72;
-      label(g, size(table.virt[i]), [left + 7, 32, right - left - 14], deep ? "#fff" : map.theme.muted, deep ? tone.full : tone.pale);
+      label(g, size(table.virt[i]), [left + 7, 32, right - left - 14], deep ? inkOn(tone.full) : map.theme.muted, deep ? tone.full : tone.pale);
     }
     const first = x(from[i]);
     const begins = gap(i) > 0 || i === 0 || right - left > 130;

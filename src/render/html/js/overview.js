@@ -121,7 +121,7 @@ function categoryCard(p) {
       h("tbody", {}, p.categories.map(row)),
       h("tfoot", {}, h("tr", {}, h("th", { scope: "row" }, "total"), h("td", { class: "meter" }),
         [size(t.virt), size(t.writable), known(t.rss), known(t.unused), thousands(sum)].map((cell) => h("td", {}, cell)))))),
-    h("p", { class: "hint" }, "Rows add up to the total, byte for byte; what nothing explains is a row of its own."));
+    h("p", { class: "hint" }, "Rows add up to the total, byte for byte; what nothing explains is a row of its own. An arena with its used and its reserved part is one thing."));
 }
 
 on("category", (id) => {
