@@ -153,6 +153,13 @@ fn the_map_zooms_and_opens() {
     b.key("Enter");
     assert!(b.text("#panel").contains("0x7f0000000000-0x7f0000021000"));
     b.key("Escape");
+    b.click_with("#map-strip", 0.4, 8);
+    assert!(b.text("#map-line").contains("zoom"), "{}", b.text("#map-line"));
+    assert!(b.truth("document.querySelector('#panel').hidden"), "Shift zooms, and opens nothing");
+    b.key("0");
+    b.key("z");
+    assert!(b.text("#map-line").contains("zoom"), "into the region that was opened last");
+    b.key("0");
     // to scale, the two ends are terabytes apart: nothing but gaps between
     b.click("#map [data-value=scale]");
     assert_eq!(b.run("document.querySelector('#map [data-value=scale]').ariaChecked"), "true");
