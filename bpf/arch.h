@@ -31,6 +31,15 @@ struct thread_struct {
 		(record)->args[5] = (regs)->r9;  \
 	} while (0)
 
+/* At a function's first instruction, and after its return (System V ABI). */
+#define ARCH_FUNCTION_ARG1(regs) ((regs)->di)
+#define ARCH_FUNCTION_ARG2(regs) ((regs)->si)
+#define ARCH_FUNCTION_ARG3(regs) ((regs)->dx)
+#define ARCH_FUNCTION_ARG4(regs) ((regs)->cx)
+#define ARCH_FUNCTION_ARG5(regs) ((regs)->r8)
+#define ARCH_FUNCTION_ARG6(regs) ((regs)->r9)
+#define ARCH_FUNCTION_RESULT(regs) ((regs)->ax)
+
 /* What unwinding needs: instruction and stack pointer and the callee-saved registers. */
 #define ARCH_REGS(record, regs)                \
 	do {                                   \

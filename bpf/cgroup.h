@@ -2,10 +2,13 @@
 /*
  * Programs that enter a container: the processes that `docker exec` starts are no children of any
  * traced one (the engine's shim starts them), but they are moved into the container's cgroup before
- * they execute what was asked for. Included by vmaudit.bpf.c.
+ * they execute what was asked for.
  */
 #ifndef VMAUDIT_CGROUP_H
 #define VMAUDIT_CGROUP_H
+
+#include "vmaudit.h"
+#include "vmaudit_core.h"
 
 #define CGROUP_DEPTH 24
 

@@ -2,10 +2,12 @@
 /*
  * Numbers of tasks as vmaudit's own PID namespace has them: inside a container they are others than
  * the kernel's. (bpf_get_ns_current_pid_tgid knows the current task only, and only where it is in
- * exactly that namespace.) Included by vmaudit.bpf.c.
+ * exactly that namespace.)
  */
 #ifndef VMAUDIT_PIDS_H
 #define VMAUDIT_PIDS_H
+
+#include "vmaudit_core.h"
 
 /* Namespaces nest up to 32 deep (MAX_PID_NS_LEVEL); a container in a container is 2. */
 #define PID_LEVELS 8

@@ -7,6 +7,12 @@
  * within a second; from there on of one in 2, 4, 8 …, picked at random among as many, and the
  * record says how many faults it stands for.
  */
+#ifndef VMAUDIT_TOUCH_H
+#define VMAUDIT_TOUCH_H
+
+#include "record.h"
+#include "stack.h"
+
 #define PF_WRITE 2 /* arch/x86/include/asm/trap_pf.h */
 #define PF_USER 4
 #define SECOND_NS 1000000000ULL
@@ -93,33 +99,6 @@ static __always_inline __u64 touch_wake_flags(void)
 										  : BPF_RB_NO_WAKEUP;
 }
 
-/* As stack_end(), but asks once: a stack that grows is not mapped at its pointer yet, and faults
- * come with interrupts off. */
-static __always_inline __u64 touch_stack_end(struct task_struct *task, struct traced_thread *thread,
-					     struct mm_struct *mm, __u64 sp)
-{
-	__u64 arguments, control_block, end;
-	struct found_vma found = {};
-
-	if (sp >= thread->low && sp < thread->high)
-		return thread->high;
-	arguments = BPF_CORE_READ(mm, start_stack);
-	control_block = ARCH_THREAD_POINTER(task);
-	if (bpf_find_vma(task, sp, remember_vma, &found, 0)) {
-		if (control_block > sp && control_block - sp < PLAUSIBLE_STACK)
-			return control_block;
-		return arguments > sp && arguments - sp < PLAUSIBLE_STACK ? arguments : 0;
-	}
-	end = found.end;
-	if (arguments > sp && arguments < end)
-		end = arguments;
-	if (control_block > sp && control_block < end)
-		end = control_block;
-	thread->low = found.start;
-	thread->high = end;
-	return end;
-}
-
 struct touch {
 	struct extra extra;
 	__u64 address, error_code;
@@ -127,7 +106,7 @@ struct touch {
 };
 
 static __always_inline void fill_touch(struct vmaudit_record *record, struct task_struct *task, struct pt_regs *regs,
-				       struct touch *touch, __u32 payload)
+				       struct touch *touch)
 {
 	fill(record, task, regs, &touch->extra, VMAUDIT_OP_TOUCH, 0);
 	record->args[0] = touch->address;
@@ -136,26 +115,13 @@ static __always_inline void fill_touch(struct vmaudit_record *record, struct tas
 	record->args[3] = !(touch->error_code & PF_USER);
 	record->args[4] = touch->error_code & 1; /* the page was there, but not for this */
 	record->args[5] = 0;
-	record->payload = payload;
 }
 
-#define TOUCH_CLASS_WITH_HOLES(bytes)                                                               \
-	if (wanted <= (bytes)) {                                                                    \
-		struct {                                                                            \
-			struct vmaudit_record record;                                               \
-			char stack[(bytes) + PIECE];                                                \
-		} *out = bpf_ringbuf_reserve(&touches, sizeof(*out), 0);                            \
-		if (!out)                                                                           \
-			return false;                                                               \
-		fill_touch(&out->record, task, regs, touch, wanted);                                \
-		pieces.to = out->stack;                                                             \
-		pieces.limit = (bytes) + PIECE;                                                     \
-		bpf_loop((wanted + PIECE - 1) / PIECE + 1, copy_piece, &pieces, 0);                 \
-		if (pieces.holes)                                                                   \
-			out->record.flags |= VMAUDIT_STACK_HOLES;                                   \
-		bpf_ringbuf_submit(out, touch_wake_flags());                                        \
-		return true;                                                                        \
-	}
+#define FILL_TOUCH(record) fill_touch(record, task, regs, touch)
+#define SEND_TOUCH_WITH_HOLES(bytes) SEND_STACK_WITH_HOLES(bytes, touches, touch_wake_flags(), FILL_TOUCH)
+#define SEND_TOUCH(bytes)                                             \
+	SEND_STACK(bytes, touches, touch_wake_flags(), FILL_TOUCH,    \
+		   touch_with_holes(task, regs, touch))
 
 /* The fault is the stack's own growth: its newest page is not there yet. */
 static __noinline bool touch_with_holes(struct task_struct *task, struct pt_regs *regs, struct touch *touch)
@@ -163,54 +129,31 @@ static __noinline bool touch_with_holes(struct task_struct *task, struct pt_regs
 	struct pieces pieces = { .from = regs->sp };
 	__u64 wanted = touch->extra.wanted;
 
-	TOUCH_CLASS_WITH_HOLES(4096)
-	TOUCH_CLASS_WITH_HOLES(16384)
-	TOUCH_CLASS_WITH_HOLES(65536)
-	TOUCH_CLASS_WITH_HOLES(262144)
+	SEND_TOUCH_WITH_HOLES(4096)
+	SEND_TOUCH_WITH_HOLES(16384)
+	SEND_TOUCH_WITH_HOLES(65536)
+	SEND_TOUCH_WITH_HOLES(262144)
 	return false;
 }
 
-#define TOUCH_CLASS(bytes)                                                                          \
-	if (wanted <= (bytes)) {                                                                    \
-		struct {                                                                            \
-			struct vmaudit_record record;                                               \
-			char stack[bytes];                                                          \
-		} *out = bpf_ringbuf_reserve(&touches, sizeof(*out), 0);                            \
-		if (!out)                                                                           \
-			return false;                                                               \
-		if (bpf_probe_read_user(out->stack, wanted, (void *)sp)) {                          \
-			bpf_ringbuf_discard(out, BPF_RB_NO_WAKEUP);                                 \
-			touch->extra.wanted = wanted;                                               \
-			return touch_with_holes(task, regs, touch);                                 \
-		}                                                                                   \
-		fill_touch(&out->record, task, regs, touch, wanted);                                \
-		bpf_ringbuf_submit(out, touch_wake_flags());                                        \
-		return true;                                                                        \
-	}
-
-static __always_inline bool send_touch(struct task_struct *task, struct traced_thread *thread, struct mm_struct *mm,
-				       struct pt_regs *regs, struct touch *touch)
+static __always_inline bool send_touch(struct task_struct *task, struct traced_thread *thread, struct pt_regs *regs,
+				       struct touch *touch)
 {
 	__u64 sp = regs->sp;
-	__u64 end = touch_stack_end(task, thread, mm, sp);
-	__u64 wanted = end > sp ? end - sp : 0;
+	/* A stack that grows is not mapped at its pointer yet, and faults come with interrupts off. */
+	__u64 end = stack_end(task, thread, sp, ASK_ONCE);
+	__u64 wanted = stack_wanted(sp, end, &touch->extra.flags);
 
-	if (!end)
-		wanted = ARCH_PAGE_SIZE - (sp & (ARCH_PAGE_SIZE - 1));
-	else if (wanted <= stack_bytes)
-		touch->extra.flags |= VMAUDIT_STACK_FULL;
-	if (wanted > stack_bytes)
-		wanted = stack_bytes;
-
-	TOUCH_CLASS(512)
-	TOUCH_CLASS(1024)
-	TOUCH_CLASS(1536)
-	TOUCH_CLASS(2048)
-	TOUCH_CLASS(4096)
-	TOUCH_CLASS(8192)
-	TOUCH_CLASS(16384)
-	TOUCH_CLASS(65536)
-	TOUCH_CLASS(262144)
+	touch->extra.wanted = wanted;
+	SEND_TOUCH(512)
+	SEND_TOUCH(1024)
+	SEND_TOUCH(1536)
+	SEND_TOUCH(2048)
+	SEND_TOUCH(4096)
+	SEND_TOUCH(8192)
+	SEND_TOUCH(16384)
+	SEND_TOUCH(65536)
+	SEND_TOUCH(262144)
 	return false;
 }
 
@@ -245,7 +188,7 @@ int page_fault(struct page_fault_args *ctx)
 	if (!touch.weight)
 		return 1;
 	touch.extra.mm = (__u64)mm;
-	if (send_touch(task, thread, mm, (struct pt_regs *)bpf_task_pt_regs(task), &touch)) {
+	if (send_touch(task, thread, (struct pt_regs *)bpf_task_pt_regs(task), &touch)) {
 		state->sampled += 1;
 		state->taken += 1;
 	} else {
@@ -254,3 +197,5 @@ int page_fault(struct page_fault_args *ctx)
 	}
 	return 1;
 }
+
+#endif

@@ -96,12 +96,33 @@ typedef struct {
 	void *vdso;
 } mm_context_t;
 
+/* kernel/events/uprobes.c */
+struct xol_area {
+	unsigned long vaddr;
+};
+
+/* include/linux/uprobes.h */
+struct return_instance {
+	unsigned long stack; /* where the return address is */
+	unsigned long orig_ret_vaddr;
+	struct return_instance *next;
+};
+
+struct uprobe_task {
+	struct return_instance *return_instances;
+};
+
+struct uprobes_state {
+	struct xol_area *xol_area;
+};
+
 struct mm_struct {
 	atomic_t mm_users;
 	unsigned long total_vm;
 	unsigned long start_brk, brk, start_stack;
 	struct file *exe_file;
 	mm_context_t context;
+	struct uprobes_state uprobes_state;
 };
 
 struct vm_area_struct {
@@ -161,6 +182,7 @@ struct task_struct {
 	struct css_set *cgroups;
 	char comm[16];
 	int pagefault_disabled;
+	struct uprobe_task *utask;
 	struct thread_struct thread;
 };
 
@@ -206,5 +228,11 @@ enum cgroup_subsys_id {
 struct bpf_iter_task_vma {
 	__u64 opaque[1];
 } __attribute__((aligned(8)));
+
+/* They want the types above, and every header here wants them. */
+#include <stdbool.h>
+#include <bpf/bpf_core_read.h>
+#include <bpf/bpf_helpers.h>
+#include <bpf/bpf_tracing.h>
 
 #endif

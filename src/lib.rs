@@ -1,7 +1,7 @@
 //! `vmaudit`: why is VIRT so much larger than RSS, and which call stack asked for it?
 //!
-//! A pure core (`model`, `ledger`, `touch`, `attribution`, `report`, `diff`, `compare`, `render`) between
-//! thin adapters (`capture`, `procfs`, `unwind`, `symbolize`, `target`, `containers`, `store`). Only `app`
+//! A pure core (`model`, `ledger`, `touch`, `attribution`, `report`, `diff`, `compare`, `heap`, `render`)
+//! between thin adapters (`capture`, `procfs`, `unwind`, `symbolize`, `target`, `containers`, `store`). Only `app`
 //! joins the two.
 //! `tests/architecture.rs` holds the import rules.
 
@@ -13,6 +13,7 @@ pub mod compare;
 pub mod containers;
 pub mod diff;
 pub mod doctor;
+pub mod heap;
 pub mod ledger;
 pub mod model;
 pub mod objects;
@@ -24,4 +25,5 @@ pub mod store;
 pub mod symbolize;
 pub mod target;
 pub mod touch;
+pub mod uapi;
 pub mod unwind;

@@ -348,7 +348,8 @@ fn stopped_and_continued() {
 #[test]
 fn a_keeper_that_starts_late_only_stands_by() {
     let mut player = play(|| {
-        let calls = CallSet { numbers: &[libc::SYS_mmap as i32], prctl_options: &[] };
+        let calls =
+            CallSet { numbers: &[libc::SYS_mmap as i32], prctl_options: &[], executable_files: false };
         let mut prepared =
             Launch::prepare(LaunchConfig { calls, ..config(&[modes(), "exit", "0"]) }).expect("prepare");
         let keeper = Pid::from_raw(keeper());

@@ -48,6 +48,10 @@ pub enum AppError {
     #[error("{0}")]
     Snapshot(#[from] super::snapshot::SnapshotError),
     #[error("{0}")]
+    CodeFile(#[from] super::code_files::CodeFileError),
+    #[error("{0}")]
+    Place(#[from] crate::capture::uprobe::PlaceError),
+    #[error("{0}")]
     Diff(#[from] super::diff::DiffError),
     #[error("{0}")]
     Moment(#[from] super::moment::MomentError),

@@ -37,8 +37,10 @@ pub fn render(report: &Report, wanted: &Wanted<'_>) -> Result<Vec<u8>, AppError>
 /// As [`render`].
 pub fn render_diff(sides: (&Side<'_>, &Side<'_>), how: (DiffFormat, FlameArgs)) -> Result<Vec<u8>, AppError> {
     let (a, b) = sides;
-    let side = |side, name: &str| FlameSide::of(side, name.to_owned());
-    let sides = FlameSides { a: side(a, "A"), b: side(b, "B"), same_pids: false };
+    let base = |path: &str| path.rsplit('/').next().unwrap_or(path).to_owned();
+    let (of_a, of_b) = (base(a.source()), base(b.source()));
+    let names = if of_a == of_b { (a.source().to_owned(), b.source().to_owned()) } else { (of_a, of_b) };
+    let sides = FlameSides { a: FlameSide::of(a, names.0), b: FlameSide::of(b, names.1), same_pids: false };
     two(&sides, how)
 }
 

@@ -2,8 +2,11 @@
 
 use super::complete::complete;
 use super::dump::Dump;
+use super::heap::watch::HeapWatch;
 use super::live_events::LiveEvents;
 use super::record::Record;
+use crate::capture::heap::wire as heap_wire;
+use crate::capture::uprobe::wire::CapturedCall;
 use crate::capture::wire::{self, Decoder, time_of};
 use crate::capture::{Captured, CapturedTouch, Registers};
 use crate::ledger::AddressSpaces;
@@ -35,6 +38,8 @@ pub struct Pipeline {
     pub tally: Tally,
     /// With --touch.
     pub touches: Option<Touches>,
+    /// With `vmaudit heap`.
+    pub heap: Option<Box<HeapWatch>>,
     /// What sees the calls, as the report calls it.
     pub backend: String,
     dump: Option<Dump>,
@@ -46,6 +51,7 @@ pub struct Pipeline {
     /// Records from after this time wait (CLOCK_MONOTONIC, ns).
     hold_after: u64,
     held: Vec<Vec<u8>>,
+    undecodable: u64,
 }
 
 impl Pipeline {
@@ -57,6 +63,7 @@ impl Pipeline {
             stacks: StackTable::default(),
             tally: Tally::default(),
             touches: None,
+            heap: None,
             backend: backend.to_owned(),
             dump,
             live: None,
@@ -64,6 +71,7 @@ impl Pipeline {
             recorded_names: None,
             hold_after: u64::MAX,
             held: Vec::new(),
+            undecodable: 0,
         }
     }
 
@@ -83,6 +91,10 @@ impl Pipeline {
         // Its files are opened while it lives: a program that was replaced on disk is found no other
         // way, and the first stack may be that of a child that has ended since.
         self.renew_modules(mm, seen.pid);
+        if let Some(heap) = &mut self.heap {
+            heap.begin(seen.pid, seen.begun_ns, true);
+            heap.cover(mm, seen.pid, (&self.spaces, self.unwinder.files_mut()));
+        }
     }
 
     /// Files are looked for in this process' root, too, also after its end: others of its container
@@ -161,6 +173,10 @@ impl Pipeline {
             self.touch(raw);
             return;
         }
+        if heap_wire::is_heap(raw) {
+            self.allocation(raw);
+            return;
+        }
         let Some(captured) = self.decoder.decode(raw) else { return };
         let Captured { mut event, registers, stack, full, holes } = captured;
         self.tally.events += 1;
@@ -185,6 +201,33 @@ impl Pipeline {
         if let Some(touches) = &mut self.touches {
             touches.follow(&event, &self.spaces);
         }
+        self.follow_heap(&event);
+    }
+
+    /// Takes an allocation, a free …: the ledger of mappings is not told.
+    fn allocation(&mut self, raw: &[u8]) {
+        let Some(captured) = heap_wire::decode(raw) else {
+            self.undecodable += 1;
+            return;
+        };
+        let mut event = captured.event;
+        if let Some(r) = captured.registers {
+            let stack =
+                CapturedStack { holes: captured.holes, ..captured_stack(r, captured.stack, captured.full) };
+            let (id, completeness) = self.unwind(event.mm, event.pid, &stack);
+            event.stack = Ok(id);
+            self.count(completeness);
+        }
+        if let Some(heap) = &mut self.heap {
+            heap.event(&event, captured.caller, &self.spaces);
+        }
+    }
+
+    /// Tells the heaps what became of processes, and probes files that are mapped since.
+    fn follow_heap(&mut self, event: &VmEvent) {
+        let Some(heap) = &mut self.heap else { return };
+        heap.follow(event);
+        heap.cover(event.mm, event.task.pid, (&self.spaces, self.unwinder.files_mut()));
     }
 
     /// Takes a page fault. It is no call: the ledger is asked, not told.
@@ -200,6 +243,15 @@ impl Pipeline {
         if let Some(touches) = &mut self.touches {
             touches.touch(&touch, &self.spaces);
         }
+    }
+
+    /// The stack of a probed call. It is no event: nothing is told.
+    pub fn stack_of_call(&mut self, call: &CapturedCall<'_>) -> StackId {
+        let stack =
+            CapturedStack { holes: call.holes, ..captured_stack(call.registers, call.stack, call.full) };
+        let (id, completeness) = self.unwind(call.mm, call.pid, &stack);
+        self.count(completeness);
+        id
     }
 
     /// Prints the events that came since the last time. False when nobody reads them any more.
@@ -234,7 +286,7 @@ impl Pipeline {
 
     /// Records that could not be decoded.
     pub fn undecodable(&self) -> u64 {
-        self.decoder.undecodable
+        self.decoder.undecodable + self.undecodable
     }
 
     /// Writes out what the dump still holds.

@@ -57,14 +57,14 @@ fn growth(path: &Path, moments: Moments, wanted: &Wanted<'_>) -> Result<(), AppE
     match wanted.format {
         Format::Text => to.put(growth_to_text(&found, to.options()).as_bytes()),
         Format::Json => to.put(growth_to_json(&found)?.as_bytes()),
-        Format::Html => {
-            let why = "--growth has no page of its own: write it as text, json, folded or svg, or write a page of \
-                       each moment (--at SECS -f html)";
-            Err(AppError::Usage(why.to_owned()))
-        }
         Format::Folded | Format::Svg | Format::Pprof => {
             to.put(&flame::render_growth((&before, &after), wanted)?)
         }
+        Format::Html => Err(AppError::Usage(
+            "--growth shows what changed between two moments, and -f html one report: use -f svg, or --at \
+             with -f html"
+                .to_owned(),
+        )),
     }
 }
 

@@ -61,6 +61,8 @@ pub struct Session<'a, 'r, W> {
     next_look: Instant,
     /// What drives the command: its end is the end of the run.
     pub load: Option<Load>,
+    /// What else is to be done now and then.
+    pub each_turn: Option<Box<dyn FnMut() -> Result<(), AppError> + 'a>>,
     /// How long the last look at all processes took.
     look_took: Duration,
     /// Looks left out because looking took too long, and how long at most.
@@ -85,6 +87,7 @@ impl<'a, 'r, W: Watched> Session<'a, 'r, W> {
             started,
             next_look: started + schedule.first_look.min(schedule.interval),
             load: None,
+            each_turn: None,
             look_took: Duration::ZERO,
             left_out: (0, Duration::ZERO),
             lost: 0,
@@ -100,6 +103,9 @@ impl<'a, 'r, W: Watched> Session<'a, 'r, W> {
                 return self.finish(End::LeftRunning);
             }
             self.pipeline.borrow_mut().tick();
+            if let Some(turn) = &mut self.each_turn {
+                turn()?;
+            }
             if !self.watched.has_heard() {
                 self.wait();
             }

@@ -38,7 +38,8 @@ pub enum Tracer {
 }
 
 /// What the `notify` backend has notified.
-pub const WATCHED_CALLS: CallSet = CallSet { numbers: notify::NUMBERS, prctl_options: notify::PRCTL_OPTIONS };
+pub const WATCHED_CALLS: CallSet =
+    CallSet { numbers: notify::NUMBERS, prctl_options: notify::PRCTL_OPTIONS, executable_files: false };
 
 impl Tracer {
     /// As in the report: `bpf`, `perf`, `notify`.

@@ -3,9 +3,11 @@
 
 pub mod arch;
 pub mod bpf;
+pub mod heap;
 pub mod notify;
 pub mod perf;
 pub mod strace_log;
+pub mod uprobe;
 pub mod wire;
 
 use crate::model::{Touch, VmEvent};
@@ -131,6 +133,10 @@ pub enum CaptureError {
     Perf { what: String, source: std::io::Error },
     #[error("watching calls through seccomp: {0}")]
     Notify(#[source] std::io::Error),
+    #[error("this kernel has no uprobes (CONFIG_UPROBE_EVENTS), or no sysfs to find them by")]
+    NoUprobes,
+    #[error("preparing uprobes: {0}")]
+    Uprobes(#[source] std::io::Error),
     #[error("reading the loss counters: {0:#}")]
     Counters(#[source] libbpf_rs::Error),
 }

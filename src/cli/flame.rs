@@ -54,6 +54,7 @@ impl FlameArgs {
             Format::Pprof => self.only("-f pprof", &["--width"]),
             Format::Text => self.only("-f text", &[]),
             Format::Json => self.only("-f json", &[]),
+            // The page has switches of its own.
             Format::Html => self.only("-f html", &[]),
         }
     }

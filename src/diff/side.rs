@@ -121,6 +121,11 @@ impl<'a> Side<'a> {
         self.report
     }
 
+    /// What it was read from.
+    pub fn source(&self) -> &str {
+        &self.facts.source
+    }
+
     /// Those that are compared.
     pub fn processes(&self) -> &[&'a Process] {
         &self.processes

@@ -26,6 +26,17 @@ pub struct HeapEvent {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct ContextKey(pub u64);
 
+/// Which contexts a reset or deletion of one empties.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Covers {
+    /// It alone.
+    Itself,
+    /// Those below it, at any depth, but not itself.
+    Descendants,
+    /// It and those below it.
+    Tree,
+}
+
 /// What happened. Sizes are what the program asked for, in bytes.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum HeapOp {
@@ -60,15 +71,15 @@ pub enum HeapOp {
         parent: Option<ContextKey>,
         name: Option<Vec<u8>>,
     },
-    /// All its allocations are gone, and, where `children`, its descendants' with them.
+    /// The allocations of what it covers are gone; the contexts stay.
     ContextReset {
         context: ContextKey,
-        children: bool,
+        covers: Covers,
     },
-    /// As a reset, and the context is gone, too.
+    /// As a reset, and the contexts are gone, too.
     ContextDeleted {
         context: ContextKey,
-        children: bool,
+        covers: Covers,
     },
     ContextMoved {
         context: ContextKey,

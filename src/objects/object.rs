@@ -29,6 +29,8 @@ pub enum ObjectError {
     NotFound(String),
     #[error("the header asks for {0} bytes")]
     TooLarge(u64),
+    #[error("a symbol table without its names")]
+    NoStrings,
     #[error("damaged compressed section")]
     Compression,
     #[error(transparent)]

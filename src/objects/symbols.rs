@@ -6,15 +6,10 @@
 
 use super::elf::Section;
 use super::object::Object;
-use goblin::container::{Container, Ctx, Endian};
+use super::symtab::{MAX_NAME, Rank, SymbolTable};
 use goblin::elf::section_header::{SHF_EXECINSTR, SHN_LORESERVE, SHT_DYNSYM, SHT_SYMTAB};
-use goblin::elf::sym::{STB_GLOBAL, STB_WEAK, STT_FUNC, STT_GNU_IFUNC, STT_NOTYPE, Sym};
+use goblin::elf::sym::{STT_FUNC, STT_GNU_IFUNC, STT_NOTYPE, Sym};
 use std::ops::Range;
-
-/// Bytes of one Elf64_Sym.
-const SYM: usize = 24;
-/// Longest name kept: mangled C++ reaches some kilobytes.
-const MAX_NAME: usize = 64 << 10;
 
 /// A function symbol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,18 +27,6 @@ struct Entry {
     name_at: usize,
     name_len: usize,
     rank: Rank,
-}
-
-/// Which of several symbols of one address names it; the greatest does. The order of perf(1)
-/// (tools/perf/util/symbol.c, `choose_best_symbol`) after one rule of our own, the first:
-/// not an old version (`cfree@GLIBC_2.2.5`), not weak, global, fewer leading underscores, longer.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-struct Rank {
-    current_version: bool,
-    not_weak: bool,
-    global: bool,
-    fewer_underscores: std::cmp::Reverse<usize>,
-    len: usize,
 }
 
 /// Function symbols, sorted by start.
@@ -76,36 +59,14 @@ impl FunctionSymbols {
     }
 
     fn add_table(&mut self, object: &Object, section: &Section) -> Option<()> {
-        let layout = object.layout();
-        let strings = layout.sections.get(usize::try_from(section.link).ok()?)?;
-        let symbols = object.section_bytes(section).ok()?;
-        let strings = object.section_bytes(strings).ok()?;
-        let versions = (section.kind == SHT_DYNSYM)
-            .then(|| layout.section(b".gnu.version"))
-            .flatten()
-            .and_then(|s| object.section_bytes(s).ok())
-            .unwrap_or_default();
-        let ctx = Ctx::new(Container::Big, Endian::Little);
-        let symbols = Sym::parse(&symbols, 0, symbols.len() / SYM, ctx).ok()?;
-        for (index, symbol) in symbols.iter().enumerate() {
-            let Some(range) = function_range(symbol, &layout.sections) else { continue };
-            let name = strings.get(symbol.st_name..).unwrap_or_default();
-            let name = name.split(|&b| b == 0).next().unwrap_or_default();
-            let (plain, old) = split_version(name);
-            // Bit 15 of a version index: hidden, not the default version (LSB, "Symbol Version
-            // Table").
-            let hidden = versions.get(index * 2 + 1).is_some_and(|high| high & 0x80 != 0);
+        let table = SymbolTable::read(object, section).ok()?;
+        for entry in table.entries() {
+            let Some(range) = function_range(entry.symbol, &object.layout().sections) else { continue };
+            let plain = table.strings.get(entry.name.clone()).unwrap_or_default();
             if plain.is_empty() || plain.len() > MAX_NAME {
                 continue;
             }
-            let underscores = plain.iter().take_while(|&&b| b == b'_').count();
-            let rank = Rank {
-                current_version: !hidden && !old,
-                not_weak: symbol.st_bind() != STB_WEAK,
-                global: symbol.st_bind() == STB_GLOBAL,
-                fewer_underscores: std::cmp::Reverse(underscores),
-                len: plain.len(),
-            };
+            let rank = entry.rank(&table.strings);
             let name_at = self.names.len();
             self.names.extend_from_slice(plain);
             let (start, end) = (range.start, range.end);
@@ -153,14 +114,6 @@ impl FunctionSymbols {
     }
 }
 
-/// `name@VERSION` (an old version) and `name@@VERSION` (the default one) in `.symtab`.
-fn split_version(name: &[u8]) -> (&[u8], bool) {
-    match name.iter().position(|&b| b == b'@') {
-        Some(0) | None => (name, false),
-        Some(at) => (name.get(..at).unwrap_or_default(), name.get(at + 1) != Some(&b'@')),
-    }
-}
-
 /// The code that a symbol covers; None for anything that is no function of this file.
 fn function_range(symbol: &Sym, sections: &[Section]) -> Option<Range<u64>> {
     let function = matches!(symbol.st_type(), STT_FUNC | STT_GNU_IFUNC | STT_NOTYPE);
@@ -187,8 +140,8 @@ mod tests {
                 current_version: true,
                 not_weak: true,
                 global: true,
-                fewer_underscores: std::cmp::Reverse(name.chars().take_while(|&c| c == '_').count()),
-                len: name.len(),
+                fewer_underscores: std::cmp::Reverse(name.chars().take_while(|&c| c == '_').count() as u8),
+                len: name.len() as u32,
             };
             out.entries.push(Entry { start, end: start + size, name_at, name_len: name.len(), rank });
         }
@@ -232,12 +185,5 @@ mod tests {
     fn aliases_fewer_underscores_then_longer() {
         let s = symbols(&[(0, 8, "__mmap"), (0, 8, "mmap"), (0, 8, "mmap64"), (0, 8, "__libc_mmap")]);
         assert_eq!(name(&s, 4).as_deref(), Some("mmap64"));
-    }
-
-    #[test]
-    fn versions() {
-        assert_eq!(split_version(b"cfree@GLIBC_2.2.5"), (&b"cfree"[..], true));
-        assert_eq!(split_version(b"memcpy@@GLIBC_2.14"), (&b"memcpy"[..], false));
-        assert_eq!(split_version(b"malloc"), (&b"malloc"[..], false));
     }
 }

@@ -85,7 +85,7 @@ fn name(frame: &Frame) -> String {
 }
 
 /// What is below every program's own functions.
-fn is_root(f: &Frame) -> bool {
+pub(super) fn is_root(f: &Frame) -> bool {
     let name = f.symbol.as_deref().unwrap_or_default();
     matches!(
         name,

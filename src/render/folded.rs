@@ -70,7 +70,7 @@ impl<V: AddAssign + Default> Folded<V> {
 /// stackcollapse scripts write it), and with nothing at its end or beginning that could be taken for
 /// a value or a comment.
 pub fn frame_text(name: &str) -> String {
-    let mut text = clean(name.trim()).replace(';', ":");
+    let mut text = allowed(&clean(name.trim())).replace(';', ":");
     if text.is_empty() {
         return "[no name]".to_owned();
     }
@@ -84,6 +84,11 @@ pub fn frame_text(name: &str) -> String {
         text.insert(0, '_');
     }
     text
+}
+
+/// Without the two characters that `clean` lets through and XML has no way to write.
+pub(super) fn allowed(text: &str) -> String {
+    text.replace(['\u{fffe}', '\u{ffff}'], "\u{fffd}")
 }
 
 #[cfg(test)]

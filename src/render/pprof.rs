@@ -46,7 +46,7 @@ fn profile(report: &Report, first: Width) -> Profile {
         let mut things: HashSet<(&str, u64)> = HashSet::new();
         for region in &process.regions {
             let name = names.get(region.category.as_str()).copied().unwrap_or(&region.category);
-            let mut stack = vec![code.note(&format!("[{name}]"))];
+            let mut stack = vec![code.note(&format!("[{}]", plain(name)))];
             callers(report, region, &mut code, &mut stack);
             if report.processes.len() > 1 {
                 stack.push(code.note(&format!("{}-{}", process.comm, process.pid)));
@@ -74,6 +74,7 @@ fn profile(report: &Report, first: Width) -> Profile {
         Width::Rss => "rss",
         Width::Unused => "unused",
     };
+    let default = if values.iter().any(|(name, _)| *name == default) { default } else { "virt" };
     let default_sample_type = code.strings.number(default);
     let comment = comments(report).iter().map(|text| code.strings.number(text)).collect();
     let sample = order
@@ -96,6 +97,11 @@ fn profile(report: &Report, first: Width) -> Profile {
         comment,
         default_sample_type,
     }
+}
+
+/// Without words in parentheses, which pprof takes for a function's arguments and leaves out.
+fn plain(name: &str) -> &str {
+    name.split_once(" (").map_or(name, |(head, _)| head)
 }
 
 /// The value types that are known.

@@ -1,6 +1,7 @@
 //! `-f svg`: a flame graph. inferno lays it out and makes it interactive; colours, tooltips in MiB and
 //! the legend are ours, written into its boxes.
 
+use super::folded::allowed;
 use super::folded_report::{Bytes, FlameOptions, Kind, Stacks, stacks};
 use super::style::clean;
 use super::svg_colors as colors;
@@ -24,6 +25,7 @@ pub enum FlameError {
 
 /// Boxes narrower than this part of the whole (in percent) are left out: half a pixel on a large screen.
 const MIN_WIDTH: f64 = 0.02;
+const BACKGROUND: &str = "#fcfcfd";
 
 /// The report as a flame graph, an SVG document.
 ///
@@ -85,8 +87,9 @@ pub(super) fn draw<V>(
         return Err(FlameError::Nothing(options.width.name()));
     }
     let mut how = Options::default();
-    how.title = title.to_owned();
-    how.subtitle = Some(subtitle.to_owned());
+    how.title = allowed(title);
+    how.subtitle = Some(allowed(subtitle));
+    how.bgcolors = BACKGROUND.parse().ok();
     how.count_name = "bytes".to_owned();
     how.name_type = String::new();
     how.direction = if options.inverted { Direction::Inverted } else { Direction::Straight };
@@ -133,8 +136,10 @@ fn subtitle(report: &Report, options: FlameOptions) -> String {
     let unknown =
         report.processes.iter().filter(|p| p.residency == super::folded_report::NO_RESIDENCY).count();
     if unknown < report.processes.len() {
+        // whole percents, as in the tables
+        let share = (u128::from(unused) * 100).checked_div(u128::from(virt)).unwrap_or(0);
         parts.push(format!("RSS {}", size(rss)));
-        parts.push(format!("unused {} = {:.0} %", size(unused), 100.0 * unused as f64 / virt.max(1) as f64));
+        parts.push(format!("unused {} = {} %", size(unused), share));
     }
     if unknown > 0 && options.width.needs_residency() {
         parts.push(format!("{unknown} processes of unknown RSS left out"));

@@ -1,5 +1,6 @@
 //! Colours, tooltips and a legend, written into a flame graph that inferno laid out.
 
+use super::folded::allowed;
 use super::svg::FlameError;
 use super::svg_colors::Rgb;
 use super::svg_tree::{Box, Boxes};
@@ -57,12 +58,12 @@ pub(super) fn paint<V: AddAssign + Copy + Default>(
     let (legend, height) = legend_svg(legend, head)?;
     let mut out = with_height(head, height)?.replace("</style>", &format!("{STYLE}</style>"));
     for piece in pieces {
-        let start =
-            attribute(piece, "fg:x").and_then(|x| x.parse().ok()).ok_or(FlameError::Unexpected("no fg:x"))?;
-        let level = levels.level(piece)?;
-        let found = boxes.get(level, start).ok_or(FlameError::Unexpected("a box that is none of ours"))?;
+        let (_, rest) = split(piece)?;
+        let start = attribute(rest, "fg:x").and_then(|x| x.parse().ok());
+        let level = levels.level(rest)?;
+        let found = start.and_then(|start| boxes.get(level, start));
+        let found = found.ok_or(FlameError::Unexpected("a box that is none of ours"))?;
         let look = look(found, level);
-        let (_, rest) = piece.split_once("</title>").ok_or(FlameError::Unexpected("no end of a title"))?;
         let fill = attribute(rest, "fill").ok_or(FlameError::Unexpected("no fill"))?;
         let rest = rest.replacen(&format!("fill=\"{fill}\""), &format!("fill=\"{}\"", look.color), 1);
         out += &format!("{BOX}{}</title>{rest}", escaped(&look.title));
@@ -82,7 +83,7 @@ impl Levels {
     fn of(pieces: &[&str], head: &str) -> Result<Levels, FlameError> {
         let mut tops = BTreeSet::new();
         for piece in pieces {
-            tops.insert(top(piece)?);
+            tops.insert(top(split(piece)?.1)?);
         }
         let mut tops: Vec<u64> = tops.into_iter().collect();
         if !head.contains("var inverted = true;") {
@@ -91,14 +92,19 @@ impl Levels {
         Ok(Levels { tops })
     }
 
-    fn level(&self, piece: &str) -> Result<usize, FlameError> {
-        let top = top(piece)?;
+    fn level(&self, rest: &str) -> Result<usize, FlameError> {
+        let top = top(rest)?;
         self.tops.iter().position(|y| *y == top).ok_or(FlameError::Unexpected("no level"))
     }
 }
 
-fn top(piece: &str) -> Result<u64, FlameError> {
-    attribute(piece, "y").and_then(|y| y.parse().ok()).ok_or(FlameError::Unexpected("no y"))
+/// A box's title, and what follows it.
+fn split(piece: &str) -> Result<(&str, &str), FlameError> {
+    piece.split_once("</title>").ok_or(FlameError::Unexpected("no end of a title"))
+}
+
+fn top(rest: &str) -> Result<u64, FlameError> {
+    attribute(rest, "y").and_then(|y| y.parse().ok()).ok_or(FlameError::Unexpected("no y"))
 }
 
 /// The value of the first attribute of that name.
@@ -145,16 +151,15 @@ fn legend_svg(legend: &Legend, head: &str) -> Result<(String, usize), FlameError
     Ok((out, if legend.chips.is_empty() { 0 } else { (row + 1) * ROW + 6 }))
 }
 
-/// Text in XML: characters that XML 1.0 does not allow were escaped before, but for two.
+/// Text in XML; control characters, which it does not allow, are escaped already.
 pub(super) fn escaped(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
-    for c in text.chars() {
+    for c in allowed(text).chars() {
         match c {
             '&' => out.push_str("&amp;"),
             '<' => out.push_str("&lt;"),
             '>' => out.push_str("&gt;"),
             '"' => out.push_str("&quot;"),
-            '\u{fffe}' | '\u{ffff}' => out.push('\u{fffd}'),
             c => out.push(c),
         }
     }

@@ -5,6 +5,7 @@ use super::model::{self, Report};
 use super::peak;
 use super::timeline::Timeline;
 use super::touch::TouchFacts;
+use super::verdict::{Counted, judge};
 use crate::attribution::{Attributed, AuditInput, CategoryRow, Finding, Instance, Piece, attribute};
 use crate::ledger::{Doubt, Origin, OriginId, OriginRecord, Peak};
 use crate::model::observation::{ResidencySource, SnapshotMoment};
@@ -223,6 +224,15 @@ fn process(audit: &ProcessAudit<'_>, found: &Attributed, stacks: &mut StackNumbe
             vm_peak: seen.status.vm_peak,
             purged: found.totals.purged,
         },
+        verdict: judge(
+            Counted {
+                virt: found.totals.virt,
+                vm_peak: seen.status.vm_peak,
+                rss: found.totals.rss,
+                mappings: seen.mappings.len() as u64,
+            },
+            &seen.surroundings,
+        ),
         coverage: model::Coverage {
             traced: found.coverage.traced,
             preexisting: found.coverage.preexisting,

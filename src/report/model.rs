@@ -62,6 +62,9 @@ pub struct Process {
     pub threads_seen: u64,
     pub aslr: bool,
     pub totals: Totals,
+    /// Added: whether VIRT matters here; null where the limits are not known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub verdict: Option<Verdict>,
     pub coverage: Coverage,
     pub categories: Vec<CategoryRow>,
     pub regions: Vec<Region>,
@@ -131,6 +134,34 @@ pub struct Totals {
     pub vm_peak: u64,
     /// Added: given back by madvise and not touched since; part of `unused`.
     pub purged: u64,
+}
+
+/// Judged by what the kernel counts and limits.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Verdict {
+    /// Some limit counts VIRT, or what is writable of it.
+    pub matters: bool,
+    /// In one sentence.
+    pub text: String,
+    pub checks: Vec<Check>,
+}
+
+/// Something that the kernel counts.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Check {
+    /// `address-space`, `data`, `overcommit`, `mappings`, `cgroup-memory`, `page-tables`, `huge-pages`.
+    pub id: String,
+    /// Bytes; a number for `mappings`.
+    pub used: u64,
+    /// Null: none.
+    pub limit: Option<u64>,
+    /// False for what counts only what is resident.
+    pub counts_virt: bool,
+    /// `free`, `limited`, `near` (80 % or more of a limit; or worth a word).
+    pub state: String,
+    pub text: String,
 }
 
 /// Bytes by origin. All but `ledger_drift` and `doubtful` add up to `totals.virt`.

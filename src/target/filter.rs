@@ -5,6 +5,7 @@ use super::arch::{AUDIT_ARCH, NR_EXIT, NR_EXIT_GROUP};
 // include/uapi/linux/bpf_common.h
 const BPF_LD_W_ABS: u16 = 0x20;
 const BPF_JMP_JEQ_K: u16 = 0x15;
+const BPF_JMP_JSET_K: u16 = 0x45;
 const BPF_RET_K: u16 = 0x06;
 
 // include/uapi/linux/seccomp.h
@@ -16,6 +17,8 @@ const OFFSET_NR: u32 = 0;
 const OFFSET_ARCH: u32 = 4;
 /// The lower half of args[0], little-endian.
 const OFFSET_FIRST: u32 = 16;
+const OFFSET_THIRD: u32 = 32;
+const OFFSET_FOURTH: u32 = 40;
 
 /// One classic BPF instruction, laid out as the kernel's `struct sock_filter`.
 #[repr(C)]
@@ -44,6 +47,8 @@ pub struct CallSet {
     pub numbers: &'static [i32],
     /// `prctl` with one of these as its first argument, at most 40.
     pub prctl_options: &'static [u32],
+    /// `mmap` of a file with PROT_EXEC.
+    pub executable_files: bool,
 }
 
 /// As [`exit_filter`], and the calls of `set`, too.
@@ -52,29 +57,51 @@ pub fn call_filter(set: CallSet) -> Vec<Instruction> {
         [NR_EXIT_GROUP, NR_EXIT].iter().chain(set.numbers).copied().take(MAX_CALLS).collect();
     let options = &set.prctl_options[..set.prctl_options.len().min(MAX_OPTIONS)];
     let mut program = notify_filter(&numbers);
-    if options.is_empty() {
-        return program;
+    if !options.is_empty() {
+        let mut block = vec![load(OFFSET_FIRST)];
+        let count = options.len();
+        for (index, &option) in options.iter().enumerate() {
+            let jump_true = (count - index) as u8;
+            block.push(Instruction { code: BPF_JMP_JEQ_K, jump_true, jump_false: 0, k: option });
+        }
+        block.extend([result(RET_ALLOW), result(RET_USER_NOTIF)]);
+        look_closer(&mut program, libc::SYS_prctl as u32, block);
     }
-    // Before `ret ALLOW`: if it is prctl, go on behind all that, where its argument is compared.
-    let notify = program.len();
-    let is_prctl =
-        Instruction { code: BPF_JMP_JEQ_K, jump_true: 2, jump_false: 0, k: libc::SYS_prctl as u32 };
-    // One more instruction between the comparisons and their target.
-    for step in program.iter_mut().skip(3).filter(|step| step.code == BPF_JMP_JEQ_K) {
+    if set.executable_files {
+        let jump =
+            |(jump_true, jump_false), k| Instruction { code: BPF_JMP_JSET_K, jump_true, jump_false, k };
+        let block = vec![
+            load(OFFSET_THIRD),
+            jump((0, 2), libc::PROT_EXEC as u32),
+            load(OFFSET_FOURTH),
+            jump((0, 1), libc::MAP_ANONYMOUS as u32),
+            result(RET_ALLOW),
+            result(RET_USER_NOTIF),
+        ];
+        look_closer(&mut program, libc::SYS_mmap as u32, block);
+    }
+    program
+}
+
+/// One more comparison of the number, before `ret ALLOW`; it leads to `block`, which goes behind all.
+fn look_closer(program: &mut Vec<Instruction>, number: u32, block: Vec<Instruction>) {
+    let at = program.iter().position(|step| *step == result(RET_ALLOW)).unwrap_or(program.len());
+    // One more instruction between the comparisons and their targets.
+    for step in program.iter_mut().take(at).skip(3).filter(|step| step.code == BPF_JMP_JEQ_K) {
         step.jump_true += 1;
     }
     program[1].jump_false += 1;
-    program.insert(notify - 2, is_prctl);
-    program.push(Instruction { code: BPF_LD_W_ABS, jump_true: 0, jump_false: 0, k: OFFSET_FIRST });
-    let count = options.len();
-    for (index, &option) in options.iter().enumerate() {
-        let jump_true = (count - index) as u8;
-        program.push(Instruction { code: BPF_JMP_JEQ_K, jump_true, jump_false: 0, k: option });
-    }
-    for result in [RET_ALLOW, RET_USER_NOTIF] {
-        program.push(Instruction { code: BPF_RET_K, jump_true: 0, jump_false: 0, k: result });
-    }
-    program
+    let jump_true = (program.len() - at) as u8;
+    program.insert(at, Instruction { code: BPF_JMP_JEQ_K, jump_true, jump_false: 0, k: number });
+    program.extend(block);
+}
+
+fn load(offset: u32) -> Instruction {
+    Instruction { code: BPF_LD_W_ABS, jump_true: 0, jump_false: 0, k: offset }
+}
+
+fn result(value: u32) -> Instruction {
+    Instruction { code: BPF_RET_K, jump_true: 0, jump_false: 0, k: value }
 }
 
 /// Jumps reach 255 instructions.
@@ -84,8 +111,6 @@ const MAX_OPTIONS: usize = 40;
 /// The program that notifies the calls in `numbers` (at most 250) and allows all else.
 pub(super) fn notify_filter(numbers: &[i32]) -> Vec<Instruction> {
     let count = numbers.len();
-    let load = |offset| Instruction { code: BPF_LD_W_ABS, jump_true: 0, jump_false: 0, k: offset };
-    let result = |value| Instruction { code: BPF_RET_K, jump_true: 0, jump_false: 0, k: value };
     // Behind the last comparison come `ret ALLOW`, then `ret USER_NOTIF`.
     let mut program = vec![
         load(OFFSET_ARCH),
@@ -118,6 +143,10 @@ mod tests {
     }
 
     fn run_with(program: &[Instruction], arch: u32, (nr, first): (u32, u32)) -> u32 {
+        run_with_args(program, arch, (nr, [first, 0, 0, 0]))
+    }
+
+    fn run_with_args(program: &[Instruction], arch: u32, (nr, args): (u32, [u32; 4])) -> u32 {
         let mut accumulator = 0;
         let mut at = 0;
         loop {
@@ -126,7 +155,11 @@ mod tests {
             match step.code {
                 BPF_LD_W_ABS if step.k == OFFSET_NR => accumulator = nr,
                 BPF_LD_W_ABS if step.k == OFFSET_ARCH => accumulator = arch,
-                BPF_LD_W_ABS if step.k == OFFSET_FIRST => accumulator = first,
+                BPF_LD_W_ABS if (16..48).contains(&step.k) => {
+                    accumulator = args[(step.k as usize - 16) / 8];
+                }
+                BPF_JMP_JSET_K if accumulator & step.k != 0 => at += usize::from(step.jump_true),
+                BPF_JMP_JSET_K => at += usize::from(step.jump_false),
                 BPF_JMP_JEQ_K if accumulator == step.k => at += usize::from(step.jump_true),
                 BPF_JMP_JEQ_K => at += usize::from(step.jump_false),
                 BPF_RET_K => return step.k,
@@ -158,8 +191,11 @@ mod tests {
 
     #[test]
     fn notifies_calls_by_number_and_prctl_by_option() {
-        const SET: CallSet =
-            CallSet { numbers: &[9, 10, 11, 12, 25, 59], prctl_options: &[15, 35, 0x5356_4d41] };
+        const SET: CallSet = CallSet {
+            numbers: &[9, 10, 11, 12, 25, 59],
+            prctl_options: &[15, 35, 0x5356_4d41],
+            executable_files: false,
+        };
         let prctl = libc::SYS_prctl as u32;
         let program = call_filter(SET);
         for nr in 0..1024 {
@@ -174,6 +210,28 @@ mod tests {
             assert_eq!(run_with(&program, AUDIT_ARCH, (prctl, option)), expected, "prctl {option:#x}");
             assert_eq!(run_with(&program, AUDIT_ARCH, (9, option)), RET_USER_NOTIF);
             assert_eq!(run_with(&program, AUDIT_ARCH, (0, option)), RET_ALLOW);
+        }
+    }
+
+    #[test]
+    fn notifies_mappings_of_files_that_can_be_executed() {
+        for prctl_options in [&[][..], &[15]] {
+            let program = call_filter(CallSet { numbers: &[59], prctl_options, executable_files: true });
+            let mmap = |prot: i32, flags: i32| {
+                let call = (libc::SYS_mmap as u32, [0, 0, prot as u32, flags as u32]);
+                run_with_args(&program, AUDIT_ARCH, call) == RET_USER_NOTIF
+            };
+            let (private, anonymous) = (libc::MAP_PRIVATE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+            assert!(mmap(libc::PROT_READ | libc::PROT_EXEC, private));
+            assert!(!mmap(libc::PROT_READ, private));
+            assert!(!mmap(libc::PROT_READ | libc::PROT_EXEC, anonymous));
+            assert!(!mmap(libc::PROT_READ | libc::PROT_WRITE, anonymous));
+            assert_eq!(run(&program, AUDIT_ARCH, 59), RET_USER_NOTIF);
+            assert_eq!(run(&program, AUDIT_ARCH, 60), RET_USER_NOTIF, "exit");
+            assert_eq!(run(&program, AUDIT_ARCH, 0), RET_ALLOW);
+            assert_eq!(run(&program, AUDIT_ARCH_I386, 59), RET_ALLOW);
+            let prctl = run_with(&program, AUDIT_ARCH, (libc::SYS_prctl as u32, 15));
+            assert_eq!(prctl == RET_USER_NOTIF, !prctl_options.is_empty());
         }
     }
 

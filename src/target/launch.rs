@@ -176,6 +176,11 @@ impl Prepared {
         self.parts.as_ref().map_or(0, |parts| parts.pid)
     }
 
+    /// The file that will be executed, if it is there.
+    pub fn file(&self) -> Option<std::path::PathBuf> {
+        self.parts.as_ref()?.command.first_present()
+    }
+
     /// The user that the command will run as, when that is not the present one.
     pub fn user(&self) -> Option<&str> {
         self.parts.as_ref()?.user.as_ref().map(|user| user.name.as_str())

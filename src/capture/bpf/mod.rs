@@ -19,7 +19,7 @@ use libbpf_rs::{Link, MapCore, MapFlags, OpenObject, RingBuffer, RingBufferBuild
 use nix::sys::epoll::Epoll;
 use std::cell::RefCell;
 use std::mem::MaybeUninit;
-use std::os::fd::{AsRawFd, BorrowedFd, IntoRawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd};
 use std::os::unix::fs::MetadataExt;
 use std::rc::Rc;
 
@@ -53,18 +53,34 @@ pub struct BpfTracer {
     skel: skel::VmauditSkel<'static>,
     links: Vec<Link>,
     touch: bool,
+    wake_bytes: u64,
     /// What was attached, for `-v`: "15 syscall tracepoints" or "raw sys_exit".
     pub attached: String,
 }
 
+/// Maps by descriptor, and what was set before loading.
+pub(super) struct Shared<'a> {
+    pub threads: BorrowedFd<'a>,
+    pub ring: BorrowedFd<'a>,
+    pub spill: BorrowedFd<'a>,
+    pub counters: BorrowedFd<'a>,
+    pub pid_namespace: u32,
+    pub wake_bytes: u64,
+}
+
 /// Inode number of the PID namespace that vmaudit is in; 0 for the first one, whose number never
 /// changes (include/uapi/linux/nsfs.h, PID_NS_INIT_INO).
-fn own_pid_namespace() -> u32 {
+pub(super) fn own_pid_namespace() -> u32 {
     const FIRST: u64 = 0xEFFF_FFFC;
     match std::fs::metadata("/proc/self/ns/pid") {
         Ok(meta) if meta.ino() != FIRST => meta.ino() as u32,
         _ => 0,
     }
+}
+
+/// The reader is woken when this much waits.
+fn wake_bytes(config: &BpfConfig) -> u64 {
+    u64::from(round_ring(config.ring_bytes) / 8)
 }
 
 fn round_ring(bytes: u32) -> u32 {
@@ -91,7 +107,7 @@ impl BpfTracer {
             rodata.list_vmas = true;
             rodata.list_forks = config.running_targets;
             rodata.pid_namespace = own_pid_namespace();
-            rodata.wake_bytes = u64::from(round_ring(config.ring_bytes) / 8);
+            rodata.wake_bytes = wake_bytes(config);
             for call in arch::TRACED {
                 if let Some(slot) = rodata.op_of_syscall.get_mut(call.number as usize) {
                     *slot = call.op as u8;
@@ -146,7 +162,7 @@ impl BpfTracer {
             links.append(&mut touches::attach(&skel)?);
             attached += ", page faults";
         }
-        Ok(BpfTracer { skel, links, touch: config.touch.is_some(), attached })
+        Ok(BpfTracer { skel, links, touch: config.touch.is_some(), wake_bytes: wake_bytes(config), attached })
     }
 
     /// Marks the process behind `pidfd` (its first thread, whose descendants follow).
@@ -179,6 +195,19 @@ impl BpfTracer {
         let value =
             |bytes: &Vec<u8>| bytes.get(..8).and_then(|b| b.try_into().ok()).map_or(0, u64::from_ne_bytes);
         Ok(per_cpu.iter().flatten().map(value).sum())
+    }
+
+    /// What another object of programs shares with this one.
+    pub(super) fn shared(&self) -> Shared<'_> {
+        let maps = &self.skel.maps;
+        Shared {
+            threads: maps.threads.as_fd(),
+            ring: maps.ring.as_fd(),
+            spill: maps.spill.as_fd(),
+            counters: maps.counters.as_fd(),
+            pid_namespace: own_pid_namespace(),
+            wake_bytes: self.wake_bytes,
+        }
     }
 
     /// To be called just before vmaudit exits. The kernel takes tens of milliseconds to let go of

@@ -14,6 +14,7 @@
 
 mod calls;
 mod effect;
+mod exec;
 mod peek;
 mod pidfd_info;
 mod queue;
@@ -120,6 +121,10 @@ impl EventSource for NotifyReader<'_> {
 
     fn wake_fd(&self) -> i32 {
         self.queue.wake_fd()
+    }
+
+    fn trouble(&self) -> Option<String> {
+        self.queue.trouble()
     }
 
     fn counters(&self) -> Result<Counters, CaptureError> {

@@ -34,6 +34,11 @@ const SURELY_BACK: u64 = 50_000_000;
 const SURELY_DONE: u64 = 2_000_000_000;
 /// How often a thread's name is asked for, ns: it can be changed without a notified call.
 const NAME_AGE: u64 = 10_000_000;
+/// While calls come one after the other, all else is looked after at least so often.
+const AT_LEAST: Duration = Duration::from_millis(10);
+/// Calls wait so long for the one before them, and no longer: what holds that one up may be waiting for
+/// them (a page fault that another thread of the program serves).
+const GIVE_UP: Duration = Duration::from_secs(10);
 /// When all tasks are gone, their ends are waited for at most so long.
 const LAST_ENDS: Duration = Duration::from_secs(1);
 
@@ -48,6 +53,7 @@ pub struct Server<C> {
     pub tasks: Tasks,
     queue: Arc<Queue>,
     rounds: u32,
+    last_look: Instant,
 }
 
 impl<C: HeldCalls> Server<C> {
@@ -56,7 +62,16 @@ impl<C: HeldCalls> Server<C> {
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
         epoll.add(&queue.call, EpollEvent::new(EpollFlags::EPOLLIN, FROM_READER))?;
         let tell = Teller::new(Arc::clone(&queue));
-        Ok(Server { calls, tell, config, epoll, tasks: Tasks::new(main), queue, rounds: 0 })
+        Ok(Server {
+            calls,
+            tell,
+            config,
+            epoll,
+            tasks: Tasks::new(main),
+            queue,
+            rounds: 0,
+            last_look: Instant::now(),
+        })
     }
 
     /// Until no task is left, or the reader wants no more.
@@ -67,6 +82,10 @@ impl<C: HeldCalls> Server<C> {
                 Ok(Arrival::Call(call)) => {
                     self.rounds = 0;
                     self.arrive(call);
+                    if self.last_look.elapsed() > AT_LEAST {
+                        self.hear(EpollTimeout::ZERO);
+                        self.look_again();
+                    }
                 }
                 Ok(Arrival::Other) => self.hear(EpollTimeout::ZERO),
                 Ok(Arrival::Nothing) => self.look_again(),
@@ -75,7 +94,15 @@ impl<C: HeldCalls> Server<C> {
                     break;
                 }
                 // The listener itself failed: the keeper takes over when this end is dropped.
-                Err(_) => break,
+                Err(error) => {
+                    self.queue.tell_trouble(|| {
+                        format!(
+                            "receiving system calls failed ({error}): what was called after that is not known"
+                        )
+                    });
+                    self.tell.lost();
+                    break;
+                }
             }
             self.queue.unsettled.store(self.tasks.is_unsettled(), Ordering::Relaxed);
         }
@@ -122,11 +149,36 @@ impl<C: HeldCalls> Server<C> {
     /// Looks whether calls that were let go are over.
     pub fn look_again(&mut self) {
         self.rounds += 1;
+        self.last_look = Instant::now();
         self.finish_overdue_execs();
         for key in self.tasks.busy_spaces() {
             self.conclude(key, false);
+            self.give_up(key);
             self.pump(key);
         }
+    }
+
+    /// A call that others have waited for too long is counted as lost.
+    fn give_up(&mut self, key: u64) {
+        let Some(space) = self.tasks.spaces.get_mut(&key) else { return };
+        let is_stuck = |running: &mut InCall| running.since.elapsed() > GIVE_UP;
+        if space.waiting.is_empty() {
+            return;
+        }
+        let Some(InCall { call, what, .. }) = space.running.take_if(is_stuck) else { return };
+        if let What::Effect { .. } = what {
+            if let Ok(mappings) = space.maps.read() {
+                space.shadow.renew(&mappings);
+            }
+            self.tell.lost();
+        }
+        self.queue.tell_trouble(|| {
+            format!(
+                "system call {} of thread {} did not end within {GIVE_UP:?} while other calls waited for it; they \
+                 went on, and what it did may be told wrong",
+                call.nr, call.tid
+            )
+        });
     }
 
     fn arrive(&mut self, call: HeldCall) {
@@ -264,10 +316,12 @@ impl<C: HeldCalls> Server<C> {
         };
         let Some(space) = self.tasks.spaces.get_mut(&key) else { return self.pass(&call) };
         space.running = Some(InCall { call, since: Instant::now(), processor_time: None, what });
-        if !self.calls.go_on(call.id)
-            && let Some(space) = self.tasks.spaces.get_mut(&key)
-        {
-            space.running = None;
+        if !self.calls.go_on(call.id) {
+            // Its task was killed.
+            self.tasks.forget_fork(key, call.tid);
+            if let Some(space) = self.tasks.spaces.get_mut(&key) {
+                space.running = None;
+            }
         }
     }
 
@@ -314,7 +368,7 @@ impl<C: HeldCalls> Server<C> {
         let returned = returned || self.has_left(&running);
         let InCall { call, what, .. } = &running;
         let is_over = match what {
-            What::Fork => self.fork_is_over(key, call.tid, returned),
+            What::Fork => self.fork_is_over(key, call.tid, returned, running.since.elapsed()),
             What::Effect { expected, record, stack } => {
                 let Some(Space { shadow, maps, .. }) = self.tasks.spaces.get_mut(&key) else { return };
                 match expected.check(shadow, maps, returned) {

@@ -1,11 +1,11 @@
-//! Threads, processes and address spaces, and how they come and go: clone, exec, exit.
+//! Threads, processes and address spaces, and how they come and go: clone and exit (execve: `exec`).
 
 use super::calls::{self, NewTask};
 use super::peek::{self, Thread};
 use super::server::Server;
 use super::space::{Begun, Space, What};
-use super::tell::{self, LISTED, OP_EXEC, OP_EXIT, OP_FORK, Who};
-use crate::model::{HeldCall, HeldCalls, Mapping, Pid, Tid};
+use super::tell::{self, OP_EXIT, OP_FORK, Who};
+use crate::model::{HeldCall, HeldCalls, Pid, Tid};
 use nix::sys::epoll::{EpollEvent, EpollFlags};
 use std::collections::{HashMap, HashSet};
 use std::os::fd::{FromRawFd, OwnedFd};
@@ -14,9 +14,6 @@ use std::time::{Duration, Instant};
 
 /// Tasks that were asked for and never seen, kept at most.
 const MAX_BEGUN: usize = 4096;
-/// An execve without any call of the new program is looked at after so long.
-const EXEC_OVERDUE: Duration = Duration::from_millis(50);
-const EXEC_SURELY_OVER: Duration = Duration::from_secs(2);
 /// The wait status of a process of whose end nothing is known but that it was.
 const UNKNOWN_STATUS: i32 = -1;
 /// Where the kernel does not list children, a child's first call is waited for so long.
@@ -30,12 +27,12 @@ pub struct Task {
     pub control_block: u64,
 }
 
-struct Process {
+pub struct Process {
     /// 0 before the first program.
-    space: u64,
+    pub space: u64,
     pidfd: Option<OwnedFd>,
     /// The thread that is in execve, and since when.
-    executing: Option<(Tid, Instant)>,
+    pub executing: Option<(Tid, Instant)>,
     /// The thread that ended it, and the status it asked for.
     ended_by: Option<(Tid, i32)>,
 }
@@ -43,12 +40,12 @@ struct Process {
 #[derive(Default)]
 pub struct Tasks {
     main: Pid,
-    threads: HashMap<Tid, Task>,
-    processes: HashMap<Pid, Process>,
+    pub threads: HashMap<Tid, Task>,
+    pub processes: HashMap<Pid, Process>,
     pub spaces: HashMap<u64, Space>,
-    begun: Vec<Begun>,
+    pub begun: Vec<Begun>,
     /// Processes that are not watched.
-    passed: HashSet<Pid>,
+    pub passed: HashSet<Pid>,
     last_space: u64,
 }
 
@@ -106,6 +103,11 @@ impl Tasks {
         }
     }
 
+    /// The fork that the thread has begun will not be.
+    pub fn forget_fork(&mut self, key: u64, tid: Tid) {
+        self.begun.retain(|begun| !(begun.parent_tid == tid && begun.space == key && !begun.new.is_thread));
+    }
+
     pub fn name_is_stale(&mut self, tid: Tid) {
         if let Some(task) = self.threads.get_mut(&tid) {
             task.named_ns = 0;
@@ -118,7 +120,7 @@ impl Tasks {
         }
     }
 
-    fn add_thread(&mut self, tid: Tid, pid: Pid, control_block: u64) -> &Task {
+    pub fn add_thread(&mut self, tid: Tid, pid: Pid, control_block: u64) -> &Task {
         let thread = Thread::open(tid);
         let comm = thread.comm().unwrap_or_default();
         let task = Task { pid, thread, comm, named_ns: tell::now_ns(), control_block };
@@ -126,7 +128,7 @@ impl Tasks {
         &self.threads[&tid]
     }
 
-    fn add_space(&mut self, space: Space) -> u64 {
+    pub fn add_space(&mut self, space: Space) -> u64 {
         self.last_space += 1;
         self.spaces.insert(self.last_space, space);
         self.last_space
@@ -166,7 +168,7 @@ impl<C: HeldCalls> Server<C> {
         self.tasks.pid_of(tid)
     }
 
-    fn missed_task(&self) {
+    pub fn missed_task(&self) {
         self.tell.queue.lost_tasks.fetch_add(1, Ordering::Relaxed);
     }
 
@@ -326,8 +328,9 @@ impl<C: HeldCalls> Server<C> {
         true
     }
 
-    /// Whether a fork is over: its child is there, or `returned` and there is none.
-    pub fn fork_is_over(&mut self, key: u64, tid: Tid, returned: bool) -> bool {
+    /// Whether a fork that was let go `age` ago is over: its child is there, or `returned` and there is
+    /// none.
+    pub fn fork_is_over(&mut self, key: u64, tid: Tid, returned: bool, age: Duration) -> bool {
         let of_thread = |begun: &Begun| begun.parent_tid == tid && begun.space == key && !begun.new.is_thread;
         let Some(index) = self.tasks.begun.iter().position(of_thread) else { return true };
         let begun = self.tasks.begun[index];
@@ -335,93 +338,13 @@ impl<C: HeldCalls> Server<C> {
         if self.meet_child(begun) {
             return true;
         }
-        if returned && peek::children(begun.parent, tid).is_some() {
+        // Where the kernel does not list children, the child's first call tells; but not for ever.
+        let is_gone = || peek::family(tid).is_none();
+        if returned && (age > CHILD_SPEAKS || peek::children(begun.parent, tid).is_some() || is_gone()) {
             return true;
         }
-        // Its first call will tell.
         self.tasks.begun.push(begun);
-        returned && CHILD_SPEAKS.is_zero()
-    }
-
-    /// A process that was in execve makes a call: of the new program, if that has begun.
-    pub fn finish_exec(&mut self, pid: Pid, tid: Tid) {
-        let Some(process) = self.tasks.processes.get_mut(&pid) else { return };
-        let Some((executes, _)) = process.executing else { return };
-        let old = process.space;
-        let space = self.tasks.spaces.get_mut(&old).filter(|space| space.users == 1);
-        let mut lives_on = space.and_then(|space| space.maps.from(0).is_ok().then_some(space));
-        if lives_on.is_some() && tid != executes {
-            // Another thread, whose end this may still be.
-            return;
-        }
-        process.executing = None;
-        if let Some(space) = &mut lives_on {
-            // Refused: it goes on as it was.
-            space.closed = false;
-            self.pump(old);
-            return;
-        }
-        let Ok((space, mappings)) = Space::open(pid, self.config.parse_maps) else {
-            // Not to be looked at (a setuid program, say).
-            self.missed_task();
-            self.forget_process(pid);
-            self.tasks.passed.insert(pid);
-            return;
-        };
-        if let Some(shared) = self.tasks.spaces.get(&old)
-            && shared.users > 1
-            && shared.maps.read().is_ok_and(|before| before == mappings)
-        {
-            return;
-        }
-        self.program_begins(pid, old, space, mappings);
-    }
-
-    fn program_begins(&mut self, pid: Pid, old: u64, space: Space, mappings: Vec<Mapping>) {
-        let (start_brk, arguments) = peek::layout(pid).unwrap_or((0, 0));
-        let key = self.tasks.add_space(Space { brk: start_brk, start_brk, arguments, ..space });
-        self.leave_space(pid, old);
-        if let Some(process) = self.tasks.processes.get_mut(&pid) {
-            process.space = key;
-        }
-        self.tasks.threads.retain(|_, task| task.pid != pid);
-        self.tasks.begun.retain(|begun| begun.parent != pid || !begun.new.is_thread);
-        let comm = self.tasks.add_thread(pid, pid, 0).comm.clone();
-        let who = Who { pid, tid: pid, mm: key };
-        self.tell.mappings(who, &mappings);
-        let compat = mappings.iter().all(|mapping| mapping.range.end.0 <= 1 << 32);
-        let mut record = who.record(OP_EXEC);
-        record.args = [start_brk, start_brk, arguments, u64::from(compat), 0, 0];
-        record.flags |= LISTED;
-        let exe = std::fs::read_link(format!("/proc/{pid}/exe")).ok();
-        let exe = exe.map(|path| std::os::unix::ffi::OsStringExt::into_vec(path.into_os_string()));
-        if let Some(mapping) = mappings.iter().find(|mapping| exe.as_ref() == Some(&mapping.name))
-            && let Some(file) = mapping.file
-        {
-            tell::set_file(&mut record, file, &mapping.name);
-        }
-        tell::set_comm(&mut record, &comm);
-        self.tell.event(record, &[]);
-    }
-
-    /// Programs that make no notified call (32-bit ones, say) are told of all the same.
-    pub fn finish_overdue_execs(&mut self) {
-        let executing = self.tasks.processes.iter().filter_map(|(&pid, p)| Some((pid, p.executing?)));
-        let overdue = executing.filter(|(_, (_, since))| since.elapsed() > EXEC_OVERDUE);
-        let overdue: Vec<(Pid, (Tid, Instant))> = overdue.collect();
-        for (pid, (tid, since)) in overdue {
-            let place = |tid| self.tasks.thread(tid).map(|task| task.thread.place());
-            // The thread that executes takes over the first one's number.
-            let in_exec = match place(tid).filter(|place| *place != peek::Place::Gone).or_else(|| place(pid))
-            {
-                Some(peek::Place::Blocked { nr, .. }) => nr == libc::SYS_execve || nr == libc::SYS_execveat,
-                Some(peek::Place::Running) => since.elapsed() < EXEC_SURELY_OVER,
-                Some(peek::Place::Gone) | None => false,
-            };
-            if !in_exec {
-                self.finish_exec(pid, tid);
-            }
-        }
+        false
     }
 
     pub fn thread_ended(&mut self, pid: Pid, call: &HeldCall, key: u64) {
@@ -447,15 +370,17 @@ impl<C: HeldCalls> Server<C> {
         self.tell.event(record, &[]);
     }
 
-    fn forget_process(&mut self, pid: Pid) {
+    pub fn forget_process(&mut self, pid: Pid) {
         let Some(process) = self.tasks.processes.remove(&pid) else { return };
         self.tasks.threads.retain(|_, task| task.pid != pid);
         self.leave_space(pid, process.space);
     }
 
-    fn leave_space(&mut self, pid: Pid, key: u64) {
+    pub fn leave_space(&mut self, pid: Pid, key: u64) {
         let Some(space) = self.tasks.spaces.get_mut(&key) else { return };
         space.users -= 1;
+        // Closed for an execve or an end of the one that leaves; who stays, or comes, goes on.
+        space.closed = false;
         if space.users > 0 {
             // A vfork child's call that was on its way.
             let tid = space.running.as_ref().map(|running| running.call.tid);
@@ -465,10 +390,12 @@ impl<C: HeldCalls> Server<C> {
             self.pump(key);
             return;
         }
-        if let Some(space) = self.tasks.spaces.remove(&key) {
-            for call in space.waiting {
-                self.calls.go_on(call.id);
-            }
+        for call in std::mem::take(&mut space.waiting) {
+            self.calls.go_on(call.id);
+        }
+        // A child that was asked for and not met yet lives in it, or has a copy.
+        if !self.tasks.begun.iter().any(|begun| begun.space == key && !begun.new.is_thread) {
+            self.tasks.spaces.remove(&key);
         }
     }
 }

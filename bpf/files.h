@@ -1,0 +1,131 @@
+/* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
+/*
+ * Files that are mapped: which they are, and the path under which the program opened them.
+ */
+#ifndef VMAUDIT_FILES_H
+#define VMAUDIT_FILES_H
+
+#include "record.h"
+#include "rings.h"
+
+#define PATH_COMPONENTS 64
+
+extern int LINUX_KERNEL_VERSION __kconfig;
+
+struct file_record {
+	struct vmaudit_record record;
+	char text[VMAUDIT_TEXT + VMAUDIT_NAME_MAX];
+};
+
+/* overlayfs maps a file of its own that leads to the one below (struct backing_file); maps shows
+ * the one that the program opened since Linux 6.8 (fs/proc/task_mmu.c, file_user_inode()). */
+static __always_inline bool user_path_of(struct file *file, struct path *path)
+{
+	struct backing_file *backing = (struct backing_file *)file;
+	/* include/linux/fs.h, FMODE_BACKING: a macro, so BTF does not know it */
+	__u32 bit = LINUX_KERNEL_VERSION >= KERNEL_VERSION(6, 14, 0) ? 1 << 24 : 1 << 25;
+
+	if (!bpf_core_field_exists(struct backing_file, user_path) || !(BPF_CORE_READ(file, f_mode) & bit))
+		return false;
+	path->mnt = BPF_CORE_READ(backing, user_path.mnt);
+	path->dentry = BPF_CORE_READ(backing, user_path.dentry);
+	/* Nothing else has a dentry and a mount of one file system in that place. */
+	return path->mnt && path->dentry && BPF_CORE_READ(path->mnt, mnt_sb) &&
+	       BPF_CORE_READ(path->mnt, mnt_sb) == BPF_CORE_READ(path->dentry, d_sb);
+}
+
+static __always_inline struct inode *inode_of(struct file *file)
+{
+	struct path path;
+
+	return user_path_of(file, &path) ? BPF_CORE_READ(path.dentry, d_inode) : BPF_CORE_READ(file, f_inode);
+}
+
+static __always_inline void set_file(struct vmaudit_record *record, struct file *file)
+{
+	struct inode *inode = inode_of(file);
+
+	record->ino = BPF_CORE_READ(inode, i_ino);
+	record->nlink = BPF_CORE_READ(inode, i_nlink);
+	record->dev = BPF_CORE_READ(inode, i_sb, s_dev);
+	record->flags |= VMAUDIT_HAS_FILE;
+}
+
+/* A walk from a file's dentry up to its namespace's root. */
+struct walk {
+	struct dentry *dentry;
+	struct mount *mount;
+	char *text;
+	__u32 used;
+};
+
+/* One step: over a mount point, or over a name. A callback, so that it is verified once. */
+static long step_up(__u32 index, struct walk *walk)
+{
+	struct dentry *dentry = walk->dentry, *parent;
+	struct mount *mount = walk->mount, *mount_parent;
+	long n;
+
+	if (dentry == BPF_CORE_READ(mount, mnt.mnt_root)) {
+		mount_parent = BPF_CORE_READ(mount, mnt_parent);
+		if (mount_parent == mount)
+			return 1;
+		walk->dentry = BPF_CORE_READ(mount, mnt_mountpoint);
+		walk->mount = mount_parent;
+		return 0;
+	}
+	parent = BPF_CORE_READ(dentry, d_parent);
+	if (parent == dentry || walk->used >= VMAUDIT_TEXT)
+		return 1;
+	n = bpf_probe_read_kernel_str(walk->text + (walk->used & (VMAUDIT_TEXT - 1)), VMAUDIT_NAME_MAX,
+				      BPF_CORE_READ(dentry, d_name.name));
+	if (n <= 0)
+		return 1;
+	walk->used += n;
+	walk->dentry = parent;
+	return 0;
+}
+
+/* Sends the file's path as dentry names, leaf first, across mounts up to the namespace's root. */
+__noinline int send_file(__u64 address)
+{
+	struct task_struct *task = bpf_get_current_task_btf();
+	struct file *file = (struct file *)address;
+	struct file_record *out;
+	struct vfsmount *mount;
+	struct walk walk = {};
+	struct path path;
+
+	if (!file)
+		return 0;
+	out = bpf_ringbuf_reserve(&ring, sizeof(*out), 0);
+	if (!out)
+		return 0; /* the path can still be had from /proc/PID/maps */
+	identify(&out->record, task, VMAUDIT_OP_FILE);
+	set_file(&out->record, file);
+	if (!user_path_of(file, &path)) {
+		path.mnt = BPF_CORE_READ(file, f_path.mnt);
+		path.dentry = BPF_CORE_READ(file, f_path.dentry);
+	}
+	mount = path.mnt;
+	walk.mount = (struct mount *)((char *)mount - bpf_core_field_offset(struct mount, mnt));
+	walk.dentry = path.dentry;
+	walk.text = out->text;
+	bpf_loop(PATH_COMPONENTS, step_up, &walk, 0);
+	out->record.payload = walk.used < VMAUDIT_TEXT ? walk.used : 0;
+	bpf_ringbuf_submit(out, BPF_RB_NO_WAKEUP);
+	return 0;
+}
+
+static __always_inline struct file *file_of(struct task_struct *task, __u32 fd)
+{
+	struct fdtable *table = BPF_CORE_READ(task, files, fdt);
+	struct file **slots = BPF_CORE_READ(table, fd);
+	struct file *file = 0;
+
+	if (fd < BPF_CORE_READ(table, max_fds))
+		bpf_probe_read_kernel(&file, sizeof(file), slots + fd);
+	return file;
+}
+
+#endif

@@ -1,0 +1,583 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+/*
+ * Probes on the functions of allocators. A table says what each function does with which argument, so
+ * that libc's malloc and a database's own allocator are the same to this program.
+ *
+ * Each byte is counted once: of nested calls of a thread (realloc that calls malloc, operator new that
+ * calls malloc) only the outermost is reported. Frees are reported before the function frees, and
+ * allocations when it has returned: in the ring, the free of an address is before its next allocation,
+ * whichever thread gets it.
+ */
+#include "vmaudit_core.h"
+#include "pids.h"
+#include "rings.h"
+#include "stack.h"
+#include "heap.h"
+
+/* keep the types in this object's BTF */
+struct vmaudit_record record_type = {};
+struct vmaudit_heap_brief brief_type = {};
+
+extern bool bpf_session_is_return(void) __ksym __weak;
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, VMAUDIT_HEAP_FUNCTIONS);
+	__type(key, __u32);
+	__type(value, struct vmaudit_heap_function);
+} functions SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, VMAUDIT_HEAP_COUNTERS);
+	__type(key, __u32);
+	__type(value, __u64);
+} heap_counters SEC(".maps");
+
+/* A thread's outermost call, from its entry to its return; sp is 0 where there is none. */
+struct heap_call {
+	__u64 sp; /* at entry: where the return address is */
+	__u64 size;
+	__u64 old;
+	__u64 context;
+	__u64 result; /* its value, or its address, by `result_at` */
+	__u64 parent;
+	__u64 name;
+	__u32 function;
+	__u8 action;
+	__u8 size_at; /* where they are if not known yet: enum vmaudit_heap_where */
+	__u8 result_at;
+	__u8 sampled; /* enum sampled_part */
+	/* the newest free, which has no return probe */
+	__u64 freed;
+	__u64 freed_sp;
+	__u64 freed_by;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_TASK_STORAGE);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, int);
+	__type(value, struct heap_call);
+} calls SEC(".maps");
+
+#include "heap_sample.h"
+
+static __always_inline void heap_count(__u32 which)
+{
+	__u64 *value = bpf_map_lookup_elem(&heap_counters, &which);
+
+	if (value)
+		*value += 1;
+}
+
+/* What a function was entered with. */
+struct entry {
+	__u64 arguments[8]; /* from 1; 0 and 7: 0 */
+	__u64 ip, sp;
+};
+
+/* Loads from the context have to be at fixed offsets. */
+static __always_inline void look_at_entry(struct entry *entry, struct pt_regs *regs)
+{
+	entry->arguments[0] = 0;
+	entry->arguments[1] = ARCH_FUNCTION_ARG1(regs);
+	entry->arguments[2] = ARCH_FUNCTION_ARG2(regs);
+	entry->arguments[3] = ARCH_FUNCTION_ARG3(regs);
+	entry->arguments[4] = ARCH_FUNCTION_ARG4(regs);
+	entry->arguments[5] = ARCH_FUNCTION_ARG5(regs);
+	entry->arguments[6] = ARCH_FUNCTION_ARG6(regs);
+	entry->arguments[7] = 0;
+	entry->ip = regs->ip;
+	entry->sp = regs->sp;
+}
+
+/* A value that is known at entry; for one that an argument points to, the argument. */
+static __always_inline __u64 at_entry(struct vmaudit_heap_function *function, struct entry *entry, __u8 where)
+{
+	__u64 value = 0;
+
+	if (where == VMAUDIT_WHERE_GLOBAL) {
+		bpf_probe_read_user(&value, sizeof(value), (void *)(entry->ip + function->global));
+		return value;
+	}
+	return entry->arguments[where & 7];
+}
+
+/* A value that is known at the return; `before` is what at_entry() gave. */
+static __always_inline __u64 at_return(struct pt_regs *regs, __u8 where, __u64 before)
+{
+	__u64 value = 0;
+
+	if (where == VMAUDIT_WHERE_RETURNED)
+		return ARCH_FUNCTION_RESULT(regs);
+	if (!(where & VMAUDIT_WHERE_POINTEE))
+		return before;
+	/* int: the upper half of the register is not its */
+	if (!(__u32)ARCH_FUNCTION_RESULT(regs))
+		bpf_probe_read_user(&value, sizeof(value), (void *)before);
+	return value;
+}
+
+/* ---- records -------------------------------------------------------------------------- */
+
+struct heap_event {
+	__u64 op;
+	__u64 function;
+	__u64 flags;
+	__u64 args[4];
+};
+
+static __always_inline void fill_brief(struct vmaudit_heap_brief *out, struct heap_event *event)
+{
+	struct task_struct *task = bpf_get_current_task_btf();
+
+	out->time_ns = bpf_ktime_get_ns();
+	out->mm = (__u64)mm_of(task);
+	out->pid = pid_of(task);
+	out->tid = tid_of(task);
+	out->op = event->op;
+	out->flags = event->flags;
+	out->payload = 0;
+	out->function = event->function;
+	out->args[0] = event->args[0];
+	out->args[1] = event->args[1];
+	out->args[2] = event->args[2];
+	out->args[3] = event->args[3];
+}
+
+/* 72 bytes, from whichever ring has room. */
+static __always_inline bool send_brief(struct heap_event *event)
+{
+	struct vmaudit_heap_brief *out = bpf_ringbuf_reserve(&ring, sizeof(*out), 0);
+
+	if (out) {
+		fill_brief(out, event);
+		bpf_ringbuf_submit(out, wake_flags());
+		return true;
+	}
+	out = bpf_ringbuf_reserve(&spill, sizeof(*out), 0);
+	if (!out)
+		return false;
+	fill_brief(out, event);
+	out->flags |= VMAUDIT_SPILLED;
+	bpf_ringbuf_submit(out, BPF_RB_FORCE_WAKEUP);
+	return true;
+}
+
+static __always_inline void fill_heap(struct vmaudit_record *record, struct task_struct *task,
+				      struct pt_regs *regs, struct heap_event *event, __u64 flags)
+{
+	record->time_ns = bpf_ktime_get_ns();
+	record->mm = (__u64)mm_of(task);
+	record->pid = pid_of(task);
+	record->tid = tid_of(task);
+	record->op = event->op;
+	record->flags = event->flags | flags;
+	record->payload = 0;
+	record->ret = event->function;
+	record->args[0] = event->args[0];
+	record->args[1] = event->args[1];
+	record->args[2] = event->args[2];
+	record->args[3] = event->args[3];
+	record->args[4] = 0;
+	record->args[5] = 0;
+	record->total_vm = 0;
+	ARCH_REGS(record, regs);
+}
+
+#define FILL_HEAP(record) fill_heap(record, task, regs, event, flags)
+
+/* As send_with_holes() of vmaudit.bpf.c: pages that are not there are zeros. */
+static __noinline bool heap_stack_with_holes(struct task_struct *task, struct pt_regs *regs,
+					     struct heap_event *event, __u64 flags, __u64 wanted)
+{
+	struct pieces pieces = { .from = regs->sp };
+
+	SEND_STACK_WITH_HOLES(8192, ring, wake_flags(), FILL_HEAP)
+	SEND_STACK_WITH_HOLES(65536, ring, wake_flags(), FILL_HEAP)
+	SEND_STACK_WITH_HOLES(262144, ring, wake_flags(), FILL_HEAP)
+	return false;
+}
+
+static __always_inline bool send_heap_stack(struct task_struct *task, struct traced_thread *thread,
+					    struct pt_regs *regs, struct heap_event *event)
+{
+	__u64 flags = 0, sp = regs->sp;
+	__u64 wanted = stack_wanted(sp, stack_end(task, thread, sp, INSIST), &flags);
+
+#define HEAP_CLASS(bytes)                                                     \
+	SEND_STACK(bytes, ring, wake_flags(), FILL_HEAP,                      \
+		   heap_stack_with_holes(task, regs, event, flags, wanted))
+	HEAP_CLASS(512)
+	HEAP_CLASS(1024)
+	HEAP_CLASS(1536)
+	HEAP_CLASS(2048)
+	HEAP_CLASS(4096)
+	HEAP_CLASS(8192)
+	HEAP_CLASS(16384)
+	HEAP_CLASS(32768)
+	HEAP_CLASS(65536)
+	HEAP_CLASS(262144)
+	return false;
+}
+
+/* With the stack, or, where the ring is full, without. */
+static __always_inline bool send_event(struct task_struct *task, struct traced_thread *thread,
+				       struct pt_regs *regs, struct heap_event *event)
+{
+	heap_count(VMAUDIT_HEAP_SEEN);
+	if (send_heap_stack(task, thread, regs, event))
+		return true;
+	if (send_brief(event)) {
+		heap_count(VMAUDIT_HEAP_WITHOUT_STACK);
+		return true;
+	}
+	return false;
+}
+
+struct named_record {
+	struct vmaudit_record record;
+	char text[VMAUDIT_NAME_MAX];
+};
+
+static __always_inline void send_created(struct task_struct *task, struct pt_regs *regs,
+					 struct heap_event *event, __u64 name)
+{
+	struct named_record *out = bpf_ringbuf_reserve(&ring, sizeof(*out), 0);
+	long n;
+
+	heap_count(VMAUDIT_HEAP_SEEN);
+	if (!out) {
+		if (!send_brief(event))
+			heap_count(VMAUDIT_HEAP_LOST_OTHERS);
+		return;
+	}
+	fill_heap(&out->record, task, regs, event, 0);
+	n = name ? bpf_probe_read_user_str(out->text, sizeof(out->text), (void *)name) : 0;
+	/* without the NUL */
+	out->record.payload = n > 1 ? n - 1 : 0;
+	bpf_ringbuf_submit(out, wake_flags());
+}
+
+static __always_inline void send_other(struct heap_event *event)
+{
+	heap_count(VMAUDIT_HEAP_SEEN);
+	if (!send_brief(event))
+		heap_count(VMAUDIT_HEAP_LOST_OTHERS);
+}
+
+static __always_inline void send_resize_begun(__u32 function, __u64 old)
+{
+	struct heap_event event = {
+		.op = VMAUDIT_OP_RESIZE_BEGUN,
+		.function = function,
+		.args = { old },
+	};
+
+	heap_count(VMAUDIT_HEAP_SEEN);
+	if (!send_brief(&event))
+		heap_count(VMAUDIT_HEAP_LOST_FREES);
+}
+
+static __always_inline void send_refused(__u32 function, __u64 size)
+{
+	struct heap_event event = {
+		.op = VMAUDIT_OP_REFUSED,
+		.function = function,
+		.args = { 0, size },
+	};
+
+	send_other(&event);
+}
+
+/* ---- calls ---------------------------------------------------------------------------- */
+
+/* True where a function entered with stack pointer `sp` runs on behalf of `call`. A tail call has the
+ * same stack pointer and returns to the trampoline, too; any other call there has put its own return
+ * address in its place: the earlier call was left by longjmp or an exception. */
+static __always_inline bool is_within(struct heap_call *call, struct task_struct *task, __u64 sp)
+{
+	__u64 word = 0;
+
+	if (sp > call->sp)
+		return false;
+	if (bpf_probe_read_user(&word, sizeof(word), (void *)call->sp))
+		return false;
+	return word == trampoline_of(task);
+}
+
+/* An allocator's delete that hands over to its own free, both probed: one free. Between two frees of
+ * one address by one thread an allocation of it is reported, or another thread's is; then the same
+ * function frees again. */
+static __always_inline bool freed_already(struct heap_call *call, __u64 pointer, __u32 function, __u64 sp)
+{
+	return call->freed == pointer && call->freed_by != function && sp <= call->freed_sp;
+}
+
+/* Resets, deletions and moves of contexts, and creations where the context is known already. */
+static __always_inline void context_changes(struct vmaudit_heap_function *function, struct pt_regs *regs,
+					    struct entry *entry, __u32 index)
+{
+	struct task_struct *task = bpf_get_current_task_btf();
+	struct heap_event event = { .function = index };
+	__u8 action = function->action;
+
+	if (action == VMAUDIT_ACT_CREATE) {
+		if (function->result >= VMAUDIT_WHERE_RETURNED)
+			return;
+		event.op = VMAUDIT_OP_CONTEXT_CREATED;
+		event.args[0] = at_entry(function, entry, function->result);
+		event.args[1] = at_entry(function, entry, function->parent);
+		if (event.args[0])
+			send_created(task, regs, &event, at_entry(function, entry, function->name));
+		return;
+	}
+	event.args[0] = at_entry(function, entry, function->context);
+	if (!event.args[0])
+		return;
+	if (action == VMAUDIT_ACT_MOVE) {
+		event.op = VMAUDIT_OP_CONTEXT_MOVED;
+		event.args[1] = at_entry(function, entry, function->parent);
+	} else {
+		event.op = action == VMAUDIT_ACT_RESET ? VMAUDIT_OP_CONTEXT_RESET : VMAUDIT_OP_CONTEXT_DELETED;
+		event.args[1] = function->covers;
+	}
+	send_other(&event);
+}
+
+/* True where it has to be known when the function returns. */
+static __always_inline bool on_free(struct heap_call *call, struct vmaudit_heap_function *function,
+				    struct entry *entry, __u32 index)
+{
+	struct task_struct *task = bpf_get_current_task_btf();
+	struct heap_event event = { .op = VMAUDIT_OP_FREED, .function = index };
+	__u64 pointer = at_entry(function, entry, function->pointer);
+
+	if (!pointer || freed_already(call, pointer, index, entry->sp))
+		return false;
+	call->freed = pointer;
+	call->freed_by = index;
+	call->freed_sp = entry->sp;
+	if (sample_forget(task, pointer)) {
+		event.args[0] = pointer;
+		bpf_probe_read_user(&event.args[1], sizeof(event.args[1]), (void *)entry->sp);
+		heap_count(VMAUDIT_HEAP_SEEN);
+		if (!send_brief(&event))
+			heap_count(VMAUDIT_HEAP_LOST_FREES);
+	}
+	return function->bracket;
+}
+
+/* True where the return of the function is of interest. */
+static __always_inline bool on_entry(struct pt_regs *regs, __u32 index)
+{
+	struct task_struct *task = bpf_get_current_task_btf();
+	struct traced_thread *thread = bpf_task_storage_get(&threads, task, 0, 0);
+	struct vmaudit_heap_function *function;
+	struct heap_call fresh = {};
+	struct entry at, *entry = &at;
+	struct heap_call *call;
+	__u64 factor, most;
+	bool within;
+	__u8 action;
+
+	if (!thread)
+		return false;
+	function = bpf_map_lookup_elem(&functions, &index);
+	if (!function)
+		return false;
+	action = function->action;
+	look_at_entry(entry, regs);
+	call = bpf_task_storage_get(&calls, task, &fresh, BPF_LOCAL_STORAGE_GET_F_CREATE);
+	if (!call) {
+		heap_count(VMAUDIT_HEAP_UNTRACKED);
+		return false;
+	}
+	within = call->sp && is_within(call, task, entry->sp);
+	if (call->sp && !within) {
+		heap_count(VMAUDIT_HEAP_ABANDONED);
+		call->sp = 0;
+	}
+	if (action >= VMAUDIT_ACT_CREATE)
+		context_changes(function, regs, entry, index);
+	if (within)
+		return false;
+	call->old = 0;
+	if (action == VMAUDIT_ACT_FREE) {
+		if (!on_free(call, function, entry, index))
+			return false;
+	} else {
+		call->freed = 0;
+	}
+	call->size = at_entry(function, entry, function->size);
+	call->size_at = function->size;
+	if (function->factor) {
+		factor = at_entry(function, entry, function->factor);
+		most = factor ? ~0ULL / factor : ~0ULL;
+		barrier_var(most); /* or clang makes this a 128-bit product */
+		call->size = call->size > most ? ~0ULL : call->size * factor;
+	}
+	/* No address space is as large. The function need not return: operator new throws, and finds no
+	 * way past a return address that was replaced. */
+	if (call->size >> 56 && action != VMAUDIT_ACT_FREE) {
+		send_refused(index, call->size);
+		return false;
+	}
+	if (action == VMAUDIT_ACT_RESIZE)
+		call->old = at_entry(function, entry, function->pointer);
+	if (action == VMAUDIT_ACT_ALLOCATE || action == VMAUDIT_ACT_RESIZE) {
+		call->sampled = sample_begin(task, call->old, call->size,
+					     function->size >= VMAUDIT_WHERE_RETURNED &&
+						     function->size != VMAUDIT_WHERE_GLOBAL);
+		if (!call->sampled)
+			return false;
+	}
+	call->sp = entry->sp;
+	call->function = index;
+	call->action = action;
+	call->result_at = function->result;
+	call->result = at_entry(function, entry, function->result);
+	call->context = at_entry(function, entry, function->context);
+	call->parent = at_entry(function, entry, function->parent);
+	call->name = at_entry(function, entry, function->name);
+	if (call->old && call->sampled & SAMPLED_OLD)
+		send_resize_begun(index, call->old);
+	return true;
+}
+
+static __always_inline void resize_ends(struct heap_call *call, struct traced_thread *thread,
+					struct pt_regs *regs, __u64 result)
+{
+	struct task_struct *task = bpf_get_current_task_btf();
+	bool failed = !result && call->size;
+	struct heap_event event = {
+		.op = VMAUDIT_OP_RESIZE_ENDED,
+		.function = call->function,
+		.flags = failed ? VMAUDIT_HEAP_FAILED : 0,
+	};
+
+	if (failed)
+		sample_keep(task, call->old);
+	else if (!(call->sampled & SAMPLED_NEW) || (result && !sample_keep(task, result)))
+		result = 0;
+	event.args[0] = call->old;
+	event.args[1] = result;
+	event.args[2] = call->size;
+	event.args[3] = call->context;
+	if (!send_event(task, thread, regs, &event))
+		heap_count(VMAUDIT_HEAP_LOST_ALLOCATIONS);
+}
+
+static __always_inline void allocation_ends(struct heap_call *call, struct traced_thread *thread,
+					    struct pt_regs *regs, __u64 result)
+{
+	struct task_struct *task = bpf_get_current_task_btf();
+	struct heap_event event = {
+		.op = VMAUDIT_OP_ALLOCATED,
+		.function = call->function,
+		.args = { result, call->size, call->context },
+	};
+
+	if (!result) {
+		if (call->size)
+			send_refused(call->function, call->size);
+		return;
+	}
+	if (!sample_keep(task, result)) {
+		heap_count(VMAUDIT_HEAP_SEEN);
+		heap_count(VMAUDIT_HEAP_LOST_ALLOCATIONS);
+	} else if (!send_event(task, thread, regs, &event)) {
+		heap_count(VMAUDIT_HEAP_LOST_ALLOCATIONS);
+		sample_forget(task, result);
+	}
+}
+
+static __always_inline void on_return(struct pt_regs *regs)
+{
+	struct task_struct *task = bpf_get_current_task_btf();
+	struct traced_thread *thread = bpf_task_storage_get(&threads, task, 0, 0);
+	struct heap_event created = {};
+	struct heap_call *call;
+	__u64 result, sp;
+
+	if (!thread)
+		return;
+	call = bpf_task_storage_get(&calls, task, 0, 0);
+	if (!call || !call->sp)
+		return;
+	sp = call->sp;
+	/* Of a chain of tail calls the first return is as good as the others. */
+	if (regs->sp != sp + 8) {
+		if (regs->sp > sp + 8) {
+			heap_count(VMAUDIT_HEAP_ABANDONED);
+			call->sp = 0;
+		}
+		return;
+	}
+	call->sp = 0;
+	result = at_return(regs, call->result_at, call->result);
+	if (call->action == VMAUDIT_ACT_CREATE) {
+		if (!result || call->result_at < VMAUDIT_WHERE_RETURNED)
+			return;
+		created.op = VMAUDIT_OP_CONTEXT_CREATED;
+		created.function = call->function;
+		created.args[0] = result;
+		created.args[1] = call->parent;
+		send_created(task, regs, &created, call->name);
+		return;
+	}
+	if (call->action != VMAUDIT_ACT_ALLOCATE && call->action != VMAUDIT_ACT_RESIZE)
+		return;
+	call->size = at_return(regs, call->size_at, call->size);
+	sample_late(call->size_at, call->size, &call->sampled);
+	if (call->old && call->sampled & SAMPLED_OLD)
+		resize_ends(call, thread, regs, result);
+	else if (call->sampled & SAMPLED_NEW)
+		allocation_ends(call, thread, regs, result);
+}
+
+/* ---- ways to be attached --------------------------------------------------------------- */
+
+/* Linux 6.13: entry and return in one; 1 at entry: no return wanted. */
+SEC("uprobe.session")
+int heap_session(struct pt_regs *ctx)
+{
+	if (bpf_session_is_return && bpf_session_is_return()) {
+		on_return(ctx);
+		return 0;
+	}
+	return !on_entry(ctx, bpf_get_attach_cookie(ctx));
+}
+
+/* Linux 6.6: many functions at once. */
+SEC("uprobe.multi")
+int heap_entries(struct pt_regs *ctx)
+{
+	on_entry(ctx, bpf_get_attach_cookie(ctx));
+	return 0;
+}
+
+SEC("uretprobe.multi")
+int heap_returns(struct pt_regs *ctx)
+{
+	on_return(ctx);
+	return 0;
+}
+
+/* Before: one by one. */
+SEC("uprobe")
+int heap_entry(struct pt_regs *ctx)
+{
+	on_entry(ctx, bpf_get_attach_cookie(ctx));
+	return 0;
+}
+
+SEC("uretprobe")
+int heap_return(struct pt_regs *ctx)
+{
+	on_return(ctx);
+	return 0;
+}
+
+char LICENSE[] SEC("license") = "Dual BSD/GPL";

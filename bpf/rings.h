@@ -1,0 +1,67 @@
+/* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
+/*
+ * The rings of records, and the counters of what they had no room for.
+ */
+#ifndef VMAUDIT_RINGS_H
+#define VMAUDIT_RINGS_H
+
+#include "vmaudit.h"
+#include "vmaudit_core.h"
+
+/* wake the reader when this many bytes wait, not for each record */
+const volatile __u64 wake_bytes = 1 << 20;
+
+struct {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, 16 << 20);
+} ring SEC(".maps");
+
+/* Calls for which the main ring had no room: without stack, but known. */
+struct {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, 4 << 20);
+} spill SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, VMAUDIT_COUNTERS);
+	__type(key, __u32);
+	__type(value, __u64);
+} counters SEC(".maps");
+
+static __always_inline void count(__u32 which)
+{
+	__u64 *value = bpf_map_lookup_elem(&counters, &which);
+
+	if (value)
+		*value += 1;
+}
+
+static __always_inline __u64 wake_flags(void)
+{
+	return bpf_ringbuf_query(&ring, BPF_RB_AVAIL_DATA) >= wake_bytes ? BPF_RB_FORCE_WAKEUP
+									  : BPF_RB_NO_WAKEUP;
+}
+
+/* A record without payload, from whichever ring has room. */
+static __always_inline struct vmaudit_record *reserve_plain(bool *spilled)
+{
+	struct vmaudit_record *record = bpf_ringbuf_reserve(&ring, sizeof(*record), 0);
+
+	*spilled = false;
+	if (!record) {
+		record = bpf_ringbuf_reserve(&spill, sizeof(*record), 0);
+		*spilled = true;
+		count(record ? VMAUDIT_SPILLED_EVENTS : VMAUDIT_LOST_EVENTS);
+	}
+	return record;
+}
+
+static __always_inline void submit_plain(struct vmaudit_record *record, bool spilled)
+{
+	if (spilled)
+		record->flags |= VMAUDIT_SPILLED;
+	bpf_ringbuf_submit(record, spilled ? BPF_RB_FORCE_WAKEUP : wake_flags());
+}
+
+#endif

@@ -1,0 +1,183 @@
+/* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
+/*
+ * The life of tasks, and those that ran before tracing began.
+ */
+#ifndef VMAUDIT_TASKS_H
+#define VMAUDIT_TASKS_H
+
+#include "cgroup.h"
+#include "files.h"
+#include "record.h"
+#include "rings.h"
+#include "vmas.h"
+
+#define SIGNAL_GROUP_EXIT 0x00000004
+
+/* set by user space before loading */
+const volatile bool follow_forks = true;
+/* Children of processes that ran before tracing began: what user space knows of the parent is from
+ * a look that calls and forks may have overtaken, so each fork is listed. */
+const volatile bool list_forks = false;
+
+/* keeps the type in this object's BTF */
+struct vmaudit_found found_type = {};
+
+SEC("tp_btf/sched_process_fork")
+int BPF_PROG(task_forked, struct task_struct *parent, struct task_struct *child)
+{
+	struct traced_thread *thread = bpf_task_storage_get(&threads, parent, 0, 0);
+	struct traced_thread fresh = {};
+	struct vmaudit_record *record;
+	struct mm_struct *mm = mm_of(parent), *child_mm = mm_of(child);
+	bool is_thread, spilled, listed = false;
+	struct pt_regs *regs;
+
+	if (!thread || !mm)
+		return 0;
+	is_thread = parent->tgid == child->tgid;
+	if (!is_thread && !follow_forks)
+		return 0;
+	if (!bpf_task_storage_get(&threads, child, &fresh, BPF_LOCAL_STORAGE_GET_F_CREATE))
+		count(VMAUDIT_LOST_TASKS);
+	/* Other threads may have changed the parent since the copy was made: then send the copy. */
+	if (child_mm != mm && (list_forks || BPF_CORE_READ(mm, mm_users.counter) > 1))
+		listed = send_vmas(child, false);
+	count(VMAUDIT_SEEN);
+	record = reserve_plain(&spilled);
+	if (!record)
+		return 0;
+	identify(record, parent, VMAUDIT_OP_FORK);
+	if (listed)
+		record->flags |= VMAUDIT_LISTED;
+	regs = (struct pt_regs *)bpf_task_pt_regs(child);
+	record->args[0] = pid_of(child);
+	record->args[1] = tid_of(child);
+	record->args[2] = (__u64)child_mm;
+	record->args[3] = regs->sp;
+	record->args[4] = is_thread;
+	record->args[5] = BPF_CORE_READ(child_mm, brk);
+	__builtin_memcpy(record->comm, child->comm, VMAUDIT_COMM);
+	record->ret = record->args[1];
+	submit_plain(record, spilled);
+	return 0;
+}
+
+SEC("tp_btf/sched_process_exec")
+int BPF_PROG(task_executed, struct task_struct *task, int old_pid, struct linux_binprm *bprm)
+{
+	struct traced_thread *thread = bpf_task_storage_get(&threads, task, 0, 0);
+	struct vmaudit_record *record;
+	struct mm_struct *mm = mm_of(task);
+	struct traced_thread fresh = {};
+	struct file *exe;
+	bool spilled, listed;
+
+	if (!thread && entered(task)) {
+		thread = bpf_task_storage_get(&threads, task, &fresh, BPF_LOCAL_STORAGE_GET_F_CREATE);
+		if (!thread)
+			count(VMAUDIT_LOST_TASKS);
+	}
+	if (!thread || !mm)
+		return 0;
+	thread->low = 0;
+	thread->high = 0;
+	listed = send_vmas(task, true);
+	exe = BPF_CORE_READ(mm, exe_file);
+	send_file((__u64)exe);
+	count(VMAUDIT_SEEN);
+	record = reserve_plain(&spilled);
+	if (!record)
+		return 0;
+	identify(record, task, VMAUDIT_OP_EXEC);
+	if (listed)
+		record->flags |= VMAUDIT_LISTED;
+	if (exe)
+		set_file(record, exe);
+	record->args[0] = BPF_CORE_READ(mm, start_brk);
+	record->args[1] = BPF_CORE_READ(mm, brk);
+	record->args[2] = BPF_CORE_READ(mm, start_stack);
+	record->args[3] = ARCH_IS_COMPAT(task);
+	record->args[4] = old_pid;
+	__builtin_memcpy(record->comm, task->comm, VMAUDIT_COMM);
+	record->ret = 0;
+	submit_plain(record, spilled);
+	return 0;
+}
+
+SEC("tp_btf/sched_process_exit")
+int BPF_PROG(task_exited, struct task_struct *task)
+{
+	struct traced_thread *thread = bpf_task_storage_get(&threads, task, 0, 0);
+	struct vmaudit_record *record;
+	struct signal_struct *signal;
+	bool spilled;
+
+	if (!thread)
+		return 0;
+	count(VMAUDIT_SEEN);
+	record = reserve_plain(&spilled);
+	if (!record)
+		return 0;
+	identify(record, task, VMAUDIT_OP_EXIT);
+	signal = BPF_CORE_READ(task, signal);
+	record->args[0] = BPF_CORE_READ(signal, flags) & SIGNAL_GROUP_EXIT ? BPF_CORE_READ(signal, group_exit_code)
+									    : task->exit_code;
+	record->args[1] = BPF_CORE_READ(signal, live.counter) == 0;
+	record->ret = 0;
+	submit_plain(record, spilled);
+	return 0;
+}
+
+SEC("tp_btf/task_rename")
+int BPF_PROG(task_renamed, struct task_struct *task, const char *comm)
+{
+	struct traced_thread *thread = bpf_task_storage_get(&threads, task, 0, 0);
+	struct vmaudit_record *record;
+	bool spilled;
+
+	if (!thread)
+		return 0;
+	record = reserve_plain(&spilled);
+	if (!record)
+		return 0;
+	identify(record, task, VMAUDIT_OP_RENAME);
+	bpf_probe_read_kernel_str(record->comm, VMAUDIT_COMM, comm);
+	record->ret = 0;
+	submit_plain(record, spilled);
+	return 0;
+}
+
+/* One pass over all tasks: marks every thread of each process whose first thread is marked (user
+ * space does that by pidfd), and tells which threads there are. A thread that is born behind the
+ * pass's back of a parent not marked yet is found by the next pass. */
+SEC("iter/task")
+int mark_threads(struct bpf_iter__task *ctx)
+{
+	struct seq_file *seq = ctx->meta->seq;
+	struct task_struct *task = ctx->task;
+	struct traced_thread fresh = {};
+	struct vmaudit_found found = {};
+	struct task_struct *leader;
+	struct mm_struct *mm;
+
+	if (!task)
+		return 0;
+	leader = task->group_leader;
+	if (!leader || !bpf_task_storage_get(&threads, leader, 0, 0))
+		return 0;
+	if (!bpf_task_storage_get(&threads, task, 0, 0)) {
+		count(VMAUDIT_MARKED);
+		if (!bpf_task_storage_get(&threads, task, &fresh, BPF_LOCAL_STORAGE_GET_F_CREATE))
+			count(VMAUDIT_UNMARKABLE);
+	}
+	mm = mm_of(task);
+	found.mm = (__u64)mm;
+	found.brk = mm ? BPF_CORE_READ(mm, brk) : 0;
+	found.pid = pid_of(task);
+	found.tid = tid_of(task);
+	__builtin_memcpy(found.comm, task->comm, VMAUDIT_COMM);
+	bpf_seq_write(seq, &found, sizeof(found));
+	return 0;
+}
+
+#endif

@@ -1,0 +1,273 @@
+//! From the command line to the report.
+
+use super::contexts::name_contexts;
+use super::hold::{self, HELD_CALLS};
+use super::probes::Probes;
+use super::tell::{self, Asked};
+use super::watch::HeapWatch;
+use crate::app::attach;
+use crate::app::choose;
+use crate::app::error::AppError;
+use crate::app::pipeline::Pipeline;
+use crate::app::say::say;
+use crate::app::session::{End, NEVER, Schedule, Session};
+use crate::app::tracer::{Tracer, TracerOptions};
+use crate::app::watched::{Launched, Watched};
+use crate::capture::EventSource;
+use crate::capture::bpf::BpfTracer;
+use crate::capture::heap::{HeapConfig, HeapTracer, WayWanted};
+use crate::cli::{Aslr, Backend, HeapArgs};
+use crate::heap::describe::ContextLayout;
+use crate::heap::{Description, LedgerOptions, Sampling};
+use crate::model::Pid;
+use crate::target::{Attached, Launch, LaunchConfig, Prepared};
+use std::cell::RefCell;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Of the second ring, for what has no room in the first: then without stack.
+const SPILL_BYTES: u32 = 8 << 20;
+
+/// Seconds between looks for what keeps growing.
+const LEAK_LOOKS: f64 = 1.0;
+
+/// Watches the heaps of processes, or of a command; returns vmaudit's exit code.
+pub fn heap(args: &HeapArgs) -> Result<u8, AppError> {
+    args.check().map_err(AppError::Usage)?;
+    let descriptions = super::descriptions(args)?;
+    if args.command.is_empty() { attach(args, descriptions) } else { start(args, descriptions) }
+}
+
+fn options(args: &HeapArgs, running_targets: bool) -> TracerOptions {
+    TracerOptions {
+        backend: Backend::Bpf,
+        stack_bytes: args.stack_bytes,
+        ring_bytes: args.ring_bytes,
+        spill_bytes: SPILL_BYTES,
+        follow_forks: !args.no_follow_forks,
+        running_targets,
+        touch: None,
+        entering: None,
+    }
+}
+
+/// What both ways have in common.
+struct Watcher<'a> {
+    args: &'a HeapArgs,
+    tracer: &'a Tracer,
+    heap: HeapTracer,
+    probes: Arc<Probes>,
+    asked: Asked,
+    layout: ContextLayout,
+}
+
+impl<'a> Watcher<'a> {
+    fn new(
+        args: &'a HeapArgs,
+        tracer: &'a Tracer,
+        (descriptions, only): (Vec<Description>, Option<Pid>),
+    ) -> Result<Watcher<'a>, AppError> {
+        let config = HeapConfig {
+            stack_bytes: args.stack_bytes,
+            sample: Sampling::every(args.sample.unwrap_or(0)).mean(),
+            only,
+            way: match std::env::var("VMAUDIT_UPROBES").as_deref() {
+                Ok("multi") => WayWanted::Multi,
+                Ok("single") => WayWanted::Single,
+                _ => WayWanted::Best,
+            },
+        };
+        let heap = HeapTracer::start(bpf_of(tracer)?, &config)?;
+        let asked = Asked {
+            filter: super::filter(args),
+            allocators: descriptions.iter().map(|each| each.name.clone()).collect(),
+            combined: false,
+            start_ns: tell::now_ns(),
+            main: 0,
+        };
+        let layouts = descriptions.iter().map(|each| each.context_layout);
+        let layout = layouts.into_iter().find(|each| *each != ContextLayout::default()).unwrap_or_default();
+        let probes = Arc::new(Probes::new(heap.prober(), descriptions));
+        if args.verbose {
+            say(format_args!("{} and {}", tracer.attached(), heap.attached));
+        }
+        Ok(Watcher { args, tracer, heap, probes, asked, layout })
+    }
+
+    fn pipeline(&self) -> Pipeline {
+        let mut pipeline = Pipeline::new(self.tracer.name(), None);
+        let options = LedgerOptions {
+            sampling: Sampling::every(self.args.sample.unwrap_or(0)),
+            start_ns: self.asked.start_ns,
+        };
+        pipeline.heap = Some(Box::new(HeapWatch::new(options, Arc::clone(&self.probes))));
+        pipeline
+    }
+
+    fn tell_probed(&self) {
+        let notes = self.probes.take_notes();
+        if self.args.verbose {
+            notes.into_iter().for_each(say);
+        }
+    }
+
+    /// Until the end; prints the reports.
+    fn watch<W: Watched>(
+        &self,
+        (watched, reader): (W, &mut dyn EventSource),
+        pipeline: &RefCell<Pipeline>,
+    ) -> Result<End, AppError> {
+        let schedule = Schedule {
+            duration: self.args.duration.map(Duration::from_secs_f64),
+            first_look: NEVER,
+            interval: NEVER,
+            timeline: false,
+            verbose: self.args.verbose,
+        };
+        let mut symbolizer = tell::symbolizer();
+        let mut session = Session::new(watched, reader, pipeline, schedule);
+        let printed = self.args.interval.is_some();
+        // Growth is told from one look to the next.
+        let interval = self.args.interval.or(self.args.leaks_only.then_some(LEAK_LOOKS));
+        let interval = interval.map(Duration::from_secs_f64);
+        let mut due = interval.map(|interval| Instant::now() + interval);
+        let symbols = &mut symbolizer;
+        session.each_turn = Some(Box::new(move || {
+            let counters = self.heap.counters()?;
+            let mut pipeline = pipeline.borrow_mut();
+            if let Some(heap) = &mut pipeline.heap {
+                heap.note_losses(counters);
+            }
+            if let (Some(interval), Some(at)) = (interval, due)
+                && Instant::now() >= at
+            {
+                due = Some(at + interval);
+                if printed {
+                    self.print(&mut pipeline, symbols)?;
+                }
+                if let Some(heap) = &mut pipeline.heap {
+                    heap.heaps.mark(tell::now_ns());
+                }
+            }
+            Ok(())
+        }));
+        let end = session.run()?;
+        let lost = session.reader.counters()?.lost;
+        drop(session);
+        if lost > 0 {
+            say(format_args!("{lost} calls that change mappings were lost: frames may have no module"));
+        }
+        self.tell_probed();
+        let mut pipeline = pipeline.borrow_mut();
+        let counters = self.heap.counters()?;
+        if let Some(heap) = &mut pipeline.heap {
+            heap.note_losses(counters);
+        }
+        self.print(&mut pipeline, &mut symbolizer)?;
+        Ok(end)
+    }
+
+    fn print(
+        &self,
+        pipeline: &mut Pipeline,
+        symbolizer: &mut crate::symbolize::Symbolizer,
+    ) -> Result<(), AppError> {
+        let counters = self.heap.counters()?;
+        if self.args.verbose {
+            let own = pipeline.heap.as_ref().map_or(0, |heap| heap.own_frees);
+            say(format_args!("{counters:?}, {own} frees inside of an allocator"));
+        }
+        if let Some(heap) = &mut pipeline.heap {
+            name_contexts(heap, self.layout);
+        }
+        let report = tell::report(&self.asked, (pipeline, symbolizer), (counters, 0));
+        for note in symbolizer.take_notes() {
+            say(note);
+        }
+        super::write(self.args, &report)
+    }
+}
+
+fn bpf_of(tracer: &Tracer) -> Result<&BpfTracer, AppError> {
+    match tracer {
+        Tracer::Bpf(tracer) => Ok(tracer),
+        _ => Err(AppError::Usage("heap needs the backend bpf".to_owned())),
+    }
+}
+
+fn attach(args: &HeapArgs, descriptions: Vec<Description>) -> Result<u8, AppError> {
+    let attached = Attached::new(attach::targets(&args.pids)?)?;
+    let tracer = choose::for_running(&options(args, true))?;
+    let threads = attach::mark(&attached, &tracer)?;
+    // With children, and of several processes: probes are in every process that maps the file.
+    let only = match attached.processes() {
+        [one] if args.no_follow_forks => Some(one.pid()),
+        _ => None,
+    };
+    let mut watcher = Watcher::new(args, &tracer, (descriptions, only))?;
+    let pipeline = RefCell::new(watcher.pipeline());
+    watcher.asked.main = attach::begin(&attached, &threads, &mut pipeline.borrow_mut())?;
+    watcher.tell_probed();
+    if watcher.probes.functions().is_empty() {
+        say(
+            "no function of these allocators is in what is mapped now; files that are mapped later are looked at",
+        );
+    }
+    {
+        let mut reader = tracer.reader(|raw| pipeline.borrow_mut().record(raw))?;
+        say("Ctrl-C ends watching and reports; the target goes on");
+        watcher.watch((attached, &mut *reader), &pipeline)?;
+    }
+    drop(watcher);
+    tracer.detach_in_background();
+    Ok(0)
+}
+
+fn start(args: &HeapArgs, descriptions: Vec<Description>) -> Result<u8, AppError> {
+    let mut prepared = Launch::prepare(LaunchConfig {
+        argv: args.command.clone(),
+        as_root: args.as_root,
+        hold_exits: true,
+        aslr_off: args.aslr == Aslr::Off,
+        calls: HELD_CALLS,
+        ..LaunchConfig::default()
+    })?;
+    let pid = prepared.pid();
+    let tracer = choose::for_command(&options(args, false), &mut prepared)?;
+    let mut watcher = Watcher::new(args, &tracer, (descriptions, args.no_follow_forks.then_some(pid)))?;
+    watcher.asked.main = pid;
+    hold_code(&mut prepared, &watcher);
+    let pipeline = RefCell::new(watcher.pipeline());
+    let end = {
+        let mut reader = tracer.reader(|raw| pipeline.borrow_mut().record(raw))?;
+        let mut running = prepared.go()?;
+        if let Some(calls) = running.take_calls() {
+            hold::serve(calls, Arc::clone(&watcher.probes))
+                .map_err(|source| AppError::System { operation: "starting a thread", source })?;
+        }
+        for note in running.notes() {
+            say(format_args!("{note}"));
+        }
+        watcher.watch((Launched::new(running), &mut *reader), &pipeline)?
+    };
+    drop(watcher);
+    tracer.detach_in_background();
+    Ok(match end {
+        End::Exited(status) => status.exit_code(),
+        End::LoadEnded(code) => code,
+        End::NoneLeft | End::LeftRunning => 0,
+    })
+}
+
+/// The command's own file is probed now, what it maps when it maps it.
+fn hold_code(prepared: &mut Prepared, watcher: &Watcher<'_>) {
+    if let Err(error) = prepared.watch_calls() {
+        say(format_args!(
+            "{error}\nlibraries are probed while they are used already: their first allocations are missed"
+        ));
+    }
+    if let Some(path) = prepared.file() {
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        watcher.probes.cover_path(&path, &name);
+    }
+}

@@ -1,0 +1,86 @@
+//! From ledgers to the report.
+
+use super::watch::Known;
+use crate::app::pipeline::Pipeline;
+use crate::capture::heap::HeapCounters;
+use crate::heap::report::{HeapFacts, HeapProcessFacts, HeapReport, build};
+use crate::heap::{Filter, Picture};
+use crate::report::model::Events;
+use crate::symbolize::{Config, Symbolizer};
+use nix::time::{ClockId, clock_gettime};
+
+/// What is the same for each report of a run.
+#[derive(Clone, Debug, Default)]
+pub struct Asked {
+    pub filter: Filter,
+    pub allocators: Vec<String>,
+    pub combined: bool,
+    pub start_ns: u64,
+    /// The process that comes first.
+    pub main: i32,
+}
+
+/// CLOCK_MONOTONIC; 0 if there were none, which no Linux lacks.
+pub fn now_ns() -> u64 {
+    clock_gettime(ClockId::CLOCK_MONOTONIC)
+        .map_or(0, |now| now.tv_sec() as u64 * 1_000_000_000 + now.tv_nsec() as u64)
+}
+
+/// The report as of now; and notes on symbols that were not found.
+pub fn report(
+    asked: &Asked,
+    (pipeline, symbolizer): (&mut Pipeline, &mut Symbolizer),
+    (counters, lost): (HeapCounters, u64),
+) -> HeapReport {
+    let Some(heap) = &pipeline.heap else { return HeapReport::default() };
+    let now = now_ns();
+    let mut pictures: Vec<(HeapProcessFacts, Picture)> = Vec::new();
+    let living = heap.heaps.ledgers();
+    for ledger in heap.ended.iter().chain(living) {
+        let known = heap.known.get(&ledger.pid).cloned().unwrap_or_default();
+        let at = known.until_ns.unwrap_or(now);
+        let facts = facts(&known, now);
+        pictures.push((facts, ledger.picture(heap.heaps.sites(), asked.filter, at)));
+    }
+    pictures.sort_by_key(|(_, picture)| (picture.pid != asked.main, picture.pid));
+    let wanted: Vec<_> = pictures.iter().flat_map(|(_, picture)| picture.stacks()).collect();
+    let run = HeapFacts {
+        backend: pipeline.backend.clone(),
+        allocators: asked.allocators.clone(),
+        functions: heap.probes.functions(),
+        combined: asked.combined,
+        events: Events {
+            seen: counters.seen,
+            lost: counters.lost_allocations
+                + counters.lost_frees
+                + counters.lost_others
+                + lost
+                + pipeline.undecodable(),
+            truncated_stacks: pipeline.tally.truncated,
+            unwind_incomplete: pipeline.tally.incomplete,
+        },
+        start_ns: asked.start_ns,
+    };
+    let names = symbolizer.symbolize(&pipeline.stacks, wanted, pipeline.unwinder.files_mut());
+    let processes: Vec<_> = pictures.iter().map(|(facts, picture)| (facts, picture)).collect();
+    build(&run, &processes, &pipeline.stacks, &names)
+}
+
+fn facts(known: &Known, now: u64) -> HeapProcessFacts {
+    let end = known.until_ns.unwrap_or(now);
+    HeapProcessFacts {
+        comm: known.comm.clone(),
+        exe: known.exe.clone(),
+        cmdline: known.cmdline.clone(),
+        exit_code: known.ended.filter(|status| *status >= 0 && status & 0x7f == 0).map(|s| s >> 8 & 0xff),
+        signal: known.ended.filter(|status| *status >= 0).map(|s| s & 0x7f).filter(|signal| *signal != 0),
+        container: None,
+        attached: known.attached,
+        watched_ns: Some(end.saturating_sub(known.since_ns)),
+        gaps: Vec::new(),
+    }
+}
+
+pub fn symbolizer() -> Symbolizer {
+    Symbolizer::new(Config::default())
+}

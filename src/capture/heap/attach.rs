@@ -1,0 +1,329 @@
+//! Placing the probes, from any thread: system calls on descriptors, and nothing of libbpf's.
+//!
+//! A probe belongs to a file, not to a process: it can be placed before the file is mapped anywhere,
+//! and is there in every process that maps it (the BPF programs tell the traced ones).
+
+use super::ProbeFunction;
+use crate::model::Pid;
+use libbpf_rs::libbpf_sys;
+use std::ffi::CString;
+use std::io;
+use std::mem::size_of;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::sync::{Mutex, PoisonError};
+
+/// How functions are probed, by what the kernel can do.
+#[derive(Debug)]
+pub(super) enum Way {
+    /// Linux 6.13: entry and return of many functions at once, the return only where it is wanted.
+    Session(OwnedFd),
+    /// Linux 6.6: entries of many functions at once, and returns.
+    Multi { entries: OwnedFd, returns: OwnedFd },
+    /// One by one.
+    Single { entry: OwnedFd, leave: OwnedFd, kind: PerfUprobe },
+}
+
+/// As /sys/bus/event_source/devices/uprobe has it.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::capture) struct PerfUprobe {
+    pub kind: u32,
+    /// The bit of `config` that makes it a return probe.
+    pub return_bit: u32,
+}
+
+/// Why functions of a file are not probed.
+#[derive(Debug, thiserror::Error)]
+pub enum ProbeError {
+    #[error("placing probes (BPF_LINK_CREATE): {0}")]
+    Link(#[source] io::Error),
+    #[error("placing a probe (perf_event_open): {0}")]
+    Perf(#[source] io::Error),
+    #[error("telling the kernel's side what a function does: {0}")]
+    Table(#[source] io::Error),
+    #[error("more than {0} functions to probe")]
+    TooMany(u32),
+}
+
+/// Functions of one file at these file offsets.
+#[derive(Clone, Copy, Debug)]
+pub struct Request<'a> {
+    pub file: BorrowedFd<'a>,
+    pub functions: &'a [(u64, ProbeFunction)],
+}
+
+/// What became of a [`Request`].
+#[derive(Debug, Default)]
+pub struct Placed {
+    /// For each function its number in events; None where the kernel refuses to probe it.
+    pub numbers: Vec<Option<u32>>,
+    /// One of the refusals.
+    pub refused: Option<ProbeError>,
+}
+
+/// Places probes. Dropped, they are gone.
+#[derive(Debug)]
+pub struct Prober {
+    pub(super) way: Way,
+    /// The table `functions`.
+    pub(super) table: OwnedFd,
+    /// Only this process is probed; its children are not.
+    pub(super) only: Option<Pid>,
+    pub(super) state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct State {
+    links: Vec<OwnedFd>,
+    next: u32,
+}
+
+/// VMAUDIT_HEAP_FUNCTIONS (bpf/heap.h).
+const MAX_FUNCTIONS: u32 = 8192;
+
+impl Prober {
+    /// Probes functions of a file.
+    ///
+    /// # Errors
+    /// When there are too many, or the table cannot be written. A function that the kernel refuses is
+    /// no error ([`Placed::refused`]).
+    pub fn place(&self, request: Request<'_>) -> Result<Placed, ProbeError> {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let first = state.next;
+        let count = request.functions.len() as u32;
+        if count > MAX_FUNCTIONS - first {
+            return Err(ProbeError::TooMany(MAX_FUNCTIONS));
+        }
+        // Before the probes: the program looks there at the first hit.
+        for (index, (_, function)) in (first..).zip(request.functions) {
+            self.write(index, function).map_err(ProbeError::Table)?;
+        }
+        state.next += count;
+        let all: Vec<(u64, u64, bool)> = (first..)
+            .zip(request.functions)
+            .map(|(index, (offset, function))| (*offset, u64::from(index), function.needs_return()))
+            .collect();
+        let mut placed = Placed { numbers: (first..first + count).map(Some).collect(), refused: None };
+        if !matches!(self.way, Way::Single { .. }) {
+            match self.link(request.file, &all) {
+                Ok(mut links) => {
+                    state.links.append(&mut links);
+                    return Ok(placed);
+                }
+                // One that cannot be probed spoils all.
+                Err(_) if all.len() > 1 => {}
+                Err(error) => {
+                    placed.numbers.fill(None);
+                    placed.refused = Some(error);
+                    return Ok(placed);
+                }
+            }
+        }
+        for (one, number) in all.iter().zip(&mut placed.numbers) {
+            match self.link(request.file, std::slice::from_ref(one)) {
+                Ok(mut links) => state.links.append(&mut links),
+                Err(error) => {
+                    *number = None;
+                    placed.refused = Some(error);
+                }
+            }
+        }
+        Ok(placed)
+    }
+
+    /// Whether the kernel knows this way: it refuses a folder after everything else was to its liking.
+    pub(super) fn try_out(&self) -> io::Result<()> {
+        let (program, attach) = match &self.way {
+            Way::Session(program) => (program, Attach::Session),
+            Way::Multi { entries, .. } => (entries, Attach::Entry),
+            Way::Single { .. } => return Ok(()),
+        };
+        let request = Many { program: program.as_raw_fd(), path: &c"/".into(), pid: None, attach };
+        match request.link(&[(4096, 0, true)]) {
+            Err(error) if error.raw_os_error() == Some(libc::EBADF) => Ok(()),
+            Err(error) => Err(error),
+            Ok(_) => Err(io::ErrorKind::InvalidData.into()),
+        }
+    }
+
+    fn write(&self, index: u32, function: &ProbeFunction) -> io::Result<()> {
+        let value = function.encode();
+        // SAFETY: key and value are as long as the map says (asserted in `function`), and outlive the
+        // call.
+        let failed = unsafe {
+            libbpf_sys::bpf_map_update_elem(
+                self.table.as_raw_fd(),
+                (&raw const index).cast(),
+                value.as_ptr().cast(),
+                0,
+            )
+        };
+        if failed == 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(-failed)) }
+    }
+
+    /// Probes all, or none. (offset, cookie, return probe)
+    fn link(&self, file: BorrowedFd<'_>, all: &[(u64, u64, bool)]) -> Result<Vec<OwnedFd>, ProbeError> {
+        let path = CString::new(format!("/proc/self/fd/{}", file.as_raw_fd())).unwrap_or_default();
+        let with_return: Vec<_> = all.iter().copied().filter(|&(_, _, returns)| returns).collect();
+        let many = |program: &OwnedFd, functions: &[(u64, u64, bool)], attach: Attach| {
+            let request = Many { program: program.as_raw_fd(), path: &path, pid: self.only, attach };
+            request.link(functions).map_err(ProbeError::Link)
+        };
+        match &self.way {
+            Way::Session(program) => Ok(vec![many(program, all, Attach::Session)?]),
+            Way::Multi { entries, returns } => {
+                let mut links = Vec::with_capacity(2);
+                // Returns first: an entry without its return would wait for it.
+                if !with_return.is_empty() {
+                    links.push(many(returns, &with_return, Attach::Return)?);
+                }
+                links.push(many(entries, all, Attach::Entry)?);
+                Ok(links)
+            }
+            Way::Single { entry, leave, kind } => {
+                let mut links = Vec::new();
+                let pid = self.only;
+                for &(offset, cookie, returns) in all {
+                    let single = Single { path: &path, offset, cookie, kind: *kind, pid };
+                    if returns {
+                        links.push(single.link(leave.as_raw_fd(), true)?);
+                    }
+                    links.push(single.link(entry.as_raw_fd(), false)?);
+                }
+                Ok(links)
+            }
+        }
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(in crate::capture) enum Attach {
+    Session,
+    Entry,
+    Return,
+}
+
+/// BPF_LINK_CREATE of a uprobe_multi link.
+pub(in crate::capture) struct Many<'a> {
+    pub program: RawFd,
+    pub path: &'a CString,
+    pub pid: Option<Pid>,
+    pub attach: Attach,
+}
+
+impl Many<'_> {
+    /// Functions: file offset, cookie; whether their return is wanted says `attach`.
+    pub(in crate::capture) fn link(&self, functions: &[(u64, u64, bool)]) -> io::Result<OwnedFd> {
+        let offsets: Vec<libc::c_ulong> = functions.iter().map(|&(offset, _, _)| offset).collect();
+        let cookies: Vec<u64> = functions.iter().map(|&(_, cookie, _)| cookie).collect();
+        let mut options = libbpf_sys::bpf_link_create_opts {
+            sz: size_of::<libbpf_sys::bpf_link_create_opts>() as _,
+            ..Default::default()
+        };
+        options.__bindgen_anon_1.uprobe_multi =
+            libbpf_sys::bpf_link_create_opts__bindgen_ty_1__bindgen_ty_3 {
+                flags: if self.attach == Attach::Return { libbpf_sys::BPF_F_UPROBE_MULTI_RETURN } else { 0 },
+                cnt: functions.len() as u32,
+                path: self.path.as_ptr(),
+                offsets: offsets.as_ptr(),
+                cookies: cookies.as_ptr(),
+                pid: self.pid.map_or(0, |pid| pid as u32),
+                ..Default::default()
+            };
+        let kind = match self.attach {
+            Attach::Session => libbpf_sys::BPF_TRACE_UPROBE_SESSION,
+            _ => libbpf_sys::BPF_TRACE_UPROBE_MULTI,
+        };
+        // SAFETY: the options and the arrays that they point to have the lengths stated and outlive
+        // the call; the program's descriptor is open.
+        owned(unsafe { libbpf_sys::bpf_link_create(self.program, 0, kind, &raw const options) })
+    }
+}
+
+/// One probe as a perf event.
+pub(in crate::capture) struct Single<'a> {
+    pub path: &'a CString,
+    pub offset: u64,
+    pub cookie: u64,
+    pub kind: PerfUprobe,
+    pub pid: Option<Pid>,
+}
+
+/// `struct perf_event_attr`, first published size (include/uapi/linux/perf_event.h), and config2.
+#[repr(C)]
+#[derive(Default)]
+struct PerfEventAttr {
+    kind: u32,
+    size: u32,
+    config: u64,
+    before: [u64; 4],
+    /// wakeup_events, bp_type
+    wakeup: u64,
+    /// The path.
+    config1: u64,
+    /// The offset.
+    config2: u64,
+}
+
+const _: () = assert!(size_of::<PerfEventAttr>() == 72);
+const PERF_FLAG_FD_CLOEXEC: libc::c_ulong = 8;
+
+impl Single<'_> {
+    pub(in crate::capture) fn link(&self, program: RawFd, returns: bool) -> Result<OwnedFd, ProbeError> {
+        let attr = PerfEventAttr {
+            kind: self.kind.kind,
+            size: size_of::<PerfEventAttr>() as u32,
+            config: u64::from(returns) << self.kind.return_bit,
+            config1: self.path.as_ptr() as u64,
+            config2: self.offset,
+            ..PerfEventAttr::default()
+        };
+        // All CPUs of one process, or, through one CPU's event, everybody.
+        let (pid, cpu) = self.pid.map_or((-1, 0), |pid| (pid, -1));
+        // SAFETY: `attr` is a valid perf_event_attr of the stated size; it and the path outlive the call.
+        let event = unsafe {
+            libc::syscall(libc::SYS_perf_event_open, &raw const attr, pid, cpu, -1, PERF_FLAG_FD_CLOEXEC)
+        };
+        if event < 0 {
+            return Err(ProbeError::Perf(io::Error::last_os_error()));
+        }
+        // SAFETY: a new descriptor that nobody else owns.
+        let event = unsafe { OwnedFd::from_raw_fd(event as RawFd) };
+        let mut options = libbpf_sys::bpf_link_create_opts {
+            sz: size_of::<libbpf_sys::bpf_link_create_opts>() as _,
+            ..Default::default()
+        };
+        options.__bindgen_anon_1.perf_event =
+            libbpf_sys::bpf_link_create_opts__bindgen_ty_1__bindgen_ty_1 { bpf_cookie: self.cookie };
+        // SAFETY: the options outlive the call, both descriptors are open. The link keeps the event.
+        let link = unsafe {
+            libbpf_sys::bpf_link_create(
+                program,
+                event.as_raw_fd(),
+                libbpf_sys::BPF_PERF_EVENT,
+                &raw const options,
+            )
+        };
+        owned(link).map_err(ProbeError::Link)
+    }
+}
+
+/// A new descriptor, or -errno.
+fn owned(fd: i32) -> io::Result<OwnedFd> {
+    if fd < 0 {
+        return Err(io::Error::from_raw_os_error(-fd));
+    }
+    // SAFETY: a new descriptor that nobody else owns.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+impl PerfUprobe {
+    /// What sysfs says; None where there is no sysfs or no uprobes.
+    pub(in crate::capture) fn find() -> Option<PerfUprobe> {
+        let read = |name: &str| std::fs::read_to_string(format!("{UPROBE}/{name}")).ok();
+        let kind = read("type")?.trim().parse().ok()?;
+        let bit = read("format/retprobe")?.trim().strip_prefix("config:")?.parse().ok()?;
+        Some(PerfUprobe { kind, return_bit: bit })
+    }
+}
+
+const UPROBE: &str = "/sys/bus/event_source/devices/uprobe";

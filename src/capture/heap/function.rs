@@ -1,0 +1,137 @@
+//! What a probed function does, as the BPF program's table has it.
+
+use super::skel::types::vmaudit_heap_function as Raw;
+use std::mem::{offset_of, size_of};
+
+const _: () = assert!(size_of::<Raw>() == 24);
+const _: () = assert!(offset_of!(Raw, covers) == 8);
+const _: () = assert!(offset_of!(Raw, global) == 16);
+
+/// `enum vmaudit_heap_action`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Action {
+    Allocate = 1,
+    Free = 2,
+    Resize = 3,
+    CreateContext = 4,
+    ResetContext = 5,
+    DeleteContext = 6,
+    MoveContext = 7,
+}
+
+/// Where a value is when the function is entered, or when it has returned.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Where {
+    #[default]
+    Nowhere,
+    /// 1 to 6.
+    Argument(u8),
+    Returned,
+    /// This argument points to it, once the function has returned 0.
+    Pointee(u8),
+    /// In the variable of [`ProbeFunction::global`].
+    Global,
+}
+
+impl Where {
+    /// `enum vmaudit_heap_where`.
+    fn code(self) -> u8 {
+        match self {
+            Where::Nowhere => 0,
+            Where::Argument(n) => n & 7,
+            Where::Returned => 16,
+            Where::Pointee(n) => 32 + (n & 7),
+            Where::Global => 64,
+        }
+    }
+}
+
+/// One function.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ProbeFunction {
+    pub action: Action,
+    pub size: Where,
+    /// The size is this argument times `size`; 0: there is none.
+    pub factor: u8,
+    /// What is freed or resized.
+    pub pointer: Where,
+    /// The new block, the new context.
+    pub result: Where,
+    pub context: Where,
+    pub parent: Where,
+    pub name: Where,
+    /// Of a reset or deletion; what the event says.
+    pub covers: u8,
+    /// Of a function that frees: what it calls in turn does not count.
+    pub bracket: bool,
+    /// Bytes from the function to the variable that [`Where::Global`] means: the same wherever the
+    /// file is mapped.
+    pub global: i64,
+}
+
+impl ProbeFunction {
+    /// A function that does this with nothing yet.
+    pub fn new(action: Action) -> ProbeFunction {
+        ProbeFunction {
+            action,
+            size: Where::Nowhere,
+            factor: 0,
+            pointer: Where::Nowhere,
+            result: Where::Nowhere,
+            context: Where::Nowhere,
+            parent: Where::Nowhere,
+            name: Where::Nowhere,
+            covers: 0,
+            bracket: false,
+            global: 0,
+        }
+    }
+
+    /// Whether its return has to be probed.
+    pub fn needs_return(&self) -> bool {
+        match self.action {
+            Action::Free => self.bracket,
+            _ => true,
+        }
+    }
+
+    /// `struct vmaudit_heap_function`.
+    pub(super) fn encode(&self) -> [u8; size_of::<Raw>()] {
+        let mut bytes = [0; size_of::<Raw>()];
+        let codes = [
+            self.action as u8,
+            self.size.code(),
+            self.factor & 7,
+            self.pointer.code(),
+            self.result.code(),
+            self.context.code(),
+            self.parent.code(),
+            self.name.code(),
+            self.covers,
+            u8::from(self.bracket),
+        ];
+        bytes[..codes.len()].copy_from_slice(&codes);
+        bytes[offset_of!(Raw, global)..].copy_from_slice(&self.global.to_ne_bytes());
+        bytes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_table_has_codes_where_the_program_looks_for_them() {
+        let function = ProbeFunction {
+            size: Where::Argument(3),
+            result: Where::Pointee(1),
+            context: Where::Global,
+            covers: 2,
+            global: -8,
+            ..ProbeFunction::new(Action::Allocate)
+        };
+        let bytes = function.encode();
+        assert_eq!(bytes[..10], [1, 3, 0, 0, 33, 64, 0, 0, 2, 0]);
+        assert_eq!(bytes[16..], (-8i64).to_ne_bytes());
+    }
+}

@@ -1,0 +1,186 @@
+//! Probes on the functions of allocators (bpf/heap.bpf.c), beside the tracer of mappings: both write
+//! into its rings, so that records of both come in one order, and both follow the same threads.
+
+pub(super) mod attach;
+mod function;
+pub mod skel;
+pub mod wire;
+
+pub use attach::{Placed, ProbeError, Prober, Request};
+pub use function::{Action, ProbeFunction, Where};
+
+use super::CaptureError;
+use super::bpf::BpfTracer;
+use crate::model::Pid;
+use attach::{PerfUprobe, Way};
+use libbpf_rs::skel::{OpenSkel, SkelBuilder};
+use libbpf_rs::{MapCore, MapFlags, OpenObject, ProgramMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use std::sync::Arc;
+
+/// How allocations are reported.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct HeapConfig {
+    /// Most bytes of user stack to copy.
+    pub stack_bytes: u64,
+    /// Report an allocation of n bytes with probability 1 - exp(-n / this); None: all.
+    pub sample: Option<u64>,
+    /// Only this process has probes: others are not slowed down, and children are not followed.
+    pub only: Option<Pid>,
+    /// Which ways to try: for tests, and for kernels whose best one does not work.
+    pub way: WayWanted,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum WayWanted {
+    #[default]
+    Best,
+    Multi,
+    Single,
+}
+
+/// What was counted, over all CPUs since tracing began.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct HeapCounters {
+    /// Events of traced tasks: outermost calls only.
+    pub seen: u64,
+    /// Of these: known, but without stack, because the ring was full.
+    pub without_stack: u64,
+    /// Of these: not known at all.
+    pub lost_allocations: u64,
+    pub lost_frees: u64,
+    pub lost_others: u64,
+    /// Calls that never returned: left by longjmp or an exception.
+    pub abandoned: u64,
+    /// Calls of threads whose state the kernel had no memory for.
+    pub untracked: u64,
+    /// Allocations that the sample left out.
+    pub skipped: u64,
+}
+
+/// The loaded programs.
+pub struct HeapTracer {
+    skel: skel::HeapSkel<'static>,
+    prober: Arc<Prober>,
+    /// For `-v`: "uprobe session", "uprobe multi", "single uprobes".
+    pub attached: &'static str,
+}
+
+impl HeapTracer {
+    /// Loads; nothing is probed until [`Prober::place`].
+    ///
+    /// # Errors
+    /// When the kernel refuses the programs (privileges, lockdown, no BTF, older than 5.15).
+    pub fn start(tracer: &BpfTracer, config: &HeapConfig) -> Result<HeapTracer, CaptureError> {
+        let mut refused = None;
+        let ways = match config.way {
+            WayWanted::Best => &[Kind::Session, Kind::Multi, Kind::Single][..],
+            WayWanted::Multi => &[Kind::Multi],
+            WayWanted::Single => &[Kind::Single],
+        };
+        for &kind in ways {
+            match load(tracer, config, kind) {
+                Ok(started) => return Ok(started),
+                Err(error) => refused = refused.or(Some(error)),
+            }
+        }
+        Err(refused.unwrap_or(CaptureError::NoUprobes))
+    }
+
+    /// What places the probes; usable from any thread.
+    pub fn prober(&self) -> Arc<Prober> {
+        Arc::clone(&self.prober)
+    }
+
+    /// # Errors
+    /// When the kernel does not hand out the counters.
+    pub fn counters(&self) -> Result<HeapCounters, CaptureError> {
+        let read = |which: u32| {
+            let map = &self.skel.maps.heap_counters;
+            let per_cpu =
+                map.lookup_percpu(&which.to_ne_bytes(), MapFlags::ANY).map_err(CaptureError::Counters)?;
+            let value = |bytes: &Vec<u8>| {
+                bytes.get(..8).and_then(|b| b.try_into().ok()).map_or(0, u64::from_ne_bytes)
+            };
+            Ok(per_cpu.iter().flatten().map(value).sum())
+        };
+        Ok(HeapCounters {
+            seen: read(0)?,
+            without_stack: read(1)?,
+            lost_allocations: read(2)?,
+            lost_frees: read(3)?,
+            lost_others: read(4)?,
+            abandoned: read(5)?,
+            untracked: read(6)?,
+            skipped: read(7)?,
+        })
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Session,
+    Multi,
+    Single,
+}
+
+fn load(tracer: &BpfTracer, config: &HeapConfig, kind: Kind) -> Result<HeapTracer, CaptureError> {
+    // One object for the life of the process: libbpf's skeletons borrow from it.
+    let storage: &'static mut MaybeUninit<OpenObject> = Box::leak(Box::new(MaybeUninit::uninit()));
+    let mut open = skel::HeapSkelBuilder::default().open(storage).map_err(CaptureError::Load)?;
+    let shared = tracer.shared();
+    if let Some(rodata) = open.maps.rodata_data.as_deref_mut() {
+        rodata.stack_bytes = config.stack_bytes.clamp(0, super::bpf::MAX_STACK_BYTES);
+        rodata.pid_namespace = shared.pid_namespace;
+        rodata.wake_bytes = shared.wake_bytes;
+        rodata.sample_bytes = config.sample.unwrap_or(0);
+        let unit = 2f64.powi(32);
+        for (step, value) in rodata.sample_whole.iter_mut().enumerate() {
+            *value = ((-(step as f64)).exp() * unit).round() as u64;
+        }
+        for (step, value) in rodata.sample_fraction.iter_mut().enumerate() {
+            *value = ((-(step as f64) / 256.0).exp() * unit).round() as u64;
+        }
+    }
+    if config.sample.is_none() {
+        open.maps.sampled.set_max_entries(1).map_err(CaptureError::Load)?;
+    }
+    open.maps.threads.reuse_fd(shared.threads).map_err(CaptureError::Load)?;
+    open.maps.ring.reuse_fd(shared.ring).map_err(CaptureError::Load)?;
+    open.maps.spill.reuse_fd(shared.spill).map_err(CaptureError::Load)?;
+    open.maps.counters.reuse_fd(shared.counters).map_err(CaptureError::Load)?;
+    open.progs.heap_session.set_autoload(kind == Kind::Session);
+    open.progs.heap_entries.set_autoload(kind == Kind::Multi);
+    open.progs.heap_returns.set_autoload(kind == Kind::Multi);
+    open.progs.heap_entry.set_autoload(kind == Kind::Single);
+    open.progs.heap_return.set_autoload(kind == Kind::Single);
+    let skel = open.load().map_err(CaptureError::Load)?;
+    let progs = &skel.progs;
+    let (way, attached) = match kind {
+        Kind::Session => (Way::Session(handle(&progs.heap_session)?), "uprobe session"),
+        Kind::Multi => {
+            let (entries, returns) = (handle(&progs.heap_entries)?, handle(&progs.heap_returns)?);
+            (Way::Multi { entries, returns }, "uprobe multi")
+        }
+        Kind::Single => {
+            let (entry, leave) = (handle(&progs.heap_entry)?, handle(&progs.heap_return)?);
+            let kind = PerfUprobe::find().ok_or(CaptureError::NoUprobes)?;
+            (Way::Single { entry, leave, kind }, "single uprobes")
+        }
+    };
+    let table = skel.maps.functions.as_fd().try_clone_to_owned().map_err(CaptureError::Uprobes)?;
+    let prober = Prober { way, table, only: config.only, state: Default::default() };
+    prober.try_out().map_err(CaptureError::Uprobes)?;
+    Ok(HeapTracer { skel, prober: Arc::new(prober), attached })
+}
+
+fn handle(program: &ProgramMut<'_>) -> Result<OwnedFd, CaptureError> {
+    // SAFETY: the descriptor is open as long as the skeleton; fcntl makes a copy of our own.
+    let copy = unsafe { libc::fcntl(program.as_fd().as_raw_fd(), libc::F_DUPFD_CLOEXEC, 3) };
+    if copy < 0 {
+        return Err(CaptureError::Uprobes(std::io::Error::last_os_error()));
+    }
+    // SAFETY: a new descriptor that nobody else owns.
+    Ok(unsafe { OwnedFd::from_raw_fd(copy) })
+}

@@ -1,0 +1,176 @@
+//! Decoding of the records of bpf/heap.h. Pure.
+
+use super::skel::types::vmaudit_heap_brief as Brief;
+use crate::capture::bpf::skel::types::vmaudit_record as Record;
+use crate::capture::{Registers, arch};
+use crate::model::{Addr, ContextKey, Covers, HeapEvent, HeapOp, MmKey, NoStack};
+use std::mem::{offset_of, size_of};
+
+// A brief record is the beginning of a whole one.
+const _: () = assert!(size_of::<Brief>() == 72);
+const _: () = assert!(offset_of!(Brief, op) == offset_of!(Record, op));
+const _: () = assert!(offset_of!(Brief, function) == offset_of!(Record, ret));
+const _: () = assert!(offset_of!(Brief, args) == offset_of!(Record, args));
+
+const ALLOCATED: u16 = 72;
+const FREED: u16 = 73;
+const RESIZE_BEGUN: u16 = 74;
+const RESIZE_ENDED: u16 = 75;
+const REFUSED: u16 = 76;
+const CREATED: u16 = 77;
+const RESET: u16 = 78;
+const DELETED: u16 = 79;
+const MOVED: u16 = 80;
+
+const FULL: u16 = 1;
+const SPILLED: u16 = 32;
+const HOLES: u16 = 64;
+const FAILED: u16 = 256;
+
+/// A heap event with what its stack can be made from.
+#[derive(Debug)]
+pub struct CapturedHeap<'a> {
+    pub event: HeapEvent,
+    /// Of a free: the address that it returns to.
+    pub caller: Option<Addr>,
+    pub registers: Option<Registers>,
+    pub stack: &'a [u8],
+    pub full: bool,
+    pub holes: bool,
+}
+
+/// True for a record that [`decode`] is for.
+pub fn is_heap(bytes: &[u8]) -> bool {
+    let at = offset_of!(Record, op);
+    let op = bytes.get(at..at + 2).and_then(|op| op.try_into().ok()).map(u16::from_ne_bytes);
+    op.is_some_and(|op| (ALLOCATED..=MOVED).contains(&op))
+}
+
+/// What [`ProbeFunction::covers`](super::ProbeFunction::covers) is for each.
+pub fn covers_code(covers: Covers) -> u8 {
+    match covers {
+        Covers::Itself => 0,
+        Covers::Descendants => 1,
+        Covers::Tree => 2,
+    }
+}
+
+fn covers(code: u64) -> Covers {
+    match code {
+        0 => Covers::Itself,
+        1 => Covers::Descendants,
+        _ => Covers::Tree,
+    }
+}
+
+fn key(address: u64) -> Option<ContextKey> {
+    (address != 0).then_some(ContextKey(address))
+}
+
+/// One record; `None` for what is too short or of an unknown kind.
+pub fn decode(bytes: &[u8]) -> Option<CapturedHeap<'_>> {
+    let head = bytes.get(..size_of::<Brief>())?;
+    // SAFETY: `Brief` is plain integers (any bit pattern is valid) and `head` is as long as it;
+    // read_unaligned needs no alignment.
+    let brief = unsafe { head.as_ptr().cast::<Brief>().read_unaligned() };
+    let whole = bytes.get(..size_of::<Record>());
+    // SAFETY: as above.
+    let whole = whole.map(|whole| unsafe { whole.as_ptr().cast::<Record>().read_unaligned() });
+    let payload = match (&whole, brief.payload) {
+        (_, 0) => &[][..],
+        (Some(_), length) => bytes[size_of::<Record>()..].get(..length as usize)?,
+        (None, _) => return None,
+    };
+    let [first, second, third, fourth] = brief.args;
+    let address = Addr(first);
+    let op = match brief.op {
+        ALLOCATED => HeapOp::Allocated { address, size: second, context: key(third) },
+        FREED => HeapOp::Freed { address },
+        RESIZE_BEGUN => HeapOp::ResizeBegun { address },
+        RESIZE_ENDED => HeapOp::ResizeEnded {
+            old: address,
+            new: (second != 0).then_some(Addr(second)),
+            size: third,
+            context: key(fourth),
+            failed: brief.flags & FAILED != 0,
+        },
+        REFUSED => HeapOp::Refused { size: second },
+        CREATED => HeapOp::ContextCreated {
+            context: ContextKey(first),
+            parent: key(second),
+            name: (!payload.is_empty()).then(|| payload.to_vec()),
+        },
+        RESET => HeapOp::ContextReset { context: ContextKey(first), covers: covers(second) },
+        DELETED => HeapOp::ContextDeleted { context: ContextKey(first), covers: covers(second) },
+        MOVED => HeapOp::ContextMoved { context: ContextKey(first), parent: key(second) },
+        _ => return None,
+    };
+    let wants_stack = matches!(brief.op, ALLOCATED | RESIZE_ENDED);
+    let lost = brief.flags & SPILLED != 0 && wants_stack;
+    let record = whole.filter(|_| wants_stack && !lost && !payload.is_empty());
+    let event = HeapEvent {
+        time_ns: brief.time_ns,
+        pid: brief.pid as i32,
+        tid: brief.tid as i32,
+        mm: MmKey(brief.mm),
+        function: brief.function as u32,
+        op,
+        stack: Err(match (wants_stack, lost) {
+            (false, _) => NoStack::NotTaken,
+            (true, true) => NoStack::Lost,
+            (true, false) => NoStack::Unreadable,
+        }),
+    };
+    Some(CapturedHeap {
+        event,
+        caller: (brief.op == FREED && second != 0).then_some(Addr(second)),
+        registers: record.as_ref().map(arch::registers),
+        stack: if record.is_some() { payload } else { &[] },
+        full: brief.flags & FULL != 0,
+        holes: brief.flags & HOLES != 0,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn brief(op: u16, flags: u16, args: [u64; 4]) -> Vec<u8> {
+        let mut bytes = vec![0; size_of::<Brief>()];
+        bytes[..8].copy_from_slice(&7u64.to_ne_bytes());
+        bytes[offset_of!(Brief, op)..][..2].copy_from_slice(&op.to_ne_bytes());
+        bytes[offset_of!(Brief, flags)..][..2].copy_from_slice(&flags.to_ne_bytes());
+        for (index, arg) in args.iter().enumerate() {
+            bytes[offset_of!(Brief, args) + index * 8..][..8].copy_from_slice(&arg.to_ne_bytes());
+        }
+        bytes
+    }
+
+    #[test]
+    fn brief_records() {
+        let bytes = brief(RESIZE_ENDED, FAILED | SPILLED, [16, 0, 32, 5]);
+        assert!(is_heap(&bytes));
+        let event = decode(&bytes).expect("decodes").event;
+        let expected = HeapOp::ResizeEnded {
+            old: Addr(16),
+            new: None,
+            size: 32,
+            context: Some(ContextKey(5)),
+            failed: true,
+        };
+        assert_eq!((event.op, event.stack, event.time_ns), (expected, Err(NoStack::Lost), 7));
+        let event = decode(&brief(FREED, 0, [16, 0, 0, 0])).expect("decodes").event;
+        assert_eq!((event.op, event.stack), (HeapOp::Freed { address: Addr(16) }, Err(NoStack::NotTaken)));
+    }
+
+    #[test]
+    fn what_is_no_record() {
+        assert!(decode(&brief(FREED, 0, [1; 4])[..71]).is_none());
+        assert!(decode(&brief(MOVED + 1, 0, [1; 4])).is_none());
+        assert!(!is_heap(&brief(15, 0, [0; 4])));
+        // a payload that is not there
+        let mut bytes = brief(CREATED, 0, [1; 4]);
+        bytes[offset_of!(Brief, payload)] = 9;
+        assert!(decode(&bytes).is_none());
+    }
+}

@@ -1,0 +1,271 @@
+//! `vmaudit heap`.
+
+use super::target::pid;
+use super::{Aslr, seconds};
+use clap::{ArgGroup, Args, ValueEnum};
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::time::Duration;
+
+#[derive(Args, Debug)]
+#[command(group(ArgGroup::new("whose").required(true).args(["pids", "command"])))]
+pub struct HeapArgs {
+    /// Running processes: several numbers, or several times -p
+    #[arg(short, long = "pid", value_name = "PID", num_args = 1.., value_delimiter = ',', value_parser = pid, allow_negative_numbers = true)]
+    pub pids: Vec<i32>,
+
+    /// What hands out memory: a name (libc, cxx, jemalloc, tcmalloc, mimalloc, musl, postgres) or a
+    /// description of your own, FILE.toml (docs/heap.md)
+    ///
+    /// Without it: libc, cxx, jemalloc, tcmalloc and mimalloc, wherever their functions are found.
+    #[arg(long = "allocator", value_name = "NAME|FILE", value_delimiter = ',')]
+    pub allocators: Vec<String>,
+
+    /// Show what is at least this old: 500ms, 10s, 2m, 1h
+    #[arg(long, value_name = "AGE", value_parser = age)]
+    pub older: Option<Duration>,
+
+    /// Show blocks of at least SIZE: 512, 4k, 1MiB
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    pub min_size: Option<u64>,
+
+    /// Show blocks of at most SIZE
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    pub max_size: Option<u64>,
+
+    /// See one allocation every SIZE bytes on average, and estimate the rest: for programs that
+    /// allocate very often
+    ///
+    /// The estimates are unbiased; their standard error is shown.
+    #[arg(long, value_name = "SIZE", value_parser = sampled)]
+    pub sample: Option<u64>,
+
+    /// Count in the kernel, without ages and sizes of single blocks: for programs that allocate
+    /// very often
+    #[arg(long, conflicts_with_all = ["older", "min_size", "max_size", "sample"])]
+    pub combined: bool,
+
+    /// Show what grew, with a look every SECS seconds
+    #[arg(long, value_name = "SECS", value_parser = seconds)]
+    pub interval: Option<f64>,
+
+    /// Report after SECS seconds (and leave the command running)
+    #[arg(long, value_name = "SECS", value_parser = seconds)]
+    pub duration: Option<f64>,
+
+    /// Show stacks only of which nothing was ever freed and that keep growing
+    ///
+    /// They have to grow in two intervals or more, and in the second half of the time. Without
+    /// --interval, a look is taken each second.
+    #[arg(long)]
+    pub leaks_only: bool,
+
+    /// Merge from the inside: who called the allocator, and who called that
+    #[arg(long)]
+    pub reverse: bool,
+
+    /// Show the N largest stacks
+    #[arg(long, value_name = "N", default_value_t = 10)]
+    pub top: usize,
+
+    /// How to write the report
+    #[arg(short, long, value_enum, default_value_t = HeapFormat::Text, value_name = "FORMAT")]
+    pub format: HeapFormat,
+
+    /// Write the report to FILE instead of standard output
+    #[arg(long, value_name = "FILE")]
+    pub report: Option<PathBuf>,
+
+    /// These processes alone, not those that they start
+    #[arg(long)]
+    pub no_follow_forks: bool,
+
+    /// Address space layout randomisation of the command
+    #[arg(long, value_enum, default_value_t = Aslr::Keep, value_name = "MODE", conflicts_with = "pids")]
+    pub aslr: Aslr,
+
+    /// Under sudo, run the command as root instead of as the invoking user
+    #[arg(long, conflicts_with = "pids")]
+    pub as_root: bool,
+
+    /// Copy at most N bytes of each call's user stack
+    #[arg(long, value_name = "N", default_value_t = 65_536, value_parser = clap::value_parser!(u64).range(0..=262_144))]
+    pub stack_bytes: u64,
+
+    /// Say on standard error what was probed, read and how long it took
+    #[arg(short, long)]
+    pub verbose: bool,
+
+    /// Bytes of ring buffer between kernel and vmaudit
+    #[arg(long, value_name = "N", default_value_t = 64 << 20, hide_short_help = true)]
+    pub ring_bytes: u32,
+
+    /// The command and its arguments
+    #[arg(last = true, value_name = "CMD")]
+    pub command: Vec<OsString>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub enum HeapFormat {
+    /// Tables and stacks for people
+    Text,
+    /// Everything, machine-readable (schema 1)
+    Json,
+    /// One stack a line, for flame graph programs
+    Folded,
+}
+
+impl HeapArgs {
+    /// What clap cannot tell by itself.
+    ///
+    /// # Errors
+    /// Options that contradict each other, in words.
+    pub fn check(&self) -> Result<(), String> {
+        match (self.min_size, self.max_size) {
+            (Some(least), Some(most)) if least > most => {
+                return Err(format!("--min-size {least} is more than --max-size {most}: no block is both"));
+            }
+            _ => {}
+        }
+        let looks = self.interval.unwrap_or(1.0);
+        match self.duration {
+            Some(duration) if self.leaks_only && duration < 2.0 * looks => Err(format!(
+                "--leaks-only needs two intervals to see growth: --duration {duration} is shorter than two of \
+                 {looks} s (--interval)"
+            )),
+            Some(duration) if self.older.is_some_and(|age| age.as_secs_f64() >= duration) => Err(format!(
+                "nothing that is seen can be as old as --older asks: --duration {duration} is not longer"
+            )),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// `500ms`, `10s`, `2m`, `1h`, `1.5s`; a bare number is seconds.
+fn age(text: &str) -> Result<Duration, String> {
+    let wrong = || "not an age: a number with ms, s, m or h, as 500ms, 10s, 2m".to_owned();
+    let (number, unit) = split(text);
+    let seconds = match unit {
+        "ms" => 0.001,
+        "s" | "" => 1.0,
+        "m" | "min" => 60.0,
+        "h" => 3600.0,
+        _ => return Err(wrong()),
+    };
+    let number: f64 = number.parse().map_err(|_| wrong())?;
+    let seconds = number * seconds;
+    if !(seconds > 0.0 && seconds <= 31_536_000.0) {
+        return Err("an age has to be more than 0 and at most a year".to_owned());
+    }
+    Ok(Duration::from_secs_f64(seconds))
+}
+
+/// `512`, `4k`, `4KiB`, `1.5M`: powers of 1024.
+fn size(text: &str) -> Result<u64, String> {
+    let wrong = || "not a size: a number of bytes, or one with k, M or G (KiB, MiB, GiB)".to_owned();
+    let (number, unit) = split(text);
+    let factor = match unit.to_ascii_lowercase().as_str() {
+        "" | "b" => 1u64,
+        "k" | "kb" | "kib" => 1 << 10,
+        "m" | "mb" | "mib" => 1 << 20,
+        "g" | "gb" | "gib" => 1 << 30,
+        "t" | "tb" | "tib" => 1 << 40,
+        _ => return Err(wrong()),
+    };
+    if let Ok(whole) = number.parse::<u64>() {
+        return whole.checked_mul(factor).ok_or_else(|| "more bytes than there are".to_owned());
+    }
+    let number: f64 = number.parse().map_err(|_| wrong())?;
+    let bytes = number * factor as f64;
+    if factor > 1 && (1.0..1e18).contains(&bytes) && bytes.fract() == 0.0 {
+        return Ok(bytes as u64);
+    }
+    Err("not a whole number of bytes".to_owned())
+}
+
+/// A size of which samples can be taken.
+fn sampled(text: &str) -> Result<u64, String> {
+    match size(text)? {
+        0 | 1 => Err("one sample a byte is every allocation: leave --sample out".to_owned()),
+        mean if mean > 1 << 40 => Err("more than 1 TiB: hardly anything would be seen".to_owned()),
+        mean => Ok(mean),
+    }
+}
+
+/// Digits (and a point), and what follows them.
+fn split(text: &str) -> (&str, &str) {
+    let text = text.trim();
+    let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    let (number, unit) = text.split_at(end);
+    (number, unit.trim_start())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser, Debug)]
+    struct Alone {
+        #[command(flatten)]
+        args: HeapArgs,
+    }
+
+    fn parse(words: &[&str]) -> Result<HeapArgs, String> {
+        let args = Alone::try_parse_from(["heap"].iter().chain(words)).map_err(|e| e.to_string())?.args;
+        args.check().map(|()| args)
+    }
+
+    #[test]
+    fn ages_and_sizes() {
+        let ms = |text| age(text).map(|age| age.as_millis());
+        assert_eq!(
+            ["500ms", "10s", "2m", "1h", "1.5s", "3"].map(ms),
+            [500, 10_000, 120_000, 3_600_000, 1500, 3000].map(Ok)
+        );
+        for bad in ["", "s", "-1s", "0s", "1d", "1 x", "1.2.3s", "1e3s", "99999999999h", "ms"] {
+            assert!(age(bad).is_err(), "{bad}");
+        }
+        assert_eq!(
+            ["512", "4k", "1MiB", "1.5M", "0", "2 GiB", "7B", "1T"].map(size),
+            [512, 4096, 1 << 20, 3 << 19, 0, 2 << 30, 7, 1 << 40].map(Ok)
+        );
+        for bad in
+            ["", "k", "-1", "1.5", "4q", "99999999999T", "1.0001k", "0x10", "inf", "18446744073709551616"]
+        {
+            assert!(size(bad).is_err(), "{bad}");
+        }
+        assert!(sampled("1").is_err() && sampled("2T").is_err());
+        assert_eq!(sampled("512k"), Ok(512 << 10));
+    }
+
+    #[test]
+    fn one_of_process_and_command() {
+        assert_eq!(parse(&["-p", "7,8"]).map(|a| a.pids), Ok(vec![7, 8]));
+        assert_eq!(parse(&["--", "ls", "-l"]).map(|a| a.command.len()), Ok(2));
+        for bad in [&[][..], &["-p", "7", "--", "ls"], &["-p", "0"]] {
+            assert!(parse(bad).is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn what_contradicts_itself_is_refused() {
+        for bad in [
+            &["-p", "7", "--combined", "--older", "1s"][..],
+            &["-p", "7", "--combined", "--min-size", "1k"],
+            &["-p", "7", "--combined", "--max-size", "1k"],
+            &["-p", "7", "--combined", "--sample", "1k"],
+            &["-p", "7", "--min-size", "2k", "--max-size", "1k"],
+            &["-p", "7", "--leaks-only", "--duration", "1.5"],
+            &["-p", "7", "--leaks-only", "--duration", "5", "--interval", "3"],
+            &["-p", "7", "--older", "10s", "--duration", "10"],
+            &["-p", "7", "--aslr", "off"],
+            &["-p", "7", "--as-root"],
+        ] {
+            let error = parse(bad).expect_err(&format!("{bad:?}"));
+            assert!(error.contains("--"), "{error}");
+        }
+        assert!(parse(&["-p", "7", "--min-size", "1k", "--max-size", "1k", "--leaks-only"]).is_ok());
+        assert!(parse(&["--aslr", "off", "--combined", "--top", "3", "-f", "folded", "--", "ls"]).is_ok());
+    }
+}

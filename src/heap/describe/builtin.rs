@@ -1,0 +1,47 @@
+//! The allocators that need no file of the user's: the same files, compiled in.
+
+use super::{Description, DescriptionError, parse};
+
+/// Name and text, in the order in which they are listed.
+const FILES: [(&str, &str); 7] = [
+    ("libc", include_str!("builtin/libc.toml")),
+    ("cxx", include_str!("builtin/cxx.toml")),
+    ("jemalloc", include_str!("builtin/jemalloc.toml")),
+    ("tcmalloc", include_str!("builtin/tcmalloc.toml")),
+    ("mimalloc", include_str!("builtin/mimalloc.toml")),
+    ("musl", include_str!("builtin/musl.toml")),
+    ("postgres", include_str!("builtin/postgres.toml")),
+];
+
+/// What is looked for when none is named: all that a program may use beside one another. The others
+/// stand for memory that one of these handed out in large blocks.
+pub const DEFAULT_ALLOCATORS: [&str; 5] = ["libc", "cxx", "jemalloc", "tcmalloc", "mimalloc"];
+
+pub fn built_in_names() -> impl Iterator<Item = &'static str> {
+    FILES.iter().map(|(name, _)| *name)
+}
+
+/// The description with this name; `None` when there is none.
+///
+/// # Errors
+/// None in practice: a test reads all of them.
+pub fn built_in(name: &str) -> Option<Result<Description, DescriptionError>> {
+    let (name, text) = FILES.iter().find(|(known, _)| *known == name)?;
+    Some(parse(text, &format!("{name}.toml")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_can_be_read_and_have_their_names() {
+        for name in built_in_names() {
+            let description = built_in(name).unwrap().unwrap_or_else(|error| panic!("{error}"));
+            assert_eq!(description.name, name);
+            assert!(!description.summary.is_empty(), "{name}");
+        }
+        assert!(DEFAULT_ALLOCATORS.iter().all(|name| built_in(name).is_some()));
+        assert!(built_in("malloc").is_none());
+    }
+}

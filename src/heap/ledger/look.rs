@@ -1,0 +1,122 @@
+//! A ledger at one moment, as a picture.
+
+use super::block::{Block, ContextId};
+use super::{Ledger, SiteId, SiteTotals, Sites};
+use crate::heap::picture::{Amount, ContextRow, Filter, Picture, SiteRow};
+use crate::model::Addr;
+use crate::model::hash::IntMap;
+use std::collections::BTreeMap;
+
+impl Ledger {
+    /// What is outstanding at `now_ns` of what the filter takes. Goes through all blocks.
+    pub fn picture(&self, sites: &Sites, filter: Filter, now_ns: u64) -> Picture {
+        let mut by_site = vec![Amount::default(); self.sites.len()];
+        let mut by_context: IntMap<u32, Amount> = IntMap::default();
+        let mut outside = Amount::default();
+        let mut left_out = Amount::default();
+        let sampling = self.options.sampling;
+        let pending = self.pending.iter().filter_map(|p| Some((p.address, p.block.as_ref()?)));
+        for (_, block) in self.blocks.iter().chain(pending) {
+            let made_ns = block.made.ns(self.options.start_ns);
+            let site = self.sites.get(block.site.0 as usize);
+            let taken = filter.takes(block.size, now_ns.saturating_sub(made_ns))
+                && (!filter.leaks_only || site.is_some_and(|site| site.leaks(self.intervals)));
+            let Some(amount) = by_site.get_mut(block.site.0 as usize).filter(|_| taken) else {
+                left_out.add_block(block.size, made_ns, sampling);
+                continue;
+            };
+            amount.add_block(block.size, made_ns, sampling);
+            let context = match block.context() {
+                Some(id) => by_context.entry(id.0).or_default(),
+                None => &mut outside,
+            };
+            context.add_block(block.size, made_ns, sampling);
+        }
+        let (since_newest, growth_ns) = self.growth_since(now_ns);
+        // counted in the kernel: without blocks
+        let counted = self.blocks.len() == 0 && self.pending.is_empty() && !filter.is_by_block();
+        let mut rows = Vec::new();
+        for (at, (site, amount)) in self.sites.iter().zip(&mut by_site).enumerate() {
+            let leaks = site.leaks(self.intervals);
+            if counted {
+                let taken = leaks || !filter.leaks_only;
+                let part = if taken { &mut *amount } else { &mut left_out };
+                part.add(&counted_amount(site));
+            }
+            let Some(known) = sites.get(SiteId(at as u32)).filter(|_| !amount.is_none()) else { continue };
+            let growth = if growth_ns.is_some() { site.growth(since_newest) } else { 0 };
+            let (stack, function, totals) = (known.stack, known.function, site.totals);
+            rows.push(SiteRow { stack, function, amount: *amount, totals, growth, leaks });
+        }
+        let mut picture = Picture {
+            pid: self.pid,
+            mm: self.mm,
+            at_ns: now_ns,
+            sampling,
+            filter,
+            rows,
+            contexts: self.context_rows(by_context, outside),
+            shown: Amount::default(),
+            left_out,
+            totals: self.totals,
+            peak: Some(self.peak).filter(|peak| peak.bytes >= self.totals.outstanding.bytes),
+            doubts: self.doubts,
+            growth_ns,
+            intervals: self.intervals,
+            timeline: self.timeline.clone(),
+        };
+        picture.finish();
+        picture
+    }
+
+    /// Since the newest mark, unless that was set a moment ago.
+    fn growth_since(&self, now_ns: u64) -> (bool, Option<u64>) {
+        match self.marks {
+            [Some(newest), Some(before)]
+                if now_ns.saturating_sub(newest) < newest.saturating_sub(before) / 2 =>
+            {
+                (false, Some(now_ns.saturating_sub(before)))
+            }
+            [newest, _] => (true, newest.map(|at| now_ns.saturating_sub(at))),
+        }
+    }
+
+    fn context_rows(&self, by_context: IntMap<u32, Amount>, outside: Amount) -> Vec<ContextRow> {
+        if by_context.is_empty() {
+            return Vec::new();
+        }
+        let mut rows: BTreeMap<Vec<Option<&[u8]>>, ContextRow> = BTreeMap::new();
+        for (id, amount) in by_context {
+            let path = self.contexts.path(ContextId(id));
+            let row = rows.entry(path).or_default();
+            row.contexts += 1;
+            row.amount.add(&amount);
+        }
+        let named = |(path, row): (Vec<Option<&[u8]>>, ContextRow)| {
+            let path = path.into_iter().map(|name| name.map(<[u8]>::to_vec)).collect();
+            ContextRow { path, ..row }
+        };
+        let mut rows: Vec<ContextRow> = rows.into_iter().map(named).collect();
+        if !outside.is_none() {
+            rows.push(ContextRow { amount: outside, ..ContextRow::default() });
+        }
+        rows
+    }
+
+    /// True where a block that begins at this address is outstanding.
+    pub fn holds(&self, address: Addr) -> bool {
+        self.blocks.get(address).is_some()
+    }
+
+    /// Outstanding blocks one by one: address and size, those being resized included. In no order.
+    pub fn blocks(&self) -> impl Iterator<Item = (Addr, u64)> {
+        let pending = self.pending.iter().filter_map(|p| Some((p.address, p.block.as_ref()?)));
+        self.blocks.iter().chain(pending).map(|(address, block): (Addr, &Block)| (address, block.size))
+    }
+}
+
+fn counted_amount(site: &SiteTotals) -> Amount {
+    let outstanding = site.totals.outstanding;
+    let seen = crate::heap::sampling::blocks(outstanding.blocks);
+    Amount { bytes: outstanding.bytes, weight: outstanding.blocks, seen, ..Amount::default() }
+}

@@ -1,0 +1,16 @@
+//! What an allocator hands out, and to whom (docs/heap.md).
+//!
+//! [`describe`] says which functions of a program allocate and free, [`ledger`] keeps what is
+//! outstanding, [`picture`] is that by stack at one moment, [`report`] the versioned report. Pure.
+
+pub mod describe;
+pub mod ledger;
+pub mod picture;
+pub mod report;
+pub mod sampling;
+
+pub use describe::{Description, FunctionDescription, FunctionKind};
+pub use ledger::{Heaps, Ledger, LedgerOptions};
+pub use picture::{Filter, Picture};
+pub use report::HeapReport;
+pub use sampling::Sampling;

@@ -1,0 +1,181 @@
+//! The heap report, as JSON shows it (docs/heap.md). Fields may be added, none renamed.
+
+use crate::report::model::{Events, Stack};
+use serde::{Deserialize, Serialize};
+
+/// The version of this model.
+pub const SCHEMA: u32 = 1;
+
+/// What is outstanding. With `sampling_bytes`, all figures of bytes, blocks, allocations and frees are
+/// estimates of all from those that were seen.
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct HeapReport {
+    pub schema: u32,
+    /// `heap`.
+    pub command: String,
+    pub backend: String,
+    /// Names of the descriptions that were used.
+    pub allocators: Vec<String>,
+    /// What was probed; rows name them by index.
+    pub functions: Vec<Function>,
+    /// `--sample`: bytes between two marks on average; null: every allocation was seen.
+    pub sampling_bytes: Option<u64>,
+    /// `--combined`: counted in the kernel.
+    pub combined: bool,
+    pub filter: Filter,
+    pub events: Events,
+    pub processes: Vec<HeapProcess>,
+    pub stacks: Vec<Stack>,
+}
+
+/// A probed function.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Function {
+    /// Demangled.
+    pub name: String,
+    /// Base name of the file.
+    pub module: String,
+    /// The description that names it.
+    pub allocator: String,
+}
+
+/// Which blocks the rows are about.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Filter {
+    pub older_ns: Option<u64>,
+    pub min_size: Option<u64>,
+    pub max_size: Option<u64>,
+    pub leaks_only: bool,
+}
+
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct HeapProcess {
+    pub pid: i32,
+    pub comm: String,
+    pub exe: String,
+    pub cmdline: Vec<String>,
+    pub exit_code: Option<i32>,
+    pub signal: Option<i32>,
+    pub container: Option<String>,
+    /// It ran already when watching began: what it had allocated before is not in here.
+    pub attached: bool,
+    pub watched_ns: Option<u64>,
+    pub totals: Totals,
+    /// What the filter takes: `rows` add up to it, and so do `contexts`, where there are any.
+    pub shown: Amount,
+    /// What the filter leaves out: with `shown` all that is outstanding.
+    pub left_out: Amount,
+    /// Most bytes first.
+    pub rows: Vec<Row>,
+    /// Empty where no block is in a context.
+    pub contexts: Vec<Context>,
+    pub doubts: Doubts,
+    /// Intervals that have ended (`--interval`).
+    pub intervals: u32,
+    /// What `growth` is about: this long before the end. Null while no interval has ended.
+    pub growth_ns: Option<u64>,
+    /// Outstanding when each interval ended; thinned out in long runs.
+    pub timeline: Vec<Point>,
+    /// What could not be read or seen, in words.
+    pub gaps: Vec<String>,
+}
+
+/// `inherited` + `allocated` - `freed` = `outstanding`, in bytes; in blocks with `allocations` and `frees`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Totals {
+    pub outstanding_bytes: u64,
+    pub outstanding_blocks: u64,
+    pub allocated_bytes: u64,
+    pub allocations: u64,
+    pub freed_bytes: u64,
+    pub frees: u64,
+    /// Copied by fork.
+    pub inherited_bytes: u64,
+    pub inherited_blocks: u64,
+    /// The most that was outstanding; null where it is not known.
+    pub peak_bytes: Option<u64>,
+    /// When, since watching began.
+    pub peak_ns: Option<u64>,
+}
+
+#[derive(Clone, Copy, PartialEq, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Amount {
+    pub bytes: u64,
+    pub blocks: u64,
+    /// Blocks that were seen; `blocks` estimates all.
+    pub samples: u64,
+    /// Standard error of `bytes`: 0 where every allocation was seen.
+    pub standard_error: u64,
+    /// Age of the oldest block; null where ages are not kept.
+    pub oldest_ns: Option<u64>,
+}
+
+/// What one stack has outstanding.
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Row {
+    /// Index into `HeapReport::stacks`: the caller of `function`, innermost first.
+    pub stack: Option<u64>,
+    /// Why there is no stack: `lost`, `unreadable`, `not-taken`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub no_stack: Option<String>,
+    /// Index into `HeapReport::functions`.
+    pub function: u64,
+    #[serde(flatten)]
+    pub amount: Amount,
+    /// Of all its blocks, whatever the filter; as in [`Totals`].
+    pub allocated_bytes: u64,
+    pub allocations: u64,
+    pub freed_bytes: u64,
+    pub frees: u64,
+    /// Of all its outstanding bytes, in `growth_ns`.
+    pub growth: i64,
+    /// None of its blocks was ever freed, and it grew in two intervals or more, the newest of them in
+    /// the second half of all.
+    pub leak: bool,
+}
+
+/// What the contexts with one path of names have outstanding.
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Context {
+    /// From the outermost known ancestor; null for a name that is not known. Empty: in no context.
+    pub path: Vec<Option<String>>,
+    /// How many, those without blocks left out.
+    pub contexts: u64,
+    #[serde(flatten)]
+    pub amount: Amount,
+}
+
+/// What is not as exact as it looks: counts of events.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Doubts {
+    /// Events that never arrived.
+    pub lost_events: u64,
+    /// Blocks whose free nobody saw: their address was handed out again.
+    pub lost_frees: u64,
+    /// Frees of blocks whose allocation nobody saw: before vmaudit attached, by a function that is not
+    /// probed, or not drawn as a sample.
+    pub unseen_frees: u64,
+    /// The same after a loss of events.
+    pub doubtful_frees: u64,
+    /// Allocations that failed.
+    pub refused: u64,
+    pub refused_bytes: u64,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Point {
+    /// Since watching began.
+    pub t_ns: u64,
+    pub bytes: u64,
+    pub blocks: u64,
+}
