@@ -280,17 +280,18 @@ static __always_inline void send_resize_begun(__u32 function, __u64 old)
 		heap_count(VMAUDIT_HEAP_LOST_FREES);
 }
 
-/* ---- calls ---------------------------------------------------------------------------- */
-
-/* Where the kernel makes a probed function return to, instead of to its caller
- * (kernel/events/uprobes.c, uprobe_get_trampoline_vaddr()). */
-static __always_inline __u64 trampoline_of(struct task_struct *task)
+static __always_inline void send_refused(__u32 function, __u64 size)
 {
-	struct mm_struct *mm = mm_of(task);
-	struct xol_area *area = BPF_CORE_READ(mm, uprobes_state.xol_area);
+	struct heap_event event = {
+		.op = VMAUDIT_OP_REFUSED,
+		.function = function,
+		.args = { 0, size },
+	};
 
-	return area ? BPF_CORE_READ(area, vaddr) : 0;
+	send_other(&event);
 }
+
+/* ---- calls ---------------------------------------------------------------------------- */
 
 /* True where a function entered with stack pointer `sp` runs on behalf of `call`. A tail call has the
  * same stack pointer and returns to the trampoline, too; any other call there has put its own return
@@ -360,6 +361,7 @@ static __always_inline bool on_free(struct heap_call *call, struct vmaudit_heap_
 	call->freed_sp = entry->sp;
 	if (sample_forget(task, pointer)) {
 		event.args[0] = pointer;
+		bpf_probe_read_user(&event.args[1], sizeof(event.args[1]), (void *)entry->sp);
 		heap_count(VMAUDIT_HEAP_SEEN);
 		if (!send_brief(&event))
 			heap_count(VMAUDIT_HEAP_LOST_FREES);
@@ -416,6 +418,12 @@ static __always_inline bool on_entry(struct pt_regs *regs, __u32 index)
 		barrier_var(most); /* or clang makes this a 128-bit product */
 		call->size = call->size > most ? ~0ULL : call->size * factor;
 	}
+	/* No address space is as large. The function need not return: operator new throws, and finds no
+	 * way past a return address that was replaced. */
+	if (call->size >> 56 && action != VMAUDIT_ACT_FREE) {
+		send_refused(index, call->size);
+		return false;
+	}
 	if (action == VMAUDIT_ACT_RESIZE)
 		call->old = at_entry(function, entry, function->pointer);
 	if (action == VMAUDIT_ACT_ALLOCATE || action == VMAUDIT_ACT_RESIZE) {
@@ -465,18 +473,17 @@ static __always_inline void allocation_ends(struct heap_call *call, struct trace
 					    struct pt_regs *regs, __u64 result)
 {
 	struct task_struct *task = bpf_get_current_task_btf();
-	struct heap_event event = { .function = call->function };
+	struct heap_event event = {
+		.op = VMAUDIT_OP_ALLOCATED,
+		.function = call->function,
+		.args = { result, call->size, call->context },
+	};
 
-	event.args[0] = result;
-	event.args[1] = call->size;
-	event.args[2] = call->context;
 	if (!result) {
-		event.op = VMAUDIT_OP_REFUSED;
 		if (call->size)
-			send_other(&event);
+			send_refused(call->function, call->size);
 		return;
 	}
-	event.op = VMAUDIT_OP_ALLOCATED;
 	if (!sample_keep(task, result)) {
 		heap_count(VMAUDIT_HEAP_SEEN);
 		heap_count(VMAUDIT_HEAP_LOST_ALLOCATIONS);

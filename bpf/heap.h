@@ -9,7 +9,7 @@
 enum vmaudit_heap_op {
 	/* args: address, size, context */
 	VMAUDIT_OP_ALLOCATED = 72,
-	/* args: address */
+	/* args: address, where the function returns to */
 	VMAUDIT_OP_FREED = 73,
 	/* args: address */
 	VMAUDIT_OP_RESIZE_BEGUN = 74,

@@ -81,6 +81,62 @@ static long copy_piece(__u32 index, struct pieces *pieces)
 	return 0;
 }
 
+/* Where the kernel makes a function with a return probe return to, instead of to its caller
+ * (kernel/events/uprobes.c, uprobe_get_trampoline_vaddr()). */
+static __always_inline __u64 trampoline_of(struct task_struct *task)
+{
+	struct xol_area *area = BPF_CORE_READ(task, mm, uprobes_state.xol_area);
+
+	return area ? BPF_CORE_READ(area, vaddr) : 0;
+}
+
+#define RETURNS 64 /* MAX_URETPROBE_DEPTH */
+
+struct returns {
+	char *stack;
+	__u64 from;
+	__u64 limit;
+	__u64 trampoline;
+	struct return_instance *next;
+};
+
+static long restore_return(__u32 index, struct returns *returns)
+{
+	struct return_instance *instance = returns->next;
+	__u64 at, *word;
+
+	if (!instance)
+		return 1;
+	returns->next = BPF_CORE_READ(instance, next);
+	at = BPF_CORE_READ(instance, stack) - returns->from;
+	if (at > returns->limit - sizeof(*word))
+		return 0;
+	word = (__u64 *)(returns->stack + at);
+	if (*word == returns->trampoline)
+		*word = BPF_CORE_READ(instance, orig_ret_vaddr);
+	return 0;
+}
+
+/* Puts back the return addresses that return probes (anybody's) have replaced: no unwinder knows the
+ * way from the kernel's. */
+static __always_inline void restore_returns(char *stack, __u64 from, __u64 limit)
+{
+	struct task_struct *task = bpf_get_current_task_btf();
+	struct returns returns = { .stack = stack, .from = from, .limit = limit };
+	struct uprobe_task *probed;
+
+	if (!bpf_core_field_exists(struct task_struct, utask))
+		return;
+	probed = BPF_CORE_READ(task, utask);
+	if (!probed)
+		return;
+	returns.next = BPF_CORE_READ(probed, return_instances);
+	if (!returns.next)
+		return;
+	returns.trampoline = trampoline_of(task);
+	bpf_loop(RETURNS, restore_return, &returns, 0);
+}
+
 /* Reserves room in a ring for exactly one size class, copies `wanted` bytes from `sp`, has FILL fill
  * in the record before them, submits it, and returns true from the function around it: a ring's
  * reservations have sizes that the verifier knows. Where a page is not there, returns what `holes`
@@ -97,6 +153,7 @@ static long copy_piece(__u32 index, struct pieces *pieces)
 			bpf_ringbuf_discard(out, BPF_RB_NO_WAKEUP);                                 \
 			return holes;                                                               \
 		}                                                                                   \
+		restore_returns(out->stack, sp, bytes);                                             \
 		FILL(&out->record);                                                                 \
 		out->record.payload = wanted;                                                       \
 		bpf_ringbuf_submit(out, wake_flags);                                                \
@@ -118,6 +175,7 @@ static long copy_piece(__u32 index, struct pieces *pieces)
 		bpf_loop((wanted + PIECE - 1) / PIECE + 1, copy_piece, &pieces, 0);                 \
 		if (pieces.holes)                                                                   \
 			out->record.flags |= VMAUDIT_STACK_HOLES;                                   \
+		restore_returns(out->stack, pieces.from, bytes);                                    \
 		out->record.payload = wanted;                                                       \
 		bpf_ringbuf_submit(out, wake_flags);                                                \
 		return true;                                                                        \

@@ -101,6 +101,17 @@ struct xol_area {
 	unsigned long vaddr;
 };
 
+/* include/linux/uprobes.h */
+struct return_instance {
+	unsigned long stack; /* where the return address is */
+	unsigned long orig_ret_vaddr;
+	struct return_instance *next;
+};
+
+struct uprobe_task {
+	struct return_instance *return_instances;
+};
+
 struct uprobes_state {
 	struct xol_area *xol_area;
 };
@@ -171,6 +182,7 @@ struct task_struct {
 	struct css_set *cgroups;
 	char comm[16];
 	int pagefault_disabled;
+	struct uprobe_task *utask;
 	struct thread_struct thread;
 };
 

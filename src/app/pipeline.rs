@@ -219,7 +219,7 @@ impl Pipeline {
             self.count(completeness);
         }
         if let Some(heap) = &mut self.heap {
-            heap.event(&event);
+            heap.event(&event, captured.caller, &self.spaces);
         }
     }
 

@@ -177,7 +177,7 @@ fn size(text: &str) -> Result<u64, String> {
     }
     let number: f64 = number.parse().map_err(|_| wrong())?;
     let bytes = number * factor as f64;
-    if factor > 1 && bytes >= 1.0 && bytes < 1e18 && bytes.fract() == 0.0 {
+    if factor > 1 && (1.0..1e18).contains(&bytes) && bytes.fract() == 0.0 {
         return Ok(bytes as u64);
     }
     Err("not a whole number of bytes".to_owned())

@@ -16,6 +16,7 @@ mod members;
 mod names;
 mod room;
 mod shims;
+mod wrapped;
 
 pub use client::{Client, recognise};
 pub use error::ContainerError;

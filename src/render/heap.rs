@@ -1,13 +1,13 @@
 //! The heap report as text and JSON.
 
-use super::chain::chain;
+use super::chain::{chain, is_root};
 use super::frames::frames;
 use super::heap_tables::{by_context, by_stack, in_blocks, signed, totals};
 use super::heap_tree::tree;
 use super::style::{Tone, clean, truncated};
 use super::text::{TextOptions, WIDTH, duration, end, note};
 use crate::heap::report::{HeapProcess, HeapReport, Row};
-use crate::report::model::{Process, Stack};
+use crate::report::model::{Frame, Process, Stack};
 use crate::report::units::{exact_size, size, thousands};
 
 /// Pretty-printed, with a final newline.
@@ -65,8 +65,10 @@ fn of_process(
         *out += "\n  nothing is outstanding\n";
         return;
     }
-    out.push('\n');
-    by_stack(report, p, options, out);
+    if !reverse {
+        out.push('\n');
+        by_stack(report, p, options, out);
+    }
     if !p.contexts.is_empty() {
         out.push('\n');
         by_context(report, p, options, out);
@@ -157,6 +159,11 @@ pub(super) fn function(report: &HeapReport, row: &Row) -> String {
     known.map_or_else(|| "?".to_owned(), |f| clean(&f.name))
 }
 
+/// `1 block`, `2 blocks`.
+fn counted(n: u64, noun: &str) -> String {
+    format!("{} {noun}{}", thousands(n), if n == 1 { "" } else { "s" })
+}
+
 pub(super) fn no_stack(row: &Row) -> String {
     match row.no_stack.as_deref() {
         Some("lost") => "no stack: the buffer was full".to_owned(),
@@ -167,14 +174,34 @@ pub(super) fn no_stack(row: &Row) -> String {
 
 /// `malloc < readline < main`: who asked for it, in one line.
 pub(super) fn who(report: &HeapReport, row: &Row, width: usize) -> String {
-    let function = truncated(&function(report, row), 30);
+    let name = function(report, row);
+    // operator new[](unsigned long): the arguments tell nothing here
+    let short = name.split_once('(').filter(|_| name.starts_with("operator ")).map(|(short, _)| short);
+    let function = truncated(short.unwrap_or(&name), 30);
     match stack(report, row) {
         Some(stack) => {
             let rest = width.saturating_sub(function.chars().count() + 3);
-            format!("{function} < {}", chain(stack, rest))
+            let of = |frames: &[Frame]| Stack { frames: frames.to_vec(), ..Stack::default() };
+            let own = own_frames(stack);
+            let all = chain(&of(own), rest);
+            // not even the outermost has room: the innermost in full is better than a bit of each
+            let cut = all.ends_with('…') && own.len() > 1;
+            let text = if cut { chain(&of(own.get(..1).unwrap_or(own)), rest) } else { all };
+            format!("{function} < {text}")
         }
         None => truncated(&format!("{function} ({})", no_stack(row)), width),
     }
+}
+
+/// Without what is below every program's own functions: `_start`, `clone`, and the C library's functions
+/// without a name next to them.
+pub(super) fn own_frames(stack: &Stack) -> &[Frame] {
+    let below = |f: &Frame| {
+        let library = f.module.starts_with("libc.so") || f.module.starts_with("ld-");
+        is_root(f) || (library && f.symbol.is_none())
+    };
+    let end = stack.frames.iter().rposition(|f| !below(f)).map_or(stack.frames.len(), |last| last + 1);
+    stack.frames.get(..end).unwrap_or(&stack.frames)
 }
 
 /// What the reader has to know before trusting the figures.
@@ -183,16 +210,16 @@ fn notes(report: &HeapReport, p: &HeapProcess, first: bool, options: TextOptions
     let doubts = &p.doubts;
     if doubts.lost_events > 0 {
         say(&format!(
-            "{} events were lost because the buffer was full: blocks whose free was lost are shown as \
-             outstanding until their address is used again",
-            thousands(doubts.lost_events)
+            "{} were lost because the buffer was full: blocks whose free was lost are shown as outstanding \
+             until their address is used again",
+            counted(doubts.lost_events, "event")
         ));
     }
     if doubts.lost_frees > 0 {
         say(&format!(
-            "{} blocks were freed unseen (their address was handed out again): by a function that is not \
-             probed, or in a lost event",
-            thousands(doubts.lost_frees)
+            "{} whose free nobody saw, since their address was handed out again: freed by a function that is \
+             not probed, or in a lost event",
+            counted(doubts.lost_frees, "block")
         ));
     }
     if doubts.unseen_frees > 0 && report.sampling_bytes.is_none() {
@@ -200,18 +227,18 @@ fn notes(report: &HeapReport, p: &HeapProcess, first: bool, options: TextOptions
             true => "allocated before vmaudit attached, or by a function that is not probed",
             false => "allocated by a function that is not probed",
         };
-        say(&format!("{} frees were of blocks {why}: they are in no figure", thousands(doubts.unseen_frees)));
+        say(&format!("{} of what was {why}: in no figure here", counted(doubts.unseen_frees, "free")));
     }
-    if doubts.doubtful_frees > 0 {
+    if doubts.doubtful_frees > 0 && report.sampling_bytes.is_none() {
         say(&format!(
-            "{} frees after the loss were of blocks whose allocation may be among what was lost",
-            thousands(doubts.doubtful_frees)
+            "{} after the loss, of what nobody saw allocated: perhaps that is among what was lost",
+            counted(doubts.doubtful_frees, "free")
         ));
     }
     if doubts.refused > 0 {
         say(&format!(
-            "{} allocations were refused, {} in all",
-            thousands(doubts.refused),
+            "{} refused, {} in all",
+            counted(doubts.refused, "allocation"),
             size(doubts.refused_bytes)
         ));
     }

@@ -49,13 +49,14 @@ pub(super) fn totals(report: &HeapReport, p: &HeapProcess, options: TextOptions,
         line("  of these", p.shown.bytes, text, Some(Tone::Key));
         line("  left out", p.left_out.bytes, in_blocks(&p.left_out), None);
     }
-    let calls = |n: u64| format!("by {} call{}", thousands(n), if n == 1 { "" } else { "s" });
+    let about = if report.sampling_bytes.is_some() { "about " } else { "" };
+    let calls = |n: u64| format!("by {about}{} call{}", thousands(n), if n == 1 { "" } else { "s" });
     line("allocated", t.allocated_bytes, calls(t.allocations), None);
     if t.inherited_blocks > 0 {
         let inherited = Amount { blocks: t.inherited_blocks, ..Amount::default() };
         line("inherited", t.inherited_bytes, format!("{}, copied by fork", in_blocks(&inherited)), None);
     }
-    let freed = Amount { blocks: t.frees, ..Amount::default() };
+    let freed = Amount { blocks: t.frees, standard_error: all.standard_error, ..Amount::default() };
     line("freed", t.freed_bytes, in_blocks(&freed), None);
     if let (Some(bytes), Some(at)) = (t.peak_bytes, t.peak_ns) {
         line("peak", bytes, format!("at {}", moment(at)), None);
@@ -106,11 +107,11 @@ impl Columns {
         let [bytes, error, blocks, growth, oldest] = cells;
         let mut text = format!("{number:>3}{bytes:>13}");
         if self.error {
-            text += &format!("{error:>12}");
+            text += &format!("{error:>13}");
         }
-        text += &format!("{blocks:>11}");
+        text += &format!("{blocks:>12}");
         if self.growth {
-            text += &format!("{growth:>12}");
+            text += &format!("{growth:>13}");
         }
         if self.oldest {
             text += &format!("{oldest:>11}");
@@ -122,7 +123,7 @@ impl Columns {
 /// The first `options.top` stacks and the sum of the others: they add up to what is shown.
 pub(super) fn by_stack(report: &HeapReport, p: &HeapProcess, options: TextOptions, out: &mut String) {
     let columns = Columns::of(p);
-    let growth = p.growth_ns.map(|ns| format!("in {}", duration(ns))).unwrap_or_default();
+    let growth = p.growth_ns.map(|ns| format!("+ in {}", duration(ns))).unwrap_or_default();
     let head = columns.line("", ["outstanding", "± error", "blocks", &growth, "oldest"]) + "by stack";
     *out += &format!("{}\n", options.color.paint(Tone::Dim, &head));
     let age = |amount: &Amount| amount.oldest_ns.map(duration).unwrap_or_default();

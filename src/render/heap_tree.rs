@@ -1,7 +1,6 @@
 //! Stacks merged from the inside: who called the allocator, and who called that.
 
-use super::chain::is_root;
-use super::heap::{no_stack, stack};
+use super::heap::{no_stack, own_frames, stack};
 use super::heap_folded::name;
 use super::style::{Tone, clean, truncated};
 use super::text::{TextOptions, WIDTH};
@@ -69,8 +68,7 @@ pub(super) fn tree(report: &HeapReport, p: &HeapProcess, options: TextOptions, o
     for row in &p.rows {
         match stack(report, row) {
             Some(stack) => {
-                let inner = stack.frames.iter().rposition(|f| !is_root(f)).map_or(0, |last| last + 1);
-                root.add(row.amount.bytes, stack.frames.iter().take(inner));
+                root.add(row.amount.bytes, own_frames(stack).iter());
             }
             None => {
                 root.bytes = root.bytes.saturating_add(row.amount.bytes);

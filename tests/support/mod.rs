@@ -6,8 +6,10 @@
 pub mod churn;
 pub mod container;
 pub mod death;
+pub mod docker;
 pub mod redis;
 pub mod report;
+pub mod stacks;
 pub mod stuck;
 
 use std::ffi::OsStr;

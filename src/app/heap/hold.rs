@@ -4,12 +4,13 @@
 //! A thread of its own answers: mapping a library waits for the probes of that library, and for nothing
 //! else.
 
+use super::peek::read_string;
 use super::probes::Probes;
 use crate::model::{Arrival, Ended, HeldCall, HeldCalls, Tid};
 use crate::target::{CallServer, CallSet};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use std::ffi::OsStr;
-use std::io::{self, IoSliceMut};
+use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -71,7 +72,7 @@ fn cover_descriptor(tid: Tid, fd: i32, probes: &Probes) {
 /// The program of an execve, if it is the file that is executed (a script's interpreter is not; what
 /// that maps is held in turn).
 fn cover_program(call: &HeldCall, (folder, path): (i32, u64), probes: &Probes) {
-    let path = read_string(call.tid, path);
+    let path = read_string(call.tid, path, LONGEST_PATH).unwrap_or_default();
     let path = Path::new(OsStr::from_bytes(&path));
     let tid = call.tid;
     let from = match (path.is_absolute(), folder) {
@@ -89,27 +90,4 @@ fn cover_program(call: &HeldCall, (folder, path): (i32, u64), probes: &Probes) {
 
 fn base_name(path: &Path) -> String {
     path.file_name().unwrap_or_default().to_string_lossy().into_owned()
-}
-
-/// A string of another process, without its NUL; empty where it cannot be read.
-fn read_string(tid: Tid, at: u64) -> Vec<u8> {
-    let mut out = Vec::new();
-    while out.len() < LONGEST_PATH {
-        let from = at.wrapping_add(out.len() as u64);
-        // Page by page: the next one may not be there.
-        let mut piece = vec![0; 4096 - (from % 4096) as usize];
-        let remote = nix::sys::uio::RemoteIoVec { base: from as usize, len: piece.len() };
-        let local = IoSliceMut::new(&mut piece);
-        let read = nix::sys::uio::process_vm_readv(nix::unistd::Pid::from_raw(tid), &mut [local], &[remote]);
-        let Ok(count @ 1..) = read else { return Vec::new() };
-        let piece = piece.get(..count).unwrap_or_default();
-        match piece.iter().position(|&byte| byte == 0) {
-            Some(end) => {
-                out.extend_from_slice(piece.get(..end).unwrap_or_default());
-                return out;
-            }
-            None => out.extend_from_slice(piece),
-        }
-    }
-    out
 }

@@ -1,6 +1,8 @@
 //! `vmaudit heap`: who holds the memory that an allocator handed out.
 
+mod contexts;
 pub(super) mod hold;
+mod peek;
 pub(super) mod probes;
 mod resolve;
 mod run;

@@ -27,6 +27,7 @@ struct State {
     seen: HashSet<FileKey>,
     /// By the number that events have.
     functions: Vec<model::Function>,
+    files: Vec<Option<FileKey>>,
     notes: Vec<String>,
 }
 
@@ -73,10 +74,13 @@ impl Probes {
             Ok(placed) => {
                 for (each, number) in found.iter().zip(&placed.numbers) {
                     match number {
-                        Some(number) => state.name(*number, base_name, each),
+                        Some(number) => state.name(*number, (key, base_name), each),
                         None => state.notes.push(format!("{base_name}: {} is not probed", each.symbol)),
                     }
                 }
+                let mut names: Vec<&str> = found.iter().map(|each| each.symbol.as_str()).collect();
+                names.sort_unstable();
+                state.notes.push(format!("{base_name}: probed {}", names.join(", ")));
                 if let Some(error) = placed.refused {
                     state.notes.push(format!("{base_name}: {error}"));
                 }
@@ -90,6 +94,12 @@ impl Probes {
         self.state.lock().unwrap_or_else(PoisonError::into_inner).functions.clone()
     }
 
+    /// The file that a function is in.
+    pub fn file_of(&self, number: u32) -> Option<FileKey> {
+        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        state.files.get(number as usize).copied().flatten()
+    }
+
     /// What has not been told yet: for `-v`.
     pub fn take_notes(&self) -> Vec<String> {
         std::mem::take(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner).notes)
@@ -97,10 +107,14 @@ impl Probes {
 }
 
 impl State {
-    fn name(&mut self, number: u32, module: &str, found: &super::resolve::Found) {
+    fn name(&mut self, number: u32, (key, module): (FileKey, &str), found: &super::resolve::Found) {
         let at = number as usize;
         if self.functions.len() <= at {
             self.functions.resize(at + 1, model::Function::default());
+            self.files.resize(at + 1, None);
+        }
+        if let Some(slot) = self.files.get_mut(at) {
+            *slot = Some(key);
         }
         if let Some(slot) = self.functions.get_mut(at) {
             *slot = model::Function {

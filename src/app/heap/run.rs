@@ -1,5 +1,6 @@
 //! From the command line to the report.
 
+use super::contexts::name_contexts;
 use super::hold::{self, HELD_CALLS};
 use super::probes::Probes;
 use super::tell::{self, Asked};
@@ -16,6 +17,7 @@ use crate::capture::EventSource;
 use crate::capture::bpf::BpfTracer;
 use crate::capture::heap::{HeapConfig, HeapTracer, WayWanted};
 use crate::cli::{Aslr, Backend, HeapArgs};
+use crate::heap::describe::ContextLayout;
 use crate::heap::{Description, LedgerOptions, Sampling};
 use crate::model::Pid;
 use crate::target::{Attached, Launch, LaunchConfig, Prepared};
@@ -56,6 +58,7 @@ struct Watcher<'a> {
     heap: HeapTracer,
     probes: Arc<Probes>,
     asked: Asked,
+    layout: ContextLayout,
 }
 
 impl<'a> Watcher<'a> {
@@ -82,11 +85,13 @@ impl<'a> Watcher<'a> {
             start_ns: tell::now_ns(),
             main: 0,
         };
+        let layouts = descriptions.iter().map(|each| each.context_layout);
+        let layout = layouts.into_iter().find(|each| *each != ContextLayout::default()).unwrap_or_default();
         let probes = Arc::new(Probes::new(heap.prober(), descriptions));
         if args.verbose {
             say(format_args!("{} and {}", tracer.attached(), heap.attached));
         }
-        Ok(Watcher { args, tracer, heap, probes, asked })
+        Ok(Watcher { args, tracer, heap, probes, asked, layout })
     }
 
     fn pipeline(&self) -> Pipeline {
@@ -100,14 +105,9 @@ impl<'a> Watcher<'a> {
     }
 
     fn tell_probed(&self) {
-        let functions = self.probes.functions();
+        let notes = self.probes.take_notes();
         if self.args.verbose {
-            for function in &functions {
-                say(format_args!("{}: {} ({})", function.module, function.name, function.allocator));
-            }
-            for note in self.probes.take_notes() {
-                say(note);
-            }
+            notes.into_iter().for_each(say);
         }
     }
 
@@ -174,7 +174,11 @@ impl<'a> Watcher<'a> {
     ) -> Result<(), AppError> {
         let counters = self.heap.counters()?;
         if self.args.verbose {
-            say(format_args!("{counters:?}"));
+            let own = pipeline.heap.as_ref().map_or(0, |heap| heap.own_frees);
+            say(format_args!("{counters:?}, {own} frees inside of an allocator"));
+        }
+        if let Some(heap) = &mut pipeline.heap {
+            name_contexts(heap, self.layout);
         }
         let report = tell::report(&self.asked, (pipeline, symbolizer), (counters, 0));
         for note in symbolizer.take_notes() {

@@ -5,7 +5,7 @@ use crate::capture::heap::HeapCounters;
 use crate::heap::{Heaps, Ledger, LedgerOptions};
 use crate::ledger::AddressSpaces;
 use crate::model::hash::IntMap;
-use crate::model::{HeapEvent, MmKey, Pid, VmEvent, VmOp};
+use crate::model::{Addr, HeapEvent, HeapOp, MmKey, Pid, VmEvent, VmOp};
 use crate::objects::{FileCache, FileKey, OpenRequest};
 use std::sync::Arc;
 
@@ -33,6 +33,8 @@ pub struct HeapWatch {
     /// Which state of the mappings was looked through for files.
     generations: IntMap<MmKey, u64>,
     lost: u64,
+    /// Frees of an allocator's own.
+    pub own_frees: u64,
 }
 
 impl HeapWatch {
@@ -44,11 +46,31 @@ impl HeapWatch {
             ended: Vec::new(),
             generations: IntMap::default(),
             lost: 0,
+            own_frees: 0,
         }
     }
 
-    pub fn event(&mut self, event: &HeapEvent) {
+    /// `caller` is where a free returns to.
+    pub fn event(&mut self, event: &HeapEvent, caller: Option<Addr>, spaces: &AddressSpaces) {
+        if let (HeapOp::Freed { address }, Some(caller)) = (&event.op, caller)
+            && !self.heaps.ledger(event.mm).is_some_and(|ledger| ledger.holds(*address))
+            && self.is_within_allocator((event.mm, event.function), caller, spaces)
+        {
+            self.own_frees += 1;
+            return;
+        }
         self.heaps.apply(event);
+    }
+
+    /// The allocator's file calls its own free: when a thread ends, glibc frees the blocks that it had
+    /// kept for that thread. They were freed before.
+    fn is_within_allocator(&self, (mm, function): (MmKey, u32), at: Addr, spaces: &AddressSpaces) -> bool {
+        let regions = spaces.executable_regions(mm);
+        let file = regions
+            .iter()
+            .find(|(range, _, _)| range.contains(at))
+            .map(|(_, _, file)| FileKey::from(&**file));
+        file.is_some() && file == self.probes.file_of(function)
     }
 
     /// A process that is watched from now on.

@@ -31,6 +31,8 @@ const FAILED: u16 = 256;
 #[derive(Debug)]
 pub struct CapturedHeap<'a> {
     pub event: HeapEvent,
+    /// Of a free: the address that it returns to.
+    pub caller: Option<Addr>,
     pub registers: Option<Registers>,
     pub stack: &'a [u8],
     pub full: bool,
@@ -121,6 +123,7 @@ pub fn decode(bytes: &[u8]) -> Option<CapturedHeap<'_>> {
     };
     Some(CapturedHeap {
         event,
+        caller: (brief.op == FREED && second != 0).then_some(Addr(second)),
         registers: record.as_ref().map(arch::registers),
         stack: if record.is_some() { payload } else { &[] },
         full: brief.flags & FULL != 0,

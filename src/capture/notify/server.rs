@@ -94,7 +94,15 @@ impl<C: HeldCalls> Server<C> {
                     break;
                 }
                 // The listener itself failed: the keeper takes over when this end is dropped.
-                Err(_) => break,
+                Err(error) => {
+                    self.queue.tell_trouble(|| {
+                        format!(
+                            "receiving system calls failed ({error}): what was called after that is not known"
+                        )
+                    });
+                    self.tell.lost();
+                    break;
+                }
             }
             self.queue.unsettled.store(self.tasks.is_unsettled(), Ordering::Relaxed);
         }

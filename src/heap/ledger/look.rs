@@ -103,6 +103,11 @@ impl Ledger {
         rows
     }
 
+    /// True where a block that begins at this address is outstanding.
+    pub fn holds(&self, address: Addr) -> bool {
+        self.blocks.get(address).is_some()
+    }
+
     /// Outstanding blocks one by one: address and size, those being resized included. In no order.
     pub fn blocks(&self) -> impl Iterator<Item = (Addr, u64)> {
         let pending = self.pending.iter().filter_map(|p| Some((p.address, p.block.as_ref()?)));

@@ -27,8 +27,6 @@ pub struct LedgerOptions {
     pub start_ns: u64,
 }
 
-/// Resizes of one thread that have begun and not ended. There is one, or an end was lost.
-const MAX_PENDING: usize = 8;
 /// Looks kept of a timeline; when there are as many, every other is dropped.
 const MAX_POINTS: usize = 2048;
 
@@ -56,6 +54,7 @@ pub struct Ledger {
     pub mm: MmKey,
     options: LedgerOptions,
     blocks: Blocks,
+    /// At most one of each thread.
     pending: Vec<Pending>,
     contexts: Contexts,
     /// By [`SiteId`]; shorter than the list of sites where it has none of the last ones.
@@ -108,11 +107,27 @@ impl Ledger {
             ..self.clone()
         };
         for pending in std::mem::take(&mut child.pending) {
-            if let Some(block) = pending.block {
-                child.put(pending.address, block);
+            match pending.block {
+                // its address is another block's already: it is gone
+                Some(block) if child.blocks.get(pending.address).is_some() => child.disinherit(block),
+                Some(block) => {
+                    child.blocks.insert(pending.address, block);
+                }
+                None => {}
             }
         }
         child
+    }
+
+    fn disinherit(&mut self, block: Block) {
+        let weight = self.options.sampling.weight(block.size);
+        self.totals.disinherit(weight);
+        self.site(block.site).disinherit(weight);
+        self.peak.bytes = self.totals.outstanding.bytes;
+        self.peak.blocks = self.totals.outstanding.blocks;
+        if let Some(context) = block.context() {
+            self.contexts.freed(context);
+        }
     }
 
     pub(crate) fn apply(&mut self, event: &HeapEvent, site: SiteId) {
@@ -213,35 +228,30 @@ impl Ledger {
     }
 
     fn begin(&mut self, tid: Tid, address: Addr) {
-        if address.0 == 0 {
-            return;
-        }
-        let block = self.blocks.remove(address);
-        self.pending.push(Pending { tid, address, block });
-        let own = |p: &Pending| p.tid == tid;
-        if self.pending.iter().filter(|p| own(p)).count() > MAX_PENDING
-            && let Some(oldest) = self.pending.iter().position(own)
-        {
-            self.drop_pending(oldest);
+        // only the outermost of nested calls is reported: the former one's end is lost
+        self.drop_pending(tid);
+        if address.0 != 0 {
+            let block = self.blocks.remove(address);
+            self.pending.push(Pending { tid, address, block });
         }
     }
 
-    /// The block that this thread began to resize, out of the map in any case. Resizes that it began
-    /// later have ended, too, and nobody heard of it.
+    /// The block that this thread began to resize, out of the map in any case.
     fn end(&mut self, tid: Tid, old: Addr) -> Option<Block> {
-        let newest = self.pending.iter().rposition(|p| p.tid == tid && p.address == old);
-        let Some(newest) = newest else { return self.blocks.remove(old) };
-        let settled = self.pending.remove(newest);
-        while let Some(later) = self.pending.iter().skip(newest).position(|p| p.tid == tid) {
-            self.drop_pending(newest + later);
+        match self.pending.iter().position(|p| p.tid == tid && p.address == old) {
+            Some(at) => self.pending.swap_remove(at).block,
+            None => {
+                self.drop_pending(tid);
+                self.blocks.remove(old)
+            }
         }
-        settled.block
     }
 
     /// A resize whose end is lost: the old block is gone, most likely, and where the new one is, nobody
     /// knows.
-    fn drop_pending(&mut self, at: usize) {
-        if let Some(block) = self.pending.remove(at).block {
+    fn drop_pending(&mut self, tid: Tid) {
+        let Some(at) = self.pending.iter().position(|p| p.tid == tid) else { return };
+        if let Some(block) = self.pending.swap_remove(at).block {
             self.doubts.lost_frees += 1;
             self.free(block);
         }

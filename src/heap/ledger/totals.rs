@@ -43,6 +43,12 @@ impl Totals {
         self.outstanding.sub(weight);
     }
 
+    /// A block that seemed to be copied was gone by then.
+    pub(super) fn disinherit(&mut self, weight: Weight) {
+        self.inherited.sub(weight);
+        self.outstanding.sub(weight);
+    }
+
     /// As a child starts with it.
     pub(super) fn copied_by_fork(&self) -> Totals {
         Totals { outstanding: self.outstanding, inherited: self.outstanding, ..Totals::default() }
@@ -84,6 +90,11 @@ impl SiteTotals {
         let then = if since_newest { newest } else { before };
         let change = i128::from(self.totals.outstanding.bytes) - i128::from(then);
         i64::try_from(change).unwrap_or(if change < 0 { i64::MIN } else { i64::MAX })
+    }
+
+    pub(super) fn disinherit(&mut self, weight: Weight) {
+        self.totals.disinherit(weight);
+        self.at_marks = [self.totals.outstanding.bytes; 2];
     }
 
     pub(super) fn copied_by_fork(&self) -> SiteTotals {

@@ -107,6 +107,13 @@ fn process(
     };
     let point =
         |p: &ledger::HeapPoint| Point { t_ns: since(p.time_ns), bytes: p.bytes, blocks: blocks(p.blocks) };
+    let rows: Vec<Row> = seen.rows.iter().map(row).collect();
+    let left_out = amount(&seen.left_out, seen.at_ns);
+    let mut shown = amount(&seen.shown, seen.at_ns);
+    let mut totals = totals(seen, since(seen.peak.map_or(0, |p| p.time_ns)));
+    // estimates of blocks are rounded in each row: what they add up to is the total
+    shown.blocks = rows.iter().map(|row| row.amount.blocks).sum();
+    totals.outstanding_blocks = shown.blocks + left_out.blocks;
     HeapProcess {
         pid: seen.pid,
         comm: known.comm,
@@ -117,10 +124,10 @@ fn process(
         container: known.container,
         attached: known.attached,
         watched_ns: known.watched_ns,
-        totals: totals(seen, since(seen.peak.map_or(0, |p| p.time_ns))),
-        shown: amount(&seen.shown, seen.at_ns),
-        left_out: amount(&seen.left_out, seen.at_ns),
-        rows: seen.rows.iter().map(row).collect(),
+        totals,
+        shown,
+        left_out,
+        rows,
         contexts: seen.contexts.iter().map(context).collect(),
         doubts: doubts(&seen.doubts),
         intervals: seen.intervals,
