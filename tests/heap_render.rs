@@ -4,13 +4,14 @@
 mod case;
 
 use case::Case;
+use vmaudit::heap::beside::beside;
 use vmaudit::heap::report::model::Function;
 use vmaudit::heap::report::{HeapFacts, HeapProcessFacts, HeapReport, build};
 use vmaudit::heap::{Filter, Heaps, LedgerOptions, Sampling};
 use vmaudit::model::{Addr, ContextKey, Covers, HeapEvent, HeapOp, MmKey, NoStack, StackId};
 use vmaudit::render::text::TextOptions;
 use vmaudit::render::{heap_to_folded, heap_to_json, heap_to_text};
-use vmaudit::report::model::Events;
+use vmaudit::report::model::{CategoryRow, Events, Process};
 
 const MIB: u64 = 1 << 20;
 const SECOND: u64 = 1_000_000_000;
@@ -300,6 +301,26 @@ fn losses_and_hostile_names_are_shown() {
     }
     assert!(!text.contains(|c: char| c != '\n' && c.is_control()));
     assert!(!heap_to_folded(&report, false).contains('\x1b'));
+}
+
+/// The program of case C2 after its purge, with the figures of a run.
+#[test]
+fn beside_the_mappings_each_difference_has_a_name() {
+    let mut report = leaking(Sampling::EXACT).report(Filter::default());
+    let row = CategoryRow {
+        id: "jemalloc".to_string(),
+        name: "jemalloc".to_string(),
+        virt: 40 * MIB,
+        rss: 22 * MIB,
+        purged: 11 * MIB,
+        ..CategoryRow::default()
+    };
+    let mappings = Process { categories: vec![row], ..Process::default() };
+    let process = &mut report.processes[0];
+    process.beside = beside(process, &mappings);
+    let text = heap_to_text(&report, false, TextOptions { top: 0, ..TextOptions::default() });
+    lines_fit(&text);
+    compare("beside.txt", &text);
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use super::chain::{chain, is_root};
 use super::frames::frames;
-use super::heap_tables::{by_context, by_stack, in_blocks, signed, totals};
+use super::heap_tables::{beside, by_context, by_stack, in_blocks, signed, totals};
 use super::heap_tree::tree;
 use super::style::{Tone, clean, truncated};
 use super::text::{TextOptions, WIDTH, duration, end, note};
@@ -61,6 +61,10 @@ fn of_process(
     out.push('\n');
     totals(report, p, options, out);
     notes(report, p, first, options, out);
+    if let Some(found) = &p.beside {
+        out.push('\n');
+        beside(found, options, out);
+    }
     if p.rows.is_empty() {
         *out += "\n  nothing is outstanding\n";
         return;
@@ -71,7 +75,7 @@ fn of_process(
     }
     if !p.contexts.is_empty() {
         out.push('\n');
-        by_context(report, p, options, out);
+        by_context(p, options, out);
     }
     if reverse {
         out.push('\n');

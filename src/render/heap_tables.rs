@@ -1,8 +1,9 @@
 //! What is outstanding as tables: totals, by stack, by context.
 
 use super::heap::who;
-use super::style::{Tone, clean, truncated};
+use super::style::{Tone, clean, truncated, wrapped};
 use super::text::{TextOptions, WIDTH, duration, moment};
+use crate::heap::beside::Beside;
 use crate::heap::report::model::{Amount, Context};
 use crate::heap::report::{HeapProcess, HeapReport, Row};
 use crate::report::units::{exact_size, size, thousands};
@@ -164,8 +165,7 @@ pub(super) fn by_stack(report: &HeapReport, p: &HeapProcess, options: TextOption
 }
 
 /// The same by the names of contexts.
-pub(super) fn by_context(report: &HeapReport, p: &HeapProcess, options: TextOptions, out: &mut String) {
-    let _ = report;
+pub(super) fn by_context(p: &HeapProcess, options: TextOptions, out: &mut String) {
     let line = |[bytes, blocks, contexts]: [&str; 3]| format!("   {bytes:>13}{blocks:>11}{contexts:>10}  ");
     let head = line(["outstanding", "blocks", "contexts"]) + "by memory context";
     *out += &format!("{}\n", options.color.paint(Tone::Dim, &head));
@@ -190,6 +190,35 @@ pub(super) fn by_context(report: &HeapReport, p: &HeapProcess, options: TextOpti
         last(rest, &what, Tone::Dim);
     }
     last(&p.contexts, "total", Tone::Heading);
+}
+
+/// From what was asked for to what the allocators mapped, each difference named.
+pub(super) fn beside(found: &Beside, options: TextOptions, out: &mut String) {
+    let parts: Vec<&str> = found.parts.iter().map(|part| part.name.as_str()).collect();
+    let mut line = |figure: &str, name: &str, why: &str, tone: Option<Tone>| {
+        let head = format!("  {figure:>13}  {name:<24}  ");
+        let margin = " ".repeat(head.chars().count());
+        for (at, text) in wrapped(&clean(why), WIDTH - margin.len()).iter().enumerate() {
+            let start = if at == 0 { &head } else { &margin };
+            let start =
+                tone.filter(|_| at == 0).map_or(start.clone(), |tone| options.color.paint(tone, start));
+            *out += &format!("{start}{text}\n");
+        }
+    };
+    let asked = match found.asked_incomplete {
+        true => "outstanding, of what was allocated since vmaudit attached",
+        false => "outstanding: what the program asked for and has not freed",
+    };
+    line(&size(found.asked), "asked for", asked, Some(Tone::Heading));
+    let is_below = |id: &str| matches!(id, "asked-absent" | "kept");
+    for difference in found.differences.iter().filter(|d| is_below(&d.id)) {
+        line(&signed(difference.bytes), &difference.name, &difference.why, None);
+    }
+    line(&size(found.resident), "resident", "of the allocator's mappings (RSS)", Some(Tone::Heading));
+    for difference in found.differences.iter().filter(|d| !is_below(&d.id)) {
+        line(&signed(difference.bytes), &difference.name, &difference.why, None);
+    }
+    line(&size(found.mapped), "mapped", &parts.join(", "), Some(Tone::Heading));
 }
 
 /// `TopMemoryContext / CacheMemoryContext`; of a long one the inner end.

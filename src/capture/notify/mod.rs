@@ -12,12 +12,16 @@
 //!      └─────── CONTINUE ◀─────────┘
 //! ```
 
+mod births;
 mod calls;
 mod effect;
+mod ends;
 mod exec;
+mod expect;
 mod peek;
 mod pidfd_info;
 mod queue;
+mod results;
 mod server;
 mod shadow;
 mod space;

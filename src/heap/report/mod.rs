@@ -134,6 +134,7 @@ fn process(
         growth_ns: seen.growth_ns,
         timeline: seen.timeline.iter().map(point).collect(),
         gaps: known.gaps,
+        beside: None,
     }
 }
 

@@ -1,5 +1,6 @@
 //! The heap report, as JSON shows it (docs/heap.md). Fields may be added, none renamed.
 
+use crate::heap::beside::Beside;
 use crate::report::model::{Events, Stack};
 use serde::{Deserialize, Serialize};
 
@@ -82,6 +83,9 @@ pub struct HeapProcess {
     pub timeline: Vec<Point>,
     /// What could not be read or seen, in words.
     pub gaps: Vec<String>,
+    /// Beside the mapping audit; null where that was not made.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub beside: Option<Beside>,
 }
 
 /// `inherited` + `allocated` - `freed` = `outstanding`, in bytes; in blocks with `allocations` and `frees`.
