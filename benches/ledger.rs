@@ -127,6 +127,7 @@ fn look(mappings: Vec<Mapping>) -> Observations {
         exe: Vec::new(),
         cmdline: Vec::new(),
         stack_limit: None,
+        surroundings: vmaudit::model::Surroundings::default(),
         aslr: true,
         gaps: Vec::new(),
     }

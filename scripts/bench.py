@@ -15,6 +15,8 @@ import tempfile
 import threading
 import time
 
+import bench_stacks as bench_stacks_module
+
 PEER_FRAMES_SAMPLE = 200
 
 
@@ -497,8 +499,15 @@ def bench_own(bench):
     table("What vmaudit itself needs", ("program", "events", "wall", "CPU time of vmaudit", "its peak RSS"), rows)
 
 
+def bench_stacks(bench):
+    table("Stacks that equal the BPF backend's", ("program, backend", "stacks", "equal", "a marked prefix",
+                                                  "different", "calls only there"),
+          list(bench_stacks_module.rows(bench.vmaudit, bench.root, bench.folder)))
+
+
 PARTS = {"loop": bench_loop, "bystander": bench_bystander, "touch": bench_touch, "redis": bench_redis,
-         "manymaps": bench_manymaps, "start": bench_start, "own": bench_own}
+         "manymaps": bench_manymaps, "start": bench_start, "own": bench_own,
+         "stacks": bench_stacks}
 
 
 def main():

@@ -25,4 +25,5 @@ pub mod store;
 pub mod symbolize;
 pub mod target;
 pub mod touch;
+pub mod uapi;
 pub mod unwind;

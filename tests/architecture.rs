@@ -26,6 +26,11 @@ const fn adapter(name: &'static str) -> Room {
     Room { name, may: May::Only(&["model", "objects"]), core: false }
 }
 
+/// An adapter that asks the kernel by an ioctl which another one needs, too.
+const fn adapter_with_uapi(name: &'static str) -> Room {
+    Room { name, may: May::Only(&["model", "objects", "uapi"]), core: false }
+}
+
 const ROOMS: &[Room] = &[
     core("model", &[]),
     core("ledger", &["model"]),
@@ -40,18 +45,20 @@ const ROOMS: &[Room] = &[
     // Allocations by stack and context: what an allocator hands out.
     core("heap", &["model", "report"]),
     core("render", &["model", "report", "diff", "compare", "doctor", "heap"]),
-    adapter("capture"),
-    adapter("procfs"),
+    adapter_with_uapi("capture"),
+    adapter_with_uapi("procfs"),
     adapter("unwind"),
     adapter("symbolize"),
     adapter("target"),
     // What this user may do here, tried.
-    adapter("probe"),
+    adapter_with_uapi("probe"),
     // Engines, their names, cgroups.
     Room { name: "containers", may: May::Only(&["model"]), core: false },
     Room { name: "store", may: May::Only(&["model"]), core: false },
     // Executable files, parsed once for unwinding and for names.
     Room { name: "objects", may: May::Only(&["model"]), core: false },
+    // Layouts and ioctls of the kernel's that several adapters need.
+    Room { name: "uapi", may: May::Only(&[]), core: false },
     // The command line as plain data: it starts nothing.
     Room { name: "cli", may: May::Only(&["model"]), core: false },
     Room { name: "app", may: May::Everything, core: false },
@@ -278,6 +285,47 @@ fn the_core_touches_nothing_outside() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
+/// Two adapters that need the same ioctl have it from `uapi`.
+#[test]
+fn an_ioctl_is_declared_once() {
+    let mut declared: Vec<(String, String)> = Vec::new();
+    for file in sources() {
+        for (at, _) in file.code.match_indices("ioctl_") {
+            let Some((kind, rest)) = file.code[at..].split_once("!(") else { continue };
+            if kind.contains(char::is_whitespace) {
+                continue;
+            }
+            let arguments: Vec<&str> =
+                rest.split(')').next().unwrap_or_default().split(',').map(str::trim).collect();
+            let number = arguments.get(1..3).map(|two| two.join(", ")).unwrap_or_default();
+            declared.push((format!("{kind} {number}"), file.path.display().to_string()));
+        }
+    }
+    declared.sort();
+    assert!(declared.len() > 3, "found only {declared:?}: is the pattern right?");
+    let twice: Vec<String> = declared
+        .windows(2)
+        .filter(|pair| pair[0].0 == pair[1].0)
+        .map(|pair| format!("{}: {} and {}", pair[0].0, pair[0].1, pair[1].1))
+        .collect();
+    assert!(twice.is_empty(), "{}", twice.join("\n"));
+}
+
+/// What the kernel, a file or a user provides may be anything. (`code_of` leaves a string's closing
+/// quote.)
+#[test]
+fn nothing_outside_tests_panics_on_what_it_was_given() {
+    let mut wrong = Vec::new();
+    for file in sources() {
+        for word in [".unwrap()", ".expect(\")", "panic!(", "todo!(", "unimplemented!("] {
+            if file.code.contains(word) {
+                wrong.push(format!("{} has {word}", file.path.display()));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
 #[test]
 fn nothing_in_the_tree_uses_ptrace() {
     for file in sources() {
@@ -304,6 +352,7 @@ fn the_scanner_sees_what_it_has_to() {
     assert_eq!(rooms_named("use mycrate::procfs;", 2), set(&[]));
     assert_eq!(code_of("a // crate::x\nb \"crate::y\" c\n"), "a \nb \" c\n");
     assert_eq!(code_of("a\n#[cfg(test)]\nmod tests {\n use crate::app;\n}\n"), "a\n");
+    assert_eq!(code_of("a.expect(\"b\")\n"), "a.expect(\")\n");
     assert!(names_crate("libc::getpid()", "libc"));
     assert!(!names_crate("crate::procfs::read()", "procfs"));
     assert!(!names_crate("my_libc::x", "libc"));

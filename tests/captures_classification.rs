@@ -56,6 +56,7 @@ fn observed(pid: i32, smaps: &[u8]) -> Observations {
         exe: Vec::new(),
         cmdline: Vec::new(),
         stack_limit: Some(8 << 20),
+        surroundings: vmaudit::model::Surroundings::default(),
         aslr: true,
         gaps: Vec::new(),
     }

@@ -122,6 +122,7 @@ fn observed(pid: i32, mappings: &[Mapping]) -> Observations {
         exe: Vec::new(),
         cmdline: Vec::new(),
         stack_limit: None,
+        surroundings: vmaudit::model::Surroundings::default(),
         aslr: true,
         gaps: Vec::new(),
     }

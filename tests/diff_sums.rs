@@ -90,6 +90,7 @@ fn capture(name: &str) -> Report {
         exe: Vec::new(),
         cmdline: Vec::new(),
         stack_limit: None,
+        surroundings: vmaudit::model::Surroundings::default(),
         aslr: true,
         gaps: Vec::new(),
     };

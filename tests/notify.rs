@@ -4,13 +4,14 @@
 mod support;
 
 use serde_json::Value;
-use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ffi::OsString;
 use std::fs;
-use std::io::{Read, Write};
+use std::io::Read;
 use std::process::{Command, Stdio};
 use support::churn::{mode, run_seed};
+use support::death::assert_survives_death_of_vmaudit;
 use support::report::number;
+use support::stacks::{Calls, Comparison, calls_of};
 use support::{
     Guard, audit, demo_program, program, run_command, skip, skip_without, skip_without_bpf, vmaudit,
 };
@@ -112,6 +113,17 @@ fn advice_about_forks_and_forks_keep_their_order() {
     assert_eq!(audit.report().processes().len(), 61);
 }
 
+/// Each generation's first thread is in vfork while another one executes the next: the child is left in an
+/// address space that everybody else has left, its own execve on its way.
+#[test]
+fn a_vfork_child_outlives_the_program_that_started_it() {
+    for _ in 0..2 {
+        let audit = audit_exactly(&[program("exec_race").into_os_string(), "40".into()]);
+        assert_eq!(audit.code(), Some(0), "{}", audit.stderr);
+        assert!(audit.report().processes().len() > 10, "{}", audit.stderr);
+    }
+}
+
 #[test]
 fn death_by_a_signal() {
     for signal in [libc::SIGSEGV, libc::SIGKILL] {
@@ -122,24 +134,10 @@ fn death_by_a_signal() {
     }
 }
 
+/// The rest of its calls are notified, and the keeper lets them go.
 #[test]
 fn the_target_survives_the_death_of_vmaudit() {
-    let folder = tempfile::tempdir().expect("a temporary folder");
-    let (report, proof) = (folder.path().join("report.json"), folder.path().join("proof"));
-    let command = [program("ends").into_os_string(), "orphan".into(), proof.clone().into_os_string()];
-    let mut run = run_command(&report, &NOTIFY, &command);
-    run.stdin(Stdio::piped()).stdout(Stdio::piped());
-    let mut tracer = Guard(run.spawn().expect("vmaudit starts"));
-    let mut output = tracer.0.stdout.take().expect("a pipe");
-    let mut ready = [0; 6];
-    output.read_exact(&mut ready).expect("the target is ready");
-    let mut input = tracer.0.stdin.take().expect("a pipe");
-    tracer.signal(libc::SIGKILL);
-    tracer.0.wait().expect("waited");
-    // It maps, writes its file and ends: all these calls are notified, and the keeper lets them go.
-    input.write_all(b"x").expect("the target reads");
-    output.read_to_end(&mut Vec::new()).expect("the target ends");
-    assert_eq!(fs::read_to_string(proof).expect("the target's file"), "done\n");
+    assert_survives_death_of_vmaudit(&NOTIFY);
 }
 
 /// vmaudit dies while the target's threads are in the middle of calls: all of them go on.
@@ -228,11 +226,8 @@ fn without_any_privilege() {
     assert_eq!(report["processes"][0]["threads_seen"], 4);
 }
 
-/// A frame: module, offset, guessed.
-type Frame = (String, String, bool);
-
-/// Each thread's calls in the order in which the threads appear, with their stacks.
-fn calls(backend: &str, command: &[OsString]) -> BTreeMap<usize, Vec<(String, Vec<Frame>)>> {
+/// The calls of a command, with their stacks, as one backend sees them.
+fn calls(backend: &str, command: &[OsString]) -> Calls {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let file = folder.path().join("events");
     let mut run = Command::new(vmaudit());
@@ -242,21 +237,7 @@ fn calls(backend: &str, command: &[OsString]) -> BTreeMap<usize, Vec<(String, Ve
     run.env("PYTHONHASHSEED", "0").env("PERL_HASH_SEED", "0");
     let out = run.output().expect("vmaudit starts");
     assert!(file.exists(), "{}", String::from_utf8_lossy(&out.stderr));
-    let text = fs::read_to_string(file).expect("the events");
-    let (mut order, mut threads) = (HashMap::new(), BTreeMap::<usize, Vec<_>>::new());
-    for line in text.lines() {
-        let event: Value = serde_json::from_str(line).expect("JSON");
-        let Some(frames) = event["stack"]["frames"].as_array() else { continue };
-        let own = frames.iter().filter(|frame| frame["inlined"] == false).map(|frame| {
-            let text = |key: &str| frame[key].as_str().unwrap_or_default().to_owned();
-            (text("module"), text("offset"), frame["guess"] == true)
-        });
-        let next = order.len();
-        let thread = *order.entry(event["tid"].to_string()).or_insert(next);
-        let call = event["call"].as_str().unwrap_or_default().to_owned();
-        threads.entry(thread).or_default().push((call, own.collect()));
-    }
-    threads
+    calls_of(&fs::read_to_string(file).expect("the events"), |_| true)
 }
 
 /// Every stack is the BPF backend's, or its beginning, or what differs is marked as a guess.
@@ -276,48 +257,12 @@ fn stacks_are_those_of_the_bpf_backend_or_say_where_they_are_guessed() {
     ];
     commands.extend(demo_program().ok().map(|demo| vec![demo.into_os_string()]));
     commands.retain(|command| !skip_without("notify", command[0].to_str().unwrap_or_default()));
-    let (mut compared, mut equal, mut marked, mut wrong) = (0, 0, 0, Vec::new());
+    let mut found = Comparison::default();
     for command in &commands {
-        let (bpf, notify) = (calls("bpf", command), calls("notify", command));
-        // Where a thread begins: below its start_thread and clone3.
-        let root = |stack: &Vec<Frame>| {
-            let at = stack.len().checked_sub(3)?;
-            stack.get(at).map(|frame| (frame.0.clone(), frame.1.clone()))
-        };
-        let roots: HashSet<_> = bpf.values().flatten().map(|(_, stack)| root(stack)).collect();
-        for (thread, own) in &notify {
-            for (index, (call, ours)) in own.iter().enumerate() {
-                // Only what is the same call. Which of several threads is first differs from run to
-                // run: there, any of the others' stacks of the same call will do.
-                let all = bpf.values().flatten().filter(|(theirs, _)| theirs == call);
-                let candidates: Vec<&Vec<Frame>> = if *thread == 0 {
-                    let same = bpf.get(thread).and_then(|theirs| theirs.get(index));
-                    same.filter(|(theirs, _)| theirs == call).map(|(_, stack)| stack).into_iter().collect()
-                } else {
-                    // Racing threads get each other's addresses: only one that began in the same
-                    // place is the same call, where ours began in a place that there is.
-                    let known = roots.contains(&root(ours));
-                    all.map(|(_, stack)| stack).filter(|stack| !known || root(stack) == root(ours)).collect()
-                };
-                let common = |theirs: &Vec<Frame>| {
-                    let same = |(a, b): &(&Frame, &Frame)| (&a.0, &a.1) == (&b.0, &b.1);
-                    theirs.iter().zip(ours).take_while(same).count()
-                };
-                let Some(theirs) = candidates.into_iter().max_by_key(|theirs| common(theirs)) else {
-                    continue;
-                };
-                let common = common(theirs);
-                let guessed = ours.iter().any(|frame| frame.2);
-                compared += 1;
-                match ours.get(common) {
-                    None if ours.len() == theirs.len() && !guessed => equal += 1,
-                    None => marked += 1,
-                    Some(frame) if frame.2 => marked += 1,
-                    Some(_) => wrong.push(format!("{call}\n  bpf    {theirs:?}\n  notify {ours:?}")),
-                }
-            }
-        }
+        found.add(&calls("bpf", command), &calls("notify", command));
     }
+    let Comparison { equal, marked, wrong } = found;
+    let compared = equal + marked + wrong.len();
     assert!(wrong.is_empty(), "{} of {compared} differ unmarked:\n{}", wrong.len(), wrong.join("\n"));
     assert!(compared > 200, "only {compared} calls compared");
     assert!(equal * 10 >= compared * 6, "{equal} of {compared} are equal, {marked} marked");

@@ -73,6 +73,7 @@ fn look() -> Observations {
         exe: b"/bin/x".to_vec(),
         cmdline: vec![b"x".to_vec()],
         stack_limit: None,
+        surroundings: vmaudit::model::Surroundings::default(),
         aslr: true,
         gaps: Vec::new(),
     }

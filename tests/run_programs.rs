@@ -4,9 +4,10 @@
 mod support;
 
 use std::ffi::{OsStr, OsString};
-use std::io::{Read, Write};
+use std::io::Read;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use support::death::assert_survives_death_of_vmaudit;
 use support::redis::{REDIS, free_port, load_and_stop, redis_command, until_ready};
 use support::report::{category, list, number};
 use support::{
@@ -306,22 +307,7 @@ fn the_target_survives_the_death_of_vmaudit() {
     if skip_without_bpf("run_programs") {
         return;
     }
-    let folder = tempfile::tempdir().expect("a temporary folder");
-    let (report, proof) = (folder.path().join("report.json"), folder.path().join("proof"));
-    let command = words("ends", &["orphan", proof.to_str().expect("a plain path")]);
-    let mut run = run_command(&report, &[], &command);
-    run.stdin(Stdio::piped()).stdout(Stdio::piped());
-    let mut tracer = Guard(run.spawn().expect("vmaudit starts"));
-    let mut output = tracer.0.stdout.take().expect("a pipe");
-    let mut ready = [0; 6];
-    output.read_exact(&mut ready).expect("the target is ready");
-    let mut input = tracer.0.stdin.take().expect("a pipe");
-    tracer.signal(libc::SIGKILL);
-    tracer.0.wait().expect("waited");
-    // The target goes on, maps, writes its file and ends as it would have: its end of the pipe closes.
-    input.write_all(b"x").expect("the target reads");
-    output.read_to_end(&mut Vec::new()).expect("the target ends");
-    assert_eq!(std::fs::read_to_string(proof).expect("the target's file"), "done\n");
+    assert_survives_death_of_vmaudit(&[]);
 }
 
 #[test]

@@ -8,8 +8,8 @@ use vmaudit::model::observation::{
 };
 use vmaudit::model::{
     Addr, AddrRange, Completeness, EventId, FileRef, Frame, FrameKind, FunctionName, Mapping, MappingFile,
-    MmKey, ModuleInfo, NoStack, Prot, Sharing, SourceLine, StackId, StackTable, Step, SymbolFrame,
-    SymbolizedStacks, Task, VmEvent, VmOp,
+    MmKey, ModuleInfo, NoStack, Prot, Sharing, SourceLine, StackId, StackTable, Step, Surroundings,
+    SymbolFrame, SymbolizedStacks, Task, VmEvent, VmOp,
 };
 use vmaudit::store::{Facts, Recorder, Recording, RunMeta};
 
@@ -179,6 +179,12 @@ fn observations(pid: i32, source: ResidencySource) -> Box<Observations> {
         exe: b"/bin/\xfe".to_vec(),
         cmdline: vec![b"a".to_vec(), Vec::new(), b"\xff b".to_vec()],
         stack_limit: Some(u64::MAX),
+        surroundings: Surroundings {
+            known: true,
+            data: Some(u64::MAX >> 1),
+            cpus: Some(2),
+            ..Surroundings::default()
+        },
         aslr: pid == 7,
         gaps: vec!["one".into(), "two".into()],
     })

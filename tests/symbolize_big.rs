@@ -8,8 +8,9 @@ use vmaudit::model::{Completeness, Frame, FrameKind, ModuleInfo, Stack, StackTab
 use vmaudit::objects::{FileCache, Object};
 use vmaudit::symbolize::{Config, LineBudget, Symbolizer};
 
+/// Prints times and asserts none: they depend on the machine, and on a file that has to be brought.
 #[test]
-#[ignore = "measures"]
+#[ignore = "measures; run by hand with --release and VMAUDIT_BIG"]
 fn time_with_and_without_lines() {
     let Ok(path) = std::env::var("VMAUDIT_BIG").map(PathBuf::from) else {
         println!("skipped: VMAUDIT_BIG names no file");

@@ -134,15 +134,28 @@ fn signal_stack_ends_where_the_bytes_end() {
     assert_ne!(stack.completeness, Completeness::Complete, "the interrupted stack was not copied");
 }
 
-#[test]
-fn cut_bytes_are_truncated_and_a_prefix() {
-    let dir = tempfile::tempdir().unwrap();
-    let program = build(dir.path(), "gcc -O2 unwind_deep.c -pthread", "deep");
+/// A capture to be unwound again with changed bytes.
+struct Again {
+    whole: vmaudit::model::Stack,
+    unwinder: Unwinder,
+    capture: Capture,
+    /// The program's: its tables may be read at any time.
+    _folder: tempfile::TempDir,
+}
+
+fn deep_at_malloc() -> Again {
+    let folder = tempfile::tempdir().unwrap();
+    let program = build(folder.path(), "gcc -O2 unwind_deep.c -pthread", "deep");
     let (whole, _, capture) = unwind_one(Command::new(&program).arg("malloc"));
     let mut unwinder = Unwinder::default();
-    let mut table = StackTable::default();
     let state = SpaceState { mm: MM, generation: 1, pid: 1 };
-    unwinder.set_modules(state, capture.modules(), &mut table);
+    unwinder.set_modules(state, capture.modules(), &mut StackTable::default());
+    Again { whole, unwinder, capture, _folder: folder }
+}
+
+#[test]
+fn cut_bytes_are_truncated_and_a_prefix() {
+    let Again { whole, mut unwinder, capture, .. } = deep_at_malloc();
     let mut last = 0;
     for len in (0..capture.bytes.len()).step_by(8) {
         let mut captured = capture.stack();
@@ -166,13 +179,7 @@ fn cut_bytes_are_truncated_and_a_prefix() {
 
 #[test]
 fn a_page_that_was_swapped_out_is_no_root() {
-    let dir = tempfile::tempdir().unwrap();
-    let program = build(dir.path(), "gcc -O2 unwind_deep.c -pthread", "deep");
-    let (whole, _, capture) = unwind_one(Command::new(&program).arg("malloc"));
-    let mut unwinder = Unwinder::default();
-    let mut table = StackTable::default();
-    let state = SpaceState { mm: MM, generation: 1, pid: 1 };
-    unwinder.set_modules(state, capture.modules(), &mut table);
+    let Again { whole, mut unwinder, capture, .. } = deep_at_malloc();
     let mut cut_short = 0;
     for from in (0..capture.bytes.len()).step_by(512) {
         let mut bytes = capture.bytes.clone();

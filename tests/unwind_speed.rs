@@ -99,8 +99,9 @@ fn framehop_agrees() {
     assert_eq!(addresses(&capture, &table, &stack), theirs);
 }
 
+/// Prints times and asserts none: they depend on the machine and on what else runs.
 #[test]
-#[ignore = "measures"]
+#[ignore = "measures; run by hand with --release"]
 fn time_per_stack() {
     const ROUNDS: u32 = 1_000_000;
     let (capture, _dir) = capture();

@@ -4,19 +4,17 @@
 //! held by descriptor; all their threads are marked, so that each call is reported from then on;
 //! each is looked at; only then are reports read, and told from those that the look has in it.
 
+use super::asked::{Asked, Subject};
 use super::audits::Audits;
 use super::choose;
 use super::conclude::{Gathered, conclude};
-use super::contained::{self, Contained, add_roots, members};
+use super::contained::{self, Contained, members};
 use super::container_view::ContainerView;
-use super::dump::Dump;
 use super::error::AppError;
-use super::output::Destination;
 use super::pipeline::Pipeline;
-use super::record::{Record, RecordOptions};
 use super::remedy::may_not_be_read;
 use super::say::say;
-use super::session::{Schedule, Session};
+use super::session::Session;
 use super::touch;
 use super::tracer::{Tracer, TracerOptions};
 use super::watched::Watched;
@@ -37,6 +35,8 @@ const LOOK_PAUSE: Duration = Duration::from_millis(200);
 /// Traces running processes; returns vmaudit's exit code.
 pub fn attach(args: &AttachArgs) -> Result<u8, AppError> {
     let begun = Instant::now();
+    let asked = Asked::from(args);
+    let wanted = asked.wanted()?;
     let container = container(&args.of)?;
     // Whoever enters a container later belongs to it, as children do.
     let followed = container.as_ref().filter(|_| !args.no_follow_forks);
@@ -44,29 +44,17 @@ pub fn attach(args: &AttachArgs) -> Result<u8, AppError> {
         Some(container) => keep(members(container)?, readable)?,
         None => targets(&args.of.pids)?,
     };
-    let dump = match &args.dump_events {
-        Some(path) => {
-            Some(Dump::create(path).map_err(|source| AppError::Write { path: path.clone(), source })?)
-        }
-        None => None,
-    };
+    let dump = asked.dump()?;
     let mut attached = Attached::new(processes)?;
-    let tracer = choose::for_running(&TracerOptions {
-        backend: args.backend,
-        stack_bytes: args.stack_bytes,
-        ring_bytes: args.ring_bytes,
-        spill_bytes: args.spill_bytes,
-        follow_forks: !args.no_follow_forks,
-        running_targets: true,
-        touch: touch::config(&args.touch),
-        entering: followed.map(|container| entering(container, false)).transpose()?,
-    })?;
+    let entering = followed.map(|container| entering(container, false)).transpose()?;
+    let tracer =
+        choose::for_running(&TracerOptions { running_targets: true, ..asked.tracer_options(entering) })?;
     let loaded = begun.elapsed();
     let threads = match followed {
         Some(container) => contained::mark(container, &mut attached, &tracer)?,
         None => mark(&attached, &tracer)?,
     };
-    if args.verbose {
+    if args.inside.verbose {
         say(format_args!(
             "backend {}, {} attached after {loaded:.1?}; {} threads marked after {:.1?}",
             tracer.name(),
@@ -75,35 +63,18 @@ pub fn attach(args: &AttachArgs) -> Result<u8, AppError> {
             begun.elapsed()
         ));
     }
-    let pipeline = RefCell::new(Pipeline::new(tracer.name(), dump));
-    let recorded = RecordOptions {
-        backend: tracer.name(),
-        path: args.output.as_deref(),
-        timeline: args.interval.is_some(),
-        touch: args.touch.touch,
-        verbose: args.verbose,
-    };
     let command: Vec<_> = std::env::args_os().skip(1).collect();
     let first = attached.processes().first().map_or(0, |process| process.pid());
-    if let Some(container) = &container {
-        add_roots(container, &mut pipeline.borrow_mut());
-    }
-    pipeline.borrow_mut().touches = touch::begin(&args.touch);
-    pipeline.borrow_mut().record = Record::begin(recorded, first, &command)?;
+    let subject = Subject { main: first, command: &command, container: container.as_ref() };
+    let pipeline = RefCell::new(asked.pipeline(&tracer, &subject, dump)?);
     let main = begin(&attached, &threads, &mut pipeline.borrow_mut())?;
-    if args.verbose {
+    if args.inside.verbose {
         say(format_args!("first look done after {:.1?}", begun.elapsed()));
     }
     let (audits, counters) = {
         let mut reader = tracer.reader(|raw| pipeline.borrow_mut().record(raw))?;
         let every = args.interval.map_or(LOOK_PAUSE, Duration::from_secs_f64);
-        let schedule = Schedule {
-            duration: args.duration.map(Duration::from_secs_f64),
-            first_look: every,
-            interval: every,
-            timeline: args.interval.is_some(),
-            verbose: args.verbose,
-        };
+        let schedule = asked.schedule(every, LOOK_PAUSE);
         let view = container.clone().map(ContainerView::of).unwrap_or_default();
         let audits = match followed {
             Some(container) => {
@@ -115,12 +86,9 @@ pub fn attach(args: &AttachArgs) -> Result<u8, AppError> {
         (audits, reader.counters()?)
     };
     let mut pipeline = pipeline.into_inner();
-    if let (Err(source), Some(path)) = (pipeline.finish_dump(), &args.dump_events) {
-        return Err(AppError::Write { path: path.clone(), source });
-    }
+    asked.finish_dump(&mut pipeline)?;
     touch::finish(&mut pipeline, &tracer)?;
-    let destination = Destination { format: args.format, file: args.report.as_deref(), top: args.top };
-    conclude(Gathered { main, audits, counters, pipeline, exit_code: None }, &destination, args.verbose)?;
+    conclude(Gathered { main, audits, counters, pipeline, exit_code: None }, &wanted, args.inside.verbose)?;
     tracer.detach_in_background();
     Ok(0)
 }

@@ -3,6 +3,7 @@
 use super::container_view::ContainerView;
 use super::from_ledger::{AsOf, from_ledger};
 use super::pipeline::Pipeline;
+use super::room::with_room;
 use super::timeline::Timelines;
 use super::touch;
 use crate::attribution::AuditInput;
@@ -79,7 +80,7 @@ impl Look {
     pub fn take((pid, tid): (Pid, Pid), moment: SnapshotMoment) -> Result<Look, ObserveError> {
         let begun = Instant::now();
         let options = ObserveOptions { moment, ..ObserveOptions::default() };
-        let observations = observe(pid, tid, options)?;
+        let observations = with_room(observe(pid, tid, options)?);
         Ok(Look { observations, read: begun.elapsed() })
     }
 }
@@ -303,7 +304,9 @@ fn stacks_of_peak(peak: &Peak) -> impl Iterator<Item = StackId> + '_ {
 
 /// How long to wait for the reports of calls that a look at a running process has overtaken: after
 /// the look, then again as long as something is not explained. A thread that is not running can be
-/// between a call's effect and its report for as long as the machine is busy with others.
+/// between a call's effect and its report for as long as the machine is busy with others. There is no
+/// event to wait for instead: most of these calls have been reported already, the ring cannot tell
+/// that one more is on its way, and nothing is stopped that could be asked.
 const FLIGHTS_MS: [u64; 5] = [1, 3, 10, 40, 150];
 /// The ring is read at least this often.
 const SLICE_MS: u64 = 10;

@@ -2,7 +2,7 @@
 
 use super::audits::{Audits, EventTotals};
 use super::error::AppError;
-use super::output::{self, Destination};
+use super::output::Wanted;
 use super::pipeline::Pipeline;
 use super::record;
 use super::say::say;
@@ -25,7 +25,7 @@ pub struct Gathered {
 ///
 /// # Errors
 /// When a file cannot be written.
-pub fn conclude(gathered: Gathered, to: &Destination<'_>, verbose: bool) -> Result<(), AppError> {
+pub fn conclude(gathered: Gathered, wanted: &Wanted<'_>, verbose: bool) -> Result<(), AppError> {
     let Gathered { main, audits, counters, mut pipeline, exit_code } = gathered;
     warn(&pipeline, counters);
     let events = EventTotals {
@@ -37,7 +37,7 @@ pub fn conclude(gathered: Gathered, to: &Destination<'_>, verbose: bool) -> Resu
     for note in notes {
         say(format_args!("{note}"));
     }
-    let written = output::write(&report, to);
+    let written = wanted.write(&report);
     if verbose {
         say(format_args!("report made in {:.1?}", reporting.elapsed()));
     }

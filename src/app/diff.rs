@@ -1,10 +1,11 @@
 //! `vmaudit diff`: whatever the two files are, each becomes a report, and the reports are compared.
 
 use super::error::AppError;
+use super::flame;
 use super::output::Destination;
 use super::report::report_of as report_of_recording;
 use super::snapshot::{SnapshotError, report_of, saved_look_in};
-use crate::cli::{DiffArgs, GroupBy, PidPair};
+use crate::cli::{DiffArgs, DiffFormat, GroupBy, PidPair};
 use crate::diff::{By, Options, Pick, Side, SideError, compare};
 use crate::render::{diff_to_json, diff_to_text};
 use crate::report::Report;
@@ -38,6 +39,7 @@ pub enum DiffError {
 
 /// Does `vmaudit diff`; returns the exit code.
 pub fn diff(args: &DiffArgs) -> Result<u8, AppError> {
+    args.flame.check_diff(args.format).map_err(AppError::Usage)?;
     if is_stdin(&args.a) && is_stdin(&args.b) {
         return Err(DiffError::BothStdin.into());
     }
@@ -56,8 +58,14 @@ pub fn diff(args: &DiffArgs) -> Result<u8, AppError> {
         GroupBy::Address => By::Address,
     };
     let result = compare(&a, &b, Options { by });
-    let to = Destination { format: args.format, file: args.report.as_deref(), top: args.top };
-    to.write(|options| diff_to_text(&result, options), || diff_to_json(&result))?;
+    let to = Destination { file: args.report.as_deref(), top: args.top };
+    match args.format {
+        DiffFormat::Text => to.put(diff_to_text(&result, to.options()).as_bytes())?,
+        DiffFormat::Json => to.put(diff_to_json(&result)?.as_bytes())?,
+        DiffFormat::Folded | DiffFormat::Svg => {
+            to.put(&flame::render_diff((&a, &b), (args.format, args.flame))?)?
+        }
+    }
     Ok(u8::from(args.exit_code && !result.equal))
 }
 

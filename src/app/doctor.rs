@@ -3,7 +3,7 @@
 use super::choose::{CANDIDATES, Candidate};
 use super::error::AppError;
 use super::output;
-use crate::cli::{DoctorArgs, Format};
+use crate::cli::{DoctorArgs, PlainFormat};
 use crate::doctor::{Rung, RungFailure, diagnose};
 use crate::model::{Area, Outcome, Trial};
 use crate::probe;
@@ -24,8 +24,8 @@ pub fn doctor(args: &DoctorArgs) -> Result<u8, AppError> {
     let failures = CANDIDATES.iter().map(|each| (each.rung, attempt(each, &trials))).collect();
     let diagnosis = diagnose(probe::standing(), trials, failures);
     let text = match args.format {
-        Format::Text => doctor_to_text(&diagnosis, output::color(&io::stdout())),
-        Format::Json => doctor_to_json(&diagnosis)?,
+        PlainFormat::Text => doctor_to_text(&diagnosis, output::color(&io::stdout())),
+        PlainFormat::Json => doctor_to_json(&diagnosis)?,
     };
     output::print(text.as_bytes())?;
     Ok(if diagnosis.auto.is_some() { 0 } else { NO })

@@ -48,6 +48,10 @@ pub enum AppError {
     #[error("{0}")]
     Snapshot(#[from] super::snapshot::SnapshotError),
     #[error("{0}")]
+    CodeFile(#[from] super::code_files::CodeFileError),
+    #[error("{0}")]
+    Place(#[from] crate::capture::uprobe::PlaceError),
+    #[error("{0}")]
     Diff(#[from] super::diff::DiffError),
     #[error("{0}")]
     Moment(#[from] super::moment::MomentError),
@@ -55,6 +59,8 @@ pub enum AppError {
     Store(#[from] crate::store::StoreError),
     #[error("{} is not complete: it can be read up to where it stopped", path.display())]
     Recording { path: PathBuf },
+    #[error("{0}")]
+    Flame(#[from] crate::render::FlameError),
     #[error("encoding the report: {0}")]
     Json(#[from] serde_json::Error),
 }

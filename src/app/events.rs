@@ -4,6 +4,8 @@
 use super::attach;
 use super::choose;
 use super::conclude::warn;
+use super::contained::add_roots;
+use super::entering::{container_of, entering_of};
 use super::error::AppError;
 use super::live_events::LiveEvents;
 use super::output;
@@ -91,6 +93,7 @@ fn live(args: &EventsArgs) -> Result<u8, AppError> {
     };
     let writer = EventWriter::new(options(args, color, clock_offset_ns())?);
     let options = &args.live;
+    let container = container_of(&args.command);
     let mut prepared = Launch::prepare(LaunchConfig {
         stack_limit: None,
         argv: args.command.clone(),
@@ -101,7 +104,9 @@ fn live(args: &EventsArgs) -> Result<u8, AppError> {
         hold_exits: matches!(options.backend, Backend::Auto | Backend::Notify),
         calls: WATCHED_CALLS,
     })?;
-    let tracer = choose::for_command(&tracer_options(options, false), &mut prepared)?;
+    let entering = entering_of(container.as_ref())?;
+    let wanted = TracerOptions { entering, ..tracer_options(options, false) };
+    let tracer = choose::for_command(&wanted, &mut prepared)?;
     if !tracer.watches_calls() {
         prepared.hold_nothing();
     }
@@ -110,6 +115,9 @@ fn live(args: &EventsArgs) -> Result<u8, AppError> {
     }
     let mut pipeline = Pipeline::new(tracer.name(), None);
     pipeline.live = Some(LiveEvents::new(writer, to, !args.no_stacks || args.filter.stack.is_some()));
+    if let Some(container) = &container {
+        add_roots(container, &mut pipeline);
+    }
     let pipeline = RefCell::new(pipeline);
     let (end, counters) = {
         let mut reader = tracer.reader(|raw| pipeline.borrow_mut().record(raw))?;
@@ -168,9 +176,9 @@ fn tracer_options(options: &LiveArgs, running_targets: bool) -> TracerOptions {
         backend: options.backend,
         entering: None,
         touch: None,
-        stack_bytes: options.stack_bytes,
-        ring_bytes: options.ring_bytes,
-        spill_bytes: options.spill_bytes,
+        stack_bytes: options.stacks.stack_bytes,
+        ring_bytes: options.rings.ring_bytes,
+        spill_bytes: options.rings.spill_bytes,
         follow_forks: !options.no_follow_forks,
         running_targets,
     }

@@ -6,7 +6,7 @@ use super::output;
 use super::recorded_names::RecordedNames;
 use super::report::report_of;
 use super::snapshot::{self, Look, SnapshotError};
-use crate::cli::{ExplainArgs, Format};
+use crate::cli::{ExplainArgs, PlainFormat};
 use crate::ledger::{Life, LifeWatch};
 use crate::model::{Addr, Observations, Pid, StackTable, Step, SymbolizedStacks};
 use crate::render::{explanation_to_json, explanation_to_text};
@@ -29,7 +29,7 @@ pub fn explain(args: &ExplainArgs) -> Result<u8, AppError> {
         (None, None) => return Err(AppError::Usage("a recording or -p PID is missing".to_owned())),
     };
     let rendered = match args.format {
-        Format::Json => explanation_to_json(&explanation)?,
+        PlainFormat::Json => explanation_to_json(&explanation)?,
         _ => explanation_to_text(&explanation, !args.no_stacks, output::color(&io::stdout())),
     };
     output::print(rendered.as_bytes())?;

@@ -7,7 +7,7 @@ use crate::model::mapping::is_randomised;
 use crate::model::observation::{
     HeapInfo, Residency, ResidencySource, SnapshotMoment, StatusFigures, ThreadObservation,
 };
-use crate::model::{Addr, AddrRange, Mapping, MappingFile, Observations, Pid};
+use crate::model::{Addr, AddrRange, Mapping, MappingFile, Observations, Pid, Surroundings};
 use std::collections::HashMap;
 
 /// A moment of a recording.
@@ -78,6 +78,7 @@ pub fn from_ledger(pipeline: &Pipeline, pid: Pid, as_of: Option<&AsOf>) -> Optio
         exe: later.map_or(exe, |seen| seen.exe.clone()),
         cmdline: later.map(|seen| seen.cmdline.clone()).unwrap_or_default(),
         stack_limit: later.and_then(|seen| seen.stack_limit),
+        surroundings: Surroundings::default(),
         aslr,
         gaps: vec![gap.to_owned()],
     })

@@ -2,6 +2,7 @@
 //! owner by the time the last file is read.
 
 use super::remedy::may_not_be_read;
+use super::room::with_room;
 use crate::model::{Observations, Pid, Tid};
 use crate::procfs::{ObserveError, ObserveOptions, ProcessStatus, observe, read_status};
 use std::fs;
@@ -83,7 +84,7 @@ impl Living {
                 return Err(LivingError::Ended(self.pid));
             }
             match seen {
-                Ok(seen) if same => return Ok(seen),
+                Ok(seen) if same => return Ok(with_room(seen)),
                 Ok(_) => {}
                 Err(source @ ObserveError::PermissionDenied { .. }) => {
                     return Err(LivingError::Forbidden { pid: self.pid, source, remedy: self.remedy() });

@@ -1,9 +1,11 @@
 //! The only place that joins the kernel's side (capture, procfs, target, unwind, symbolize) with
 //! the pure core (ledger, attribution, report, render).
 
+mod asked;
 mod attach;
 mod audits;
 mod choose;
+mod code_files;
 mod compare;
 mod complete;
 mod conclude;
@@ -16,6 +18,7 @@ mod entering;
 mod error;
 mod events;
 mod explain;
+mod flame;
 mod from_ledger;
 mod heap;
 mod live_events;
@@ -24,16 +27,19 @@ mod load;
 mod moment;
 mod output;
 mod pipeline;
+mod probe_command;
 mod record;
 mod recorded_names;
 mod remedy;
 pub mod replay;
 mod report;
+mod room;
 mod run;
 mod saved;
 mod say;
 mod session;
 mod snapshot;
+mod symbols;
 mod timeline;
 mod touch;
 mod tracer;
@@ -64,6 +70,8 @@ pub fn run(cli: Cli) -> Result<u8, AppError> {
         Command::Heap(args) => heap::heap(&args),
         Command::Snapshot(args) => snapshot::snapshot(&args),
         Command::Diff(args) => diff::diff(&args),
+        Command::Probe(args) => probe_command::probe(&args),
+        Command::Symbols(args) => symbols::symbols(&args),
         Command::Report(args) => report::report(&args),
         Command::Doctor(args) => doctor::doctor(&args),
         Command::Man => {

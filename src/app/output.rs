@@ -1,47 +1,67 @@
 //! Where the report goes, and the manual page.
 
 use super::error::AppError;
-use crate::cli::{Cli, Format};
-use crate::render::{Color, TextOptions, to_json, to_text};
+use super::flame;
+use crate::cli::{Cli, FlameArgs, Format};
+use crate::render::{Color, TextOptions, to_html, to_json, to_text};
 use crate::report::Report;
 use clap::CommandFactory;
 use std::fs;
 use std::io::{self, IsTerminal, Write};
 use std::path::Path;
 
-/// Renders the report and writes it.
-pub fn write(report: &Report, to: &Destination<'_>) -> Result<(), AppError> {
-    to.write(|options| to_text(report, options), || to_json(report))
+/// A report that is wanted: in which format, and where.
+#[derive(Clone, Copy, Debug)]
+pub struct Wanted<'a> {
+    pub format: Format,
+    pub flame: FlameArgs,
+    pub to: Destination<'a>,
 }
 
-/// Where a rendering goes, and how it looks.
+impl<'a> Wanted<'a> {
+    /// # Errors
+    /// When the switches do not go with the format, or the format not with where it goes: to be told
+    /// before anything is started.
+    pub fn new(format: Format, flame: FlameArgs, to: Destination<'a>) -> Result<Wanted<'a>, AppError> {
+        flame.check(format).map_err(AppError::Usage)?;
+        if format == Format::Pprof && to.file.is_none() && io::stdout().is_terminal() {
+            let why =
+                "-f pprof is compressed and nothing to read on a terminal: name a file with --report FILE";
+            return Err(AppError::Usage(why.to_owned()));
+        }
+        Ok(Wanted { format, flame, to })
+    }
+
+    /// Renders the report and writes it.
+    pub fn write(&self, report: &Report) -> Result<(), AppError> {
+        match self.format {
+            Format::Text => self.to.put(to_text(report, self.to.options()).as_bytes()),
+            Format::Json => self.to.put(to_json(report)?.as_bytes()),
+            Format::Html => self.to.put(to_html(report)?.as_bytes()),
+            Format::Folded | Format::Svg | Format::Pprof => self.to.put(&flame::render(report, self)?),
+        }
+    }
+}
+
+/// Where a rendering goes, and how long text is.
 #[derive(Clone, Copy, Debug)]
 pub struct Destination<'a> {
-    pub format: Format,
     /// Standard output, if None.
     pub file: Option<&'a Path>,
     pub top: usize,
 }
 
 impl Destination<'_> {
-    fn color(&self) -> Color {
-        if self.file.is_none() { color(&io::stdout()) } else { Color::Never }
+    pub fn options(&self) -> TextOptions {
+        let color = if self.file.is_none() { color(&io::stdout()) } else { Color::Never };
+        TextOptions { color, top: self.top }
     }
 
-    /// Renders in the format that is wanted, and writes.
-    pub fn write(
-        &self,
-        text: impl FnOnce(TextOptions) -> String,
-        json: impl FnOnce() -> Result<String, serde_json::Error>,
-    ) -> Result<(), AppError> {
-        let rendered = match self.format {
-            Format::Json => json()?,
-            Format::Text => text(TextOptions { color: self.color(), top: self.top }),
-        };
+    pub fn put(&self, rendered: &[u8]) -> Result<(), AppError> {
         match self.file {
             Some(path) => fs::write(path, rendered)
                 .map_err(|source| AppError::Write { path: path.to_path_buf(), source }),
-            None => print(rendered.as_bytes()),
+            None => print(rendered),
         }
     }
 }

@@ -6,6 +6,7 @@ use super::heap::watch::HeapWatch;
 use super::live_events::LiveEvents;
 use super::record::Record;
 use crate::capture::heap::wire as heap_wire;
+use crate::capture::uprobe::wire::CapturedCall;
 use crate::capture::wire::{self, Decoder, time_of};
 use crate::capture::{Captured, CapturedTouch, Registers};
 use crate::ledger::AddressSpaces;
@@ -242,6 +243,15 @@ impl Pipeline {
         if let Some(touches) = &mut self.touches {
             touches.touch(&touch, &self.spaces);
         }
+    }
+
+    /// The stack of a probed call. It is no event: nothing is told.
+    pub fn stack_of_call(&mut self, call: &CapturedCall<'_>) -> StackId {
+        let stack =
+            CapturedStack { holes: call.holes, ..captured_stack(call.registers, call.stack, call.full) };
+        let (id, completeness) = self.unwind(call.mm, call.pid, &stack);
+        self.count(completeness);
+        id
     }
 
     /// Prints the events that came since the last time. False when nobody reads them any more.

@@ -1,11 +1,12 @@
 //! `vmaudit report`: the report of a recording.
 
 use super::error::AppError;
+use super::flame;
 use super::moment::{MomentError, last_moment, report_at, since_zero};
-use super::output::{self, Destination};
+use super::output::{Destination, Wanted};
 use super::replay::Replay;
 use super::say::say;
-use crate::cli::{Moments, ReportArgs};
+use crate::cli::{Format, Moments, ReportArgs};
 use crate::render::{growth_to_json, growth_to_text};
 use crate::report::Report;
 use crate::report::growth::growth as report_growth;
@@ -17,16 +18,17 @@ use std::time::Instant;
 /// Writes the report; returns vmaudit's exit code.
 pub fn report(args: &ReportArgs) -> Result<u8, AppError> {
     let begun = Instant::now();
-    let destination = Destination { format: args.format, file: args.report.as_deref(), top: args.top };
+    let to = Destination { file: args.report.as_deref(), top: args.top };
+    let wanted = Wanted::new(args.format, args.flame, to)?;
     match (args.growth, args.at) {
-        (Some(moments), _) => growth(&args.recording, moments, &destination)?,
+        (Some(moments), _) => growth(&args.recording, moments, &wanted)?,
         (None, Some(moment)) => {
             let t_ns = since_zero(&args.recording, moment)?;
-            output::write(&report_at(&args.recording, t_ns)?, &destination)?;
+            wanted.write(&report_at(&args.recording, t_ns)?)?;
         }
         (None, None) => {
             let recording = Recording::open(&args.recording)?;
-            output::write(&report_of(recording, args.replay)?, &destination)?;
+            wanted.write(&report_of(recording, args.replay)?)?;
         }
     }
     if args.verbose {
@@ -36,7 +38,7 @@ pub fn report(args: &ReportArgs) -> Result<u8, AppError> {
 }
 
 /// What grew and shrank between two moments.
-fn growth(path: &Path, moments: Moments, to: &Destination<'_>) -> Result<(), AppError> {
+fn growth(path: &Path, moments: Moments, wanted: &Wanted<'_>) -> Result<(), AppError> {
     let begin = moments.from.map_or(Ok(0), |moment| since_zero(path, moment))?;
     let end = moments.to.map_or_else(|| last_moment(path), |moment| since_zero(path, moment))?;
     if begin > end {
@@ -51,7 +53,19 @@ fn growth(path: &Path, moments: Moments, to: &Destination<'_>) -> Result<(), App
     };
     let (before, after) = (at(begin)?, at(end)?);
     let found = report_growth((&before, begin), (&after, end));
-    to.write(|options| growth_to_text(&found, options), || growth_to_json(&found))
+    let to = &wanted.to;
+    match wanted.format {
+        Format::Text => to.put(growth_to_text(&found, to.options()).as_bytes()),
+        Format::Json => to.put(growth_to_json(&found)?.as_bytes()),
+        Format::Folded | Format::Svg | Format::Pprof => {
+            to.put(&flame::render_growth((&before, &after), wanted)?)
+        }
+        Format::Html => Err(AppError::Usage(
+            "--growth shows what changed between two moments, and -f html one report: use -f svg, or --at \
+             with -f html"
+                .to_owned(),
+        )),
+    }
 }
 
 /// The report that the run printed; with `replay`, or where the run did not come to its end, the

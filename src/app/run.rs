@@ -1,19 +1,16 @@
 //! `vmaudit run`: from the command line to the report.
 
+use super::asked::{Asked, Subject};
 use super::choose;
 use super::conclude::{Gathered, conclude};
-use super::contained::add_roots;
-use super::dump::Dump;
 use super::entering::{container_of, entering_of, main_process, view_of};
 use super::error::AppError;
 use super::load::Load;
-use super::output::Destination;
 use super::pipeline::Pipeline;
-use super::record::{Record, RecordOptions};
 use super::say::say;
-use super::session::{End, Schedule, Session};
+use super::session::{End, Session};
 use super::touch;
-use super::tracer::{TracerOptions, WATCHED_CALLS};
+use super::tracer::WATCHED_CALLS;
 use super::watched::Launched;
 use crate::cli::{Aslr, RunArgs};
 use crate::model::Pid;
@@ -31,12 +28,9 @@ const LOOK_PAUSE: Duration = Duration::from_secs(1);
 /// Starts the command under audit; returns vmaudit's exit code.
 pub fn run(args: &RunArgs) -> Result<u8, AppError> {
     let begun = Instant::now();
-    let dump = match &args.dump_events {
-        Some(path) => {
-            Some(Dump::create(path).map_err(|source| AppError::Write { path: path.clone(), source })?)
-        }
-        None => None,
-    };
+    let asked = Asked::from(args);
+    let wanted = asked.wanted()?;
+    let dump = asked.dump()?;
     let container = container_of(&args.command);
     let mut prepared = Launch::prepare(LaunchConfig {
         argv: args.command.clone(),
@@ -48,20 +42,8 @@ pub fn run(args: &RunArgs) -> Result<u8, AppError> {
         calls: WATCHED_CALLS,
     })?;
     let pid = prepared.pid();
-    let tracer = choose::for_command(
-        &TracerOptions {
-            backend: args.backend,
-            stack_bytes: args.stack_bytes,
-            ring_bytes: args.ring_bytes,
-            spill_bytes: args.spill_bytes,
-            follow_forks: !args.no_follow_forks,
-            running_targets: false,
-            touch: touch::config(&args.touch),
-            entering: entering_of(container.as_ref())?,
-        },
-        &mut prepared,
-    )?;
-    if args.verbose {
+    let tracer = choose::for_command(&asked.tracer_options(entering_of(container.as_ref())?), &mut prepared)?;
+    if args.inside.verbose {
         say(format_args!(
             "backend {}, {} attached after {:.1?}",
             tracer.name(),
@@ -69,19 +51,8 @@ pub fn run(args: &RunArgs) -> Result<u8, AppError> {
             begun.elapsed()
         ));
     }
-    let pipeline = RefCell::new(Pipeline::new(tracer.name(), dump));
-    let recorded = RecordOptions {
-        backend: tracer.name(),
-        path: args.output.as_deref(),
-        timeline: args.interval.is_some(),
-        touch: args.touch.touch,
-        verbose: args.verbose,
-    };
-    if let Some(container) = &container {
-        add_roots(container, &mut pipeline.borrow_mut());
-    }
-    pipeline.borrow_mut().touches = touch::begin(&args.touch);
-    pipeline.borrow_mut().record = Record::begin(recorded, pid, &args.command)?;
+    let subject = Subject { main: pid, command: &args.command, container: container.as_ref() };
+    let pipeline = RefCell::new(asked.pipeline(&tracer, &subject, dump)?);
     let (end, audits, counters) = {
         let mut reader = tracer.reader(|raw| pipeline.borrow_mut().record(raw))?;
         let mut running = prepared.go()?;
@@ -91,13 +62,7 @@ pub fn run(args: &RunArgs) -> Result<u8, AppError> {
         }
         // What is put into a container is not held at its end.
         let pause = if container.is_some() { FIRST_LOOK } else { LOOK_PAUSE };
-        let schedule = Schedule {
-            duration: args.duration.map(Duration::from_secs_f64),
-            first_look: FIRST_LOOK,
-            interval: args.interval.map_or(pause, Duration::from_secs_f64),
-            timeline: args.interval.is_some(),
-            verbose: args.verbose,
-        };
+        let schedule = asked.schedule(FIRST_LOOK, pause);
         let load =
             args.load.as_ref().map(|script| Load::start(&running, script, args.as_root)).transpose()?;
         let mut session = Session::new(Launched::new(running), &mut *reader, &pipeline, schedule);
@@ -109,18 +74,15 @@ pub fn run(args: &RunArgs) -> Result<u8, AppError> {
         (end, audits, reader.counters()?)
     };
     let mut pipeline = pipeline.into_inner();
-    if let (Err(source), Some(path)) = (pipeline.finish_dump(), &args.dump_events) {
-        return Err(AppError::Write { path: path.clone(), source });
-    }
+    asked.finish_dump(&mut pipeline)?;
     warn(&pipeline);
     touch::finish(&mut pipeline, &tracer)?;
-    let destination = Destination { format: args.format, file: args.report.as_deref(), top: args.top };
     let exit_code = match end {
         End::Exited(status) => Some(status.exit_code()),
         End::NoneLeft | End::LeftRunning | End::LoadEnded(_) => None,
     };
     let main = main_process(pid, container.as_ref(), &audits, &pipeline);
-    conclude(Gathered { main, audits, counters, pipeline, exit_code }, &destination, args.verbose)?;
+    conclude(Gathered { main, audits, counters, pipeline, exit_code }, &wanted, args.inside.verbose)?;
     tracer.detach_in_background();
     Ok(match end {
         End::LoadEnded(code) => code,

@@ -2,7 +2,7 @@
 
 use crate::model::mapping::is_randomised;
 use crate::model::observation::{Residency, ResidencySource, SnapshotMoment, StatusFigures};
-use crate::model::{Mapping, Observations};
+use crate::model::{Mapping, Observations, Surroundings};
 use crate::procfs::{SavedError, SavedMaps, parse_saved};
 use std::io::BufRead;
 
@@ -62,6 +62,7 @@ pub fn observations(source: impl BufRead) -> Result<Observations, SavedError> {
         status: StatusFigures { vm_size: virt, vm_rss, vm_swap, ..StatusFigures::default() },
         cmdline: Vec::new(),
         stack_limit: None,
+        surroundings: Surroundings::default(),
         aslr: randomised.unwrap_or(true),
         gaps,
     })

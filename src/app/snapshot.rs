@@ -5,7 +5,7 @@ use super::contained;
 use super::container_view::ContainerView;
 use super::error::AppError;
 use super::living::{Living, LivingError};
-use super::output::Destination;
+use super::output::{Destination, Wanted};
 use super::saved;
 use super::say::say;
 use crate::attribution::AuditInput;
@@ -13,7 +13,6 @@ use crate::cli::SnapshotArgs;
 use crate::ledger::AddressSpaces;
 use crate::model::{Observations, Pid, StackTable, SymbolizedStacks};
 use crate::procfs::SavedError;
-use crate::render::{to_json, to_text};
 use crate::report::{ProcessAudit, ProcessFacts, Report, RunFacts, build, model};
 use crate::target::Process;
 use std::collections::HashSet;
@@ -40,13 +39,13 @@ pub struct Look {
 
 /// Does `vmaudit snapshot`; returns the exit code.
 pub fn snapshot(args: &SnapshotArgs) -> Result<u8, AppError> {
+    let to = Destination { file: args.report.as_deref(), top: args.top };
+    let wanted = Wanted::new(args.format, args.flame, to)?;
     let (looks, containers) = match &args.smaps {
         Some(path) => (vec![saved_look(path)?], Vec::new()),
         None => living_looks(args)?,
     };
-    let report = report_of_containers(&looks, containers);
-    let to = Destination { format: args.format, file: args.report.as_deref(), top: args.top };
-    to.write(|options| to_text(&report, options), || to_json(&report))?;
+    wanted.write(&report_of_containers(&looks, containers))?;
     Ok(0)
 }
 

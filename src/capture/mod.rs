@@ -7,6 +7,7 @@ pub mod heap;
 pub mod notify;
 pub mod perf;
 pub mod strace_log;
+pub mod uprobe;
 pub mod wire;
 
 use crate::model::{Touch, VmEvent};

@@ -97,7 +97,7 @@ pub fn touch(bytes: &[u8]) -> Option<CapturedTouch<'_>> {
     Some(CapturedTouch { touch, registers, stack, full, holes })
 }
 
-fn read(bytes: &[u8]) -> Option<(Record, &[u8])> {
+pub(super) fn read(bytes: &[u8]) -> Option<(Record, &[u8])> {
     let head = bytes.get(..size_of::<Record>())?;
     // SAFETY: `Record` is plain integers (any bit pattern is valid) and `head` is as long as it;
     // read_unaligned needs no alignment.

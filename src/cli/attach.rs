@@ -1,8 +1,7 @@
 //! `vmaudit attach`.
 
-use super::{Backend, Format, TargetArgs, TouchArgs, seconds};
+use super::{AuditArgs, DetailArgs, FlameArgs, InsideArgs, StackArgs, TargetArgs, seconds};
 use clap::{ArgGroup, Args};
-use std::path::PathBuf;
 
 #[derive(Args, Debug)]
 #[command(group(ArgGroup::new("of").required(true).args(["pids", "container", "cgroup"])))]
@@ -10,23 +9,8 @@ pub struct AttachArgs {
     #[command(flatten)]
     pub of: TargetArgs,
 
-    /// How to write the report
-    #[arg(short, long, value_enum, default_value_t = Format::Text, value_name = "FORMAT")]
-    pub format: Format,
-
-    /// Write the report to FILE instead of standard output
-    #[arg(long, value_name = "FILE")]
-    pub report: Option<PathBuf>,
-
-    /// Record everything in FILE (SQLite; docs/recording.md), for report, events, explain and diff
-    ///
-    /// An older recording there is kept as FILE.old; no other file is overwritten.
-    #[arg(short, long, value_name = "FILE")]
-    pub output: Option<PathBuf>,
-
-    /// How to see the calls
-    #[arg(long, value_enum, default_value_t = Backend::Auto, value_name = "BACKEND")]
-    pub backend: Backend,
+    #[command(flatten)]
+    pub audit: AuditArgs,
 
     /// Report after SECS seconds
     #[arg(long, value_name = "SECS", value_parser = seconds)]
@@ -39,36 +23,21 @@ pub struct AttachArgs {
     #[arg(long, value_name = "SECS", value_parser = seconds)]
     pub interval: Option<f64>,
 
-    /// Copy at most N bytes of each call's user stack
-    #[arg(long, value_name = "N", default_value_t = 65_536, value_parser = clap::value_parser!(u64).range(0..=262_144))]
-    pub stack_bytes: u64,
+    #[command(flatten)]
+    pub stacks: StackArgs,
 
     /// Trace these processes alone, not those that they start
     #[arg(long)]
     pub no_follow_forks: bool,
 
-    /// Show the N largest findings of a process, and the N largest other processes
-    #[arg(long, value_name = "N", default_value_t = 10)]
-    pub top: usize,
+    #[command(flatten)]
+    pub detail: DetailArgs,
 
     #[command(flatten)]
-    pub touch: TouchArgs,
+    pub inside: InsideArgs,
 
-    /// Say on standard error what was attached, read and how long it took
-    #[arg(short, long)]
-    pub verbose: bool,
-
-    /// Bytes of ring buffer between kernel and vmaudit
-    #[arg(long, value_name = "N", default_value_t = 32 << 20, hide_short_help = true)]
-    pub ring_bytes: u32,
-
-    /// Bytes of the second ring, for calls without stack while the first is full
-    #[arg(long, value_name = "N", default_value_t = 4 << 20, hide_short_help = true)]
-    pub spill_bytes: u32,
-
-    /// Write every call with its frames to FILE, one JSON object a line
-    #[arg(long, value_name = "FILE", hide = true)]
-    pub dump_events: Option<PathBuf>,
+    #[command(flatten)]
+    pub flame: FlameArgs,
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! `vmaudit compare`.
 
-use super::{Aslr, ChangeArgs, Format, seconds};
+use super::{Aslr, ChangeArgs, PlainFormat, seconds};
 use clap::{ArgGroup, Args};
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -26,8 +26,8 @@ pub struct CompareArgs {
     pub runs: u32,
 
     /// How to write the comparison
-    #[arg(short, long, value_enum, default_value_t = Format::Text, value_name = "FORMAT")]
-    pub format: Format,
+    #[arg(short, long, value_enum, default_value_t = PlainFormat::Text, value_name = "FORMAT")]
+    pub format: PlainFormat,
 
     /// Write the comparison to FILE instead of standard output
     #[arg(long, value_name = "FILE")]

@@ -1,6 +1,6 @@
 //! `vmaudit diff`.
 
-use super::Format;
+use super::{DiffFormat, FlameArgs};
 use clap::{Args, ValueEnum};
 use std::path::PathBuf;
 
@@ -31,8 +31,8 @@ pub struct DiffArgs {
     pub exit_code: bool,
 
     /// How to write the comparison
-    #[arg(short, long, value_enum, default_value_t = Format::Text, value_name = "FORMAT")]
-    pub format: Format,
+    #[arg(short, long, value_enum, default_value_t = DiffFormat::Text, value_name = "FORMAT")]
+    pub format: DiffFormat,
 
     /// Write the comparison to FILE instead of standard output
     #[arg(long, value_name = "FILE")]
@@ -41,6 +41,9 @@ pub struct DiffArgs {
     /// Show the N largest changes
     #[arg(long, value_name = "N", default_value_t = 10)]
     pub top: usize,
+
+    #[command(flatten)]
+    pub flame: FlameArgs,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]

@@ -1,11 +1,11 @@
 //! `vmaudit doctor`.
 
-use super::Format;
+use super::PlainFormat;
 use clap::Args;
 
 #[derive(Args, Debug)]
 pub struct DoctorArgs {
     /// How to write the result
-    #[arg(short, long, value_enum, default_value_t = Format::Text, value_name = "FORMAT")]
-    pub format: Format,
+    #[arg(short, long, value_enum, default_value_t = PlainFormat::Text, value_name = "FORMAT")]
+    pub format: PlainFormat,
 }

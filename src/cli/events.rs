@@ -1,7 +1,7 @@
 //! `vmaudit events`.
 
 use super::target::pid;
-use super::{Aslr, Backend, seconds};
+use super::{Aslr, Backend, RingArgs, StackArgs, seconds};
 use clap::{ArgGroup, Args, ValueEnum};
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -132,9 +132,8 @@ pub struct LiveArgs {
     #[arg(long, value_name = "SECS", value_parser = seconds)]
     pub duration: Option<f64>,
 
-    /// Copy at most N bytes of each call's user stack
-    #[arg(long, value_name = "N", default_value_t = 65_536, value_parser = clap::value_parser!(u64).range(0..=262_144))]
-    pub stack_bytes: u64,
+    #[command(flatten)]
+    pub stacks: StackArgs,
 
     /// Trace the command alone, not the processes that it starts
     #[arg(long)]
@@ -148,13 +147,8 @@ pub struct LiveArgs {
     #[arg(short, long)]
     pub verbose: bool,
 
-    /// Bytes of ring buffer between kernel and vmaudit
-    #[arg(long, value_name = "N", default_value_t = 32 << 20, hide_short_help = true)]
-    pub ring_bytes: u32,
-
-    /// Bytes of the second ring, for calls without stack while the first is full
-    #[arg(long, value_name = "N", default_value_t = 4 << 20, hide_short_help = true)]
-    pub spill_bytes: u32,
+    #[command(flatten)]
+    pub rings: RingArgs,
 }
 
 /// `64M`, `4096`, `0x1000`: bytes.

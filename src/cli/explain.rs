@@ -1,6 +1,6 @@
 //! `vmaudit explain`.
 
-use super::Format;
+use super::PlainFormat;
 use super::events::address;
 use clap::Args;
 use std::ffi::OsString;
@@ -18,8 +18,8 @@ pub struct ExplainArgs {
     pub pid: Option<i32>,
 
     /// How to write the explanation
-    #[arg(short, long, value_enum, default_value_t = Format::Text, value_name = "FORMAT")]
-    pub format: Format,
+    #[arg(short, long, value_enum, default_value_t = PlainFormat::Text, value_name = "FORMAT")]
+    pub format: PlainFormat,
 
     /// Leave the stacks out
     #[arg(long)]

@@ -1,30 +1,40 @@
 //! The command line, as clap sees it. `--help`, the man page and completions come from here.
 
 mod attach;
+mod audit;
 mod change;
 mod compare;
 mod diff;
 mod doctor;
 mod events;
 mod explain;
+mod flame;
 mod heap;
+mod probe;
 mod report;
+mod rings;
 mod run;
 mod snapshot;
+mod symbols;
 mod target;
 mod touch;
 
 pub use attach::AttachArgs;
+pub use audit::{AuditArgs, DetailArgs, InsideArgs};
 pub use change::ChangeArgs;
 pub use compare::CompareArgs;
 pub use diff::{DiffArgs, GroupBy, PidPair};
 pub use doctor::DoctorArgs;
 pub use events::{EventFormat, EventTime, EventsArgs, FilterArgs, LiveArgs};
 pub use explain::ExplainArgs;
+pub use flame::{FlameArgs, Width};
 pub use heap::{HeapArgs, HeapFormat};
+pub use probe::{ProbeArgs, ProbeWay};
 pub use report::{Moment, Moments, ReportArgs};
+pub use rings::{RingArgs, StackArgs};
 pub use run::RunArgs;
 pub use snapshot::SnapshotArgs;
+pub use symbols::SymbolsArgs;
 pub use target::TargetArgs;
 pub use touch::TouchArgs;
 
@@ -93,6 +103,18 @@ pub enum Command {
     /// What is new, gone, grown or shrunk, in VIRT and in RSS, by category and by the call stack that
     /// asked for it. Stacks are compared as module + offset, so randomised addresses do not matter.
     Diff(DiffArgs),
+    /// List every function of a program or library, and say which cannot be probed and why
+    ///
+    /// Aliases of one address, functions without code of their own, imports, ifunc resolvers and
+    /// linkage stubs are listed with the reason. Symbols come from .symtab, .dynsym, the separate debug
+    /// file and .gnu_debugdata; file offsets from the program headers. See docs/symbols.md.
+    Symbols(SymbolsArgs),
+    /// Count the calls of all functions of a library that match, with stacks if asked
+    ///
+    /// Of a command and its children, of a running process, or of all processes. Probes (uprobes) are
+    /// placed on thousands of functions at once (Linux 6.6, else at most 1000 one by one); those that
+    /// cannot be probed are counted by reason. Needs root, or CAP_BPF and CAP_PERFMON.
+    Probe(Box<ProbeArgs>),
     /// Show the report of a recording
     ///
     /// Byte for byte what the run that made it printed. Of a recording whose vmaudit was killed,
@@ -112,11 +134,42 @@ pub enum Command {
     },
 }
 
+/// How a report is written.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 pub enum Format {
     /// Tables and findings for people
     Text,
     /// Everything, machine-readable (schema 1)
+    Json,
+    /// A stack and its bytes a line, for flame graph tools
+    Folded,
+    /// A flame graph
+    Svg,
+    /// A profile for pprof and Speedscope, with all widths (docs/flamegraphs.md)
+    Pprof,
+    /// One file to open in a browser: map, table, flame graph (docs/html.md)
+    Html,
+}
+
+/// How what changed between two reports is written.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub enum DiffFormat {
+    /// Tables for people
+    Text,
+    /// Everything, machine-readable
+    Json,
+    /// A stack and its bytes before and after a line, as difffolded.pl writes them
+    Folded,
+    /// A differential flame graph: red grew, blue shrank
+    Svg,
+}
+
+/// How everything else is written.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub enum PlainFormat {
+    /// For people
+    Text,
+    /// Everything, machine-readable
     Json,
 }
 

@@ -1,6 +1,6 @@
 //! `vmaudit report`.
 
-use super::Format;
+use super::{FlameArgs, Format};
 use clap::Args;
 use std::path::PathBuf;
 
@@ -44,6 +44,9 @@ pub struct ReportArgs {
     /// Say on standard error how long it took
     #[arg(short, long)]
     pub verbose: bool,
+
+    #[command(flatten)]
+    pub flame: FlameArgs,
 }
 
 /// A moment of a recording.

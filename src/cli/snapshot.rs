@@ -1,6 +1,6 @@
 //! `vmaudit snapshot`.
 
-use super::{Format, TargetArgs};
+use super::{FlameArgs, Format, TargetArgs};
 use clap::{ArgGroup, Args};
 use std::path::PathBuf;
 
@@ -29,4 +29,7 @@ pub struct SnapshotArgs {
     /// Say on standard error what was read and how long it took
     #[arg(short, long)]
     pub verbose: bool,
+
+    #[command(flatten)]
+    pub flame: FlameArgs,
 }

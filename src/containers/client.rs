@@ -1,6 +1,7 @@
 //! Command lines of engines' clients: `docker exec web CMD`. What they start is no descendant of
 //! theirs: the engine puts it into the container. Pure.
 
+use super::wrapped::unwrapped;
 use std::ffi::OsString;
 
 /// What a command line is, as far as the processes that it starts are not its own.
@@ -75,9 +76,14 @@ const WITH_VALUE: [&str; 49] = [
 /// Subcommands by which containers come into being.
 const STARTING: [&str; 5] = ["run", "start", "restart", "create", "compose"];
 
+/// The first client in a command line, also behind `sudo`, `env` and the like, or in a shell's script.
 /// None for what is no client, and for subcommands that start nothing.
 pub fn recognise(command: &[OsString]) -> Option<Client> {
     let words: Vec<String> = command.iter().map(|word| word.to_string_lossy().into_owned()).collect();
+    unwrapped(&words).iter().find_map(|words| client_of(words))
+}
+
+fn client_of(words: &[String]) -> Option<Client> {
     let name = words.first()?.rsplit('/').next()?;
     let program = CLIENTS.into_iter().find(|client| *client == name)?;
     let mut rest = operands(words.get(1..)?, false);
@@ -153,6 +159,31 @@ mod tests {
         let unnamed = Client::Exec { program: "podman", container: None };
         assert_eq!(of("podman exec -l ls"), Some(unnamed));
         assert_eq!(of("docker exec"), Some(Client::Exec { program: "docker", container: None }));
+    }
+
+    #[test]
+    fn clients_behind_other_programs() {
+        for line in [
+            "sudo docker exec web ls",
+            "sudo -n -u root A=1 /usr/bin/docker exec -it web sh",
+            "env -i DOCKER_HOST=unix:///x docker exec web ls",
+            "nice -n 5 timeout -k 1 30 podman exec web ls",
+        ] {
+            let Some(Client::Exec { container, .. }) = of(line) else { panic!("{line}") };
+            assert_eq!(container.as_deref(), Some("web"), "{line}");
+        }
+        for script in [
+            "docker exec web ls",
+            "cd /; A=1 exec docker exec \"web\" ls | cat",
+            "true && sudo docker exec web x",
+        ] {
+            let words = ["/bin/sh", "-ec", script].map(OsString::from);
+            let Some(Client::Exec { container, .. }) = recognise(&words) else { panic!("{script}") };
+            assert_eq!(container.as_deref(), Some("web"), "{script}");
+        }
+        for line in ["sudo", "env A=1", "sh -c", "sh script.sh docker exec web", "timeout 5"] {
+            assert_eq!(of(line), None, "{line}");
+        }
     }
 
     #[test]

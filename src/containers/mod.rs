@@ -14,13 +14,16 @@ mod hierarchy;
 mod known;
 mod members;
 mod names;
+mod room;
 mod shims;
+mod wrapped;
 
 pub use client::{Client, recognise};
 pub use error::ContainerError;
 pub use figures::CgroupMemory;
 pub use find::{by_cgroup, by_name, of_process};
 pub use known::short;
+pub use room::{Room, room_of};
 
 use crate::model::{CgroupHierarchy, CgroupKey, Pid};
 use std::path::PathBuf;

@@ -117,6 +117,20 @@ impl<'a> Side<'a> {
         Ok(Side { report, processes, items, facts })
     }
 
+    pub fn report(&self) -> &'a Report {
+        self.report
+    }
+
+    /// What it was read from.
+    pub fn source(&self) -> &str {
+        &self.facts.source
+    }
+
+    /// Those that are compared.
+    pub fn processes(&self) -> &[&'a Process] {
+        &self.processes
+    }
+
     /// Whether it is known of every process what is in memory.
     pub(super) fn knows_residency(&self) -> bool {
         self.processes.iter().all(|p| p.residency != "none")

@@ -1,6 +1,8 @@
 //! What was tried of the kernel → which backend works, and what would unlock the next one.
 
 mod advice;
+#[cfg(test)]
+mod tests;
 
 pub use advice::{Advice, Command, advice_for};
 

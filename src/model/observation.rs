@@ -4,6 +4,7 @@
 use super::addr::{Addr, AddrRange};
 use super::event::{Pid, Tid};
 use super::mapping::Mapping;
+use super::surroundings::Surroundings;
 
 /// How page-exact the residency is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -106,6 +107,7 @@ pub struct Observations {
     pub cmdline: Vec<Vec<u8>>,
     /// RLIMIT_STACK's soft limit, None for unlimited or unreadable.
     pub stack_limit: Option<u64>,
+    pub surroundings: Surroundings,
     /// From personality: ADDR_NO_RANDOMIZE is off and kernel.randomize_va_space is not 0.
     pub aslr: bool,
     /// What could not be read, in words for the report ("smaps of 4123: permission denied").

@@ -3,7 +3,7 @@
 
 use super::object::{ObjectError, ReadAt, read_exact};
 use goblin::container::{Container, Ctx, Endian};
-use goblin::elf::header::{EM_X86_64, Header};
+use goblin::elf::header::{EM_X86_64, ET_CORE, ET_DYN, ET_EXEC, ET_REL, Header, machine_to_str};
 use goblin::elf::program_header::{PF_X, PT_GNU_EH_FRAME, PT_LOAD, PT_NOTE, ProgramHeader};
 use goblin::elf::section_header::{SHF_COMPRESSED, SHT_NOBITS, SHT_NOTE, SectionHeader};
 
@@ -188,6 +188,45 @@ fn read_sections(file: &dyn ReadAt, header: &Header, ctx: Ctx) -> Option<Vec<Sec
 fn build_id_in(file: &dyn ReadAt, offset: u64, size: u64) -> Option<String> {
     let notes = read_exact(file, offset, size.min(MAX_NOTE)).ok()?;
     parse_build_id(&notes)
+}
+
+/// What a file is that [`ElfLayout::parse`] refuses, from its first 64 bytes.
+pub fn foreign(head: &[u8]) -> String {
+    const ONLY: &str = "vmaudit reads 64-bit x86-64 programs and libraries";
+    let half = |at: usize| Some(u16::from_le_bytes(head.get(at..at + 2)?.try_into().ok()?));
+    if head.is_empty() {
+        return "an empty file".to_owned();
+    }
+    if head.starts_with(b"!<arch>\n") {
+        return format!("an archive of object files, not linked yet; {ONLY}");
+    }
+    if !head.starts_with(b"\x7fELF") {
+        let text = head.iter().all(|b| b.is_ascii_graphic() || b.is_ascii_whitespace());
+        return format!("not an ELF file{}; {ONLY}", if text { ", but text" } else { "" });
+    }
+    match (head.get(4), head.get(5), half(18)) {
+        (Some(1), _, _) => format!("a 32-bit ELF file; {ONLY}"),
+        (Some(2), Some(2), _) => format!("a big-endian ELF file; {ONLY}"),
+        (Some(2), Some(1), Some(machine)) if machine != EM_X86_64 => {
+            format!("an ELF file for another processor ({}); {ONLY}", machine_to_str(machine))
+        }
+        (Some(2), Some(1), Some(_)) if head.len() == EHDR => {
+            let size = half(54).unwrap_or(0);
+            format!("a damaged ELF file: its program headers are said to have {size} bytes each, not {PHDR}")
+        }
+        _ => "a damaged or truncated ELF file".to_owned(),
+    }
+}
+
+/// What a file is whose symbols have no address to probe, from its first 64 bytes.
+pub fn no_program(head: &[u8]) -> Option<String> {
+    let kind = u16::from_le_bytes(head.get(16..18)?.try_into().ok()?);
+    match kind {
+        ET_EXEC | ET_DYN => None,
+        ET_REL => Some("an object file that is not linked yet: its functions have no addresses".to_owned()),
+        ET_CORE => Some("a core dump, not a program".to_owned()),
+        other => Some(format!("an ELF file of type {other}, neither program nor library")),
+    }
 }
 
 /// Finds NT_GNU_BUILD_ID (3) of owner "GNU" in the bytes of a note segment or section.

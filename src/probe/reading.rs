@@ -2,11 +2,11 @@
 
 use super::child::Quiet;
 use super::{Failure, Subject};
-use crate::model::{Area, Trial};
+use crate::model::{Area, PAGE, Trial};
+use crate::uapi::pagemap_scan::{PAGE_IS_PRESENT, PageRegion, Wanted, pagemap_scan};
 use nix::errno::Errno;
 use std::fs::{self, File};
 use std::io::{IoSliceMut, Read};
-use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt};
 
 pub fn trials() -> Vec<Trial> {
@@ -96,45 +96,12 @@ fn map_files(pid: i32) -> Result<(), Failure> {
     Ok(())
 }
 
-/// `struct pm_scan_arg` (include/uapi/linux/fs.h).
-#[repr(C)]
-#[derive(Default)]
-struct ScanArgument {
-    size: u64,
-    flags: u64,
-    start: u64,
-    end: u64,
-    walk_end: u64,
-    vec: u64,
-    vec_len: u64,
-    max_pages: u64,
-    category_inverted: u64,
-    category_mask: u64,
-    category_anyof_mask: u64,
-    return_mask: u64,
-}
-
-nix::ioctl_readwrite!(pagemap_scan, b'f', 16, ScanArgument);
-
 fn scan(pid: i32) -> Result<(), Failure> {
-    const PAGE_IS_PRESENT: u64 = 1 << 3;
     let start = first_address(pid)?;
     let pagemap = File::open(format!("/proc/{pid}/pagemap"))?;
-    // start, end and categories of one run of pages
-    let mut found = [0u64; 3];
-    let mut argument = ScanArgument {
-        size: size_of::<ScanArgument>() as u64,
-        start,
-        end: start + 4096,
-        vec: found.as_mut_ptr() as u64,
-        vec_len: 1,
-        category_anyof_mask: PAGE_IS_PRESENT,
-        return_mask: PAGE_IS_PRESENT,
-        ..ScanArgument::default()
-    };
-    // SAFETY: the argument has the kernel's layout, and `vec` points to one region that outlives the
-    // call.
-    match unsafe { pagemap_scan(pagemap.as_raw_fd(), &mut argument) } {
+    let wanted =
+        Wanted { start, end: start + PAGE, any_of: PAGE_IS_PRESENT, none_of: 0, told: PAGE_IS_PRESENT };
+    match pagemap_scan(&pagemap, &wanted, &mut [PageRegion::default()]) {
         Ok(_) => Ok(()),
         Err(Errno::ENOTTY) => Err(Failure::Absent("not in this kernel (6.7 has it)".to_owned())),
         Err(errno) => Err(errno.into()),

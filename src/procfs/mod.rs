@@ -23,6 +23,7 @@ mod rollup;
 mod saved;
 mod smaps;
 mod status;
+mod surroundings;
 mod task_files;
 mod threads;
 
@@ -33,5 +34,5 @@ pub use observe::{ObserveOptions, observe, pages_within, read_status};
 pub use rollup::{Shares, read_shares};
 pub use saved::{SavedError, SavedFault, SavedMaps, parse_saved};
 pub use smaps::{ParsedSmaps, SmapsEntry, VmFlags, parse_smaps};
-pub use status::{ProcessStatus, parse_stack_limit, parse_status};
+pub use status::{ProcessLimits, ProcessStatus, parse_limits, parse_status};
 pub use task_files::{ThreadPlace, parse_cmdline, parse_comm, parse_no_randomize, parse_syscall};

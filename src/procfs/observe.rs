@@ -6,7 +6,8 @@ use super::maps::{ParsedMaps, parse_maps, user_span};
 use super::memory;
 use super::process_dir::ProcessDir;
 use super::residency::{self, PageReader};
-use super::status::{ProcessStatus, parse_stack_limit, parse_status};
+use super::status::{ProcessStatus, parse_limits, parse_status};
+use super::surroundings::read_surroundings;
 use super::task_files::{parse_cmdline, parse_comm, parse_no_randomize, parse_resources};
 use super::threads::read_threads;
 use crate::model::observation::{
@@ -63,7 +64,9 @@ pub fn observe(pid: Pid, tid: Tid, options: ObserveOptions) -> Result<Observatio
         if options.heap_info { read_heap_infos(&dir, tid, &space, &mut gaps) } else { Vec::new() };
     let limits = dir
         .read("limits")
-        .and_then(|bytes| parse_stack_limit(&bytes).map_err(|error| dir.malformed("limits", error)));
+        .and_then(|bytes| parse_limits(&bytes).map_err(|error| dir.malformed("limits", error)));
+    let limits = noted(&mut gaps, limits);
+    let surroundings = read_surroundings(&dir, tid, status.as_ref(), limits);
     Ok(Observations {
         pid,
         moment: options.moment,
@@ -77,7 +80,8 @@ pub fn observe(pid: Pid, tid: Tid, options: ObserveOptions) -> Result<Observatio
         comm: noted(&mut gaps, read_process_name(pid, &dir)).unwrap_or_default(),
         exe: noted(&mut gaps, dir.exe()).unwrap_or_default(),
         cmdline: noted(&mut gaps, dir.read("cmdline")).map(|bytes| parse_cmdline(&bytes)).unwrap_or_default(),
-        stack_limit: noted(&mut gaps, limits).flatten(),
+        stack_limit: limits.and_then(|limits| limits.stack),
+        surroundings,
         aslr: aslr(&dir, &mut gaps),
         gaps,
     })

@@ -1,52 +1,17 @@
-//! The PAGEMAP_SCAN ioctl (Linux 6.7+): which pages of an address space are resident or
-//! swapped, in one call for millions of them.
+//! Which pages of an address space are resident or swapped, by the PAGEMAP_SCAN ioctl (Linux 6.7+):
+//! in one call for millions of them.
 //!
-//! Source: include/uapi/linux/fs.h (`struct pm_scan_arg`), fs/proc/task_mmu.c
-//! (`do_pagemap_scan`, `pagemap_page_category`, `pagemap_scan_test_walk`). VM_PFNMAP mappings
-//! (`[vvar]`, device memory) are skipped by the kernel, as smaps' Rss skips them.
+//! VM_PFNMAP mappings (`[vvar]`, device memory) are skipped by the kernel, as smaps' Rss skips them
+//! (fs/proc/task_mmu.c, `pagemap_scan_test_walk`).
 
 use super::page_runs::{PageKind, PageRun};
 use crate::model::AddrRange;
+use crate::uapi::pagemap_scan::{
+    PAGE_IS_GUARD, PAGE_IS_HUGE, PAGE_IS_PFNZERO, PAGE_IS_PRESENT, PAGE_IS_SWAPPED, PageRegion, Wanted,
+    pagemap_scan,
+};
 use std::fs::File;
 use std::io;
-use std::os::fd::AsRawFd;
-
-const PAGE_IS_PRESENT: u64 = 1 << 3;
-const PAGE_IS_SWAPPED: u64 = 1 << 4;
-const PAGE_IS_PFNZERO: u64 = 1 << 5;
-const PAGE_IS_HUGE: u64 = 1 << 6;
-/// Since Linux 6.15; before, a guard page (MADV_GUARD_INSTALL, 6.13) cannot be told from a
-/// swapped one.
-const PAGE_IS_GUARD: u64 = 1 << 8;
-
-#[repr(C)]
-#[derive(Default)]
-struct PmScanArg {
-    size: u64,
-    flags: u64,
-    start: u64,
-    end: u64,
-    walk_end: u64,
-    vec: u64,
-    vec_len: u64,
-    max_pages: u64,
-    category_inverted: u64,
-    category_mask: u64,
-    category_anyof_mask: u64,
-    return_mask: u64,
-}
-
-#[repr(C)]
-#[derive(Clone, Copy, Default)]
-struct PageRegion {
-    start: u64,
-    end: u64,
-    categories: u64,
-}
-
-const _: () = assert!(size_of::<PmScanArg>() == 96 && size_of::<PageRegion>() == 24);
-
-nix::ioctl_readwrite!(pagemap_scan, b'f', 16, PmScanArg);
 
 /// Regions asked for in one call: 1.5 MiB of buffer, so that nearly every process needs one.
 const REGIONS: usize = 1 << 16;
@@ -81,30 +46,22 @@ fn scan_excluding(pagemap: &File, span: AddrRange, excluded: u64) -> io::Result<
     let mut runs = Vec::new();
     let mut start = span.start.0;
     while start < span.end.0 {
-        let mut arg = PmScanArg {
-            size: size_of::<PmScanArg>() as u64,
+        let wanted = Wanted {
             start,
             end: span.end.0,
-            vec: buffer.as_mut_ptr() as u64,
-            vec_len: buffer.len() as u64,
-            // Each category of `category_mask` is required, inverted for those excluded.
-            category_inverted: excluded,
-            category_mask: excluded,
-            category_anyof_mask: PAGE_IS_PRESENT | PAGE_IS_SWAPPED,
-            return_mask: PAGE_IS_PRESENT | PAGE_IS_SWAPPED | PAGE_IS_HUGE,
-            ..PmScanArg::default()
+            any_of: PAGE_IS_PRESENT | PAGE_IS_SWAPPED,
+            none_of: excluded,
+            told: PAGE_IS_PRESENT | PAGE_IS_SWAPPED | PAGE_IS_HUGE,
         };
-        // SAFETY: `arg` has the layout the kernel declares (size checked above), `vec` points
-        // to `vec_len` regions that stay alive and unshared during the call.
-        let filled = unsafe { pagemap_scan(pagemap.as_raw_fd(), &mut arg) }?;
-        let filled = usize::try_from(filled).unwrap_or(0).min(buffer.len());
+        let scanned = pagemap_scan(pagemap, &wanted, &mut buffer)?;
+        let filled = scanned.filled;
         runs.extend(buffer[..filled].iter().filter_map(run_of));
         // Fewer regions than asked for: the whole span is done, and `walk_end` may be stale
         // (going on from it would report pages twice).
-        if filled < buffer.len() || arg.walk_end <= start {
+        if filled < buffer.len() || scanned.walk_end <= start {
             break;
         }
-        start = arg.walk_end;
+        start = scanned.walk_end;
     }
     Ok(runs)
 }

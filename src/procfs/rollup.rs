@@ -26,6 +26,12 @@ pub fn read_shares(pid: Pid) -> Result<Shares, ObserveError> {
     parse(&bytes).ok_or_else(|| dir.malformed("smaps_rollup", "no sums"))
 }
 
+/// Of what is resident: bytes in transparent huge pages.
+pub(super) fn read_huge(dir: &ProcessDir) -> Option<u64> {
+    let sums = parse_smaps(&dir.read("smaps_rollup").ok()?).entries.into_iter().next()?;
+    Some(sums.anon_huge_pages)
+}
+
 /// A header as of one mapping from the first to the last, then the fields of smaps.
 fn parse(bytes: &[u8]) -> Option<Shares> {
     let sums = parse_smaps(bytes).entries.into_iter().next()?;

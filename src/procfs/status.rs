@@ -32,6 +32,21 @@ pub struct ProcessStatus {
     /// Memory of hugetlb pages, bytes. Pages whose tables are shared with another process
     /// (CONFIG_HUGETLB_PMD_PAGE_TABLE_SHARING) are not counted by the kernel.
     pub hugetlb: u64,
+    /// VmData, bytes: private and writable.
+    pub vm_data: Option<u64>,
+    /// VmPTE, bytes.
+    pub page_tables: Option<u64>,
+}
+
+/// Soft limits in bytes; None for unlimited.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct ProcessLimits {
+    /// RLIMIT_STACK.
+    pub stack: Option<u64>,
+    /// RLIMIT_AS.
+    pub address_space: Option<u64>,
+    /// RLIMIT_DATA.
+    pub data: Option<u64>,
 }
 
 /// Parses the whole file.
@@ -62,14 +77,16 @@ pub fn parse_status(bytes: &[u8]) -> Result<ProcessStatus, ProcError> {
         no_new_privs: status.nonewprivs.map(|flag| flag != 0),
         seccomp_mode: status.seccomp,
         hugetlb: kib(status.hugetlbpages),
+        vm_data: status.vmdata.map(|figure| figure.saturating_mul(1024)),
+        page_tables: status.vmpte.map(|figure| figure.saturating_mul(1024)),
     })
 }
 
-/// RLIMIT_STACK's soft limit in bytes; None for unlimited.
+/// Parses the whole file.
 ///
 /// # Errors
 /// What the crate says when a limit that every kernel writes is missing or no number.
-pub fn parse_stack_limit(bytes: &[u8]) -> Result<Option<u64>, ProcError> {
+pub fn parse_limits(bytes: &[u8]) -> Result<ProcessLimits, ProcError> {
     let text = String::from_utf8_lossy(bytes);
     // The crate counts columns from the end of a line and panics where there are too few.
     let sound: String = text
@@ -78,9 +95,14 @@ pub fn parse_stack_limit(bytes: &[u8]) -> Result<Option<u64>, ProcError> {
         .flat_map(|line| [line, "\n"])
         .collect();
     let limits = Limits::from_read(sound.as_bytes())?;
-    Ok(match limits.max_stack_size.soft_limit {
+    let soft = |value| match value {
         LimitValue::Unlimited => None,
         LimitValue::Value(bytes) => Some(bytes),
+    };
+    Ok(ProcessLimits {
+        stack: soft(limits.max_stack_size.soft_limit),
+        address_space: soft(limits.max_address_space.soft_limit),
+        data: soft(limits.max_data_size.soft_limit),
     })
 }
 
@@ -114,8 +136,8 @@ mod tests {
     fn damage_is_an_error_not_a_panic() {
         assert!(parse_status(b"").is_err());
         assert!(parse_status(b"Name: x\nrubbish\n").is_err());
-        assert!(parse_stack_limit(b"").is_err());
-        assert!(parse_stack_limit(b"Max\nMax stack\nx\n\n").is_err());
+        assert!(parse_limits(b"").is_err());
+        assert!(parse_limits(b"Max\nMax stack\nx\n\n").is_err());
     }
 
     #[test]
@@ -131,17 +153,17 @@ mod tests {
                     false => line.to_owned(),
                 })
                 .collect();
-            parse_stack_limit(lines.join("\n").as_bytes()).expect("sound limits")
+            parse_limits(lines.join("\n").as_bytes()).expect("sound limits")
         };
-        assert_eq!(with("8388608"), Some(8 << 20));
-        assert_eq!(with("unlimited"), None);
+        assert_eq!(with("8388608").stack, Some(8 << 20));
+        assert_eq!(with("unlimited").stack, None);
     }
 
     proptest::proptest! {
         #[test]
         fn no_input_panics(bytes in proptest::collection::vec(proptest::prelude::any::<u8>(), 0..300)) {
             let _ = parse_status(&bytes);
-            let _ = parse_stack_limit(&bytes);
+            let _ = parse_limits(&bytes);
         }
     }
 }

@@ -83,7 +83,7 @@ fn hidden(all: &[Frame]) -> Vec<Range<usize>> {
 }
 
 /// The Go runtime runs its allocator on the thread's stack, on behalf of a goroutine.
-fn leaves_goroutine(f: &Frame) -> bool {
+pub(super) fn leaves_goroutine(f: &Frame) -> bool {
     let name = f.symbol.as_deref().unwrap_or_default();
     ["runtime.systemstack", "runtime.mcall", "runtime.asmcgocall"]
         .iter()

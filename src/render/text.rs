@@ -7,6 +7,7 @@ use super::text_peak::peak;
 use super::text_snapshot::{SNAPSHOT, from_file, snapshot_note};
 use super::text_tables::{UNKNOWN, category_table, process_table, totals_table};
 use super::text_touch::who_touched;
+use super::text_verdict::verdict;
 use super::timeline::timeline;
 use crate::report::model::{Process, Report};
 use crate::report::units::{size, thousands};
@@ -83,6 +84,7 @@ const OF_A_WRAPPER: usize = 3;
 const WORTH_FINDINGS: u64 = 10;
 
 fn tables(report: &Report, p: &Process, options: TextOptions, out: &mut String) {
+    verdict(p, options, out);
     out.push('\n');
     totals_table(p, options, out);
     out.push('\n');

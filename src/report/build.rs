@@ -5,6 +5,7 @@ use super::model::{self, Report};
 use super::peak;
 use super::timeline::Timeline;
 use super::touch::TouchFacts;
+use super::verdict::{Counted, judge};
 use crate::attribution::{Attributed, AuditInput, CategoryRow, Finding, Instance, Piece, attribute};
 use crate::ledger::{Doubt, Origin, OriginId, OriginRecord, Peak};
 use crate::model::observation::{ResidencySource, SnapshotMoment};
@@ -223,6 +224,15 @@ fn process(audit: &ProcessAudit<'_>, found: &Attributed, stacks: &mut StackNumbe
             vm_peak: seen.status.vm_peak,
             purged: found.totals.purged,
         },
+        verdict: judge(
+            Counted {
+                virt: found.totals.virt,
+                vm_peak: seen.status.vm_peak,
+                rss: found.totals.rss,
+                mappings: seen.mappings.len() as u64,
+            },
+            &seen.surroundings,
+        ),
         coverage: model::Coverage {
             traced: found.coverage.traced,
             preexisting: found.coverage.preexisting,
@@ -238,6 +248,7 @@ fn process(audit: &ProcessAudit<'_>, found: &Attributed, stacks: &mut StackNumbe
         timeline_every: facts.timeline.as_ref().map_or(0, Timeline::every),
         peak: facts.peak.as_ref().map(|peak| peak::build(input, found, (peak, facts.began_ns), stacks)),
         events: reconciled.events,
+        zero_ns: facts.began_ns,
         wall_ns: facts.wall_ns,
         attached: facts.attached,
         residency: match seen.residency.source {
@@ -316,6 +327,14 @@ fn region(input: &AuditInput<'_>, piece: &Piece, stacks: &mut StackNumbers) -> m
             (name, file) => name.or(file).map(lossy),
         },
         origin: record.map(|r| origin(input, r, stacks)),
+        without_call: record.is_none().then(|| {
+            match source.map(|r| r.origin) {
+                Some(Origin::Preexisting) => "preexisting",
+                Some(Origin::Kernel) => "kernel",
+                Some(Origin::Event(_) | Origin::Unknown) | None => "unknown",
+            }
+            .to_string()
+        }),
         part: piece.part.to_string(),
         instance: 0,
         thread: piece.thread,

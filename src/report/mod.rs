@@ -11,6 +11,7 @@ pub mod model;
 mod peak;
 mod timeline;
 mod touch;
+pub mod verdict;
 mod words;
 
 pub use crate::attribution::{category_name, units};

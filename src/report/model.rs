@@ -62,6 +62,9 @@ pub struct Process {
     pub threads_seen: u64,
     pub aslr: bool,
     pub totals: Totals,
+    /// Added: whether VIRT matters here; null where the limits are not known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub verdict: Option<Verdict>,
     pub coverage: Coverage,
     pub categories: Vec<CategoryRow>,
     pub regions: Vec<Region>,
@@ -75,6 +78,10 @@ pub struct Process {
     pub peak: Option<Peak>,
     /// Added: events applied to this address space.
     pub events: u64,
+    /// Added: time zero of everything that counts from the start, on the clock of [`Origin::time_ns`];
+    /// 0 where nothing was traced.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub zero_ns: u64,
     /// Added: how long it was observed.
     pub wall_ns: Option<u64>,
     /// Added: it ran already when tracing began.
@@ -129,6 +136,34 @@ pub struct Totals {
     pub purged: u64,
 }
 
+/// Judged by what the kernel counts and limits.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Verdict {
+    /// Some limit counts VIRT, or what is writable of it.
+    pub matters: bool,
+    /// In one sentence.
+    pub text: String,
+    pub checks: Vec<Check>,
+}
+
+/// Something that the kernel counts.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Check {
+    /// `address-space`, `data`, `overcommit`, `mappings`, `cgroup-memory`, `page-tables`, `huge-pages`.
+    pub id: String,
+    /// Bytes; a number for `mappings`.
+    pub used: u64,
+    /// Null: none.
+    pub limit: Option<u64>,
+    /// False for what counts only what is resident.
+    pub counts_virt: bool,
+    /// `free`, `limited`, `near` (80 % or more of a limit; or worth a word).
+    pub state: String,
+    pub text: String,
+}
+
 /// Bytes by origin. All but `ledger_drift` and `doubtful` add up to `totals.virt`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
@@ -180,6 +215,9 @@ pub struct Region {
     pub swap: u64,
     pub path: Option<String>,
     pub origin: Option<Origin>,
+    /// Added: where no call is known that mapped it, why: `preexisting`, `kernel`, `unknown`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub without_call: Option<String>,
     /// Added: which part of the thing it is ("arena reserved part", "guard").
     pub part: String,
     /// Added: regions with the same number belong to one thing; unique within the process.

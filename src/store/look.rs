@@ -5,9 +5,9 @@ use super::row::{Place, SnapshotKind};
 use super::sum;
 use super::writer::Name;
 use crate::model::observation::{Residency, ResidencySource, ResourceUse, SnapshotMoment};
-use crate::model::{Mapping, Observations, Pid};
+use crate::model::{Mapping, Observations, Pid, Surroundings};
 use rusqlite::{Connection, params};
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::time::{Duration, Instant};
 
 /// Writing looks at living processes may take one part in this many of the time.
@@ -90,6 +90,7 @@ impl Looks {
             "DELETE FROM heap_info WHERE snapshot = ?1",
             "DELETE FROM gap WHERE snapshot = ?1",
             "DELETE FROM residency WHERE snapshot = ?1",
+            "DELETE FROM surroundings WHERE snapshot = ?1",
             "DELETE FROM snapshot WHERE id = ?1",
         ] {
             db.prepare_cached(sql)?.execute([snapshot])?;
@@ -161,6 +162,7 @@ impl Looks {
         )?;
         self.in_file += 1;
         residency(db, place.id, &seen.residency)?;
+        surroundings(db, place.id, seen.surroundings)?;
         let mut insert = db.prepare_cached(
             "INSERT INTO snapshot_thread(snapshot, n, tid, name, stack_pointer, sum) VALUES(?, ?, ?, ?, ?, ?)",
         )?;
@@ -275,6 +277,17 @@ fn residency(db: &Connection, snapshot: i64, residency: &Residency) -> Result<()
             ],
         )?;
     }
+    Ok(())
+}
+
+fn surroundings(db: &Connection, snapshot: i64, known: Surroundings) -> Result<(), Fault> {
+    let figures: BTreeMap<&str, u64> = known.to_pairs().into_iter().collect();
+    let figures = serde_json::to_string(&figures).unwrap_or_default();
+    sum::insert(
+        db,
+        "INSERT INTO surroundings(snapshot, figures, sum) VALUES(?, ?, ?)",
+        params![snapshot, figures],
+    )?;
     Ok(())
 }
 

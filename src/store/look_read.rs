@@ -2,11 +2,13 @@
 
 use super::error::Fault;
 use super::read::Columns;
+use super::schema;
 use crate::model::observation::{
     HeapInfo, Residency, ResidencySource, ResourceUse, SnapshotMoment, StatusFigures, ThreadObservation,
 };
-use crate::model::{Addr, AddrRange, Mapping, MappingFile, Observations, Prot, Sharing};
+use crate::model::{Addr, AddrRange, Mapping, MappingFile, Observations, Prot, Sharing, Surroundings};
 use rusqlite::Connection;
+use std::collections::BTreeMap;
 
 /// A range from a start and a size that may be anything.
 fn range(start: u64, size: u64) -> Result<AddrRange, Fault> {
@@ -174,6 +176,7 @@ pub(super) fn snapshot(db: &Connection, backings: &Backings, id: i64) -> Result<
         exe: row.bytes(24)?.to_vec(),
         cmdline,
         stack_limit: row.maybe(26)?.map(|limit| limit as u64),
+        surroundings: surroundings(db, id)?,
         aslr: row.flag(27)?,
         gaps: complete(gaps(db, id)?, row.int(30)?, "gaps")?,
     })
@@ -236,6 +239,23 @@ fn heap_infos(db: &Connection, id: i64) -> Result<Vec<HeapInfo>, Fault> {
             pagesize: row.word(7)?,
         })
     })
+}
+
+/// Recordings of format 1 have none.
+fn surroundings(db: &Connection, id: i64) -> Result<Surroundings, Fault> {
+    if schema::format(db)? < 2 {
+        return Ok(Surroundings::default());
+    }
+    let mut query =
+        db.prepare_cached("SELECT snapshot, figures, sum FROM surroundings WHERE snapshot = ?1")?;
+    let mut rows = query.query([id])?;
+    let Some(row) = rows.next()? else {
+        return Err(Fault::damaged(format!("the surroundings of snapshot {id} are missing")));
+    };
+    let row = Columns::whole(row)?;
+    let figures: BTreeMap<String, u64> = serde_json::from_slice(row.bytes(1)?)
+        .map_err(|error| Fault::damaged(format!("the surroundings of snapshot {id}: {error}")))?;
+    Ok(Surroundings::from_pairs(figures.iter().map(|(name, value)| (name.as_str(), *value))))
 }
 
 fn gaps(db: &Connection, id: i64) -> Result<Vec<String>, Fault> {

@@ -5,18 +5,17 @@
 //! What was received is in shared memory until it is answered: if vmaudit dies, the keeper lets
 //! it go on.
 
+use super::app_socket::{AppSocket, Heard};
 use super::exit_server::{ExitServer, Served};
 use super::keeper::{SLOTS, SharedSlots};
-use super::protocol::{HeldNotice, Message, PACKET};
+use super::protocol::Message;
 use super::seccomp::Listener;
 use crate::model::{Arrival, Ended, HeldCall, HeldCalls, Tid};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, ppoll};
-use nix::sys::socket::{MsgFlags, recv, send};
 use nix::sys::time::TimeSpec;
-use std::collections::VecDeque;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 pub struct CallServer {
@@ -26,9 +25,8 @@ pub struct CallServer {
     free: Vec<usize>,
     /// Those with one: (its id, the slot).
     taken: Vec<(u64, usize)>,
-    /// To `Running`; None once that is gone.
-    app: Option<OwnedFd>,
-    unsent: VecDeque<HeldNotice>,
+    /// To `Running`.
+    app: AppSocket,
     /// Received by somebody else, or too early.
     first: Option<HeldCall>,
 }
@@ -40,8 +38,7 @@ impl CallServer {
             slots,
             free: (0..SLOTS).rev().collect(),
             taken: Vec::new(),
-            app: Some(app),
-            unsent: VecDeque::new(),
+            app: AppSocket::new(app),
             first: None,
         })
     }
@@ -91,7 +88,7 @@ impl CallServer {
         }
         let input = if self.free.is_empty() { PollFlags::empty() } else { PollFlags::POLLIN };
         let two = [PollFd::new(self.listener(), input), PollFd::new(other, PollFlags::POLLIN)];
-        let app = self.app.as_ref().map(|app| PollFd::new(app.as_fd(), PollFlags::POLLIN));
+        let app = self.app.fd().map(|app| PollFd::new(app, PollFlags::POLLIN));
         let mut fds: Vec<PollFd<'_>> = two.into_iter().chain(app).collect();
         match ppoll(&mut fds, Some(TimeSpec::from_duration(timeout)), None) {
             Ok(_) => {}
@@ -109,7 +106,9 @@ impl CallServer {
         if !other.is_empty() {
             return Ok(Arrival::Other);
         }
-        if listener.intersects(PollFlags::POLLHUP | PollFlags::POLLERR) {
+        // POLLERR says only that a signal came while the kernel waited for its own lock
+        // (seccomp_notify_poll, kernel/seccomp.c).
+        if listener.contains(PollFlags::POLLHUP) {
             return Ok(Arrival::NoTaskLeft);
         }
         Ok(Arrival::Nothing)
@@ -132,39 +131,28 @@ impl CallServer {
     }
 
     fn send_waiting(&mut self) {
-        while let (Some(app), Some(notice)) = (&self.app, self.unsent.front()) {
-            let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL;
-            match send(app.as_raw_fd(), &Message::Held(*notice).encode(), flags) {
-                Ok(_) => drop(self.unsent.pop_front()),
-                Err(Errno::EINTR) => {}
-                Err(Errno::EAGAIN | Errno::ENOBUFS) => return,
-                Err(_) => return self.nobody_looks(),
-            }
+        if !self.app.send_waiting() {
+            self.nobody_looks();
         }
     }
 
     /// What `Running` has answered.
     fn hear(&mut self) {
-        let mut packet = [0; PACKET];
-        while let Some(app) = &self.app {
-            match recv(app.as_raw_fd(), &mut packet, MsgFlags::MSG_DONTWAIT) {
-                Ok(length @ 1..) => {
-                    if let Some(Message::Answered { id }) = Message::decode(&packet[..length]) {
-                        self.exits.answered(id);
-                        self.free_slot(id);
-                    }
+        loop {
+            match self.app.hear() {
+                Heard::Message(Message::Answered { id }) => {
+                    self.exits.answered(id);
+                    self.free_slot(id);
                 }
-                Err(Errno::EINTR) => {}
-                Err(Errno::EAGAIN) => return,
-                Ok(_) | Err(_) => return self.nobody_looks(),
+                Heard::Message(_) => {}
+                Heard::Silence => return,
+                Heard::Gone => return self.nobody_looks(),
             }
         }
     }
 
     /// `Running` is gone: ends are not held any more.
     fn nobody_looks(&mut self) {
-        self.app = None;
-        self.unsent.clear();
         for id in self.exits.ending() {
             self.go_on(id);
             self.exits.answered(id);
@@ -199,9 +187,9 @@ impl HeldCalls for CallServer {
         let notification = *self.slots.slot(slot);
         match self.exits.judge(&notification) {
             Ok(Served::Final(notice)) => {
-                self.unsent.push_back(notice);
+                self.app.push(notice);
                 self.send_waiting();
-                if self.app.is_none() {
+                if !self.app.is_open() {
                     self.nobody_looks();
                 }
                 Ended::Process(notice.pid)

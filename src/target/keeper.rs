@@ -5,8 +5,9 @@
 //! vmaudit lives; when vmaudit's end of the socket closes, it lets everything go on, until no
 //! task has the filter any more.
 
+use super::app_socket::{AppSocket, Heard};
 use super::exit_server::{ExitServer, Served};
-use super::protocol::{HeldNotice, Message, PACKET};
+use super::protocol::{HeldNotice, Message};
 use super::seccomp::Listener;
 use super::{fork, handover};
 use crate::model::Pid;
@@ -15,8 +16,6 @@ use nix::fcntl::OFlag;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::mman::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 use nix::sys::signal::{SigHandler, SigSet, SigmaskHow, Signal, signal, sigprocmask};
-use nix::sys::socket::{MsgFlags, recv, send};
-use std::collections::VecDeque;
 use std::ffi::c_void;
 use std::num::NonZeroUsize;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, IntoRawFd, OwnedFd};
@@ -106,7 +105,7 @@ pub fn spawn(app: OwnedFd, source: Source, slots: &SharedSlots) -> Result<Pid, E
                 (server, app)
             }
         };
-        Keeper { server, app: Some(app), unsent: VecDeque::new(), stands_by }.run(&mut slots)
+        Keeper { server, app: AppSocket::new(app), stands_by }.run(&mut slots)
     })
 }
 
@@ -177,10 +176,7 @@ fn keep_only(app: OwnedFd, source: OwnedFd) -> Result<(OwnedFd, OwnedFd), Errno>
 
 struct Keeper {
     server: ExitServer,
-    /// None once vmaudit is gone.
-    app: Option<OwnedFd>,
-    /// Waits for room in the socket: vmaudit may be stopped, the others must go on.
-    unsent: VecDeque<HeldNotice>,
+    app: AppSocket,
     /// vmaudit receives the notifications itself.
     stands_by: bool,
 }
@@ -207,7 +203,7 @@ impl Keeper {
             if from_listener.contains(PollFlags::POLLIN) && !self.stands_by {
                 let served = self.server.serve(slots.slot(0));
                 self.act(served);
-            } else if from_listener.intersects(PollFlags::POLLHUP | PollFlags::POLLERR) {
+            } else if from_listener.contains(PollFlags::POLLHUP) {
                 // No task has the filter any more.
                 return Ok(());
             }
@@ -215,10 +211,10 @@ impl Keeper {
     }
 
     fn wait(&self) -> Result<(PollFlags, PollFlags), Errno> {
-        let output = if self.unsent.is_empty() { PollFlags::empty() } else { PollFlags::POLLOUT };
+        let output = if self.app.has_unsent() { PollFlags::POLLOUT } else { PollFlags::empty() };
         let input = if self.stands_by { PollFlags::empty() } else { PollFlags::POLLIN };
         let listener = PollFd::new(self.server.listener().as_fd(), input);
-        let app = self.app.as_ref().map(|app| PollFd::new(app.as_fd(), PollFlags::POLLIN | output));
+        let app = self.app.fd().map(|app| PollFd::new(app, PollFlags::POLLIN | output));
         let mut fds: Vec<PollFd<'_>> = std::iter::once(listener).chain(app).collect();
         match poll(&mut fds, PollTimeout::NONE) {
             Ok(_) | Err(Errno::EINTR) => {}
@@ -230,11 +226,11 @@ impl Keeper {
 
     fn act(&mut self, served: Result<Served, Errno>) {
         match served {
-            Ok(Served::Final(notice)) if self.app.is_some() => {
-                self.unsent.push_back(notice);
+            Ok(Served::Final(notice)) if self.app.is_open() => {
+                self.app.push(notice);
                 self.send_waiting();
             }
-            Ok(Served::AlsoEnding(_)) if self.app.is_some() => {}
+            Ok(Served::AlsoEnding(_)) if self.app.is_open() => {}
             Ok(Served::Final(notice) | Served::AlsoEnding(notice)) => self.let_go(notice.id),
             // Nothing that waiting could mend; the next notification may fare better.
             Ok(Served::Done) | Err(_) => {}
@@ -244,7 +240,7 @@ impl Keeper {
     fn hear_app(&mut self, slots: &mut SharedSlots) {
         let stood_by = self.stands_by;
         self.hear();
-        if stood_by && !self.stands_by || self.app.is_none() {
+        if stood_by && !self.stands_by || !self.app.is_open() {
             self.take_over(slots);
         }
     }
@@ -265,39 +261,26 @@ impl Keeper {
     }
 
     fn send_waiting(&mut self) {
-        while let (Some(app), Some(notice)) = (&self.app, self.unsent.front()) {
-            let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL;
-            match send(app.as_raw_fd(), &Message::Held(*notice).encode(), flags) {
-                Ok(_) => drop(self.unsent.pop_front()),
-                Err(Errno::EINTR) => {}
-                Err(Errno::EAGAIN | Errno::ENOBUFS) => return,
-                Err(_) => return self.app_is_gone(),
-            }
+        if !self.app.send_waiting() {
+            self.app_is_gone();
         }
     }
 
     fn hear(&mut self) {
-        let mut packet = [0; PACKET];
-        while let Some(app) = &self.app {
-            match recv(app.as_raw_fd(), &mut packet, MsgFlags::MSG_DONTWAIT) {
-                Ok(0) => self.app_is_gone(),
-                Ok(length) => match Message::decode(&packet[..length]) {
-                    Some(Message::Answered { id }) => self.server.answered(id),
-                    Some(Message::StandBy) => self.stands_by = true,
-                    Some(Message::Serve) => self.stands_by = false,
-                    Some(Message::Held(_)) | None => {}
-                },
-                Err(Errno::EINTR) => {}
-                Err(Errno::EAGAIN) => return,
-                Err(_) => self.app_is_gone(),
+        loop {
+            match self.app.hear() {
+                Heard::Message(Message::Answered { id }) => self.server.answered(id),
+                Heard::Message(Message::StandBy) => self.stands_by = true,
+                Heard::Message(Message::Serve) => self.stands_by = false,
+                Heard::Message(Message::Held(_)) => {}
+                Heard::Silence => return,
+                Heard::Gone => return self.app_is_gone(),
             }
         }
     }
 
     fn app_is_gone(&mut self) {
-        self.app = None;
         self.stands_by = false;
-        self.unsent.clear();
         for id in self.server.ending() {
             self.let_go(id);
         }

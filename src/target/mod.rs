@@ -23,6 +23,7 @@
 //!
 //! Processes that ran already ([`Process::find`], [`Attached`]) are only watched, and never held.
 
+mod app_socket;
 mod arch;
 mod attached;
 mod calls;

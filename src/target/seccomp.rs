@@ -93,35 +93,48 @@ impl Listener {
     /// Lets the call go on as if nothing had been. Ok(false): the task is gone, or somebody
     /// has answered already.
     pub fn let_continue(&self, id: u64) -> Result<bool, Errno> {
-        let mut answer = libc::seccomp_notif_resp {
-            id,
-            val: 0,
-            error: 0,
-            flags: libc::SECCOMP_USER_NOTIF_FLAG_CONTINUE as u32,
-        };
-        // SAFETY: `answer` is a struct of the size that the request number carries.
-        match unsafe { ioctl::send(self.0.as_raw_fd(), &mut answer) } {
-            Ok(_) => Ok(true),
+        match self.answer(id) {
+            Ok(()) => Ok(true),
             // EINPROGRESS: answered, and the task has not woken up yet.
             Err(Errno::ENOENT | Errno::EINPROGRESS) => Ok(false),
             Err(errno) => Err(errno),
         }
     }
 
+    /// The kernel gives up with EINTR when a signal comes while it waits for its own lock
+    /// (seccomp_notify_send, kernel/seccomp.c). Then nothing was answered: the task would wait for ever.
+    fn answer(&self, id: u64) -> Result<(), Errno> {
+        let flags = libc::SECCOMP_USER_NOTIF_FLAG_CONTINUE as u32;
+        loop {
+            let mut answer = libc::seccomp_notif_resp { id, val: 0, error: 0, flags };
+            // SAFETY: `answer` is a struct of the size that the request number carries.
+            match unsafe { ioctl::send(self.0.as_raw_fd(), &mut answer) } {
+                Ok(_) => return Ok(()),
+                Err(Errno::EINTR) => {}
+                Err(errno) => return Err(errno),
+            }
+        }
+    }
+
     /// True when the kernel knows the notification no more: its task has woken up with the answer, or
     /// was killed. To be asked after an answer only.
     pub fn is_forgotten(&self, id: u64) -> bool {
-        let flags = libc::SECCOMP_USER_NOTIF_FLAG_CONTINUE as u32;
-        let mut answer = libc::seccomp_notif_resp { id, val: 0, error: 0, flags };
-        // SAFETY: as above. EINPROGRESS: answered, and not yet woken up.
-        matches!(unsafe { ioctl::send(self.0.as_raw_fd(), &mut answer) }, Err(Errno::ENOENT))
+        // EINPROGRESS: answered, and not yet woken up.
+        self.answer(id) == Err(Errno::ENOENT)
     }
 
     /// True while the task is held in the notified call: whatever was read from /proc before
     /// this call, by its number, was its own.
     pub fn is_held(&self, id: u64) -> bool {
-        // SAFETY: the ioctl reads the u64 behind the pointer.
-        unsafe { ioctl::id_valid(self.0.as_raw_fd(), &id) }.is_ok()
+        loop {
+            // SAFETY: the ioctl reads the u64 behind the pointer.
+            match unsafe { ioctl::id_valid(self.0.as_raw_fd(), &id) } {
+                Ok(_) => return true,
+                // As in `answer`: that says nothing of the task.
+                Err(Errno::EINTR) => {}
+                Err(_) => return false,
+            }
+        }
     }
 }
 

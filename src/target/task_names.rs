@@ -58,7 +58,8 @@ pub fn threads(pid: Pid) -> Option<Vec<Tid>> {
     None
 }
 
-/// At most so often, and with that pause, is a thread looked at again.
+/// At most so often, and with that pause, is a thread looked at again. The kernel announces neither
+/// that a thread has set PF_EXITING nor that it made a call which is not notified: only looks tell.
 const LOOKS: usize = 20;
 const BETWEEN_LOOKS: Duration = Duration::from_millis(1);
 

@@ -167,6 +167,7 @@ pub fn observed(pid: Pid, mappings: Vec<Mapping>, begun_ns: u64) -> Observations
         exe: Vec::new(),
         cmdline: Vec::new(),
         stack_limit: None,
+        surroundings: vmaudit::model::Surroundings::default(),
         aslr: true,
         gaps: Vec::new(),
     }

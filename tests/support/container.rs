@@ -2,7 +2,7 @@
 //! from a folder. Everything is removed again.
 
 use super::report::{list, number};
-use super::{Audit, Guard, finished, manifest_dir, skip, skip_without_bpf, vmaudit};
+use super::{Audit, AuditReport, Guard, finished, manifest_dir, skip, skip_without_bpf, vmaudit};
 use serde_json::Value;
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -245,12 +245,16 @@ pub fn attach_and_listen(target: &[&str], mut hear: impl FnMut(&str) -> bool) ->
 
 /// Function names of the stack that mapped the region of this many MiB, innermost first.
 pub fn stack_of(audit: &Audit, process: &Value, mib: u64) -> Vec<String> {
+    stack_names_of(audit.report(), process, mib)
+}
+
+/// As [`stack_of`], of a report from elsewhere.
+pub fn stack_names_of(report: &AuditReport, process: &Value, mib: u64) -> Vec<String> {
     let region = list(process, "regions")
         .iter()
         .find(|region| number(region, "virt") == mib << 20 && region["origin"]["op"] == "mmap");
-    let region =
-        region.unwrap_or_else(|| panic!("no mmap of {mib} MiB in {}: {}", process["comm"], audit.stderr));
-    audit.report().stack_names(&region["origin"]["stack"])
+    let region = region.unwrap_or_else(|| panic!("no mmap of {mib} MiB in {}", process["comm"]));
+    report.stack_names(&region["origin"]["stack"])
 }
 
 pub fn assert_chain(names: &[String]) {

@@ -5,8 +5,12 @@
 
 pub mod churn;
 pub mod container;
+pub mod death;
+pub mod docker;
 pub mod redis;
 pub mod report;
+pub mod stacks;
+pub mod stuck;
 
 use std::ffi::OsStr;
 use std::fs;
@@ -177,7 +181,7 @@ impl Audit {
 pub fn audit<S: AsRef<OsStr>>(options: &[&str], command: &[S]) -> Audit {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let file = folder.path().join("report.json");
-    let output = run_command(&file, options, command).stdin(Stdio::null()).output().expect("vmaudit starts");
+    let output = stuck::output(run_command(&file, options, command).stdin(Stdio::null()));
     finished(output, &file)
 }
 

@@ -6,7 +6,7 @@ mod trial;
 use super::error::AppError;
 use super::output::Destination;
 use super::say::say;
-use crate::cli::CompareArgs;
+use crate::cli::{CompareArgs, PlainFormat};
 use crate::compare::model::{Comparison, Failure};
 use crate::compare::{Run, SideRuns, advice};
 use crate::render::compare::{to_json, to_text};
@@ -176,9 +176,14 @@ impl Runs<'_> {
             say(failure.map_or("the command gave no report", |failure| &failure.message));
             return Ok(failure.and_then(|failure| u8::try_from(failure.code).ok()).unwrap_or(NO_RUN));
         }
-        let to =
-            Destination { format: self.args.format, file: self.args.report.as_deref(), top: self.args.top };
-        to.write(|options| to_text(&comparison, options), || to_json(&comparison))?;
+        let to = Destination { file: self.args.report.as_deref(), top: self.args.top };
+        to.put(
+            match self.args.format {
+                PlainFormat::Text => to_text(&comparison, to.options()),
+                PlainFormat::Json => to_json(&comparison)?,
+            }
+            .as_bytes(),
+        )?;
         Ok(match self.signal {
             Some(signal) => interrupted(signal),
             None if comparison.ended_alike() => 0,

@@ -2,7 +2,8 @@
 
 use crate::capture::heap::{Action, ProbeFunction, Where, wire::covers_code};
 use crate::heap::describe::{Description, FunctionKind, Place, Size, Value};
-use crate::objects::functions::{Binding, Function, FunctionTable, Probe, Skip};
+use crate::model::{Binding, Probe, Skip};
+use crate::objects::functions::{Function, FunctionTable};
 use crate::objects::{Object, variables::variable};
 use std::collections::{HashMap, HashSet};
 

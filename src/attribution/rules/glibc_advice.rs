@@ -5,6 +5,7 @@ use super::{Advice, Group, World};
 use crate::attribution::callpath::{CallPath, Line};
 use crate::attribution::findings::Fix;
 use crate::attribution::units::count_word;
+use crate::model::Surroundings;
 
 /// M_TOP_PAD and rounding leave up to this much unused in any heap; no knob changes that.
 const WORTH_A_KNOB: u64 = 1 << 20;
@@ -36,6 +37,7 @@ fn arena(group: &Group<'_>, world: &World<'_>) -> Advice {
     }
     if group.instances > 1 {
         why += "; threads get one each until there are 8 per processor, and arenas outlive their threads";
+        why += &too_many_processors(&world.input.observations.surroundings);
     }
     let other = other_allocator(world);
     if let Some(other) = other {
@@ -53,6 +55,22 @@ fn arena(group: &Group<'_>, world: &World<'_>) -> Advice {
     }
     Advice::why(why)
         .fix(Fix::new("MALLOC_ARENA_MAX=1 (or mallopt(M_ARENA_MAX, 1))", group.unused(), 0).note(&note))
+}
+
+/// glibc counts the processors that a thread may run on, not the time that a cgroup gives it
+/// (malloc/arena.c, `arena_get2`; sysdeps/unix/sysv/linux/getsysstats.c).
+fn too_many_processors(around: &Surroundings) -> String {
+    let (Some(cpus), Some(quota)) = (around.cpus, around.cpu_quota) else { return String::new() };
+    if quota >= cpus.saturating_mul(1000) {
+        return String::new();
+    }
+    let tenths = quota.div_ceil(100);
+    format!(
+        "; glibc sees {cpus} processors here, so up to {} arenas, though the CPU quota is worth {}.{}",
+        cpus.saturating_mul(8),
+        tenths / 10,
+        tenths % 10
+    )
 }
 
 /// The exported function of the C library through which malloc was reached, if it was not the
@@ -101,4 +119,22 @@ fn main_heap(group: &Group<'_>) -> Advice {
         Fix::new("MALLOC_MMAP_THRESHOLD_=131072", group.unused(), 0)
             .note("keeps large blocks out of the heap even after the first large free() raised the limit"),
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_quota_below_the_processors_is_told() {
+        let around =
+            |cpus, cpu_quota| Surroundings { cpus: Some(cpus), cpu_quota, ..Surroundings::default() };
+        let text = too_many_processors(&around(64, Some(2000)));
+        assert_eq!(
+            text,
+            "; glibc sees 64 processors here, so up to 512 arenas, though the CPU quota is worth 2.0"
+        );
+        assert_eq!(too_many_processors(&around(2, Some(2000))), "");
+        assert_eq!(too_many_processors(&around(64, None)), "");
+    }
 }

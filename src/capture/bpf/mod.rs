@@ -70,7 +70,7 @@ pub(super) struct Shared<'a> {
 
 /// Inode number of the PID namespace that vmaudit is in; 0 for the first one, whose number never
 /// changes (include/uapi/linux/nsfs.h, PID_NS_INIT_INO).
-fn own_pid_namespace() -> u32 {
+pub(super) fn own_pid_namespace() -> u32 {
     const FIRST: u64 = 0xEFFF_FFFC;
     match std::fs::metadata("/proc/self/ns/pid") {
         Ok(meta) if meta.ino() != FIRST => meta.ino() as u32,

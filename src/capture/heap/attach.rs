@@ -25,7 +25,7 @@ pub(super) enum Way {
 
 /// As /sys/bus/event_source/devices/uprobe has it.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct PerfUprobe {
+pub(in crate::capture) struct PerfUprobe {
     pub kind: u32,
     /// The bit of `config` that makes it a return probe.
     pub return_bit: u32,
@@ -196,22 +196,23 @@ impl Prober {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Attach {
+pub(in crate::capture) enum Attach {
     Session,
     Entry,
     Return,
 }
 
 /// BPF_LINK_CREATE of a uprobe_multi link.
-struct Many<'a> {
-    program: RawFd,
-    path: &'a CString,
-    pid: Option<Pid>,
-    attach: Attach,
+pub(in crate::capture) struct Many<'a> {
+    pub program: RawFd,
+    pub path: &'a CString,
+    pub pid: Option<Pid>,
+    pub attach: Attach,
 }
 
 impl Many<'_> {
-    fn link(&self, functions: &[(u64, u64, bool)]) -> io::Result<OwnedFd> {
+    /// Functions: file offset, cookie; whether their return is wanted says `attach`.
+    pub(in crate::capture) fn link(&self, functions: &[(u64, u64, bool)]) -> io::Result<OwnedFd> {
         let offsets: Vec<libc::c_ulong> = functions.iter().map(|&(offset, _, _)| offset).collect();
         let cookies: Vec<u64> = functions.iter().map(|&(_, cookie, _)| cookie).collect();
         let mut options = libbpf_sys::bpf_link_create_opts {
@@ -239,12 +240,12 @@ impl Many<'_> {
 }
 
 /// One probe as a perf event.
-struct Single<'a> {
-    path: &'a CString,
-    offset: u64,
-    cookie: u64,
-    kind: PerfUprobe,
-    pid: Option<Pid>,
+pub(in crate::capture) struct Single<'a> {
+    pub path: &'a CString,
+    pub offset: u64,
+    pub cookie: u64,
+    pub kind: PerfUprobe,
+    pub pid: Option<Pid>,
 }
 
 /// `struct perf_event_attr`, first published size (include/uapi/linux/perf_event.h), and config2.
@@ -267,7 +268,7 @@ const _: () = assert!(size_of::<PerfEventAttr>() == 72);
 const PERF_FLAG_FD_CLOEXEC: libc::c_ulong = 8;
 
 impl Single<'_> {
-    fn link(&self, program: RawFd, returns: bool) -> Result<OwnedFd, ProbeError> {
+    pub(in crate::capture) fn link(&self, program: RawFd, returns: bool) -> Result<OwnedFd, ProbeError> {
         let attr = PerfEventAttr {
             kind: self.kind.kind,
             size: size_of::<PerfEventAttr>() as u32,
@@ -317,7 +318,7 @@ fn owned(fd: i32) -> io::Result<OwnedFd> {
 
 impl PerfUprobe {
     /// What sysfs says; None where there is no sysfs or no uprobes.
-    pub(super) fn find() -> Option<PerfUprobe> {
+    pub(in crate::capture) fn find() -> Option<PerfUprobe> {
         let read = |name: &str| std::fs::read_to_string(format!("{UPROBE}/{name}")).ok();
         let kind = read("type")?.trim().parse().ok()?;
         let bit = read("format/retprobe")?.trim().strip_prefix("config:")?.parse().ok()?;

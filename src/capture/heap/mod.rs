@@ -1,7 +1,7 @@
 //! Probes on the functions of allocators (bpf/heap.bpf.c), beside the tracer of mappings: both write
 //! into its rings, so that records of both come in one order, and both follow the same threads.
 
-mod attach;
+pub(super) mod attach;
 mod function;
 pub mod skel;
 pub mod wire;

@@ -1,8 +1,15 @@
 //! Which calls are notified, and what kind each is.
 
 /// System calls to be notified, beside the exits.
-#[cfg(target_arch = "x86_64")]
-pub const NUMBERS: &[i32] = &[
+pub const NUMBERS: &[i32] = &{
+    let mut all = [0; EVERYWHERE.len() + HERE.len()];
+    let (common, own) = all.split_at_mut(EVERYWHERE.len());
+    common.copy_from_slice(EVERYWHERE);
+    own.copy_from_slice(HERE);
+    all
+};
+
+const EVERYWHERE: &[i32] = &[
     libc::SYS_mmap as i32,
     libc::SYS_munmap as i32,
     libc::SYS_mremap as i32,
@@ -18,33 +25,15 @@ pub const NUMBERS: &[i32] = &[
     libc::SYS_seccomp as i32,
     libc::SYS_clone as i32,
     libc::SYS_clone3 as i32,
-    libc::SYS_fork as i32,
-    libc::SYS_vfork as i32,
     libc::SYS_execve as i32,
     libc::SYS_execveat as i32,
 ];
 
-/// As above; there is no fork and no vfork.
+/// Newer architectures have only clone.
+#[cfg(target_arch = "x86_64")]
+const HERE: &[i32] = &[libc::SYS_fork as i32, libc::SYS_vfork as i32];
 #[cfg(not(target_arch = "x86_64"))]
-pub const NUMBERS: &[i32] = &[
-    libc::SYS_mmap as i32,
-    libc::SYS_munmap as i32,
-    libc::SYS_mremap as i32,
-    libc::SYS_brk as i32,
-    libc::SYS_mprotect as i32,
-    libc::SYS_pkey_mprotect as i32,
-    libc::SYS_madvise as i32,
-    libc::SYS_shmat as i32,
-    libc::SYS_shmdt as i32,
-    libc::SYS_remap_file_pages as i32,
-    libc::SYS_io_setup as i32,
-    SYS_MAP_SHADOW_STACK as i32,
-    libc::SYS_seccomp as i32,
-    libc::SYS_clone as i32,
-    libc::SYS_clone3 as i32,
-    libc::SYS_execve as i32,
-    libc::SYS_execveat as i32,
-];
+const HERE: &[i32] = &[];
 
 const SYS_MAP_SHADOW_STACK: i64 = 453;
 pub const PR_SET_VMA: u64 = 0x5356_4d41;

@@ -2,31 +2,13 @@
 //! before, and from what the kernel shows afterwards. Calls that change an address space run one
 //! at a time, so whatever changed is the one call's work.
 
+use super::expect::{EINVAL, ENOMEM};
 use super::peek::{Gone, Maps, Vma};
-use super::shadow::{ACCESS, Area, Shadow, pages};
-use crate::model::{AddrRange, Mapping, PAGE};
+use super::shadow::{Area, Shadow};
+use crate::model::{AddrRange, PAGE};
 
-const EEXIST: i64 = -17;
-const EFAULT: i64 = -14;
-const EINVAL: i64 = -22;
-const ENOMEM: i64 = -12;
 /// Refused, for a reason that cannot be seen (MAX_ERRNO, include/linux/err.h: never a real one).
 pub const REFUSED: i64 = -4095;
-
-// include/uapi/asm-generic/mman-common.h, linux/mman.h
-const MAP_FIXED: u64 = 0x10;
-const MAP_ANONYMOUS: u64 = 0x20;
-const MAP_FIXED_NOREPLACE: u64 = 0x10_0000;
-const MAP_HUGETLB: u64 = 0x4_0000;
-const MAP_32BIT: u64 = 0x40;
-const PROT_SEM: u64 = 8;
-const PROT_GROWSDOWN: u64 = 0x0100_0000;
-const PROT_GROWSUP: u64 = 0x0200_0000;
-const MADV_DONTFORK: i32 = 10;
-const MADV_DOFORK: i32 = 11;
-const MREMAP_MAYMOVE: u64 = 1;
-const MREMAP_FIXED: u64 = 2;
-const MREMAP_DONTUNMAP: u64 = 4;
 
 /// What a call is expected to do.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -109,135 +91,6 @@ fn done(ret: i64) -> Outcome {
 }
 
 impl Expected {
-    pub fn mmap([addr, len, prot, flags, _, offset]: [u64; 6], shadow: &Shadow, maps: &mut Maps) -> Expected {
-        let Some(range) = pages(addr & !(PAGE - 1), len).filter(|_| len <= 1 << 47) else {
-            return Expected::Known(ENOMEM);
-        };
-        if len == 0 || offset % PAGE != 0 {
-            return Expected::Known(EINVAL);
-        }
-        let (len, access) = (range.len(), prot & ACCESS);
-        let fixed = flags & (MAP_FIXED | MAP_FIXED_NOREPLACE) != 0;
-        if fixed && addr % PAGE != 0 {
-            return Expected::Known(EINVAL);
-        }
-        if flags & MAP_FIXED_NOREPLACE != 0 && !shadow.is_free(range) {
-            return Expected::Known(EEXIST);
-        }
-        let huge = flags & MAP_HUGETLB != 0;
-        let odd = huge || flags & MAP_32BIT != 0;
-        let before = if fixed && shadow.covers(range) { maps.at(addr).ok().flatten() } else { None };
-        Expected::Map {
-            place: fixed.then_some(addr),
-            hint: if odd { u64::MAX } else { addr.next_multiple_of(PAGE) },
-            len,
-            offset: if flags & MAP_ANONYMOUS != 0 { 0 } else { offset },
-            access,
-            before,
-            huge,
-        }
-    }
-
-    pub fn munmap([addr, len, ..]: [u64; 6], shadow: &Shadow) -> Expected {
-        let Some(range) = pages(addr, len).filter(|_| addr % PAGE == 0 && len != 0) else {
-            return Expected::Known(EINVAL);
-        };
-        match shadow.pieces(range).first() {
-            Some(piece) => Expected::Unmap { range, first: piece.start },
-            None => Expected::Settles(0),
-        }
-    }
-
-    pub fn mprotect([addr, len, prot, ..]: [u64; 6], shadow: &Shadow) -> Expected {
-        let Some(range) = pages(addr, len).filter(|_| addr % PAGE == 0) else {
-            return Expected::Known(EINVAL);
-        };
-        const BOTH_WAYS: u64 = PROT_GROWSDOWN | PROT_GROWSUP;
-        if prot & !(ACCESS | PROT_SEM | BOTH_WAYS) != 0 || prot & BOTH_WAYS == BOTH_WAYS {
-            return Expected::Known(EINVAL);
-        }
-        if range.is_empty() {
-            return Expected::Known(0);
-        }
-        let access = prot & ACCESS;
-        let hole = !shadow.covers(range);
-        // Up to a hole the change takes effect (do_mprotect_pkey, mm/mprotect.c).
-        let mut end = range.start.0;
-        let mut probe = None;
-        for piece in shadow.pieces(range) {
-            if piece.start > end {
-                break;
-            }
-            end = piece.end;
-            if piece.access != access {
-                probe = Some(piece.end - PAGE);
-            }
-        }
-        match probe {
-            Some(probe) => {
-                Expected::Protect { range: AddrRange::new(range.start.0, end), probe, access, hole }
-            }
-            None => Expected::Settles(if hole { ENOMEM } else { 0 }),
-        }
-    }
-
-    /// Advice changes no mapping; what the arguments allow is taken as done.
-    pub fn madvise([addr, len, advice, ..]: [u64; 6], shadow: &Shadow) -> Expected {
-        let Some(range) = pages(addr, len).filter(|_| addr % PAGE == 0) else {
-            return Expected::Known(EINVAL);
-        };
-        let ret = if shadow.covers(range) { 0 } else { ENOMEM };
-        match advice as i32 {
-            // The next fork goes by it.
-            MADV_DONTFORK | MADV_DOFORK => Expected::Settles(ret),
-            0..=4 | 8..=25 | 100..=103 => Expected::Known(ret),
-            _ => Expected::Known(EINVAL),
-        }
-    }
-
-    pub fn mremap([old, old_len, new_len, flags, new, _]: [u64; 6], shadow: &Shadow) -> Expected {
-        let (Some(range), Some(target)) = (pages(old, old_len), pages(new & !(PAGE - 1), new_len)) else {
-            return Expected::Known(EINVAL);
-        };
-        let moves = flags & MREMAP_MAYMOVE != 0;
-        let bad_flags = flags & !7 != 0 || flags & (MREMAP_FIXED | MREMAP_DONTUNMAP) != 0 && !moves;
-        if old % PAGE != 0 || new_len == 0 || bad_flags {
-            return Expected::Known(EINVAL);
-        }
-        if shadow.at(old).is_none() {
-            return Expected::Known(EFAULT);
-        }
-        let keeps_old = flags & MREMAP_DONTUNMAP != 0 || old_len == 0;
-        let place = (flags & MREMAP_FIXED != 0).then_some(new);
-        if place.is_none() && !keeps_old && range.len() == target.len() {
-            return Expected::Settles(if shadow.covers(range) { old as i64 } else { EFAULT });
-        }
-        Expected::Remap { old: range, new_len: target.len(), place, keeps_old }
-    }
-
-    /// ipc/shm.c, ksys_shmdt: the first piece of an attachment at `addr` that is still there.
-    pub fn shmdt([addr, ..]: [u64; 6], maps: &Maps) -> Expected {
-        let seen = maps.read().unwrap_or_default();
-        let belongs = |m: &&Mapping| {
-            let start = m.range.start.0;
-            start >= addr && start - addr == m.offset && m.name.starts_with(b"/SYSV")
-        };
-        let Some(first) = seen.iter().find(belongs) else { return Expected::Settles(EINVAL) };
-        let same_file = seen.iter().filter(belongs).filter(|m| m.file == first.file);
-        Expected::Detach { pieces: same_file.map(|m| m.range).collect() }
-    }
-
-    pub fn brk([to, ..]: [u64; 6], from: u64, start: u64) -> Expected {
-        if to < start {
-            return Expected::Known(from as i64);
-        }
-        match to.checked_next_multiple_of(PAGE) {
-            Some(end) if end == from.next_multiple_of(PAGE) => Expected::Settles(to as i64),
-            Some(_) => Expected::Brk { from, to },
-            None => Expected::Known(from as i64),
-        }
-    }
-
     /// Looks whether it has come about. `returned`: the call is over, so that what is not there will
     /// not come.
     pub fn check(&self, shadow: &mut Shadow, maps: &mut Maps, returned: bool) -> Outcome {
@@ -465,28 +318,6 @@ fn mapped(shadow: &mut Shadow, place: u64, len: u64, vma: Vma) -> Outcome {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn shadow() -> Shadow {
-        let mut shadow = Shadow::default();
-        shadow.insert(Area { start: 0x1000, end: 0x5000, access: 3 });
-        shadow
-    }
-
-    /// Calls that leave maps as they are wait for their turn where what others do next depends on them.
-    #[test]
-    fn what_changes_nothing_may_still_have_to_be_over() {
-        let shadow = shadow();
-        let args = |a: u64, b: u64, c: u64| [a, b, c, 0, 0, 0];
-        assert_eq!(Expected::madvise(args(0x1000, 0x1000, 4), &shadow), Expected::Known(0));
-        assert_eq!(Expected::madvise(args(0x1000, 0x1000, 10), &shadow), Expected::Settles(0));
-        assert_eq!(Expected::madvise(args(0x1000, 0x9000, 11), &shadow), Expected::Settles(ENOMEM));
-        assert_eq!(Expected::madvise(args(0x1001, 0x1000, 10), &shadow), Expected::Known(EINVAL));
-        assert_eq!(Expected::munmap(args(0x7000, 0x1000, 0), &shadow), Expected::Settles(0));
-        assert_eq!(Expected::mprotect(args(0x1000, 0x1000, 3), &shadow), Expected::Settles(0));
-        assert_eq!(Expected::mprotect(args(0x4000, 0x2000, 3), &shadow), Expected::Settles(ENOMEM));
-        assert_eq!(Expected::mremap(args(0x1000, 0x1000, 0x1000), &shadow), Expected::Settles(0x1000));
-        assert_eq!(Expected::brk(args(0x9008, 0, 0), 0x9004, 0x8000), Expected::Settles(0x9008));
-    }
 
     #[test]
     fn a_replaced_page_is_told_from_a_cut_vma() {

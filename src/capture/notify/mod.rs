@@ -12,11 +12,16 @@
 //!      └─────── CONTINUE ◀─────────┘
 //! ```
 
+mod births;
 mod calls;
 mod effect;
+mod ends;
+mod exec;
+mod expect;
 mod peek;
 mod pidfd_info;
 mod queue;
+mod results;
 mod server;
 mod shadow;
 mod space;
@@ -120,6 +125,10 @@ impl EventSource for NotifyReader<'_> {
 
     fn wake_fd(&self) -> i32 {
         self.queue.wake_fd()
+    }
+
+    fn trouble(&self) -> Option<String> {
+        self.queue.trouble()
     }
 
     fn counters(&self) -> Result<Counters, CaptureError> {

@@ -3,9 +3,9 @@
 
 use super::shadow::Area;
 use crate::model::{Mapping, MappingFile, Pid, Sharing, Tid};
+use crate::uapi::procmap_query::{self, COVERING_OR_NEXT_VMA, VMA_SHARED, procmap_query};
 use std::fs::File;
 use std::io;
-use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 
 /// Turns the bytes of a maps file into mappings.
@@ -36,33 +36,6 @@ impl Vma {
 /// The address space is gone: its last user has ended or executed another program.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Gone;
-
-/// include/uapi/linux/fs.h, `struct procmap_query` (6.11).
-#[repr(C)]
-#[derive(Default)]
-struct Query {
-    size: u64,
-    flags: u64,
-    addr: u64,
-    start: u64,
-    end: u64,
-    vma_flags: u64,
-    page_size: u64,
-    offset: u64,
-    inode: u64,
-    major: u32,
-    minor: u32,
-    name_size: u32,
-    build_id_size: u32,
-    name_addr: u64,
-    build_id_addr: u64,
-}
-
-const _: () = assert!(size_of::<Query>() == 104);
-const COVERING_OR_NEXT: u64 = 0x10;
-const VMA_SHARED: u64 = 8;
-
-nix::ioctl_readwrite!(procmap_query, b'f', 17, Query);
 
 /// An open maps file. It stays with the address space that it was opened on, whatever the process
 /// executes later (proc_maps_open, fs/proc/task_mmu.c).
@@ -106,17 +79,8 @@ impl Maps {
     pub fn from(&mut self, address: u64) -> Result<Option<Vma>, Gone> {
         if self.has_query {
             let mut name = [0u8; 4096];
-            let mut query = Query {
-                size: size_of::<Query>() as u64,
-                flags: COVERING_OR_NEXT,
-                addr: address,
-                name_size: name.len() as u32,
-                name_addr: name.as_mut_ptr() as u64,
-                ..Query::default()
-            };
-            // SAFETY: `query` has the kernel's layout, and `name` room for `name_size` bytes.
-            match unsafe { procmap_query(self.file.as_raw_fd(), &mut query) } {
-                Ok(_) => return Ok(Some(described(&query, &name))),
+            match procmap_query(&self.file, address, COVERING_OR_NEXT_VMA, &mut name) {
+                Ok(found) => return Ok(Some(described(&found, &name))),
                 Err(nix::errno::Errno::ENOENT) => return Ok(None),
                 Err(nix::errno::Errno::ESRCH) => return Err(Gone),
                 Err(nix::errno::Errno::ENOTTY | nix::errno::Errno::EINVAL) => self.has_query = false,
@@ -140,17 +104,16 @@ impl Maps {
     }
 }
 
-fn described(query: &Query, name: &[u8]) -> Vma {
-    let len = (query.name_size as usize).saturating_sub(1).min(name.len());
-    let (major, minor) = (query.major, query.minor);
-    let file = MappingFile { major, minor, inode: query.inode };
-    let has_file = query.inode != 0 || major != 0 || minor != 0;
+fn described(found: &procmap_query::Vma, name: &[u8]) -> Vma {
+    let (major, minor) = (found.dev_major, found.dev_minor);
+    let file = MappingFile { major, minor, inode: found.inode };
+    let has_file = found.inode != 0 || major != 0 || minor != 0;
     Vma {
-        area: Area { start: query.start, end: query.end, access: query.vma_flags & super::shadow::ACCESS },
-        offset: query.offset,
+        area: Area { start: found.start, end: found.end, access: found.flags & super::shadow::ACCESS },
+        offset: found.offset,
         file: has_file.then_some(file),
-        is_shared: query.vma_flags & VMA_SHARED != 0,
-        name: name[..len].to_vec(),
+        is_shared: found.flags & VMA_SHARED != 0,
+        name: name[..found.name_len].to_vec(),
     }
 }
 
@@ -164,6 +127,8 @@ pub enum Place {
 
 /// What is asked of one thread again and again.
 pub struct Thread {
+    tid: Tid,
+    /// None where there was no descriptor left.
     syscall: Option<File>,
     comm: Option<File>,
 }
@@ -171,6 +136,7 @@ pub struct Thread {
 impl Thread {
     pub fn open(tid: Tid) -> Thread {
         Thread {
+            tid,
             syscall: File::open(format!("/proc/{tid}/syscall")).ok(),
             comm: File::open(format!("/proc/{tid}/comm")).ok(),
         }
@@ -178,9 +144,13 @@ impl Thread {
 
     pub fn place(&self) -> Place {
         let mut line = [0; 256];
-        let Some(Ok(len)) = self.syscall.as_ref().map(|file| file.read_at(&mut line, 0)) else {
-            return Place::Gone;
+        let read = match &self.syscall {
+            Some(file) => file.read_at(&mut line, 0),
+            None => {
+                File::open(format!("/proc/{}/syscall", self.tid)).and_then(|file| file.read_at(&mut line, 0))
+            }
         };
+        let Ok(len) = read else { return Place::Gone };
         parse_place(&line[..len]).unwrap_or(Place::Gone)
     }
 
@@ -258,10 +228,19 @@ pub fn is_zombie(pid: Pid) -> bool {
     matches!(stat.get(after), Some(b'Z' | b'X'))
 }
 
-/// Nanoseconds that a thread has run (/proc/TID/schedstat).
+/// Nanoseconds that a thread has run: /proc/TID/schedstat, or, where the kernel keeps none, the ticks of
+/// /proc/TID/stat (fields 14 and 15, of 10 ms).
 pub fn processor_time(tid: Tid) -> Option<u64> {
-    let text = std::fs::read_to_string(format!("/proc/{tid}/schedstat")).ok()?;
-    text.split_ascii_whitespace().next()?.parse().ok()
+    const TICK: u64 = 10_000_000;
+    if let Ok(text) = std::fs::read_to_string(format!("/proc/{tid}/schedstat")) {
+        return text.split_ascii_whitespace().next()?.parse().ok();
+    }
+    let stat = std::fs::read(format!("/proc/{tid}/stat")).ok()?;
+    let after = stat.iter().rposition(|&b| b == b')')? + 2;
+    let text = std::str::from_utf8(stat.get(after..)?).ok()?;
+    let ticks = text.split_ascii_whitespace().skip(14 - 3).take(2);
+    let ticks: Vec<u64> = ticks.filter_map(|word| word.parse().ok()).collect();
+    Some(ticks.iter().sum::<u64>() * TICK)
 }
 
 #[cfg(test)]

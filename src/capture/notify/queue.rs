@@ -39,6 +39,7 @@ pub struct Queue {
     pub without_stack: AtomicU64,
     pub lost: AtomicU64,
     pub lost_tasks: AtomicU64,
+    trouble: Mutex<Option<String>>,
 }
 
 impl Queue {
@@ -56,7 +57,18 @@ impl Queue {
             without_stack: AtomicU64::new(0),
             lost: AtomicU64::new(0),
             lost_tasks: AtomicU64::new(0),
+            trouble: Mutex::default(),
         })
+    }
+
+    /// Server: what the user should know. The first time counts.
+    pub fn tell_trouble(&self, what: impl FnOnce() -> String) {
+        let mut trouble = self.trouble.lock().unwrap_or_else(PoisonError::into_inner);
+        trouble.get_or_insert_with(what);
+    }
+
+    pub fn trouble(&self) -> Option<String> {
+        self.trouble.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     fn lock(&self) -> MutexGuard<'_, Waiting> {

@@ -7,10 +7,10 @@
 
 use super::NotifyConfig;
 use super::calls::{self, Kind};
-use super::effect::{Effect, Outcome};
-use super::peek::{self, Place};
+use super::effect::Effect;
+use super::peek;
 use super::queue::Queue;
-use super::space::{InCall, Space, What};
+use super::space::{InCall, What};
 use super::tasks::Tasks;
 use super::tell::{self, FEW_REGISTERS, Teller, UNREADABLE};
 use crate::capture::bpf::skel::types::vmaudit_record as Record;
@@ -26,14 +26,15 @@ use std::time::{Duration, Instant};
 const FIRST_LOOK: Duration = Duration::from_micros(50);
 const LAST_LOOK: Duration = Duration::from_millis(2);
 /// The same while nobody waits.
-const NOBODY_WAITS: Duration = Duration::from_millis(2);
+pub const NOBODY_WAITS: Duration = Duration::from_millis(2);
 const NOTHING_RUNS: Duration = Duration::from_secs(1);
-/// A thread that has run for so long since it was let go, ns, is no longer in a call that has
-/// changed nothing; nor in one that goes through all pages.
-const SURELY_BACK: u64 = 50_000_000;
-const SURELY_DONE: u64 = 2_000_000_000;
 /// How often a thread's name is asked for, ns: it can be changed without a notified call.
 const NAME_AGE: u64 = 10_000_000;
+/// While calls come one after the other, all else is looked after at least so often.
+const AT_LEAST: Duration = Duration::from_millis(10);
+/// Calls wait so long for the one before them, and no longer: what holds that one up may be waiting for
+/// them (a page fault that another thread of the program serves).
+const GIVE_UP: Duration = Duration::from_secs(10);
 /// When all tasks are gone, their ends are waited for at most so long.
 const LAST_ENDS: Duration = Duration::from_secs(1);
 
@@ -48,6 +49,7 @@ pub struct Server<C> {
     pub tasks: Tasks,
     queue: Arc<Queue>,
     rounds: u32,
+    last_look: Instant,
 }
 
 impl<C: HeldCalls> Server<C> {
@@ -56,7 +58,16 @@ impl<C: HeldCalls> Server<C> {
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
         epoll.add(&queue.call, EpollEvent::new(EpollFlags::EPOLLIN, FROM_READER))?;
         let tell = Teller::new(Arc::clone(&queue));
-        Ok(Server { calls, tell, config, epoll, tasks: Tasks::new(main), queue, rounds: 0 })
+        Ok(Server {
+            calls,
+            tell,
+            config,
+            epoll,
+            tasks: Tasks::new(main),
+            queue,
+            rounds: 0,
+            last_look: Instant::now(),
+        })
     }
 
     /// Until no task is left, or the reader wants no more.
@@ -67,6 +78,10 @@ impl<C: HeldCalls> Server<C> {
                 Ok(Arrival::Call(call)) => {
                     self.rounds = 0;
                     self.arrive(call);
+                    if self.last_look.elapsed() > AT_LEAST {
+                        self.hear(EpollTimeout::ZERO);
+                        self.look_again();
+                    }
                 }
                 Ok(Arrival::Other) => self.hear(EpollTimeout::ZERO),
                 Ok(Arrival::Nothing) => self.look_again(),
@@ -75,7 +90,15 @@ impl<C: HeldCalls> Server<C> {
                     break;
                 }
                 // The listener itself failed: the keeper takes over when this end is dropped.
-                Err(_) => break,
+                Err(error) => {
+                    self.queue.tell_trouble(|| {
+                        format!(
+                            "receiving system calls failed ({error}): what was called after that is not known"
+                        )
+                    });
+                    self.tell.lost();
+                    break;
+                }
             }
             self.queue.unsettled.store(self.tasks.is_unsettled(), Ordering::Relaxed);
         }
@@ -122,11 +145,36 @@ impl<C: HeldCalls> Server<C> {
     /// Looks whether calls that were let go are over.
     pub fn look_again(&mut self) {
         self.rounds += 1;
+        self.last_look = Instant::now();
         self.finish_overdue_execs();
         for key in self.tasks.busy_spaces() {
             self.conclude(key, false);
+            self.give_up(key);
             self.pump(key);
         }
+    }
+
+    /// A call that others have waited for too long is counted as lost.
+    fn give_up(&mut self, key: u64) {
+        let Some(space) = self.tasks.spaces.get_mut(&key) else { return };
+        let is_stuck = |running: &mut InCall| running.since.elapsed() > GIVE_UP;
+        if space.waiting.is_empty() {
+            return;
+        }
+        let Some(InCall { call, what, .. }) = space.running.take_if(is_stuck) else { return };
+        if let What::Effect { .. } = what {
+            if let Ok(mappings) = space.maps.read() {
+                space.shadow.renew(&mappings);
+            }
+            self.tell.lost();
+        }
+        self.queue.tell_trouble(|| {
+            format!(
+                "system call {} of thread {} did not end within {GIVE_UP:?} while other calls waited for it; they \
+                 went on, and what it did may be told wrong",
+                call.nr, call.tid
+            )
+        });
     }
 
     fn arrive(&mut self, call: HeldCall) {
@@ -264,10 +312,12 @@ impl<C: HeldCalls> Server<C> {
         };
         let Some(space) = self.tasks.spaces.get_mut(&key) else { return self.pass(&call) };
         space.running = Some(InCall { call, since: Instant::now(), processor_time: None, what });
-        if !self.calls.go_on(call.id)
-            && let Some(space) = self.tasks.spaces.get_mut(&key)
-        {
-            space.running = None;
+        if !self.calls.go_on(call.id) {
+            // Its task was killed.
+            self.tasks.forget_fork(key, call.tid);
+            if let Some(space) = self.tasks.spaces.get_mut(&key) {
+                space.running = None;
+            }
         }
     }
 
@@ -305,98 +355,6 @@ impl<C: HeldCalls> Server<C> {
         Some(name[..name.iter().position(|&b| b == 0).unwrap_or(len)].to_vec())
     }
 
-    /// Tells of the call that runs in the address space, if its result is known by now. `returned`:
-    /// it is over.
-    pub fn conclude(&mut self, key: u64, returned: bool) {
-        let Some(running) = self.tasks.spaces.get_mut(&key).and_then(|space| space.running.take()) else {
-            return;
-        };
-        let returned = returned || self.has_left(&running);
-        let InCall { call, what, .. } = &running;
-        let is_over = match what {
-            What::Fork => self.fork_is_over(key, call.tid, returned),
-            What::Effect { expected, record, stack } => {
-                let Some(Space { shadow, maps, .. }) = self.tasks.spaces.get_mut(&key) else { return };
-                match expected.check(shadow, maps, returned) {
-                    Outcome::Pending => false,
-                    Outcome::Done(effect) => {
-                        let name = match expected {
-                            super::effect::Expected::Name { name, .. } => name.clone(),
-                            _ => None,
-                        };
-                        self.report(key, **record, stack, &effect, name);
-                        true
-                    }
-                    Outcome::Unknown => {
-                        self.tell.lost();
-                        true
-                    }
-                    Outcome::Gone => true,
-                }
-            }
-        };
-        if is_over {
-            return;
-        }
-        let running = timed(running);
-        if let Some(space) = self.tasks.spaces.get_mut(&key) {
-            space.running = Some(running);
-        }
-    }
-
-    /// The thread is seen outside of the call, or was let go long ago.
-    fn has_left(&self, running: &InCall) -> bool {
-        let call = &running.call;
-        let Some(task) = self.tasks.thread(call.tid) else { return true };
-        match task.thread.place() {
-            // That it cannot be read says nothing about a thread that is there.
-            Place::Gone => peek::family(call.tid).is_none(),
-            Place::Blocked { nr, first_args, .. } => {
-                (nr != call.nr || first_args != call.args[..2]) && self.calls.has_begun(call.id)
-            }
-            Place::Running => {
-                let limit = if running.what.takes_long() { SURELY_DONE } else { SURELY_BACK };
-                running.since.elapsed() > NOBODY_WAITS
-                    && running.processor_time.is_some_and(|then| {
-                        peek::processor_time(call.tid).is_some_and(|now| now.saturating_sub(then) > limit)
-                    })
-            }
-        }
-    }
-
-    /// Sends a call with its result.
-    fn report(&mut self, key: u64, record: Record, stack: &[u8], effect: &Effect, name: Option<Vec<u8>>) {
-        let mut record = record;
-        record.ret = effect.ret;
-        let who = tell::Who { pid: record.pid as Pid, tid: record.tid as i32, mm: key };
-        match (record.op, &effect.mapped) {
-            (calls::OP_BRK, _) => {
-                if let Some(space) = self.tasks.spaces.get_mut(&key) {
-                    space.brk = effect.ret as u64;
-                }
-                record.aux[0] = effect.ret as u64;
-                record.flags |= tell::HAS_AUX;
-            }
-            (calls::OP_MMAP, Some((_, Some(vma)))) if record.args[3] & MAP_ANONYMOUS == 0 => {
-                self.tell.mapped_file(who, &mut record, vma);
-            }
-            (calls::OP_SHMAT | calls::OP_IO_SETUP, Some((range, _))) => {
-                record.aux = [range.start.0, range.end.0];
-                record.flags |= tell::HAS_AUX;
-                if record.op == calls::OP_IO_SETUP {
-                    record.ret = 0;
-                }
-            }
-            (calls::OP_PRCTL, _) => {
-                if let Some(name) = name {
-                    self.tell.name(who, &name);
-                }
-            }
-            _ => {}
-        }
-        self.tell.event(record, stack);
-    }
-
     fn refresh_name(&mut self, tid: i32, pid: Pid, key: u64) {
         let Some(task) = self.tasks.thread_mut(tid) else { return };
         let now = tell::now_ns();
@@ -412,14 +370,4 @@ impl<C: HeldCalls> Server<C> {
             self.tell.event(record, &[]);
         }
     }
-}
-
-const MAP_ANONYMOUS: u64 = 0x20;
-
-/// From now on it is known how long the thread has run.
-fn timed(mut running: InCall) -> InCall {
-    if running.processor_time.is_none() {
-        running.processor_time = peek::processor_time(running.call.tid);
-    }
-    running
 }

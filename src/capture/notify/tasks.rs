@@ -1,26 +1,12 @@
-//! Threads, processes and address spaces, and how they come and go: clone, exec, exit.
+//! Threads, processes and address spaces: the tables. How they come and go: `births`, `exec`, `ends`.
 
-use super::calls::{self, NewTask};
-use super::peek::{self, Thread};
-use super::server::Server;
-use super::space::{Begun, Space, What};
-use super::tell::{self, LISTED, OP_EXEC, OP_EXIT, OP_FORK, Who};
-use crate::model::{HeldCall, HeldCalls, Mapping, Pid, Tid};
-use nix::sys::epoll::{EpollEvent, EpollFlags};
+use super::peek::Thread;
+use super::space::{Begun, Space};
+use super::tell;
+use crate::model::{HeldCall, Pid, Tid};
 use std::collections::{HashMap, HashSet};
-use std::os::fd::{FromRawFd, OwnedFd};
-use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
-
-/// Tasks that were asked for and never seen, kept at most.
-const MAX_BEGUN: usize = 4096;
-/// An execve without any call of the new program is looked at after so long.
-const EXEC_OVERDUE: Duration = Duration::from_millis(50);
-const EXEC_SURELY_OVER: Duration = Duration::from_secs(2);
-/// The wait status of a process of whose end nothing is known but that it was.
-const UNKNOWN_STATUS: i32 = -1;
-/// Where the kernel does not list children, a child's first call is waited for so long.
-const CHILD_SPEAKS: Duration = Duration::from_millis(100);
+use std::os::fd::OwnedFd;
+use std::time::Instant;
 
 pub struct Task {
     pub pid: Pid,
@@ -30,25 +16,25 @@ pub struct Task {
     pub control_block: u64,
 }
 
-struct Process {
+pub struct Process {
     /// 0 before the first program.
-    space: u64,
-    pidfd: Option<OwnedFd>,
+    pub space: u64,
+    pub pidfd: Option<OwnedFd>,
     /// The thread that is in execve, and since when.
-    executing: Option<(Tid, Instant)>,
+    pub executing: Option<(Tid, Instant)>,
     /// The thread that ended it, and the status it asked for.
-    ended_by: Option<(Tid, i32)>,
+    pub ended_by: Option<(Tid, i32)>,
 }
 
 #[derive(Default)]
 pub struct Tasks {
-    main: Pid,
-    threads: HashMap<Tid, Task>,
-    processes: HashMap<Pid, Process>,
+    pub main: Pid,
+    pub threads: HashMap<Tid, Task>,
+    pub processes: HashMap<Pid, Process>,
     pub spaces: HashMap<u64, Space>,
-    begun: Vec<Begun>,
+    pub begun: Vec<Begun>,
     /// Processes that are not watched.
-    passed: HashSet<Pid>,
+    pub passed: HashSet<Pid>,
     last_space: u64,
 }
 
@@ -106,6 +92,11 @@ impl Tasks {
         }
     }
 
+    /// The fork that the thread has begun will not be.
+    pub fn forget_fork(&mut self, key: u64, tid: Tid) {
+        self.begun.retain(|begun| !(begun.parent_tid == tid && begun.space == key && !begun.new.is_thread));
+    }
+
     pub fn name_is_stale(&mut self, tid: Tid) {
         if let Some(task) = self.threads.get_mut(&tid) {
             task.named_ns = 0;
@@ -118,7 +109,7 @@ impl Tasks {
         }
     }
 
-    fn add_thread(&mut self, tid: Tid, pid: Pid, control_block: u64) -> &Task {
+    pub fn add_thread(&mut self, tid: Tid, pid: Pid, control_block: u64) -> &Task {
         let thread = Thread::open(tid);
         let comm = thread.comm().unwrap_or_default();
         let task = Task { pid, thread, comm, named_ns: tell::now_ns(), control_block };
@@ -126,362 +117,9 @@ impl Tasks {
         &self.threads[&tid]
     }
 
-    fn add_space(&mut self, space: Space) -> u64 {
+    pub fn add_space(&mut self, space: Space) -> u64 {
         self.last_space += 1;
         self.spaces.insert(self.last_space, space);
         self.last_space
     }
-}
-
-impl<C: HeldCalls> Server<C> {
-    /// The process of a thread; None when it is not watched, or gone.
-    pub fn owner(&mut self, tid: Tid) -> Option<Pid> {
-        if let Some(pid) = self.tasks.pid_of(tid) {
-            return Some(pid);
-        }
-        let (pid, parent) = peek::family(tid)?;
-        if self.tasks.passed.contains(&pid) {
-            return None;
-        }
-        if self.tasks.processes.contains_key(&pid) {
-            self.met_thread(pid, tid);
-            return Some(pid);
-        }
-        if pid == self.tasks.main {
-            self.tasks.add_thread(tid, pid, 0);
-            self.add_process(pid, 0);
-            self.tasks.executes(pid, tid);
-            return Some(pid);
-        }
-        let begun = self.find_begun_process(pid, parent);
-        match begun {
-            Some(begun) if self.config.follow_forks => self.met_process(pid, begun),
-            Some(_) => {}
-            None => self.missed_task(),
-        }
-        if !self.tasks.processes.contains_key(&pid) {
-            self.tasks.passed.insert(pid);
-            return None;
-        }
-        self.tasks.pid_of(tid)
-    }
-
-    fn missed_task(&self) {
-        self.tell.queue.lost_tasks.fetch_add(1, Ordering::Relaxed);
-    }
-
-    fn add_process(&mut self, pid: Pid, space: u64) {
-        // SAFETY: pidfd_open takes two integers.
-        let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
-        // SAFETY: a new descriptor that nobody else owns.
-        let pidfd = (fd >= 0).then(|| unsafe { OwnedFd::from_raw_fd(fd as i32) });
-        if let Some(pidfd) = &pidfd {
-            let _ = self.epoll.add(pidfd, EpollEvent::new(EpollFlags::EPOLLIN, pid as u64));
-        }
-        let process = Process { space, pidfd, executing: None, ended_by: None };
-        self.tasks.processes.insert(pid, process);
-    }
-
-    /// A thread's first call.
-    fn met_thread(&mut self, pid: Pid, tid: Tid) {
-        if tid == pid && self.tasks.processes.get(&pid).is_some_and(|p| p.executing.is_some()) {
-            // Another thread's execve has given it the leader's number.
-            self.tasks.add_thread(tid, pid, 0);
-            return;
-        }
-        let of_process = |begun: &Begun| begun.parent == pid && begun.new.is_thread;
-        let numbered = self.tasks.begun.iter().position(|begun| {
-            of_process(begun) && begun.new.number_at != 0 && {
-                let mut number = [0; 4];
-                peek::read_memory(pid, begun.new.number_at, &mut number) == 4
-                    && i32::from_ne_bytes(number) == tid
-            }
-        });
-        let index = numbered.or_else(|| self.tasks.begun.iter().position(of_process));
-        let begun = index.map(|index| self.tasks.begun.remove(index));
-        self.thread_begins(pid, tid, begun);
-    }
-
-    fn thread_begins(&mut self, pid: Pid, tid: Tid, begun: Option<Begun>) {
-        let Some(key) = self.tasks.space_of(pid) else { return };
-        let new = begun.map(|begun| begun.new).unwrap_or_default();
-        let comm = self.tasks.add_thread(tid, pid, new.control_block).comm.clone();
-        let parent_tid = begun.map_or(pid, |begun| begun.parent_tid);
-        let brk = self.tasks.spaces.get(&key).map_or(0, |space| space.brk);
-        let mut record = Who { pid, tid: parent_tid, mm: key }.record(OP_FORK);
-        record.args = [pid as u64, tid as u64, key, new.sp, 1, brk];
-        record.ret = i64::from(tid);
-        tell::set_comm(&mut record, &comm);
-        self.tell.event(record, &[]);
-    }
-
-    /// What asked for a process that is met for the first time.
-    fn find_begun_process(&mut self, pid: Pid, parent: Pid) -> Option<Begun> {
-        let begun = &self.tasks.begun;
-        let of_parent: Vec<usize> =
-            (0..begun.len()).filter(|&i| !begun[i].new.is_thread && begun[i].parent == parent).collect();
-        let index = match of_parent[..] {
-            [one] => Some(one),
-            // Its parent has ended already: one that has, too.
-            [] => (0..begun.len())
-                .find(|&i| !begun[i].new.is_thread && !self.tasks.processes.contains_key(&begun[i].parent)),
-            [first, ..] => {
-                let lists = |&i: &usize| {
-                    let begun = &begun[i];
-                    peek::children(begun.parent, begun.parent_tid).is_some_and(|pids| pids.contains(&pid))
-                };
-                of_parent.iter().copied().find(lists).or(Some(first))
-            }
-        };
-        index.map(|index| self.tasks.begun.remove(index))
-    }
-
-    /// A new process: shares its parent's address space, or has a copy.
-    fn met_process(&mut self, pid: Pid, begun: Begun) {
-        let Some(parent) = self.tasks.spaces.get_mut(&begun.space) else {
-            self.missed_task();
-            return;
-        };
-        let (brk, start_brk, arguments) = (parent.brk, parent.start_brk, parent.arguments);
-        let key = if begun.new.shares_space {
-            parent.users += 1;
-            begun.space
-        } else {
-            if parent.running.as_ref().is_some_and(|running| {
-                matches!(running.what, What::Fork) && running.call.tid == begun.parent_tid
-            }) {
-                parent.running = None;
-            }
-            match Space::open(pid, self.config.parse_maps) {
-                Ok((space, _)) => self.tasks.add_space(Space { brk, start_brk, arguments, ..space }),
-                Err(_) => {
-                    self.missed_task();
-                    return;
-                }
-            }
-        };
-        self.add_process(pid, key);
-        let control_block = match begun.new.control_block {
-            0 => self.tasks.thread(begun.parent_tid).map_or(0, |task| task.control_block),
-            own => own,
-        };
-        let comm = self.tasks.add_thread(pid, pid, control_block).comm.clone();
-        let mut record = Who { pid: begun.parent, tid: begun.parent_tid, mm: begun.space }.record(OP_FORK);
-        record.args = [pid as u64, pid as u64, key, begun.new.sp, 0, brk];
-        record.ret = i64::from(pid);
-        tell::set_comm(&mut record, &comm);
-        self.tell.event(record, &[]);
-        self.pump(begun.space);
-    }
-
-    /// What a call that makes a task asks for.
-    pub fn new_task(&self, call: &HeldCall) -> NewTask {
-        let read = |at: u64, into: &mut [u8]| peek::read_memory(call.tid, at, into);
-        calls::new_task(call.nr, &call.args, read)
-    }
-
-    /// A call that makes a task is about to go on.
-    pub fn note_clone(&mut self, key: u64, pid: Pid, call: &HeldCall) {
-        let begun = Begun { parent: pid, parent_tid: call.tid, space: key, new: self.new_task(call) };
-        if self.tasks.begun.len() >= MAX_BEGUN {
-            self.tasks.begun.remove(0);
-        }
-        self.tasks.begun.push(begun);
-    }
-
-    /// The thread has returned from the calls by which it made tasks.
-    pub fn finish_clones(&mut self, tid: Tid) {
-        while let Some(index) = self.tasks.begun.iter().position(|begun| begun.parent_tid == tid) {
-            let begun = self.tasks.begun.remove(index);
-            if begun.new.is_thread {
-                let mut number = [0; 4];
-                let read = begun.new.number_at != 0
-                    && peek::read_memory(tid, begun.new.number_at, &mut number) == number.len();
-                let new = i32::from_ne_bytes(number);
-                let is_new = read && new > 0 && self.tasks.thread(new).is_none();
-                if is_new && peek::family(new).is_some_and(|(pid, _)| pid == begun.parent) {
-                    self.thread_begins(begun.parent, new, Some(begun));
-                }
-            } else {
-                self.meet_child(begun);
-            }
-        }
-    }
-
-    /// Looks for the child that this call made. False: there is none, or it cannot be seen.
-    fn meet_child(&mut self, begun: Begun) -> bool {
-        let children = peek::children(begun.parent, begun.parent_tid).unwrap_or_default();
-        // Those that have ended stay in the list until they are waited for.
-        let is_new = |pid: &&Pid| {
-            !self.tasks.processes.contains_key(pid)
-                && !self.tasks.passed.contains(pid)
-                && !peek::is_zombie(**pid)
-        };
-        let Some(&child) = children.iter().find(is_new) else { return false };
-        if self.config.follow_forks {
-            self.met_process(child, begun);
-        } else {
-            self.tasks.passed.insert(child);
-        }
-        true
-    }
-
-    /// Whether a fork is over: its child is there, or `returned` and there is none.
-    pub fn fork_is_over(&mut self, key: u64, tid: Tid, returned: bool) -> bool {
-        let of_thread = |begun: &Begun| begun.parent_tid == tid && begun.space == key && !begun.new.is_thread;
-        let Some(index) = self.tasks.begun.iter().position(of_thread) else { return true };
-        let begun = self.tasks.begun[index];
-        self.tasks.begun.remove(index);
-        if self.meet_child(begun) {
-            return true;
-        }
-        if returned && peek::children(begun.parent, tid).is_some() {
-            return true;
-        }
-        // Its first call will tell.
-        self.tasks.begun.push(begun);
-        returned && CHILD_SPEAKS.is_zero()
-    }
-
-    /// A process that was in execve makes a call: of the new program, if that has begun.
-    pub fn finish_exec(&mut self, pid: Pid, tid: Tid) {
-        let Some(process) = self.tasks.processes.get_mut(&pid) else { return };
-        let Some((executes, _)) = process.executing else { return };
-        let old = process.space;
-        let space = self.tasks.spaces.get_mut(&old).filter(|space| space.users == 1);
-        let mut lives_on = space.and_then(|space| space.maps.from(0).is_ok().then_some(space));
-        if lives_on.is_some() && tid != executes {
-            // Another thread, whose end this may still be.
-            return;
-        }
-        process.executing = None;
-        if let Some(space) = &mut lives_on {
-            // Refused: it goes on as it was.
-            space.closed = false;
-            self.pump(old);
-            return;
-        }
-        let Ok((space, mappings)) = Space::open(pid, self.config.parse_maps) else {
-            // Not to be looked at (a setuid program, say).
-            self.missed_task();
-            self.forget_process(pid);
-            self.tasks.passed.insert(pid);
-            return;
-        };
-        if let Some(shared) = self.tasks.spaces.get(&old)
-            && shared.users > 1
-            && shared.maps.read().is_ok_and(|before| before == mappings)
-        {
-            return;
-        }
-        self.program_begins(pid, old, space, mappings);
-    }
-
-    fn program_begins(&mut self, pid: Pid, old: u64, space: Space, mappings: Vec<Mapping>) {
-        let (start_brk, arguments) = peek::layout(pid).unwrap_or((0, 0));
-        let key = self.tasks.add_space(Space { brk: start_brk, start_brk, arguments, ..space });
-        self.leave_space(pid, old);
-        if let Some(process) = self.tasks.processes.get_mut(&pid) {
-            process.space = key;
-        }
-        self.tasks.threads.retain(|_, task| task.pid != pid);
-        self.tasks.begun.retain(|begun| begun.parent != pid || !begun.new.is_thread);
-        let comm = self.tasks.add_thread(pid, pid, 0).comm.clone();
-        let who = Who { pid, tid: pid, mm: key };
-        self.tell.mappings(who, &mappings);
-        let compat = mappings.iter().all(|mapping| mapping.range.end.0 <= 1 << 32);
-        let mut record = who.record(OP_EXEC);
-        record.args = [start_brk, start_brk, arguments, u64::from(compat), 0, 0];
-        record.flags |= LISTED;
-        let exe = std::fs::read_link(format!("/proc/{pid}/exe")).ok();
-        let exe = exe.map(|path| std::os::unix::ffi::OsStringExt::into_vec(path.into_os_string()));
-        if let Some(mapping) = mappings.iter().find(|mapping| exe.as_ref() == Some(&mapping.name))
-            && let Some(file) = mapping.file
-        {
-            tell::set_file(&mut record, file, &mapping.name);
-        }
-        tell::set_comm(&mut record, &comm);
-        self.tell.event(record, &[]);
-    }
-
-    /// Programs that make no notified call (32-bit ones, say) are told of all the same.
-    pub fn finish_overdue_execs(&mut self) {
-        let executing = self.tasks.processes.iter().filter_map(|(&pid, p)| Some((pid, p.executing?)));
-        let overdue = executing.filter(|(_, (_, since))| since.elapsed() > EXEC_OVERDUE);
-        let overdue: Vec<(Pid, (Tid, Instant))> = overdue.collect();
-        for (pid, (tid, since)) in overdue {
-            let place = |tid| self.tasks.thread(tid).map(|task| task.thread.place());
-            // The thread that executes takes over the first one's number.
-            let in_exec = match place(tid).filter(|place| *place != peek::Place::Gone).or_else(|| place(pid))
-            {
-                Some(peek::Place::Blocked { nr, .. }) => nr == libc::SYS_execve || nr == libc::SYS_execveat,
-                Some(peek::Place::Running) => since.elapsed() < EXEC_SURELY_OVER,
-                Some(peek::Place::Gone) | None => false,
-            };
-            if !in_exec {
-                self.finish_exec(pid, tid);
-            }
-        }
-    }
-
-    pub fn thread_ended(&mut self, pid: Pid, call: &HeldCall, key: u64) {
-        let mut record = Who { pid, tid: call.tid, mm: key }.record(OP_EXIT);
-        record.args[0] = (call.args[0] & 0xff) << 8;
-        self.tasks.threads.remove(&call.tid);
-        self.tell.event(record, &[]);
-    }
-
-    /// The kernel says that a process has ended.
-    pub fn process_ended(&mut self, pid: Pid) {
-        let Some(process) = self.tasks.processes.get(&pid) else { return };
-        let key = process.space;
-        let ended_by = process.ended_by;
-        let code = ended_by.map(|(_, status)| status).or_else(|| exit_code(pid, process.pidfd.as_ref()));
-        if self.tasks.running_tid(key).and_then(|tid| self.tasks.pid_of(tid)) == Some(pid) {
-            self.conclude(key, true);
-        }
-        let tid = ended_by.map_or(pid, |(tid, _)| tid);
-        let mut record = Who { pid, tid, mm: key }.record(OP_EXIT);
-        record.args = [i64::from(code.unwrap_or(UNKNOWN_STATUS)) as u64, 1, 0, 0, 0, 0];
-        self.forget_process(pid);
-        self.tell.event(record, &[]);
-    }
-
-    fn forget_process(&mut self, pid: Pid) {
-        let Some(process) = self.tasks.processes.remove(&pid) else { return };
-        self.tasks.threads.retain(|_, task| task.pid != pid);
-        self.leave_space(pid, process.space);
-    }
-
-    fn leave_space(&mut self, pid: Pid, key: u64) {
-        let Some(space) = self.tasks.spaces.get_mut(&key) else { return };
-        space.users -= 1;
-        if space.users > 0 {
-            // A vfork child's call that was on its way.
-            let tid = space.running.as_ref().map(|running| running.call.tid);
-            if tid.is_some_and(|tid| self.tasks.pid_of(tid).is_none_or(|owner| owner == pid)) {
-                self.conclude(key, true);
-            }
-            self.pump(key);
-            return;
-        }
-        if let Some(space) = self.tasks.spaces.remove(&key) {
-            for call in space.waiting {
-                self.calls.go_on(call.id);
-            }
-        }
-    }
-}
-
-/// The wait status of a process that has ended: from its pidfd (6.15), or, as long as it has not
-/// been waited for, from /proc.
-fn exit_code(pid: Pid, pidfd: Option<&OwnedFd>) -> Option<i32> {
-    if let Some(code) = pidfd.and_then(super::pidfd_info::exit_code) {
-        return Some(code);
-    }
-    let stat = std::fs::read(format!("/proc/{pid}/stat")).ok()?;
-    let after = stat.iter().rposition(|&b| b == b')')? + 2;
-    let text = std::str::from_utf8(stat.get(after..)?).ok()?;
-    // Field 52; the first here is 3.
-    text.split_ascii_whitespace().nth(49)?.parse().ok()
 }

@@ -1,12 +1,15 @@
 //! From symbol tables to the list.
 
-use super::facts::{Binding, Function, Kind, Note, Probe, Skip, Source, Sources};
-use super::{FunctionTable, mini};
+use super::facts::{Function, Note};
+use super::{FunctionTable, code, mini};
+use crate::model::{Binding, FunctionKind, Probe, Skip, Source, Sources};
 use crate::objects::elf::ElfLayout;
 use crate::objects::object::Object;
 use crate::objects::symtab::{Entry, MAX_NAME, SymbolTable};
 use goblin::elf::section_header::{SHF_EXECINSTR, SHN_LORESERVE, SHN_XINDEX, SHT_DYNSYM, SHT_SYMTAB};
-use goblin::elf::sym::{STB_GLOBAL, STB_LOCAL, STB_WEAK, STT_FUNC, STT_GNU_IFUNC, STT_NOTYPE};
+use goblin::elf::sym::{
+    STB_GLOBAL, STB_GNU_UNIQUE, STB_LOCAL, STB_WEAK, STT_FUNC, STT_GNU_IFUNC, STT_NOTYPE,
+};
 use std::cmp::Reverse;
 use std::sync::OnceLock;
 
@@ -23,6 +26,7 @@ pub struct DebugFiles<'a> {
 }
 
 struct Builder<'o> {
+    object: &'o Object,
     layout: &'o ElfLayout,
     file_size: u64,
     functions: Vec<Function>,
@@ -32,6 +36,7 @@ struct Builder<'o> {
 
 pub(super) fn read(object: &Object, debug: DebugFiles<'_>) -> FunctionTable {
     let mut builder = Builder {
+        object,
         layout: object.layout(),
         file_size: object.size().unwrap_or(u64::MAX),
         functions: Vec::new(),
@@ -102,9 +107,9 @@ impl Builder<'_> {
         let section = layout.sections.get(index).filter(|_| index != 0 && (index as u32) < SHN_LORESERVE);
         let is_code = section.is_some_and(|s| s.flags & u64::from(SHF_EXECINSTR) != 0);
         let kind = match symbol.st_type() {
-            STT_FUNC => Kind::Function,
-            STT_GNU_IFUNC => Kind::Ifunc,
-            STT_NOTYPE if symbol.st_size > 0 && is_code => Kind::Untyped,
+            STT_FUNC => FunctionKind::Function,
+            STT_GNU_IFUNC => FunctionKind::Ifunc,
+            STT_NOTYPE if symbol.st_size > 0 && is_code => FunctionKind::Untyped,
             _ => return None,
         };
         let elsewhere = match index as u32 {
@@ -121,7 +126,7 @@ impl Builder<'_> {
             _ => self.place(symbol.st_value),
         };
         let skip = elsewhere.or(match kind {
-            Kind::Ifunc => Some(Skip::IfuncResolver),
+            FunctionKind::Ifunc => Some(Skip::IfuncResolver),
             _ => place.or((symbol.st_size == 0).then_some(Skip::ZeroSize)),
         });
         Some(Function {
@@ -132,6 +137,7 @@ impl Builder<'_> {
                 STB_LOCAL => Binding::Local,
                 STB_GLOBAL => Binding::Global,
                 STB_WEAK => Binding::Weak,
+                STB_GNU_UNIQUE => Binding::Unique,
                 other => Binding::Other(other),
             },
             kind,
@@ -186,6 +192,7 @@ impl Builder<'_> {
             let place = place(a).cmp(&place(b)).then_with(|| goodness(b).cmp(&goodness(a)));
             place.then_with(|| name(a).cmp(name(b)))
         });
+        code::look(self.object, &mut functions);
         name_aliases(&mut functions);
         FunctionTable { functions, strings, notes: self.notes, by_name: OnceLock::new() }
     }

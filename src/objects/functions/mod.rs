@@ -5,11 +5,14 @@
 //! that is what each function has.
 
 mod build;
+mod code;
 mod facts;
 mod mini;
 
 pub use build::DebugFiles;
-pub use facts::{Binding, Function, Kind, Note, Probe, Skip, Source, Sources};
+pub use facts::{Function, Note};
+
+use crate::model::{Probe, Skip};
 
 use super::object::Object;
 use std::sync::OnceLock;

@@ -129,6 +129,24 @@ fn offsets_come_from_program_headers() {
 }
 
 #[test]
+fn no_probe_stands_on_vector_code() {
+    let mut bytes = elf(&[
+        Symbol("__strchrnul_evex", 0x3010, 8, FUNC, LOCAL, 1),
+        Symbol("alias", 0x3010, 8, FUNC, GLOBAL, 1),
+        Symbol("__memset_avx2", 0x3020, 8, FUNC, LOCAL, 1),
+        Symbol("plain", 0x3030, 8, FUNC, LOCAL, 1),
+    ]);
+    bytes[0x1010] = 0x62;
+    bytes[0x1020] = 0xc5;
+    bytes[0x1030] = 0x55;
+    let table = FunctionTable::read(&Object::from_bytes(bytes).expect("an ELF file"), DebugFiles::default());
+    for name in ["__strchrnul_evex", "alias", "__memset_avx2"] {
+        assert_eq!(probe(&table, name), Probe::No(Skip::Vector), "{name}");
+    }
+    assert_eq!(probe(&table, "plain"), Probe::Yes);
+}
+
+#[test]
 fn one_name_of_an_address_is_probed_and_the_others_say_which() {
     let table = table(&[
         Symbol("__libc_malloc", 0x3010, 8, FUNC, GLOBAL, 1),

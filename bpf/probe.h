@@ -1,0 +1,14 @@
+/* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
+/*
+ * What probe.bpf.c and user space agree on, beside vmaudit.h.
+ */
+#ifndef VMAUDIT_PROBE_H
+#define VMAUDIT_PROBE_H
+
+/* A probed function was entered; ret: its index. Numbered on from vmaudit.h's and heap.h's. */
+#define VMAUDIT_OP_PROBED 96
+
+/* traced_thread.low of a process that is not the command yet. */
+#define VMAUDIT_BEFORE_EXEC (~0ULL)
+
+#endif

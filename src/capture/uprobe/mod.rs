@@ -1,0 +1,183 @@
+//! Counting the calls of any functions of a file (bpf/probe.bpf.c). The counts are kept by the kernel's
+//! side, so none is ever lost; stacks go through the ring of the mapping tracer, whose events say what
+//! is mapped where.
+
+mod place;
+pub mod skel;
+pub mod wire;
+
+pub use place::{PlaceError, Placed, Refused};
+
+use super::CaptureError;
+use super::bpf::{BpfTracer, MAX_STACK_BYTES, own_pid_namespace};
+use super::heap::attach::PerfUprobe;
+use libbpf_rs::skel::{OpenSkel, SkelBuilder};
+use libbpf_rs::{Link, MapCore, MapFlags, OpenObject};
+use std::mem::{MaybeUninit, size_of};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+/// How many functions are probed at most where each needs a probe, and a descriptor, of its own.
+pub const MAX_SINGLE: usize = 1000;
+/// MAX_UPROBE_MULTI_CNT (kernel/trace/bpf_trace.c).
+pub const MAX_MULTI: usize = 1 << 20;
+
+/// How probes are placed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Way {
+    /// Linux 6.6: any number at once.
+    Multi,
+    /// One by one.
+    Single,
+}
+
+/// What is counted.
+#[derive(Clone, Copy)]
+pub struct CounterConfig<'a> {
+    /// How many functions there are.
+    pub functions: usize,
+    /// Only calls of processes that were marked, else of all.
+    pub only_marked: bool,
+    /// Children of marked processes are marked.
+    pub follow_forks: bool,
+    /// Where stacks go; they are not sent without.
+    pub stacks: Option<(&'a BpfTracer, u64)>,
+    /// None: the best that the kernel knows.
+    pub way: Option<Way>,
+}
+
+/// The loaded program, its probes and its counts.
+pub struct CallCounter {
+    skel: skel::ProbeSkel<'static>,
+    /// Of the tracepoints.
+    _links: Vec<Link>,
+    probes: Vec<OwnedFd>,
+    way: Way,
+    perf: Option<PerfUprobe>,
+    functions: usize,
+}
+
+impl CallCounter {
+    /// Loads; nothing is probed until [`CallCounter::place`].
+    ///
+    /// # Errors
+    /// When the kernel refuses the program (privileges, lockdown, no BTF, older than 5.15).
+    pub fn start(config: &CounterConfig<'_>) -> Result<CallCounter, CaptureError> {
+        match config.way {
+            Some(way) => load(config, way),
+            None => {
+                load(config, Way::Multi).or_else(|refused| load(config, Way::Single).map_err(|_| refused))
+            }
+        }
+    }
+
+    pub fn way(&self) -> Way {
+        self.way
+    }
+
+    /// Calls of the process behind `pidfd` count from now on, or, where it is a child of vmaudit's that
+    /// waits, from when it executes the command.
+    ///
+    /// # Errors
+    /// When the process is gone, or the kernel has no memory for the mark.
+    pub fn mark(&self, pid: i32, pidfd: BorrowedFd<'_>, at_exec: bool) -> Result<(), CaptureError> {
+        const BEFORE_EXEC: u64 = u64::MAX;
+        let mut value = [0u8; size_of::<skel::types::traced_thread>()];
+        if at_exec {
+            value[..8].copy_from_slice(&BEFORE_EXEC.to_ne_bytes());
+        }
+        let map = &self.skel.maps.threads;
+        let marked = map.update(&pidfd.as_raw_fd().to_ne_bytes(), &value, MapFlags::ANY);
+        marked.map_err(|source| CaptureError::Target { pid, source })
+    }
+
+    /// Calls so far, by function, over all CPUs.
+    ///
+    /// # Errors
+    /// When the kernel does not hand them out.
+    pub fn counts(&self) -> Result<Vec<u64>, CaptureError> {
+        let value =
+            |bytes: &Vec<u8>| bytes.get(..8).and_then(|b| b.try_into().ok()).map_or(0, u64::from_ne_bytes);
+        let count = |index: usize| {
+            let key = (index as u32).to_ne_bytes();
+            let per_cpu = self.skel.maps.calls.lookup_percpu(&key, MapFlags::ANY);
+            Ok(per_cpu.map_err(CaptureError::Counters)?.iter().flatten().map(value).sum())
+        };
+        (0..self.functions).map(count).collect()
+    }
+
+    /// Takes the probes away; returns how long that took.
+    pub fn detach(&mut self) -> Duration {
+        let begun = Instant::now();
+        self.probes.clear();
+        begun.elapsed()
+    }
+}
+
+fn load(config: &CounterConfig<'_>, way: Way) -> Result<CallCounter, CaptureError> {
+    if std::env::var_os("VMAUDIT_LIBBPF_LOG").is_none() {
+        libbpf_rs::set_print(None);
+    }
+    // One object for the life of the process: libbpf's skeletons borrow from it.
+    let storage: &'static mut MaybeUninit<OpenObject> = Box::leak(Box::new(MaybeUninit::uninit()));
+    let mut open = skel::ProbeSkelBuilder::default().open(storage).map_err(CaptureError::Load)?;
+    if let Some(rodata) = open.maps.rodata_data.as_deref_mut() {
+        rodata.only_marked = config.only_marked;
+        rodata.own_pid = std::process::id() as i32;
+        rodata.with_stacks = config.stacks.is_some();
+        rodata.pid_namespace = own_pid_namespace();
+    }
+    let calls = config.functions.max(1) as u32;
+    open.maps.calls.set_max_entries(calls).map_err(CaptureError::Load)?;
+    if let Some((tracer, bytes)) = config.stacks {
+        let shared = tracer.shared();
+        if let Some(rodata) = open.maps.rodata_data.as_deref_mut() {
+            rodata.stack_bytes = bytes.min(MAX_STACK_BYTES);
+            rodata.wake_bytes = shared.wake_bytes;
+        }
+        open.maps.threads.reuse_fd(shared.threads).map_err(CaptureError::Load)?;
+        open.maps.ring.reuse_fd(shared.ring).map_err(CaptureError::Load)?;
+        open.maps.spill.reuse_fd(shared.spill).map_err(CaptureError::Load)?;
+        open.maps.counters.reuse_fd(shared.counters).map_err(CaptureError::Load)?;
+    } else {
+        open.maps.ring.set_max_entries(4096).map_err(CaptureError::Load)?;
+        open.maps.spill.set_max_entries(4096).map_err(CaptureError::Load)?;
+    }
+    let own_marks = config.only_marked && config.stacks.is_none();
+    open.progs.probed_many.set_autoload(way == Way::Multi);
+    open.progs.probed_one.set_autoload(way == Way::Single);
+    open.progs.follow_fork.set_autoload(own_marks && config.follow_forks);
+    open.progs.follow_exec.set_autoload(own_marks);
+    let skel = open.load().map_err(CaptureError::Load)?;
+    let mut links = Vec::new();
+    let attach = |program: &libbpf_rs::ProgramMut<'_>| {
+        program.attach_trace().map_err(|source| CaptureError::Attach {
+            what: program.name().to_string_lossy().into_owned(),
+            source,
+        })
+    };
+    if own_marks {
+        links.push(attach(&skel.progs.follow_exec)?);
+        if config.follow_forks {
+            links.push(attach(&skel.progs.follow_fork)?);
+        }
+    }
+    let perf = match way {
+        Way::Multi => None,
+        Way::Single => Some(PerfUprobe::find().ok_or(CaptureError::NoUprobes)?),
+    };
+    let functions = config.functions;
+    let counter = CallCounter { skel, _links: links, probes: Vec::new(), way, perf, functions };
+    counter.try_out().map_err(CaptureError::Uprobes)?;
+    Ok(counter)
+}
+
+impl CallCounter {
+    /// The program that probes run.
+    fn program(&self) -> BorrowedFd<'_> {
+        match self.way {
+            Way::Multi => self.skel.progs.probed_many.as_fd(),
+            Way::Single => self.skel.progs.probed_one.as_fd(),
+        }
+    }
+}

@@ -1,0 +1,266 @@
+//! Placing the probes, and finding out which functions the kernel refuses.
+
+use super::{CallCounter, MAX_MULTI, MAX_SINGLE, Way};
+use crate::capture::heap::attach::{Attach, Many, ProbeError, Single};
+use crate::model::Pid;
+use memmap2::{Mmap, MmapOptions};
+use std::collections::HashSet;
+use std::ffi::CString;
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+/// A function that the kernel does not probe.
+#[derive(Debug)]
+pub struct Refused {
+    /// Index in the list that was given.
+    pub index: usize,
+    pub errno: i32,
+}
+
+/// What became of [`CallCounter::place`].
+#[derive(Debug, Default)]
+pub struct Placed {
+    pub refused: Vec<Refused>,
+    pub took: Duration,
+    /// How many system calls it needed: more than one where a function was refused.
+    pub calls: usize,
+}
+
+/// Why no function of a file can be probed.
+#[derive(Debug, thiserror::Error)]
+pub enum PlaceError {
+    #[error("placing probes: {0}")]
+    Refused(#[source] io::Error),
+    #[error(
+        "this kernel places probes one by one (before Linux 6.6), and at most {most} that way; {wanted} functions \
+         are wanted: narrow --match"
+    )]
+    TooManySingle { wanted: usize, most: usize },
+    #[error("the kernel places at most {most} probes at once; {wanted} functions are wanted: narrow --match")]
+    TooMany { wanted: usize, most: usize },
+}
+
+/// Errors that say nothing of a single function.
+fn is_general(error: &io::Error) -> bool {
+    use libc::{EACCES, EBADF, EMFILE, ENFILE, ENOENT, ENOMEM, EPERM};
+    matches!(error.raw_os_error(), Some(EPERM | EACCES | ENOMEM | EMFILE | ENFILE | ENOENT | EBADF))
+}
+
+impl CallCounter {
+    /// Probes functions of a file by their file offsets; the place in the list is the function's index.
+    /// With `only`, other processes have no probes, and children neither.
+    ///
+    /// # Errors
+    /// When there are too many, or the kernel refuses for a reason that is none of the functions'.
+    pub fn place(
+        &mut self,
+        file: BorrowedFd<'_>,
+        offsets: &[u64],
+        only: Option<Pid>,
+    ) -> Result<Placed, PlaceError> {
+        let (wanted, most) = match self.way {
+            Way::Multi => (offsets.len(), MAX_MULTI),
+            Way::Single => (offsets.len(), MAX_SINGLE),
+        };
+        match self.way {
+            Way::Multi if wanted > most => return Err(PlaceError::TooMany { wanted, most }),
+            Way::Single if wanted > most => return Err(PlaceError::TooManySingle { wanted, most }),
+            _ => {}
+        }
+        // Digits only: no NUL to fail on.
+        let path = CString::new(format!("/proc/self/fd/{}", file.as_raw_fd())).unwrap_or_default();
+        let functions: Vec<(u64, u64, bool)> =
+            offsets.iter().zip(0..).map(|(&offset, index)| (offset, index, false)).collect();
+        let begun = Instant::now();
+        let mut placed = Placed::default();
+        let accepted = match (self.way, map(file)) {
+            (Way::Multi, Some(_mapped)) => self.accepted(&path, functions, &mut placed)?,
+            _ => vec![functions],
+        };
+        let links = self.bisect(&path, only, (accepted, false), &mut placed)?;
+        self.probes.extend(links);
+        placed.refused.sort_by_key(|refused| refused.index);
+        placed.took = begun.elapsed();
+        Ok(placed)
+    }
+
+    /// Whether the kernel knows this way: it refuses a folder after everything else was to its liking.
+    pub(super) fn try_out(&self) -> io::Result<()> {
+        if self.way == Way::Single {
+            return Ok(());
+        }
+        let program = self.program().as_raw_fd();
+        let request = Many { program, path: &c"/".into(), pid: None, attach: Attach::Entry };
+        match request.link(&[(4096, 0, false)]) {
+            Err(error) if error.raw_os_error() == Some(libc::EBADF) => Ok(()),
+            Err(error) => Err(error),
+            Ok(_) => Err(io::ErrorKind::InvalidData.into()),
+        }
+    }
+}
+
+/// A private mapping, of which nothing is ever read here.
+fn map(file: BorrowedFd<'_>) -> Option<Mmap> {
+    let file = File::from(file.try_clone_to_owned().ok()?);
+    // SAFETY: nobody reads the bytes, so it does not matter that others may change or cut the file.
+    unsafe { MmapOptions::new().map_copy_read_only(&file).ok() }
+}
+
+/// File offset, index, and whether its return is wanted: never.
+type Function = (u64, u64, bool);
+
+/// A child that sleeps, with the mappings of this process. Dropped, it ends.
+struct Sleeper(Pid);
+
+impl Sleeper {
+    fn start() -> io::Result<Sleeper> {
+        // SAFETY: getpid has no preconditions.
+        let parent = unsafe { libc::getpid() };
+        // SAFETY: until it ends, the child makes only async-signal-safe calls.
+        match unsafe { libc::fork() } {
+            -1 => Err(io::Error::last_os_error()),
+            0 => {
+                // SAFETY: plain system calls. Signals of the terminal are not meant for it, and it
+                // ends with its parent.
+                unsafe {
+                    libc::setsid();
+                    libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+                    while libc::getppid() == parent {
+                        libc::pause();
+                    }
+                    libc::_exit(0)
+                }
+            }
+            pid => Ok(Sleeper(pid)),
+        }
+    }
+}
+
+impl Drop for Sleeper {
+    fn drop(&mut self) {
+        // SAFETY: a child of ours that nobody else waits for.
+        unsafe {
+            libc::kill(self.0, libc::SIGKILL);
+            libc::waitpid(self.0, std::ptr::null_mut(), 0);
+        }
+    }
+}
+
+/// What a try at some functions came to.
+enum Tried {
+    Placed(OwnedFd),
+    /// One of them, or, where it is one, this one.
+    Refused(i32),
+    /// For a reason that is none of theirs.
+    General(io::Error),
+}
+
+/// Tries under way at a time. Each that fails, and each probe taken away, waits tens of milliseconds for
+/// the kernel's grace periods; those that wait together share them.
+const AT_ONCE: usize = 32;
+
+impl CallCounter {
+    /// The functions that the kernel does not refuse, in one group.
+    ///
+    /// It looks at an instruction only where the file is mapped: with no process yet, it would refuse in
+    /// silence later, and the function would seem never to be called. So a child of ours maps the file, and
+    /// probes are placed in that child alone, which costs no other process anything, and taken away.
+    fn accepted(
+        &self,
+        path: &CString,
+        functions: Vec<Function>,
+        placed: &mut Placed,
+    ) -> Result<Vec<Vec<Function>>, PlaceError> {
+        let links = {
+            let child = Sleeper::start().map_err(PlaceError::Refused)?;
+            self.bisect(path, Some(child.0), (vec![functions.clone()], true), placed)?
+        };
+        std::thread::scope(|scope| {
+            for link in links {
+                scope.spawn(move || drop(link));
+            }
+        });
+        let refused: HashSet<u64> = placed.refused.iter().map(|refused| refused.index as u64).collect();
+        Ok(vec![functions.into_iter().filter(|(_, index, _)| !refused.contains(index)).collect()])
+    }
+
+    /// Places probes a group at once; of a group that is refused, each half, down to the one.
+    fn bisect(
+        &self,
+        path: &CString,
+        only: Option<Pid>,
+        (groups, trial): (Vec<Vec<Function>>, bool),
+        placed: &mut Placed,
+    ) -> Result<Vec<OwnedFd>, PlaceError> {
+        let mut links = Vec::new();
+        let mut waiting = match self.way {
+            Way::Multi => groups,
+            Way::Single => groups.into_iter().flatten().map(|function| vec![function]).collect(),
+        };
+        waiting.retain(|group| !group.is_empty());
+        while !waiting.is_empty() {
+            let rest = waiting.split_off(waiting.len().min(AT_ONCE));
+            let tried: Vec<Tried> = match waiting.as_slice() {
+                [only_one] => vec![self.try_group(path, only, (only_one, trial))],
+                _ => std::thread::scope(|scope| {
+                    let tries: Vec<_> = waiting
+                        .iter()
+                        .map(|group| scope.spawn(|| self.try_group(path, only, (group, trial))))
+                        .collect();
+                    let broken = || Tried::General(io::ErrorKind::Other.into());
+                    tries.into_iter().map(|each| each.join().unwrap_or_else(|_| broken())).collect()
+                }),
+            };
+            placed.calls += tried.len();
+            let mut next = Vec::new();
+            for (group, outcome) in std::mem::replace(&mut waiting, rest).into_iter().zip(tried) {
+                match (outcome, group.as_slice()) {
+                    (Tried::Placed(link), _) => links.push(link),
+                    (Tried::General(error), _) => return Err(PlaceError::Refused(error)),
+                    (Tried::Refused(errno), [(_, index, _)]) => {
+                        placed.refused.push(Refused { index: *index as usize, errno });
+                    }
+                    (Tried::Refused(_), many) => {
+                        let (left, right) = many.split_at(many.len() / 2);
+                        next.extend([left.to_vec(), right.to_vec()]);
+                    }
+                }
+            }
+            waiting.extend(next);
+        }
+        Ok(links)
+    }
+
+    fn try_group(&self, path: &CString, pid: Option<Pid>, (group, trial): (&[Function], bool)) -> Tried {
+        let program = self.program().as_raw_fd();
+        let result = match (self.way, self.perf, group) {
+            (Way::Single, Some(kind), &[(offset, cookie, _)]) => {
+                let single = Single { path, offset, cookie, kind, pid };
+                single.link(program, false).map_err(|error| match error {
+                    ProbeError::Link(source) | ProbeError::Perf(source) | ProbeError::Table(source) => source,
+                    ProbeError::TooMany(_) => io::ErrorKind::InvalidInput.into(),
+                })
+            }
+            (Way::Single, ..) => Err(io::ErrorKind::InvalidInput.into()),
+            (Way::Multi, ..) => {
+                // An index that no table has: vmaudit's own calls meanwhile count nowhere.
+                let uncounted: Vec<Function>;
+                let functions = if trial {
+                    uncounted =
+                        group.iter().map(|&(offset, _, returns)| (offset, u64::MAX, returns)).collect();
+                    &uncounted
+                } else {
+                    group
+                };
+                Many { program, path, pid, attach: Attach::Entry }.link(functions)
+            }
+        };
+        match result {
+            Ok(link) => Tried::Placed(link),
+            Err(error) if is_general(&error) => Tried::General(error),
+            Err(error) => Tried::Refused(error.raw_os_error().unwrap_or(libc::EIO)),
+        }
+    }
+}

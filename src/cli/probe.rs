@@ -1,0 +1,86 @@
+//! `vmaudit probe`.
+
+use super::target::pid;
+use super::{PlainFormat, seconds};
+use clap::{Args, ValueEnum};
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub enum ProbeWay {
+    /// All at once where the kernel can (Linux 6.6), else one by one
+    Auto,
+    /// All at once
+    Multi,
+    /// One by one, at most 1000
+    Single,
+}
+
+#[derive(Args, Debug)]
+#[command(
+    override_usage = "vmaudit probe [OPTIONS] --lib LIB --match REGEX -- CMD…\n       vmaudit probe [OPTIONS] --lib LIB --match REGEX -p PID\n       vmaudit probe [OPTIONS] --lib LIB --match REGEX"
+)]
+pub struct ProbeArgs {
+    /// A library by name (`libc.so.6`), found as ld.so finds it, a program on the PATH, or a path; with -p
+    /// one of the process' files
+    #[arg(long, value_name = "LIB")]
+    pub lib: OsString,
+
+    /// Functions whose name matches, mangled or demangled; `.` is all of them
+    #[arg(long = "match", value_name = "REGEX")]
+    pub pattern: String,
+
+    /// Count the calls of this process and of those that it starts, until it ends or Ctrl-C. Without it
+    /// and without CMD: of all processes
+    #[arg(short, long, value_name = "PID", value_parser = pid, allow_negative_numbers = true, conflicts_with = "command")]
+    pub pid: Option<i32>,
+
+    /// Also tell who called: each distinct stack with its calls (with -p or CMD)
+    #[arg(long)]
+    pub stacks: bool,
+
+    /// How to write the result
+    #[arg(short, long, value_enum, default_value_t = PlainFormat::Text, value_name = "FORMAT")]
+    pub format: PlainFormat,
+
+    /// Write to FILE instead of standard output
+    #[arg(long, value_name = "FILE")]
+    pub report: Option<PathBuf>,
+
+    /// Stop after SECS seconds and leave the command running
+    #[arg(long, value_name = "SECS", value_parser = seconds)]
+    pub duration: Option<f64>,
+
+    /// Show the N functions called most, and the N stacks; the others are one row
+    #[arg(long, value_name = "N", default_value_t = 40)]
+    pub top: usize,
+
+    /// Copy at most N bytes of each call's user stack
+    #[arg(long, value_name = "N", default_value_t = 65_536, value_parser = clap::value_parser!(u64).range(0..=262_144))]
+    pub stack_bytes: u64,
+
+    /// Count the command or process alone, not the processes that it starts; with -p others are then not
+    /// slowed down
+    #[arg(long)]
+    pub no_follow_forks: bool,
+
+    /// Under sudo, run the command as root instead of as the invoking user
+    #[arg(long)]
+    pub as_root: bool,
+
+    /// Say on standard error what was attached and how long it took
+    #[arg(short, long)]
+    pub verbose: bool,
+
+    /// How to place the probes
+    #[arg(long, value_enum, default_value_t = ProbeWay::Auto, value_name = "WAY", hide_short_help = true)]
+    pub way: ProbeWay,
+
+    /// Bytes of ring buffer for stacks
+    #[arg(long, value_name = "N", default_value_t = 32 << 20, hide_short_help = true)]
+    pub ring_bytes: u32,
+
+    /// The command and its arguments
+    #[arg(last = true, value_name = "CMD")]
+    pub command: Vec<OsString>,
+}

@@ -1,0 +1,131 @@
+use super::*;
+use crate::model::{Area, Capabilities};
+
+const EPERM: i32 = 1;
+const EACCES: i32 = 13;
+const EBUSY: i32 = 16;
+const EMFILE: i32 = 24;
+
+/// An ordinary user on a host.
+fn user() -> Standing {
+    Standing {
+        btf: true,
+        uid: 1000,
+        first_user_namespace: true,
+        first_pid_namespace: true,
+        perf_event_paranoid: Some(2),
+        exe: "/usr/local/bin/vmaudit".to_owned(),
+        ..Standing::default()
+    }
+}
+
+/// Root in a default container.
+fn contained() -> Standing {
+    Standing { uid: 0, seccomp_filter: true, first_pid_namespace: false, ..user() }
+}
+
+fn with(standing: Standing, capabilities: &[Capability]) -> Standing {
+    let bits = capabilities.iter().fold(0, |bits, each| bits | 1 << (*each as u32));
+    Standing { effective: Capabilities(bits), ..standing }
+}
+
+fn commands(advice: &Advice) -> String {
+    advice.commands.iter().map(|each| format!("{}: {}\n", each.when, each.command)).collect()
+}
+
+#[test]
+fn what_bpf_lacks() {
+    let of = |standing: &Standing| advice_for(Rung::Bpf, Some(EPERM), standing);
+    let advice = of(&user());
+    assert_eq!(advice.why, "CAP_BPF and CAP_PERFMON are missing");
+    assert!(commands(&advice).contains("sudo setcap cap_bpf,cap_perfmon+ep /usr/local/bin/vmaudit"));
+    assert_eq!(of(&with(user(), &[Capability::Bpf])).why, "CAP_PERFMON is missing");
+    assert!(of(&Standing { uid: 0, ..user() }).why.contains("though this is root"));
+    let advice = of(&contained());
+    assert!(advice.why.ends_with("missing in this container"), "{}", advice.why);
+    for wanted in ["--cap-add BPF --cap-add PERFMON", "--cap-add SYS_ADMIN", "sudo vmaudit attach"] {
+        assert!(commands(&advice).contains(wanted), "{wanted}");
+    }
+    // The capabilities are there, and the profile is what forbids.
+    let profile = of(&with(contained(), &[Capability::SysAdmin]));
+    assert!(profile.why.contains("seccomp profile") && commands(&profile).contains("seccomp=unconfined"));
+    let rootless = of(&Standing { first_user_namespace: false, ..contained() });
+    assert!(rootless.why.contains("user namespace"), "{}", rootless.why);
+    let locked = Standing { lockdown: Some("confidentiality".to_owned()), ..user() };
+    assert!(of(&with(locked, &[Capability::SysAdmin])).why.contains("locked down"));
+    assert!(of(&Standing { btf: false, ..user() }).why.contains("BTF"));
+}
+
+#[test]
+fn what_perf_lacks() {
+    let of = |errno, standing: &Standing| advice_for(Rung::Perf, Some(errno), standing);
+    let strict = Standing { perf_event_paranoid: Some(3), ..user() };
+    let advice = of(EACCES, &strict);
+    assert_eq!(advice.why, "kernel.perf_event_paranoid is 3");
+    assert!(commands(&advice).contains("sysctl kernel.perf_event_paranoid=2"));
+    assert!(commands(&advice).contains("setcap cap_perfmon+ep"));
+    // With the capability the setting does not matter.
+    assert!(!of(EPERM, &with(strict, &[Capability::Perfmon])).why.contains("paranoid"));
+    let profile = of(EPERM, &contained());
+    assert!(profile.why.contains("seccomp profile forbids perf_event_open"), "{}", profile.why);
+    assert!(commands(&profile).contains("--cap-add PERFMON"));
+    assert!(of(EPERM, &user()).why.contains("locked memory"));
+    assert!(of(EBUSY, &user()).why.contains("another tracer"));
+    assert!(commands(&of(EMFILE, &user())).contains("ulimit -n"));
+}
+
+#[test]
+fn what_notify_lacks() {
+    let of = |errno, standing: &Standing| advice_for(Rung::Notify, Some(errno), standing);
+    assert!(of(EBUSY, &user()).why.contains("listener already"));
+    assert!(of(EPERM, &contained()).why.contains("seccomp profile"));
+    assert!(of(EPERM, &user()).why.contains("no seccomp user notification"));
+}
+
+fn trial(id: &'static str, outcome: Outcome) -> Trial {
+    Trial { area: Area::Reading, id, what: "", outcome, detail: String::new(), without: "" }
+}
+
+fn refused() -> Outcome {
+    Outcome::Refused { errno: EACCES, name: "EACCES".to_owned() }
+}
+
+fn failed(errno: i32) -> Option<RungFailure> {
+    Some(RungFailure { text: "refused".to_owned(), errno: Some(errno) })
+}
+
+#[test]
+fn the_best_that_works_is_taken_and_the_next_is_advised_first() {
+    let trials = || vec![trial("smaps-own", Outcome::Works), trial("smaps-other", refused())];
+    let of = |bpf, perf, notify| {
+        let rungs = vec![(Rung::Notify, notify), (Rung::Bpf, bpf), (Rung::Perf, perf)];
+        diagnose(contained(), trials(), rungs)
+    };
+    let unlocked = |diagnosis: &Diagnosis| diagnosis.advice.iter().map(|a| a.unlocks).collect::<Vec<_>>();
+    let found = of(failed(EPERM), failed(EPERM), None);
+    assert_eq!((found.auto, unlocked(&found)), (Some(Rung::Notify), vec!["perf", "bpf"]));
+    assert_eq!(found.rungs.iter().map(|tried| tried.rung).collect::<Vec<_>>(), Rung::ALL);
+    let found = of(failed(EPERM), None, None);
+    assert_eq!((found.auto, unlocked(&found)), (Some(Rung::Perf), vec!["bpf"]));
+    // All refused: nothing is taken, and each has its advice.
+    let found = of(failed(EPERM), failed(EPERM), failed(EPERM));
+    assert_eq!((found.auto, unlocked(&found)), (None, vec!["notify", "perf", "bpf"]));
+    // With bpf what is left are other users' processes.
+    let found = of(None, failed(EPERM), None);
+    assert_eq!((found.auto, unlocked(&found)), (Some(Rung::Bpf), vec!["other users' processes"]));
+    assert_eq!(found.rungs[0].reach, Reach::Own);
+    assert_eq!(found.rungs[1].reach, Reach::Nobody, "perf attaches to nothing");
+}
+
+#[test]
+fn reach_is_what_was_tried() {
+    let bpf = || vec![(Rung::Bpf, None)];
+    let trials = |own, other| vec![trial("smaps-own", own), trial("smaps-other", other)];
+    let of = |standing, own, other| diagnose(standing, trials(own, other), bpf()).rungs[0].reach;
+    assert_eq!(of(user(), Outcome::Works, Outcome::Works), Reach::Everybody);
+    assert_eq!(of(user(), refused(), refused()), Reach::Nobody);
+    let nobody_else = || Outcome::Absent("nobody else".to_owned());
+    assert_eq!(of(user(), Outcome::Works, nobody_else()), Reach::Own);
+    let ptrace = with(user(), &[Capability::SysPtrace]);
+    assert_eq!(of(ptrace, Outcome::Works, nobody_else()), Reach::Everybody);
+}

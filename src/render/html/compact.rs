@@ -1,0 +1,169 @@
+//! The report as the page wants it: what is large by columns, everything else as in the JSON report, so
+//! that fields added there are here, too.
+
+use super::columns::{Column, NONE, Ranges, Regions, Strings, number};
+use crate::render::clean;
+use crate::report::category_name;
+use crate::report::model::{Finding, Frame, Process, Report, Stack};
+use serde::Serialize;
+use serde_json::{Map, Value};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+/// What the script reads (`js/data.js`).
+#[derive(Serialize)]
+pub(super) struct Page {
+    #[serde(flatten)]
+    head: Map<String, Value>,
+    /// Category ids and what they are called.
+    names: BTreeMap<String, String>,
+    processes: Vec<PageProcess>,
+    stacks: Vec<PageStack>,
+    frames: Frames,
+    strings: Vec<String>,
+}
+
+#[derive(Serialize)]
+struct PageProcess {
+    #[serde(flatten)]
+    head: Map<String, Value>,
+    regions: Regions,
+    /// Of each finding.
+    ranges: Vec<Ranges>,
+}
+
+/// `completeness`, and numbers of frames, innermost first.
+#[derive(Serialize)]
+struct PageStack(String, Vec<usize>);
+
+/// Each distinct frame once.
+#[derive(Serialize)]
+struct Frames {
+    count: usize,
+    module: Column,
+    build_id: Column,
+    /// Symbol; `fn@START` where only the function's bounds are known; `+OFFSET`.
+    name: Column,
+    /// In the function; -1: not known.
+    offset: Column,
+    file: Column,
+    line: Column,
+    /// 1 inlined, 2 a guess, 4 named by its symbol.
+    flags: Column,
+}
+
+/// # Errors
+/// None in practice, as with [`crate::render::to_json`].
+pub(super) fn page(report: &Report) -> Result<Page, serde_json::Error> {
+    let mut strings = Strings::default();
+    let mut numbers: HashMap<&Frame, usize> = HashMap::new();
+    let mut distinct: Vec<&Frame> = Vec::new();
+    let mut stacks = Vec::with_capacity(report.stacks.len());
+    for Stack { frames, completeness, .. } in &report.stacks {
+        let frames = frames.iter().map(|frame| {
+            *numbers.entry(frame).or_insert_with(|| {
+                distinct.push(frame);
+                distinct.len() - 1
+            })
+        });
+        stacks.push(PageStack(clean(completeness), frames.collect()));
+    }
+    let processes = report.processes.iter().map(|p| process(p, &mut strings)).collect::<Result<_, _>>()?;
+    let frames = frames(&distinct, &mut strings);
+    let head = Report {
+        schema: report.schema,
+        backend: report.backend.clone(),
+        events: report.events,
+        touch: report.touch,
+        at_ns: report.at_ns,
+        containers: report.containers.clone(),
+        processes: Vec::new(),
+        stacks: Vec::new(),
+    };
+    let mut head = object(serde_json::to_value(head)?);
+    head.retain(|key, _| key != "processes" && key != "stacks");
+    Ok(Page { head, names: names(report), processes, stacks, frames, strings: strings.into_vec() })
+}
+
+fn process(p: &Process, strings: &mut Strings) -> Result<PageProcess, serde_json::Error> {
+    let regions = Regions::of(&p.regions, strings);
+    let ranges = p.findings.iter().map(|f| Ranges::of_finding(&f.ranges)).collect();
+    let light = |f: &Finding| Finding { ranges: Vec::new(), ..f.clone() };
+    // all fields, also those that are added later; but for the regions, which are large
+    let light =
+        Process { regions: Vec::new(), findings: p.findings.iter().map(light).collect(), ..p.clone() };
+    let mut head = object(serde_json::to_value(light)?);
+    head.remove("regions");
+    Ok(PageProcess { head, regions, ranges })
+}
+
+fn frames(distinct: &[&Frame], strings: &mut Strings) -> Frames {
+    let mut texts = |of: &dyn Fn(&Frame) -> Option<String>| -> Column {
+        distinct.iter().map(|f| strings.optional(of(f).as_deref())).collect()
+    };
+    Frames {
+        count: distinct.len(),
+        module: texts(&|f| Some(f.module.clone())),
+        build_id: texts(&|f| f.build_id.clone()),
+        name: texts(&|f| Some(name(f))),
+        offset: distinct.iter().map(|f| offset(f).map_or(NONE, number)).collect(),
+        file: texts(&|f| f.file.clone()),
+        line: distinct.iter().map(|f| f.line.map_or(NONE, i64::from)).collect(),
+        flags: distinct
+            .iter()
+            .map(|f| i64::from(f.inlined) + 2 * i64::from(f.guess) + 4 * i64::from(f.symbol.is_some()))
+            .collect(),
+    }
+}
+
+fn name(f: &Frame) -> String {
+    match (&f.symbol, &f.function_start) {
+        (Some(symbol), _) => symbol.clone(),
+        (None, Some(start)) => format!("fn@{start}"),
+        (None, None) => format!("+{}", f.offset),
+    }
+}
+
+fn offset(f: &Frame) -> Option<u64> {
+    match (&f.symbol, &f.function_start) {
+        (Some(_), _) => f.symbol_offset,
+        (None, Some(_)) => f.function_offset,
+        (None, None) => None,
+    }
+}
+
+/// Of all categories that are mentioned.
+fn names(report: &Report) -> BTreeMap<String, String> {
+    let mut names = BTreeMap::new();
+    for p in &report.processes {
+        let rows = p.categories.iter().map(|row| (row.id.as_str(), row.name.as_str()));
+        names.extend(rows.map(|(id, name)| (clean(id), clean(name))));
+        let looks = p.timeline.iter().flat_map(|point| point.by_category.keys());
+        let peak = p.peak.iter().flat_map(|peak| peak.by_category.keys());
+        let touched =
+            p.touch.iter().flat_map(|touch| touch.rows.iter().filter_map(|row| row.category.as_ref()));
+        let others: BTreeSet<&String> = looks.chain(peak).chain(touched).collect();
+        for id in others {
+            names.entry(clean(id)).or_insert_with(|| clean(category_name(id).unwrap_or(id)));
+        }
+    }
+    names
+}
+
+/// An object with all texts made visible ([`clean`]).
+fn object(value: Value) -> Map<String, Value> {
+    match cleaned(value) {
+        Value::Object(map) => map,
+        _ => Map::new(),
+    }
+}
+
+fn cleaned(value: Value) -> Value {
+    match value {
+        Value::String(text) => Value::String(clean(&text)),
+        Value::Array(all) => Value::Array(all.into_iter().map(cleaned).collect()),
+        Value::Object(map) => {
+            Value::Object(map.into_iter().map(|(key, value)| (clean(&key), cleaned(value))).collect())
+        }
+        other => other,
+    }
+}

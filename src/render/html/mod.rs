@@ -1,0 +1,133 @@
+//! The report as one HTML file (docs/html.md): no network, no other file, opens from disk.
+//!
+//! The page is the template `report.html` with a style sheet, a script and the report as JSON inside.
+//! The script is the files of `js/`, one subject each, joined when vmaudit is built. Names in a report
+//! come from the audited process: [`embed`] keeps them inside the JSON, the script shows them as text
+//! only, and the page's content security policy allows no script but ours, and no network.
+
+mod columns;
+mod compact;
+mod embed;
+
+use crate::report::Report;
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use embed::{escape_text, in_script};
+use sha2::{Digest, Sha256};
+
+const TEMPLATE: &str = include_str!("report.html");
+const STYLE: &str = include_str!("report.css");
+
+/// In the order of what they need of each other; one scope, nothing global.
+const SCRIPT: &str = concat!(
+    "(() => {\n\"use strict\";\n",
+    include_str!("js/dom.js"),
+    include_str!("js/units.js"),
+    include_str!("js/data.js"),
+    include_str!("js/colors.js"),
+    include_str!("js/stacks.js"),
+    include_str!("js/state.js"),
+    include_str!("js/overview.js"),
+    include_str!("js/findings.js"),
+    include_str!("js/layout.js"),
+    include_str!("js/map.js"),
+    include_str!("js/search.js"),
+    include_str!("js/table.js"),
+    include_str!("js/tree.js"),
+    include_str!("js/flame.js"),
+    include_str!("js/timeline.js"),
+    include_str!("js/panel.js"),
+    include_str!("js/main.js"),
+    "})();\n",
+);
+
+/// The whole page; ends with a newline.
+///
+/// # Errors
+/// None in practice: the model holds nothing that JSON cannot say.
+pub fn to_html(report: &Report) -> Result<String, serde_json::Error> {
+    let data = in_script(&serde_json::to_string(&compact::page(report)?)?);
+    let title = report
+        .processes
+        .first()
+        .map_or_else(|| "vmaudit".to_owned(), |p| format!("{} ({}) · vmaudit", super::clean(&p.comm), p.pid));
+    let fill = |marker: &str| -> String {
+        match marker {
+            "TITLE" => escape_text(&title),
+            "POLICY" => policy(),
+            "STYLE" => STYLE.to_owned(),
+            "DATA" => data.clone(),
+            "SCRIPT" => SCRIPT.to_owned(),
+            _ => String::new(),
+        }
+    };
+    // What is filled in is never searched for markers.
+    let mut out = String::with_capacity(TEMPLATE.len() + STYLE.len() + SCRIPT.len() + data.len());
+    for (at, part) in TEMPLATE.split("@@").enumerate() {
+        if at % 2 == 0 { out.push_str(part) } else { out.push_str(&fill(part)) }
+    }
+    Ok(out)
+}
+
+/// Nothing from anywhere; of scripts and styles, these two.
+fn policy() -> String {
+    format!(
+        "default-src 'none'; script-src '{}'; style-src '{}'; base-uri 'none'; form-action 'none'",
+        source(SCRIPT),
+        source(STYLE)
+    )
+}
+
+/// `sha256-BASE64`, as a source of a policy.
+fn source(text: &str) -> String {
+    format!("sha256-{}", STANDARD.encode(Sha256::digest(text)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::model::{Process, Region, Stack};
+
+    fn page(comm: &str) -> String {
+        let region = Region { path: Some(comm.to_owned()), ..Region::default() };
+        let process = Process {
+            comm: comm.to_owned(),
+            exe: comm.to_owned(),
+            cmdline: vec![comm.to_owned()],
+            regions: vec![region],
+            ..Process::default()
+        };
+        let report = Report { processes: vec![process], stacks: vec![Stack::default()], ..Report::default() };
+        to_html(&report).unwrap()
+    }
+
+    #[test]
+    fn hostile_names_stay_inside() {
+        let plain = page("plain");
+        let count = |page: &str, what: &str| page.matches(what).count();
+        for name in ["</script><script>alert(1)</script>", "<!--<script>", "@@DATA@@", "&lt;\u{2028}", "\"}]"]
+        {
+            let page = page(name);
+            for what in ["<script", "</script", "<!--", "-->", "</title"] {
+                assert_eq!(count(&page, what), count(&plain, what), "{what} with {name:?}");
+            }
+            assert!(!page.contains('\u{2028}'));
+            assert_eq!(page.matches("application/json").count(), 1, "{name:?}");
+        }
+    }
+
+    #[test]
+    fn the_policy_names_the_script_that_is_there() {
+        let page = page("p");
+        let script = page.rsplit_once("<script>").unwrap().1.split_once("</script>").unwrap().0;
+        assert!(page.contains(&source(script)));
+        let style = page.split_once("<style>").unwrap().1.split_once("</style>").unwrap().0;
+        assert!(page.contains(&source(style)));
+        // a policy in force forbids what it does not name; these would be dead code, or worse
+        for never in ["innerHTML", "insertAdjacentHTML", "document.write", "eval(", "http://www", "fetch("] {
+            let without_svg = page.replace("http://www.w3.org/2000/svg", "");
+            assert!(!without_svg.contains(never), "{never}");
+        }
+        assert!(page.ends_with("</html>\n") && !page.contains("@@"));
+    }
+}

@@ -1,0 +1,5 @@
+//! Ioctls of the kernel's that more than one adapter needs: structures as in include/uapi/linux, and
+//! a safe function for each. What an answer means is for the callers to know.
+
+pub mod pagemap_scan;
+pub mod procmap_query;

@@ -1,0 +1,99 @@
+//! The PAGEMAP_SCAN ioctl (Linux 6.7+): pages of an address space by category.
+//!
+//! Source: include/uapi/linux/fs.h (`struct pm_scan_arg`), fs/proc/task_mmu.c (`do_pagemap_scan`,
+//! `pagemap_page_category`).
+
+use nix::errno::Errno;
+use std::fs::File;
+use std::os::fd::AsRawFd;
+
+pub const PAGE_IS_PRESENT: u64 = 1 << 3;
+pub const PAGE_IS_SWAPPED: u64 = 1 << 4;
+pub const PAGE_IS_PFNZERO: u64 = 1 << 5;
+pub const PAGE_IS_HUGE: u64 = 1 << 6;
+/// Since Linux 6.15; before, a guard page (MADV_GUARD_INSTALL, 6.13) cannot be told from a
+/// swapped one.
+pub const PAGE_IS_GUARD: u64 = 1 << 8;
+
+/// `struct pm_scan_arg`.
+#[repr(C)]
+#[derive(Default)]
+struct PmScanArg {
+    size: u64,
+    flags: u64,
+    start: u64,
+    end: u64,
+    walk_end: u64,
+    vec: u64,
+    vec_len: u64,
+    max_pages: u64,
+    category_inverted: u64,
+    category_mask: u64,
+    category_anyof_mask: u64,
+    return_mask: u64,
+}
+
+/// `struct page_region`: neighbouring pages of the same categories.
+#[repr(C)]
+#[derive(Clone, Copy, Default, Debug)]
+pub struct PageRegion {
+    pub start: u64,
+    pub end: u64,
+    /// `PAGE_IS_*`.
+    pub categories: u64,
+}
+
+const _: () = assert!(size_of::<PmScanArg>() == 96 && size_of::<PageRegion>() == 24);
+
+nix::ioctl_readwrite!(scan_ioctl, b'f', 16, PmScanArg);
+
+/// What to look for. The masks are of `PAGE_IS_*`.
+#[derive(Clone, Copy, Debug)]
+pub struct Wanted {
+    /// Addresses, from a page's first byte to behind a page's last.
+    pub start: u64,
+    pub end: u64,
+    /// Pages of any of these …
+    pub any_of: u64,
+    /// … and of none of these.
+    pub none_of: u64,
+    /// Which categories to tell of each region.
+    pub told: u64,
+}
+
+/// How far a scan came.
+#[derive(Clone, Copy, Debug)]
+pub struct Scanned {
+    /// Regions that were written.
+    pub filled: usize,
+    /// Where the scan ended. Stale when fewer regions were filled than there was room for: then all of
+    /// it was scanned.
+    pub walk_end: u64,
+}
+
+/// Scans the address space behind an open `/proc/PID/pagemap`; the regions found are written to
+/// `found`.
+///
+/// # Errors
+/// ENOTTY before Linux 6.7; EINVAL for a category that the kernel does not know, or where a seccomp
+/// or compatibility layer gives that instead of ENOTTY.
+pub fn pagemap_scan(pagemap: &File, wanted: &Wanted, found: &mut [PageRegion]) -> Result<Scanned, Errno> {
+    let mut arg = PmScanArg {
+        size: size_of::<PmScanArg>() as u64,
+        start: wanted.start,
+        end: wanted.end,
+        vec: found.as_mut_ptr() as u64,
+        vec_len: found.len() as u64,
+        // Each category of `category_mask` is required, inverted for those excluded.
+        category_inverted: wanted.none_of,
+        category_mask: wanted.none_of,
+        category_anyof_mask: wanted.any_of,
+        return_mask: wanted.told,
+        ..PmScanArg::default()
+    };
+    // SAFETY: `arg` has the layout the kernel declares (size checked above), `vec` points to `vec_len`
+    // regions that stay alive and unshared during the call.
+    let filled = unsafe { scan_ioctl(pagemap.as_raw_fd(), &mut arg) }?;
+    let filled = usize::try_from(filled).unwrap_or(0).min(found.len());
+    Ok(Scanned { filled, walk_end: arg.walk_end })
+}
