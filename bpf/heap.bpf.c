@@ -61,8 +61,6 @@ struct {
 	__type(value, struct heap_call);
 } calls SEC(".maps");
 
-#include "heap_sample.h"
-
 static __always_inline void heap_count(__u32 which)
 {
 	__u64 *value = bpf_map_lookup_elem(&heap_counters, &which);
@@ -70,6 +68,9 @@ static __always_inline void heap_count(__u32 which)
 	if (value)
 		*value += 1;
 }
+
+#include "heap_sample.h"
+#include "heap_records.h"
 
 /* What a function was entered with. */
 struct entry {
@@ -117,178 +118,6 @@ static __always_inline __u64 at_return(struct pt_regs *regs, __u8 where, __u64 b
 	if (!(__u32)ARCH_FUNCTION_RESULT(regs))
 		bpf_probe_read_user(&value, sizeof(value), (void *)before);
 	return value;
-}
-
-/* ---- records -------------------------------------------------------------------------- */
-
-struct heap_event {
-	__u64 op;
-	__u64 function;
-	__u64 flags;
-	__u64 args[4];
-};
-
-static __always_inline void fill_brief(struct vmaudit_heap_brief *out, struct heap_event *event)
-{
-	struct task_struct *task = bpf_get_current_task_btf();
-
-	out->time_ns = bpf_ktime_get_ns();
-	out->mm = (__u64)mm_of(task);
-	out->pid = pid_of(task);
-	out->tid = tid_of(task);
-	out->op = event->op;
-	out->flags = event->flags;
-	out->payload = 0;
-	out->function = event->function;
-	out->args[0] = event->args[0];
-	out->args[1] = event->args[1];
-	out->args[2] = event->args[2];
-	out->args[3] = event->args[3];
-}
-
-/* 72 bytes, from whichever ring has room. */
-static __always_inline bool send_brief(struct heap_event *event)
-{
-	struct vmaudit_heap_brief *out = bpf_ringbuf_reserve(&ring, sizeof(*out), 0);
-
-	if (out) {
-		fill_brief(out, event);
-		bpf_ringbuf_submit(out, wake_flags());
-		return true;
-	}
-	out = bpf_ringbuf_reserve(&spill, sizeof(*out), 0);
-	if (!out)
-		return false;
-	fill_brief(out, event);
-	out->flags |= VMAUDIT_SPILLED;
-	bpf_ringbuf_submit(out, BPF_RB_FORCE_WAKEUP);
-	return true;
-}
-
-static __always_inline void fill_heap(struct vmaudit_record *record, struct task_struct *task,
-				      struct pt_regs *regs, struct heap_event *event, __u64 flags)
-{
-	record->time_ns = bpf_ktime_get_ns();
-	record->mm = (__u64)mm_of(task);
-	record->pid = pid_of(task);
-	record->tid = tid_of(task);
-	record->op = event->op;
-	record->flags = event->flags | flags;
-	record->payload = 0;
-	record->ret = event->function;
-	record->args[0] = event->args[0];
-	record->args[1] = event->args[1];
-	record->args[2] = event->args[2];
-	record->args[3] = event->args[3];
-	record->args[4] = 0;
-	record->args[5] = 0;
-	record->total_vm = 0;
-	ARCH_REGS(record, regs);
-}
-
-#define FILL_HEAP(record) fill_heap(record, task, regs, event, flags)
-
-/* As send_with_holes() of vmaudit.bpf.c: pages that are not there are zeros. */
-static __noinline bool heap_stack_with_holes(struct task_struct *task, struct pt_regs *regs,
-					     struct heap_event *event, __u64 flags, __u64 wanted)
-{
-	struct pieces pieces = { .from = regs->sp };
-
-	SEND_STACK_WITH_HOLES(8192, ring, wake_flags(), FILL_HEAP)
-	SEND_STACK_WITH_HOLES(65536, ring, wake_flags(), FILL_HEAP)
-	SEND_STACK_WITH_HOLES(262144, ring, wake_flags(), FILL_HEAP)
-	return false;
-}
-
-static __always_inline bool send_heap_stack(struct task_struct *task, struct traced_thread *thread,
-					    struct pt_regs *regs, struct heap_event *event)
-{
-	__u64 flags = 0, sp = regs->sp;
-	__u64 wanted = stack_wanted(sp, stack_end(task, thread, sp, INSIST), &flags);
-
-#define HEAP_CLASS(bytes)                                                     \
-	SEND_STACK(bytes, ring, wake_flags(), FILL_HEAP,                      \
-		   heap_stack_with_holes(task, regs, event, flags, wanted))
-	HEAP_CLASS(512)
-	HEAP_CLASS(1024)
-	HEAP_CLASS(1536)
-	HEAP_CLASS(2048)
-	HEAP_CLASS(4096)
-	HEAP_CLASS(8192)
-	HEAP_CLASS(16384)
-	HEAP_CLASS(32768)
-	HEAP_CLASS(65536)
-	HEAP_CLASS(262144)
-	return false;
-}
-
-/* With the stack, or, where the ring is full, without. */
-static __always_inline bool send_event(struct task_struct *task, struct traced_thread *thread,
-				       struct pt_regs *regs, struct heap_event *event)
-{
-	heap_count(VMAUDIT_HEAP_SEEN);
-	if (send_heap_stack(task, thread, regs, event))
-		return true;
-	if (send_brief(event)) {
-		heap_count(VMAUDIT_HEAP_WITHOUT_STACK);
-		return true;
-	}
-	return false;
-}
-
-struct named_record {
-	struct vmaudit_record record;
-	char text[VMAUDIT_NAME_MAX];
-};
-
-static __always_inline void send_created(struct task_struct *task, struct pt_regs *regs,
-					 struct heap_event *event, __u64 name)
-{
-	struct named_record *out = bpf_ringbuf_reserve(&ring, sizeof(*out), 0);
-	long n;
-
-	heap_count(VMAUDIT_HEAP_SEEN);
-	if (!out) {
-		if (!send_brief(event))
-			heap_count(VMAUDIT_HEAP_LOST_OTHERS);
-		return;
-	}
-	fill_heap(&out->record, task, regs, event, 0);
-	n = name ? bpf_probe_read_user_str(out->text, sizeof(out->text), (void *)name) : 0;
-	/* without the NUL */
-	out->record.payload = n > 1 ? n - 1 : 0;
-	bpf_ringbuf_submit(out, wake_flags());
-}
-
-static __always_inline void send_other(struct heap_event *event)
-{
-	heap_count(VMAUDIT_HEAP_SEEN);
-	if (!send_brief(event))
-		heap_count(VMAUDIT_HEAP_LOST_OTHERS);
-}
-
-static __always_inline void send_resize_begun(__u32 function, __u64 old)
-{
-	struct heap_event event = {
-		.op = VMAUDIT_OP_RESIZE_BEGUN,
-		.function = function,
-		.args = { old },
-	};
-
-	heap_count(VMAUDIT_HEAP_SEEN);
-	if (!send_brief(&event))
-		heap_count(VMAUDIT_HEAP_LOST_FREES);
-}
-
-static __always_inline void send_refused(__u32 function, __u64 size)
-{
-	struct heap_event event = {
-		.op = VMAUDIT_OP_REFUSED,
-		.function = function,
-		.args = { 0, size },
-	};
-
-	send_other(&event);
 }
 
 /* ---- calls ---------------------------------------------------------------------------- */

@@ -35,8 +35,6 @@ struct {
 	__type(value, __u8);
 } sampled SEC(".maps");
 
-static __always_inline void heap_count(__u32 which);
-
 /* True with the probability for an allocation of this size. */
 static __always_inline bool sample_draw(__u64 size)
 {
