@@ -29,7 +29,7 @@ fn build(name: &str) {
             "-Werror".into(),
             multiarch_include(),
         ])
-        .build_and_generate(&out.join(format!("{name}.skel.rs")));
+        .build_and_generate(out.join(format!("{name}.skel.rs")));
     if let Err(error) = result {
         panic!("building bpf/{name}.bpf.c failed (clang is needed: apt-get install clang): {error:#}");
     }
