@@ -164,7 +164,6 @@ pub fn capture(path: &Path) -> Report {
         exe: Vec::new(),
         cmdline: Vec::new(),
         stack_limit: None,
-        surroundings: vmaudit::model::Surroundings::default(),
         aslr: true,
         surroundings: vmaudit::model::Surroundings::default(),
         gaps: Vec::new(),
