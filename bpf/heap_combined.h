@@ -77,6 +77,7 @@ static __always_inline struct space_ids *ids_of(struct task_struct *task, bool m
 }
 
 #define MAP_IS_FIXED 16 /* MAP_FIXED */
+#define NOTHING_MAPPED 2 /* ENOENT */
 #define MOST_FRAMES 128
 #define CHAINED 8
 
@@ -242,7 +243,7 @@ enum combined_outcome {
 	COMBINED_NAMELESS, /* counted; user space does not know yet what stack that is */
 };
 
-/* `block` has its size; `ids`: what user space teaches rules for. */
+/* `block` has its size and function, and gets the rest; `space` the address space's number. */
 static __noinline int combined_allocated(struct pt_regs *regs, __u64 address, struct counted_block *block,
 					 __u64 *space)
 {
@@ -254,6 +255,9 @@ static __noinline int combined_allocated(struct pt_regs *regs, __u64 address, st
 
 	if (combined_take(task, address, &stale))
 		combined_freed(&stale, true);
+	/* vfork's child is a guest in its parent's address space: its counts are not its own */
+	if (BPF_CORE_READ(task, vfork_done))
+		return COMBINED_NOT;
 	ids = ids_of(task, true);
 	if (!ids)
 		return COMBINED_NOT;
@@ -306,8 +310,10 @@ static __always_inline bool is_file(struct task_struct *task, __u64 at)
 {
 	struct found_vma found = {};
 
+	if (bpf_find_vma(task, at, remember_vma, &found, 0) == -NOTHING_MAPPED)
+		return false;
 	/* what cannot be looked up may be one */
-	return !find_vma(task, at, ASK_ONCE, &found) || found.file;
+	return !find_vma(task, at, INSIST, &found) || found.file;
 }
 
 static __always_inline struct space_ids *may_unmap(struct task_struct *task, long id)

@@ -183,6 +183,7 @@ struct task_struct {
 	char comm[16];
 	int pagefault_disabled;
 	struct uprobe_task *utask;
+	struct completion *vfork_done;
 	struct thread_struct thread;
 };
 

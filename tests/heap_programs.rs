@@ -3,7 +3,7 @@
 mod support;
 
 use serde_json::Value;
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
@@ -135,16 +135,28 @@ fn counted_in_the_kernel_it_is_the_same() {
         let of_child: u64 = child.split(' ').next().and_then(|pid| pid.parse().ok()).expect("a pid");
         let child = process(report, of_child);
         assert_eq!(held(report, child, by_program), (12345, 1), "{way}: {child:#}");
-        // Two stacks of one function are two rows: each line of main that calls malloc.
-        let lines: BTreeSet<u64> = list(program, "rows")
-            .iter()
-            .filter(|row| by_program(&symbols(report, row), ""))
-            .filter_map(|row| {
-                list(&report["stacks"][row["stack"].as_u64()? as usize], "frames").first()?["line"].as_u64()
-            })
-            .collect();
-        assert!(lines.len() > 10, "{lines:?}");
+        assert!(counter(&heap, "counted") > 1000, "{way}");
+        let exact = self::heap(way, &[], &[self::program("heap_truth")]);
+        assert_eq!(
+            by_line(report, program),
+            by_line(&exact.report, &list(&exact.report, "processes")[0]),
+            "{way}"
+        );
     }
+}
+
+/// What main's lines hold, by function and line: bytes, blocks, allocations.
+fn by_line(report: &Value, process: &Value) -> BTreeMap<(u64, u64), [u64; 3]> {
+    let mut lines = BTreeMap::new();
+    for row in list(process, "rows").iter().filter(|row| by_program(&symbols(report, row), "")) {
+        let frames = list(&report["stacks"][number(row, "stack") as usize], "frames");
+        let main = frames.iter().find(|frame| frame["symbol"] == "main").expect("main");
+        let held: &mut [u64; 3] = lines.entry((number(row, "function"), number(main, "line"))).or_default();
+        for (sum, name) in held.iter_mut().zip(["bytes", "blocks", "allocations"]) {
+            *sum += number(row, name);
+        }
+    }
+    lines
 }
 
 /// The number behind a word in what -v tells of the counters.

@@ -28,11 +28,16 @@ pub struct Combined {
     codes: HashMap<MmKey, Vec<u64>>,
     /// What was counted for each at the newest look, so that one that is not there any more is none.
     told: HashSet<(MmKey, Site)>,
+    /// Blocks in the kernel's table that are nobody's any more.
+    stale: u64,
     /// The kernel did not hand out its counts, or had no room for rules.
     pub troubles: u64,
 }
 
-// Stacks with numbers of the kernel's.
+/// Outstanding blocks of processes that are gone, that the kernel's table is searched for: a quarter of
+/// its room.
+const STALE: u64 = 1 << 20;
+
 impl Combined {
     pub fn new(counted: Counted) -> Combined {
         Combined {
@@ -42,6 +47,7 @@ impl Combined {
             taught: HashSet::new(),
             codes: HashMap::new(),
             told: HashSet::new(),
+            stale: 0,
             troubles: 0,
         }
     }
@@ -129,11 +135,22 @@ impl Combined {
         self.told.retain(|(mm, _)| !gone.contains(mm));
         let codes: HashSet<u64> = gone.iter().filter_map(|mm| self.codes.remove(mm)).flatten().collect();
         self.drop_rules(|code| codes.contains(&code));
-        let counts = self.counted.read().unwrap_or_default();
-        let is_gone = |space: &u64| self.spaces.get(space).is_some_and(|owner| owner.gone);
-        let keys: Vec<SiteKey> =
-            counts.iter().filter(|(_, counts)| is_gone(&counts.space)).map(|(key, _)| *key).collect();
+        let Ok(counts) = self.counted.read() else {
+            self.troubles += 1;
+            return;
+        };
+        let is_gone = |space: u64| self.spaces.get(&space).is_some_and(|owner| owner.gone);
+        let void = counts.iter().filter(|(_, counts)| is_gone(counts.space));
+        let mut keys = Vec::new();
+        for (key, counts) in void {
+            keys.push(*key);
+            self.stale += counts.allocations.saturating_sub(counts.frees);
+        }
         self.counted.forget(&keys);
+        if self.stale > STALE {
+            self.stale = 0;
+            self.troubles += u64::from(self.counted.forget_blocks(is_gone).is_err());
+        }
         for key in &keys {
             self.names.remove(key);
         }

@@ -173,6 +173,13 @@ impl<'a> Watcher<'a> {
             heap.note_losses(counters);
             heap.look();
         }
+        let troubles =
+            pipeline.heap.as_ref().and_then(|heap| heap.combined.as_ref()).map_or(0, |c| c.troubles);
+        if troubles > 0 {
+            say(format_args!(
+                "the tables of --combined were full or could not be read {troubles} times: counts may be old"
+            ));
+        }
         self.print(&mut pipeline, &mut symbolizer)?;
         Ok(end)
     }

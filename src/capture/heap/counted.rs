@@ -46,6 +46,7 @@ pub enum TaughtRule {
 pub struct Counted {
     rules: MapHandle,
     sites: MapHandle,
+    blocks: MapHandle,
 }
 
 /// Entries read at once.
@@ -54,7 +55,7 @@ const BATCH: u32 = 1024;
 impl Counted {
     pub(super) fn of(maps: &HeapMaps<'_>) -> Result<Counted, CaptureError> {
         let copy = |map| MapHandle::try_from(map).map_err(CaptureError::Counters);
-        Ok(Counted { rules: copy(&maps.rules)?, sites: copy(&maps.sites)? })
+        Ok(Counted { rules: copy(&maps.rules)?, sites: copy(&maps.sites)?, blocks: copy(&maps.blocks)? })
     }
 
     /// Teaches the rule at an address; `innermost`: of a frame that nothing was called from.
@@ -112,6 +113,22 @@ impl Counted {
             // What is not there need not be deleted.
             let _ = self.sites.delete(&bytes);
         }
+    }
+
+    /// Forgets the outstanding blocks of these address spaces. Goes through all.
+    ///
+    /// # Errors
+    /// When the kernel does not hand them out.
+    pub fn forget_blocks(&self, is_gone: impl Fn(u64) -> bool) -> Result<(), CaptureError> {
+        let all = self.blocks.lookup_batch(BATCH, MapFlags::ANY, MapFlags::ANY);
+        let all = all.map_err(CaptureError::Counters)?;
+        let space = |key: &[u8]| key.get(..8)?.try_into().ok().map(u64::from_ne_bytes);
+        let gone: Vec<Vec<u8>> =
+            all.map(|(key, _)| key).filter(|key| space(key).is_some_and(&is_gone)).collect();
+        for key in gone {
+            let _ = self.blocks.delete(&key);
+        }
+        Ok(())
     }
 }
 
