@@ -3,7 +3,7 @@
 mod support;
 
 use serde_json::Value;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
@@ -181,6 +181,35 @@ fn counted_in_the_kernel_few_calls_are_sent() {
     assert!(counted <= allocations && allocations - counted < 20_000, "{counted} of {allocations}");
     assert_eq!(number(&heap.report["events"], "lost"), 0);
     assert_sums(&heap.report);
+}
+
+/// Two libraries in turn at one place, with the same return addresses: what the kernel was taught of the
+/// first is void when that is unmapped.
+#[test]
+fn counted_in_the_kernel_code_that_is_replaced_is_told_apart() {
+    if skip_without_bpf("heap_programs") {
+        return;
+    }
+    let plugins = [shared_object("heap_reload_a"), shared_object("heap_reload_b")];
+    let command = [program("heap_reload"), plugins[0].clone(), plugins[1].clone()];
+    let heap = heap("best", &["--combined", "-v"], &command);
+    let places: BTreeSet<String> = heap.said().lines().map(str::to_owned).collect();
+    assert_eq!(places.len(), 1, "not at one place: {places:?}");
+    let report = &heap.report;
+    assert_sums(report);
+    for (name, size) in [("heap_reload_a", 10), ("heap_reload_b", 11)] {
+        let (mut bytes, mut blocks) = (0, 0);
+        for row in list(&list(report, "processes")[0], "rows") {
+            let Some(stack) = row["stack"].as_u64() else { continue };
+            let module = list(&report["stacks"][stack as usize], "frames")[0]["module"].to_string();
+            if module.contains(name) {
+                bytes += number(row, "bytes");
+                blocks += number(row, "blocks");
+            }
+        }
+        assert_eq!((bytes, blocks), (25_000 * size, 25_000), "{name}: {report:#}");
+    }
+    assert!(counter(&heap, "counted") > 0, "nothing was counted in the kernel");
 }
 
 #[test]

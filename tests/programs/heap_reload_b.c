@@ -1,0 +1,2 @@
+/* The same code in another file. */
+#include "heap_reload_a.c"
