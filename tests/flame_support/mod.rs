@@ -166,7 +166,6 @@ pub fn capture(path: &Path) -> Report {
         stack_limit: None,
         surroundings: vmaudit::model::Surroundings::default(),
         aslr: true,
-        surroundings: vmaudit::model::Surroundings::default(),
         gaps: Vec::new(),
     };
     let reconciled = AddressSpaces::new().reconcile(0, &seen);
