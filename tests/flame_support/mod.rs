@@ -165,7 +165,6 @@ pub fn capture(path: &Path) -> Report {
         cmdline: Vec::new(),
         stack_limit: None,
         aslr: true,
-        surroundings: vmaudit::model::Surroundings::default(),
         gaps: Vec::new(),
     };
     let reconciled = AddressSpaces::new().reconcile(0, &seen);
