@@ -164,6 +164,7 @@ pub fn capture(path: &Path) -> Report {
         exe: Vec::new(),
         cmdline: Vec::new(),
         stack_limit: None,
+        surroundings: vmaudit::model::Surroundings::default(),
         aslr: true,
         gaps: Vec::new(),
     };
