@@ -221,6 +221,21 @@ pub fn layout(pid: Pid) -> Option<(u64, u64)> {
     Some((field(47)?, field(28)?))
 }
 
+/// How often the thread has left a processor of its own accord, if it sleeps: in state S or D of
+/// /proc/TID/status, not stopped and not about to run.
+pub fn sleeping(tid: Tid) -> Option<u64> {
+    let status = std::fs::read_to_string(format!("/proc/{tid}/status")).ok()?;
+    sleeps(&status)
+}
+
+fn sleeps(status: &str) -> Option<u64> {
+    let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
+    if !matches!(field("State:")?.bytes().next(), Some(b'S' | b'D')) {
+        return None;
+    }
+    field("voluntary_ctxt_switches:")?.parse().ok()
+}
+
 /// It has ended and was not waited for.
 pub fn is_zombie(pid: Pid) -> bool {
     let stat = std::fs::read(format!("/proc/{pid}/stat")).unwrap_or_default();
@@ -257,6 +272,20 @@ mod tests {
         assert_eq!(read_memory(own, 8, &mut bytes), 0);
         assert!(layout(own).is_some_and(|(brk, stack)| brk != 0 && stack > (&raw const value) as u64 >> 20));
         assert_eq!(family(own).map(|(pid, _)| pid), Some(own));
+    }
+
+    #[test]
+    fn who_sleeps_is_told_from_who_is_not_let_run() {
+        let status = |state: &str| {
+            format!(
+                "Name:\tx\nState:\t{state}\nTgid:\t7\nvoluntary_ctxt_switches:\t12\nnonvoluntary_ctxt_switches:\t9\n"
+            )
+        };
+        assert_eq!(sleeps(&status("S (sleeping)")), Some(12));
+        assert_eq!(sleeps(&status("D (disk sleep)")), Some(12));
+        assert_eq!(sleeps(&status("R (running)")), None);
+        assert_eq!(sleeps(&status("T (stopped)")), None);
+        assert_eq!(sleeps(""), None);
     }
 
     #[test]
