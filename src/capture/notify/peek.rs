@@ -53,7 +53,7 @@ impl Maps {
         Ok(Maps { file: File::open(format!("/proc/{tid}/maps"))?, parse, has_query: true })
     }
 
-    /// All of it.
+    /// All of it but what is not the program's doing (`is_probes`).
     pub fn read(&self) -> Result<Vec<Mapping>, Gone> {
         let mut bytes = Vec::new();
         let mut at = 0;
@@ -71,8 +71,12 @@ impl Maps {
                 }
             }
         }
-        let mappings = (self.parse)(&bytes);
-        if mappings.is_empty() { Err(Gone) } else { Ok(mappings) }
+        let mut mappings = (self.parse)(&bytes);
+        if mappings.is_empty() {
+            return Err(Gone);
+        }
+        mappings.retain(|mapping| !is_probes(&mapping.name));
+        Ok(mappings)
     }
 
     /// The VMA that holds `address`, or the next one above it.
@@ -102,6 +106,13 @@ impl Maps {
     pub fn at(&mut self, address: u64) -> Result<Option<Vma>, Gone> {
         Ok(self.from(address)?.filter(|vma| vma.area.start <= address))
     }
+}
+
+/// Where others probe the program, a page comes into being at the first hit, in the middle of any call
+/// or of none, and no child inherits it (xol_add_vma, kernel/events/uprobes.c; `[uprobes-trampoline]` is
+/// of the architecture's). The report learns of it when it looks.
+fn is_probes(name: &[u8]) -> bool {
+    name.starts_with(b"[uprobes")
 }
 
 fn described(found: &procmap_query::Vma, name: &[u8]) -> Vma {
@@ -272,6 +283,12 @@ mod tests {
         assert_eq!(read_memory(own, 8, &mut bytes), 0);
         assert!(layout(own).is_some_and(|(brk, stack)| brk != 0 && stack > (&raw const value) as u64 >> 20));
         assert_eq!(family(own).map(|(pid, _)| pid), Some(own));
+    }
+
+    #[test]
+    fn pages_of_probes_are_left_out() {
+        assert!(is_probes(b"[uprobes]") && is_probes(b"[uprobes-trampoline]"));
+        assert!(!is_probes(b"[stack]") && !is_probes(b""));
     }
 
     #[test]
