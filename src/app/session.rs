@@ -318,6 +318,7 @@ impl<'a, 'r, W: Watched> Session<'a, 'r, W> {
                 self.schedule.interval
             ));
         }
+        self.reader.stop();
         Ok(end)
     }
 }
