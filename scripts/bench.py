@@ -15,6 +15,7 @@ import tempfile
 import threading
 import time
 
+import bench_heap as bench_heap_module
 import bench_stacks as bench_stacks_module
 
 PEER_FRAMES_SAMPLE = 200
@@ -505,9 +506,15 @@ def bench_stacks(bench):
           list(bench_stacks_module.rows(bench.vmaudit, bench.root, bench.folder)))
 
 
+def bench_heap(bench):
+    table("malloc + free of 16 to 1,039 bytes under ten frames", ("tracer", "a pair", "more than untraced", "lost",
+                                                                "frames a stack", "pairs"),
+          list(bench_heap_module.rows(bench)))
+
+
 PARTS = {"loop": bench_loop, "bystander": bench_bystander, "touch": bench_touch, "redis": bench_redis,
          "manymaps": bench_manymaps, "start": bench_start, "own": bench_own,
-         "stacks": bench_stacks}
+         "stacks": bench_stacks, "heap": bench_heap}
 
 
 def main():

@@ -10,6 +10,7 @@ apt_install gcc libc6-dev python3-minimal || die "needs gcc and python3"
 apt_install strace || say "SKIP strace"
 apt_install bpftrace || say "SKIP bpftrace"
 apt_install linux-perf || say "SKIP perf"
+apt_install heaptrack || say "SKIP heaptrack"
 apt_install redis-server redis-tools || say "SKIP redis"
 [ -x "$VMAUDIT" ] || build_release
 # bpftrace looks for tracefs below debugfs: mounted for us alone.

@@ -13,7 +13,9 @@ use vmaudit::render::{
 use vmaudit::report::Report;
 use vmaudit::report::model::Totals;
 
-const WIDTHS: [(Width, &str, fn(&Totals) -> u64); 4] = [
+type OneWidth = (Width, &'static str, fn(&Totals) -> u64);
+
+const WIDTHS: [OneWidth; 4] = [
     (Width::Virt, "virt", |t| t.virt),
     (Width::Writable, "writable", |t| t.writable),
     (Width::Rss, "rss", |t| t.rss),

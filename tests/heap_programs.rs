@@ -190,7 +190,8 @@ impl Watched {
 
     fn order(&mut self, line: &str) {
         let mut input = self.program.0.stdin.as_ref().expect("piped");
-        writeln!(input, "{line}").expect("it reads");
+        // In one piece: the program takes each read as an order.
+        input.write_all(format!("{line}\n").as_bytes()).expect("it reads");
         self.answers.next().expect("a line").expect("text");
     }
 

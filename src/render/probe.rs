@@ -121,6 +121,11 @@ fn base(path: &str) -> &str {
     path.rsplit('/').next().unwrap_or(path)
 }
 
+/// `1 call`, `2,003 calls`.
+fn counted(n: u64, what: &str) -> String {
+    format!("{} {what}{}", thousands(n), if n == 1 { "" } else { "s" })
+}
+
 fn share(part: u64, whole: u64) -> String {
     if whole == 0 { "-".to_owned() } else { format!("{:.1}", part as f64 * 100.0 / whole as f64) }
 }
@@ -145,14 +150,14 @@ fn table(counts: &CallCounts, options: TextOptions, out: &mut String) {
         let words = if never == 1 { words.to_owned() } else { format!("{} {words}", thousands(never)) };
         *out += &line(0, &format!("({words} never called)"));
     }
-    let total = format!("all calls of the {} probed functions", thousands(counts.functions.len() as u64));
+    let total = format!("all calls of {}", counted(counts.functions.len() as u64, "probed function"));
     *out += &options.color.paint(Tone::Key, line(counts.calls, &total).trim_end());
     out.push('\n');
 }
 
 fn stack_list(counts: &CallCounts, stacks: &StackCounts, options: TextOptions, out: &mut String) {
     let distinct = stacks.distinct.len() as u64;
-    let head = format!("{} distinct stacks of {} calls", thousands(distinct), thousands(stacks.calls));
+    let head = format!("{} of {}", counted(distinct, "distinct stack"), counted(stacks.calls, "call"));
     *out += &format!("\n  {}", options.color.paint(Tone::Heading, &head));
     if stacks.lost > 0 {
         let lost = format!(
@@ -164,7 +169,7 @@ fn stack_list(counts: &CallCounts, stacks: &StackCounts, options: TextOptions, o
     out.push('\n');
     for each in stacks.distinct.iter().take(options.top) {
         let name = counts.functions.get(each.function).map_or("?", |f| f.name.as_str());
-        let title = format!("{} calls of {}", thousands(each.calls), clean(name));
+        let title = format!("{} of {}", counted(each.calls, "call"), clean(name));
         *out += &format!("\n     {}\n", options.color.paint(Tone::Key, &truncated(&title, WIDTH - 5)));
         frames(&each.stack, options, out);
     }

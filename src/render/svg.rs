@@ -183,7 +183,7 @@ fn legend(report: &Report, options: FlameOptions, kinds: &HashMap<String, Kind>)
     let mut chips: Vec<_> = largest.into_iter().map(chip).collect();
     if kinds.values().any(|kind| matches!(kind, Kind::Function(_))) {
         chips.push((colors::PROGRAM, "functions of the program".to_owned()));
-        chips.push((colors::C_LIBRARY, "of the C library and loader".to_owned()));
+        chips.push((colors::C_LIBRARY, "of the C library and loader (of others: by module)".to_owned()));
     }
     Legend { chips }
 }

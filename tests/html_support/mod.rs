@@ -171,8 +171,13 @@ impl Browser {
         self.run(&each_frame);
     }
 
-    /// A real click in the middle of what a selector finds, at a part of its width.
+    /// A real click half way down what a selector finds, at a part of its width.
     pub fn click_at(&mut self, selector: &str, part: f64) {
+        self.click_with(selector, part, 0);
+    }
+
+    /// `modifiers`: 1 Alt, 2 Ctrl, 4 Meta, 8 Shift.
+    pub fn click_with(&mut self, selector: &str, part: f64, modifiers: u32) {
         let place = format!(
             "(() => {{ const e = document.querySelector({}); e.scrollIntoView({{block: 'center'}}); \
              const b = e.getBoundingClientRect(); return [b.left + b.width * {part}, b.top + b.height / 2]; }})()",
@@ -182,7 +187,7 @@ impl Browser {
         self.drawn();
         for (kind, buttons) in [("mouseMoved", 0), ("mousePressed", 1), ("mouseReleased", 0)] {
             let params = json!({"type": kind, "x": place[0], "y": place[1], "button": "left",
-                                "buttons": buttons, "clickCount": 1});
+                                "buttons": buttons, "clickCount": 1, "modifiers": modifiers});
             self.command("Input.dispatchMouseEvent", params);
         }
         self.drawn();

@@ -211,6 +211,23 @@ pub fn two_processes() -> Report {
         point(2_000_000_000, 101 * MIB, Some(10 * MIB)),
     ];
     main.peak = Some(Peak { virt: 110 * MIB, t_ns: 900_000_000, ..Peak::default() });
+    let check = |id: &str, used, limit, state: &str| Check {
+        id: id.to_owned(),
+        used,
+        limit,
+        counts_virt: true,
+        state: state.to_owned(),
+        text: format!("{id} {HOSTILE}"),
+    };
+    main.verdict = Some(Verdict {
+        matters: true,
+        text: format!("VIRT matters here {HOSTILE}"),
+        checks: vec![
+            check("address-space", 101 * MIB, Some(110 * MIB), "near"),
+            check("mappings", 5, Some(65_530), "free"),
+            check("page-tables", MIB, None, "free"),
+        ],
+    });
     main.gaps = vec![HOSTILE.to_owned()];
     let child = process(4002, "child", vec![region(&image(0x5500_0000_0000, 0))]);
     let container = Container {

@@ -10,6 +10,7 @@ use crate::app::session::End;
 use crate::app::watched::{Launched, News, Watched};
 use crate::capture::uprobe::{CallCounter, CounterConfig};
 use crate::cli::ProbeArgs;
+use crate::model::Pid;
 use crate::target::{Attached, Launch, LaunchConfig, Process};
 use std::os::fd::{AsFd, AsRawFd};
 use std::time::{Duration, Instant};
@@ -37,8 +38,7 @@ pub fn count(args: &ProbeArgs, file: &CodeFile, selection: &Selection) -> Result
         (Some(prepared), _) => {
             let running = prepared.go()?;
             running.notes().iter().for_each(say);
-            let of =
-                format!("{} (pid {}) and its children", args.command[0].to_string_lossy(), running.pid());
+            let of = of_command(args, running.pid());
             (of, watch(Launched::new(running), args)?)
         }
         (None, Some(process)) => {
@@ -60,6 +60,12 @@ pub fn count(args: &ProbeArgs, file: &CodeFile, selection: &Selection) -> Result
 
 pub fn launch(args: &ProbeArgs) -> LaunchConfig {
     LaunchConfig { argv: args.command.clone(), as_root: args.as_root, ..LaunchConfig::default() }
+}
+
+/// Whose calls are counted.
+pub fn of_command(args: &ProbeArgs, pid: Pid) -> String {
+    let name = args.command.first().map(|name| name.to_string_lossy()).unwrap_or_default();
+    format!("{name} (pid {pid}){}", if args.no_follow_forks { "" } else { " and its children" })
 }
 
 pub fn exit_code(end: End) -> u8 {

@@ -1,7 +1,7 @@
 //! Counting with stacks: the tracer of mappings runs beside, because a stack is unwound by what is
 //! mapped at that time.
 
-use super::counting::{exit_code, launch};
+use super::counting::{exit_code, launch, of_command};
 use super::select::Selection;
 use super::{Counted, detach, place, way};
 use crate::app::attach;
@@ -74,7 +74,7 @@ fn launched(args: &ProbeArgs, which: (&CodeFile, &Selection)) -> Result<Counted,
         let mut reader = tracer.reader(|raw| gathering.record(raw))?;
         let running = prepared.go()?;
         running.notes().iter().for_each(say);
-        let of = format!("{} (pid {}) and its children", args.command[0].to_string_lossy(), running.pid());
+        let of = of_command(args, running.pid());
         let session = Session::new(Launched::new(running), &mut *reader, &gathering.pipeline, schedule(args));
         (run(session)?, of)
     };

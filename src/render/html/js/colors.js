@@ -1,14 +1,15 @@
-// One colour a category, the same in each report and in both schemes: all are at least 3:1 against
-// white and against the dark background. Families share a hue, neighbours differ in lightness, too.
+// One colour a category, the same in each report and in both schemes: all have at least 3:1 against
+// white and against the dark background. Those that occur in one process were chosen to be told apart
+// (CIELAB distance 18 and more) with normal sight, deuteranopia and protanopia (Machado et al. 2009).
 
 const COLORS = {
-  "glibc-arena": "#1c6fb8", "glibc-main-heap": "#3f98dc", "glibc-mmapped": "#5a67d0",
-  "thread-stack": "#a878dd", "main-stack": "#8a55c4",
-  "jemalloc": "#de7a16", "tcmalloc": "#c85f1a", "mimalloc": "#b5840f", "musl-malloc": "#a8742c",
-  "jvm-heap": "#12978a", "jvm-metaspace": "#3b8f45", "jvm-code-cache": "#7d9a1e", "jvm-other": "#5c9484",
-  "go-heap": "#1597b5", "v8": "#5f9a34", "python-arena": "#b08a0c", "sanitizer-shadow": "#a3547c",
-  "loader": "#748296", "file": "#a08a70", "shared-anon": "#d4608f", "sysv-shm": "#b84a82",
-  "hugetlb": "#bf4a66", "kernel": "#5b6878", "app-mmap": "#bb8a12", "unknown": "#d2402f",
+  "glibc-arena": "#2b6ba5", "glibc-main-heap": "#5a99d2", "glibc-mmapped": "#5551eb",
+  "thread-stack": "#a272ef", "main-stack": "#8a55c4",
+  "jemalloc": "#db7b11", "tcmalloc": "#c85f1a", "mimalloc": "#b5840f", "musl-malloc": "#a8742c",
+  "jvm-heap": "#14a181", "jvm-metaspace": "#1ca752", "jvm-code-cache": "#929811", "jvm-other": "#486d70",
+  "go-heap": "#0f6f93", "v8": "#5f9a34", "python-arena": "#837325", "sanitizer-shadow": "#a3547c",
+  "loader": "#8695ac", "file": "#7f644d", "shared-anon": "#c52659", "sysv-shm": "#bb2e79",
+  "hugetlb": "#cd3337", "kernel": "#596982", "app-mmap": "#836217", "unknown": "#ea6e51",
 };
 /** For categories that came later than this page. */
 const MORE = ["#2f8fa8", "#9b7a2f", "#8c6bb5", "#b3604a", "#4f8f5f", "#a8588f"];
@@ -26,6 +27,12 @@ function mix(over, under, amount) {
   const below = parts(under);
   const mixed = parts(over).map((c, i) => Math.round(c * amount + below[i] * (1 - amount)));
   return "#" + mixed.map((c) => c.toString(16).padStart(2, "0")).join("");
+}
+
+/** Black or white, whichever reads better on a `#rrggbb`. */
+function inkOn(ground) {
+  const [r, g, b] = [1, 3, 5].map((at) => (parseInt(ground.slice(at, at + 2), 16) / 255) ** 2.2);
+  return 0.2126 * r + 0.7152 * g + 0.0722 * b > 0.19 ? "#10131a" : "#ffffff";
 }
 
 /** What canvases need of the style sheet, in the scheme that is on. */

@@ -16,7 +16,7 @@ function fill(node, props, children) {
   for (const [key, value] of Object.entries(props || {})) {
     if (value === undefined || value === null || value === false) continue;
     if (key === "style") {
-      for (const [name, each] of Object.entries(value)) node.style.setProperty(name, each);
+      for (const [name, each] of Object.entries(value)) if (each !== null) node.style.setProperty(name, each);
     } else if (key.startsWith("on")) {
       node.addEventListener(key.slice(2), value);
     } else {

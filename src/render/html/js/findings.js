@@ -19,7 +19,8 @@ on("process", (p) => {
   $("findings").replaceChildren(
     h("h2", { id: "findings-title" }, "Findings"),
     p.findings.length ? list : h("p", { class: "card hint" }, "None: what is mapped is in use."),
-    ...(rest.length ? [more] : []));
+    ...(rest.length ? [more] : []),
+    ...touchCard(p));
 });
 
 function finding(p, f, at) {

@@ -3,7 +3,7 @@
 const FLAME_ROW = 22;
 /** Narrower frames are left out, in pixels. */
 const NARROW = 1.5;
-const flame = { width: 0, inverted: false, root: null, zoom: null, typed: "", focus: null, found: new Set() };
+const flame = { width: 3, reversed: false, root: null, zoom: null, typed: "", focus: null, found: new Set() };
 
 on("process", (p) => {
   if (residencyUnknown(p) && flame.width > 1) flame.width = 0;
@@ -17,12 +17,12 @@ on("process", (p) => {
           say(WIDTHS[flame.width][2]);
           drawFlame();
         }),
-        h("button", { id: "flame-inverted", type: "button", role: "switch", "aria-checked": String(flame.inverted), class: "switch", title: "What it is first, then who asked for it",
+        h("button", { id: "flame-reversed", type: "button", role: "switch", "aria-checked": String(flame.reversed), class: "switch", title: "What it is first, then who asked for it",
           onclick: (event) => {
-            flame.inverted = !flame.inverted;
-            event.currentTarget.setAttribute("aria-checked", String(flame.inverted));
+            flame.reversed = !flame.reversed;
+            event.currentTarget.setAttribute("aria-checked", String(flame.reversed));
             growTree();
-          } }, h("span", { class: "knob-track", "aria-hidden": "true" }), "Inverted"),
+          } }, h("span", { class: "knob-track", "aria-hidden": "true" }), "Reversed"),
         h("input", { id: "flame-search", type: "search", placeholder: "Search functions", "aria-label": "Search functions in the flame graph",
           autocomplete: "off", spellcheck: "false", oninput: (event) => { flame.typed = event.target.value; drawFlame(); } }))),
     h("div", { class: "card" },
@@ -33,7 +33,7 @@ on("process", (p) => {
 });
 
 function growTree() {
-  flame.root = buildTree(state.process, flame.inverted);
+  flame.root = buildTree(state.process, flame.reversed);
   flame.zoom = flame.root;
   flame.focus = null;
   drawFlame();
@@ -88,7 +88,7 @@ function sortedChildren(node) {
 }
 
 function flameBox({ node, left, share, above }, room, all) {
-  const id = mainCategory(node);
+  const id = mainCategory(node, flame.width);
   const aside = (state.category && !node.colors.has(state.category)) || (flame.typed.trim() && !flame.found.has(node));
   const paint = mix(color(id), flame.theme.card, aside ? 0.12 : above ? 0.25 : node.category ? 0.8 : 0.42);
   const wide = share * room;
@@ -98,25 +98,30 @@ function flameBox({ node, left, share, above }, room, all) {
     role: "treeitem", class: `frame${above ? " above" : ""}${node.category ? " what" : ""}${flame.found.has(node) ? " found" : ""}`,
     tabindex: node === flame.focus ? "0" : "-1", "aria-label": words, "aria-level": node.depth + 1,
     "aria-expanded": node.children.size ? "true" : null, "aria-selected": String(node === flame.zoom),
-    style: { left: `${left * 100}%`, width: `max(1px, calc(${share * 100}% - 1px))`, top: `${node.depth * FLAME_ROW}px`, background: paint },
+    style: { left: `${left * 100}%`, width: `max(1px, calc(${share * 100}% - 1px))`, top: `${node.depth * FLAME_ROW}px`, background: paint, color: node.category ? inkOn(paint) : null },
     onclick: () => flameZoom(node),
     onpointermove: (event) => tip(event, flameTip(node)), onpointerleave: (event) => tip(event, null),
     onfocus: () => { flame.focus = node; },
   });
-  if (wide > 34) box.append(h("span", { class: "name" }, node.name), wide > 170 ? h("span", { class: "amount" }, size(value)) : "");
+  if (wide > 34) box.append(h("span", { class: "name" }, frameName(node)), wide > 170 ? h("span", { class: "amount" }, size(value)) : "");
   node.box = box;
   return box;
 }
 
+/** A function without a name is told with its module. */
+function frameName(node) {
+  return /^(fn@|\+0x)/.test(node.name) ? `${node.module} ${node.name}` : node.name;
+}
+
 function flameTip(node) {
-  return [nodeText(node), ...WIDTHS.map(([, name], w) => `${name.toLowerCase()} ${size(node.values[w])}` +
-    (w === flame.width ? ` · ${percent(node.values[w], flame.root.values[w])}` : "")), node.category ? null : categoryName(mainCategory(node))];
+  return [nodeText(node), ...WIDTHS.map(([, name], w) => `${name} ${size(node.values[w])}` +
+    (w === flame.width ? ` · ${percent(node.values[w], flame.root.values[w])}` : "")), node.category ? null : categoryName(mainCategory(node, flame.width))];
 }
 
 function flameLine(zoom, typed, matched, all) {
   const zoomed = zoom !== flame.root;
   $("flame-line").replaceChildren(...[
-    `${zoomed ? nodeText(zoom) : "All"} · ${WIDTHS[flame.width][1].toLowerCase()} ${size(all)}`,
+    `${zoomed ? nodeText(zoom) : "All"} · ${WIDTHS[flame.width][1]} ${size(all)}`,
     zoomed ? ` · ${percent(all, flameValue(flame.root))} of all ` : null,
     zoomed ? h("button", { type: "button", class: "link", id: "flame-all", onclick: () => flameZoom(flame.root) }, "show all") : null,
     zoomed && [...zoom.stacks].some((stack) => stack >= 0) ? " · " : null,

@@ -70,7 +70,7 @@ class View {
   }
 
   /** Shows a piece with some of what is around it. */
-  show(from, to, share = 0.3) {
+  show(from, to, share) {
     const span = Math.min(this.length, Math.max((to - from) / share, this.length * 1e-12));
     this.set((from + to - span) / 2, (from + to + span) / 2);
   }

@@ -33,8 +33,9 @@ $("theme").addEventListener("click", () => {
 });
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => emit("theme"));
 
+// the window, or the panel beside the page
 let resized = 0;
-addEventListener("resize", () => {
+new ResizeObserver(() => {
   cancelAnimationFrame(resized);
   resized = requestAnimationFrame(() => {
     if (!state.process || !rows.shown) return;
@@ -42,7 +43,7 @@ addEventListener("resize", () => {
     drawRows();
     drawFlame();
   });
-});
+}).observe($("map"));
 
 setScheme(stored() || "auto", false);
 

@@ -13,7 +13,7 @@ on("process", (p) => {
     id: "map-strip", tabindex: "0", role: "application", "aria-roledescription": "address space map", "aria-describedby": "map-help",
     "aria-label": `Address space of ${p.comm}, ${count(p.table.n, "region")}`,
     onkeydown: mapKey, onpointerdown: mapDown, onpointermove: mapMove, onpointerleave: mapLeave, onwheel: mapWheel,
-    ondblclick: (event) => { const i = mapHit(event); if (i >= 0) mapShow(i); },
+    onclick: mapClick,
   });
   const whole = h("canvas", { id: "map-whole", "aria-hidden": "true", onpointerdown: wholeDown });
   const button = (label, name, act) => h("button", { type: "button", title: name, "aria-label": name, onclick: act }, label);
@@ -28,7 +28,7 @@ on("process", (p) => {
         type: "button", "aria-pressed": "false", "data-category": row.id, onclick: () => showCategory(row.id),
       }, swatch(row.id), row.name))), h("li", { class: "key" }, h("span", { class: "swatch fill" }), "in memory"),
       h("li", { class: "key" }, h("span", { class: "swatch pale" }), "mapped only"), h("li", { class: "key" }, h("span", { class: "swatch hatch" }), "reserved (PROT_NONE)")),
-      h("p", { id: "map-help", class: "hint" }, "Drag or ← → to pan · Ctrl + wheel, + and − to zoom · double-click to zoom into a region · , and . for the region before and after · Enter or click opens it · 0 shows everything")));
+      h("p", { id: "map-help", class: "hint" }, "Drag or ← → to pan · Ctrl + wheel, + and − to zoom · Shift + click zooms into a region, click opens it · , and . go to the region before and after, Enter opens it, z zooms into it · 0 shows everything")));
   mapLayout();
 });
 
@@ -46,7 +46,7 @@ function mapZoom(times, around) {
 
 function mapShow(i) {
   const { from, to } = map.layout;
-  map.view.show(from[i], to[i]);
+  map.view.show(from[i], to[i], 0.8);
   drawMap();
 }
 
@@ -187,10 +187,10 @@ function drawLabels(g, x, [width, height]) {
       const tone = tones(table.category[i]);
       g.font = "600 12px system-ui, sans-serif";
       const over = resident > 0.88;
-      label(g, regionLabel(table, i), [left + 7, 15, right - left - 14], over ? "#fff" : map.theme.ink, over ? tone.full : tone.pale);
+      label(g, regionLabel(table, i), [left + 7, 15, right - left - 14], over ? inkOn(tone.full) : map.theme.ink, over ? tone.full : tone.pale);
       g.font = "12px system-ui, sans-serif";
       const deep = resident > 0.72;
-      label(g, size(table.virt[i]), [left + 7, 32, right - left - 14], deep ? "#fff" : map.theme.muted, deep ? tone.full : tone.pale);
+      label(g, size(table.virt[i]), [left + 7, 32, right - left - 14], deep ? inkOn(tone.full) : map.theme.muted, deep ? tone.full : tone.pale);
     }
     const first = x(from[i]);
     const begins = gap(i) > 0 || i === 0 || right - left > 130;
@@ -298,12 +298,17 @@ function mapDown(event) {
   const strip = event.currentTarget;
   strip.setPointerCapture(event.pointerId);
   map.drag = { x: event.clientX, first: event.clientX, moved: false };
-  strip.addEventListener("pointerup", (up) => {
-    const { moved } = map.drag || {};
+  strip.addEventListener("pointerup", () => {
+    map.dragged = map.drag && map.drag.moved;
     map.drag = null;
-    const i = moved ? -1 : mapHit(up);
-    if (i >= 0) showRegion(i, strip);
   }, { once: true });
+}
+
+function mapClick(event) {
+  const i = map.dragged ? -1 : mapHit(event);
+  map.dragged = false;
+  if (i < 0) return;
+  if (event.shiftKey) mapShow(i); else showRegion(i, event.currentTarget);
 }
 
 function mapWheel(event) {
@@ -352,6 +357,7 @@ function mapKey(event) {
     ArrowUp: () => view.zoom(1.5), ArrowDown: () => view.zoom(1 / 1.5),
     "+": () => view.zoom(2), "=": () => view.zoom(2), "-": () => view.zoom(0.5), "0": () => view.all(),
     Home: () => view.pan(-view.length), End: () => view.pan(view.length),
+    z: () => { if (state.region >= 0) mapShow(state.region); },
     ",": () => neighbour(-1), ".": () => neighbour(1),
     Enter: () => { if (state.region >= 0) showRegion(state.region, $("map-strip")); },
   };

@@ -37,7 +37,7 @@ on("process", (p) => {
       p.cmdline.length ? h("p", { class: "command", title: p.exe }, p.cmdline.join(" ")) : null),
     ...containerCards(),
     h("div", { class: "card hero" }, figures(p), wholeBar(p), verdict(p)),
-    h("div", { class: "columns" }, categoryCard(p), sideCard(p)),
+    h("div", { class: "columns" }, categoryCard(p), h("div", { class: "side" }, ...checksCard(p), sideCard(p))),
     ...processCards(p));
 });
 
@@ -69,36 +69,6 @@ function wholeBar(p) {
   return h("div", { class: "whole", role: "img", "aria-label": `VIRT by category: ${label}` }, parts);
 }
 
-/** What the figures mean. The report's own verdict, where it has one; else the largest findings. */
-function verdict(p) {
-  if (p.verdict) return reportedVerdict(p.verdict);
-  const top = p.findings.slice(0, 3);
-  const lead = top.reduce((sum, f) => sum + f.unused, 0);
-  const headline = residencyUnknown(p) ? "What is in memory is not known; the largest reservations are"
-    : !top.length ? "Nothing worth a finding: what is mapped is used"
-    : `${percent(p.totals.unused, p.totals.virt)} of the address space is not in memory. ` +
-      (top.length < p.findings.length
-        ? `${count(top.length, "finding")} explain ${percent(lead, p.totals.unused)} of it`
-        : "This is why");
-  return h("div", { class: "verdict" }, h("p", { class: "headline" }, headline),
-    h("ol", {}, top.map((f, i) => h("li", {}, h("a", { href: `#finding-${i + 1}`, class: "cause" },
-      h("span", { class: "amount" }, size(f.unused)), swatch(f.category), h("span", {}, f.title)),
-    f.fix.length ? h("span", { class: "knob" }, f.fix[0].knob) : null))));
-}
-
-/** Whatever words a verdict has: a text, or an object with a headline, reasons and points. */
-function reportedVerdict(v) {
-  if (typeof v === "string") return h("div", { class: "verdict" }, h("p", { class: "headline" }, v));
-  const first = (...names) => names.map((name) => v[name]).find((each) => typeof each === "string") || "";
-  const lists = Object.values(v).filter(Array.isArray).flat();
-  const line = (each) => (typeof each === "string" ? each
-    : Object.values(each || {}).filter((word) => typeof word === "string").join(" · "));
-  return h("div", { class: "verdict", "data-level": first("level", "harm", "severity") },
-    h("p", { class: "headline" }, first("headline", "title", "summary", "text")),
-    first("why", "note") ? h("p", {}, first("why", "note")) : null,
-    lists.length ? h("ul", {}, lists.map((each) => h("li", {}, line(each)))) : null);
-}
-
 function categoryCard(p) {
   const unknown = residencyUnknown(p);
   const known = (bytes) => (unknown ? "–" : size(bytes));
@@ -121,7 +91,7 @@ function categoryCard(p) {
       h("tbody", {}, p.categories.map(row)),
       h("tfoot", {}, h("tr", {}, h("th", { scope: "row" }, "total"), h("td", { class: "meter" }),
         [size(t.virt), size(t.writable), known(t.rss), known(t.unused), thousands(sum)].map((cell) => h("td", {}, cell)))))),
-    h("p", { class: "hint" }, "Rows add up to the total, byte for byte; what nothing explains is a row of its own."));
+    h("p", { class: "hint" }, "Rows add up to the total, byte for byte; what nothing explains is a row of its own. An arena with its used and its reserved part is one thing."));
 }
 
 on("category", (id) => {
@@ -139,7 +109,7 @@ function sideCard(p) {
     ["before", c.preexisting, "mapped before tracing began"], ["unknown", c.unknown, "nobody saw it"]];
   const notes = notesOf(p);
   const r = p.resources;
-  return h("div", { class: "card side" },
+  return h("div", { class: "card" },
     h("h2", {}, "How it is known"),
     h("dl", { class: "pairs" }, rows.filter(([, bytes]) => bytes > 0).map(([name, bytes, why]) =>
       [h("dt", { title: why }, name), h("dd", {}, size(bytes), h("span", {}, why))])),

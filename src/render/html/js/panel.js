@@ -4,27 +4,30 @@ const panel = { from: null };
 
 on("region", (i, from) => {
   const box = $("panel");
-  if (i < 0 || i >= state.process.table.n) {
-    box.hidden = true;
-    document.body.classList.remove("with-panel");
-    return;
-  }
+  if (i < 0 || i >= state.process.table.n) return;
   if (from && !box.contains(from)) panel.from = from;
   const first = box.hidden;
   box.replaceChildren(...regionDetails(state.process, i));
-  box.hidden = false;
-  document.body.classList.add("with-panel");
+  besidePage(true, from);
   box.scrollTop = 0;
   if (from || first) $("panel-title").focus({ preventScroll: true });
   say(`${regionLabel(state.process.table, i)}, ${size(state.process.table.virt[i])}`);
 });
 on("process", closePanel);
 
+/** Shows or hides the panel; what was clicked stays where it is, although the page gets another width. */
+function besidePage(shown, clicked) {
+  const anchor = clicked && !$("panel").contains(clicked) ? clicked : null;
+  const before = anchor && anchor.getBoundingClientRect().top;
+  $("panel").hidden = !shown;
+  document.body.classList.toggle("with-panel", shown);
+  if (anchor) window.scrollBy({ top: anchor.getBoundingClientRect().top - before, behavior: "instant" });
+}
+
 function closePanel() {
   const box = $("panel");
   if (box.hidden) return;
-  box.hidden = true;
-  document.body.classList.remove("with-panel");
+  besidePage(false, panel.from && panel.from.isConnected ? panel.from : null);
   if (panel.from && panel.from.isConnected) panel.from.focus({ preventScroll: true });
   panel.from = null;
 }
@@ -52,7 +55,7 @@ function regionDetails(p, i) {
   return [
     h("div", { class: "panel-head", style: { "--c": color(id) } },
       h("div", { class: "panel-buttons" }, near(i - 1, "Region before"), near(i + 1, "Region after"),
-        h("button", { type: "button", title: "Show it in the map", onclick: () => { mapShow(i); $("map").scrollIntoView(); } }, "In the map"),
+        h("button", { type: "button", title: "Zoom the map to it", onclick: () => { mapShow(i); $("map").scrollIntoView(); } }, "In the map"),
         h("button", { type: "button", class: "close", "aria-label": "Close", title: "Close (Esc)", onclick: closePanel }, "×")),
       h("h2", { id: "panel-title", tabindex: "-1" }, swatch(id), categoryName(id)),
       h("p", { class: "mono address" }, `${hex(t.start[i])}-${hex(t.end[i])}`)),

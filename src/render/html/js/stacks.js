@@ -68,20 +68,26 @@ function stackList(stack) {
   return list;
 }
 
-const PLUMBING = /^(libc\.so|ld-linux|libc-|\[)/;
+/** Not whom a reader would name. */
+const PLUMBING = /^(libc\.so|libc-|ld-linux|libpthread|\[)/;
+/** Where programs enter an allocator: whoever calls it is who asked. */
+const ENTRY = /^(je_|mi_|tc_|__libc_|__GI_)?_?_?(malloc|calloc|realloc|reallocarray|memalign|aligned_alloc|posix_memalign|valloc|free|cfree|mallocx|rallocx|operator new.*|operator delete.*)(\.\w+|_default)?(\(.*)?$/;
 
-/** The function that a reader would name as the caller: the first outside the C library. */
+const callers = new Map();
+
+/** The function that a reader would name as the caller: outside the C library and the allocator. */
 function callerOf(stack) {
   if (stack < 0) return "";
   if (!callers.has(stack)) callers.set(stack, findCaller(stack));
   return callers.get(stack);
 }
 
-const callers = new Map();
-
 function findCaller(stack) {
   const frames = framesOf(stack).map(frame);
-  const f = frames.find((each) => each.named && !PLUMBING.test(each.module)) || frames.find((each) => each.named)
-    || frames[0];
+  let entry = frames.length - 1;
+  while (entry >= 0 && !ENTRY.test(frames[entry].name)) entry--;
+  const outside = frames.slice(entry + 1);
+  const named = (each) => each.named && !PLUMBING.test(each.module);
+  const f = outside.find(named) || frames.find(named) || frames.find((each) => each.named) || frames[0];
   return f ? f.name : "";
 }

@@ -1,10 +1,10 @@
 // Stacks of all mappings as a tree, with four widths a node.
 
 const WIDTHS = [
-  ["reserved", "Reserved", "All that is mapped: VIRT"],
+  ["virt", "VIRT", "All that is mapped"],
   ["writable", "Writable", "Mapped with PROT_WRITE: could be touched"],
-  ["resident", "Resident", "In memory: RSS"],
-  ["unused", "Unused", "Mapped, neither in memory nor in swap"],
+  ["rss", "RSS", "In memory"],
+  ["unused", "Unused", "Mapped, neither in memory nor in swap: what VIRT has more than RSS"],
 ];
 
 /** Why a region has no stack. */
@@ -40,14 +40,14 @@ function treeNode(name, module, category) {
   return { name, module, category, values: [0, 0, 0, 0], children: new Map(), parent: null, depth: 0, colors: new Map(), stacks: new Set() };
 }
 
-/** Callers first; inverted: what it is first, then who asked. */
-function buildTree(p, inverted) {
+/** Callers first; reversed: what it is first, then who asked. */
+function buildTree(p, reversed) {
   const root = treeNode(p.comm || "all", "", "");
   for (const sum of stackSums(p)) {
     const frames = sum.stack >= 0 ? framesOf(sum.stack).map(frame).map((f) => [f.name, f.module, ""]).reverse() : [[sum.why, "", ""]];
     const what = [categoryName(sum.category), "", sum.category];
     const leaf = sum.label && sum.label !== what[0] ? [[sum.label, "", ""]] : [];
-    const path = inverted ? [what, ...leaf, ...frames.reverse()] : sum.stack >= 0 ? [...frames, what] : [...frames, what, ...leaf];
+    const path = reversed ? [what, ...leaf, ...frames.reverse()] : sum.stack >= 0 ? [...frames, what] : [...frames, what, ...leaf];
     let node = root;
     add(node, sum);
     for (const [name, module, category] of path) {
@@ -68,14 +68,15 @@ function buildTree(p, inverted) {
 
 function add(node, sum) {
   sum.values.forEach((bytes, w) => { node.values[w] += bytes; });
-  node.colors.set(sum.category, (node.colors.get(sum.category) || 0) + sum.values[0]);
+  const bytes = node.colors.get(sum.category) || [0, 0, 0, 0];
+  node.colors.set(sum.category, bytes.map((each, w) => each + sum.values[w]));
   node.stacks.add(sum.stack);
 }
 
-/** The category of most of a node's bytes. */
-function mainCategory(node) {
+/** The category of most of a node's bytes of one width. */
+function mainCategory(node, width) {
   let [best, most] = ["", -1];
-  for (const [id, bytes] of node.colors) if (bytes > most) [best, most] = [id, bytes];
+  for (const [id, bytes] of node.colors) if (bytes[width] > most) [best, most] = [id, bytes[width]];
   return best;
 }
 
