@@ -113,6 +113,8 @@ static __always_inline bool send_event(struct task_struct *task, struct traced_t
 	heap_count(VMAUDIT_HEAP_SEEN);
 	if (send_heap_stack(task, thread, regs, event))
 		return true;
+	/* also where the first ring has room for this */
+	event->flags |= VMAUDIT_SPILLED;
 	if (send_brief(event)) {
 		heap_count(VMAUDIT_HEAP_WITHOUT_STACK);
 		return true;
