@@ -8,6 +8,7 @@ pub mod container;
 pub mod death;
 pub mod docker;
 pub mod heap;
+pub mod postgres;
 pub mod redis;
 pub mod report;
 pub mod stacks;
