@@ -104,9 +104,8 @@ fn what_is_young_is_left_out() {
         assert!(left_out >= LEAK, "it is somewhere: {left_out}");
         report = watching.next();
     }
-    let mut old = 1;
     // On a machine that is too busy to report within two seconds, the young block is old by then.
-    for _ in 0..20 {
+    for old in 1..=20 {
         let ordered = Instant::now();
         service.order("leak");
         let report = watching.later();
@@ -120,7 +119,6 @@ fn what_is_young_is_left_out() {
             watching.stop();
             return;
         }
-        old += 1;
     }
     panic!("no report within two seconds, twenty times");
 }
