@@ -2,6 +2,7 @@
 
 mod contexts;
 pub(super) mod hold;
+mod mappings;
 mod peek;
 pub(super) mod probes;
 mod resolve;

@@ -2,15 +2,17 @@
 
 use super::contexts::name_contexts;
 use super::hold::{self, HELD_CALLS};
+use super::mappings::put_beside;
 use super::probes::Probes;
 use super::tell::{self, Asked};
 use super::watch::HeapWatch;
 use crate::app::attach;
+use crate::app::audits::Audits;
 use crate::app::choose;
 use crate::app::error::AppError;
 use crate::app::pipeline::Pipeline;
 use crate::app::say::say;
-use crate::app::session::{End, NEVER, Schedule, Session};
+use crate::app::session::{AT_THE_END, End, Schedule, Session};
 use crate::app::tracer::{Tracer, TracerOptions};
 use crate::app::watched::{Launched, Watched};
 use crate::capture::EventSource;
@@ -20,6 +22,7 @@ use crate::cli::{Aslr, Backend, HeapArgs};
 use crate::heap::describe::ContextLayout;
 use crate::heap::{Description, LedgerOptions, Sampling};
 use crate::model::Pid;
+use crate::symbolize::Symbolizer;
 use crate::target::{Attached, Launch, LaunchConfig, Prepared};
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -119,8 +122,8 @@ impl<'a> Watcher<'a> {
     ) -> Result<End, AppError> {
         let schedule = Schedule {
             duration: self.args.duration.map(Duration::from_secs_f64),
-            first_look: NEVER,
-            interval: NEVER,
+            first_look: AT_THE_END,
+            interval: AT_THE_END,
             timeline: false,
             verbose: self.args.verbose,
         };
@@ -143,7 +146,7 @@ impl<'a> Watcher<'a> {
             {
                 due = Some(at + interval);
                 if printed {
-                    self.print(&mut pipeline, symbols)?;
+                    self.print(&mut pipeline, symbols, None)?;
                 }
                 if let Some(heap) = &mut pipeline.heap {
                     heap.heaps.mark(tell::now_ns());
@@ -153,6 +156,7 @@ impl<'a> Watcher<'a> {
         }));
         let end = session.run()?;
         let lost = session.reader.counters()?.lost;
+        let audits = std::mem::take(&mut session.audits);
         drop(session);
         if lost > 0 {
             say(format_args!("{lost} calls that change mappings were lost: frames may have no module"));
@@ -163,14 +167,16 @@ impl<'a> Watcher<'a> {
         if let Some(heap) = &mut pipeline.heap {
             heap.note_losses(counters);
         }
-        self.print(&mut pipeline, &mut symbolizer)?;
+        self.print(&mut pipeline, &mut symbolizer, Some(audits))?;
         Ok(end)
     }
 
+    /// With the mappings beside, where they were looked at.
     fn print(
         &self,
         pipeline: &mut Pipeline,
-        symbolizer: &mut crate::symbolize::Symbolizer,
+        symbolizer: &mut Symbolizer,
+        audits: Option<Audits>,
     ) -> Result<(), AppError> {
         let counters = self.heap.counters()?;
         if self.args.verbose {
@@ -180,7 +186,10 @@ impl<'a> Watcher<'a> {
         if let Some(heap) = &mut pipeline.heap {
             name_contexts(heap, self.layout);
         }
-        let report = tell::report(&self.asked, (pipeline, symbolizer), (counters, 0));
+        let mut report = tell::report(&self.asked, (pipeline, symbolizer), (counters, 0));
+        if let Some(audits) = audits {
+            put_beside(&mut report, self.asked.main, audits, pipeline);
+        }
         for note in symbolizer.take_notes() {
             say(note);
         }
