@@ -17,6 +17,10 @@
 /* keep the types in this object's BTF */
 struct vmaudit_record record_type = {};
 struct vmaudit_heap_brief brief_type = {};
+struct vmaudit_heap_rule_key rule_key_type = {};
+struct vmaudit_heap_rule rule_type = {};
+struct vmaudit_heap_site_key site_key_type = {};
+struct vmaudit_heap_site site_type = {};
 
 extern bool bpf_session_is_return(void) __ksym __weak;
 
@@ -48,6 +52,9 @@ struct heap_call {
 	__u8 size_at; /* where they are if not known yet: enum vmaudit_heap_where */
 	__u8 result_at;
 	__u8 sampled; /* enum sampled_part */
+	__u8 unmaps;  /* in a call that unmaps code */
+	__u8 taken;   /* the block that is resized is `moved`: counted in the kernel */
+	struct counted_block moved;
 	/* the newest free, which has no return probe */
 	__u64 freed;
 	__u64 freed_sp;
@@ -70,6 +77,7 @@ static __always_inline void heap_count(__u32 which)
 }
 
 #include "heap_sample.h"
+#include "heap_combined.h"
 #include "heap_records.h"
 
 /* What a function was entered with. */
@@ -188,7 +196,10 @@ static __always_inline bool on_free(struct heap_call *call, struct vmaudit_heap_
 	call->freed = pointer;
 	call->freed_by = index;
 	call->freed_sp = entry->sp;
-	if (sample_forget(task, pointer)) {
+	if (combined && combined_take(task, pointer, &call->moved)) {
+		heap_count(VMAUDIT_HEAP_SEEN);
+		combined_freed(&call->moved, false);
+	} else if (sample_forget(task, pointer)) {
 		event.args[0] = pointer;
 		bpf_probe_read_user(&event.args[1], sizeof(event.args[1]), (void *)entry->sp);
 		heap_count(VMAUDIT_HEAP_SEEN);
@@ -270,7 +281,8 @@ static __always_inline bool on_entry(struct pt_regs *regs, __u32 index)
 	call->context = at_entry(function, entry, function->context);
 	call->parent = at_entry(function, entry, function->parent);
 	call->name = at_entry(function, entry, function->name);
-	if (call->old && call->sampled & SAMPLED_OLD)
+	call->taken = combined && call->old && combined_take(task, call->old, &call->moved);
+	if (call->old && !call->taken && call->sampled & SAMPLED_OLD)
 		send_resize_begun(index, call->old);
 	return true;
 }
@@ -307,10 +319,34 @@ static __always_inline void allocation_ends(struct heap_call *call, struct trace
 		.function = call->function,
 		.args = { result, call->size, call->context },
 	};
+	struct counted_block block = {
+		.size = call->size,
+		.site.function = call->function,
+	};
+	int outcome = COMBINED_NOT;
+	__u64 space = 0;
 
 	if (!result) {
 		if (call->size)
 			send_refused(call->function, call->size);
+		return;
+	}
+	/* a context's end frees what is in it: only user space knows what that is */
+	if (combined && !call->context) {
+		outcome = combined_allocated(regs, result, &block, &space);
+		if (outcome == COMBINED_COUNTED)
+			return;
+		event.code = block.site.code;
+	}
+	if (outcome == COMBINED_NAMELESS) {
+		event.op = VMAUDIT_OP_SITE;
+		event.args[0] = block.site.code;
+		event.args[1] = block.site.first;
+		event.args[2] = block.site.second;
+		event.args[3] = space;
+		/* where there is no room, the next allocation tries again */
+		if (send_heap_stack(task, thread, regs, &event))
+			combined_named(&block.site);
 		return;
 	}
 	if (!sample_keep(task, result)) {
@@ -360,9 +396,17 @@ static __always_inline void on_return(struct pt_regs *regs)
 		return;
 	call->size = at_return(regs, call->size_at, call->size);
 	sample_late(call->size_at, call->size, &call->sampled);
-	if (call->old && call->sampled & SAMPLED_OLD)
+	if (call->taken) {
+		/* as of here a free, and an allocation */
+		if (!result && call->size)
+			combined_put_back(task, call->old, &call->moved);
+		else
+			combined_freed(&call->moved, false);
+	} else if (call->old && call->sampled & SAMPLED_OLD) {
 		resize_ends(call, thread, regs, result);
-	else if (call->sampled & SAMPLED_NEW)
+		return;
+	}
+	if (call->sampled & SAMPLED_NEW)
 		allocation_ends(call, thread, regs, result);
 }
 

@@ -25,6 +25,9 @@ enum vmaudit_heap_op {
 	VMAUDIT_OP_CONTEXT_DELETED = 79,
 	/* args: context, new parent */
 	VMAUDIT_OP_CONTEXT_MOVED = 80,
+	/* --combined: the stack of a site. args: struct vmaudit_heap_site_key's code, first, second; the
+	 * number of the address space */
+	VMAUDIT_OP_SITE = 81,
 };
 
 /* beside enum vmaudit_flag */
@@ -91,9 +94,56 @@ enum vmaudit_heap_counter {
 	VMAUDIT_HEAP_ABANDONED = 5,        /* calls that never returned: longjmp, exceptions */
 	VMAUDIT_HEAP_UNTRACKED = 6,        /* no memory for a thread's state */
 	VMAUDIT_HEAP_SKIPPED = 7,          /* allocations that the sample left out */
-	VMAUDIT_HEAP_COUNTERS = 8,
+	VMAUDIT_HEAP_COUNTED = 8,          /* allocations counted in the kernel, not sent */
+	VMAUDIT_HEAP_COUNTERS = 9,
 };
 
 #define VMAUDIT_HEAP_FUNCTIONS 8192
+
+/* ---- --combined ------------------------------------------------------------------------ */
+
+enum vmaudit_heap_rule_kind {
+	VMAUDIT_RULE_SP = 1,   /* the canonical frame address is `cfa` from the stack pointer */
+	VMAUDIT_RULE_BP = 2,   /* from the frame pointer */
+	VMAUDIT_RULE_ROOT = 3, /* nobody called this */
+};
+
+struct vmaudit_heap_rule_key {
+	__u64 code;    /* the state of the address space's code */
+	__u64 address; /* shifted left by one; plus one: of the innermost frame, no return address */
+};
+
+struct vmaudit_heap_rule {
+	__s32 cfa;
+	__s16 bp; /* where the caller's frame pointer is, in words from the CFA; 0: in the register */
+	__u8 kind;
+	__u8 unused;
+};
+
+/* A stack that calls a function: the number that its addresses give, 128 bits. */
+struct vmaudit_heap_site_key {
+	__u64 code;
+	__u64 first;
+	__u64 second;
+	__u32 function;
+	__u32 unused;
+};
+
+struct vmaudit_heap_site {
+	__u64 allocations;
+	__u64 bytes;
+	__u64 frees;
+	__u64 freed_bytes;
+	__u64 unseen_frees; /* of `frees`: proven by the address being handed out again */
+	__u64 space;
+	__u64 mm;
+	__u32 pid;
+	__u32 named; /* its stack was sent */
+};
+
+struct counted_block {
+	__u64 size;
+	struct vmaudit_heap_site_key site;
+};
 
 #endif

@@ -10,6 +10,7 @@ struct heap_event {
 	__u64 function;
 	__u64 flags;
 	__u64 args[4];
+	__u64 code; /* --combined: rules are wanted for its stack */
 };
 
 static __always_inline void fill_brief(struct vmaudit_heap_brief *out, struct heap_event *event)
@@ -64,7 +65,7 @@ static __always_inline void fill_heap(struct vmaudit_record *record, struct task
 	record->args[1] = event->args[1];
 	record->args[2] = event->args[2];
 	record->args[3] = event->args[3];
-	record->args[4] = 0;
+	record->args[4] = event->code;
 	record->args[5] = 0;
 	record->total_vm = 0;
 	ARCH_REGS(record, regs);

@@ -3,6 +3,7 @@
 mod support;
 
 use serde_json::Value;
+use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
@@ -108,6 +109,66 @@ fn a_program_that_knows_what_it_holds_is_told_the_same() {
         let parent = &list(report, "processes")[0];
         assert_eq!(number(&parent["doubts"], "refused"), 3, "{way}");
     }
+}
+
+/// In the kernel, by stack: the same figures. A child starts with nothing.
+#[test]
+fn counted_in_the_kernel_it_is_the_same() {
+    if skip_without_bpf("heap_programs") {
+        return;
+    }
+    for way in WAYS {
+        let heap = heap(way, &["--combined", "-v"], &[program("heap_truth")]);
+        let (report, said) = (&heap.report, heap.said());
+        assert_eq!(report["combined"], true);
+        assert_sums(report);
+        assert_eq!(number(&report["events"], "lost"), 0, "{way}");
+        assert_eq!(number(&report["events"], "unwind_incomplete"), 0, "{way}: {report:#}");
+        let [child, parent] = said.lines().collect::<Vec<_>>()[..] else { panic!("{said}") };
+        let words: Vec<u64> = parent.split(' ').map(|word| word.parse().expect("a number")).collect();
+        let [pid, bytes, blocks] = words[..] else { panic!("{parent}") };
+        let program = process(report, pid);
+        assert_eq!(held(report, program, by_program), (bytes, blocks), "{way}: {program:#}");
+        assert_eq!(number(&program["doubts"], "unseen_frees"), 0, "{way}");
+        assert_eq!(number(&program["doubts"], "lost_frees"), 0, "{way}");
+        assert_eq!(number(&program["doubts"], "refused"), 3, "{way}");
+        let of_child: u64 = child.split(' ').next().and_then(|pid| pid.parse().ok()).expect("a pid");
+        let child = process(report, of_child);
+        assert_eq!(held(report, child, by_program), (12345, 1), "{way}: {child:#}");
+        // Two stacks of one function are two rows: each line of main that calls malloc.
+        let lines: BTreeSet<u64> = list(program, "rows")
+            .iter()
+            .filter(|row| by_program(&symbols(report, row), ""))
+            .filter_map(|row| {
+                list(&report["stacks"][row["stack"].as_u64()? as usize], "frames").first()?["line"].as_u64()
+            })
+            .collect();
+        assert!(lines.len() > 10, "{lines:?}");
+    }
+}
+
+/// The number behind a word in what -v tells of the counters.
+fn counter(heap: &Heap, name: &str) -> u64 {
+    let said = String::from_utf8_lossy(&heap.output.stderr).into_owned();
+    let rest = said.split(&format!("{name}: ")).last().unwrap_or_default().to_owned();
+    let digits: String = rest.chars().take_while(char::is_ascii_digit).collect();
+    digits.parse().unwrap_or_else(|_| panic!("no {name} in {said}"))
+}
+
+/// Of 200,000 calls user space is told of few: those before it has taught the kernel their stacks.
+#[test]
+fn counted_in_the_kernel_few_calls_are_sent() {
+    if skip_without_bpf("heap_programs") {
+        return;
+    }
+    let heap = heap("best", &["--combined", "-v"], &[program("heap_loop"), "200000".into()]);
+    let process = &list(&heap.report, "processes")[0];
+    let allocations = number(&process["totals"], "allocations");
+    let counted = counter(&heap, "counted");
+    assert!(allocations >= 200_000, "{allocations}");
+    assert!(counted <= allocations && allocations - counted < 20_000, "{counted} of {allocations}");
+    assert_eq!(number(&heap.report["events"], "lost"), 0);
+    assert_sums(&heap.report);
 }
 
 #[test]

@@ -174,6 +174,10 @@ impl Pipeline {
             self.touch(raw);
             return;
         }
+        if heap_wire::is_site(raw) {
+            self.site(raw);
+            return;
+        }
         if heap_wire::is_heap(raw) {
             self.allocation(raw);
             return;
@@ -218,9 +222,29 @@ impl Pipeline {
             let (id, completeness) = self.unwind(event.mm, event.pid, &stack);
             event.stack = Ok(id);
             self.count(completeness);
+            if let Some(combined) = self.heap.as_mut().and_then(|heap| heap.combined.as_mut())
+                && captured.code != 0
+            {
+                combined.teach(event.mm, captured.code, &self.unwinder.plain_rules(event.mm, &stack));
+            }
         }
         if let Some(heap) = &mut self.heap {
             heap.event(&event, captured.caller, &self.spaces);
+        }
+    }
+
+    /// Takes the stack of what the kernel counts.
+    fn site(&mut self, raw: &[u8]) {
+        let Some(site) = heap_wire::decode_site(raw) else {
+            self.undecodable += 1;
+            return;
+        };
+        let stack =
+            CapturedStack { holes: site.holes, ..captured_stack(site.registers, site.stack, site.full) };
+        let (id, completeness) = self.unwind(site.mm, site.pid, &stack);
+        self.count(completeness);
+        if let Some(combined) = self.heap.as_mut().and_then(|heap| heap.combined.as_mut()) {
+            combined.name(site.key, id, (site.space, site.mm, site.pid));
         }
     }
 

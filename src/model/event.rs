@@ -163,7 +163,7 @@ pub enum VmOp {
 }
 
 /// Why an event has no stack, when it has none.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum NoStack {
     /// The kind of event never has one (exec, exit, rename).
     NotTaken,

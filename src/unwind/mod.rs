@@ -12,12 +12,14 @@ mod cache;
 mod calls;
 mod go;
 mod memo;
+mod plain;
 mod registers;
 mod rule;
 mod search;
 mod space;
 mod walk;
 
+pub use plain::{PlainRule, PlainStep};
 pub use registers::CapturedStack;
 pub use space::{ExecMapping, SpaceState};
 pub use walk::MAX_FRAMES;

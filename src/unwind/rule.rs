@@ -5,7 +5,8 @@
 //! frame in rbx, and functions that realign the stack (`DW_CFA_def_cfa_expression`) keep the
 //! caller's stack pointer in memory.
 
-use super::registers::{Registers, SAVED, StackBytes, Unread, dwarf_number, saved_index};
+use super::plain::PlainRule;
+use super::registers::{RBP, Registers, SAVED, StackBytes, Unread, dwarf_number, saved_index};
 use crate::objects::Cfi;
 use crate::objects::cfi::{ExpressionSource, Slice};
 use gimli::{
@@ -108,6 +109,22 @@ fn offsets(row: &UnwindTableRow<usize>) -> Option<Offsets> {
 }
 
 impl Offsets {
+    /// The rule without any register but rsp and rbp; None where the frame is found by another one.
+    pub fn plain(&self) -> Option<PlainRule> {
+        const RBP_NUMBER: u8 = 6;
+        let from_bp = match self.base {
+            7 => false,
+            RBP_NUMBER => true,
+            _ => return None,
+        };
+        let bp = match self.saved[RBP] {
+            0 => return None,
+            NOT_SAVED => None,
+            words => Some(words),
+        };
+        Some(PlainRule::Offsets { from_bp, cfa: self.cfa, bp })
+    }
+
     /// The frame is found from the stack pointer, and no other register.
     #[inline]
     pub fn is_by_stack_pointer(&self) -> bool {

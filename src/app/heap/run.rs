@@ -1,5 +1,6 @@
 //! From the command line to the report.
 
+use super::combined::Combined;
 use super::contexts::name_contexts;
 use super::hold::{self, HELD_CALLS};
 use super::mappings::put_beside;
@@ -74,6 +75,7 @@ impl<'a> Watcher<'a> {
             stack_bytes: args.stack_bytes,
             sample: Sampling::every(args.sample.unwrap_or(0)).mean(),
             only,
+            combined: args.combined,
             way: match std::env::var("VMAUDIT_UPROBES").as_deref() {
                 Ok("multi") => WayWanted::Multi,
                 Ok("single") => WayWanted::Single,
@@ -84,7 +86,7 @@ impl<'a> Watcher<'a> {
         let asked = Asked {
             filter: super::filter(args),
             allocators: descriptions.iter().map(|each| each.name.clone()).collect(),
-            combined: false,
+            combined: args.combined,
             start_ns: tell::now_ns(),
             main: 0,
         };
@@ -97,14 +99,18 @@ impl<'a> Watcher<'a> {
         Ok(Watcher { args, tracer, heap, probes, asked, layout })
     }
 
-    fn pipeline(&self) -> Pipeline {
+    fn pipeline(&self) -> Result<Pipeline, AppError> {
         let mut pipeline = Pipeline::new(self.tracer.name(), None);
         let options = LedgerOptions {
             sampling: Sampling::every(self.args.sample.unwrap_or(0)),
             start_ns: self.asked.start_ns,
         };
-        pipeline.heap = Some(Box::new(HeapWatch::new(options, Arc::clone(&self.probes))));
-        pipeline
+        let mut watch = HeapWatch::new(options, Arc::clone(&self.probes));
+        if self.args.combined {
+            watch.combined = Some(Combined::new(self.heap.counted()?));
+        }
+        pipeline.heap = Some(Box::new(watch));
+        Ok(pipeline)
     }
 
     fn tell_probed(&self) {
@@ -145,6 +151,9 @@ impl<'a> Watcher<'a> {
                 && Instant::now() >= at
             {
                 due = Some(at + interval);
+                if let Some(heap) = &mut pipeline.heap {
+                    heap.look();
+                }
                 if printed {
                     self.print(&mut pipeline, symbols, None)?;
                 }
@@ -166,6 +175,7 @@ impl<'a> Watcher<'a> {
         let counters = self.heap.counters()?;
         if let Some(heap) = &mut pipeline.heap {
             heap.note_losses(counters);
+            heap.look();
         }
         self.print(&mut pipeline, &mut symbolizer, Some(audits))?;
         Ok(end)
@@ -214,7 +224,7 @@ fn attach(args: &HeapArgs, descriptions: Vec<Description>) -> Result<u8, AppErro
         _ => None,
     };
     let mut watcher = Watcher::new(args, &tracer, (descriptions, only))?;
-    let pipeline = RefCell::new(watcher.pipeline());
+    let pipeline = RefCell::new(watcher.pipeline()?);
     watcher.asked.main = attach::begin(&attached, &threads, &mut pipeline.borrow_mut())?;
     watcher.tell_probed();
     if watcher.probes.functions().is_empty() {
@@ -246,7 +256,7 @@ fn start(args: &HeapArgs, descriptions: Vec<Description>) -> Result<u8, AppError
     let mut watcher = Watcher::new(args, &tracer, (descriptions, args.no_follow_forks.then_some(pid)))?;
     watcher.asked.main = pid;
     hold_code(&mut prepared, &watcher);
-    let pipeline = RefCell::new(watcher.pipeline());
+    let pipeline = RefCell::new(watcher.pipeline()?);
     let end = {
         let mut reader = tracer.reader(|raw| pipeline.borrow_mut().record(raw))?;
         let mut running = prepared.go()?;

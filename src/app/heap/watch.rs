@@ -1,5 +1,6 @@
 //! What is known of the heaps while events come.
 
+use super::combined::Combined;
 use super::probes::Probes;
 use crate::capture::heap::HeapCounters;
 use crate::heap::{Heaps, Ledger, LedgerOptions};
@@ -30,6 +31,8 @@ pub struct HeapWatch {
     pub known: IntMap<Pid, Known>,
     /// Those of processes that have ended.
     pub ended: Vec<Ledger>,
+    /// With --combined.
+    pub combined: Option<Combined>,
     /// Which state of the mappings was looked through for files.
     generations: IntMap<MmKey, u64>,
     lost: u64,
@@ -44,6 +47,7 @@ impl HeapWatch {
             probes,
             known: IntMap::default(),
             ended: Vec::new(),
+            combined: None,
             generations: IntMap::default(),
             lost: 0,
             own_frees: 0,
@@ -84,18 +88,30 @@ impl HeapWatch {
         let pid = event.task.pid;
         match &event.op {
             VmOp::Fork { child_pid, child_mm, is_thread: false, .. } => {
-                self.heaps.fork(event.mm, *child_mm, *child_pid);
+                if self.combined.is_some() {
+                    // Whose copies are whose only the kernel could know: the child starts with nothing.
+                    self.heaps.exec(*child_pid, *child_mm);
+                } else {
+                    self.heaps.fork(event.mm, *child_mm, *child_pid);
+                }
                 self.generations.remove(child_mm);
                 let parent = self.known.get(&pid).cloned().unwrap_or_default();
                 let child = Known { since_ns: event.time_ns, attached: false, ..parent };
                 self.known.insert(*child_pid, child);
             }
             VmOp::Exec { .. } => {
+                if let Some(combined) = &mut self.combined {
+                    combined.forget(pid);
+                }
                 self.heaps.exec(pid, event.mm);
                 self.generations.remove(&event.mm);
                 self.begin(pid, event.time_ns, false);
             }
             VmOp::Exit { code, group_dead: true } => {
+                if let Some(combined) = &mut self.combined {
+                    combined.look(&mut self.heaps);
+                    combined.forget(pid);
+                }
                 // The kernel has taken its address space away already.
                 let mm = self.heaps.ledgers().iter().find(|ledger| ledger.pid == pid).map(|ledger| ledger.mm);
                 self.ended.extend(mm.and_then(|mm| self.heaps.exit(pid, mm)));
@@ -123,6 +139,13 @@ impl HeapWatch {
                 let name = file.path.rsplit(|&byte| byte == b'/').next().unwrap_or_default();
                 self.probes.cover(FileKey::from(&*file), &object, &String::from_utf8_lossy(name));
             }
+        }
+    }
+
+    /// Tells the ledgers what was counted in the kernel by now.
+    pub fn look(&mut self) {
+        if let Some(combined) = &mut self.combined {
+            combined.look(&mut self.heaps);
         }
     }
 

@@ -2,11 +2,13 @@
 //! into its rings, so that records of both come in one order, and both follow the same threads.
 
 pub(super) mod attach;
+pub mod counted;
 mod function;
 pub mod skel;
 pub mod wire;
 
 pub use attach::{Placed, ProbeError, Prober, Request};
+pub use counted::{Counted, SiteCounts, SiteKey, TaughtRule};
 pub use function::{Action, ProbeFunction, Where};
 
 use super::CaptureError;
@@ -14,10 +16,13 @@ use super::bpf::BpfTracer;
 use crate::model::Pid;
 use attach::{PerfUprobe, Way};
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
-use libbpf_rs::{MapCore, MapFlags, OpenObject, ProgramMut};
+use libbpf_rs::{Link, MapCore, MapFlags, OpenObject, ProgramMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::sync::Arc;
+
+/// Of records, that wake the reader of [`HeapConfig::combined`]'s.
+const TEACH_BYTES: u64 = 4096;
 
 /// How allocations are reported.
 #[derive(Clone, Copy, Debug, Default)]
@@ -28,6 +33,8 @@ pub struct HeapConfig {
     pub sample: Option<u64>,
     /// Only this process has probes: others are not slowed down, and children are not followed.
     pub only: Option<Pid>,
+    /// Count in the kernel, by stack ([`Counted`]).
+    pub combined: bool,
     /// Which ways to try: for tests, and for kernels whose best one does not work.
     pub way: WayWanted,
 }
@@ -57,12 +64,16 @@ pub struct HeapCounters {
     pub untracked: u64,
     /// Allocations that the sample left out.
     pub skipped: u64,
+    /// Of the events seen: allocations counted in the kernel ([`HeapConfig::combined`]), not sent.
+    pub counted: u64,
 }
 
 /// The loaded programs.
 pub struct HeapTracer {
     skel: skel::HeapSkel<'static>,
     prober: Arc<Prober>,
+    /// What tells the kernel's side which address spaces are new ones.
+    _combined: Vec<Link>,
     /// For `-v`: "uprobe session", "uprobe multi", "single uprobes".
     pub attached: &'static str,
 }
@@ -93,6 +104,14 @@ impl HeapTracer {
         Arc::clone(&self.prober)
     }
 
+    /// The kernel's counts; of use with [`HeapConfig::combined`].
+    ///
+    /// # Errors
+    /// When the process has no file descriptors left.
+    pub fn counted(&self) -> Result<Counted, CaptureError> {
+        Counted::of(&self.skel.maps)
+    }
+
     /// # Errors
     /// When the kernel does not hand out the counters.
     pub fn counters(&self) -> Result<HeapCounters, CaptureError> {
@@ -114,6 +133,7 @@ impl HeapTracer {
             abandoned: read(5)?,
             untracked: read(6)?,
             skipped: read(7)?,
+            counted: read(8)?,
         })
     }
 }
@@ -133,7 +153,9 @@ fn load(tracer: &BpfTracer, config: &HeapConfig, kind: Kind) -> Result<HeapTrace
     if let Some(rodata) = open.maps.rodata_data.as_deref_mut() {
         rodata.stack_bytes = config.stack_bytes.clamp(0, super::bpf::MAX_STACK_BYTES);
         rodata.pid_namespace = shared.pid_namespace;
-        rodata.wake_bytes = shared.wake_bytes;
+        // What the kernel waits to be taught is to be read soon.
+        rodata.wake_bytes = if config.combined { TEACH_BYTES } else { shared.wake_bytes };
+        rodata.combined = config.combined;
         rodata.sample_bytes = config.sample.unwrap_or(0);
         let unit = 2f64.powi(32);
         for (step, value) in rodata.sample_whole.iter_mut().enumerate() {
@@ -146,6 +168,13 @@ fn load(tracer: &BpfTracer, config: &HeapConfig, kind: Kind) -> Result<HeapTrace
     if config.sample.is_none() {
         open.maps.sampled.set_max_entries(1).map_err(CaptureError::Load)?;
     }
+    if !config.combined {
+        open.maps.blocks.set_max_entries(1).map_err(CaptureError::Load)?;
+    }
+    open.progs.combined_exec.set_autoload(config.combined);
+    open.progs.combined_fork.set_autoload(config.combined);
+    open.progs.combined_enter.set_autoload(config.combined);
+    open.progs.combined_leave.set_autoload(config.combined);
     open.maps.threads.reuse_fd(shared.threads).map_err(CaptureError::Load)?;
     open.maps.ring.reuse_fd(shared.ring).map_err(CaptureError::Load)?;
     open.maps.spill.reuse_fd(shared.spill).map_err(CaptureError::Load)?;
@@ -156,6 +185,15 @@ fn load(tracer: &BpfTracer, config: &HeapConfig, kind: Kind) -> Result<HeapTrace
     open.progs.heap_entry.set_autoload(kind == Kind::Single);
     open.progs.heap_return.set_autoload(kind == Kind::Single);
     let skel = open.load().map_err(CaptureError::Load)?;
+    let mut links = Vec::new();
+    if config.combined {
+        let progs = &skel.progs;
+        for program in
+            [&progs.combined_exec, &progs.combined_fork, &progs.combined_enter, &progs.combined_leave]
+        {
+            links.push(program.attach_trace().map_err(CaptureError::Load)?);
+        }
+    }
     let progs = &skel.progs;
     let (way, attached) = match kind {
         Kind::Session => (Way::Session(handle(&progs.heap_session)?), "uprobe session"),
@@ -172,7 +210,7 @@ fn load(tracer: &BpfTracer, config: &HeapConfig, kind: Kind) -> Result<HeapTrace
     let table = skel.maps.functions.as_fd().try_clone_to_owned().map_err(CaptureError::Uprobes)?;
     let prober = Prober { way, table, only: config.only, state: Default::default() };
     prober.try_out().map_err(CaptureError::Uprobes)?;
-    Ok(HeapTracer { skel, prober: Arc::new(prober), attached })
+    Ok(HeapTracer { skel, prober: Arc::new(prober), _combined: links, attached })
 }
 
 fn handle(program: &ProgramMut<'_>) -> Result<OwnedFd, CaptureError> {

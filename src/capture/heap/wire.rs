@@ -1,9 +1,10 @@
 //! Decoding of the records of bpf/heap.h. Pure.
 
+use super::counted::SiteKey;
 use super::skel::types::vmaudit_heap_brief as Brief;
 use crate::capture::bpf::skel::types::vmaudit_record as Record;
 use crate::capture::{Registers, arch};
-use crate::model::{Addr, ContextKey, Covers, HeapEvent, HeapOp, MmKey, NoStack};
+use crate::model::{Addr, ContextKey, Covers, HeapEvent, HeapOp, MmKey, NoStack, Pid};
 use std::mem::{offset_of, size_of};
 
 // A brief record is the beginning of a whole one.
@@ -21,6 +22,7 @@ const CREATED: u16 = 77;
 const RESET: u16 = 78;
 const DELETED: u16 = 79;
 const MOVED: u16 = 80;
+const SITE: u16 = 81;
 
 const FULL: u16 = 1;
 const SPILLED: u16 = 32;
@@ -37,6 +39,21 @@ pub struct CapturedHeap<'a> {
     pub stack: &'a [u8],
     pub full: bool,
     pub holes: bool,
+    /// With --combined: which state of the address space's code rules are wanted for.
+    pub code: u64,
+}
+
+/// With --combined: the stack that the kernel has a number for.
+#[derive(Debug)]
+pub struct CapturedSite<'a> {
+    pub key: SiteKey,
+    pub space: u64,
+    pub mm: MmKey,
+    pub pid: Pid,
+    pub registers: Registers,
+    pub stack: &'a [u8],
+    pub full: bool,
+    pub holes: bool,
 }
 
 /// True for a record that [`decode`] is for.
@@ -44,6 +61,31 @@ pub fn is_heap(bytes: &[u8]) -> bool {
     let at = offset_of!(Record, op);
     let op = bytes.get(at..at + 2).and_then(|op| op.try_into().ok()).map(u16::from_ne_bytes);
     op.is_some_and(|op| (ALLOCATED..=MOVED).contains(&op))
+}
+
+/// True for a record that [`decode_site`] is for.
+pub fn is_site(bytes: &[u8]) -> bool {
+    let at = offset_of!(Record, op);
+    bytes.get(at..at + 2) == Some(&SITE.to_ne_bytes()[..])
+}
+
+/// The stack of a site; `None` for what is too short.
+pub fn decode_site(bytes: &[u8]) -> Option<CapturedSite<'_>> {
+    let head = bytes.get(..size_of::<Record>())?;
+    // SAFETY: `Record` is plain integers (any bit pattern is valid) and `head` is as long as it;
+    // read_unaligned needs no alignment.
+    let record = unsafe { head.as_ptr().cast::<Record>().read_unaligned() };
+    let [code, first, second, space, ..] = record.args;
+    Some(CapturedSite {
+        key: SiteKey { code, first, second, function: record.ret as u32 },
+        space,
+        mm: MmKey(record.mm),
+        pid: record.pid as Pid,
+        registers: arch::registers(&record),
+        stack: bytes.get(size_of::<Record>()..)?.get(..record.payload as usize)?,
+        full: record.flags & FULL != 0,
+        holes: record.flags & HOLES != 0,
+    })
 }
 
 /// What [`ProbeFunction::covers`](super::ProbeFunction::covers) is for each.
@@ -128,6 +170,7 @@ pub fn decode(bytes: &[u8]) -> Option<CapturedHeap<'_>> {
         stack: if record.is_some() { payload } else { &[] },
         full: brief.flags & FULL != 0,
         holes: brief.flags & HOLES != 0,
+        code: record.as_ref().map_or(0, |record| record.args[4]),
     })
 }
 

@@ -99,10 +99,6 @@ impl Blocks {
         Arc::make_mut(shard).remove(&address.0)
     }
 
-    pub(super) fn len(&self) -> usize {
-        self.shards.iter().map(|shard| shard.len()).sum()
-    }
-
     /// In no order.
     pub(super) fn iter(&self) -> impl Iterator<Item = (Addr, &Block)> {
         self.shards.iter().flat_map(|shard| shard.iter().map(|(&at, block)| (Addr(at), block)))

@@ -1,12 +1,12 @@
 //! The ledgers of all address spaces, and the sites that they share.
 
-use super::{Ledger, LedgerOptions, SiteId, Totals};
+use super::{CountedSite, Ledger, LedgerOptions, SiteId};
 use crate::model::hash::IntMap;
 use crate::model::{HeapEvent, HeapOp, MmKey, NoStack, Pid, StackId};
 use std::collections::HashMap;
 
 /// Who allocates: a stack that calls a function of the allocator.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Site {
     pub stack: Result<StackId, NoStack>,
     /// Index into the list of probed functions.
@@ -128,10 +128,10 @@ impl Heaps {
         self.ledgers.values_mut().for_each(|ledger| ledger.mark(time_ns));
     }
 
-    /// What the kernel counted for a site, in place of events: replaces its figures.
-    pub fn count(&mut self, mm: MmKey, pid: Pid, (site, totals): (Site, Totals)) {
+    /// What the kernel counted for a site: in place of what it had before, beside what events told.
+    pub fn count(&mut self, mm: MmKey, pid: Pid, (site, counted): (Site, CountedSite)) {
         let site = self.sites.intern(site);
-        self.space(mm, pid).count(site, totals);
+        self.space(mm, pid).count(site, counted);
     }
 
     pub fn ledger(&self, mm: MmKey) -> Option<&Ledger> {

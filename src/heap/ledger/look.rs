@@ -33,8 +33,8 @@ impl Ledger {
             context.add_block(block.size, made_ns, sampling);
         }
         let (since_newest, growth_ns) = self.growth_since(now_ns);
-        // counted in the kernel: without blocks
-        let counted = self.blocks.len() == 0 && self.pending.is_empty() && !filter.is_by_block();
+        // without blocks: filters by their age or size are not for these
+        let counted = self.counts && !filter.is_by_block();
         let mut rows = Vec::new();
         for (at, (site, amount)) in self.sites.iter().zip(&mut by_site).enumerate() {
             let leaks = site.leaks(self.intervals);
@@ -43,10 +43,17 @@ impl Ledger {
                 let part = if taken { &mut *amount } else { &mut left_out };
                 part.add(&counted_amount(site));
             }
+            if self.counts {
+                // the ages of what was counted are not known
+                amount.oldest_ns = None;
+            }
             let Some(known) = sites.get(SiteId(at as u32)).filter(|_| !amount.is_none()) else { continue };
             let growth = if growth_ns.is_some() { site.growth(since_newest) } else { 0 };
             let (stack, function, totals) = (known.stack, known.function, site.totals);
             rows.push(SiteRow { stack, function, amount: *amount, totals, growth, leaks });
+        }
+        if self.counts {
+            left_out.oldest_ns = None;
         }
         let mut picture = Picture {
             pid: self.pid,
@@ -59,7 +66,7 @@ impl Ledger {
             shown: Amount::default(),
             left_out,
             totals: self.totals,
-            peak: Some(self.peak).filter(|peak| peak.bytes >= self.totals.outstanding.bytes),
+            peak: Some(self.peak).filter(|peak| !self.counts && peak.bytes >= self.totals.outstanding.bytes),
             doubts: self.doubts,
             growth_ns,
             intervals: self.intervals,
@@ -116,7 +123,7 @@ impl Ledger {
 }
 
 fn counted_amount(site: &SiteTotals) -> Amount {
-    let outstanding = site.totals.outstanding;
+    let outstanding = site.counted.totals.outstanding;
     let seen = crate::heap::sampling::blocks(outstanding.blocks);
     Amount { bytes: outstanding.bytes, weight: outstanding.blocks, seen, ..Amount::default() }
 }

@@ -12,7 +12,7 @@ mod totals;
 
 pub use block::SiteId;
 pub use heaps::{Heaps, Site, Sites};
-pub use totals::{Doubts, Flow, SiteTotals, Totals};
+pub use totals::{CountedSite, Doubts, Flow, SiteTotals, Totals};
 
 use super::sampling::Sampling;
 use crate::model::{Addr, ContextKey, Covers, HeapEvent, HeapOp, MmKey, Pid, Tid};
@@ -66,6 +66,8 @@ pub struct Ledger {
     marks: [Option<u64>; 2],
     intervals: u32,
     timeline: Vec<HeapPoint>,
+    /// Some of it was counted in the kernel: the peak is not known.
+    counts: bool,
 }
 
 impl Ledger {
@@ -84,6 +86,7 @@ impl Ledger {
             marks: [None; 2],
             intervals: 0,
             timeline: Vec::new(),
+            counts: false,
         }
     }
 
@@ -336,19 +339,16 @@ impl Ledger {
         }
     }
 
-    /// Takes what was counted elsewhere (in the kernel) as the figures of a site, in place of blocks.
-    pub(crate) fn count(&mut self, id: SiteId, counted: Totals) {
-        let former = std::mem::replace(&mut self.site(id).totals, counted);
-        let all = &mut self.totals;
-        for (all, new, old) in [
-            (&mut all.allocated, counted.allocated, former.allocated),
-            (&mut all.freed, counted.freed, former.freed),
-            (&mut all.outstanding, counted.outstanding, former.outstanding),
-            (&mut all.inherited, counted.inherited, former.inherited),
-        ] {
-            all.bytes = (all.bytes + new.bytes).saturating_sub(old.bytes);
-            all.blocks = (all.blocks + new.blocks).saturating_sub(old.blocks);
-        }
+    /// Takes what was counted elsewhere (in the kernel) for a site, in place of what was taken before. What
+    /// events told of the site stays.
+    pub(crate) fn count(&mut self, id: SiteId, counted: CountedSite) {
+        self.counts = true;
+        let site = self.site(id);
+        let former = std::mem::replace(&mut site.counted, counted);
+        site.totals.replace(&former.totals, &counted.totals);
+        self.totals.replace(&former.totals, &counted.totals);
+        let doubts = &mut self.doubts;
+        doubts.lost_frees = (doubts.lost_frees + counted.lost_frees).saturating_sub(former.lost_frees);
     }
 
     pub fn totals(&self) -> Totals {

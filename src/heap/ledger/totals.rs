@@ -43,6 +43,19 @@ impl Totals {
         self.outstanding.sub(weight);
     }
 
+    /// Has `new` in it instead of `old`.
+    pub(super) fn replace(&mut self, old: &Totals, new: &Totals) {
+        for (all, new, old) in [
+            (&mut self.allocated, new.allocated, old.allocated),
+            (&mut self.freed, new.freed, old.freed),
+            (&mut self.outstanding, new.outstanding, old.outstanding),
+            (&mut self.inherited, new.inherited, old.inherited),
+        ] {
+            all.bytes = all.bytes.saturating_add(new.bytes).saturating_sub(old.bytes);
+            all.blocks = all.blocks.saturating_add(new.blocks).saturating_sub(old.blocks);
+        }
+    }
+
     /// A block that seemed to be copied was gone by then.
     pub(super) fn disinherit(&mut self, weight: Weight) {
         self.inherited.sub(weight);
@@ -55,10 +68,20 @@ impl Totals {
     }
 }
 
+/// What the kernel counted for a site, in place of events.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct CountedSite {
+    pub totals: Totals,
+    /// Of what is freed: by a free that nobody saw ([`Doubts::lost_frees`]).
+    pub lost_frees: u64,
+}
+
 /// Of the blocks of one site.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct SiteTotals {
     pub totals: Totals,
+    /// Of these: counted in the kernel, without blocks.
+    pub(super) counted: CountedSite,
     /// Outstanding bytes at the newest mark, and at the one before.
     pub(super) at_marks: [u64; 2],
     /// Intervals in which outstanding bytes grew.
