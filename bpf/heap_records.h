@@ -98,8 +98,11 @@ static __always_inline bool send_heap_stack(struct task_struct *task, struct tra
 	HEAP_CLASS(1024)
 	HEAP_CLASS(1536)
 	HEAP_CLASS(2048)
+	HEAP_CLASS(3072)
 	HEAP_CLASS(4096)
+	HEAP_CLASS(6144)
 	HEAP_CLASS(8192)
+	HEAP_CLASS(12288)
 	HEAP_CLASS(16384)
 	HEAP_CLASS(32768)
 	HEAP_CLASS(65536)
@@ -114,6 +117,8 @@ static __always_inline bool send_event(struct task_struct *task, struct traced_t
 	heap_count(VMAUDIT_HEAP_SEEN);
 	if (send_heap_stack(task, thread, regs, event))
 		return true;
+	/* also where the first ring has room for this */
+	event->flags |= VMAUDIT_SPILLED;
 	if (send_brief(event)) {
 		heap_count(VMAUDIT_HEAP_WITHOUT_STACK);
 		return true;

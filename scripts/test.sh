@@ -12,8 +12,10 @@ apt_install $BUILD_PACKAGES || die "cannot install what the build needs: $BUILD_
 apt_install g++ python3-minimal || say "SKIP without g++ or python3: the tests on those programs"
 apt_install redis-server redis-tools || say "SKIP without redis-server: the tests on it"
 apt_install sqlite3 || say "SKIP without sqlite3: the queries of docs/recording.md"
+apt_install golang-go || say "SKIP without go: the tests that ask pprof"
 apt_install chromium || say "SKIP without chromium: the tests of the HTML report in a browser"
-apt_install libjemalloc-dev binutils || say "SKIP without libjemalloc-dev: the test of the demonstration program"
+apt_install libjemalloc-dev binutils || say "SKIP without libjemalloc-dev: the tests on jemalloc"
+apt_install postgresql || say "SKIP without postgresql: the test on a backend that leaks"
 [ "$(id -u)" = 0 ] || say "SKIP tests that trace with BPF: not root"
 
 cd "$ROOT" || exit 1

@@ -53,7 +53,9 @@ fn all_formats_of_a_run_add_up_to_its_report() {
     // the same from the recording
     assert_eq!(text(&["report", &recording, "-f", "svg"]), drawn);
     let moment = text(&["report", &recording, "--at", "peak", "-f", "folded"]);
-    let peak = report["processes"][0]["peak"]["virt"].as_u64().expect("a peak");
+    let then: serde_json::Value =
+        serde_json::from_str(&text(&["report", &recording, "--at", "peak", "-f", "json"])).expect("JSON");
+    let peak = then["processes"][0]["totals"]["virt"].as_u64().expect("bytes");
     assert_eq!(sum(&moment), peak, "the peak's VIRT, for residency is not known then");
     let profile = path("peaks.pb.gz");
     text(&["report", &recording, "-f", "pprof", "--width", "virt", "--report", &profile]);

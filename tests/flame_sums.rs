@@ -13,13 +13,14 @@ use vmaudit::render::{
 use vmaudit::report::Report;
 use vmaudit::report::model::Totals;
 
-type OneWidth = (Width, &'static str, fn(&Totals) -> u64);
+/// What of the totals a width is.
+type Of = fn(&Totals) -> u64;
 
-const WIDTHS: [OneWidth; 4] = [
-    (Width::Virt, "virt", |t| t.virt),
-    (Width::Writable, "writable", |t| t.writable),
-    (Width::Rss, "rss", |t| t.rss),
-    (Width::Unused, "unused", |t| t.unused),
+const WIDTHS: [(Width, Of); 4] = [
+    (Width::Virt, |t| t.virt),
+    (Width::Writable, |t| t.writable),
+    (Width::Rss, |t| t.rss),
+    (Width::Unused, |t| t.unused),
 ];
 
 fn options(width: Width) -> FlameOptions {
@@ -27,7 +28,7 @@ fn options(width: Width) -> FlameOptions {
 }
 
 /// Of all processes of which it is known.
-fn total(report: &Report, width: Width, of: fn(&Totals) -> u64) -> u64 {
+fn total(report: &Report, width: Width, of: Of) -> u64 {
     let known = |residency: &str| !width.needs_residency() || residency != "none";
     report.processes.iter().filter(|p| known(&p.residency)).map(|p| of(&p.totals)).sum()
 }
@@ -51,7 +52,7 @@ fn column_sums<const N: usize>(folded: &str) -> [u64; N] {
 }
 
 fn check(report: &Report) {
-    for (width, _, of) in WIDTHS {
+    for (width, of) in WIDTHS {
         let wanted = total(report, width, of);
         for how in [
             options(width),
@@ -123,7 +124,7 @@ fn sides<'a>(a: &'a Report, b: &'a Report) -> FlameSides<'a> {
 }
 
 fn check_pair(a: &Report, b: &Report) {
-    for (width, _, of) in WIDTHS {
+    for (width, of) in WIDTHS {
         let (of_a, of_b) = (total(a, width, of), total(b, width, of));
         let folded = diff_to_folded(&sides(a, b), options(width));
         assert_eq!(column_sums_of_two(&folded), [of_a, of_b]);
@@ -157,7 +158,7 @@ fn every_capture_adds_up() {
     }
     assert!(reports.len() >= 15, "{}", reports.len());
     for report in &reports {
-        for (width, _, of) in WIDTHS {
+        for (width, of) in WIDTHS {
             let folded = to_folded(report, options(width));
             assert_eq!(column_sums::<1>(&folded), [total(report, width, of)]);
         }

@@ -49,6 +49,35 @@ fn random_work_of_threads_and_children_2() {
     churn(2);
 }
 
+/// Somebody probes libc: each program gets a page at the first hit that no call of its own has mapped.
+#[test]
+fn probes_of_others_are_no_calls() {
+    if skip_without_bpf("notify") || skip_without("notify", "/bin/sleep") {
+        return;
+    }
+    let probed = Guard(Command::new("/bin/sleep").arg("1000").spawn().expect("sleep starts"));
+    let mut heap = Command::new(vmaudit());
+    heap.args(["heap", "-p", &probed.0.id().to_string()]).stdin(Stdio::null());
+    let mut heap = Guard(heap.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("vmaudit starts"));
+    let is_probed = || {
+        let maps = Command::new("/bin/cat").arg("/proc/self/maps").output().expect("cat starts");
+        String::from_utf8_lossy(&maps.stdout).contains("[uprobes]")
+    };
+    while !is_probed() {
+        if heap.0.try_wait().expect("waited").is_some() {
+            return skip("notify", "libc cannot be probed here");
+        }
+        if fs::read_to_string(format!("/proc/{}/maps", probed.0.id())).is_ok_and(|m| m.contains("[uprobes]"))
+        {
+            return skip("notify", "probes stay with the process that they are for");
+        }
+    }
+    for seed in [12, 13] {
+        let wrong = run_seed(seed, &NOTIFY);
+        assert!(wrong.is_empty(), "seed {seed}: {}", wrong.join("\n"));
+    }
+}
+
 /// Nothing lost, nothing unknown, no byte on which ledger and kernel disagree.
 fn audit_exactly(command: &[OsString]) -> support::Audit {
     let audit = audit(&NOTIFY, command);

@@ -43,9 +43,10 @@ impl ContainerView {
         ContainerView { known: vec![container], client: Some(client), ..ContainerView::default() }
     }
 
-    /// Whether a process of that container was looked at.
+    /// Whether a look has found the process in the container that is entered, and not just in its pod, as
+    /// the engine's monitors are.
     pub fn is_inside(&self, pid: Pid) -> bool {
-        self.seen.get(&pid).is_some_and(|seen| seen.container.is_some())
+        self.seen.get(&pid).is_some_and(|seen| seen.container == Some(0))
     }
 
     /// Learns of a process that lives, from a look at it.

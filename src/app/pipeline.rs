@@ -93,6 +93,7 @@ impl Pipeline {
         self.renew_modules(mm, seen.pid);
         if let Some(heap) = &mut self.heap {
             heap.begin(seen.pid, seen.begun_ns, true);
+            heap.heaps.begin(mm, seen.pid);
             heap.cover(mm, seen.pid, (&self.spaces, self.unwinder.files_mut()));
         }
     }

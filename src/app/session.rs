@@ -23,6 +23,8 @@ const LOOK_SHARE: u32 = 50;
 const TIMELINE_SHARE: u32 = 10;
 /// As `Schedule::interval`: the processes are not looked at, because nothing is reported of them.
 pub const NEVER: Duration = Duration::from_secs(31_536_000);
+/// As `Schedule::interval`: they are looked at when the run ends, and not before.
+pub const AT_THE_END: Duration = Duration::from_secs(31_535_999);
 /// How often a process that executes another program under a look is looked at.
 const ATTEMPTS: u32 = 3;
 
@@ -318,6 +320,7 @@ impl<'a, 'r, W: Watched> Session<'a, 'r, W> {
                 self.schedule.interval
             ));
         }
+        self.reader.stop();
         Ok(end)
     }
 }

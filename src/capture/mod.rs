@@ -97,6 +97,10 @@ pub trait EventSource {
     fn trouble(&self) -> Option<String> {
         None
     }
+
+    /// No more is wanted, and who still runs is left alone from now on. To be called before the targets
+    /// are given up.
+    fn stop(&mut self) {}
 }
 
 /// Why a backend cannot work, or stopped.

@@ -219,6 +219,13 @@ fn notes(report: &HeapReport, p: &HeapProcess, first: bool, options: TextOptions
             counted(doubts.lost_events, "event")
         ));
     }
+    if first && report.without_stack > 0 {
+        say(&format!(
+            "{} without a stack, because the buffer was full: counted, in rows of their own (a larger one: \
+             --ring-bytes; fewer events: --sample, --combined)",
+            counted(report.without_stack, "allocation")
+        ));
+    }
     if doubts.lost_frees > 0 {
         say(&format!(
             "{} whose free nobody saw, since their address was handed out again: freed by a function that is \

@@ -164,8 +164,8 @@ pub fn capture(path: &Path) -> Report {
         exe: Vec::new(),
         cmdline: Vec::new(),
         stack_limit: None,
-        aslr: true,
         surroundings: vmaudit::model::Surroundings::default(),
+        aslr: true,
         gaps: Vec::new(),
     };
     let reconciled = AddressSpaces::new().reconcile(0, &seen);

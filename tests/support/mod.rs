@@ -7,6 +7,8 @@ pub mod churn;
 pub mod container;
 pub mod death;
 pub mod docker;
+pub mod heap;
+pub mod postgres;
 pub mod redis;
 pub mod report;
 pub mod stacks;
@@ -71,6 +73,23 @@ pub fn program(name: &str) -> PathBuf {
         command
     });
     output
+}
+
+/// As [`program`], with a library; None where that is not installed.
+pub fn program_with(name: &str, library: &str) -> Option<PathBuf> {
+    let file = format!("-print-file-name=lib{}.so", library.trim_start_matches("-l"));
+    let found = Command::new("gcc").arg(file).output().expect("gcc (apt-get install gcc)").stdout;
+    if !found.starts_with(b"/") {
+        return None;
+    }
+    let output = build_dir().join(name);
+    let source = manifest_dir().join(format!("tests/programs/{name}.c"));
+    build_with(&output, &[&source], |to| {
+        let mut command = Command::new("gcc");
+        command.args(["-O2", "-g", "-fomit-frame-pointer", "-o"]).arg(to).arg(&source).arg(library);
+        command
+    });
+    Some(output)
 }
 
 /// As [`program`], linked statically: naming its frames needs no debugging information of libc.

@@ -3,6 +3,7 @@
 mod combined;
 mod contexts;
 pub(super) mod hold;
+mod mappings;
 mod peek;
 pub(super) mod probes;
 mod resolve;

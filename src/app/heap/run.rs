@@ -3,15 +3,17 @@
 use super::combined::Combined;
 use super::contexts::name_contexts;
 use super::hold::{self, HELD_CALLS};
+use super::mappings::put_beside;
 use super::probes::Probes;
 use super::tell::{self, Asked};
 use super::watch::HeapWatch;
 use crate::app::attach;
+use crate::app::audits::Audits;
 use crate::app::choose;
 use crate::app::error::AppError;
 use crate::app::pipeline::Pipeline;
 use crate::app::say::say;
-use crate::app::session::{End, NEVER, Schedule, Session};
+use crate::app::session::{AT_THE_END, End, Schedule, Session};
 use crate::app::tracer::{Tracer, TracerOptions};
 use crate::app::watched::{Launched, Watched};
 use crate::capture::EventSource;
@@ -21,6 +23,7 @@ use crate::cli::{Aslr, Backend, HeapArgs};
 use crate::heap::describe::ContextLayout;
 use crate::heap::{Description, LedgerOptions, Sampling};
 use crate::model::Pid;
+use crate::symbolize::Symbolizer;
 use crate::target::{Attached, Launch, LaunchConfig, Prepared};
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -125,8 +128,8 @@ impl<'a> Watcher<'a> {
     ) -> Result<End, AppError> {
         let schedule = Schedule {
             duration: self.args.duration.map(Duration::from_secs_f64),
-            first_look: NEVER,
-            interval: NEVER,
+            first_look: AT_THE_END,
+            interval: AT_THE_END,
             timeline: false,
             verbose: self.args.verbose,
         };
@@ -152,7 +155,7 @@ impl<'a> Watcher<'a> {
                     heap.look();
                 }
                 if printed {
-                    self.print(&mut pipeline, symbols)?;
+                    self.print(&mut pipeline, symbols, None)?;
                 }
                 if let Some(heap) = &mut pipeline.heap {
                     heap.heaps.mark(tell::now_ns());
@@ -162,6 +165,7 @@ impl<'a> Watcher<'a> {
         }));
         let end = session.run()?;
         let lost = session.reader.counters()?.lost;
+        let audits = std::mem::take(&mut session.audits);
         drop(session);
         if lost > 0 {
             say(format_args!("{lost} calls that change mappings were lost: frames may have no module"));
@@ -180,14 +184,16 @@ impl<'a> Watcher<'a> {
                 "the tables of --combined were full or could not be read {troubles} times: counts may be old"
             ));
         }
-        self.print(&mut pipeline, &mut symbolizer)?;
+        self.print(&mut pipeline, &mut symbolizer, Some(audits))?;
         Ok(end)
     }
 
+    /// With the mappings beside, where they were looked at.
     fn print(
         &self,
         pipeline: &mut Pipeline,
-        symbolizer: &mut crate::symbolize::Symbolizer,
+        symbolizer: &mut Symbolizer,
+        audits: Option<Audits>,
     ) -> Result<(), AppError> {
         let counters = self.heap.counters()?;
         if self.args.verbose {
@@ -197,7 +203,10 @@ impl<'a> Watcher<'a> {
         if let Some(heap) = &mut pipeline.heap {
             name_contexts(heap, self.layout);
         }
-        let report = tell::report(&self.asked, (pipeline, symbolizer), (counters, 0));
+        let mut report = tell::report(&self.asked, (pipeline, symbolizer), (counters, 0));
+        if let Some(audits) = audits {
+            put_beside(&mut report, self.asked.main, audits, pipeline);
+        }
         for note in symbolizer.take_notes() {
             say(note);
         }

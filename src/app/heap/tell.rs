@@ -59,6 +59,7 @@ pub fn report(
             truncated_stacks: pipeline.tally.truncated,
             unwind_incomplete: pipeline.tally.incomplete,
         },
+        without_stack: counters.without_stack,
         start_ns: asked.start_ns,
     };
     let names = symbolizer.symbolize(&pipeline.stacks, wanted, pipeline.unwinder.files_mut());

@@ -4,13 +4,15 @@
 use super::peek;
 use super::server::Server;
 use super::space::Space;
+use super::tasks::Executing;
 use super::tell::{self, LISTED, OP_EXEC, Who};
 use crate::model::{HeldCalls, Mapping, Pid, Tid};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// An execve without any call of the new program is looked at after so long.
 const EXEC_OVERDUE: Duration = Duration::from_millis(50);
-const EXEC_SURELY_OVER: Duration = Duration::from_secs(5);
+/// A thread that has run for so long since then, ns, and does not sleep, is no longer in execve.
+const SURELY_OVER: u64 = 2_000_000_000;
 /// How often two lists of mappings are compared of which one may just be changing.
 const COMPARISONS: usize = 5;
 
@@ -29,7 +31,7 @@ impl<C: HeldCalls> Server<C> {
     /// begun.
     pub fn finish_exec(&mut self, pid: Pid, tid: Tid) {
         let Some(process) = self.tasks.processes.get(&pid) else { return };
-        let Some((executes, _)) = process.executing else { return };
+        let Some(Executing { tid: executes, .. }) = process.executing else { return };
         let old = process.space;
         let came = self.what_exec_came_to(pid, tid, executes, old);
         if came == Came::NotYet {
@@ -119,15 +121,18 @@ impl<C: HeldCalls> Server<C> {
     /// Programs that make no notified call (32-bit ones, say) are told of all the same.
     pub fn finish_overdue_execs(&mut self) {
         let executing = self.tasks.processes.iter().filter_map(|(&pid, p)| Some((pid, p.executing?)));
-        let overdue = executing.filter(|(_, (_, since))| since.elapsed() > EXEC_OVERDUE);
-        let overdue: Vec<(Pid, (Tid, Instant))> = overdue.collect();
-        for (pid, (tid, since)) in overdue {
+        let overdue: Vec<(Pid, Executing)> =
+            executing.filter(|(_, executing)| executing.since.elapsed() > EXEC_OVERDUE).collect();
+        for (pid, Executing { tid, ran, .. }) in overdue {
             let place = |tid| self.tasks.thread(tid).map(|task| task.thread.place());
             // The thread that executes takes over the first one's number.
             let in_exec = match place(tid).filter(|place| *place != peek::Place::Gone).or_else(|| place(pid))
             {
                 Some(peek::Place::Blocked { nr, .. }) => nr == libc::SYS_execve || nr == libc::SYS_execveat,
-                Some(peek::Place::Running) => since.elapsed() < EXEC_SURELY_OVER,
+                // Not by the clock: it may not have been let run. That it cannot be told says nothing.
+                Some(peek::Place::Running) => peek::processor_time(tid)
+                    .or_else(|| peek::processor_time(pid))
+                    .is_none_or(|now| now.saturating_sub(ran) < SURELY_OVER),
                 Some(peek::Place::Gone) | None => false,
             };
             if !in_exec {

@@ -42,6 +42,8 @@ use std::time::Duration;
 
 /// How long to wait for results that are on their way.
 const SETTLE: Duration = Duration::from_millis(20);
+/// How long to wait until the thread that serves has let all calls go.
+const LET_GO: Duration = Duration::from_secs(10);
 
 #[derive(Clone, Copy, Debug)]
 pub struct NotifyConfig {
@@ -79,8 +81,12 @@ impl NotifyTracer {
         let queue = Arc::clone(&self.queue);
         let server = Server::new(calls, queue, self.config, main).map_err(CaptureError::Notify)?;
         let builder = thread::Builder::new().name("notify".to_owned());
-        builder.spawn(move || server.run()).map_err(CaptureError::Notify)?;
-        Ok(())
+        self.queue.begin();
+        let started = builder.spawn(move || server.run()).map_err(CaptureError::Notify);
+        if started.is_err() {
+            self.queue.end();
+        }
+        started.map(drop)
     }
 
     /// Hands each record to `handle`.
@@ -131,6 +137,12 @@ impl EventSource for NotifyReader<'_> {
         self.queue.trouble()
     }
 
+    /// The keeper must not begin to receive before the server has ended: of two, one would wait in the
+    /// kernel for a call that the other has, and answer nobody meanwhile.
+    fn stop(&mut self) {
+        self.queue.stop_serving(LET_GO);
+    }
+
     fn counters(&self) -> Result<Counters, CaptureError> {
         let get = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
         let queue = self.queue;
@@ -145,7 +157,6 @@ impl EventSource for NotifyReader<'_> {
 
 impl Drop for NotifyReader<'_> {
     fn drop(&mut self) {
-        self.queue.stop.store(true, Ordering::Relaxed);
-        let _ = self.queue.call.write(1);
+        self.stop();
     }
 }

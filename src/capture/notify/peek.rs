@@ -53,7 +53,7 @@ impl Maps {
         Ok(Maps { file: File::open(format!("/proc/{tid}/maps"))?, parse, has_query: true })
     }
 
-    /// All of it.
+    /// All of it but what is not the program's doing (`is_probes`).
     pub fn read(&self) -> Result<Vec<Mapping>, Gone> {
         let mut bytes = Vec::new();
         let mut at = 0;
@@ -71,8 +71,12 @@ impl Maps {
                 }
             }
         }
-        let mappings = (self.parse)(&bytes);
-        if mappings.is_empty() { Err(Gone) } else { Ok(mappings) }
+        let mut mappings = (self.parse)(&bytes);
+        if mappings.is_empty() {
+            return Err(Gone);
+        }
+        mappings.retain(|mapping| !is_probes(&mapping.name));
+        Ok(mappings)
     }
 
     /// The VMA that holds `address`, or the next one above it.
@@ -102,6 +106,13 @@ impl Maps {
     pub fn at(&mut self, address: u64) -> Result<Option<Vma>, Gone> {
         Ok(self.from(address)?.filter(|vma| vma.area.start <= address))
     }
+}
+
+/// Where others probe the program, a page comes into being at the first hit, in the middle of any call
+/// or of none, and no child inherits it (xol_add_vma, kernel/events/uprobes.c; `[uprobes-trampoline]` is
+/// of the architecture's). The report learns of it when it looks.
+fn is_probes(name: &[u8]) -> bool {
+    name.starts_with(b"[uprobes")
 }
 
 fn described(found: &procmap_query::Vma, name: &[u8]) -> Vma {
@@ -221,6 +232,21 @@ pub fn layout(pid: Pid) -> Option<(u64, u64)> {
     Some((field(47)?, field(28)?))
 }
 
+/// How often the thread has left a processor of its own accord, if it sleeps: in state S or D of
+/// /proc/TID/status, not stopped and not about to run.
+pub fn sleeping(tid: Tid) -> Option<u64> {
+    let status = std::fs::read_to_string(format!("/proc/{tid}/status")).ok()?;
+    sleeps(&status)
+}
+
+fn sleeps(status: &str) -> Option<u64> {
+    let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
+    if !matches!(field("State:")?.bytes().next(), Some(b'S' | b'D')) {
+        return None;
+    }
+    field("voluntary_ctxt_switches:")?.parse().ok()
+}
+
 /// It has ended and was not waited for.
 pub fn is_zombie(pid: Pid) -> bool {
     let stat = std::fs::read(format!("/proc/{pid}/stat")).unwrap_or_default();
@@ -257,6 +283,26 @@ mod tests {
         assert_eq!(read_memory(own, 8, &mut bytes), 0);
         assert!(layout(own).is_some_and(|(brk, stack)| brk != 0 && stack > (&raw const value) as u64 >> 20));
         assert_eq!(family(own).map(|(pid, _)| pid), Some(own));
+    }
+
+    #[test]
+    fn pages_of_probes_are_left_out() {
+        assert!(is_probes(b"[uprobes]") && is_probes(b"[uprobes-trampoline]"));
+        assert!(!is_probes(b"[stack]") && !is_probes(b""));
+    }
+
+    #[test]
+    fn who_sleeps_is_told_from_who_is_not_let_run() {
+        let status = |state: &str| {
+            format!(
+                "Name:\tx\nState:\t{state}\nTgid:\t7\nvoluntary_ctxt_switches:\t12\nnonvoluntary_ctxt_switches:\t9\n"
+            )
+        };
+        assert_eq!(sleeps(&status("S (sleeping)")), Some(12));
+        assert_eq!(sleeps(&status("D (disk sleep)")), Some(12));
+        assert_eq!(sleeps(&status("R (running)")), None);
+        assert_eq!(sleeps(&status("T (stopped)")), None);
+        assert_eq!(sleeps(""), None);
     }
 
     #[test]

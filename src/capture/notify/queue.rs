@@ -16,8 +16,8 @@ const WAKE: usize = 1 << 20;
 struct Waiting {
     records: VecDeque<Vec<u8>>,
     bytes: usize,
-    /// The server has nothing to tell any more.
-    over: bool,
+    /// There is a server: it tells, and may hold calls.
+    serves: bool,
     /// Asked to tell what it can: how often, and how often it has.
     asked: u64,
     settled: u64,
@@ -75,6 +75,11 @@ impl Queue {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Before there is a server.
+    pub fn begin(&self) {
+        self.lock().serves = true;
+    }
+
     /// Server: adds a record; waits for room.
     pub fn push(&self, record: Vec<u8>) {
         let mut waiting = self.lock();
@@ -103,13 +108,13 @@ impl Queue {
     /// queue may fill: the caller takes, and asks again.
     pub fn settle(&self, limit: Duration) {
         let mut waiting = self.lock();
-        if waiting.over {
+        if !waiting.serves {
             return;
         }
         waiting.asked += 1;
         let wanted = waiting.asked;
         let _ = self.call.write(1);
-        let ready = |w: &mut Waiting| !w.over && w.settled < wanted && w.bytes < self.capacity;
+        let ready = |w: &mut Waiting| w.serves && w.settled < wanted && w.bytes < self.capacity;
         let guard = self.changed.wait_timeout_while(waiting, limit, ready);
         drop(guard.unwrap_or_else(PoisonError::into_inner));
     }
@@ -125,9 +130,19 @@ impl Queue {
         self.changed.notify_all();
     }
 
-    /// Server: there will be no more.
+    /// Reader: nobody is to be served any more; waits until that is so, at most `limit`. What is not
+    /// read by then is not wanted.
+    pub fn stop_serving(&self, limit: Duration) {
+        self.stop.store(true, Ordering::Relaxed);
+        let _ = self.call.write(1);
+        self.changed.notify_all();
+        let guard = self.changed.wait_timeout_while(self.lock(), limit, |waiting| waiting.serves);
+        drop(guard.unwrap_or_else(PoisonError::into_inner));
+    }
+
+    /// Server: there will be no more, and every call that was received has been let go.
     pub fn end(&self) {
-        self.lock().over = true;
+        self.lock().serves = false;
         self.changed.notify_all();
     }
 

@@ -10,7 +10,7 @@ use super::calls::{self, Kind};
 use super::effect::Effect;
 use super::peek;
 use super::queue::Queue;
-use super::space::{InCall, What};
+use super::space::{InCall, Sleeps, What};
 use super::tasks::Tasks;
 use super::tell::{self, FEW_REGISTERS, Teller, UNREADABLE};
 use crate::capture::bpf::skel::types::vmaudit_record as Record;
@@ -32,11 +32,16 @@ const NOTHING_RUNS: Duration = Duration::from_secs(1);
 const NAME_AGE: u64 = 10_000_000;
 /// While calls come one after the other, all else is looked after at least so often.
 const AT_LEAST: Duration = Duration::from_millis(10);
-/// Calls wait so long for the one before them, and no longer: what holds that one up may be waiting for
-/// them (a page fault that another thread of the program serves).
+/// … but looking takes at most one part in so many of the time.
+const LOOK_SHARE: u32 = 4;
+/// Calls wait for the one before them until its thread has slept in it for so long, without ever being
+/// woken: what it sleeps for may be waiting for them (a page fault that another thread of the program
+/// serves). A thread that is merely not let run is waited for.
 const GIVE_UP: Duration = Duration::from_secs(10);
+/// How often to look at that.
+const STUCK_LOOK: Duration = Duration::from_secs(1);
 /// When all tasks are gone, their ends are waited for at most so long.
-const LAST_ENDS: Duration = Duration::from_secs(1);
+const LAST_ENDS: Duration = Duration::from_secs(10);
 
 /// What the epoll instance tells: a request of the reader, or the end of the process of that number.
 const FROM_READER: u64 = 0;
@@ -50,6 +55,23 @@ pub struct Server<C> {
     queue: Arc<Queue>,
     rounds: u32,
     last_look: Instant,
+    look_took: Duration,
+}
+
+/// Dropped after the server, also when that fails: the calls that it held have been let go.
+struct EndOfServer(Arc<Queue>);
+
+impl Drop for EndOfServer {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.tell_trouble(|| {
+                "vmaudit's thread that watches system calls has failed: what was called after that is not known"
+                    .to_owned()
+            });
+            self.0.lost.fetch_add(1, Ordering::Relaxed);
+        }
+        self.0.end();
+    }
 }
 
 impl<C: HeldCalls> Server<C> {
@@ -67,18 +89,25 @@ impl<C: HeldCalls> Server<C> {
             queue,
             rounds: 0,
             last_look: Instant::now(),
+            look_took: Duration::ZERO,
         })
     }
 
-    /// Until no task is left, or the reader wants no more.
-    pub fn run(mut self) {
+    /// Until no task is left, or the reader wants no more. Whatever happens, no call is left without an
+    /// answer, and the reader is told.
+    pub fn run(self) {
+        let _end = EndOfServer(Arc::clone(&self.queue));
+        self.serve();
+    }
+
+    fn serve(mut self) {
         while !self.queue.stop.load(Ordering::Relaxed) {
             let (others, patience) = (self.epoll.0.as_raw_fd(), self.patience());
             match self.calls.next(others, patience) {
                 Ok(Arrival::Call(call)) => {
                     self.rounds = 0;
                     self.arrive(call);
-                    if self.last_look.elapsed() > AT_LEAST {
+                    if self.last_look.elapsed() > AT_LEAST.max(self.look_took.saturating_mul(LOOK_SHARE)) {
                         self.hear(EpollTimeout::ZERO);
                         self.look_again();
                     }
@@ -102,7 +131,6 @@ impl<C: HeldCalls> Server<C> {
             }
             self.queue.unsettled.store(self.tasks.is_unsettled(), Ordering::Relaxed);
         }
-        self.queue.end();
     }
 
     /// All tasks have ended: waits until the kernel says so of each process.
@@ -145,19 +173,20 @@ impl<C: HeldCalls> Server<C> {
     /// Looks whether calls that were let go are over.
     pub fn look_again(&mut self) {
         self.rounds += 1;
-        self.last_look = Instant::now();
+        let begun = Instant::now();
         self.finish_overdue_execs();
         for key in self.tasks.busy_spaces() {
             self.conclude(key, false);
             self.give_up(key);
             self.pump(key);
         }
+        self.last_look = Instant::now();
+        self.look_took = self.last_look - begun;
     }
 
     /// A call that others have waited for too long is counted as lost.
     fn give_up(&mut self, key: u64) {
         let Some(space) = self.tasks.spaces.get_mut(&key) else { return };
-        let is_stuck = |running: &mut InCall| running.since.elapsed() > GIVE_UP;
         if space.waiting.is_empty() {
             return;
         }
@@ -170,8 +199,8 @@ impl<C: HeldCalls> Server<C> {
         }
         self.queue.tell_trouble(|| {
             format!(
-                "system call {} of thread {} did not end within {GIVE_UP:?} while other calls waited for it; they \
-                 went on, and what it did may be told wrong",
+                "system call {} of thread {} has slept for {GIVE_UP:?} while other calls waited for it; they went \
+                 on, and what it did may be told wrong",
                 call.nr, call.tid
             )
         });
@@ -311,7 +340,8 @@ impl<C: HeldCalls> Server<C> {
             _ => return self.pass(&call),
         };
         let Some(space) = self.tasks.spaces.get_mut(&key) else { return self.pass(&call) };
-        space.running = Some(InCall { call, since: Instant::now(), processor_time: None, what });
+        space.running =
+            Some(InCall { call, since: Instant::now(), processor_time: None, sleeps: None, what });
         if !self.calls.go_on(call.id) {
             // Its task was killed.
             self.tasks.forget_fork(key, call.tid);
@@ -370,4 +400,22 @@ impl<C: HeldCalls> Server<C> {
             self.tell.event(record, &[]);
         }
     }
+}
+
+/// The thread of the call has slept in it for `GIVE_UP` at least. To be asked often.
+fn is_stuck(running: &mut InCall) -> bool {
+    let now = Instant::now();
+    let looked = running.sleeps.map_or(running.since, |sleeps| sleeps.looked);
+    if now - looked < STUCK_LOOK {
+        return false;
+    }
+    let switches = peek::sleeping(running.call.tid);
+    running.sleeps = Some(match running.sleeps {
+        // Looks that are far apart say nothing of the time between: vmaudit itself may not have run.
+        Some(before) if before.switches == switches && switches.is_some() => {
+            Sleeps { looked: now, slept: before.slept + (now - before.looked).min(STUCK_LOOK * 2), switches }
+        }
+        _ => Sleeps { looked: now, slept: Duration::ZERO, switches },
+    });
+    running.sleeps.is_some_and(|sleeps| sleeps.slept > GIVE_UP)
 }

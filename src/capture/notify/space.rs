@@ -9,7 +9,7 @@ use crate::capture::bpf::skel::types::vmaudit_record as Record;
 use crate::model::{HeldCall, Mapping, PAGE, Pid, Tid};
 use std::collections::VecDeque;
 use std::io;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// A call that was let go and whose result is not known yet.
 pub struct InCall {
@@ -17,7 +17,18 @@ pub struct InCall {
     pub since: Instant,
     /// What the thread had run by then, ns.
     pub processor_time: Option<u64>,
+    /// What the last look at its sleep has shown.
+    pub sleeps: Option<Sleeps>,
     pub what: What,
+}
+
+/// For how long a thread has been seen asleep.
+#[derive(Clone, Copy, Debug)]
+pub struct Sleeps {
+    pub looked: Instant,
+    pub slept: Duration,
+    /// How often it has gone to sleep; None when it was awake, or stopped.
+    pub switches: Option<u64>,
 }
 
 pub enum What {

@@ -1,6 +1,6 @@
 //! Threads, processes and address spaces: the tables. How they come and go: `births`, `exec`, `ends`.
 
-use super::peek::Thread;
+use super::peek::{self, Thread};
 use super::space::{Begun, Space};
 use super::tell;
 use crate::model::{HeldCall, Pid, Tid};
@@ -20,10 +20,18 @@ pub struct Process {
     /// 0 before the first program.
     pub space: u64,
     pub pidfd: Option<OwnedFd>,
-    /// The thread that is in execve, and since when.
-    pub executing: Option<(Tid, Instant)>,
+    pub executing: Option<Executing>,
     /// The thread that ended it, and the status it asked for.
     pub ended_by: Option<(Tid, i32)>,
+}
+
+/// The thread that is in execve.
+#[derive(Clone, Copy, Debug)]
+pub struct Executing {
+    pub tid: Tid,
+    pub since: Instant,
+    /// What it had run before, ns.
+    pub ran: u64,
 }
 
 #[derive(Default)]
@@ -86,7 +94,8 @@ impl Tasks {
     /// Until it is known how that ends, nothing else begins in the address space.
     pub fn executes(&mut self, pid: Pid, tid: Tid) {
         let Some(process) = self.processes.get_mut(&pid) else { return };
-        process.executing = Some((tid, Instant::now()));
+        let ran = peek::processor_time(tid).unwrap_or(0);
+        process.executing = Some(Executing { tid, since: Instant::now(), ran });
         if let Some(space) = self.spaces.get_mut(&process.space).filter(|space| space.users == 1) {
             space.closed = true;
         }

@@ -76,6 +76,11 @@ impl Heaps {
         })
     }
 
+    /// A process that is watched from now on, also while it does nothing.
+    pub fn begin(&mut self, mm: MmKey, pid: Pid) {
+        self.space(mm, pid);
+    }
+
     /// A process with an address space of its own starts as a copy of its parent's. (Threads and
     /// vfork's children share it: nothing to tell.)
     pub fn fork(&mut self, parent: MmKey, child: MmKey, child_pid: Pid) {

@@ -22,6 +22,8 @@ pub struct HeapFacts {
     pub functions: Vec<Function>,
     pub combined: bool,
     pub events: Events,
+    /// Events without a stack, because the ring was full.
+    pub without_stack: u64,
     /// When watching began: CLOCK_MONOTONIC, nanoseconds.
     pub start_ns: u64,
 }
@@ -75,6 +77,7 @@ pub fn build(
             leaks_only: filter.leaks_only,
         },
         events: facts.events,
+        without_stack: facts.without_stack,
         processes,
         stacks: used.into_iter().map(|id| named_stack(id, table, names)).collect(),
     }

@@ -26,6 +26,9 @@ pub struct HeapReport {
     pub combined: bool,
     pub filter: Filter,
     pub events: Events,
+    /// Of the events that were seen and not lost: allocations whose stack found no room in the buffer.
+    /// They are in rows of their own.
+    pub without_stack: u64,
     pub processes: Vec<HeapProcess>,
     pub stacks: Vec<Stack>,
 }
