@@ -217,8 +217,11 @@ impl Pipeline {
         };
         let mut event = captured.event;
         if let Some(r) = captured.registers {
-            let stack =
-                CapturedStack { holes: captured.holes, ..captured_stack(r, captured.stack, captured.full) };
+            let stack = CapturedStack {
+                holes: captured.holes,
+                returned: true,
+                ..captured_stack(r, captured.stack, captured.full)
+            };
             let (id, completeness) = self.unwind(event.mm, event.pid, &stack);
             event.stack = Ok(id);
             self.count(completeness);
@@ -239,8 +242,11 @@ impl Pipeline {
             self.undecodable += 1;
             return;
         };
-        let stack =
-            CapturedStack { holes: site.holes, ..captured_stack(site.registers, site.stack, site.full) };
+        let stack = CapturedStack {
+            holes: site.holes,
+            returned: true,
+            ..captured_stack(site.registers, site.stack, site.full)
+        };
         let (id, completeness) = self.unwind(site.mm, site.pid, &stack);
         self.count(completeness);
         if let Some(combined) = self.heap.as_mut().and_then(|heap| heap.combined.as_mut()) {
@@ -377,5 +383,6 @@ fn captured_stack(r: Registers, bytes: &[u8], full: bool) -> CapturedStack<'_> {
         bytes,
         full,
         holes: false,
+        returned: false,
     }
 }

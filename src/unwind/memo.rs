@@ -116,6 +116,7 @@ mod tests {
             bytes,
             full: true,
             holes: false,
+            returned: false,
         }
     }
 
@@ -135,6 +136,17 @@ mod tests {
         assert_eq!(memo.find(5, &captured(&bytes[..12])), None, "too few bytes");
         bytes[8] = 8;
         assert_eq!(memo.find(5, &captured(&bytes)), None);
+    }
+
+    #[test]
+    fn where_a_call_returned_to_names_the_call() {
+        let mut unwinder = crate::unwind::Unwinder::default();
+        let mut kind_of = |returned| {
+            let stack = unwinder.unwind(crate::model::MmKey(1), &CapturedStack { returned, ..captured(&[]) });
+            stack.frames.first().map(|frame| frame.kind)
+        };
+        assert_eq!(kind_of(true), Some(crate::model::FrameKind::ReturnAddress));
+        assert_eq!(kind_of(false), Some(crate::model::FrameKind::InstructionPointer));
     }
 
     #[test]

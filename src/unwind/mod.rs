@@ -141,12 +141,22 @@ impl Unwinder {
     ) -> Completeness {
         frames.clear();
         let Some(space) = self.spaces.get(&mm) else {
-            let kind = FrameKind::InstructionPointer;
+            let kind = match captured.returned {
+                true => FrameKind::ReturnAddress,
+                false => FrameKind::InstructionPointer,
+            };
             frames.push(Frame { module: None, address: captured.ip, kind });
             return Completeness::Incomplete;
         };
         let stack = StackBytes::of(captured);
-        Walk { space, scratch: &mut self.scratch, stack, frames }.run(captured)
+        let completeness =
+            Walk { space, scratch: &mut self.scratch, stack, frames: &mut *frames }.run(captured);
+        if captured.returned
+            && let Some(innermost) = frames.first_mut()
+        {
+            innermost.kind = FrameKind::ReturnAddress;
+        }
+        completeness
     }
 
     /// The captured stack's number in `table`, and how far it goes. A stack like one that was

@@ -23,6 +23,9 @@ pub struct CapturedStack<'a> {
     pub full: bool,
     /// Pages that were not in memory are zeros in `bytes`: never touched, or swapped out.
     pub holes: bool,
+    /// `ip` is where a call has just returned to, not an instruction that was about to run: the call is
+    /// named, not what follows it.
+    pub returned: bool,
 }
 
 /// Callee-saved registers (System V ABI) in the order of their DWARF numbers.

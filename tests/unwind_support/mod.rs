@@ -73,6 +73,7 @@ impl Capture {
             bytes: &self.bytes,
             full: self.full,
             holes: false,
+            returned: false,
         }
     }
 
