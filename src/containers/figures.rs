@@ -28,16 +28,33 @@ pub struct CgroupMemory {
 /// `mem_cgroup_read_u64`: PAGE_COUNTER_MAX pages).
 const NO_LIMIT: u64 = 1 << 62;
 
+/// What is charged to a cgroup now, and its limit: two small files. memory.stat, which makes the kernel add
+/// up the counters of all that is below, is left alone.
+pub(super) fn read_limit(hierarchy: CgroupHierarchy, directory: &Path) -> (Option<u64>, Option<u64>) {
+    let number = |file: &str| read_number(directory, file);
+    match hierarchy {
+        CgroupHierarchy::Unified => (number("memory.current"), number("memory.max")),
+        _ => (
+            number("memory.usage_in_bytes"),
+            number("memory.limit_in_bytes").filter(|&bytes| bytes < NO_LIMIT),
+        ),
+    }
+}
+
+fn read_number(directory: &Path, file: &str) -> Option<u64> {
+    parse_number(&std::fs::read(directory.join(file)).ok()?)
+}
+
 /// Reads the figures in a cgroup's directory. What is not there stays None.
 pub fn read_memory(hierarchy: CgroupHierarchy, directory: &Path) -> CgroupMemory {
-    let read = |file: &str| std::fs::read(directory.join(file)).ok();
-    let number = |file: &str| read(file).as_deref().and_then(parse_number);
-    let stat = read("memory.stat").unwrap_or_default();
+    let number = |file: &str| read_number(directory, file);
+    let (current, max) = read_limit(hierarchy, directory);
+    let stat = std::fs::read(directory.join("memory.stat")).unwrap_or_default();
     let row = |name: &str| stat_row(&stat, name);
     if hierarchy == CgroupHierarchy::Unified {
         return CgroupMemory {
-            current: number("memory.current"),
-            max: number("memory.max"),
+            current,
+            max,
             peak: number("memory.peak"),
             anon: row("anon"),
             file: row("file"),
@@ -46,11 +63,10 @@ pub fn read_memory(hierarchy: CgroupHierarchy, directory: &Path) -> CgroupMemory
             swap: number("memory.swap.current"),
         };
     }
-    let current = number("memory.usage_in_bytes");
     let with_swap = number("memory.memsw.usage_in_bytes");
     CgroupMemory {
         current,
-        max: number("memory.limit_in_bytes").filter(|&bytes| bytes < NO_LIMIT),
+        max,
         peak: number("memory.max_usage_in_bytes"),
         anon: row("total_rss"),
         file: row("total_cache"),

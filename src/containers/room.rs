@@ -1,7 +1,7 @@
 //! What the cgroups of a process leave it: the tightest memory limit and CPU quota of its own and of
 //! those above it. Bytes in, values out; only [`room_of`] opens files.
 
-use super::figures::read_memory;
+use super::figures::read_limit;
 use super::find::memberships_of;
 use super::hierarchy::Mounts;
 use crate::model::{CgroupHierarchy, CgroupRoom, Pid};
@@ -40,14 +40,13 @@ pub fn room_of(pid: Pid) -> Room {
 }
 
 fn tighten(room: &mut Room, hierarchy: CgroupHierarchy, directory: &Path) {
-    if matches!(hierarchy, CgroupHierarchy::Memory | CgroupHierarchy::Unified) {
-        let figures = read_memory(hierarchy, directory);
-        if let (Some(limit), Some(current)) = (figures.max, figures.current) {
-            let left = |room: &CgroupRoom| room.limit.saturating_sub(room.current);
-            let found = CgroupRoom { limit, current };
-            if room.memory.as_ref().is_none_or(|known| left(&found) < left(known)) {
-                room.memory = Some(found);
-            }
+    if matches!(hierarchy, CgroupHierarchy::Memory | CgroupHierarchy::Unified)
+        && let (Some(current), Some(limit)) = read_limit(hierarchy, directory)
+    {
+        let left = |room: &CgroupRoom| room.limit.saturating_sub(room.current);
+        let found = CgroupRoom { limit, current };
+        if room.memory.as_ref().is_none_or(|known| left(&found) < left(known)) {
+            room.memory = Some(found);
         }
     }
     if matches!(hierarchy, CgroupHierarchy::Cpu | CgroupHierarchy::Unified) {
