@@ -1,19 +1,17 @@
 //! The changes of a comparison add up to the difference of the totals, byte for byte: over the
 //! captures of real programs, and over random reports.
 
+#[path = "support/capture.rs"]
+mod saved;
+
 use proptest::prelude::*;
 use std::path::Path;
-use vmaudit::attribution::AuditInput;
 use vmaudit::diff::model::{Change, Width, Widths};
 use vmaudit::diff::{By, Diff, Options, Pick, Side, compare};
-use vmaudit::ledger::AddressSpaces;
-use vmaudit::model::observation::{Residency, ResidencySource, SnapshotMoment, StatusFigures};
-use vmaudit::model::{Observations, StackTable, SymbolizedStacks};
-use vmaudit::procfs::parse_saved;
 use vmaudit::report::model::{
     CategoryRow, Coverage, Finding, Frame, Origin, Process, Range, Region, Stack, Totals,
 };
-use vmaudit::report::{ProcessAudit, ProcessFacts, Report, RunFacts, build};
+use vmaudit::report::{Report, RunFacts};
 
 const ALL: [By; 4] = [By::Category, By::Stack, By::Finding, By::Address];
 
@@ -69,37 +67,7 @@ fn check(a: &Report, b: &Report) {
 /// What a snapshot of the fixture says.
 fn capture(name: &str) -> Report {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/captures");
-    let text = std::fs::read(folder.join(name)).expect("fixture");
-    let saved = parse_saved(text.as_slice()).expect("a sound file");
-    let seen = Observations {
-        pid: 0,
-        moment: SnapshotMoment::Live,
-        begun_ns: 0,
-        ended_ns: 0,
-        mappings: saved.mappings,
-        residency: Residency {
-            source: ResidencySource::SmapsProportion,
-            resident: Vec::new(),
-            swapped: Vec::new(),
-            per_vma: saved.figures.expect("smaps"),
-        },
-        threads: Vec::new(),
-        heap_infos: Vec::new(),
-        status: StatusFigures::default(),
-        comm: name.as_bytes().to_vec(),
-        exe: Vec::new(),
-        cmdline: Vec::new(),
-        stack_limit: None,
-        surroundings: vmaudit::model::Surroundings::default(),
-        aslr: true,
-        gaps: Vec::new(),
-    };
-    let reconciled = AddressSpaces::new().reconcile(0, &seen);
-    let (stacks, symbols) = (StackTable::default(), SymbolizedStacks::default());
-    let input =
-        AuditInput { reconciled: &reconciled, observations: &seen, stacks: &stacks, symbols: &symbols };
-    let facts = ProcessFacts::default();
-    build(&RunFacts::default(), &[ProcessAudit { input, facts: &facts }])
+    saved::capture(&folder.join(name), name, &RunFacts::default())
 }
 
 #[test]

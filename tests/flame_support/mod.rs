@@ -2,6 +2,9 @@
 
 #![allow(dead_code, reason = "each test crate uses its own part")]
 
+#[path = "../support/capture.rs"]
+mod saved;
+
 use flate2::read::GzDecoder;
 use proptest::prelude::*;
 use prost::Message;
@@ -10,14 +13,9 @@ use quick_xml::events::Event;
 use std::collections::HashSet;
 use std::io::Read;
 use std::path::Path;
-use vmaudit::attribution::AuditInput;
-use vmaudit::ledger::AddressSpaces;
-use vmaudit::model::observation::{Residency, ResidencySource, SnapshotMoment, StatusFigures};
-use vmaudit::model::{Observations, StackTable, SymbolizedStacks};
-use vmaudit::procfs::parse_saved;
 use vmaudit::render::pprof_proto::Profile;
 use vmaudit::report::model::{CategoryRow, Frame, Origin, Process, Region, Stack, Totals};
-use vmaudit::report::{ProcessAudit, ProcessFacts, Report, RunFacts, build};
+use vmaudit::report::{Report, RunFacts};
 
 pub const CATEGORIES: [&str; 5] = ["glibc-arena", "loader", "file", "unknown", "one of tomorrow"];
 const PROTS: [&str; 4] = ["rw-p", "r--p", "---p", "rw-s"];
@@ -143,38 +141,8 @@ pub fn processes() -> impl Strategy<Value = Vec<Vec<Piece>>> {
 
 /// A saved smaps file as a report.
 pub fn capture(path: &Path) -> Report {
-    let text = std::fs::read(path).expect("fixture");
-    let saved = parse_saved(text.as_slice()).expect("a sound file");
-    let seen = Observations {
-        pid: 0,
-        moment: SnapshotMoment::Live,
-        begun_ns: 0,
-        ended_ns: 0,
-        mappings: saved.mappings,
-        residency: Residency {
-            source: ResidencySource::SmapsProportion,
-            resident: Vec::new(),
-            swapped: Vec::new(),
-            per_vma: saved.figures.expect("smaps"),
-        },
-        threads: Vec::new(),
-        heap_infos: Vec::new(),
-        status: StatusFigures::default(),
-        comm: b"captured".to_vec(),
-        exe: Vec::new(),
-        cmdline: Vec::new(),
-        stack_limit: None,
-        surroundings: vmaudit::model::Surroundings::default(),
-        aslr: true,
-        gaps: Vec::new(),
-    };
-    let reconciled = AddressSpaces::new().reconcile(0, &seen);
-    let (stacks, symbols) = (StackTable::default(), SymbolizedStacks::default());
-    let input =
-        AuditInput { reconciled: &reconciled, observations: &seen, stacks: &stacks, symbols: &symbols };
-    let facts = ProcessFacts::default();
     let run = RunFacts { backend: "snapshot".into(), ..RunFacts::default() };
-    build(&run, &[ProcessAudit { input, facts: &facts }])
+    saved::capture(path, "captured", &run)
 }
 
 /// A profile, and the names of its value types.
