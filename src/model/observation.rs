@@ -4,6 +4,7 @@
 use super::addr::{Addr, AddrRange};
 use super::event::{Pid, Tid};
 use super::mapping::Mapping;
+use super::marks::CodeMarks;
 use super::surroundings::Surroundings;
 
 /// How page-exact the residency is.
@@ -108,6 +109,8 @@ pub struct Observations {
     /// RLIMIT_STACK's soft limit, None for unlimited or unreadable.
     pub stack_limit: Option<u64>,
     pub surroundings: Surroundings,
+    /// Allocators and runtimes in the files with code.
+    pub code: CodeMarks,
     /// From personality: ADDR_NO_RANDOMIZE is off and kernel.randomize_va_space is not 0.
     pub aslr: bool,
     /// What could not be read, in words for the report ("smaps of 4123: permission denied").

@@ -1,5 +1,6 @@
 //! Snapshots as rows. Of the looks at a process only the newest is kept.
 
+use super::code;
 use super::error::Fault;
 use super::row::{Place, SnapshotKind};
 use super::sum;
@@ -91,6 +92,7 @@ impl Looks {
             "DELETE FROM gap WHERE snapshot = ?1",
             "DELETE FROM residency WHERE snapshot = ?1",
             "DELETE FROM surroundings WHERE snapshot = ?1",
+            "DELETE FROM code WHERE snapshot = ?1",
             "DELETE FROM snapshot WHERE id = ?1",
         ] {
             db.prepare_cached(sql)?.execute([snapshot])?;
@@ -163,6 +165,7 @@ impl Looks {
         self.in_file += 1;
         residency(db, place.id, &seen.residency)?;
         surroundings(db, place.id, seen.surroundings)?;
+        code::write(db, place.id, &seen.code)?;
         let mut insert = db.prepare_cached(
             "INSERT INTO snapshot_thread(snapshot, n, tid, name, stack_pointer, sum) VALUES(?, ?, ?, ?, ?, ?)",
         )?;
