@@ -32,6 +32,14 @@ impl Fix {
     }
 }
 
+/// A setting that people reach for and that does nothing here.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct NoHelp {
+    pub knob: String,
+    /// Why not; a clause that goes on after the knob's name.
+    pub why: String,
+}
+
 /// What a rule says about a group of pieces.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct Advice {
@@ -39,6 +47,7 @@ pub struct Advice {
     pub title: Option<String>,
     pub why: String,
     pub fix: Vec<Fix>,
+    pub no_help: Vec<NoHelp>,
     /// The creating stack tells nothing about the program (start-up): the finding has none.
     pub stack_is_noise: bool,
 }
@@ -50,6 +59,12 @@ impl Advice {
 
     pub fn fix(mut self, fix: Fix) -> Advice {
         self.fix.push(fix);
+        self
+    }
+
+    /// `knob` will not help, because `why`.
+    pub fn wont(mut self, knob: &str, why: &str) -> Advice {
+        self.no_help.push(NoHelp { knob: knob.to_string(), why: why.to_string() });
         self
     }
 }
@@ -91,6 +106,7 @@ pub struct Finding {
     pub title: String,
     pub why: String,
     pub fix: Vec<Fix>,
+    pub no_help: Vec<NoHelp>,
     pub footprint: Footprint,
     pub instances: u64,
     /// Address ranges, neighbours of one thing joined; sorted.
@@ -212,6 +228,7 @@ fn finding(world: &World<'_>, pieces: Vec<&Piece>) -> Option<Finding> {
         title,
         why: advice.why,
         fix: advice.fix,
+        no_help: advice.no_help,
         footprint,
         instances,
         ranges: joined_ranges(&group.pieces),

@@ -20,7 +20,7 @@ pub mod world;
 
 pub use category::{Category, Claim, Evidence, Instance, Merge};
 pub use classify::UNKNOWN;
-pub use findings::{Finding, Fix};
+pub use findings::{Finding, Fix, NoHelp};
 pub use footprint::Footprint;
 pub use gone::categories_of_gone;
 pub use rules::category_name;

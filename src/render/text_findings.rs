@@ -140,6 +140,9 @@ fn advice(f: &Finding, options: TextOptions, out: &mut String) {
     for fix in &f.fix {
         labelled("fix", Tone::Advice, &fix_text(fix), options, out);
     }
+    for no in &f.no_help {
+        labelled("not", Tone::Dim, &clean(&format!("{}: {}", no.knob, no.why)), options, out);
+    }
     if f.doubtful {
         labelled(
             "doubt",

@@ -380,6 +380,7 @@ fn finding(input: &AuditInput<'_>, f: &Finding, stacks: &mut StackNumbers) -> mo
         saves_rss: fix.saves_rss,
         note: fix.note.clone(),
     };
+    let no_help = |n: &crate::attribution::NoHelp| model::NoHelp { knob: n.knob.clone(), why: n.why.clone() };
     model::Finding {
         category: f.category.id.to_string(),
         virt: f.footprint.virt,
@@ -391,6 +392,7 @@ fn finding(input: &AuditInput<'_>, f: &Finding, stacks: &mut StackNumbers) -> mo
         title: f.title.clone(),
         why: f.why.clone(),
         fix: f.fix.iter().map(fix).collect(),
+        no_help: f.no_help.iter().map(no_help).collect(),
         ranges: f.ranges.iter().map(range).collect(),
         threads: f.threads.iter().map(|&tid| model::Thread { tid, comm: name(tid) }).collect(),
         preexisting: preexisting(input, &f.ranges),

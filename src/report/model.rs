@@ -261,6 +261,9 @@ pub struct Finding {
     pub title: String,
     pub why: String,
     pub fix: Vec<Fix>,
+    /// Added: settings that people reach for and that do nothing here.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub no_help: Vec<NoHelp>,
     /// Added: where it is, neighbours of one thing joined.
     pub ranges: Vec<Range>,
     /// Added: whose it is.
@@ -290,6 +293,14 @@ pub struct Fix {
     pub saves_virt: u64,
     pub saves_rss: u64,
     pub note: String,
+}
+
+/// A setting that does nothing here, and why.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct NoHelp {
+    pub knob: String,
+    pub why: String,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]

@@ -3,7 +3,6 @@
 use super::{Advice, Claim, Group, Rule, Subject, World};
 use crate::attribution::callpath::Line;
 use crate::attribution::category::{Category, Evidence, Instance, Merge};
-use crate::attribution::findings::Fix;
 use crate::model::Addr;
 
 pub const GO_HEAP: Category = Category {
@@ -74,7 +73,7 @@ impl Rule for GoRule {
             "Go reserves tables for the whole address space and its heap in steps of 64 MiB at start-up; \
              reserved ranges cost nothing until they are used",
         )
-        .fix(Fix::new("none for VIRT", 0, 0).note("GOMEMLIMIT and GOGC act on RSS only; it does not matter"))
+        .wont("GOMEMLIMIT, GOGC", "they bound the heap in use, so RSS; what Go reserves stays the same")
     }
 }
 

@@ -35,7 +35,7 @@ function finding(p, f, at) {
         h("button", { type: "button", class: "link mono", onclick: (event) => showRegion(Math.max(0, regionAt(p.table, places.start[0])), event.currentTarget) }, where))),
     f.why ? h("p", { class: "why" }, f.why) : null,
     f.doubtful ? h("p", { class: "doubt" }, "Events were lost: the origin of some of it may be wrong.") : null,
-    f.fix.map(fixBox),
+    f.fix.map(fixBox), (f.no_help ?? []).map(noHelpBox),
     f.story ? h("p", { class: "story mono" }, f.story + (f.regions > 1 ? ` (the largest of ${thousands(f.regions)} such)` : "")) : null,
     f.stack !== null ? h("details", { open: at < 1 }, h("summary", {}, `Call stack: ${callerOf(f.stack)}`), stackList(f.stack)) : null,
     p.attached && f.preexisting ? h("p", { class: "hint" }, f.preexisting >= f.virt ? "Mapped before vmaudit attached: no stack." : `${size(f.preexisting)} of it were mapped before vmaudit attached: no stack.`) : null,
@@ -56,6 +56,11 @@ function fixBox(fix) {
   return h("div", { class: "fix" }, h("span", { class: "tag" }, "fix"), h("div", {},
     h("p", {}, h("code", {}, fix.knob), said ? h("span", { class: "saves" }, said) : null),
     fix.note ? h("p", { class: "hint" }, fix.note) : null));
+}
+
+function noHelpBox(no) {
+  return h("div", { class: "fix no" }, h("span", { class: "tag" }, "no help"), h("div", {},
+    h("p", {}, h("code", {}, no.knob)), h("p", { class: "hint" }, no.why)));
 }
 
 function touchedBy(f) {

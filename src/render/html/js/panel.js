@@ -109,7 +109,7 @@ function findingOf(p, i) {
   return [h("h3", {}, "Why"),
     h("p", {}, h("button", { type: "button", class: "link", onclick: open }, `Finding ${at + 1}: ${f.title}`), ` · ${size(f.unused)} unused`),
     f.story ? h("p", { class: "story mono" }, f.story + (f.regions > 1 ? ` (the largest of ${thousands(f.regions)} such)` : "")) : null,
-    f.why ? h("p", { class: "why" }, f.why) : null, ...f.fix.map(fixBox)].filter(Boolean);
+    f.why ? h("p", { class: "why" }, f.why) : null, ...f.fix.map(fixBox), ...(f.no_help ?? []).map(noHelpBox)].filter(Boolean);
 }
 
 /** Parts of one thing shown at most. */
