@@ -6,11 +6,14 @@
 //! addresses first, then the particular before the general.
 
 mod app;
+mod bionic;
 mod files;
 mod glibc;
 mod glibc_advice;
+mod glibc_shape;
 mod go;
 mod jemalloc;
+mod jemalloc_advice;
 mod jvm;
 mod jvm_shape;
 mod kernel;
@@ -102,6 +105,7 @@ pub static RULES: &[&dyn Rule] = &[
     &tcmalloc::TcmallocRule,
     &mimalloc::MimallocRule,
     &musl::MuslRule,
+    &bionic::BionicRule,
     &glibc::GlibcRule,
     &loader::LoaderRule,
     &shared::SharedRule,

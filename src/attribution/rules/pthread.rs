@@ -5,6 +5,7 @@
 //! size + guard with MAP_STACK and opens all but the guard by mprotect. musl maps without
 //! MAP_STACK. Exited threads' stacks stay mapped in a cache of up to 40 MiB.
 
+use super::musl::{DEFAULT_STACK, is_stack_guard, uses_musl};
 use super::{Advice, Claim, Group, Rule, Subject, World};
 use crate::attribution::call::{MAP_NORESERVE, MAP_STACK, MmapCall};
 use crate::attribution::callpath::Line;
@@ -49,9 +50,14 @@ impl Rule for PthreadRule {
 
     fn by_name(&self, subject: &Subject<'_>, world: &World<'_>) -> Option<Claim> {
         let name = subject.anon_name()?;
+        // nptl/nptl-stack.c: "pthread stack: TID", "pthread user stack: TID", "unused stack"
         let text = String::from_utf8_lossy(name);
-        let is_stack = text.contains("glibc: pthread") && text.contains("stack");
-        is_stack.then(|| claim(subject, world, Evidence::Name, 0))
+        let rest = text.trim_start().strip_prefix("glibc: ").filter(|rest| rest.contains("stack"))?;
+        let claim = claim(subject, world, Evidence::Name, 0);
+        Some(match rest.starts_with("unused") && !subject.is_reserved() {
+            true => Claim { part: CACHED, ..claim },
+            false => claim,
+        })
     }
 
     fn knows(&self, line: &Line) -> bool {
@@ -91,7 +97,13 @@ impl Rule for PthreadRule {
         // a guard below a stack of the size that this process gives its threads
         let (guard, stack) = guarded(subject, world)?;
         let limit = world.input.observations.stack_limit;
-        let usual = Some(stack.range.len()) == limit || stack.range.len() == 8 << 20;
+        // 2 MiB: Rust's, and glibc's where the limit is unlimited
+        let of_rust = stack.range.len() == 2 << 20 && guard.range.len() == PAGE;
+        let of_musl = || {
+            let whole = subject.is_reserved() || subject.range.len() == DEFAULT_STACK;
+            whole && is_stack_guard(guard) && stack.range.len() >= DEFAULT_STACK && uses_musl(world)
+        };
+        let usual = Some(stack.range.len()) == limit || stack.range.len() == 8 << 20 || of_rust || of_musl();
         let like_a_live_one = || has_live_stack_of(world, stack.range.len());
         (guard.range.len() <= 64 << 10 && (usual || like_a_live_one())).then(|| {
             let span = AddrRange { start: guard.range.start, end: stack.range.end };
@@ -117,7 +129,13 @@ fn stack_span(subject: &Subject<'_>, world: &World<'_>) -> Option<AddrRange> {
         return Some(subject.span);
     }
     if let Some((guard, stack)) = guarded(subject, world) {
-        return Some(AddrRange { start: guard.range.start, end: stack.range.end });
+        let start = guard.range.start;
+        // a VMA may hold more than the stack (see `musl`): then it was cut
+        return Some(match (subject.is_reserved(), subject.range.start == stack.range.start) {
+            (true, _) => AddrRange { start, end: stack.range.end },
+            (false, true) => AddrRange { start, end: subject.range.end },
+            (false, false) => subject.range,
+        });
     }
     (!subject.is_reserved()).then_some(subject.range)
 }
