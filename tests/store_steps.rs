@@ -193,6 +193,7 @@ fn observations(pid: i32, source: ResidencySource) -> Box<Observations> {
                 glibc: Some((2, 36)),
             }],
             libc_malloc: Some(Addr(u64::MAX)),
+            complete: pid == 7,
         },
         aslr: pid == 7,
         gaps: vec!["one".into(), "two".into()],

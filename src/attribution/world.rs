@@ -156,6 +156,11 @@ impl<'a> World<'a> {
         self.marked(mark).next().is_some()
     }
 
+    /// True if it is known of every file with code that it does not hold this.
+    pub fn lacks_mark(&self, mark: Mark) -> bool {
+        self.input.observations.code.complete && !self.has_mark(mark)
+    }
+
     /// The files with code that hold this.
     pub fn marked(&self, mark: Mark) -> impl Iterator<Item = &'a FileMarks> {
         self.input.observations.code.files.iter().filter(move |found| found.marks.contains(&mark))
@@ -219,6 +224,14 @@ impl<'a> World<'a> {
         let from = self.started.partition_point(|(sp, _)| *sp < range.start);
         let inside = self.started.iter().skip(from).take_while(|(sp, _)| *sp <= range.end);
         inside.map(|(_, t)| *t).max_by_key(|t| t.created_ns)
+    }
+
+    /// As [`World::started_thread_in`], of threads that began after `record`'s call: an address may have
+    /// been the stack of another one before.
+    pub fn started_since(&self, range: AddrRange, record: Option<&OriginRecord>) -> Option<&'a ThreadRecord> {
+        let since = record.map(|record| record.time_ns);
+        // None, of a thread that was there before tracing, is less than any time
+        self.started_thread_in(range).filter(|thread| thread.created_ns >= since)
     }
 
     /// The latest name of a thread, living or gone.

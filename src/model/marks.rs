@@ -71,6 +71,8 @@ pub struct FileMarks {
 pub struct CodeMarks {
     /// Only those that have a mark.
     pub files: Vec<FileMarks>,
+    /// Every file that is mapped executable was searched: what has no mark is not there.
+    pub complete: bool,
     /// The function that the C library itself calls as `malloc`: its own, or another allocator's that
     /// the loader put before it. None where that could not be read, or nothing was bound yet.
     pub libc_malloc: Option<Addr>,

@@ -28,11 +28,14 @@ static KNOWN: LazyLock<Mutex<Known>> = LazyLock::new(Mutex::default);
 /// and shapes have to do.
 pub(super) fn read_marks(dir: &ProcessDir, tid: Tid, mappings: &[Mapping]) -> CodeMarks {
     let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
-    let mut out = CodeMarks::default();
+    let mut out = CodeMarks { complete: true, ..CodeMarks::default() };
     let mut seen = HashSet::new();
     for mapping in mappings.iter().filter(|mapping| mapping.prot.exec) {
         let Some(file) = mapping.file.filter(|file| seen.insert(*file)) else { continue };
-        let Some(found) = known.found(dir.pid(), file, mapping) else { continue };
+        let Some(found) = known.found(dir.pid(), file, mapping) else {
+            out.complete = false;
+            continue;
+        };
         if found.marks.is_empty() {
             continue;
         }

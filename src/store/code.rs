@@ -12,6 +12,7 @@ struct Row {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     libc_malloc: Option<u64>,
     files: Vec<File>,
+    complete: bool,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -36,8 +37,11 @@ pub(super) fn write(db: &Connection, snapshot: i64, code: &CodeMarks) -> Result<
         jemalloc_setting: found.jemalloc_setting.clone(),
         glibc: found.glibc,
     };
-    let row =
-        Row { libc_malloc: code.libc_malloc.map(|at| at.0), files: code.files.iter().map(file).collect() };
+    let row = Row {
+        libc_malloc: code.libc_malloc.map(|at| at.0),
+        files: code.files.iter().map(file).collect(),
+        complete: code.complete,
+    };
     let marks = serde_json::to_string(&row).unwrap_or_default();
     sum::insert(db, "INSERT INTO code(snapshot, marks, sum) VALUES(?, ?, ?)", params![snapshot, marks])?;
     Ok(())
@@ -62,5 +66,9 @@ pub(super) fn read(db: &Connection, snapshot: i64) -> Result<CodeMarks, Fault> {
         jemalloc_setting: found.jemalloc_setting,
         glibc: found.glibc,
     };
-    Ok(CodeMarks { libc_malloc: row.libc_malloc.map(Addr), files: row.files.into_iter().map(file).collect() })
+    Ok(CodeMarks {
+        libc_malloc: row.libc_malloc.map(Addr),
+        files: row.files.into_iter().map(file).collect(),
+        complete: row.complete,
+    })
 }

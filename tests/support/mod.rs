@@ -93,6 +93,32 @@ pub fn program_with(name: &str, library: &str) -> Option<PathBuf> {
     Some(output)
 }
 
+/// `tests/programs/SOURCE.c` built by `compiler` with `arguments` (libraries after the source); what the
+/// compiler said where it cannot: without a library or a linker that is not installed.
+pub fn program_by(
+    (output, source): (&str, &str),
+    compiler: &str,
+    arguments: &[&str],
+) -> Result<PathBuf, String> {
+    let output = build_dir().join(output);
+    let source = manifest_dir().join(format!("tests/programs/{source}.c"));
+    if is_fresh(&output, &[&source]) {
+        return Ok(output);
+    }
+    fs::create_dir_all(build_dir()).map_err(|e| e.to_string())?;
+    let private = tempfile::Builder::new().tempdir_in(build_dir()).map_err(|e| e.to_string())?;
+    let file = private.path().join("program");
+    let mut command = Command::new(compiler);
+    command.args(["-O1", "-g", "-fno-builtin", "-o"]).arg(&file).arg(&source).arg("-pthread").args(arguments);
+    let result = command.output().map_err(|e| format!("{compiler}: {e}"))?;
+    if !result.status.success() {
+        let said = String::from_utf8_lossy(&result.stderr);
+        return Err(format!("{compiler}: {}", said.lines().next().unwrap_or("failed")));
+    }
+    fs::rename(&file, &output).map_err(|e| e.to_string())?;
+    Ok(output)
+}
+
 /// As [`program`], linked statically: naming its frames needs no debugging information of libc.
 pub fn static_program(name: &str) -> PathBuf {
     let output = build_dir().join(format!("{name}-static"));

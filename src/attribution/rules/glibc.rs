@@ -11,7 +11,7 @@ use crate::attribution::callpath::{CallPath, Line};
 use crate::attribution::category::{Category, Evidence, Instance, Merge};
 use crate::ledger::{Origin, Region, RegionKind};
 use crate::model::observation::HeapInfo;
-use crate::model::{Addr, PAGE, Prot, VmOp};
+use crate::model::{Addr, Mark, PAGE, Prot, VmOp};
 
 pub const ARENA: Category = Category {
     id: "glibc-arena",
@@ -156,7 +156,7 @@ impl Rule for GlibcRule {
     fn by_shape(&self, subject: &Subject<'_>, world: &World<'_>) -> Option<Claim> {
         if subject.region.kind == RegionKind::Brk || subject.name() == b"[heap]" {
             // a program that calls sbrk itself is named in the stack
-            if !subject.shape_may_decide() {
+            if !subject.shape_may_decide() || world.lacks_mark(Mark::Glibc) {
                 return None;
             }
             return Some(brk_claim(Evidence::Shape));

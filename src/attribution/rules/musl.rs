@@ -16,6 +16,7 @@ pub const MUSL: Category = Category {
 };
 
 const META: &str = "metadata (brk)";
+const LITE: &str = "blocks (brk)";
 const SLOTS: &str = "slots and large blocks";
 
 const FUNCTIONS: &[&str] =
@@ -51,8 +52,8 @@ impl Rule for MuslRule {
         }
         let call = subject.call?;
         // one frame is all there is: a stack is known by its thread, and starts as PROT_NONE
-        let stack =
-            world.started_thread_in(subject.span).is_some() || world.live_thread_in(subject.span).is_some();
+        let started = world.started_since(subject.span, subject.record);
+        let stack = started.is_some() || world.live_thread_in(subject.span).is_some();
         (subject.is_private_anonymous() && (named || (call.prot == Prot::RW && !stack)))
             .then(|| Claim::new(MUSL, Evidence::Stack, SLOTS).merge(Merge::ByCaller(at)))
     }
@@ -72,6 +73,15 @@ impl Rule for MuslRule {
     }
 
     fn by_shape(&self, subject: &Subject<'_>, world: &World<'_>) -> Option<Claim> {
+        if subject.region.kind == RegionKind::Brk || subject.name() == b"[heap]" {
+            // A static program that never frees gets another malloc (src/malloc/lite_malloc.c), all in brk.
+            let lite = subject.shape_may_decide() && world.lacks_mark(Mark::Glibc) && has_stacks(world);
+            return lite.then(|| {
+                Claim::new(MUSL, Evidence::Shape, LITE)
+                    .instance(Instance::Named(b"[heap]".into()))
+                    .merge(Merge::ByCategory)
+            });
+        }
         let writable = subject.is_private_anonymous() && subject.region.prot == Prot::RW;
         if !writable || subject.region.origin == Origin::Kernel || !uses_musl(world) {
             return None;
@@ -126,6 +136,16 @@ pub const DEFAULT_STACK: u64 = 132 << 10;
 pub fn uses_musl(world: &World<'_>) -> bool {
     let shared = || world.has_file(is_musl) && !world.has_file(super::glibc::is_libc);
     world.has_mark(Mark::Musl) || shared() || has_guarded_heap(world)
+}
+
+/// Some thread has a stack as only musl makes them.
+fn has_stacks(world: &World<'_>) -> bool {
+    let pairs = world.mappings().windows(2);
+    let stack = |pair: &[Mapping]| {
+        let [guard, stack] = pair else { return false };
+        is_stack_guard(guard) && guard.range.end == stack.range.start && stack.range.len() >= DEFAULT_STACK
+    };
+    pairs.into_iter().any(stack)
 }
 
 fn has_guarded_heap(world: &World<'_>) -> bool {

@@ -80,7 +80,8 @@ impl Rule for PthreadRule {
             return None;
         }
         let span = stack_span(subject, world)?;
-        let known = world.live_thread_in(span).is_some() || world.started_thread_in(span).is_some();
+        let known =
+            world.live_thread_in(span).is_some() || world.started_since(span, subject.record).is_some();
         known.then(|| claim(subject, world, Evidence::Thread, 0).instance(Instance::At(span.start)))
     }
 
@@ -96,6 +97,9 @@ impl Rule for PthreadRule {
         }
         // a guard below a stack of the size that this process gives its threads
         let (guard, stack) = guarded(subject, world)?;
+        if !subject.is_reserved() && subject.range.start != stack.range.start {
+            return None; // cut off: see `musl`
+        }
         let limit = world.input.observations.stack_limit;
         // 2 MiB: Rust's, and glibc's where the limit is unlimited
         let of_rust = stack.range.len() == 2 << 20 && guard.range.len() == PAGE;
@@ -176,7 +180,7 @@ fn has_live_stack_of(world: &World<'_>, len: u64) -> bool {
 fn claim(subject: &Subject<'_>, world: &World<'_>, evidence: Evidence, entry: usize) -> Claim {
     let span = stack_span(subject, world).unwrap_or(subject.range);
     let live = world.live_thread_in(span);
-    let started = world.started_thread_in(span);
+    let started = world.started_since(span, subject.record);
     let thread = live.or(started.map(|t| t.tid));
     let by_creator = subject.path.is_some_and(|p| p.any(|l| l.is(CREATORS)));
     let flagged = subject.call.is_some_and(|c| c.has(MAP_STACK));
