@@ -254,11 +254,10 @@ impl State {
     /// To be told whenever the place for rows has changed.
     pub fn settle(&mut self, pages: Pages) {
         self.pages = pages;
+        let rows = self.list_keys();
+        self.list.settle(&rows, pages.table);
         match self.view() {
-            View::List => {
-                let rows = self.list_keys();
-                self.list.settle(&rows, pages.table);
-            }
+            View::List => {}
             View::Process => {
                 let rows = self.category_keys();
                 if let Some(opened) = &mut self.opened {

@@ -69,7 +69,7 @@ pub fn draw(frame: &mut Frame<'_>, state: &State, theme: Theme) {
     };
     let mut lines = page.header;
     for part in page.parts {
-        let rows = part.height.saturating_sub(part.head.len());
+        let rows = part.height.min(height.saturating_sub(lines.len())).saturating_sub(part.head.len());
         lines.extend(part.head);
         let shown = part.rows.len().min(rows);
         lines.extend(part.rows.into_iter().take(rows));
