@@ -274,7 +274,7 @@ proptest::proptest! {
                 3 => Key::PageDown,
                 4 => Key::Home,
                 5 => Key::End,
-                6 | 7 | 8 => Key::Enter,
+                6..=8 => Key::Enter,
                 9 => Key::Escape,
                 10 => Key::Backspace,
                 11 => Key::Tab,
