@@ -129,6 +129,7 @@ fn look(mappings: Vec<Mapping>) -> Observations {
         stack_limit: None,
         surroundings: vmaudit::model::Surroundings::default(),
         code: vmaudit::model::CodeMarks::default(),
+        blocks: Vec::new(),
         aslr: true,
         gaps: Vec::new(),
     }

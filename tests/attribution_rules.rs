@@ -542,3 +542,61 @@ fn a_jvm_is_known_by_its_shape() {
     assert_eq!(found("/usr/lib/jvm/lib/server/libjvm.so"), [heap, classes, code, tables, arenas]);
     assert_eq!(found("/usr/lib/libother.so")[..3], [0; 3], "without a JVM nothing is the JVM's");
 }
+
+/// Names that the C library and allocators give their mappings come before everything else.
+#[test]
+fn names_of_allocators() {
+    let names = [
+        ("[anon: glibc: malloc arena]", "glibc-arena", "arena used part"),
+        ("[anon: glibc: malloc]", "glibc-mmapped", "block with a mapping of its own"),
+        ("[anon: glibc: loader malloc]", "loader", "thread-local storage"),
+        ("[anon: glibc: pthread stack: 4001]", "thread-stack", "thread stack"),
+        ("[anon: glibc: pthread user stack: 4001]", "thread-stack", "thread stack"),
+        ("[anon: glibc: unused stack]", "thread-stack", "cached stack of an exited thread"),
+        ("[anon: glibc: getrandom states]", "glibc-mmapped", "the C library's own data"),
+        ("[anon:jemalloc_pg]", "jemalloc", "jemalloc extent"),
+        ("[anon:jemalloc_pg_overcommit]", "jemalloc", "jemalloc extent"),
+        ("[anon:mimalloc]", "mimalloc", "arena"),
+        ("[anon:tcmalloc_region_NORMAL]", "tcmalloc", "region"),
+        ("[anon:absl]", "tcmalloc", "region"),
+        ("[anon:scudo:primary]", "bionic-malloc", "small blocks"),
+        ("[anon:scudo:secondary]", "bionic-malloc", "large blocks"),
+        ("[anon:libc_malloc]", "bionic-malloc", "blocks"),
+    ];
+    let mut case = Case::new();
+    for (n, (name, ..)) in names.iter().enumerate() {
+        let at = 0x7f00_0000_0000 + n as u64 * 16 * MIB;
+        case.vma((at, at + MIB), "rw-p", name, Origin::Preexisting);
+    }
+    let found = case.attribute();
+    for (piece, (name, category, part)) in found.pieces.iter().zip(names) {
+        let told = (piece.category.id, piece.evidence.as_str(), piece.part);
+        assert_eq!((told.0, told.1), (category, "name"), "{name}");
+        assert!(category == "loader" || told.2 == part, "{name}: {}", told.2);
+    }
+}
+
+/// retain:false multiplies mappings: near the limit it is what does not help.
+#[test]
+fn retain_is_no_advice_near_max_map_count() {
+    let advice = |limit: Option<u64>| {
+        let mut case = Case::new();
+        case.vma((0x5000_0000, 0x5000_1000), "r-xp", "/usr/lib/libjemalloc.so.2", Origin::Preexisting);
+        for n in 0..100u64 {
+            let at = 0x7f00_0000_0000 + n * 16 * MIB;
+            case.vma((at, at + 2 * MIB), "rw-p", "", Origin::Preexisting);
+        }
+        case.observations.surroundings.max_map_count = limit;
+        let found = case.attribute();
+        let finding = finding(&found, "jemalloc").clone();
+        let wont =
+            finding.no_help.iter().find(|no| no.knob.contains("retain:false")).map(|no| no.why.clone());
+        (finding.fix.iter().any(|fix| fix.knob.contains("retain:false")), wont)
+    };
+    let (offered, wont) = advice(Some(65_530));
+    assert!(offered && wont.is_none());
+    let (offered, wont) = advice(Some(250));
+    assert!(!offered);
+    assert!(wont.is_some_and(|why| why.contains("101 of 250 now")), "the figures are told");
+    assert!(advice(None).0, "where the limit is not known");
+}

@@ -4,8 +4,9 @@
 mod support;
 
 use std::collections::BTreeMap;
-use support::recorded::{figures, snapshot_only, traced};
+use support::recorded::{figures, snapshot_knowing, snapshot_only, traced};
 use vmaudit::attribution::Attributed;
+use vmaudit::model::Mark;
 
 type Row = (&'static str, u64, u64);
 
@@ -203,4 +204,83 @@ fn go_and_mimalloc() {
     let rows =
         [KERNEL, ("loader", 2884, 9), MAIN_STACK, ("mimalloc", 196_640, 10), ("thread-stack", 32_784, 4)];
     check(("alloc-mi", "threads"), 232_472, &rows);
+}
+
+#[track_caller]
+fn virt(found: &Attributed, category: &str) -> u64 {
+    figures(found).iter().find(|row| row.0 == category).map_or(0, |row| row.1)
+}
+
+/// An extent of jemalloc's right below an arena is one VMA with it. The arena's header, or without it
+/// the end of the reserved part, tells where one ends; jemalloc's strings in the file, whose it is.
+#[test]
+fn jemalloc_merged_with_an_arena() {
+    let arenas = [0x7f0f_e800_0000, 0x7f0f_ec00_0000, 0x7f0f_f000_0000, 0x7f0f_f800_0000];
+    let headers = arenas.map(|at| (at, 0x21000));
+    for known in [&headers[..], &[]] {
+        let found = snapshot_knowing("fgrs-je", "large", (known, &[Mark::Jemalloc]));
+        assert_eq!(virt(&found, "glibc-arena"), 4 * 65_536);
+        assert_eq!(virt(&found, "jemalloc"), 262_144 + 18_432 + 8192);
+        assert_eq!(virt(&found, "thread-stack"), 4 * 2052);
+    }
+    // nothing tells that it is jemalloc's: nobody claims it
+    let found = snapshot_only("fgrs-je", "large", &[]);
+    assert_eq!((virt(&found, "glibc-arena"), virt(&found, "jemalloc")), (4 * 65_536, 0));
+    assert!(virt(&found, "unknown") >= 262_144);
+    let found = snapshot_knowing("fgrs-je-stripped", "threads-up", (&[], &[Mark::Jemalloc]));
+    assert_eq!((virt(&found, "jemalloc"), virt(&found, "glibc-arena")), (16_384, 131_072));
+    let finding = found.findings.iter().find(|f| f.category.id == "jemalloc").expect("a finding");
+    assert!(finding.fix[0].knob.starts_with("_RJEM_MALLOC_CONF=retain:false"), "{:?}", finding.fix);
+    assert!(finding.no_help.iter().any(|no| no.knob == "MALLOC_CONF"), "{:?}", finding.no_help);
+}
+
+#[test]
+fn regions_of_google_tcmalloc() {
+    let found = snapshot_only("fgrs-tcb", "threads-up", &[]);
+    assert_eq!((virt(&found, "tcmalloc"), evidence(&found, "tcmalloc")), (3 << 20, vec!["shape"]));
+    assert_eq!(virt(&found, "glibc-arena"), 4 * 65_536);
+    let finding = found.findings.iter().find(|f| f.category.id == "tcmalloc").expect("a finding");
+    assert!(finding.fix.is_empty() && finding.why.contains("regions of 1 GiB"), "{}", finding.why);
+    let found = snapshot_knowing("fgrs-tcb", "threads-up", (&[], &[Mark::Tcmalloc]));
+    assert_eq!(virt(&found, "tcmalloc"), (3 << 20) + 2056);
+}
+
+#[test]
+fn arenas_of_mimalloc() {
+    for (name, virt_of_it) in [("fgrs-mi2", 1_048_576), ("fgrs-mi3", 1_050_944)] {
+        let found = snapshot_knowing(name, "threads-up", (&[], &[Mark::Mimalloc]));
+        assert_eq!(
+            (virt(&found, "mimalloc"), virt(&found, "glibc-arena")),
+            (virt_of_it, 4 * 65_536),
+            "{name}"
+        );
+        let finding = found.findings.iter().find(|f| f.category.id == "mimalloc").expect("a finding");
+        assert!(finding.fix[0].knob.starts_with("MIMALLOC_ARENA_RESERVE"), "{:?}", finding.fix);
+        let alone = snapshot_only(name, "threads-up", &[]);
+        assert_eq!(virt(&alone, "mimalloc"), 0, "{name}: 1 GiB alone says nothing");
+    }
+}
+
+#[test]
+fn heaps_that_are_full() {
+    // three heaps of one arena, two of them merged
+    let found = snapshot_only("arena-150MB", "threads-up", &[]);
+    let row = ("glibc-arena", 3 * 65_536, 3);
+    assert!(figures(&found).contains(&row), "{:?}", figures(&found));
+    let found = snapshot_only("dlmo", "1MB-in-second-malloc", &[]);
+    assert_eq!(virt(&found, "glibc-main-heap"), 132 + 1024, "the second C library's");
+}
+
+#[test]
+fn musl_and_its_stacks_in_one_vma() {
+    let found = snapshot_only("alloc-musl", "threads", &[]);
+    assert_eq!((virt(&found, "unknown"), virt(&found, "thread-stack")), (0, 4 * 140));
+    assert_eq!(virt(&found, "musl-malloc"), 60 + 3936 + (196 - 132) + (40_132 - 132));
+}
+
+#[test]
+fn everything_in_brk_is_gperftools() {
+    let found = snapshot_only("alloc-tcm", "large", &[]);
+    assert_eq!(virt(&found, "tcmalloc"), 274_436);
+    assert_eq!(virt(&found, "glibc-main-heap"), 0);
 }

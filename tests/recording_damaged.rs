@@ -75,6 +75,7 @@ fn look() -> Observations {
         stack_limit: None,
         surroundings: vmaudit::model::Surroundings::default(),
         code: vmaudit::model::CodeMarks::default(),
+        blocks: Vec::new(),
         aslr: true,
         gaps: Vec::new(),
     }

@@ -185,6 +185,7 @@ fn observations(pid: i32, source: ResidencySource) -> Box<Observations> {
             cpus: Some(2),
             ..Surroundings::default()
         },
+        blocks: vec![AddrRange::from_len(Addr(0x7000), 0x3000)],
         code: CodeMarks {
             files: vec![FileMarks {
                 file: MappingFile { major: 1, minor: 2, inode: u64::MAX },

@@ -53,10 +53,11 @@ pub fn from_ledger(pipeline: &Pipeline, pid: Pid, as_of: Option<&AsOf>) -> Optio
         process.threads.iter().any(|known| known.tid == thread.tid && known.exited_ns.is_none())
     };
     // What a call mapped meanwhile need not have been a heap.
-    let older = |heap: &&HeapInfo| {
-        let holder = ledger.pieces().find(|piece| piece.range.contains(heap.at));
+    let untouched = |at: Addr| {
+        let holder = ledger.pieces().find(|piece| piece.range.contains(at));
         holder.is_some_and(|piece| piece.event.is_none())
     };
+    let older = |heap: &&HeapInfo| untouched(heap.at);
     Some(Observations {
         pid,
         moment: SnapshotMoment::Live,
@@ -79,6 +80,9 @@ pub fn from_ledger(pipeline: &Pipeline, pid: Pid, as_of: Option<&AsOf>) -> Optio
         cmdline: later.map(|seen| seen.cmdline.clone()).unwrap_or_default(),
         stack_limit: later.and_then(|seen| seen.stack_limit),
         surroundings: Surroundings::default(),
+        blocks: later
+            .map(|seen| seen.blocks.iter().filter(|block| untouched(block.start)).copied().collect())
+            .unwrap_or_default(),
         code: later.map(|seen| seen.code.clone()).unwrap_or_default(),
         aslr,
         gaps: vec![gap.to_owned()],

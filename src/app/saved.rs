@@ -64,6 +64,7 @@ pub fn observations(source: impl BufRead) -> Result<Observations, SavedError> {
         stack_limit: None,
         surroundings: Surroundings::default(),
         code: CodeMarks::default(),
+        blocks: Vec::new(),
         aslr: randomised.unwrap_or(true),
         gaps,
     })

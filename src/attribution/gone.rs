@@ -52,6 +52,7 @@ pub fn categories_of_gone(input: &AuditInput<'_>, gone: &[&GoneCall]) -> Vec<Cat
         residency: none,
         threads: seen.threads.clone(),
         heap_infos: Vec::new(),
+        blocks: Vec::new(),
         code: seen.code.clone(),
         comm: seen.comm.clone(),
         exe: seen.exe.clone(),

@@ -173,6 +173,18 @@ impl<'a> World<'a> {
         self.mappings().get(vma).filter(|mapping| mapping.range.contains(at))?.file
     }
 
+    /// The large block of glibc's malloc that holds this address, by its header.
+    pub fn block_at(&self, addr: Addr) -> Option<AddrRange> {
+        self.blocks_in(AddrRange { start: addr, end: addr.saturating_add(1) }).next()
+    }
+
+    /// Those that overlap `range`, sorted.
+    pub fn blocks_in(&self, range: AddrRange) -> impl Iterator<Item = AddrRange> {
+        let blocks = &self.input.observations.blocks;
+        let first = blocks.partition_point(|block| block.end <= range.start);
+        blocks.iter().skip(first).copied().take_while(move |block| block.start < range.end)
+    }
+
     /// glibc's version.
     pub fn glibc(&self) -> Option<(u32, u32)> {
         self.input.observations.code.files.iter().find_map(|found| found.glibc)

@@ -109,6 +109,8 @@ pub struct Observations {
     /// RLIMIT_STACK's soft limit, None for unlimited or unreadable.
     pub stack_limit: Option<u64>,
     pub surroundings: Surroundings,
+    /// Blocks to which glibc's malloc gave a mapping of their own, by their headers; sorted, disjoint.
+    pub blocks: Vec<AddrRange>,
     /// Allocators and runtimes in the files with code.
     pub code: CodeMarks,
     /// From personality: ADDR_NO_RANDOMIZE is off and kernel.randomize_va_space is not 0.

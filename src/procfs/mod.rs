@@ -9,6 +9,7 @@
 
 mod brief;
 mod error;
+mod heap_blocks;
 mod heap_headers;
 mod mapping_at;
 mod maps;

@@ -1,6 +1,7 @@
 //! One look at a living process: [`observe`] opens the files, the parsers beside it read them.
 
 use super::error::ObserveError;
+use super::heap_blocks::read_blocks;
 use super::heap_headers::{HEADER, decode_heap_info, heap_candidates};
 use super::maps::{ParsedMaps, parse_maps, user_span};
 use super::marks::read_marks;
@@ -29,7 +30,7 @@ pub struct ObserveOptions {
     pub residency_from: ResidencySource,
     /// Names and stack pointers of all threads: three file operations each.
     pub threads: bool,
-    /// glibc's heap headers, read from the target's memory.
+    /// glibc's headers of heaps and of large blocks, read from the target's memory.
     pub heap_info: bool,
     /// Which allocators and runtimes the mapped files hold: each is opened once.
     pub code: bool,
@@ -66,6 +67,11 @@ pub fn observe(pid: Pid, tid: Tid, options: ObserveOptions) -> Result<Observatio
     let threads = if options.threads { read_threads(&dir, &mut gaps) } else { Vec::new() };
     let heap_infos =
         if options.heap_info { read_heap_infos(&dir, tid, &space, &mut gaps) } else { Vec::new() };
+    let blocks = if options.heap_info {
+        read_blocks(&dir, tid, &space.mappings, &space.residency)
+    } else {
+        Vec::new()
+    };
     let limits = dir
         .read("limits")
         .and_then(|bytes| parse_limits(&bytes).map_err(|error| dir.malformed("limits", error)));
@@ -87,6 +93,7 @@ pub fn observe(pid: Pid, tid: Tid, options: ObserveOptions) -> Result<Observatio
         cmdline: noted(&mut gaps, dir.read("cmdline")).map(|bytes| parse_cmdline(&bytes)).unwrap_or_default(),
         stack_limit: limits.and_then(|limits| limits.stack),
         surroundings,
+        blocks,
         code,
         aslr: aslr(&dir, &mut gaps),
         gaps,

@@ -1,9 +1,9 @@
-//! What the files with code of a snapshot hold, as a row.
+//! What the files with code of a snapshot hold, and the blocks of malloc's that headers tell, as a row.
 
 use super::error::Fault;
 use super::read::Columns;
 use super::{schema, sum};
-use crate::model::{Addr, CodeMarks, FileMarks, MappingFile, Mark};
+use crate::model::{Addr, AddrRange, CodeMarks, FileMarks, MappingFile, Mark};
 use rusqlite::{Connection, params};
 use serde::{Deserialize, Serialize};
 
@@ -13,6 +13,8 @@ struct Row {
     libc_malloc: Option<u64>,
     files: Vec<File>,
     complete: bool,
+    /// Start and length.
+    blocks: Vec<(u64, u64)>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -28,7 +30,11 @@ struct File {
     glibc: Option<(u32, u32)>,
 }
 
-pub(super) fn write(db: &Connection, snapshot: i64, code: &CodeMarks) -> Result<(), Fault> {
+pub(super) fn write(
+    db: &Connection,
+    snapshot: i64,
+    (code, blocks): (&CodeMarks, &[AddrRange]),
+) -> Result<(), Fault> {
     let file = |found: &FileMarks| File {
         major: found.file.major,
         minor: found.file.minor,
@@ -41,6 +47,7 @@ pub(super) fn write(db: &Connection, snapshot: i64, code: &CodeMarks) -> Result<
         libc_malloc: code.libc_malloc.map(|at| at.0),
         files: code.files.iter().map(file).collect(),
         complete: code.complete,
+        blocks: blocks.iter().map(|block| (block.start.0, block.len())).collect(),
     };
     let marks = serde_json::to_string(&row).unwrap_or_default();
     sum::insert(db, "INSERT INTO code(snapshot, marks, sum) VALUES(?, ?, ?)", params![snapshot, marks])?;
@@ -48,9 +55,9 @@ pub(super) fn write(db: &Connection, snapshot: i64, code: &CodeMarks) -> Result<
 }
 
 /// Recordings before format 3 have none.
-pub(super) fn read(db: &Connection, snapshot: i64) -> Result<CodeMarks, Fault> {
+pub(super) fn read(db: &Connection, snapshot: i64) -> Result<(CodeMarks, Vec<AddrRange>), Fault> {
     if schema::format(db)? < 3 {
-        return Ok(CodeMarks::default());
+        return Ok(<(CodeMarks, Vec<AddrRange>)>::default());
     }
     let mut query = db.prepare_cached("SELECT snapshot, marks, sum FROM code WHERE snapshot = ?1")?;
     let mut rows = query.query([snapshot])?;
@@ -66,9 +73,12 @@ pub(super) fn read(db: &Connection, snapshot: i64) -> Result<CodeMarks, Fault> {
         jemalloc_setting: found.jemalloc_setting,
         glibc: found.glibc,
     };
-    Ok(CodeMarks {
+    let blocks =
+        row.blocks.iter().map(|&(start, len)| AddrRange::new(start, start.saturating_add(len))).collect();
+    let code = CodeMarks {
         libc_malloc: row.libc_malloc.map(Addr),
         files: row.files.into_iter().map(file).collect(),
         complete: row.complete,
-    })
+    };
+    Ok((code, blocks))
 }

@@ -165,7 +165,7 @@ impl Looks {
         self.in_file += 1;
         residency(db, place.id, &seen.residency)?;
         surroundings(db, place.id, seen.surroundings)?;
-        code::write(db, place.id, &seen.code)?;
+        code::write(db, place.id, (&seen.code, &seen.blocks))?;
         let mut insert = db.prepare_cached(
             "INSERT INTO snapshot_thread(snapshot, n, tid, name, stack_pointer, sum) VALUES(?, ?, ?, ?, ?, ?)",
         )?;

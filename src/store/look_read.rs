@@ -155,6 +155,7 @@ pub(super) fn snapshot(db: &Connection, backings: &Backings, id: i64) -> Result<
         Some(arguments) => arguments.split(|&byte| byte == 0).map(<[u8]>::to_vec).collect(),
         None => Vec::new(),
     };
+    let (code, blocks) = code::read(db, id)?;
     Ok(Observations {
         pid: row.narrow(3)?,
         moment,
@@ -178,7 +179,8 @@ pub(super) fn snapshot(db: &Connection, backings: &Backings, id: i64) -> Result<
         cmdline,
         stack_limit: row.maybe(26)?.map(|limit| limit as u64),
         surroundings: surroundings(db, id)?,
-        code: code::read(db, id)?,
+        blocks,
+        code,
         aslr: row.flag(27)?,
         gaps: complete(gaps(db, id)?, row.int(30)?, "gaps")?,
     })

@@ -33,6 +33,7 @@ pub fn capture(path: &Path, comm: &str, run: &RunFacts) -> Report {
         stack_limit: None,
         surroundings: Surroundings::default(),
         code: vmaudit::model::CodeMarks::default(),
+        blocks: Vec::new(),
         aslr: true,
         gaps: Vec::new(),
     };

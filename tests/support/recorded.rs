@@ -14,6 +14,7 @@ use vmaudit::model::{
     Addr, AddrRange, Completeness, EventId, Frame, FrameKind, FunctionName, Mapping, ModuleInfo, NoStack,
     Observations, Stack, StackId, StackTable, SymbolFrame, SymbolizedStacks, Task, VmEvent, VmOp,
 };
+use vmaudit::model::{CodeMarks, FileMarks, Mark};
 use vmaudit::procfs::parse_smaps;
 
 /// st_size of the dynamic symbols that the traces name too often (Debian's glibc 2.36).
@@ -58,6 +59,7 @@ pub fn observed(pid: i32, smaps: &[u8]) -> Observations {
         stack_limit: Some(8 << 20),
         surroundings: vmaudit::model::Surroundings::default(),
         code: vmaudit::model::CodeMarks::default(),
+        blocks: Vec::new(),
         aslr: true,
         gaps: Vec::new(),
     }
@@ -180,6 +182,12 @@ pub fn traced(name: &str, phase: &str) -> Attributed {
 
 /// The same snapshot without any history; `headers` are heaps as read from memory.
 pub fn snapshot_only(name: &str, phase: &str, headers: &[(u64, u64)]) -> Attributed {
+    snapshot_knowing(name, phase, (headers, &[]))
+}
+
+/// As [`snapshot_only`], where the program's file holds `marks`.
+pub fn snapshot_knowing(name: &str, phase: &str, known: (&[(u64, u64)], &[Mark])) -> Attributed {
+    let (headers, marks) = known;
     let mut observations = observed(1, &fixture(&format!("{name}.{phase}.smaps")));
     observations.heap_infos = headers
         .iter()
@@ -192,6 +200,13 @@ pub fn snapshot_only(name: &str, phase: &str, headers: &[(u64, u64)]) -> Attribu
             pagesize: 4096,
         })
         .collect();
+    if !marks.is_empty() {
+        let file =
+            observations.mappings.iter().find_map(|m| m.file.filter(|_| m.prot.exec)).expect("a program");
+        let jemalloc_setting = marks.contains(&Mark::Jemalloc).then(|| "_RJEM_MALLOC_CONF".to_string());
+        let found = FileMarks { file, marks: marks.to_vec(), jemalloc_setting, glibc: None };
+        observations.code = CodeMarks { files: vec![found], ..CodeMarks::default() };
+    }
     let reconciled = AddressSpaces::new().reconcile(1, &observations);
     let (stacks, symbols) = (StackTable::default(), SymbolizedStacks::default());
     attribute(&AuditInput {

@@ -149,6 +149,10 @@ impl Rule for GlibcRule {
         if !subject.is_private_anonymous() {
             return None;
         }
+        if let Some(block) = world.block_at(subject.range.start) {
+            let claim = Claim::new(MMAPPED, Evidence::Header, BLOCK).instance(Instance::At(block.start));
+            return Some(claim);
+        }
         let heap = heap_holding(world, subject.range.start)?;
         Some(arena_claim(subject, Evidence::Header, 0).instance(Instance::At(heap.at)))
     }
@@ -186,6 +190,7 @@ impl Rule for GlibcRule {
         let mut at: Vec<Addr> =
             inside.filter(|h| plausible(h)).flat_map(|h| [h.at, Addr(h.at.0 + HEAP_MAX)]).collect();
         at.extend(super::glibc_shape::cuts(region, world));
+        at.extend(world.blocks_in(region.range).flat_map(|block| [block.start, block.end]));
         at
     }
 
