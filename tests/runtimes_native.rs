@@ -52,7 +52,10 @@ struct Target {
 
 impl Target {
     fn start(program: &Path, wanted: &str) -> Target {
-        let mut command = Command::new(program);
+        Target::start_as(&mut Command::new(program), wanted)
+    }
+
+    fn start_as(command: &mut Command, wanted: &str) -> Target {
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut guard = Guard(command.spawn().expect("the program starts"));
         let out = BufReader::new(guard.0.stdout.take().expect("a pipe"));
@@ -262,6 +265,23 @@ fn jemalloc() {
         arguments: &["-static", "-s", "-l:libjemalloc.a", "-lstdc++", "-lm"],
         ..inside
     });
+}
+
+/// Unmapping pieces leaves mappings of any size: told by where every malloc of the process goes.
+#[test]
+fn jemalloc_that_keeps_nothing() {
+    const TEST: &str = "jemalloc_that_keeps_nothing";
+    let program = match program_by(("native-jemalloc", SOURCE), "gcc", &["-ljemalloc"]) {
+        Ok(program) => program,
+        Err(why) => return skip(TEST, &why),
+    };
+    let mut command = Command::new(&program);
+    let target = Target::start_as(command.env("MALLOC_CONF", "retain:false,dirty_decay_ms:0"), "done");
+    let report = snapshot(target.pid());
+    let by_flag = flagged(target.pid(), "nr");
+    let told = kib(report.first(), "jemalloc");
+    assert!(told <= by_flag && by_flag - told <= 256, "{told} of {by_flag} KiB");
+    assert!(kib(report.first(), "unknown") <= 256);
 }
 
 #[test]

@@ -17,6 +17,7 @@ pub const JEMALLOC: Category =
 
 pub const BASE: &str = "jemalloc base (metadata)";
 const EXTENT: &str = "jemalloc extent";
+const LEFT: &str = "jemalloc extent, by elimination";
 pub const RETAINED: &str = "retained";
 
 /// Functions of jemalloc without a prefix in static builds, that nobody else has.
@@ -102,6 +103,17 @@ fn loaded(world: &World<'_>) -> bool {
         || world.input.observations.threads.iter().any(|t| t.comm == b"jemalloc_bg_thd")
 }
 
+/// The C library's own calls of malloc go to jemalloc, so everybody else's do.
+fn is_all_of_malloc(world: &World<'_>) -> bool {
+    let called = world.libc_malloc_in();
+    called.is_some() && world.marked(Mark::Jemalloc).any(|found| Some(found.file) == called)
+}
+
+fn has_runtime(world: &World<'_>) -> bool {
+    let runtimes = ["libjvm", "libpython", "python", "node", "libnode", "libv8", "libmono", "libcoreclr"];
+    world.has_mark(Mark::Go) || world.has_file(|f| runtimes.iter().any(|name| f.starts_with(name)))
+}
+
 impl Rule for JemallocRule {
     fn id(&self) -> &'static str {
         "jemalloc"
@@ -152,6 +164,15 @@ impl Rule for JemallocRule {
             // (mm/huge_memory.c, __thp_get_unmapped_area), and 2.5 MiB are not.
             && vma.len().is_multiple_of(STEP);
         (fits && loaded(world)).then(|| claim(Evidence::Shape, EXTENT, 0))
+    }
+
+    /// With retain:false it unmaps pieces, and no length or alignment tells what it keeps. Where every
+    /// malloc of the process is jemalloc's and no runtime maps memory of its own, what is left is
+    /// jemalloc's.
+    fn as_last(&self, subject: &Subject<'_>, world: &World<'_>) -> Option<Claim> {
+        let writable = subject.is_private_anonymous() && subject.region.prot == Prot::RW;
+        let plain = writable && subject.record.is_none() && subject.name().is_empty();
+        (plain && is_all_of_malloc(world) && !has_runtime(world)).then(|| claim(Evidence::Shape, LEFT, 0))
     }
 
     fn allocator_in(&self, world: &World<'_>) -> Option<&'static str> {
