@@ -240,6 +240,7 @@ pub fn first_look(process: &Process, threads: &[&MarkedThread]) -> Result<(MmKey
         residency_from: ResidencySource::None,
         threads: false,
         heap_info: false,
+        details: false,
         ..ObserveOptions::default()
     };
     // It may be this thread that has just ended.

@@ -3,9 +3,10 @@
 use super::AuditInput;
 use super::call::MmapCall;
 use super::callpath::CallPath;
+use super::footprint::overlapping;
 use crate::ledger::{Origin, OriginId, OriginRecord, Region, RegionKind, ThreadRecord};
 use crate::model::observation::HeapInfo;
-use crate::model::{Addr, AddrRange, EventId, Mapping, Sharing, StackId, Tid};
+use crate::model::{Addr, AddrRange, EventId, Mapping, Sharing, StackId, Tid, VmaDetail};
 use std::collections::{HashMap, HashSet};
 
 /// A process, indexed for rules.
@@ -32,6 +33,8 @@ pub struct Subject<'a> {
     pub region: &'a Region,
     /// The VMA that holds it.
     pub mapping: Option<&'a Mapping>,
+    /// What smaps told of it, where it was read.
+    pub detail: Option<&'a VmaDetail>,
     pub record: Option<&'a OriginRecord>,
     pub path: Option<&'a CallPath>,
     pub call: Option<MmapCall>,
@@ -51,6 +54,11 @@ impl Subject<'_> {
 
     pub fn is_reserved(&self) -> bool {
         self.region.prot.is_none()
+    }
+
+    /// True where smaps was read and shows this VmFlag: "nr", "dc", "hg" …
+    pub fn has_flag(&self, flag: &str) -> bool {
+        self.detail.is_some_and(|detail| detail.flags.has(flag))
     }
 
     /// maps' last column.
@@ -117,6 +125,7 @@ impl<'a> World<'a> {
             range,
             region,
             mapping: self.input.observations.mappings.get(region.vma),
+            detail: self.input.observations.details.at(range.start),
             record,
             path,
             call: record.and_then(|r| MmapCall::of(&r.op)),
@@ -158,6 +167,16 @@ impl<'a> World<'a> {
 
     pub fn mappings(&self) -> &'a [Mapping] {
         &self.input.observations.mappings
+    }
+
+    /// What smaps told of the VMA that holds `addr`, where it was read.
+    pub fn detail_at(&self, addr: Addr) -> Option<&'a VmaDetail> {
+        self.input.observations.details.at(addr)
+    }
+
+    /// Guard pages inside of `range` that maps does not show (MADV_GUARD_INSTALL), sorted.
+    pub fn hidden_guards(&self, range: AddrRange) -> &'a [AddrRange] {
+        overlapping(&self.input.observations.details.guards, range)
     }
 
     /// The VMA that ends where `vma` begins.

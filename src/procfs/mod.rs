@@ -7,6 +7,7 @@
 //! status and limits; maps and smaps are parsed here, because their names may be any bytes and
 //! there may be tens of thousands of lines.
 
+mod details;
 mod error;
 mod heap_headers;
 mod mapping_at;
@@ -33,6 +34,6 @@ pub use maps::{DamagedLine, LineFault, ParsedMaps, parse_line, parse_maps};
 pub use observe::{ObserveOptions, observe, pages_within, read_status};
 pub use rollup::{Shares, read_shares};
 pub use saved::{SavedError, SavedFault, SavedMaps, parse_saved};
-pub use smaps::{ParsedSmaps, SmapsEntry, VmFlags, parse_smaps};
+pub use smaps::{ParsedSmaps, SmapsEntry, parse_smaps};
 pub use status::{ProcessLimits, ProcessStatus, parse_limits, parse_status};
 pub use task_files::{ThreadPlace, parse_cmdline, parse_comm, parse_no_randomize, parse_syscall};
