@@ -23,6 +23,9 @@ apt_install libtcmalloc-minimal4 || say "SKIP without libtcmalloc: the test that
 [ "$(id -u)" = 0 ] || say "SKIP tests that trace with BPF: not root"
 
 cd "$ROOT" || exit 1
+# A build without its disk fails late and with words that hide why.
+free=$(df -Pk . | awk 'NR == 2 { print int($4 / 1048576) }')
+[ -d target ] || [ "$free" -ge 6 ] || say "only $free GiB of disk are free here; building and testing takes about 6"
 # The tests that run vmaudit want it fast (200 seeds): they use the release build.
 cargo build --release --quiet --bin vmaudit || die "the build failed"
 export VMAUDIT=$ROOT/target/release/vmaudit
