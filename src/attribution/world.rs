@@ -193,6 +193,12 @@ impl<'a> World<'a> {
         (own.range.end == above.range.start).then_some(above)
     }
 
+    /// The VMA that holds `addr`.
+    pub fn mapping_at(&self, addr: Addr) -> Option<&'a Mapping> {
+        let at = self.mappings().partition_point(|m| m.range.end <= addr);
+        self.mappings().get(at).filter(|m| m.range.contains(addr))
+    }
+
     /// True if a VMA begins at this address.
     pub fn starts_at(&self, addr: Addr) -> bool {
         self.mappings().binary_search_by_key(&addr, |m| m.range.start).is_ok()
