@@ -210,6 +210,13 @@ impl<'a> World<'a> {
         self.live.get(at).filter(|(sp, _)| *sp < range.end).map(|(_, tid)| *tid)
     }
 
+    /// The stack pointers in `range` of living threads, other than the first one's; ascending.
+    pub fn stack_pointers_in(&self, range: AddrRange) -> Vec<Addr> {
+        let from = self.live.partition_point(|(sp, _)| *sp < range.start);
+        let inside = self.live.iter().skip(from).map(|(sp, _)| *sp);
+        inside.take_while(|sp| *sp < range.end).collect()
+    }
+
     /// True if it is known of every living thread where its stack is.
     pub fn stack_pointers_known(&self) -> bool {
         let threads = &self.input.observations.threads;

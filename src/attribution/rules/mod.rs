@@ -18,6 +18,8 @@ mod loader;
 mod mimalloc;
 mod musl;
 mod pthread;
+mod pthread_advice;
+mod pthread_shape;
 mod python;
 mod sanitizer;
 mod shared;
