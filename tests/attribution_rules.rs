@@ -422,17 +422,7 @@ fn files_shared_memory_kernel_and_the_programs_own() {
     let ids: Vec<_> = pieces(&found).iter().map(|p| p.2).collect();
     assert_eq!(
         ids,
-        [
-            "file",
-            "app-mmap",
-            "shared-anon",
-            "sysv-shm",
-            "shared-anon",
-            "unknown",
-            "kernel",
-            "kernel",
-            "main-stack"
-        ]
+        ["file", "app-mmap", "shared-anon", "sysv-shm", "memfd", "unknown", "kernel", "kernel", "main-stack"]
     );
     // vvar's pages are present in pagemap, but smaps counts none of them
     assert_eq!(found.totals.rss, 0x2000);

@@ -3,6 +3,7 @@
 use super::AuditInput;
 use super::call::MmapCall;
 use super::callpath::CallPath;
+use super::findings::Group;
 use super::footprint::overlapping;
 use crate::ledger::{Origin, OriginId, OriginRecord, Region, RegionKind, ThreadRecord};
 use crate::model::observation::HeapInfo;
@@ -68,10 +69,7 @@ impl Subject<'_> {
 
     /// The name set by PR_SET_VMA_ANON_NAME, from maps or from the (perhaps refused) call.
     pub fn anon_name(&self) -> Option<&[u8]> {
-        let from_maps = [b"[anon:".as_slice(), b"[anon_shmem:"]
-            .iter()
-            .find_map(|prefix| self.name().strip_prefix(*prefix)?.strip_suffix(b"]"));
-        from_maps.or_else(|| self.record?.anon_name.as_deref())
+        anon_name(self.name()).or_else(|| self.record?.anon_name.as_deref())
     }
 
     /// Anonymous and its maker unnamed (stripped) or unknown: only then may a shape decide.
@@ -148,6 +146,40 @@ impl<'a> World<'a> {
 
     pub fn origins(&self) -> &'a [OriginRecord] {
         &self.input.reconciled.origins
+    }
+
+    /// maps' last column of the VMA that holds region number `region`, if it has one.
+    pub fn maps_name(&self, region: usize) -> Option<&'a [u8]> {
+        let region = self.input.reconciled.regions.get(region)?;
+        let name = self.mappings().get(region.vma)?.name.as_slice();
+        (!name.is_empty()).then_some(name)
+    }
+
+    /// As [`Subject::anon_name`], of region number `region`.
+    pub fn given_name(&self, region: usize) -> Option<&'a [u8]> {
+        let from_call = || {
+            let region = self.input.reconciled.regions.get(region)?;
+            record_of(self.input, region)?.anon_name.as_deref()
+        };
+        self.maps_name(region).and_then(anon_name).or_else(from_call)
+    }
+
+    /// The process' share of the VMAs that hold a group's pieces; None where it is not known of all.
+    pub fn pss(&self, group: &Group<'_>) -> Option<u64> {
+        self.sum_of_details(group, |detail| detail.pss)
+    }
+
+    /// Huge pages in use in the VMAs that hold a group's pieces; None where it is not known of all.
+    pub fn hugetlb_in_use(&self, group: &Group<'_>) -> Option<u64> {
+        self.sum_of_details(group, |detail| detail.hugetlb)
+    }
+
+    fn sum_of_details(&self, group: &Group<'_>, figure: fn(&VmaDetail) -> u64) -> Option<u64> {
+        let regions = &self.input.reconciled.regions;
+        let vmas: HashSet<usize> =
+            group.pieces.iter().filter_map(|p| Some(regions.get(p.region)?.vma)).collect();
+        let of = |vma: &usize| Some(figure(self.detail_at(self.mappings().get(*vma)?.range.start)?));
+        vmas.iter().map(of).try_fold(0u64, |sum, bytes| Some(sum.saturating_add(bytes?)))
     }
 
     /// glibc heap headers, sorted by address.
@@ -245,6 +277,12 @@ fn record_of<'a>(input: &AuditInput<'a>, region: &Region) -> Option<&'a OriginRe
         Origin::Event(OriginId(index)) => input.reconciled.origins.get(index as usize),
         Origin::Preexisting | Origin::Kernel | Origin::Unknown => None,
     }
+}
+
+/// `[anon:NAME]`, `[anon_shmem:NAME]` (fs/proc/task_mmu.c, `show_map_vma`).
+fn anon_name(maps_name: &[u8]) -> Option<&[u8]> {
+    let prefixes = [b"[anon:".as_slice(), b"[anon_shmem:"];
+    prefixes.iter().find_map(|prefix| maps_name.strip_prefix(*prefix)?.strip_suffix(b"]"))
 }
 
 /// Last path component without " (deleted)", lossy.

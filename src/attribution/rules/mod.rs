@@ -6,6 +6,7 @@
 //! addresses first, then the particular before the general.
 
 mod app;
+mod device;
 mod files;
 mod glibc;
 mod glibc_advice;
@@ -14,9 +15,11 @@ mod jemalloc;
 mod jvm;
 mod jvm_shape;
 mod kernel;
+mod kernel_buffer;
 mod loader;
 mod mimalloc;
 mod musl;
+mod named;
 mod pthread;
 mod pthread_advice;
 mod pthread_shape;
@@ -95,6 +98,8 @@ pub trait Rule: Sync {
 pub static RULES: &[&dyn Rule] = &[
     &kernel::KernelRule,
     &sanitizer::SanitizerRule,
+    &device::DeviceRule,
+    &kernel_buffer::KernelBufferRule,
     &go::GoRule,
     &v8::V8Rule,
     &jvm::JvmRule,
@@ -105,6 +110,7 @@ pub static RULES: &[&dyn Rule] = &[
     &mimalloc::MimallocRule,
     &musl::MuslRule,
     &glibc::GlibcRule,
+    &named::NamedRule,
     &loader::LoaderRule,
     &shared::SharedRule,
     &files::FilesRule,
