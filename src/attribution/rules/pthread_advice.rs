@@ -138,6 +138,10 @@ fn why(group: &Group<'_>, world: &World<'_>, (maker, each): (Maker, u64)) -> Str
             "; {library} is loaded: OpenMP's threads may be among them (OMP_NUM_THREADS, OMP_STACKSIZE)"
         );
     }
+    if group.pieces.iter().any(|p| p.part == GUARD && p.footprint.reserved == 0) {
+        why += "; their guards are pages inside of the mapping (MADV_GUARD_INSTALL, glibc from 2.42 on): maps \
+                shows neighbours as one line";
+    }
     let cached = group.instances_with(CACHED);
     if cached > 0 {
         let whose = match (cached, group.instances) {

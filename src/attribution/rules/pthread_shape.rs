@@ -174,11 +174,8 @@ pub fn shape(subject: &Subject<'_>, world: &World<'_>) -> Option<Shape> {
 fn by_guard(world: &World<'_>, guard: &Mapping, stack: &Mapping) -> Option<Shape> {
     let (len, small_guard) = (stack.range.len(), guard.range.len() <= 64 << 10);
     let span = AddrRange { start: guard.range.start, end: stack.range.end };
-    let flagged = match has_stack_flags(stack.range.start, world) {
-        Some(stack) => Some(stack && world.detail_at(guard.range.start).is_some_and(|d| d.flags.has("nh"))),
-        None => None,
-    };
-    if flagged == Some(true) {
+    let guard_flagged = world.detail_at(guard.range.start).is_some_and(|d| d.flags.has("nh"));
+    if guard_flagged && has_stack_flags(stack.range.start, world) == Some(true) {
         return Some(Shape { span, signal: len < MIN_STACK });
     }
     let usual = Some(len) == world.input.observations.stack_limit || len == USUAL;

@@ -7,7 +7,6 @@ use super::{Advice, Claim, Group, Rule, Subject, World};
 use crate::attribution::callpath::{CallPath, Line};
 use crate::attribution::category::{Category, Evidence, Instance, Merge};
 use crate::model::{Addr, AddrRange};
-use std::ops::Range;
 
 pub const SANITIZER: Category = Category {
     id: "sanitizer-shadow",
@@ -30,8 +29,9 @@ struct Layout {
     begins: &'static [u64],
     /// … and these belong to one: nobody else maps both.
     mapped: &'static [u64],
-    shadow: &'static [Range<u64>],
-    allocator: &'static [Range<u64>],
+    /// From … to.
+    shadow: &'static [(u64, u64)],
+    allocator: &'static [(u64, u64)],
 }
 
 const TIB4: u64 = 0x400_0000_0000;
@@ -47,48 +47,48 @@ const LAYOUTS: &[Layout] = &[
         name: "AddressSanitizer",
         begins: &[0x7fff_7000],
         mapped: &[0x1000_7fff_7000],
-        shadow: &[0x7fff_7000..0x1000_7fff_8000],
+        shadow: &[(0x7fff_7000, 0x1000_7fff_8000)],
         allocator: &[
-            OLD_ALLOCATOR..OLD_ALLOCATOR + TIB4 + TABLES,
-            NEW_ALLOCATOR..NEW_ALLOCATOR + TIB4 + TABLES,
+            (OLD_ALLOCATOR, OLD_ALLOCATOR + TIB4 + TABLES),
+            (NEW_ALLOCATOR, NEW_ALLOCATOR + TIB4 + TABLES),
         ],
     },
     Layout {
         name: "MemorySanitizer",
         begins: &[0x100_0000_0000, 0x5000_0000_0000, 0x6000_0000_0000],
         mapped: &[0x50ff_ffff_f000],
-        shadow: &[0x100_0000_0000..0x5100_0000_0000],
-        allocator: &[0x6000_0000_0000..0x7400_0000_0000 + TABLES],
+        shadow: &[(0x100_0000_0000, 0x5100_0000_0000)],
+        allocator: &[(0x6000_0000_0000, 0x7400_0000_0000 + TABLES)],
     },
     // GCC 12, LLVM 14
     Layout {
         name: "ThreadSanitizer",
         begins: &[0x80_0000_0000, 0x100_0000_0000, 0x3000_0000_0000],
         mapped: &[0x33ff_ffff_f000],
-        shadow: &[0x80_0000_0000..0x5500_0000_0000],
-        allocator: &[0x5680_0000_0000..0x7e80_0000_0000],
+        shadow: &[(0x80_0000_0000, 0x5500_0000_0000)],
+        allocator: &[(0x5680_0000_0000, 0x7e80_0000_0000)],
     },
     // LLVM 19
     Layout {
         name: "ThreadSanitizer",
         begins: &[0x200_0000_0000, 0x1000_0000_0000],
         mapped: &[0x37ff_ffff_f000],
-        shadow: &[0x200_0000_0000..0x5500_0000_0000],
-        allocator: &[0x5a00_0000_0000..0x7a00_0000_0000],
+        shadow: &[(0x200_0000_0000, 0x5500_0000_0000)],
+        allocator: &[(0x5a00_0000_0000, 0x7a00_0000_0000)],
     },
     Layout {
         name: "LeakSanitizer",
         begins: &[OLD_ALLOCATOR],
         mapped: &[OLD_ALLOCATOR + TIB4 - 0x1000],
         shadow: &[],
-        allocator: &[OLD_ALLOCATOR..OLD_ALLOCATOR + TIB4 + TABLES],
+        allocator: &[(OLD_ALLOCATOR, OLD_ALLOCATOR + TIB4 + TABLES)],
     },
     Layout {
         name: "LeakSanitizer",
         begins: &[NEW_ALLOCATOR],
         mapped: &[NEW_ALLOCATOR + TIB4 - 0x1000],
         shadow: &[],
-        allocator: &[NEW_ALLOCATOR..NEW_ALLOCATOR + TIB4 + TABLES],
+        allocator: &[(NEW_ALLOCATOR, NEW_ALLOCATOR + TIB4 + TABLES)],
     },
 ];
 
@@ -190,9 +190,9 @@ fn layout(world: &World<'_>) -> Option<&'static Layout> {
 /// The part of a layout that holds the subject, and where it begins.
 fn placed(subject: &Subject<'_>, world: &World<'_>) -> Option<(&'static str, Addr)> {
     let layout = layout(world)?;
-    let holder = |ranges: &[Range<u64>]| {
-        let held = ranges.iter().find(|r| AddrRange::new(r.start, r.end).contains(subject.range.start));
-        held.map(|range| Addr(range.start))
+    let holder = |ranges: &[(u64, u64)]| {
+        let held = ranges.iter().find(|(from, to)| AddrRange::new(*from, *to).contains(subject.range.start));
+        held.map(|(from, _)| Addr(*from))
     };
     if let Some(start) = holder(layout.shadow) {
         return Some((if subject.is_reserved() { GAP } else { SHADOW }, start));
