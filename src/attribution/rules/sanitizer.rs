@@ -135,7 +135,12 @@ impl Rule for SanitizerRule {
         if !subject.is_private_anonymous() || at > asker || !path.lines.get(asker).is_some_and(is_own) {
             return None;
         }
-        if path.any(|line| line.mentions("LargeMmapAllocator")) {
+        // its method, not a template that has it as an argument
+        let large = |line: &Line| {
+            let name = line.display.as_deref().unwrap_or_default();
+            name.starts_with("__sanitizer::LargeMmapAllocator<") && name.ends_with("::Allocate")
+        };
+        if path.any(large) && placed(subject, world).is_none() {
             let user = asker + path.run(asker, |line| is_own(line) || is_interceptor(line)).len();
             return Some(Claim::new(SANITIZER, Evidence::Stack, LARGE).merge(Merge::ByCaller(user)));
         }
