@@ -7,7 +7,9 @@ use super::findings::Group;
 use super::footprint::overlapping;
 use crate::ledger::{Origin, OriginId, OriginRecord, Region, RegionKind, ThreadRecord};
 use crate::model::observation::HeapInfo;
-use crate::model::{Addr, AddrRange, EventId, Mapping, Sharing, StackId, Tid, VmaDetail};
+use crate::model::{
+    Addr, AddrRange, EventId, FileMarks, Mapping, MappingFile, Mark, Sharing, StackId, Tid, VmaDetail,
+};
 use std::collections::{HashMap, HashSet};
 
 /// A process, indexed for rules.
@@ -190,6 +192,28 @@ impl<'a> World<'a> {
     /// True if an ELF image whose base name passes `test` is mapped.
     pub fn has_file(&self, test: impl Fn(&str) -> bool) -> bool {
         self.files.iter().any(|f| test(f))
+    }
+
+    /// True if a file with code holds this, by its own strings and symbols.
+    pub fn has_mark(&self, mark: Mark) -> bool {
+        self.marked(mark).next().is_some()
+    }
+
+    /// The files with code that hold this.
+    pub fn marked(&self, mark: Mark) -> impl Iterator<Item = &'a FileMarks> {
+        self.input.observations.code.files.iter().filter(move |found| found.marks.contains(&mark))
+    }
+
+    /// The file that the C library's own calls of malloc go to; None where that is not known.
+    pub fn libc_malloc_in(&self) -> Option<MappingFile> {
+        let at = self.input.observations.code.libc_malloc?;
+        let vma = self.mappings().partition_point(|mapping| mapping.range.end <= at);
+        self.mappings().get(vma).filter(|mapping| mapping.range.contains(at))?.file
+    }
+
+    /// glibc's version.
+    pub fn glibc(&self) -> Option<(u32, u32)> {
+        self.input.observations.code.files.iter().find_map(|found| found.glibc)
     }
 
     /// True if the file of this mapping is also mapped executable: an ELF image.

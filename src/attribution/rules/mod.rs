@@ -6,12 +6,15 @@
 //! addresses first, then the particular before the general.
 
 mod app;
+mod bionic;
 mod device;
 mod files;
 mod glibc;
 mod glibc_advice;
+mod glibc_shape;
 mod go;
 mod jemalloc;
+mod jemalloc_advice;
 mod jvm;
 mod jvm_shape;
 mod kernel;
@@ -109,6 +112,7 @@ pub static RULES: &[&dyn Rule] = &[
     &tcmalloc::TcmallocRule,
     &mimalloc::MimallocRule,
     &musl::MuslRule,
+    &bionic::BionicRule,
     &glibc::GlibcRule,
     &named::NamedRule,
     &loader::LoaderRule,

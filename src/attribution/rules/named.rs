@@ -21,8 +21,6 @@ const MAX_CHARS: usize = 40;
 
 /// Beginnings of names, and whose they are: as the sources of Android and of browsers have them.
 const OWNERS: &[(&str, &str)] = &[
-    ("scudo:", "Android's malloc (Scudo)"),
-    ("libc_malloc", "Android's malloc (jemalloc)"),
     ("GWP-ASan", "Android's sampling of malloc errors"),
     ("bionic", "Android's C library"),
     ("linker_alloc", "Android's dynamic linker"),

@@ -48,9 +48,14 @@ impl Rule for PthreadRule {
 
     fn by_name(&self, subject: &Subject<'_>, world: &World<'_>) -> Option<Claim> {
         let name = subject.anon_name()?;
+        // nptl/nptl-stack.c: "pthread stack: TID", "pthread user stack: TID", "unused stack"
         let text = String::from_utf8_lossy(name);
-        let is_stack = text.contains("glibc: pthread") && text.contains("stack");
-        is_stack.then(|| claim(subject, world, Evidence::Name, 0))
+        let rest = text.trim_start().strip_prefix("glibc: ").filter(|rest| rest.contains("stack"))?;
+        let claim = claim(subject, world, Evidence::Name, 0);
+        Some(match rest.starts_with("unused") && !is_guard(subject, world) {
+            true => Claim { part: CACHED, ..claim },
+            false => claim,
+        })
     }
 
     fn knows(&self, line: &Line) -> bool {

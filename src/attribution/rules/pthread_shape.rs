@@ -5,6 +5,7 @@
 //! on the stack and on its guard. glibc from 2.42 on installs the guard with MADV_GUARD_INSTALL: no VMA of
 //! its own, neighbouring stacks are one VMA.
 
+use super::musl::{DEFAULT_STACK, is_stack_guard, uses_musl};
 use super::{Subject, World};
 use crate::attribution::call::{MAP_NORESERVE, MAP_STACK, MmapCall};
 use crate::ledger::{Region, RegionKind};
@@ -29,7 +30,13 @@ pub fn stack_span(subject: &Subject<'_>, world: &World<'_>) -> Option<AddrRange>
         return Some(subject.span);
     }
     if let Some((guard, stack)) = guarded(subject, world) {
-        return Some(AddrRange { start: guard.range.start, end: stack.range.end });
+        let start = guard.range.start;
+        // a VMA may hold more than the stack (see `musl`): then it was cut
+        return Some(match (subject.is_reserved(), subject.range.start == stack.range.start) {
+            (true, _) => AddrRange { start, end: stack.range.end },
+            (false, true) => AddrRange { start, end: subject.range.end },
+            (false, false) => subject.range,
+        });
     }
     (!subject.is_reserved()).then_some(subject.range)
 }
@@ -158,7 +165,7 @@ pub fn shape(subject: &Subject<'_>, world: &World<'_>) -> Option<Shape> {
         return (flagged && span.len() >= MIN_STACK).then_some(Shape { span, signal: false });
     }
     if let Some((guard, stack)) = guarded(subject, world) {
-        return by_guard(world, guard, stack);
+        return by_guard(subject, world, (guard, stack));
     }
     if subject.is_reserved() || has_stack_flags(subject.range.start, world) != Some(true) {
         return None;
@@ -171,14 +178,20 @@ pub fn shape(subject: &Subject<'_>, world: &World<'_>) -> Option<Shape> {
 }
 
 /// A guard below a stack: of the size that this process gives its threads, or with the flags of both.
-fn by_guard(world: &World<'_>, guard: &Mapping, stack: &Mapping) -> Option<Shape> {
+fn by_guard(subject: &Subject<'_>, world: &World<'_>, (guard, stack): (&Mapping, &Mapping)) -> Option<Shape> {
     let (len, small_guard) = (stack.range.len(), guard.range.len() <= 64 << 10);
     let span = AddrRange { start: guard.range.start, end: stack.range.end };
     let guard_flagged = world.detail_at(guard.range.start).is_some_and(|d| d.flags.has("nh"));
     if guard_flagged && has_stack_flags(stack.range.start, world) == Some(true) {
         return Some(Shape { span, signal: len < MIN_STACK });
     }
-    let usual = Some(len) == world.input.observations.stack_limit || len == USUAL;
+    // 2 MiB: Rust's, and glibc's where the limit is unlimited
+    let of_rust = len == UNLIMITED && guard.range.len() == PAGE;
+    let of_musl = || {
+        let whole = subject.is_reserved() || subject.range.len() == DEFAULT_STACK;
+        whole && is_stack_guard(guard) && len >= DEFAULT_STACK && uses_musl(world)
+    };
+    let usual = Some(len) == world.input.observations.stack_limit || len == USUAL || of_rust || of_musl();
     (small_guard && (usual || has_live_stack_of(world, len))).then_some(Shape { span, signal: false })
 }
 
