@@ -6,18 +6,26 @@
 //! addresses first, then the particular before the general.
 
 mod app;
+mod bionic;
+mod device;
 mod files;
 mod glibc;
 mod glibc_advice;
+mod glibc_shape;
 mod go;
 mod jemalloc;
+mod jemalloc_advice;
 mod jvm;
 mod jvm_shape;
 mod kernel;
+mod kernel_buffer;
 mod loader;
 mod mimalloc;
 mod musl;
+mod named;
 mod pthread;
+mod pthread_advice;
+mod pthread_shape;
 mod python;
 mod sanitizer;
 mod shared;
@@ -93,6 +101,8 @@ pub trait Rule: Sync {
 pub static RULES: &[&dyn Rule] = &[
     &kernel::KernelRule,
     &sanitizer::SanitizerRule,
+    &device::DeviceRule,
+    &kernel_buffer::KernelBufferRule,
     &go::GoRule,
     &v8::V8Rule,
     &jvm::JvmRule,
@@ -102,7 +112,9 @@ pub static RULES: &[&dyn Rule] = &[
     &tcmalloc::TcmallocRule,
     &mimalloc::MimallocRule,
     &musl::MuslRule,
+    &bionic::BionicRule,
     &glibc::GlibcRule,
+    &named::NamedRule,
     &loader::LoaderRule,
     &shared::SharedRule,
     &files::FilesRule,
