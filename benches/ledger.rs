@@ -120,6 +120,7 @@ fn look(mappings: Vec<Mapping>) -> Observations {
             swapped: Vec::new(),
             per_vma: Vec::new(),
         },
+        details: vmaudit::model::VmaDetails::default(),
         threads: Vec::new(),
         heap_infos: Vec::new(),
         status: StatusFigures::default(),

@@ -422,17 +422,7 @@ fn files_shared_memory_kernel_and_the_programs_own() {
     let ids: Vec<_> = pieces(&found).iter().map(|p| p.2).collect();
     assert_eq!(
         ids,
-        [
-            "file",
-            "app-mmap",
-            "shared-anon",
-            "sysv-shm",
-            "shared-anon",
-            "unknown",
-            "kernel",
-            "kernel",
-            "main-stack"
-        ]
+        ["file", "app-mmap", "shared-anon", "sysv-shm", "memfd", "unknown", "kernel", "kernel", "main-stack"]
     );
     // vvar's pages are present in pagemap, but smaps counts none of them
     assert_eq!(found.totals.rss, 0x2000);
@@ -599,4 +589,31 @@ fn retain_is_no_advice_near_max_map_count() {
     assert!(!offered);
     assert!(wont.is_some_and(|why| why.contains("101 of 250 now")), "the figures are told");
     assert!(advice(None).0, "where the limit is not known");
+}
+
+/// Programs and runtimes choose the size of stacks, too; the tunable for cached ones came with glibc 2.34.
+#[test]
+fn advice_on_stacks_takes_the_limit_and_the_version_into_account() {
+    let advice = |version: (u32, u32)| {
+        let mut case = Case::new();
+        for n in 0..3u64 {
+            let at = 0x7f00_0000_0000 + n * 16 * MIB;
+            case.vma((at, at + 4 * KIB), "---p", "", Origin::Preexisting);
+            case.vma((at + 4 * KIB, at + 4 * KIB + 2 * MIB), "rw-p", "", Origin::Preexisting);
+        }
+        case.observations.threads = vec![vmaudit::model::observation::ThreadObservation {
+            tid: PID,
+            comm: b"program".to_vec(),
+            stack_pointer: Some(vmaudit::model::Addr(0x7fff_0000_0000)),
+        }];
+        let file = vmaudit::model::MappingFile { major: 8, minor: 1, inode: 7 };
+        let marks = vec![vmaudit::model::Mark::Glibc];
+        let libc = vmaudit::model::FileMarks { file, marks, jemalloc_setting: None, glibc: Some(version) };
+        case.observations.code.files.push(libc);
+        let found = case.attribute();
+        let finding = finding(&found, "thread-stack").clone();
+        assert!(finding.no_help.iter().any(|no| no.knob == "ulimit -s"), "{:?}", finding.no_help);
+        finding.fix.iter().any(|fix| fix.knob.contains("stack_cache_size"))
+    };
+    assert!(advice((2, 36)) && advice((2, 34)) && !advice((2, 31)));
 }

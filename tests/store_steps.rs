@@ -148,6 +148,7 @@ fn observations(pid: i32, source: ResidencySource) -> Box<Observations> {
             swapped: vec![AddrRange::new(0x9000, 0xa000)],
             per_vma: vec![(AddrRange::new(0x1000, 0x2000), u64::MAX, 1)],
         },
+        details: vmaudit::model::VmaDetails::default(),
         threads: vec![
             ThreadObservation { tid: 7, comm: b"\xff".to_vec(), stack_pointer: None },
             ThreadObservation { tid: 8, comm: Vec::new(), stack_pointer: Some(Addr(u64::MAX)) },

@@ -7,7 +7,7 @@ use crate::model::mapping::is_randomised;
 use crate::model::observation::{
     HeapInfo, Residency, ResidencySource, SnapshotMoment, StatusFigures, ThreadObservation,
 };
-use crate::model::{Addr, AddrRange, Mapping, MappingFile, Observations, Pid, Surroundings};
+use crate::model::{Addr, AddrRange, Mapping, MappingFile, Observations, Pid, Surroundings, VmaDetails};
 use std::collections::HashMap;
 
 /// A moment of a recording.
@@ -70,6 +70,7 @@ pub fn from_ledger(pipeline: &Pipeline, pid: Pid, as_of: Option<&AsOf>) -> Optio
             swapped: Vec::new(),
             per_vma: Vec::new(),
         },
+        details: VmaDetails::default(),
         threads: later.map(|seen| seen.threads.iter().filter(lived).cloned().collect()).unwrap_or_default(),
         heap_infos: later
             .map(|seen| seen.heap_infos.iter().filter(older).cloned().collect())

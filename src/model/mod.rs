@@ -22,6 +22,7 @@ pub mod time_zero;
 pub mod timeline;
 pub mod touch;
 pub mod trial;
+pub mod vma_detail;
 
 pub use addr::{Addr, AddrRange, Bytes, PAGE};
 pub use cgroup::{CgroupHierarchy, CgroupKey};
@@ -41,3 +42,4 @@ pub use time_zero::TimeZero;
 pub use timeline::{CategorySize, SizePoint};
 pub use touch::Touch;
 pub use trial::{Area, Capabilities, Capability, Outcome, Standing, Trial};
+pub use vma_detail::{VmFlags, VmaDetail, VmaDetails};

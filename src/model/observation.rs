@@ -6,6 +6,7 @@ use super::event::{Pid, Tid};
 use super::mapping::Mapping;
 use super::marks::CodeMarks;
 use super::surroundings::Surroundings;
+use super::vma_detail::VmaDetails;
 
 /// How page-exact the residency is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -100,6 +101,7 @@ pub struct Observations {
     /// /proc/PID/maps, sorted, without vsyscall.
     pub mappings: Vec<Mapping>,
     pub residency: Residency,
+    pub details: VmaDetails,
     pub threads: Vec<ThreadObservation>,
     pub heap_infos: Vec<HeapInfo>,
     pub status: StatusFigures,

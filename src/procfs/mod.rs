@@ -8,6 +8,7 @@
 //! there may be tens of thousands of lines.
 
 mod brief;
+mod details;
 mod error;
 mod heap_blocks;
 mod heap_headers;
@@ -37,6 +38,6 @@ pub use maps::{DamagedLine, LineFault, ParsedMaps, parse_line, parse_maps};
 pub use observe::{ObserveOptions, observe, pages_within, read_status};
 pub use rollup::{Shares, read_shares};
 pub use saved::{SavedError, SavedFault, SavedMaps, parse_saved};
-pub use smaps::{ParsedSmaps, SmapsEntry, VmFlags, parse_smaps};
+pub use smaps::{ParsedSmaps, SmapsEntry, parse_smaps};
 pub use status::{ProcessLimits, ProcessStatus, parse_limits, parse_status};
 pub use task_files::{ThreadPlace, parse_cmdline, parse_comm, parse_no_randomize, parse_syscall};

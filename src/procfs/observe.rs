@@ -1,5 +1,6 @@
 //! One look at a living process: [`observe`] opens the files, the parsers beside it read them.
 
+use super::details::read_details;
 use super::error::ObserveError;
 use super::heap_blocks::read_blocks;
 use super::heap_headers::{HEADER, decode_heap_info, heap_candidates};
@@ -15,7 +16,7 @@ use super::threads::read_threads;
 use crate::model::observation::{
     HeapInfo, Observations, Residency, ResidencySource, ResourceUse, SnapshotMoment, StatusFigures,
 };
-use crate::model::{AddrRange, CodeMarks, Mapping, Pid, Tid};
+use crate::model::{AddrRange, CodeMarks, Mapping, Pid, Tid, VmaDetails};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -32,6 +33,8 @@ pub struct ObserveOptions {
     pub threads: bool,
     /// glibc's headers of heaps and of large blocks, read from the target's memory.
     pub heap_info: bool,
+    /// VmFlags and shares of each VMA, from smaps, where that does not take long.
+    pub details: bool,
     /// Which allocators and runtimes the mapped files hold: each is opened once.
     pub code: bool,
 }
@@ -43,6 +46,7 @@ impl Default for ObserveOptions {
             residency_from: ResidencySource::PagemapScan,
             threads: true,
             heap_info: true,
+            details: true,
             code: true,
         }
     }
@@ -72,6 +76,9 @@ pub fn observe(pid: Pid, tid: Tid, options: ObserveOptions) -> Result<Observatio
     } else {
         Vec::new()
     };
+    let resident = status.as_ref().map(|status| status.figures.vm_rss);
+    let vmas =
+        if options.details { read_details(&dir, &space.mappings, resident, &mut gaps) } else { Vec::new() };
     let limits = dir
         .read("limits")
         .and_then(|bytes| parse_limits(&bytes).map_err(|error| dir.malformed("limits", error)));
@@ -85,6 +92,7 @@ pub fn observe(pid: Pid, tid: Tid, options: ObserveOptions) -> Result<Observatio
         ended_ns: space.ended_ns,
         mappings: space.mappings,
         residency: space.residency,
+        details: VmaDetails { vmas, guards: space.guards },
         threads,
         heap_infos,
         status: status.map_or_else(StatusFigures::default, |status| status.figures),
@@ -137,6 +145,7 @@ struct AddressSpace {
     ended_ns: u64,
     mappings: Vec<Mapping>,
     residency: Residency,
+    guards: Vec<AddrRange>,
 }
 
 /// Maps and pages, as close together as can be: files are opened before, parsing is done after
@@ -163,17 +172,18 @@ fn read_address_space(
 
     let mappings = parse_whole(dir, &text, pages.gaps)?;
     let residency = match (scan, from) {
-        (Some(scan), _) => {
+        (Some(mut scan), _) => {
+            let guards = std::mem::take(&mut scan.guards);
             let residency = pages.by_scan(&mappings, scan);
             whole(dir, &maps_file, &text)?;
-            return Ok(AddressSpace { begun_ns, ended_ns: scanned_ns, mappings, residency });
+            return Ok(AddressSpace { begun_ns, ended_ns: scanned_ns, mappings, residency, guards });
         }
         (None, ResidencySource::None) => residency::unknown(),
         (None, _) => pages.by_pagemap(&mappings).unwrap_or_else(|| pages.by_smaps(&mappings)),
     };
     let ended_ns = monotonic_ns();
     whole(dir, &maps_file, &text)?;
-    Ok(AddressSpace { begun_ns, ended_ns, mappings, residency })
+    Ok(AddressSpace { begun_ns, ended_ns, mappings, residency, guards: Vec::new() })
 }
 
 /// An address space that ends while maps is read ends the file, too (fs/proc/task_mmu.c, m_start:

@@ -12,6 +12,7 @@
 
 mod check;
 mod code;
+mod detail;
 mod encode;
 mod error;
 mod facts;

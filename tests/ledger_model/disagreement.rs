@@ -22,6 +22,7 @@ fn look(mappings: Vec<Mapping>, begun_ns: u64) -> Observations {
             swapped: Vec::new(),
             per_vma: Vec::new(),
         },
+        details: vmaudit::model::VmaDetails::default(),
         threads: Vec::new(),
         heap_infos: Vec::new(),
         status: StatusFigures::default(),

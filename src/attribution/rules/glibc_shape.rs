@@ -39,7 +39,7 @@ pub fn heap_of(subject: &Subject<'_>, world: &World<'_>) -> Option<Addr> {
     let Some(run) = run_around(world, vma) else {
         return full_heap(subject, world);
     };
-    let last = run.last()?;
+    let last = run.last().filter(|_| world.may_be_noreserve(run.reserved.start))?;
     let own = subject.range.start;
     if run.used.start == last || own >= last {
         // Headers that were read settle it; those heaps have been claimed already.

@@ -157,6 +157,7 @@ impl Rule for JemallocRule {
         // what lies above a guard is a thread's stack
         let guarded = |m: &Mapping| m.prot.is_none() && m.range.len() <= MAX_GUARD;
         let fits = subject.record.is_none()
+            && world.may_be_noreserve(vma.start)
             && !world.below(subject.region.vma).is_some_and(guarded)
             && subject.region.prot == Prot::RW
             && vma.len() >= FIRST
@@ -172,6 +173,7 @@ impl Rule for JemallocRule {
     fn as_last(&self, subject: &Subject<'_>, world: &World<'_>) -> Option<Claim> {
         let writable = subject.is_private_anonymous() && subject.region.prot == Prot::RW;
         let plain = writable && subject.record.is_none() && subject.name().is_empty();
+        let plain = plain && world.may_be_noreserve(subject.range.start);
         (plain && is_all_of_malloc(world) && !has_runtime(world)).then(|| claim(Evidence::Shape, LEFT, 0))
     }
 

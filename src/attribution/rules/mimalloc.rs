@@ -64,6 +64,7 @@ impl Rule for MimallocRule {
         let own_addresses = HINTS.contains(&subject.range.start.0);
         let like_an_arena = || {
             subject.region.prot == Prot::RW
+                && (subject.record.is_some() || world.may_be_noreserve(subject.range.start))
                 && subject.range.len() >= LEAST
                 && subject.range.len().is_multiple_of(ALIGNMENT)
                 && subject.range.start.is_aligned(ALIGNMENT)

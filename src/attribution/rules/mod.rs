@@ -7,6 +7,7 @@
 
 mod app;
 mod bionic;
+mod device;
 mod files;
 mod glibc;
 mod glibc_advice;
@@ -17,10 +18,14 @@ mod jemalloc_advice;
 mod jvm;
 mod jvm_shape;
 mod kernel;
+mod kernel_buffer;
 mod loader;
 mod mimalloc;
 mod musl;
+mod named;
 mod pthread;
+mod pthread_advice;
+mod pthread_shape;
 mod python;
 mod sanitizer;
 mod shared;
@@ -96,6 +101,8 @@ pub trait Rule: Sync {
 pub static RULES: &[&dyn Rule] = &[
     &kernel::KernelRule,
     &sanitizer::SanitizerRule,
+    &device::DeviceRule,
+    &kernel_buffer::KernelBufferRule,
     &go::GoRule,
     &v8::V8Rule,
     &jvm::JvmRule,
@@ -107,6 +114,7 @@ pub static RULES: &[&dyn Rule] = &[
     &musl::MuslRule,
     &bionic::BionicRule,
     &glibc::GlibcRule,
+    &named::NamedRule,
     &loader::LoaderRule,
     &shared::SharedRule,
     &files::FilesRule,
