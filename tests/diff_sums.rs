@@ -73,7 +73,8 @@ fn capture(name: &str) -> Report {
 #[test]
 fn every_pair_of_captures_adds_up() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/captures");
-    let mut names: Vec<String> = std::fs::read_dir(folder)
+    let bytes = |name: &String| std::fs::read(folder.join(name)).expect("a fixture");
+    let mut names: Vec<String> = std::fs::read_dir(&folder)
         .expect("fixtures")
         .map(|entry| entry.expect("entry").file_name().to_string_lossy().into_owned())
         .filter(|name| name.ends_with(".smaps"))
@@ -84,7 +85,9 @@ fn every_pair_of_captures_adds_up() {
     for (i, a) in reports.iter().enumerate() {
         for (k, b) in reports.iter().enumerate() {
             check(a, b);
-            assert_eq!(diff(a, b, By::Stack).equal, i == k, "{} {}", names[i], names[k]);
+            // brk's two last phases look alike
+            let same = i == k || bytes(&names[i]) == bytes(&names[k]);
+            assert_eq!(diff(a, b, By::Stack).equal, same, "{} {}", names[i], names[k]);
         }
     }
 }

@@ -315,9 +315,8 @@ impl<'a> World<'a> {
     /// As [`World::started_thread_in`], of threads that began after `record`'s call: an address may have
     /// been the stack of another one before.
     pub fn started_since(&self, range: AddrRange, record: Option<&OriginRecord>) -> Option<&'a ThreadRecord> {
-        let since = record.map(|record| record.time_ns);
-        // None, of a thread that was there before tracing, is less than any time
-        self.started_thread_in(range).filter(|thread| thread.created_ns >= since)
+        let since = record.map_or(0, |record| record.time_ns);
+        self.started_thread_in(range).filter(|thread| thread.created_ns.is_none_or(|time| time >= since))
     }
 
     /// The latest name of a thread, living or gone.
