@@ -138,6 +138,11 @@ impl<'a> World<'a> {
         found.get(found.partition_point(|s| s.range.end <= addr)).filter(|s| s.range.contains(addr))
     }
 
+    /// True if this rule's survey found anything.
+    pub fn has_survey(&self, rule: &str) -> bool {
+        self.surveys.contains_key(rule)
+    }
+
     /// Where the ranges of this rule's survey begin and end.
     pub fn survey_cuts(&self, rule: &str, within: AddrRange) -> Vec<Addr> {
         let found = self.surveys.get(rule).map_or(&[][..], Vec::as_slice);

@@ -10,6 +10,7 @@ mod files;
 mod glibc;
 mod glibc_advice;
 mod go;
+mod go_layout;
 mod jemalloc;
 mod jvm;
 mod jvm_advice;
@@ -26,6 +27,7 @@ mod sanitizer;
 mod shared;
 mod tcmalloc;
 mod v8;
+mod v8_layout;
 
 use super::callpath::Line;
 use super::category::{Category, Claim};
