@@ -15,6 +15,7 @@ apt_install sqlite3 || say "SKIP without sqlite3: the queries of docs/recording.
 apt_install golang-go || say "SKIP without go: the tests that ask pprof"
 apt_install chromium || say "SKIP without chromium: the tests of the HTML report in a browser"
 apt_install firefox-esr || say "SKIP without firefox-esr: the test of the HTML report in Firefox"
+apt_install tmux || say "SKIP without tmux: the tests of top on a terminal"
 apt_install libjemalloc-dev binutils || say "SKIP without libjemalloc-dev: the tests on jemalloc"
 apt_install postgresql || say "SKIP without postgresql: the test on a backend that leaks"
 apt_install docker.io || say "SKIP without docker.io: the tests that start Docker"

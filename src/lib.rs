@@ -1,6 +1,6 @@
 //! `vmaudit`: why is VIRT so much larger than RSS, and which call stack asked for it?
 //!
-//! A pure core (`model`, `ledger`, `touch`, `attribution`, `report`, `diff`, `compare`, `heap`, `render`)
+//! A pure core (`model`, `ledger`, `touch`, `attribution`, `report`, `diff`, `compare`, `heap`, `top`, `render`)
 //! between thin adapters (`capture`, `procfs`, `unwind`, `symbolize`, `target`, `containers`, `store`). Only `app`
 //! joins the two.
 //! `tests/architecture.rs` holds the import rules.
@@ -24,6 +24,7 @@ pub mod report;
 pub mod store;
 pub mod symbolize;
 pub mod target;
+pub mod top;
 pub mod touch;
 pub mod uapi;
 pub mod unwind;

@@ -44,7 +44,9 @@ const ROOMS: &[Room] = &[
     core("doctor", &["model"]),
     // Allocations by stack and context: what an allocator hands out.
     core("heap", &["model", "report"]),
-    core("render", &["model", "report", "diff", "compare", "doctor", "heap"]),
+    // A live view as data: frames and keys -> what is looked at.
+    core("top", &["report"]),
+    core("render", &["model", "report", "diff", "compare", "doctor", "heap", "top"]),
     adapter_with_uapi("capture"),
     adapter_with_uapi("procfs"),
     adapter("unwind"),
@@ -78,6 +80,10 @@ const FORBIDDEN_IN_CORE: &[&str] = &[
     "SystemTime",
     "println!",
     "eprintln!",
+    // Drawing into memory is no I/O; the terminal is.
+    "crossterm",
+    "ratatui::init",
+    "ratatui::try_init",
 ];
 
 /// … nor the crates that do.

@@ -4,34 +4,11 @@
 mod support;
 
 use std::fs;
-use std::path::PathBuf;
 use std::process::Command;
-use support::container::{Talk, attach_and_listen, unique};
+use support::cgroup::Group;
+use support::container::{Talk, attach_and_listen};
 use support::report::number;
 use support::{program, skip, skip_without_bpf};
-
-/// A cgroup of this test; removed at the end, when nothing is in it any more.
-struct Group(PathBuf);
-
-impl Group {
-    fn new(name: &str) -> Result<Group, String> {
-        let mounts = ["/sys/fs/cgroup/unified", "/sys/fs/cgroup", "/sys/fs/cgroup/pids"].map(PathBuf::from);
-        let mount = mounts.iter().find(|mount| mount.join("cgroup.procs").exists());
-        let directory = mount.ok_or("no cgroup hierarchy is mounted")?.join(unique(name));
-        fs::create_dir(&directory).map_err(|error| format!("{}: {error}", directory.display()))?;
-        Ok(Group(directory))
-    }
-
-    fn put(&self, talk: &Talk) {
-        fs::write(self.0.join("cgroup.procs"), talk.client.0.id().to_string()).expect("it may be moved");
-    }
-}
-
-impl Drop for Group {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir(&self.0);
-    }
-}
 
 #[test]
 fn who_is_moved_in_later_is_traced_and_the_end_is_seen() {

@@ -150,7 +150,7 @@ fn find(numbers: &[i32]) -> Result<Vec<Process>, AppError> {
     Ok(processes)
 }
 
-fn keep(
+pub(super) fn keep(
     processes: Vec<Process>,
     check: impl Fn(&Process) -> Result<(), AppError>,
 ) -> Result<Vec<Process>, AppError> {
@@ -178,7 +178,7 @@ fn look_error(process: &Process, source: ObserveError) -> AppError {
 }
 
 /// The only question is whether its memory may be looked at.
-fn readable(process: &Process) -> Result<(), AppError> {
+pub(super) fn readable(process: &Process) -> Result<(), AppError> {
     let pid = process.pid();
     match std::fs::File::open(format!("/proc/{pid}/maps")) {
         Err(source) if source.kind() == std::io::ErrorKind::PermissionDenied => {

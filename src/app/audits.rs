@@ -12,7 +12,7 @@ use crate::model::observation::{ResidencySource, SnapshotMoment};
 use crate::model::{Bytes, Observations, Pid, SizePoint, StackId, SymbolizedStacks};
 use crate::procfs::{ObserveError, ObserveOptions, observe};
 use crate::report::{
-    EventCounts, MAX_GONE, ProcessAudit, ProcessFacts, Report, RunFacts, TouchFacts, build_touched,
+    EventCounts, MAX_GONE, ProcessAudit, ProcessFacts, Report, RunFacts, TouchFacts, build, build_touched,
 };
 use crate::symbolize::{Config, Symbolizer};
 use crate::touch::SpaceTouches;
@@ -236,19 +236,31 @@ impl Audits {
         (build_touched(&run, &audits, facts), notes)
     }
 
+    /// The stacks of the newest look at a process, if that is not older than `since_ns`
+    /// (CLOCK_MONOTONIC).
+    pub fn stacks_of(&self, pid: Pid, since_ns: u64) -> Option<Vec<StackId>> {
+        let audit = self.looks.get(&pid).filter(|audit| audit.observations.ended_ns >= since_ns)?;
+        let mut stacks: Vec<StackId> = owners(&audit.reconciled).collect();
+        stacks.sort_unstable();
+        stacks.dedup();
+        Some(stacks)
+    }
+
+    /// The report of one process, from the newest look at it, while the session goes on.
+    pub fn report_of(&self, pid: Pid, symbols: &SymbolizedStacks, pipeline: &Pipeline) -> Option<Report> {
+        let Audit { reconciled, observations, .. } = self.looks.get(&pid)?;
+        let input = AuditInput { reconciled, observations, stacks: &pipeline.stacks, symbols };
+        let facts = self.facts(pid, pipeline);
+        let run = RunFacts { backend: pipeline.backend.clone(), ..RunFacts::default() };
+        Some(build(&run, &[ProcessAudit { input, facts: &facts }]))
+    }
+
     /// Names for the stacks that still own a byte, or had their part in a peak.
     fn symbolize(&self, pipeline: &mut Pipeline) -> (SymbolizedStacks, Vec<String>) {
         let mut wanted: Vec<StackId> = self
             .looks
             .values()
-            .flat_map(|audit| {
-                let owners = audit.reconciled.regions.iter().filter_map(|region| match region.origin {
-                    Origin::Event(id) => audit.reconciled.origins.get(id.0 as usize),
-                    _ => None,
-                });
-                let alive = owners.filter_map(|origin| origin.stack.ok());
-                alive.chain(audit.peak.iter().flat_map(stacks_of_peak))
-            })
+            .flat_map(|audit| owners(&audit.reconciled).chain(audit.peak.iter().flat_map(stacks_of_peak)))
             .chain(self.looks.keys().flat_map(|&pid| touch::stacks(pipeline, pid)))
             .collect();
         wanted.sort_unstable();
@@ -290,6 +302,15 @@ impl Audits {
             ..ProcessFacts::default()
         }
     }
+}
+
+/// The stacks that still own a byte.
+fn owners(reconciled: &Reconciled) -> impl Iterator<Item = StackId> + '_ {
+    let owners = reconciled.regions.iter().filter_map(|region| match region.origin {
+        Origin::Event(id) => reconciled.origins.get(id.0 as usize),
+        _ => None,
+    });
+    owners.filter_map(|origin| origin.stack.ok())
 }
 
 /// The most that the process had mapped at once; None where no call of it was seen.

@@ -76,9 +76,17 @@ impl Living {
     /// # Errors
     /// When it may not be read, or did not last.
     pub fn observe(&self) -> Result<Observations, LivingError> {
+        self.observe_with(ObserveOptions::default())
+    }
+
+    /// As [`Living::observe`], of what `options` ask for.
+    ///
+    /// # Errors
+    /// The same.
+    pub fn observe_with(&self, options: ObserveOptions) -> Result<Observations, LivingError> {
         for _ in 0..ATTEMPTS {
             let program = self.program();
-            let seen = observe(self.pid, self.tid, ObserveOptions::default());
+            let seen = observe(self.pid, self.tid, options);
             let same = self.program() == program;
             if self.has_ended() {
                 return Err(LivingError::Ended(self.pid));

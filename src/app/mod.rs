@@ -41,6 +41,7 @@ mod session;
 mod snapshot;
 mod symbols;
 mod timeline;
+mod top;
 mod touch;
 mod tracer;
 mod watched;
@@ -69,6 +70,7 @@ pub fn run(cli: Cli) -> Result<u8, AppError> {
         Command::Attach(args) => attach::attach(&args),
         Command::Heap(args) => heap::heap(&args),
         Command::Snapshot(args) => snapshot::snapshot(&args),
+        Command::Top(args) => top::top(&args),
         Command::Diff(args) => diff::diff(&args),
         Command::Probe(args) => probe_command::probe(&args),
         Command::Symbols(args) => symbols::symbols(&args),

@@ -5,6 +5,7 @@ use super::dump::Dump;
 use super::heap::watch::HeapWatch;
 use super::live_events::LiveEvents;
 use super::record::Record;
+use super::top::Newest;
 use crate::capture::heap::wire as heap_wire;
 use crate::capture::uprobe::wire::CapturedCall;
 use crate::capture::wire::{self, Decoder, time_of};
@@ -46,6 +47,8 @@ pub struct Pipeline {
     /// Prints events while they come.
     pub live: Option<LiveEvents>,
     pub record: Option<Record>,
+    /// Keeps the newest reservations, for `vmaudit top`.
+    pub newest: Option<Newest>,
     /// Names that a recording brought along: files are not asked then.
     pub recorded_names: Option<FrameNames>,
     /// Records from after this time wait (CLOCK_MONOTONIC, ns).
@@ -68,6 +71,7 @@ impl Pipeline {
             dump,
             live: None,
             record: None,
+            newest: None,
             recorded_names: None,
             hold_after: u64::MAX,
             held: Vec::new(),
@@ -86,6 +90,9 @@ impl Pipeline {
         }
         if let Some(live) = &mut self.live {
             live.found(mm, seen);
+        }
+        if let Some(newest) = &mut self.newest {
+            newest.found(mm, seen);
         }
         self.spaces.start_observed(mm, seen);
         // Its files are opened while it lives: a program that was replaced on disk is found no other
@@ -198,6 +205,9 @@ impl Pipeline {
         }
         if let Some(live) = &mut self.live {
             live.event(&event);
+        }
+        if let Some(newest) = &mut self.newest {
+            newest.event(&event);
         }
         if let Some(record) = &mut self.record {
             record.event(&event, &self.stacks);

@@ -99,45 +99,54 @@ impl<'a, 'r, W: Watched> Session<'a, 'r, W> {
     /// Until the targets have ended, the time is over, or the user wants the report.
     pub fn run(&mut self) -> Result<End, AppError> {
         loop {
-            self.reader.poll(0)?;
-            self.recover_from_loss()?;
-            if !self.pipeline.borrow_mut().print_live() {
-                return self.finish(End::LeftRunning);
-            }
-            self.pipeline.borrow_mut().tick();
-            if let Some(turn) = &mut self.each_turn {
-                turn()?;
-            }
-            if !self.watched.has_heard() {
-                self.wait();
-            }
-            match self.watched.next()? {
-                News::Held(held) => self.at_exit(held)?,
-                News::Over(end) => return self.finish(end),
-                News::Joined(newcomers) => {
-                    let mut pipeline = self.pipeline.borrow_mut();
-                    newcomers.iter().for_each(|(mm, seen)| pipeline.found(*mm, seen));
-                }
-                News::Asked { stop } => {
-                    self.look_at_all();
-                    if stop {
-                        return self.finish(End::LeftRunning);
-                    }
-                }
-                News::Nothing => {}
-            }
-            if self.schedule.duration.is_some_and(|limit| self.started.elapsed() >= limit) {
-                return self.finish(End::LeftRunning);
-            }
-            if let Some(code) = self.load.as_mut().map(Load::ended).transpose()?.flatten() {
-                return self.finish(End::LoadEnded(code));
-            }
-            if Instant::now() >= self.next_look {
-                let begun = Instant::now();
-                self.look_at_all();
-                self.plan_next_look(begun);
+            if let Some(end) = self.turn()? {
+                return self.finish(end);
             }
         }
+    }
+
+    /// Takes in what was reported, and waits for a nap at most; what ends the session, if something
+    /// does.
+    pub fn turn(&mut self) -> Result<Option<End>, AppError> {
+        self.reader.poll(0)?;
+        self.recover_from_loss()?;
+        if !self.pipeline.borrow_mut().print_live() {
+            return Ok(Some(End::LeftRunning));
+        }
+        self.pipeline.borrow_mut().tick();
+        if let Some(turn) = &mut self.each_turn {
+            turn()?;
+        }
+        if !self.watched.has_heard() {
+            self.wait();
+        }
+        match self.watched.next()? {
+            News::Held(held) => self.at_exit(held)?,
+            News::Over(end) => return Ok(Some(end)),
+            News::Joined(newcomers) => {
+                let mut pipeline = self.pipeline.borrow_mut();
+                newcomers.iter().for_each(|(mm, seen)| pipeline.found(*mm, seen));
+            }
+            News::Asked { stop } => {
+                self.look_at_all();
+                if stop {
+                    return Ok(Some(End::LeftRunning));
+                }
+            }
+            News::Nothing => {}
+        }
+        if self.schedule.duration.is_some_and(|limit| self.started.elapsed() >= limit) {
+            return Ok(Some(End::LeftRunning));
+        }
+        if let Some(code) = self.load.as_mut().map(Load::ended).transpose()?.flatten() {
+            return Ok(Some(End::LoadEnded(code)));
+        }
+        if Instant::now() >= self.next_look {
+            let begun = Instant::now();
+            self.look_at_all();
+            self.plan_next_look(begun);
+        }
+        Ok(None)
     }
 
     /// At even steps, unless looking takes too large a part of the time.
@@ -282,6 +291,12 @@ impl<'a, 'r, W: Watched> Session<'a, 'r, W> {
         }
         let mut pids = self.living();
         pids.retain(|&pid| !self.audits.is_final(pid));
+        self.look_at(pids);
+        self.audits.containers.read_memory();
+    }
+
+    /// Looks at these processes, whatever the schedule says. What cannot be looked at is left as it was.
+    pub fn look_at(&mut self, mut pids: Vec<Pid>) {
         self.pipeline.borrow_mut().spaces.look_begins();
         for _ in 0..ATTEMPTS {
             let looks: Vec<_> =
@@ -301,7 +316,6 @@ impl<'a, 'r, W: Watched> Session<'a, 'r, W> {
                 break;
             }
         }
-        self.audits.containers.read_memory();
         self.pipeline.borrow_mut().spaces.looks_compared();
     }
 

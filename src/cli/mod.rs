@@ -17,6 +17,7 @@ mod run;
 mod snapshot;
 mod symbols;
 mod target;
+mod top;
 mod touch;
 
 pub use attach::AttachArgs;
@@ -36,6 +37,7 @@ pub use run::RunArgs;
 pub use snapshot::SnapshotArgs;
 pub use symbols::SymbolsArgs;
 pub use target::TargetArgs;
+pub use top::{TopArgs, TopSort};
 pub use touch::TouchArgs;
 
 use clap::{Parser, Subcommand, ValueEnum};
@@ -98,6 +100,13 @@ pub enum Command {
     /// headers, thread stack pointers and shape; who asked for it, only `run` and `attach` can see.
     /// With --smaps, reads a saved /proc/PID/smaps (or maps) instead.
     Snapshot(SnapshotArgs),
+    /// Watch processes live: VIRT, RSS, what is unused and why, what grows and who asked for it
+    ///
+    /// Of the whole machine, of some processes (-p), or of a container; Enter opens a process, its
+    /// categories, their regions and what can be done. Reads /proc only; with -t the processes are
+    /// traced as `attach` does, and the newest reservations are shown with their stacks. See
+    /// docs/top.md.
+    Top(TopArgs),
     /// Compare two recordings, reports or saved smaps files, in any mix
     ///
     /// What is new, gone, grown or shrunk, in VIRT and in RSS, by category and by the call stack that

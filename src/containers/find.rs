@@ -69,10 +69,21 @@ fn unknown(query: &str, known: &[Known]) -> ContainerError {
 /// The container that a process is in: the innermost one whose ID is in its cgroup. None where there
 /// is none. Engines are asked for its name only then.
 pub fn of_process(pid: Pid) -> Option<Container> {
+    by_name(&id_of_process(pid)?).ok()
+}
+
+/// The ID of the container that a process is in, by its cgroup alone.
+pub fn id_of_process(pid: Pid) -> Option<String> {
     let id = innermost_id(pid)?;
     // One that vmaudit is in itself is all that it can see: no news.
     let own = innermost_id(std::process::id() as Pid);
-    if own.as_deref() == Some(&id) { None } else { by_name(&id).ok() }
+    if own.as_deref() == Some(&id) { None } else { Some(id) }
+}
+
+/// What engines and monitors call the containers that run here, by ID.
+pub fn names_by_id() -> Vec<(String, String)> {
+    let known = containers(&BTreeMap::new());
+    known.into_iter().map(|known| (known.id.clone(), known.display_name())).collect()
 }
 
 fn innermost_id(pid: Pid) -> Option<String> {

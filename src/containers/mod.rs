@@ -21,7 +21,7 @@ mod wrapped;
 pub use client::{Client, recognise};
 pub use error::ContainerError;
 pub use figures::CgroupMemory;
-pub use find::{by_cgroup, by_name, of_process};
+pub use find::{by_cgroup, by_name, id_of_process, names_by_id, of_process};
 pub use known::short;
 pub use room::{Room, room_of};
 

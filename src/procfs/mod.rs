@@ -7,6 +7,7 @@
 //! status and limits; maps and smaps are parsed here, because their names may be any bytes and
 //! there may be tens of thousands of lines.
 
+mod brief;
 mod details;
 mod error;
 mod heap_headers;
@@ -29,6 +30,7 @@ mod surroundings;
 mod task_files;
 mod threads;
 
+pub use brief::{Brief, process_numbers, read_brief};
 pub use error::ObserveError;
 pub use mapping_at::mapping_at;
 pub use maps::{DamagedLine, LineFault, ParsedMaps, parse_line, parse_maps};

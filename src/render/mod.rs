@@ -41,6 +41,7 @@ mod text_tables;
 mod text_touch;
 mod text_verdict;
 mod timeline;
+pub mod top;
 mod turning_points;
 
 pub use diff_text::diff_to_text;

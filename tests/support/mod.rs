@@ -3,6 +3,7 @@
 
 #![allow(dead_code, reason = "each test crate uses its own part")]
 
+pub mod cgroup;
 pub mod churn;
 pub mod container;
 pub mod death;
@@ -14,6 +15,7 @@ pub mod redis;
 pub mod report;
 pub mod stacks;
 pub mod stuck;
+pub mod tmux;
 
 use std::ffi::OsStr;
 use std::fs;

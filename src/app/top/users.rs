@@ -1,0 +1,40 @@
+//! Names of users, and of containers, each asked for once.
+
+use crate::containers;
+use crate::model::Pid;
+use std::collections::HashMap;
+
+/// How many frames pass before engines are asked for a container that they did not know.
+const PATIENCE: u64 = 16;
+
+#[derive(Default)]
+pub struct Names {
+    users: HashMap<u32, String>,
+    containers: HashMap<String, String>,
+    asked_at: Option<u64>,
+}
+
+impl Names {
+    /// `root`, `1000`.
+    pub fn user(&mut self, uid: u32) -> String {
+        let ask = || match nix::unistd::User::from_uid(uid.into()) {
+            Ok(Some(user)) => user.name,
+            _ => uid.to_string(),
+        };
+        self.users.entry(uid).or_insert_with(ask).clone()
+    }
+
+    /// The name of the container that a process is in; `frame` counts up.
+    pub fn container(&mut self, pid: Pid, frame: u64) -> Option<String> {
+        let id = containers::id_of_process(pid)?;
+        if let Some(name) = self.containers.get(&id) {
+            return Some(name.clone());
+        }
+        if self.asked_at.is_none_or(|at| frame >= at + PATIENCE) {
+            self.asked_at = Some(frame);
+            self.containers.extend(containers::names_by_id());
+        }
+        // What no engine knows is called by its ID.
+        Some(self.containers.get(&id).cloned().unwrap_or_else(|| containers::short(&id).to_owned()))
+    }
+}

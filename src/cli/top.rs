@@ -1,0 +1,77 @@
+//! `vmaudit top`.
+
+use super::{Backend, StackArgs, TargetArgs, seconds};
+use clap::{Args, ValueEnum};
+
+#[derive(Args, Debug)]
+pub struct TopArgs {
+    #[command(flatten)]
+    pub of: TargetArgs,
+
+    /// Trace the processes too: the newest reservations and the stacks that made them, live
+    ///
+    /// Needs what `vmaudit attach` needs, and -p, --container or --cgroup: not the whole machine.
+    #[arg(short, long, requires = "target")]
+    pub trace: bool,
+
+    /// How to see the calls
+    #[arg(long, value_enum, default_value_t = Backend::Auto, value_name = "BACKEND", requires = "trace")]
+    pub backend: Backend,
+
+    #[command(flatten)]
+    pub stacks: StackArgs,
+
+    /// Seconds from one look to the next
+    #[arg(short, long, value_name = "SECS", default_value_t = 2.0, value_parser = seconds)]
+    pub interval: f64,
+
+    /// What comes first: the largest of this, or the first by name
+    #[arg(short, long, value_enum, default_value_t = TopSort::Unused, value_name = "COLUMN")]
+    pub sort: TopSort,
+
+    /// End after N looks
+    #[arg(short = 'n', long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub iterations: Option<u64>,
+
+    /// Print each look as plain text instead, for scripts and files
+    #[arg(short, long)]
+    pub batch: bool,
+}
+
+/// The column that rows are sorted by.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub enum TopSort {
+    /// What is mapped
+    Virt,
+    /// What is in memory
+    Rss,
+    /// What is mapped, and neither in memory nor in swap
+    Unused,
+    /// How much VIRT has grown since the start of vmaudit
+    Growth,
+    /// The process' or category's name
+    Name,
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::cli::Cli;
+    use clap::Parser;
+
+    fn accepted(words: &[&str]) -> bool {
+        Cli::try_parse_from(["vmaudit", "top"].iter().chain(words)).is_ok()
+    }
+
+    #[test]
+    fn what_goes_together() {
+        for good in [&[][..], &["-b", "-n", "1"], &["-p", "1", "-t"], &["--cgroup", "/x", "-t", "-i", "0.5"]]
+        {
+            assert!(accepted(good), "{good:?}");
+        }
+        for bad in
+            [&["-t"][..], &["-n", "0"], &["-i", "0"], &["-s", "size"], &["-p", "0"], &["--backend", "bpf"]]
+        {
+            assert!(!accepted(bad), "{bad:?}");
+        }
+    }
+}

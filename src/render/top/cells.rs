@@ -1,0 +1,160 @@
+//! Text in columns, measured as a terminal measures it: some characters are two columns wide.
+
+use super::theme::{Look, Theme};
+use crate::render::style::clean;
+use crate::report::units::size;
+use ratatui::text::{Line, Span};
+
+/// Columns that a text takes.
+pub(super) fn width(text: &str) -> usize {
+    if text.is_ascii() { text.len() } else { Span::raw(text).width() }
+}
+
+/// At most so many columns; what is cut off is shown as `…`.
+pub(super) fn cut(text: &str, columns: usize) -> String {
+    if width(text) <= columns {
+        return text.to_owned();
+    }
+    let mut out = String::new();
+    let mut used = 0;
+    for c in text.chars() {
+        let own = width(c.encode_utf8(&mut [0; 4]));
+        if used + own + 1 > columns {
+            break;
+        }
+        out.push(c);
+        used += own;
+    }
+    if columns > 0 {
+        out.push('…');
+    }
+    out
+}
+
+/// Exactly so many columns, padded on the right.
+pub(super) fn left(text: &str, columns: usize) -> String {
+    let text = cut(text, columns);
+    let pad = columns.saturating_sub(width(&text));
+    text + &" ".repeat(pad)
+}
+
+/// Exactly so many columns, padded on the left.
+pub(super) fn right(text: &str, columns: usize) -> String {
+    let text = cut(text, columns);
+    " ".repeat(columns.saturating_sub(width(&text))) + &text
+}
+
+/// A name from outside, harmless, in so many columns.
+pub(super) fn name(text: &str, columns: usize) -> String {
+    left(&clean(text), columns)
+}
+
+/// `+1.2 MiB`, `-132 KiB`, `0`.
+pub(super) fn change(bytes: i64) -> String {
+    match bytes {
+        0 => "0".to_owned(),
+        b if b > 0 => format!("+{}", size(b.unsigned_abs())),
+        b => format!("-{}", size(b.unsigned_abs())),
+    }
+}
+
+pub(super) fn change_look(bytes: i64) -> Look {
+    match bytes {
+        0 => Look::Dim,
+        b if b > 0 => Look::Warning,
+        _ => Look::Good,
+    }
+}
+
+/// `2 s`, `0.5 s`, `250 ms`.
+pub(super) fn seconds(ms: u64) -> String {
+    match ms {
+        ms if ms < 500 => format!("{ms} ms"),
+        ms if ms.is_multiple_of(1000) => format!("{} s", ms / 1000),
+        ms => format!("{}.{} s", ms / 1000, ms % 1000 / 100),
+    }
+}
+
+/// Spans put together left to right.
+pub(super) struct Row {
+    spans: Vec<Span<'static>>,
+    theme: Theme,
+}
+
+impl Row {
+    pub(super) fn new(theme: Theme) -> Row {
+        Row { spans: Vec::new(), theme }
+    }
+
+    pub(super) fn add(mut self, look: Look, text: impl Into<String>) -> Row {
+        self.spans.push(Span::styled(text.into(), self.theme.style(look)));
+        self
+    }
+
+    pub(super) fn line(self) -> Line<'static> {
+        Line::from(self.spans)
+    }
+
+    /// With a mark before it. A selected row has one look: colours on an inverted one are hard to read.
+    pub(super) fn selectable_with(self, mark: &'static str, selected: bool) -> Line<'static> {
+        let theme = self.theme;
+        let mut line = self.line();
+        line.spans.insert(0, Span::raw(mark));
+        if !selected {
+            return line;
+        }
+        let text: String = line.spans.iter().map(|span| span.content.as_ref()).collect();
+        Line::from(Span::styled(text, theme.selected()))
+    }
+
+    /// Where no row can be selected.
+    pub(super) fn indented(self) -> Line<'static> {
+        self.selectable_with(" ", false)
+    }
+}
+
+/// One line of words, cut at the right.
+pub(super) fn words(look: Look, text: &str, (columns, theme): (usize, Theme)) -> Line<'static> {
+    Row::new(theme).add(look, cut(text, columns)).line()
+}
+
+/// `▶` before the selected row.
+pub(super) fn marker(selected: bool) -> &'static str {
+    if selected { "▶" } else { " " }
+}
+
+/// A line of text and, at the right edge, another one, if there is room for both.
+pub(super) fn both_ends(left: Row, right_text: &str, (columns, theme): (usize, Theme)) -> Line<'static> {
+    let used: usize = left.spans.iter().map(Span::width).sum();
+    let gap = columns.saturating_sub(used).saturating_sub(width(right_text));
+    if gap < 2 {
+        return left.line();
+    }
+    let look = theme.style(Look::Dim);
+    let mut spans = left.spans;
+    spans.push(Span::raw(" ".repeat(gap)));
+    spans.push(Span::styled(right_text.to_owned(), look));
+    Line::from(spans)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_are_the_terminals() {
+        assert_eq!(width("漢字"), 4);
+        assert_eq!(cut("漢字漢字", 5), "漢字…");
+        assert_eq!(left("漢字", 5), "漢字 ");
+        assert_eq!(right("é", 3), "  é");
+        assert_eq!(width(&left("漢字漢字", 6)), 6);
+        assert_eq!((cut("abc", 0), cut("abc", 1)), (String::new(), "…".to_owned()));
+        assert_eq!(name("a\x1b[2Jb", 12), "a\\u{1b}[2Jb ");
+    }
+
+    #[test]
+    fn changes_have_their_sign() {
+        assert_eq!([0, 4096, -(1 << 20)].map(change), ["0", "+4 KiB", "-1.0 MiB"]);
+        assert_eq!([250, 500, 2000, 60_000].map(seconds), ["250 ms", "0.5 s", "2 s", "60 s"]);
+    }
+}

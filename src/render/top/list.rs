@@ -1,0 +1,267 @@
+//! All processes: sums, and a row each.
+
+use super::cells::{Row, both_ends, change, change_look, left, marker, name, right, seconds};
+use super::theme::{Look, Theme};
+use super::{Page, Part};
+use crate::render::style::clean;
+use crate::report::units::{size, thousands};
+use crate::top::{Cgroup, Group, Known, Pages, SortBy, State, Track};
+use ratatui::text::Line;
+
+/// A column: from which width of the screen on it is there, and its own width.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Column {
+    Pid,
+    User,
+    Name,
+    Virt,
+    Rss,
+    Unused,
+    Growth,
+    Last,
+    Mostly,
+    Container,
+}
+
+/// In the order of the screen: from which width on, and how wide.
+const COLUMNS: [(Column, usize, usize); 10] = [
+    (Column::Pid, 0, 7),
+    (Column::User, 70, 8),
+    (Column::Name, 0, 12),
+    (Column::Virt, 0, 10),
+    (Column::Rss, 52, 10),
+    (Column::Unused, 44, 10),
+    (Column::Growth, 64, 11),
+    (Column::Last, 128, 11),
+    (Column::Mostly, 92, 18),
+    (Column::Container, 142, 16),
+];
+/// The widest that a name is made.
+const NAME: usize = 24;
+
+/// The columns for a screen of this width, and how wide each is.
+fn columns(screen: usize, containers: bool) -> Vec<(Column, usize)> {
+    let there = COLUMNS
+        .iter()
+        .filter(|(column, from, _)| screen >= *from && (*column != Column::Container || containers));
+    let mut columns: Vec<(Column, usize)> = there.map(|(column, _, width)| (*column, *width)).collect();
+    // the marker, and a blank before each
+    let used: usize = 1 + columns.iter().map(|(_, width)| width + 1).sum::<usize>() - 1;
+    let mut spare = screen.saturating_sub(used);
+    let has_mostly = columns.iter().any(|(column, _)| *column == Column::Mostly);
+    for (column, width) in &mut columns {
+        let most = match column {
+            Column::Name => NAME,
+            Column::Mostly => usize::MAX / 2,
+            _ => continue,
+        };
+        // what a name leaves goes to what a process mostly is
+        let part = if *column == Column::Name && has_mostly { spare / 2 } else { spare };
+        let more = part.min(most - (*width).min(most));
+        *width += more;
+        spare -= more;
+    }
+    columns
+}
+
+pub(super) fn pages(state: &State, width: usize, height: usize) -> Pages {
+    let header = header(state, width, Theme::PLAIN).len();
+    let mostly = columns(width, false).iter().any(|(column, _)| *column == Column::Mostly);
+    Pages { table: height.saturating_sub(header + 1), mostly, ..Pages::default() }
+}
+
+pub(super) fn page(state: &State, width: usize, height: usize, theme: Theme) -> Page {
+    let header = header(state, width, theme);
+    let room = height.saturating_sub(header.len());
+    let rows = rows(
+        state,
+        state.list.offset()..state.list.offset() + room.saturating_sub(1),
+        (width, Some(state.list.index())),
+        theme,
+    );
+    Page { header, parts: vec![Part { head: vec![head(state, width, theme)], rows, height: room }] }
+}
+
+/// What is shown, and the sums.
+pub(super) fn header(state: &State, width: usize, theme: Theme) -> Vec<Line<'static>> {
+    let (count, sum) = state.total();
+    let noun = if count == 1 { "process" } else { "processes" };
+    let mut row = Row::new(theme).add(Look::Title, "vmaudit top").add(Look::Plain, " · ");
+    row = match &state.group {
+        Some(group) => {
+            let row = row.add(Look::Title, clean(&group.title));
+            if group.subtitle.is_empty() {
+                row
+            } else {
+                row.add(Look::Dim, format!(" · {}", clean(&group.subtitle)))
+            }
+        }
+        None => row.add(Look::Plain, clean(&state.settings.title)),
+    };
+    row = row.add(Look::Plain, format!(" · {} {noun}", thousands(count as u64)));
+    if !state.filter.is_empty() || state.typing {
+        let shown = state.visible().len();
+        row = row
+            .add(Look::Warning, format!(" · {} named “{}”", thousands(shown as u64), clean(&state.filter)));
+    }
+    let every = format!("every {}", seconds(state.interval_ms));
+    let mut lines = vec![both_ends(row, &every, (width, theme))];
+    let mut sums = Row::new(theme)
+        .add(Look::Dim, "together  ")
+        .add(Look::Plain, format!("VIRT {}", size(sum.virt)))
+        .add(Look::Plain, format!("   RSS {}", size(sum.rss)));
+    if count > 1 && width >= 60 {
+        sums = sums.add(Look::Dim, " (what they share counts in each)");
+    }
+    if sum.swap > 0 {
+        sums = sums.add(Look::Plain, format!("   swap {}", size(sum.swap)));
+    }
+    lines.push(sums.line());
+    if let Some(group) = &state.group {
+        lines.extend(group_lines(group, state, theme));
+    }
+    lines
+}
+
+/// What is shared counted once, and what the kernel charges.
+fn group_lines(group: &Group, state: &State, theme: Theme) -> Vec<Line<'static>> {
+    let mut lines = Vec::new();
+    if let Some((pss, at_ns)) = group.pss {
+        let age = age(state.time_ns.saturating_sub(at_ns));
+        lines.push(
+            Row::new(theme)
+                .add(Look::Plain, format!("PSS {}", size(pss)))
+                .add(Look::Dim, format!(" (what they share counted once; {age})"))
+                .line(),
+        );
+    }
+    if let Some(Cgroup { current, max, peak, anon, file, kernel }) = group.cgroup {
+        let limit = max.map_or_else(|| "no limit".to_owned(), |max| format!("limit {}", size(max)));
+        let near = max.is_some_and(|max| u128::from(current) * 10 >= u128::from(max) * 8);
+        let mut row = Row::new(theme)
+            .add(if near { Look::Warning } else { Look::Plain }, format!("charged {}", size(current)))
+            .add(Look::Plain, format!(" · {limit}"));
+        if let Some(peak) = peak {
+            row = row.add(Look::Plain, format!(" · at most {}", size(peak)));
+        }
+        for (label, bytes) in [("anon", anon), ("file", file), ("kernel", kernel)] {
+            if let Some(bytes) = bytes {
+                row = row.add(Look::Dim, format!(" · {label} {}", size(bytes)));
+            }
+        }
+        lines.push(row.line());
+    }
+    lines
+}
+
+/// `now`, `14 s old`.
+pub(super) fn age(ns: u64) -> String {
+    match ns / 1_000_000_000 {
+        0 => "now".to_owned(),
+        s if s < 120 => format!("{s} s old"),
+        s => format!("{} min old", s / 60),
+    }
+}
+
+pub(super) fn head(state: &State, width: usize, theme: Theme) -> Line<'static> {
+    let mut row = Row::new(theme).add(Look::Head, " ");
+    for (at, (column, width)) in columns(width, has_containers(state)).into_iter().enumerate() {
+        let (title, sort) = match column {
+            Column::Pid => ("PID", None),
+            Column::User => ("USER", None),
+            Column::Name => ("NAME", Some(SortBy::Name)),
+            Column::Virt => ("VIRT", Some(SortBy::Virt)),
+            Column::Rss => ("RSS", Some(SortBy::Rss)),
+            Column::Unused => ("unused", Some(SortBy::Unused)),
+            Column::Growth => ("growth", Some(SortBy::Growth)),
+            Column::Last => ("last look", None),
+            Column::Mostly => ("mostly", None),
+            Column::Container => ("container", None),
+        };
+        let sorted = sort == Some(state.sort);
+        let arrow = match (sorted, state.reversed != (state.sort == SortBy::Name)) {
+            (false, _) => "",
+            (true, false) => "↓",
+            (true, true) => "↑",
+        };
+        let title = format!("{title}{arrow}");
+        let text = if is_left(column) { left(&title, width) } else { right(&title, width) };
+        let blank = if at == 0 { "" } else { " " };
+        let pad = text.len() - text.trim_start().len();
+        // Only the word is underlined.
+        let (before, word) = text.split_at(pad);
+        row = row.add(Look::Head, format!("{blank}{before}"));
+        let (word, after) = word.split_at(word.trim_end().len());
+        row = row.add(if sorted { Look::Sorted } else { Look::Head }, word).add(Look::Head, after);
+    }
+    row.line()
+}
+
+fn is_left(column: Column) -> bool {
+    matches!(column, Column::User | Column::Name | Column::Mostly | Column::Container)
+}
+
+fn has_containers(state: &State) -> bool {
+    state.group.is_none() && state.visible().iter().any(|track| track.newest.container.is_some())
+}
+
+/// The rows with these numbers.
+pub(super) fn rows(
+    state: &State,
+    range: std::ops::Range<usize>,
+    (width, selected): (usize, Option<usize>),
+    theme: Theme,
+) -> Vec<Line<'static>> {
+    let columns = columns(width, has_containers(state));
+    let visible = state.visible();
+    if visible.is_empty() {
+        let text = if state.filter.is_empty() {
+            "  no process is there to be shown"
+        } else {
+            "  none has this name"
+        };
+        return vec![Row::new(theme).add(Look::Dim, text).line()];
+    }
+    let shown = visible.into_iter().enumerate().skip(range.start).take(range.len());
+    shown.map(|(at, track)| row(track, selected == Some(at), &columns, theme)).collect()
+}
+
+fn row(track: &Track, selected: bool, columns: &[(Column, usize)], theme: Theme) -> Line<'static> {
+    let newest = &track.newest;
+    let figures = newest.figures;
+    let ended = track.has_ended();
+    let mut row = Row::new(theme);
+    for (at, &(column, width)) in columns.iter().enumerate() {
+        let (text, look) = match column {
+            Column::Pid => (newest.id.pid.to_string(), Look::Plain),
+            Column::User => (clean(&newest.user), Look::Dim),
+            Column::Name => (clean(&newest.name), Look::Plain),
+            Column::Virt => (size(figures.virt), Look::Plain),
+            Column::Rss => (size(figures.rss), Look::Plain),
+            Column::Unused => (size(figures.unused()), Look::Plain),
+            Column::Growth => (change(track.growth()), change_look(track.growth())),
+            Column::Last => (change(track.last_growth()), change_look(track.last_growth())),
+            Column::Mostly => mostly(track),
+            Column::Container => (clean(newest.container.as_deref().unwrap_or_default()), Look::Dim),
+        };
+        let text = match column {
+            _ if is_left(column) => name(&text, width),
+            _ => right(&text, width),
+        };
+        let blank = if at == 0 { "" } else { " " };
+        row = row.add(if ended { Look::Dim } else { look }, format!("{blank}{text}"));
+    }
+    row.selectable_with(marker(selected), selected)
+}
+
+fn mostly(track: &Track) -> (String, Look) {
+    if track.has_ended() {
+        return ("ended".to_owned(), Look::Dim);
+    }
+    match track.mostly.as_ref().map(|mostly| &mostly.known) {
+        Some(Known::Category(name)) => (clean(name), Look::Dim),
+        Some(Known::Forbidden) => ("may not be read".to_owned(), Look::Warning),
+        Some(Known::Failed) => ("could not be read".to_owned(), Look::Dim),
+        None => ("…".to_owned(), Look::Dim),
+    }
+}

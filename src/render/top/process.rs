@@ -1,0 +1,350 @@
+//! One process: sizes over time, verdict, categories, and with tracing the newest reservations.
+
+use super::cells::{Row, both_ends, change, change_look, cut, left, marker, name, right, seconds};
+use super::theme::{Look, Theme};
+use super::{Page, Part};
+use crate::render::chain::chain_of_caller;
+use crate::render::style::{clean, wrapped};
+use crate::report::model::{Process, Totals};
+use crate::report::units::{size, thousands};
+use crate::top::{Call, CategoryLine, Opened, Pages, Pane, Point, SortBy, State, Track};
+use ratatui::text::Line;
+
+/// From this height on there is room for the sizes over time, and for a whole verdict.
+const ROOMY: usize = 18;
+
+/// Lines of each part.
+struct Split {
+    header: usize,
+    table: usize,
+    calls: usize,
+}
+
+fn split(state: &State, width: usize, height: usize) -> Split {
+    let header = header(state, (width, height), Theme::PLAIN).len();
+    let room = height.saturating_sub(header);
+    let wanted = state.category_count() + 1;
+    if state.tracing.is_none() {
+        return Split { header, table: room, calls: 0 };
+    }
+    if room < 8 {
+        // only the part that keys go to
+        let table = if state.pane == Pane::Table { room } else { 0 };
+        return Split { header, table, calls: room - table };
+    }
+    let table = wanted.min(room * 3 / 5);
+    Split { header, table, calls: room - table }
+}
+
+pub(super) fn pages(state: &State, width: usize, height: usize) -> Pages {
+    let split = split(state, width, height);
+    Pages { table: split.table.saturating_sub(1), calls: split.calls.saturating_sub(1), ..Pages::default() }
+}
+
+pub(super) fn page(state: &State, width: usize, height: usize, theme: Theme) -> Page {
+    let split = split(state, width, height);
+    let mut header = header(state, (width, height), theme);
+    header.truncate(split.header);
+    let mut parts = Vec::new();
+    if split.table > 0 {
+        parts.push(table(state, (width, split.table), theme));
+    }
+    if split.calls > 0 {
+        parts.push(calls(state, (width, split.calls), theme));
+    }
+    Page { header, parts }
+}
+
+/// Who it is, how large, and whether that matters.
+pub(super) fn header(state: &State, (width, height): (usize, usize), theme: Theme) -> Vec<Line<'static>> {
+    let Some(opened) = &state.opened else { return Vec::new() };
+    let track = state.track(opened.id);
+    let details = opened.details.as_ref();
+    let process = details.map(|details| details.process.as_ref());
+    let name = match (track, process) {
+        (Some(track), _) => track.newest.name.clone(),
+        (None, Some(process)) => process.comm.clone(),
+        (None, None) => String::new(),
+    };
+    let mut row = Row::new(theme)
+        .add(Look::Title, cut(&clean(&name), 32))
+        .add(Look::Plain, format!(" · pid {}", opened.id.pid));
+    if let Some(inside) = process.and_then(|process| process.container_pid) {
+        row = row.add(Look::Plain, format!(" ({inside} inside)"));
+    }
+    match track {
+        Some(track) if !track.has_ended() => {
+            let threads = track.newest.threads;
+            let noun = if threads == 1 { "thread" } else { "threads" };
+            row = row
+                .add(Look::Plain, format!(" · {} {noun}", thousands(threads)))
+                .add(Look::Dim, format!(" · {}", clean(&track.newest.user)));
+            if let Some(container) = &track.newest.container {
+                row = row.add(Look::Dim, format!(" · {}", cut(&clean(container), 24)));
+            }
+        }
+        _ => row = row.add(Look::Warning, " · has ended; this is its last state"),
+    }
+    let every = format!("every {}", seconds(state.interval_ms));
+    let mut lines = vec![both_ends(row, &every, (width, theme))];
+    lines.push(sizes(track, process.map(|process| &process.totals), (width, theme)));
+    if height >= ROOMY
+        && let Some(track) = track
+    {
+        lines.extend(over_time(track, width, theme));
+    }
+    if let Some(process) = process {
+        lines.extend(verdict(process, (width, height), theme));
+    }
+    if let Some(error) = &opened.error {
+        for line in wrapped(&clean(error), width.max(10)) {
+            lines.push(Row::new(theme).add(Look::Warning, line).line());
+        }
+    }
+    if height >= ROOMY {
+        lines.push(Line::default());
+    }
+    lines
+}
+
+/// `VIRT 110.2 MiB   RSS 9.4 MiB   unused 100.8 MiB (91 %)   growth +2.0 MiB`
+fn sizes(track: Option<&Track>, totals: Option<&Totals>, (width, theme): (usize, Theme)) -> Line<'static> {
+    let figures = track.map(|track| track.newest.figures).unwrap_or_default();
+    let (virt, rss, swap, unused) = match totals {
+        Some(totals) => (totals.virt, totals.rss, totals.swap, totals.unused),
+        None => (figures.virt, figures.rss, figures.swap, figures.unused()),
+    };
+    let percent = (u128::from(unused) * 100).checked_div(u128::from(virt)).unwrap_or(0);
+    let gap = if width >= 76 { "   " } else { " " };
+    let mut row = Row::new(theme)
+        .add(Look::Head, format!("VIRT {}", size(virt)))
+        .add(Look::Plain, format!("{gap}RSS {}", size(rss)));
+    if swap > 0 {
+        row = row.add(Look::Plain, format!("{gap}swap {}", size(swap)));
+    }
+    row = row
+        .add(Look::Title, format!("{gap}unused {}", size(unused)))
+        .add(Look::Dim, format!(" ({percent} %)"));
+    if let Some(growth) = track.map(Track::growth)
+        && width >= 64
+    {
+        row = row.add(Look::Plain, format!("{gap}growth ")).add(change_look(growth), change(growth));
+    }
+    row.line()
+}
+
+/// VIRT and RSS since the first look: each between its own least and most.
+fn over_time(track: &Track, width: usize, theme: Theme) -> Vec<Line<'static>> {
+    let room = width.saturating_sub(2 * 12 + 6).min(96);
+    let points = track.history.spread(room);
+    let line = |label: &str, of: fn(&Point) -> u64| {
+        let values: Vec<u64> = points.iter().map(of).collect();
+        let (first, last) = (values.first().copied().unwrap_or(0), values.last().copied().unwrap_or(0));
+        Row::new(theme)
+            .add(Look::Dim, format!("{label} {} ", right(&size(first), 11)))
+            .add(Look::Key, sparkline(&values))
+            .add(Look::Plain, format!(" {}", size(last)))
+            .line()
+    };
+    vec![line("VIRT", |point| point.virt), line("RSS ", |point| point.rss)]
+}
+
+/// `▁▁▂▂▃█`: the least is the lowest, the most the highest, where they differ enough.
+pub(super) fn sparkline(values: &[u64]) -> String {
+    const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
+    let (least, most) =
+        (values.iter().min().copied().unwrap_or(0), values.iter().max().copied().unwrap_or(0));
+    // a change of less than a fiftieth is no mountain
+    let span = (most - least).max(most / 50).max(1);
+    let bar = |value: &u64| {
+        let part = u128::from(value - least) * 7 / u128::from(span);
+        BARS.get(usize::try_from(part).unwrap_or(0)).copied().unwrap_or(' ')
+    };
+    values.iter().map(bar).collect()
+}
+
+fn verdict(process: &Process, (width, height): (usize, usize), theme: Theme) -> Vec<Line<'static>> {
+    let Some(verdict) = &process.verdict else { return Vec::new() };
+    let look = if verdict.matters { Look::Warning } else { Look::Good };
+    let most = if height >= ROOMY + 10 { 6 } else { 2 };
+    let near =
+        verdict.checks.iter().filter(|check| check.state != "free").map(|check| (Look::Plain, &check.text));
+    let mut lines = Vec::new();
+    for (look, text) in std::iter::once((look, &verdict.text)).chain(near) {
+        let mut text = wrapped(&clean(text), width.max(10));
+        if height < ROOMY && text.len() > 1 {
+            text.truncate(1);
+            text.iter_mut().for_each(|line| *line = cut(&format!("{line} …"), width));
+        }
+        lines.extend(text.into_iter().map(|line| Row::new(theme).add(look, line).line()));
+        if height < ROOMY {
+            break;
+        }
+    }
+    if lines.len() > most {
+        lines.truncate(most);
+        if let Some(last) = lines.last_mut() {
+            let text: String = last.spans.iter().map(|span| span.content.as_ref()).collect();
+            *last = Line::styled(
+                cut(&format!("{text} …"), width),
+                last.spans.first().map_or_else(Default::default, |s| s.style),
+            );
+        }
+    }
+    lines
+}
+
+/// A column of the table: from which width on, and how wide.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Column {
+    Virt,
+    Writable,
+    Rss,
+    Swap,
+    Unused,
+    Regions,
+    Growth,
+}
+
+const COLUMNS: [(Column, usize, usize); 7] = [
+    (Column::Virt, 0, 10),
+    (Column::Writable, 92, 10),
+    (Column::Rss, 44, 10),
+    (Column::Swap, 104, 10),
+    (Column::Unused, 0, 10),
+    (Column::Regions, 72, 8),
+    (Column::Growth, 62, 11),
+];
+
+/// The columns there is room for, and what is left for the name.
+fn columns(opened: &Opened, screen: usize) -> (usize, Vec<(Column, usize)>) {
+    let swapped = opened.details.as_ref().is_some_and(|details| details.process.totals.swap > 0);
+    let there =
+        COLUMNS.iter().filter(|(column, from, _)| screen >= *from && (*column != Column::Swap || swapped));
+    let columns: Vec<(Column, usize)> = there.map(|(column, _, width)| (*column, *width)).collect();
+    let used: usize = columns.iter().map(|(_, width)| width + 1).sum();
+    (screen.saturating_sub(used + 1).min(40), columns)
+}
+
+fn table(state: &State, (width, height): (usize, usize), theme: Theme) -> Part {
+    let Some(opened) = &state.opened else { return Part { head: Vec::new(), rows: Vec::new(), height } };
+    let active = state.pane == Pane::Table;
+    let head = vec![table_head(state, opened, width, theme)];
+    let (from, index) = (opened.categories.offset(), opened.categories.index());
+    let lines = opened.lines((state.sort, state.reversed));
+    let mut rows: Vec<_> = (lines.iter().enumerate().skip(from).take(height.saturating_sub(1)))
+        .map(|(at, line)| {
+            let selected = at == index && active;
+            category(line, opened, width, theme).selectable_with(marker(selected), selected)
+        })
+        .collect();
+    if opened.details.is_none() && opened.error.is_none() {
+        rows.push(Row::new(theme).add(Look::Dim, " looking …").line());
+    }
+    Part { head, rows, height }
+}
+
+pub(super) fn table_head(state: &State, opened: &Opened, width: usize, theme: Theme) -> Line<'static> {
+    let (label, columns) = columns(opened, width);
+    let head = |sort: Option<SortBy>, title: &str| {
+        let sorted = sort == Some(state.sort);
+        let arrow = match (sorted, state.reversed != (state.sort == SortBy::Name)) {
+            (false, _) => "",
+            (true, false) => "↓",
+            (true, true) => "↑",
+        };
+        (if sorted { Look::Sorted } else { Look::Head }, format!("{title}{arrow}"))
+    };
+    let (look, title) = head(Some(SortBy::Name), "what");
+    let pad = label.saturating_sub(super::cells::width(&title));
+    let mut row = Row::new(theme).add(Look::Head, " ").add(look, title).add(Look::Head, " ".repeat(pad));
+    for (column, width) in columns {
+        let (look, title) = match column {
+            Column::Virt => head(Some(SortBy::Virt), "VIRT"),
+            Column::Writable => head(None, "writable"),
+            Column::Rss => head(Some(SortBy::Rss), "RSS"),
+            Column::Swap => head(None, "swap"),
+            Column::Unused => head(Some(SortBy::Unused), "unused"),
+            Column::Regions => head(None, "regions"),
+            Column::Growth => head(Some(SortBy::Growth), "growth"),
+        };
+        let pad = (width + 1).saturating_sub(super::cells::width(&title));
+        row = row.add(Look::Head, " ".repeat(pad)).add(look, title);
+    }
+    row.line()
+}
+
+fn category(line: &CategoryLine<'_>, opened: &Opened, width: usize, theme: Theme) -> Row {
+    let (label, columns) = columns(opened, width);
+    let row = line.row;
+    let look = if row.id == "unknown" { Look::Warning } else { Look::Plain };
+    let mut out = Row::new(theme).add(look, name(&row.name, label));
+    for (column, width) in columns {
+        let (text, look) = match column {
+            Column::Virt => (size(row.virt), Look::Plain),
+            Column::Writable => (size(row.writable), Look::Plain),
+            Column::Rss => (size(row.rss), Look::Plain),
+            Column::Swap => (size(row.swap), Look::Plain),
+            Column::Unused => (size(row.unused), Look::Plain),
+            Column::Regions => (thousands(row.regions), Look::Plain),
+            Column::Growth => (change(line.growth), change_look(line.growth)),
+        };
+        out = out.add(look, format!(" {}", right(&text, width)));
+    }
+    out
+}
+
+/// All rows of the table, as text shows them.
+pub(super) fn table_rows(state: &State, width: usize, theme: Theme) -> Vec<Line<'static>> {
+    let Some(opened) = &state.opened else { return Vec::new() };
+    let lines = opened.lines((state.sort, state.reversed));
+    lines.iter().map(|line| category(line, opened, width, theme).indented()).collect()
+}
+
+fn calls(state: &State, (width, height): (usize, usize), theme: Theme) -> Part {
+    let active = state.pane == Pane::Calls;
+    let shown = state.shown_calls();
+    let title = if active { Look::Title } else { Look::Head };
+    let head = calls_head(width, (title, theme));
+    let rows = shown.iter().enumerate().skip(state.call.offset()).take(height.saturating_sub(1));
+    let mut rows: Vec<_> = rows
+        .map(|(at, call)| {
+            let selected = active && at == state.call.index();
+            call_row(call, width, theme).selectable_with(marker(selected), selected)
+        })
+        .collect();
+    if rows.is_empty() {
+        rows.push(Row::new(theme).add(Look::Dim, " none since tracing began").line());
+    }
+    Part { head: vec![head], rows, height }
+}
+
+/// Widths of time, call, bytes and thread, by the width of the screen.
+fn call_columns(width: usize) -> (usize, usize) {
+    if width >= 70 { (9, 16) } else { (8, 0) }
+}
+
+pub(super) fn calls_head(width: usize, (title, theme): (Look, Theme)) -> Line<'static> {
+    let (op, thread) = call_columns(width);
+    let thread = if thread > 0 { format!(" {}", left("thread", thread)) } else { String::new() };
+    let text = format!(" {} {} {}{thread} reserved by", right("at", 9), left("call", op), right("bytes", 10));
+    Row::new(theme).add(title, cut(&text, width)).line()
+}
+
+pub(super) fn call_row(call: &Call, width: usize, theme: Theme) -> Row {
+    let (op, thread) = call_columns(width);
+    let time = format!("{}.{:02} s", call.time_ns / 1_000_000_000, call.time_ns / 10_000_000 % 100);
+    let bytes = call.bytes.map_or_else(|| "?".to_owned(), size);
+    let mut row = Row::new(theme)
+        .add(Look::Dim, right(&time, 9))
+        .add(Look::Plain, format!(" {} {}", left(call.op, op), right(&bytes, 10)));
+    if thread > 0 {
+        row = row.add(Look::Dim, format!(" {}", name(&call.comm, thread)));
+    }
+    let used = 1 + 9 + 1 + op + 1 + 10 + if thread > 0 { thread + 1 } else { 0 } + 1;
+    let by = match &call.stack {
+        Some(stack) => chain_of_caller(stack, width.saturating_sub(used)),
+        None => "stack lost".to_owned(),
+    };
+    row.add(Look::Plain, format!(" {}", cut(&by, width.saturating_sub(used))))
+}

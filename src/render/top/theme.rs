@@ -1,0 +1,58 @@
+//! What things look like: the sixteen colours that every terminal has, or none.
+
+use crate::render::style::Color as Colors;
+use ratatui::style::{Color, Modifier, Style};
+
+/// Colours, or brightness and inversion alone.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Theme {
+    colors: bool,
+}
+
+/// What a piece of a screen is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Look {
+    Plain,
+    /// The name of what is shown.
+    Title,
+    /// Headings of columns.
+    Head,
+    /// The column that is sorted by.
+    Sorted,
+    Dim,
+    /// It grew, or a limit is near.
+    Warning,
+    /// It shrank, or nothing is to be done.
+    Good,
+    /// Keys that can be pressed.
+    Key,
+}
+
+impl Theme {
+    pub const PLAIN: Theme = Theme { colors: false };
+
+    pub fn new(colors: Colors) -> Theme {
+        Theme { colors: colors == Colors::Always }
+    }
+
+    pub fn style(self, look: Look) -> Style {
+        let style = Style::new();
+        let with = |color: Color| if self.colors { style.fg(color) } else { style };
+        match look {
+            Look::Plain => style,
+            Look::Title => with(Color::Cyan).add_modifier(Modifier::BOLD),
+            Look::Head => style.add_modifier(Modifier::BOLD),
+            Look::Sorted => with(Color::Cyan).add_modifier(Modifier::BOLD | Modifier::UNDERLINED),
+            Look::Dim => style.add_modifier(Modifier::DIM),
+            Look::Warning if self.colors => style.fg(Color::Yellow),
+            Look::Warning => style.add_modifier(Modifier::BOLD),
+            Look::Good => with(Color::Green),
+            Look::Key => with(Color::Cyan),
+        }
+    }
+
+    /// The row that keys act on.
+    pub fn selected(self) -> Style {
+        Style::new().add_modifier(Modifier::REVERSED)
+    }
+}

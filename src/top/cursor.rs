@@ -1,0 +1,91 @@
+//! A selected row of a list that changes under it.
+
+/// Follows what was selected, not the place where it was; at the top it stays at the top.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Cursor<K> {
+    /// None: the first row, whatever it is.
+    key: Option<K>,
+    index: usize,
+    /// The first row that is shown.
+    offset: usize,
+}
+
+impl<K> Default for Cursor<K> {
+    fn default() -> Cursor<K> {
+        Cursor { key: None, index: 0, offset: 0 }
+    }
+}
+
+impl<K: Clone + PartialEq> Cursor<K> {
+    pub fn index(&self) -> usize {
+        self.index
+    }
+
+    pub fn offset(&self) -> usize {
+        self.offset
+    }
+
+    /// Moves by rows; to the very first row it lets go of what it followed.
+    pub fn step(&mut self, by: isize, rows: &[K]) {
+        let last = rows.len().saturating_sub(1);
+        self.index = self.index.saturating_add_signed(by).min(last);
+        self.key = if self.index == 0 { None } else { rows.get(self.index).cloned() };
+    }
+
+    /// Selects a row.
+    pub fn select(&mut self, key: &K, rows: &[K]) {
+        if let Some(at) = rows.iter().position(|row| row == key) {
+            self.index = at;
+            self.key = Some(key.clone());
+        }
+    }
+
+    /// After the rows have changed, or the place for them.
+    pub fn settle(&mut self, rows: &[K], page: usize) {
+        let followed = self.key.as_ref().and_then(|key| rows.iter().position(|row| row == key));
+        self.index = followed.unwrap_or(if self.key.is_none() { 0 } else { self.index });
+        self.index = self.index.min(rows.len().saturating_sub(1));
+        if followed.is_none() && self.key.is_some() {
+            self.key = rows.get(self.index).cloned();
+        }
+        let page = page.max(1);
+        let most = rows.len().saturating_sub(page);
+        self.offset = self.offset.min(most).min(self.index).max((self.index + 1).saturating_sub(page));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_follows_what_was_selected() {
+        let mut cursor = Cursor::default();
+        let rows = ["a", "b", "c", "d", "e"];
+        cursor.step(2, &rows);
+        cursor.settle(&rows, 2);
+        assert_eq!((cursor.index(), cursor.offset()), (2, 1));
+        cursor.settle(&["c", "a", "b"], 2);
+        assert_eq!((cursor.index(), cursor.offset()), (0, 0), "it has moved to the top");
+        cursor.settle(&["a", "b", "c"], 2);
+        assert_eq!(cursor.index(), 2, "and back");
+        cursor.settle(&["a", "b"], 2);
+        assert_eq!(cursor.index(), 1, "it is gone: the nearest");
+        cursor.settle(&["b", "a"], 2);
+        assert_eq!(cursor.index(), 0, "which is followed from then on");
+    }
+
+    #[test]
+    fn at_the_top_it_stays_there_and_nothing_is_no_place() {
+        let mut cursor = Cursor::default();
+        cursor.step(9, &["a", "b"]);
+        assert_eq!(cursor.index(), 1);
+        cursor.step(-9, &["a", "b"]);
+        cursor.settle(&["b", "a"], 5);
+        assert_eq!(cursor.index(), 0);
+        cursor.settle(&[], 0);
+        assert_eq!((cursor.index(), cursor.offset()), (0, 0));
+        cursor.step(1, &[]);
+        assert_eq!(cursor.index(), 0);
+    }
+}

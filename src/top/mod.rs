@@ -1,0 +1,26 @@
+//! `vmaudit top` as data: what was read ([`Sample`], [`Details`]), what has become of it since the start
+//! ([`Track`]), and what the user looks at ([`State`]), moved on by samples and keys.
+//!
+//! What is absent here: the terminal, `/proc`, clocks, and how anything looks. `app::top` reads and
+//! `render::top` draws.
+
+mod cursor;
+mod details;
+mod history;
+mod keys;
+mod sample;
+mod sort;
+mod state;
+mod track;
+
+#[cfg(test)]
+mod tests;
+
+pub use cursor::Cursor;
+pub use details::{CategoryLine, Details, Opened, StackShare};
+pub use history::{History, Point};
+pub use keys::{Action, Key};
+pub use sample::{Call, Cgroup, Figures, Group, ProcessId, ProcessSample, Sample, Swap, Tracing};
+pub use sort::SortBy;
+pub use state::{Pages, Pane, Settings, State, View};
+pub use track::{Known, Mostly, Track};

@@ -1,0 +1,62 @@
+//! By what rows are sorted.
+
+/// A column to sort by: sizes largest first, names from A on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum SortBy {
+    Virt,
+    Rss,
+    #[default]
+    Unused,
+    Growth,
+    Name,
+}
+
+const ALL: [SortBy; 5] = [SortBy::Virt, SortBy::Rss, SortBy::Unused, SortBy::Growth, SortBy::Name];
+
+impl SortBy {
+    pub fn next(self) -> SortBy {
+        self.step(1)
+    }
+
+    pub fn previous(self) -> SortBy {
+        self.step(ALL.len() - 1)
+    }
+
+    fn step(self, by: usize) -> SortBy {
+        let at = ALL.iter().position(|each| *each == self).unwrap_or(0);
+        ALL.get((at + by) % ALL.len()).copied().unwrap_or(self)
+    }
+
+    /// As the column's heading.
+    pub fn name(self) -> &'static str {
+        match self {
+            SortBy::Virt => "VIRT",
+            SortBy::Rss => "RSS",
+            SortBy::Unused => "unused",
+            SortBy::Growth => "growth",
+            SortBy::Name => "name",
+        }
+    }
+}
+
+/// What a row is sorted by.
+pub(super) struct Row<'a> {
+    pub name: &'a str,
+    pub virt: u64,
+    pub rss: u64,
+    pub unused: u64,
+    pub growth: i64,
+}
+
+impl SortBy {
+    /// In the order in which the rows are shown.
+    pub(super) fn order(self, a: &Row<'_>, b: &Row<'_>) -> std::cmp::Ordering {
+        match self {
+            SortBy::Virt => b.virt.cmp(&a.virt),
+            SortBy::Rss => b.rss.cmp(&a.rss),
+            SortBy::Unused => b.unused.cmp(&a.unused),
+            SortBy::Growth => b.growth.cmp(&a.growth),
+            SortBy::Name => a.name.to_lowercase().cmp(&b.name.to_lowercase()),
+        }
+    }
+}
