@@ -99,6 +99,14 @@ impl Opened {
         lines
     }
 
+    /// Change of what was there at the first look and is not any more: no row has it.
+    pub fn gone(&self) -> i64 {
+        let (Some(details), Some((_, first))) = (&self.details, &self.first) else { return 0 };
+        let there = |id: &str| details.process.categories.iter().any(|row| row.id == id);
+        let gone = first.iter().filter(|(id, _)| !there(id)).map(|(_, virt)| *virt);
+        difference(0, gone.fold(0, u64::saturating_add))
+    }
+
     /// The regions of a category, largest first.
     pub fn regions_of(&self, category: &str) -> Vec<&Region> {
         let regions = self.details.iter().flat_map(|details| &details.process.regions);

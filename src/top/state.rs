@@ -223,6 +223,7 @@ impl State {
                 virt: sum.virt.saturating_add(own.virt),
                 rss: sum.rss.saturating_add(own.rss),
                 swap: sum.swap.saturating_add(own.swap),
+                huge: sum.huge.saturating_add(own.huge),
             };
             (count + 1, figures)
         })

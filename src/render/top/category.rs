@@ -11,6 +11,11 @@ use crate::report::units::{size, thousands};
 use crate::top::{Details, Opened, Pages, Pane, State};
 use ratatui::text::Line;
 
+/// From this height on there is room for blank lines.
+const ROOMY: usize = 18;
+/// Longer lines of text are hard to read.
+const TEXT: usize = 110;
+
 /// Lines of each part.
 struct Split {
     regions: usize,
@@ -32,8 +37,12 @@ fn split(state: &State, category: &str, (width, height): (usize, usize)) -> Spli
     let text = findings(opened, category, width, Theme::PLAIN).len() + 1;
     let stacks = if traced { (opened.shares_of(category).len().max(1) + 1).min(room / 3) } else { 0 };
     let rest = room - stacks;
-    let regions = (opened.regions_of(category).len() + 1).min((rest / 2).max(rest.saturating_sub(text)));
-    Split { regions, findings: rest - regions, stacks }
+    // a blank line below each
+    let blank = usize::from(height >= ROOMY);
+    let text = text + blank;
+    let wanted = opened.regions_of(category).len() + 1 + blank;
+    let regions = wanted.min((rest / 2).max(rest.saturating_sub(text)));
+    Split { regions, findings: if traced { text.min(rest - regions) } else { rest - regions }, stacks }
 }
 
 pub(super) fn pages(state: &State, width: usize, height: usize) -> Pages {
@@ -198,6 +207,7 @@ fn from(region: &Region, details: Option<&Details>, columns: usize) -> String {
 /// The findings of the category in full, in lines.
 fn findings(opened: &Opened, category: &str, width: usize, theme: Theme) -> Vec<Line<'static>> {
     let Some(details) = &opened.details else { return Vec::new() };
+    let width = width.min(TEXT);
     let mut lines = Vec::new();
     let all = details.process.findings.iter().filter(|finding| finding.category == category);
     for (number, finding) in all.enumerate() {

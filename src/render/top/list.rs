@@ -239,6 +239,7 @@ fn row(track: &Track, selected: bool, columns: &[(Column, usize)], theme: Theme)
             Column::Virt => (size(figures.virt), Look::Plain),
             Column::Rss => (size(figures.rss), Look::Plain),
             Column::Unused => (size(figures.unused()), Look::Plain),
+            Column::Growth if ended => ("ended".to_owned(), Look::Dim),
             Column::Growth => (change(track.growth()), change_look(track.growth())),
             Column::Last => (change(track.last_growth()), change_look(track.last_growth())),
             Column::Mostly => mostly(track),
@@ -255,9 +256,6 @@ fn row(track: &Track, selected: bool, columns: &[(Column, usize)], theme: Theme)
 }
 
 fn mostly(track: &Track) -> (String, Look) {
-    if track.has_ended() {
-        return ("ended".to_owned(), Look::Dim);
-    }
     match track.mostly.as_ref().map(|mostly| &mostly.known) {
         Some(Known::Category(name)) => (clean(name), Look::Dim),
         Some(Known::Forbidden) => ("may not be read".to_owned(), Look::Warning),

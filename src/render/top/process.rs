@@ -5,7 +5,7 @@ use super::theme::{Look, Theme};
 use super::{Page, Part};
 use crate::render::chain::chain_of_caller;
 use crate::render::style::{clean, wrapped};
-use crate::report::model::{Process, Totals};
+use crate::report::model::{Frame, Process, Stack, Totals};
 use crate::report::units::{size, thousands};
 use crate::top::{Call, CategoryLine, Opened, Pages, Pane, Point, SortBy, State, Track};
 use ratatui::text::Line;
@@ -32,7 +32,8 @@ fn split(state: &State, width: usize, height: usize) -> Split {
         let table = if state.pane == Pane::Table { room } else { 0 };
         return Split { header, table, calls: room - table };
     }
-    let table = wanted.min(room * 3 / 5);
+    // a blank line between the two
+    let table = (wanted + usize::from(height >= ROOMY)).min(room * 3 / 5);
     Split { header, table, calls: room - table }
 }
 
@@ -238,6 +239,7 @@ fn table(state: &State, (width, height): (usize, usize), theme: Theme) -> Part {
             category(line, opened, width, theme).selectable_with(marker(selected), selected)
         })
         .collect();
+    rows.extend(gone(opened, width, theme).filter(|_| from + rows.len() == lines.len()));
     if opened.details.is_none() && opened.error.is_none() {
         rows.push(Row::new(theme).add(Look::Dim, " looking …").line());
     }
@@ -298,7 +300,20 @@ fn category(line: &CategoryLine<'_>, opened: &Opened, width: usize, theme: Theme
 pub(super) fn table_rows(state: &State, width: usize, theme: Theme) -> Vec<Line<'static>> {
     let Some(opened) = &state.opened else { return Vec::new() };
     let lines = opened.lines((state.sort, state.reversed));
-    lines.iter().map(|line| category(line, opened, width, theme).indented()).collect()
+    let rows = lines.iter().map(|line| category(line, opened, width, theme).indented());
+    rows.chain(gone(opened, width, theme)).collect()
+}
+
+/// What there was at the first look, and is not any more: so that growth adds up.
+fn gone(opened: &Opened, width: usize, theme: Theme) -> Option<Line<'static>> {
+    let bytes = opened.gone();
+    let (label, columns) = columns(opened, width);
+    let before: usize = columns.iter().map_while(|&(c, w)| (c != Column::Growth).then_some(w + 1)).sum();
+    if bytes == 0 || columns.iter().all(|(column, _)| *column != Column::Growth) {
+        return None;
+    }
+    let text = left("(gone since the start)", label + before);
+    Some(Row::new(theme).add(Look::Dim, text).add(Look::Good, right(&change(bytes), 12)).indented())
 }
 
 fn calls(state: &State, (width, height): (usize, usize), theme: Theme) -> Part {
@@ -319,15 +334,19 @@ fn calls(state: &State, (width, height): (usize, usize), theme: Theme) -> Part {
     Part { head: vec![head], rows, height }
 }
 
-/// Widths of time, call, bytes and thread, by the width of the screen.
+/// Widths of call and thread, by the width of the screen.
 fn call_columns(width: usize) -> (usize, usize) {
-    if width >= 70 { (9, 16) } else { (8, 0) }
+    match width {
+        100.. => (8, 16),
+        70.. => (6, 12),
+        _ => (6, 0),
+    }
 }
 
 pub(super) fn calls_head(width: usize, (title, theme): (Look, Theme)) -> Line<'static> {
     let (op, thread) = call_columns(width);
     let thread = if thread > 0 { format!(" {}", left("thread", thread)) } else { String::new() };
-    let text = format!(" {} {} {}{thread} reserved by", right("at", 9), left("call", op), right("bytes", 10));
+    let text = format!(" {} {} {}{thread} reserved by", right("at", 8), left("call", op), right("bytes", 10));
     Row::new(theme).add(title, cut(&text, width)).line()
 }
 
@@ -336,15 +355,27 @@ pub(super) fn call_row(call: &Call, width: usize, theme: Theme) -> Row {
     let time = format!("{}.{:02} s", call.time_ns / 1_000_000_000, call.time_ns / 10_000_000 % 100);
     let bytes = call.bytes.map_or_else(|| "?".to_owned(), size);
     let mut row = Row::new(theme)
-        .add(Look::Dim, right(&time, 9))
+        .add(Look::Dim, right(&time, 8))
         .add(Look::Plain, format!(" {} {}", left(call.op, op), right(&bytes, 10)));
     if thread > 0 {
         row = row.add(Look::Dim, format!(" {}", name(&call.comm, thread)));
     }
-    let used = 1 + 9 + 1 + op + 1 + 10 + if thread > 0 { thread + 1 } else { 0 } + 1;
-    let by = match &call.stack {
-        Some(stack) => chain_of_caller(stack, width.saturating_sub(used)),
-        None => "stack lost".to_owned(),
-    };
-    row.add(Look::Plain, format!(" {}", cut(&by, width.saturating_sub(used))))
+    let used = 1 + 8 + 1 + op + 1 + 10 + if thread > 0 { thread + 1 } else { 0 } + 1;
+    let room = width.saturating_sub(used);
+    let Some(stack) = &call.stack else { return row.add(Look::Dim, cut(" stack lost", room)) };
+    let place = place(stack).filter(|place| room >= 40 + super::cells::width(place));
+    let tail = place.as_ref().map_or(0, |place| super::cells::width(place) + 2);
+    row = row.add(Look::Plain, format!(" {}", cut(&chain_of_caller(stack, room - tail), room - tail)));
+    match place {
+        Some(place) => row.add(Look::Good, format!("  {place}")),
+        None => row,
+    }
+}
+
+/// `main.c:42`: where the program itself asked for it, if that is known.
+fn place(stack: &Stack) -> Option<String> {
+    let own = |f: &&Frame| !f.module.starts_with("libc.so") && !f.module.starts_with("ld-");
+    let frame = stack.frames.iter().filter(own).find(|frame| frame.line.is_some())?;
+    let file = frame.file.as_deref()?.rsplit('/').next()?.to_owned();
+    Some(cut(&format!("{}:{}", clean(&file), frame.line?), 28))
 }

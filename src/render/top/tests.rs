@@ -19,7 +19,7 @@ fn process(pid: i32, name: &str, virt: u64, rss: u64) -> ProcessSample {
         name: name.to_owned(),
         user: "postgres".to_owned(),
         threads: 3,
-        figures: Figures { virt, rss, swap: 0 },
+        figures: Figures { virt, rss, ..Figures::default() },
         container: None,
     }
 }
