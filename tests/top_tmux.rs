@@ -2,9 +2,10 @@
 
 mod support;
 
+use std::path::Path;
 use std::process::{Command, Stdio};
 use support::cgroup::Group;
-use support::container::Talk;
+use support::container::{self, APP, Image, Talk, unique};
 use support::tmux::Terminal;
 use support::{Guard, program, skip, skip_without_bpf, vmaudit};
 
@@ -135,6 +136,32 @@ fn a_cgroup_has_the_processes_that_are_in_it() {
         assert!(!screen.contains("VIRT"), "{screen}");
     }
     drop(second);
+}
+
+/// An image with the program and its libraries, and no tool.
+fn bare(folder: &Path) -> Image {
+    let image = Image::empty(folder);
+    let app = program("container_app");
+    image.add(&app, APP);
+    image.add_libraries_of(&app);
+    image
+}
+
+#[test]
+fn a_container_by_its_name_traced() {
+    let test = "a_container_by_its_name_traced";
+    let name = unique("live");
+    let Some((_engine, mut talk)) = container::start(test, &name, bare) else { return };
+    let Some(terminal) = start(test, (120, 30), &format!("-t --container {name}")) else { return };
+    terminal.shows(&[&format!("container {name} · podman"), "1 process", "PSS ", "worker"]);
+    talk.tell("f");
+    terminal.shows(&["2 processes"]);
+    talk.tell("m");
+    terminal.press(&["End", "Home", "Enter"]);
+    // Whichever of the two is larger now.
+    terminal.shows(&["worker · pid ", " inside)", "reserved by", "reserve_inner < reserve_outer"]);
+    terminal.press(&["C-c"]);
+    terminal.shows(&["was here before", "status 0"]);
 }
 
 #[test]

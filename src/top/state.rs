@@ -12,7 +12,7 @@ use std::rc::Rc;
 /// What top was started with.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Settings {
-    /// The machine's name, or what was asked for.
+    /// The machine's or the container's name; empty for the processes of -p.
     pub title: String,
     pub interval_ms: u64,
     pub sort: SortBy,

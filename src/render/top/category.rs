@@ -119,10 +119,11 @@ fn header(state: &State, category: &str, (width, theme): (usize, Theme)) -> Vec<
     let title = Row::new(theme)
         .add(Look::Plain, cut(&whose, width / 2))
         .add(Look::Title, cut(&clean(&row.name), width.saturating_sub(whose.len().min(width / 2))));
+    let gap = if width >= 60 { "   " } else { " " };
     let mut sums = Row::new(theme)
         .add(Look::Head, format!("VIRT {}", size(row.virt)))
-        .add(Look::Plain, format!("   RSS {}", size(row.rss)))
-        .add(Look::Title, format!("   unused {}", size(row.unused)));
+        .add(Look::Plain, format!("{gap}RSS {}", size(row.rss)))
+        .add(Look::Title, format!("{gap}unused {}", size(row.unused)));
     if width >= 70 {
         sums = sums.add(Look::Plain, format!("   writable {}", size(row.writable)));
     }
@@ -132,12 +133,22 @@ fn header(state: &State, category: &str, (width, theme): (usize, Theme)) -> Vec<
     vec![title.line(), sums.line()]
 }
 
-/// `0x7f0000000000-0x7f0004000000` in so many columns; the addresses of 47 bits.
-const RANGE: usize = 29;
+/// `0x7f0000000000-0x7f0004000000` in so many columns, the addresses of 47 bits; of small screens the
+/// start alone.
+fn range_columns(width: usize) -> usize {
+    if width >= 60 { 29 } else { 14 }
+}
 
 fn region_columns(width: usize) -> (usize, bool, usize) {
     let unused = width >= 92;
-    let used = 1 + RANGE + 1 + 4 + 11 + if width >= 64 { 11 } else { 0 } + if unused { 11 } else { 0 } + 1;
+    let used = 1
+        + range_columns(width)
+        + 1
+        + 4
+        + 11
+        + if width >= 64 { 11 } else { 0 }
+        + if unused { 11 } else { 0 }
+        + 1;
     let rest = width.saturating_sub(used);
     // what is left: the part, and then where it is from
     (rest.min(24), unused, rest.saturating_sub(25))
@@ -145,10 +156,14 @@ fn region_columns(width: usize) -> (usize, bool, usize) {
 
 fn region_head(count: usize, width: usize, (title, theme): (Look, Theme)) -> Line<'static> {
     let (part, unused, origin) = region_columns(width);
-    let noun = if count == 1 { "address range" } else { "address ranges" };
+    let noun = match (count, width) {
+        (_, ..60) => "ranges",
+        (1, _) => "address range",
+        _ => "address ranges",
+    };
     let mut text = format!(
         " {} prot {}",
-        left(&format!("{} {noun}", thousands(count as u64)), RANGE),
+        left(&format!("{} {noun}", thousands(count as u64)), range_columns(width)),
         right("VIRT", 10)
     );
     if width >= 64 {
@@ -166,9 +181,12 @@ fn region_head(count: usize, width: usize, (title, theme): (Look, Theme)) -> Lin
 
 fn region_row(region: &Region, details: Option<&Details>, width: usize, theme: Theme) -> Row {
     let (part, unused, origin) = region_columns(width);
-    let range = format!("{}-{}", region.start, region.end);
+    let range = match range_columns(width) {
+        14 => region.start.clone(),
+        _ => format!("{}-{}", region.start, region.end),
+    };
     let mut row = Row::new(theme)
-        .add(Look::Plain, left(&range, RANGE))
+        .add(Look::Plain, left(&range, range_columns(width)))
         .add(Look::Dim, format!(" {}", left(&region.prot, 4)))
         .add(Look::Plain, format!(" {}", right(&size(region.virt), 10)));
     if width >= 64 {

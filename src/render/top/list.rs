@@ -27,16 +27,17 @@ enum Column {
 const COLUMNS: [(Column, usize, usize); 10] = [
     (Column::Pid, 0, 7),
     (Column::User, 70, 8),
-    (Column::Name, 0, 12),
+    (Column::Name, 0, 9),
     (Column::Virt, 0, 10),
     (Column::Rss, 52, 10),
-    (Column::Unused, 44, 10),
+    (Column::Unused, 40, 10),
     (Column::Growth, 64, 11),
     (Column::Last, 128, 11),
     (Column::Mostly, 92, 18),
     (Column::Container, 142, 16),
 ];
-/// The widest that a name is made.
+/// What a name has before anything else grows (comm has 15 bytes), and the widest that it is made.
+const WHOLE_NAME: usize = 15;
 const NAME: usize = 24;
 
 /// The columns for a screen of this width, and how wide each is.
@@ -56,7 +57,10 @@ fn columns(screen: usize, containers: bool) -> Vec<(Column, usize)> {
             _ => continue,
         };
         // what a name leaves goes to what a process mostly is
-        let part = if *column == Column::Name && has_mostly { spare / 2 } else { spare };
+        let part = match column {
+            Column::Name if has_mostly => (spare / 2).max(spare.min(WHOLE_NAME.saturating_sub(*width))),
+            _ => spare,
+        };
         let more = part.min(most - (*width).min(most));
         *width += more;
         spare -= more;
@@ -88,6 +92,7 @@ pub(super) fn header(state: &State, width: usize, theme: Theme) -> Vec<Line<'sta
     let noun = if count == 1 { "process" } else { "processes" };
     let mut row = Row::new(theme).add(Look::Title, "vmaudit top").add(Look::Plain, " · ");
     row = match &state.group {
+        None if state.settings.title.is_empty() => row.add(Look::Plain, "-p"),
         Some(group) => {
             let row = row.add(Look::Title, clean(&group.title));
             if group.subtitle.is_empty() {
