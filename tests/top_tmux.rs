@@ -217,6 +217,8 @@ fn stopped_and_continued_by_the_shell() {
     terminal.press(&["fg", "Enter"]);
     terminal.shows(&["program and libraries", "q quit"]);
     terminal.press(&["q"]);
+    // What is typed before the shell reads again would be top's.
+    terminal.until(|screen| !screen.contains("q quit") && screen.trim_end().ends_with("prompt:"));
     terminal.press(&["echo status $?", "Enter"]);
     terminal.until(|screen| screen.contains("status 0") && !screen.contains("q quit"));
 }
