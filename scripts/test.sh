@@ -14,6 +14,7 @@ apt_install redis-server redis-tools || say "SKIP without redis-server: the test
 apt_install sqlite3 || say "SKIP without sqlite3: the queries of docs/recording.md"
 apt_install golang-go || say "SKIP without go: the tests that ask pprof"
 apt_install chromium || say "SKIP without chromium: the tests of the HTML report in a browser"
+apt_install firefox-esr || say "SKIP without firefox-esr: the test of the HTML report in Firefox"
 apt_install tmux || say "SKIP without tmux: the tests of top on a terminal"
 apt_install libjemalloc-dev binutils || say "SKIP without libjemalloc-dev: the tests on jemalloc"
 apt_install postgresql || say "SKIP without postgresql: the test on a backend that leaks"
@@ -24,6 +25,9 @@ apt_install libtcmalloc-minimal4 || say "SKIP without libtcmalloc: the test that
 [ "$(id -u)" = 0 ] || say "SKIP tests that trace with BPF: not root"
 
 cd "$ROOT" || exit 1
+# A build without its disk fails late and with words that hide why.
+free=$(df -Pk . | awk 'NR == 2 { print int($4 / 1048576) }')
+[ -d target ] || [ "$free" -ge 6 ] || say "only $free GiB of disk are free here; building and testing takes about 6"
 # The tests that run vmaudit want it fast (200 seeds): they use the release build.
 cargo build --release --quiet --bin vmaudit || die "the build failed"
 export VMAUDIT=$ROOT/target/release/vmaudit

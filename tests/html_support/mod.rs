@@ -3,6 +3,7 @@
 
 #![allow(dead_code, reason = "each test crate uses its own part")]
 
+pub mod firefox;
 pub mod sample;
 
 use serde_json::{Value, json};

@@ -10,6 +10,7 @@ pub mod death;
 pub mod docker;
 pub mod heap;
 pub mod postgres;
+pub mod recorded;
 pub mod redis;
 pub mod report;
 pub mod stacks;

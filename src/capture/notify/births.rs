@@ -210,6 +210,21 @@ impl<C: HeldCalls> Server<C> {
         true
     }
 
+    /// A process has begun another program. Children that it asked for before, and that have made no call
+    /// yet, live in what it leaves, or have a copy: they come first.
+    pub fn meet_children_of_before(&mut self, pid: Pid) {
+        let (unmet, others): (Vec<Begun>, Vec<Begun>) = std::mem::take(&mut self.tasks.begun)
+            .into_iter()
+            .partition(|b| b.parent == pid && !b.new.is_thread);
+        self.tasks.begun = others;
+        for begun in unmet {
+            // Its thread has ended in the execve; its children are now those of the one that executed.
+            if !self.meet_child(Begun { parent_tid: pid, ..begun }) {
+                self.tasks.begun.push(begun);
+            }
+        }
+    }
+
     /// Whether a fork that was let go `age` ago is over: its child is there, or `returned` and there is
     /// none.
     pub fn fork_is_over(&mut self, key: u64, tid: Tid, returned: bool, age: Duration) -> bool {

@@ -62,12 +62,14 @@ impl<C: HeldCalls> Server<C> {
     }
 }
 
-/// The wait status of a process that has ended: from its pidfd (6.15), or, as long as it has not
-/// been waited for, from /proc.
+/// The wait status of a process that has ended: from its pidfd once it has been waited for (6.15),
+/// until then from /proc. Somebody may wait for it between the two, hence a second look.
 fn exit_code(pid: Pid, pidfd: Option<&OwnedFd>) -> Option<i32> {
-    if let Some(code) = pidfd.and_then(super::pidfd_info::exit_code) {
-        return Some(code);
-    }
+    let reaped = || pidfd.and_then(super::pidfd_info::exit_code);
+    reaped().or_else(|| zombie_code(pid)).or_else(reaped)
+}
+
+fn zombie_code(pid: Pid) -> Option<i32> {
     let stat = std::fs::read(format!("/proc/{pid}/stat")).ok()?;
     let after = stat.iter().rposition(|&b| b == b')')? + 2;
     let text = std::str::from_utf8(stat.get(after..)?).ok()?;

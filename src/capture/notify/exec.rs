@@ -37,6 +37,9 @@ impl<C: HeldCalls> Server<C> {
         if came == Came::NotYet {
             return;
         }
+        if came == Came::NewProgram {
+            self.meet_children_of_before(pid);
+        }
         if let Some(process) = self.tasks.processes.get_mut(&pid) {
             process.executing = None;
         }
