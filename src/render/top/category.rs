@@ -11,6 +11,8 @@ use crate::report::units::{size, thousands};
 use crate::top::{Details, Opened, Pages, Pane, State};
 use ratatui::text::Line;
 
+/// The least that makes sense of where a region is from.
+const ORIGIN: usize = 16;
 /// From this height on there is room for blank lines.
 const ROOMY: usize = 18;
 /// Longer lines of text are hard to read.
@@ -150,8 +152,10 @@ fn region_columns(width: usize) -> (usize, bool, usize) {
         + if unused { 11 } else { 0 }
         + 1;
     let rest = width.saturating_sub(used);
-    // what is left: the part, and then where it is from
-    (rest.min(24), unused, rest.saturating_sub(25))
+    // what is left: the part, and then where it is from, if that has room for a word
+    let origin = rest.saturating_sub(25);
+    let origin = if origin >= ORIGIN { origin } else { 0 };
+    (rest.min(24), unused, origin)
 }
 
 fn region_head(count: usize, width: usize, (title, theme): (Look, Theme)) -> Line<'static> {
@@ -173,7 +177,7 @@ fn region_head(count: usize, width: usize, (title, theme): (Look, Theme)) -> Lin
         text += &format!(" {}", right("unused", 10));
     }
     text += &format!(" {}", left("part", part));
-    if origin > 5 {
+    if origin >= ORIGIN {
         text += &format!(" {}", left("from", origin));
     }
     Row::new(theme).add(title, cut(text.trim_end(), width)).line()
@@ -197,7 +201,7 @@ fn region_row(region: &Region, details: Option<&Details>, width: usize, theme: T
         row = row.add(Look::Plain, format!(" {}", right(&size(bytes), 10)));
     }
     row = row.add(Look::Plain, format!(" {}", name(&region.part, part)));
-    if origin > 5 {
+    if origin >= ORIGIN {
         row = row.add(Look::Dim, format!(" {}", cut(&from(region, details, origin), origin)));
     }
     row

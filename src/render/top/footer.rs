@@ -77,7 +77,8 @@ fn millis(ns: u64) -> String {
 fn keys(state: &State, columns: usize, theme: Theme) -> Line<'static> {
     let pause = if state.paused { "go on" } else { "pause" };
     let other_pane = match (state.view(), state.pane, state.tracing.is_some()) {
-        (View::Process, Pane::Table, true) => Some("reservations"),
+        (View::List | View::Process, Pane::Table, true) => Some("reservations"),
+        (View::List, _, true) => Some("processes"),
         (View::Process, _, true) => Some("categories"),
         (View::Category(_), Pane::Table, _) => Some("findings"),
         (View::Category(_), Pane::Findings, true) => Some("stacks"),
@@ -91,11 +92,13 @@ fn keys(state: &State, columns: usize, theme: Theme) -> Line<'static> {
         keys.push(("any key", "back"));
     } else {
         keys.extend([("q", "quit"), ("h", "help")]);
-        match state.view() {
-            View::List => keys.extend([("Enter", "open"), ("/", "filter")]),
-            View::Stack { .. } => keys.push(("Esc", "back")),
-            View::Category(_) => keys.extend([("Enter", "stack"), ("Esc", "back")]),
-            View::Process => keys.extend([("Enter", "open"), ("Esc", "back")]),
+        match (state.view(), state.pane) {
+            (View::List, Pane::Table) => keys.extend([("Enter", "open"), ("/", "filter")]),
+            (View::List, _) => keys.push(("Enter", "stack")),
+            (View::Stack { .. }, _) => keys.push(("Esc", "back")),
+            (View::Category(_), Pane::Findings) => keys.extend([("↑↓", "scroll"), ("Esc", "back")]),
+            (View::Process, Pane::Table) => keys.extend([("Enter", "open"), ("Esc", "back")]),
+            (View::Category(_) | View::Process, _) => keys.extend([("Enter", "stack"), ("Esc", "back")]),
         }
         keys.extend(other_pane.map(|pane| ("Tab", pane)));
         if matches!(state.view(), View::List | View::Process) {

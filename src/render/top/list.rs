@@ -2,10 +2,10 @@
 
 use super::cells::{Row, both_ends, change, change_look, left, marker, name, right, seconds};
 use super::theme::{Look, Theme};
-use super::{Page, Part};
+use super::{Page, Part, calls};
 use crate::render::style::clean;
 use crate::report::units::{size, thousands};
-use crate::top::{Cgroup, Group, Known, Pages, SortBy, State, Track};
+use crate::top::{Cgroup, Group, Known, Pages, Pane, SortBy, State, Track};
 use ratatui::text::Line;
 
 /// A column: from which width of the screen on it is there, and its own width.
@@ -69,21 +69,40 @@ fn columns(screen: usize, containers: bool) -> Vec<(Column, usize)> {
 }
 
 pub(super) fn pages(state: &State, width: usize, height: usize) -> Pages {
-    let header = header(state, width, Theme::PLAIN).len();
+    let (table, calls) = split(state, width, height);
     let mostly = columns(width, false).iter().any(|(column, _)| *column == Column::Mostly);
-    Pages { table: height.saturating_sub(header + 1), mostly, ..Pages::default() }
+    Pages { table: table.saturating_sub(1), calls: calls.saturating_sub(1), mostly, ..Pages::default() }
+}
+
+/// Lines of the table, and of the newest reservations.
+fn split(state: &State, width: usize, height: usize) -> (usize, usize) {
+    let room = height.saturating_sub(header(state, width, Theme::PLAIN).len());
+    match (state.tracing.is_some(), state.pane) {
+        (false, _) => (room, 0),
+        // only the part that keys go to
+        (true, Pane::Table) if room < 8 => (room, 0),
+        (true, _) if room < 8 => (0, room),
+        (true, _) => {
+            // a blank line between the two
+            let table = (state.visible().len().max(1) + 2).min(room * 3 / 5);
+            (table, room - table)
+        }
+    }
 }
 
 pub(super) fn page(state: &State, width: usize, height: usize, theme: Theme) -> Page {
-    let header = header(state, width, theme);
-    let room = height.saturating_sub(header.len());
-    let rows = rows(
-        state,
-        state.list.offset()..state.list.offset() + room.saturating_sub(1),
-        (width, Some(state.list.index())),
-        theme,
-    );
-    Page { header, parts: vec![Part { head: vec![head(state, width, theme)], rows, height: room }] }
+    let (table, calls) = split(state, width, height);
+    let mut parts = Vec::new();
+    if table > 0 {
+        let from = state.list.offset();
+        let selected = Some(state.list.index()).filter(|_| state.pane == Pane::Table);
+        let rows = rows(state, from..from + table.saturating_sub(1), (width, selected), theme);
+        parts.push(Part { head: vec![head(state, width, theme)], rows, height: table });
+    }
+    if calls > 0 {
+        parts.push(calls::part(state, (width, calls), theme));
+    }
+    Page { header: header(state, width, theme), parts }
 }
 
 /// What is shown, and the sums.

@@ -2,12 +2,11 @@
 
 use super::cells::{Row, both_ends, change, change_look, cut, left, marker, name, right, seconds};
 use super::theme::{Look, Theme};
-use super::{Page, Part};
-use crate::render::chain::chain_of_caller;
+use super::{Page, Part, calls};
 use crate::render::style::{clean, wrapped};
-use crate::report::model::{Frame, Process, Stack, Totals};
+use crate::report::model::{Process, Totals};
 use crate::report::units::{size, thousands};
-use crate::top::{Call, CategoryLine, Opened, Pages, Pane, Point, SortBy, State, Track};
+use crate::top::{CategoryLine, Opened, Pages, Pane, Point, SortBy, State, Track};
 use ratatui::text::Line;
 
 /// From this height on there is room for the sizes over time, and for a whole verdict.
@@ -51,7 +50,7 @@ pub(super) fn page(state: &State, width: usize, height: usize, theme: Theme) -> 
         parts.push(table(state, (width, split.table), theme));
     }
     if split.calls > 0 {
-        parts.push(calls(state, (width, split.calls), theme));
+        parts.push(calls::part(state, (width, split.calls), theme));
     }
     Page { header, parts }
 }
@@ -98,7 +97,7 @@ pub(super) fn header(state: &State, (width, height): (usize, usize), theme: Them
         lines.extend(verdict(process, (width, height), theme));
     }
     if let Some(error) = &opened.error {
-        for line in wrapped(&clean(error), width.max(10)) {
+        for line in error.lines().flat_map(|line| wrapped(&clean(line), width.max(10))) {
             lines.push(Row::new(theme).add(Look::Warning, line).line());
         }
     }
@@ -314,68 +313,4 @@ fn gone(opened: &Opened, width: usize, theme: Theme) -> Option<Line<'static>> {
     }
     let text = left("(gone since the start)", label + before);
     Some(Row::new(theme).add(Look::Dim, text).add(Look::Good, right(&change(bytes), 12)).indented())
-}
-
-fn calls(state: &State, (width, height): (usize, usize), theme: Theme) -> Part {
-    let active = state.pane == Pane::Calls;
-    let shown = state.shown_calls();
-    let title = if active { Look::Title } else { Look::Head };
-    let head = calls_head(width, (title, theme));
-    let rows = shown.iter().enumerate().skip(state.call.offset()).take(height.saturating_sub(1));
-    let mut rows: Vec<_> = rows
-        .map(|(at, call)| {
-            let selected = active && at == state.call.index();
-            call_row(call, width, theme).selectable_with(marker(selected), selected)
-        })
-        .collect();
-    if rows.is_empty() {
-        rows.push(Row::new(theme).add(Look::Dim, " none since tracing began").line());
-    }
-    Part { head: vec![head], rows, height }
-}
-
-/// Widths of call and thread, by the width of the screen.
-fn call_columns(width: usize) -> (usize, usize) {
-    match width {
-        100.. => (8, 16),
-        70.. => (6, 12),
-        _ => (6, 0),
-    }
-}
-
-pub(super) fn calls_head(width: usize, (title, theme): (Look, Theme)) -> Line<'static> {
-    let (op, thread) = call_columns(width);
-    let thread = if thread > 0 { format!(" {}", left("thread", thread)) } else { String::new() };
-    let text = format!(" {} {} {}{thread} reserved by", right("at", 8), left("call", op), right("bytes", 10));
-    Row::new(theme).add(title, cut(&text, width)).line()
-}
-
-pub(super) fn call_row(call: &Call, width: usize, theme: Theme) -> Row {
-    let (op, thread) = call_columns(width);
-    let time = format!("{}.{:02} s", call.time_ns / 1_000_000_000, call.time_ns / 10_000_000 % 100);
-    let bytes = call.bytes.map_or_else(|| "?".to_owned(), size);
-    let mut row = Row::new(theme)
-        .add(Look::Dim, right(&time, 8))
-        .add(Look::Plain, format!(" {} {}", left(call.op, op), right(&bytes, 10)));
-    if thread > 0 {
-        row = row.add(Look::Dim, format!(" {}", name(&call.comm, thread)));
-    }
-    let used = 1 + 8 + 1 + op + 1 + 10 + if thread > 0 { thread + 1 } else { 0 } + 1;
-    let room = width.saturating_sub(used);
-    let Some(stack) = &call.stack else { return row.add(Look::Dim, cut(" stack lost", room)) };
-    let place = place(stack).filter(|place| room >= 40 + super::cells::width(place));
-    let tail = place.as_ref().map_or(0, |place| super::cells::width(place) + 2);
-    row = row.add(Look::Plain, format!(" {}", cut(&chain_of_caller(stack, room - tail), room - tail)));
-    match place {
-        Some(place) => row.add(Look::Good, format!("  {place}")),
-        None => row,
-    }
-}
-
-/// `main.c:42`: where the program itself asked for it, if that is known.
-fn place(stack: &Stack) -> Option<String> {
-    let own = |f: &&Frame| !f.module.starts_with("libc.so") && !f.module.starts_with("ld-");
-    let frame = stack.frames.iter().filter(own).find(|frame| frame.line.is_some())?;
-    let file = frame.file.as_deref()?.rsplit('/').next()?.to_owned();
-    Some(cut(&format!("{}:{}", clean(&file), frame.line?), 28))
 }

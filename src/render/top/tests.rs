@@ -248,6 +248,24 @@ fn a_process_its_categories_and_its_newest_reservations() {
 }
 
 #[test]
+fn the_newest_reservations_of_all_processes_below_the_list() {
+    let mut state = opened();
+    state.key(Key::Escape);
+    let text = drawn(&mut state, (120, 30));
+    for part in ["      7   3.21 s mmap", "   4123   3.21 s mmap", "not its", "main.c:42", "Tab reservations"]
+    {
+        assert!(text.contains(part), "{part}\nis not in\n{text}");
+    }
+    state.key(Key::Tab);
+    state.key(Key::Down);
+    state.key(Key::Enter);
+    assert!(drawn(&mut state, (120, 30)).starts_with("mmap(NULL, 134217728, PROT_NONE"));
+    state.key(Key::Escape);
+    let text = drawn(&mut state, (40, 10));
+    assert!(text.contains("▶   4123   3.21 s mmap"), "{text}");
+}
+
+#[test]
 fn a_category_its_regions_and_what_can_be_done() {
     let mut state = opened();
     state.key(Key::Enter);
