@@ -10,6 +10,9 @@ use ratatui::text::Line;
 
 pub(super) const HEIGHT: usize = 2;
 
+/// The first look into a process comes this much later than the first look at it, at least.
+const LATE_NS: u64 = 1_000_000_000;
+
 pub(super) fn lines(state: &State, columns: usize, theme: Theme) -> [Line<'static>; HEIGHT] {
     [status(state, columns, theme), keys(state, columns, theme)]
 }
@@ -52,6 +55,7 @@ fn status(state: &State, columns: usize, theme: Theme) -> Line<'static> {
             if let Some(details) = opened.and_then(|opened| opened.details.as_ref()) {
                 let age = age(state.time_ns.saturating_sub(details.at_ns));
                 parts.push(format!("looked into {age}, which took {}", millis(details.took_ns)));
+                parts.extend(later_growth(state));
             }
         }
     }
@@ -63,6 +67,15 @@ fn status(state: &State, columns: usize, theme: Theme) -> Line<'static> {
     }
     let used: usize = if state.paused { 7 } else { 0 };
     row.add(Look::Dim, cut(&parts.join(" · "), columns.saturating_sub(used))).line()
+}
+
+/// Where the growth of categories counts from a later look than that of the process.
+fn later_growth(state: &State) -> Option<String> {
+    let opened = state.inside().filter(|_| *state.view() == View::Process)?;
+    let track = state.track(opened.id)?;
+    let late = opened.since_ns.saturating_sub(track.since_ns) > LATE_NS;
+    let ago = state.time_ns.saturating_sub(opened.since_ns) / 1_000_000_000;
+    late.then(|| format!("growth of rows: in the last {ago} s"))
 }
 
 fn millis(ns: u64) -> String {

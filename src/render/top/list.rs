@@ -109,18 +109,18 @@ pub(super) fn page(state: &State, width: usize, height: usize, theme: Theme) -> 
 pub(super) fn header(state: &State, width: usize, theme: Theme) -> Vec<Line<'static>> {
     let (count, sum) = state.total();
     let noun = if count == 1 { "process" } else { "processes" };
-    let mut row = Row::new(theme).add(Look::Title, "vmaudit top").add(Look::Plain, " · ");
+    let mut row = Row::new(theme).add(Look::Title, "vmaudit top");
     row = match &state.group {
-        None if state.settings.title.is_empty() => row.add(Look::Plain, "-p"),
+        None if state.settings.title.is_empty() => row,
         Some(group) => {
-            let row = row.add(Look::Title, clean(&group.title));
+            let row = row.add(Look::Plain, " · ").add(Look::Title, clean(&group.title));
             if group.subtitle.is_empty() {
                 row
             } else {
                 row.add(Look::Dim, format!(" · {}", clean(&group.subtitle)))
             }
         }
-        None => row.add(Look::Plain, clean(&state.settings.title)),
+        None => row.add(Look::Plain, format!(" · {}", clean(&state.settings.title))),
     };
     row = row.add(Look::Plain, format!(" · {} {noun}", thousands(count as u64)));
     if !state.filter.is_empty() || state.typing {
