@@ -120,6 +120,7 @@ fn look(mappings: Vec<Mapping>) -> Observations {
             swapped: Vec::new(),
             per_vma: Vec::new(),
         },
+        details: vmaudit::model::VmaDetails::default(),
         threads: Vec::new(),
         heap_infos: Vec::new(),
         status: StatusFigures::default(),
@@ -128,6 +129,7 @@ fn look(mappings: Vec<Mapping>) -> Observations {
         cmdline: Vec::new(),
         stack_limit: None,
         surroundings: vmaudit::model::Surroundings::default(),
+        code: vmaudit::model::CodeMarks::default(),
         aslr: true,
         gaps: Vec::new(),
     }

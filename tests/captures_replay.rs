@@ -115,6 +115,7 @@ fn observed(pid: i32, mappings: &[Mapping]) -> Observations {
             swapped: Vec::new(),
             per_vma: Vec::new(),
         },
+        details: vmaudit::model::VmaDetails::default(),
         threads: Vec::new(),
         heap_infos: Vec::new(),
         status: StatusFigures::default(),
@@ -123,6 +124,7 @@ fn observed(pid: i32, mappings: &[Mapping]) -> Observations {
         cmdline: Vec::new(),
         stack_limit: None,
         surroundings: vmaudit::model::Surroundings::default(),
+        code: vmaudit::model::CodeMarks::default(),
         aslr: true,
         gaps: Vec::new(),
     }

@@ -66,6 +66,7 @@ fn look() -> Observations {
             swapped: Vec::new(),
             per_vma: Vec::new(),
         },
+        details: vmaudit::model::VmaDetails::default(),
         threads: vec![ThreadObservation { tid: 7, comm: b"x".to_vec(), stack_pointer: None }],
         heap_infos: Vec::new(),
         status: StatusFigures::default(),
@@ -74,6 +75,7 @@ fn look() -> Observations {
         cmdline: vec![b"x".to_vec()],
         stack_limit: None,
         surroundings: vmaudit::model::Surroundings::default(),
+        code: vmaudit::model::CodeMarks::default(),
         aslr: true,
         gaps: Vec::new(),
     }

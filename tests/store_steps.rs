@@ -7,9 +7,9 @@ use vmaudit::model::observation::{
     ThreadObservation,
 };
 use vmaudit::model::{
-    Addr, AddrRange, Completeness, EventId, FileRef, Frame, FrameKind, FunctionName, Mapping, MappingFile,
-    MmKey, ModuleInfo, NoStack, Prot, Sharing, SourceLine, StackId, StackTable, Step, Surroundings,
-    SymbolFrame, SymbolizedStacks, Task, VmEvent, VmOp,
+    Addr, AddrRange, CodeMarks, Completeness, EventId, FileMarks, FileRef, Frame, FrameKind, FunctionName,
+    Mapping, MappingFile, Mark, MmKey, ModuleInfo, NoStack, Prot, Sharing, SourceLine, StackId, StackTable,
+    Step, Surroundings, SymbolFrame, SymbolizedStacks, Task, VmEvent, VmOp,
 };
 use vmaudit::store::{Facts, Recorder, Recording, RunMeta};
 
@@ -148,6 +148,7 @@ fn observations(pid: i32, source: ResidencySource) -> Box<Observations> {
             swapped: vec![AddrRange::new(0x9000, 0xa000)],
             per_vma: vec![(AddrRange::new(0x1000, 0x2000), u64::MAX, 1)],
         },
+        details: vmaudit::model::VmaDetails::default(),
         threads: vec![
             ThreadObservation { tid: 7, comm: b"\xff".to_vec(), stack_pointer: None },
             ThreadObservation { tid: 8, comm: Vec::new(), stack_pointer: Some(Addr(u64::MAX)) },
@@ -184,6 +185,15 @@ fn observations(pid: i32, source: ResidencySource) -> Box<Observations> {
             data: Some(u64::MAX >> 1),
             cpus: Some(2),
             ..Surroundings::default()
+        },
+        code: CodeMarks {
+            files: vec![FileMarks {
+                file: MappingFile { major: 1, minor: 2, inode: u64::MAX },
+                marks: Mark::ALL.to_vec(),
+                jemalloc_setting: Some("_RJEM_MALLOC_CONF".into()),
+                glibc: Some((2, 36)),
+            }],
+            libc_malloc: Some(Addr(u64::MAX)),
         },
         aslr: pid == 7,
         gaps: vec!["one".into(), "two".into()],

@@ -240,6 +240,8 @@ pub fn first_look(process: &Process, threads: &[&MarkedThread]) -> Result<(MmKey
         residency_from: ResidencySource::None,
         threads: false,
         heap_info: false,
+        details: false,
+        code: false,
         ..ObserveOptions::default()
     };
     // It may be this thread that has just ended.

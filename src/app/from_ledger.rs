@@ -7,7 +7,7 @@ use crate::model::mapping::is_randomised;
 use crate::model::observation::{
     HeapInfo, Residency, ResidencySource, SnapshotMoment, StatusFigures, ThreadObservation,
 };
-use crate::model::{Addr, AddrRange, Mapping, MappingFile, Observations, Pid, Surroundings};
+use crate::model::{Addr, AddrRange, Mapping, MappingFile, Observations, Pid, Surroundings, VmaDetails};
 use std::collections::HashMap;
 
 /// A moment of a recording.
@@ -69,6 +69,7 @@ pub fn from_ledger(pipeline: &Pipeline, pid: Pid, as_of: Option<&AsOf>) -> Optio
             swapped: Vec::new(),
             per_vma: Vec::new(),
         },
+        details: VmaDetails::default(),
         threads: later.map(|seen| seen.threads.iter().filter(lived).cloned().collect()).unwrap_or_default(),
         heap_infos: later
             .map(|seen| seen.heap_infos.iter().filter(older).cloned().collect())
@@ -79,6 +80,7 @@ pub fn from_ledger(pipeline: &Pipeline, pid: Pid, as_of: Option<&AsOf>) -> Optio
         cmdline: later.map(|seen| seen.cmdline.clone()).unwrap_or_default(),
         stack_limit: later.and_then(|seen| seen.stack_limit),
         surroundings: Surroundings::default(),
+        code: later.map(|seen| seen.code.clone()).unwrap_or_default(),
         aslr,
         gaps: vec![gap.to_owned()],
     })

@@ -2,7 +2,7 @@
 
 use crate::model::mapping::is_randomised;
 use crate::model::observation::{Residency, ResidencySource, SnapshotMoment, StatusFigures};
-use crate::model::{Mapping, Observations, Surroundings};
+use crate::model::{CodeMarks, Mapping, Observations, Surroundings, VmaDetails};
 use crate::procfs::{SavedError, SavedMaps, parse_saved};
 use std::io::BufRead;
 
@@ -11,7 +11,7 @@ use std::io::BufRead;
 /// # Errors
 /// With the number of the first line that makes no sense.
 pub fn observations(source: impl BufRead) -> Result<Observations, SavedError> {
-    let SavedMaps { mappings, figures, torn, cut } = parse_saved(source)?;
+    let SavedMaps { mappings, figures, details, torn, cut } = parse_saved(source)?;
     let mut gaps = Vec::new();
     if figures.is_none() {
         gaps.push(
@@ -57,12 +57,14 @@ pub fn observations(source: impl BufRead) -> Result<Observations, SavedError> {
         exe,
         mappings,
         residency,
+        details: VmaDetails { vmas: details, guards: Vec::new() },
         threads: Vec::new(),
         heap_infos: Vec::new(),
         status: StatusFigures { vm_size: virt, vm_rss, vm_swap, ..StatusFigures::default() },
         cmdline: Vec::new(),
         stack_limit: None,
         surroundings: Surroundings::default(),
+        code: CodeMarks::default(),
         aslr: randomised.unwrap_or(true),
         gaps,
     })

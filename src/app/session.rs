@@ -200,6 +200,8 @@ impl<'a, 'r, W: Watched> Session<'a, 'r, W> {
                 residency_from: ResidencySource::None,
                 threads: false,
                 heap_info: false,
+                details: false,
+                code: false,
                 ..ObserveOptions::default()
             };
             let Ok(seen) = observe(pid, pid, options) else { continue };

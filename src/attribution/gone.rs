@@ -8,7 +8,7 @@ use super::{AuditInput, Piece};
 use crate::ledger::{GoneCall, Origin, OriginId, Reconciled, Region};
 use crate::model::mapping::MappingFile;
 use crate::model::observation::{Residency, ResidencySource};
-use crate::model::{AddrRange, Mapping, Observations};
+use crate::model::{AddrRange, Mapping, Observations, VmaDetails};
 
 /// Where the calls are put for this: above every user address, far from each other, with the low
 /// bits that they had, for rules that look at alignment.
@@ -51,7 +51,9 @@ pub fn categories_of_gone(input: &AuditInput<'_>, gone: &[&GoneCall]) -> Vec<Cat
         mappings,
         residency: none,
         threads: seen.threads.clone(),
+        details: VmaDetails::default(),
         heap_infos: Vec::new(),
+        code: seen.code.clone(),
         comm: seen.comm.clone(),
         exe: seen.exe.clone(),
         cmdline: seen.cmdline.clone(),

@@ -3,9 +3,15 @@
 use super::AuditInput;
 use super::call::MmapCall;
 use super::callpath::CallPath;
+use super::category::Claim;
+use super::findings::Group;
+use super::footprint::overlapping;
+use super::rules::RULES;
 use crate::ledger::{Origin, OriginId, OriginRecord, Region, RegionKind, ThreadRecord};
 use crate::model::observation::HeapInfo;
-use crate::model::{Addr, AddrRange, EventId, Mapping, Sharing, StackId, Tid};
+use crate::model::{
+    Addr, AddrRange, EventId, FileMarks, Mapping, MappingFile, Mark, Sharing, StackId, Tid, VmaDetail,
+};
 use std::collections::{HashMap, HashSet};
 
 /// A process, indexed for rules.
@@ -24,6 +30,15 @@ pub struct World<'a> {
     heaps: Vec<HeapInfo>,
     /// Files with an executable mapping: ELF images.
     images: HashSet<(u32, u32, u64)>,
+    /// By the rules' ids; each list sorted.
+    surveys: HashMap<&'static str, Vec<Surveyed>>,
+}
+
+/// A range and what it is, told from the process as a whole.
+#[derive(Clone, Debug)]
+pub struct Surveyed {
+    pub range: AddrRange,
+    pub claim: Claim,
 }
 
 /// The piece to be classified.
@@ -32,6 +47,8 @@ pub struct Subject<'a> {
     pub region: &'a Region,
     /// The VMA that holds it.
     pub mapping: Option<&'a Mapping>,
+    /// What smaps told of it, where it was read.
+    pub detail: Option<&'a VmaDetail>,
     pub record: Option<&'a OriginRecord>,
     pub path: Option<&'a CallPath>,
     pub call: Option<MmapCall>,
@@ -53,6 +70,11 @@ impl Subject<'_> {
         self.region.prot.is_none()
     }
 
+    /// True where smaps was read and shows this VmFlag: "nr", "dc", "hg" …
+    pub fn has_flag(&self, flag: &str) -> bool {
+        self.detail.is_some_and(|detail| detail.flags.has(flag))
+    }
+
     /// maps' last column.
     pub fn name(&self) -> &[u8] {
         self.mapping.map_or(&[], |m| &m.name)
@@ -60,10 +82,7 @@ impl Subject<'_> {
 
     /// The name set by PR_SET_VMA_ANON_NAME, from maps or from the (perhaps refused) call.
     pub fn anon_name(&self) -> Option<&[u8]> {
-        let from_maps = [b"[anon:".as_slice(), b"[anon_shmem:"]
-            .iter()
-            .find_map(|prefix| self.name().strip_prefix(*prefix)?.strip_suffix(b"]"));
-        from_maps.or_else(|| self.record?.anon_name.as_deref())
+        anon_name(self.name()).or_else(|| self.record?.anon_name.as_deref())
     }
 
     /// Anonymous and its maker unnamed (stripped) or unknown: only then may a shape decide.
@@ -106,7 +125,30 @@ impl<'a> World<'a> {
         started.sort_by_key(|(sp, _)| *sp);
         let mut heaps = seen.heap_infos.clone();
         heaps.sort_by_key(|h| h.at);
-        World { input, paths, spans, files, live, started, heaps, images }
+        let surveys = HashMap::new();
+        let mut world = World { input, paths, spans, files, live, started, heaps, images, surveys };
+        let surveyed = RULES.iter().map(|rule| (rule.id(), rule.survey(&world)));
+        world.surveys = surveyed.filter(|(_, found)| !found.is_empty()).collect();
+        world
+    }
+
+    /// What this rule's survey says of an address.
+    pub fn surveyed(&self, rule: &str, addr: Addr) -> Option<&Surveyed> {
+        let found = self.surveys.get(rule)?;
+        found.get(found.partition_point(|s| s.range.end <= addr)).filter(|s| s.range.contains(addr))
+    }
+
+    /// True if this rule's survey found anything.
+    pub fn has_survey(&self, rule: &str) -> bool {
+        self.surveys.contains_key(rule)
+    }
+
+    /// Where the ranges of this rule's survey begin and end.
+    pub fn survey_cuts(&self, rule: &str, within: AddrRange) -> Vec<Addr> {
+        let found = self.surveys.get(rule).map_or(&[][..], Vec::as_slice);
+        let inside = found[found.partition_point(|s| s.range.end <= within.start)..].iter();
+        let inside = inside.take_while(|s| s.range.start < within.end);
+        inside.flat_map(|s| [s.range.start, s.range.end]).collect()
     }
 
     pub fn subject(&self, region: &'a Region, range: AddrRange) -> Subject<'_> {
@@ -117,6 +159,7 @@ impl<'a> World<'a> {
             range,
             region,
             mapping: self.input.observations.mappings.get(region.vma),
+            detail: self.input.observations.details.at(range.start),
             record,
             path,
             call: record.and_then(|r| MmapCall::of(&r.op)),
@@ -141,6 +184,40 @@ impl<'a> World<'a> {
         &self.input.reconciled.origins
     }
 
+    /// maps' last column of the VMA that holds region number `region`, if it has one.
+    pub fn maps_name(&self, region: usize) -> Option<&'a [u8]> {
+        let region = self.input.reconciled.regions.get(region)?;
+        let name = self.mappings().get(region.vma)?.name.as_slice();
+        (!name.is_empty()).then_some(name)
+    }
+
+    /// As [`Subject::anon_name`], of region number `region`.
+    pub fn given_name(&self, region: usize) -> Option<&'a [u8]> {
+        let from_call = || {
+            let region = self.input.reconciled.regions.get(region)?;
+            record_of(self.input, region)?.anon_name.as_deref()
+        };
+        self.maps_name(region).and_then(anon_name).or_else(from_call)
+    }
+
+    /// The process' share of the VMAs that hold a group's pieces; None where it is not known of all.
+    pub fn pss(&self, group: &Group<'_>) -> Option<u64> {
+        self.sum_of_details(group, |detail| detail.pss)
+    }
+
+    /// Huge pages in use in the VMAs that hold a group's pieces; None where it is not known of all.
+    pub fn hugetlb_in_use(&self, group: &Group<'_>) -> Option<u64> {
+        self.sum_of_details(group, |detail| detail.hugetlb)
+    }
+
+    fn sum_of_details(&self, group: &Group<'_>, figure: fn(&VmaDetail) -> u64) -> Option<u64> {
+        let regions = &self.input.reconciled.regions;
+        let vmas: HashSet<usize> =
+            group.pieces.iter().filter_map(|p| Some(regions.get(p.region)?.vma)).collect();
+        let of = |vma: &usize| Some(figure(self.detail_at(self.mappings().get(*vma)?.range.start)?));
+        vmas.iter().map(of).try_fold(0u64, |sum, bytes| Some(sum.saturating_add(bytes?)))
+    }
+
     /// glibc heap headers, sorted by address.
     pub fn heaps(&self) -> &[HeapInfo] {
         &self.heaps
@@ -151,6 +228,28 @@ impl<'a> World<'a> {
         self.files.iter().any(|f| test(f))
     }
 
+    /// True if a file with code holds this, by its own strings and symbols.
+    pub fn has_mark(&self, mark: Mark) -> bool {
+        self.marked(mark).next().is_some()
+    }
+
+    /// The files with code that hold this.
+    pub fn marked(&self, mark: Mark) -> impl Iterator<Item = &'a FileMarks> {
+        self.input.observations.code.files.iter().filter(move |found| found.marks.contains(&mark))
+    }
+
+    /// The file that the C library's own calls of malloc go to; None where that is not known.
+    pub fn libc_malloc_in(&self) -> Option<MappingFile> {
+        let at = self.input.observations.code.libc_malloc?;
+        let vma = self.mappings().partition_point(|mapping| mapping.range.end <= at);
+        self.mappings().get(vma).filter(|mapping| mapping.range.contains(at))?.file
+    }
+
+    /// glibc's version.
+    pub fn glibc(&self) -> Option<(u32, u32)> {
+        self.input.observations.code.files.iter().find_map(|found| found.glibc)
+    }
+
     /// True if the file of this mapping is also mapped executable: an ELF image.
     pub fn is_image(&self, mapping: &Mapping) -> bool {
         mapping.file.is_some_and(|f| self.images.contains(&(f.major, f.minor, f.inode)))
@@ -158,6 +257,16 @@ impl<'a> World<'a> {
 
     pub fn mappings(&self) -> &'a [Mapping] {
         &self.input.observations.mappings
+    }
+
+    /// What smaps told of the VMA that holds `addr`, where it was read.
+    pub fn detail_at(&self, addr: Addr) -> Option<&'a VmaDetail> {
+        self.input.observations.details.at(addr)
+    }
+
+    /// Guard pages inside of `range` that maps does not show (MADV_GUARD_INSTALL), sorted.
+    pub fn hidden_guards(&self, range: AddrRange) -> &'a [AddrRange] {
+        overlapping(&self.input.observations.details.guards, range)
     }
 
     /// The VMA that ends where `vma` begins.
@@ -174,6 +283,12 @@ impl<'a> World<'a> {
         (own.range.end == above.range.start).then_some(above)
     }
 
+    /// The VMA that holds `addr`.
+    pub fn mapping_at(&self, addr: Addr) -> Option<&'a Mapping> {
+        let at = self.mappings().partition_point(|m| m.range.end <= addr);
+        self.mappings().get(at).filter(|m| m.range.contains(addr))
+    }
+
     /// True if a VMA begins at this address.
     pub fn starts_at(&self, addr: Addr) -> bool {
         self.mappings().binary_search_by_key(&addr, |m| m.range.start).is_ok()
@@ -183,6 +298,13 @@ impl<'a> World<'a> {
     pub fn live_thread_in(&self, range: AddrRange) -> Option<Tid> {
         let at = self.live.partition_point(|(sp, _)| *sp < range.start);
         self.live.get(at).filter(|(sp, _)| *sp < range.end).map(|(_, tid)| *tid)
+    }
+
+    /// The stack pointers in `range` of living threads, other than the first one's; ascending.
+    pub fn stack_pointers_in(&self, range: AddrRange) -> Vec<Addr> {
+        let from = self.live.partition_point(|(sp, _)| *sp < range.start);
+        let inside = self.live.iter().skip(from).map(|(sp, _)| *sp);
+        inside.take_while(|sp| *sp < range.end).collect()
     }
 
     /// True if it is known of every living thread where its stack is.
@@ -213,6 +335,12 @@ fn record_of<'a>(input: &AuditInput<'a>, region: &Region) -> Option<&'a OriginRe
         Origin::Event(OriginId(index)) => input.reconciled.origins.get(index as usize),
         Origin::Preexisting | Origin::Kernel | Origin::Unknown => None,
     }
+}
+
+/// `[anon:NAME]`, `[anon_shmem:NAME]` (fs/proc/task_mmu.c, `show_map_vma`).
+fn anon_name(maps_name: &[u8]) -> Option<&[u8]> {
+    let prefixes = [b"[anon:".as_slice(), b"[anon_shmem:"];
+    prefixes.iter().find_map(|prefix| maps_name.strip_prefix(*prefix)?.strip_suffix(b"]"))
 }
 
 /// Last path component without " (deleted)", lossy.

@@ -4,7 +4,9 @@
 use super::addr::{Addr, AddrRange};
 use super::event::{Pid, Tid};
 use super::mapping::Mapping;
+use super::marks::CodeMarks;
 use super::surroundings::Surroundings;
+use super::vma_detail::VmaDetails;
 
 /// How page-exact the residency is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -99,6 +101,7 @@ pub struct Observations {
     /// /proc/PID/maps, sorted, without vsyscall.
     pub mappings: Vec<Mapping>,
     pub residency: Residency,
+    pub details: VmaDetails,
     pub threads: Vec<ThreadObservation>,
     pub heap_infos: Vec<HeapInfo>,
     pub status: StatusFigures,
@@ -108,6 +111,8 @@ pub struct Observations {
     /// RLIMIT_STACK's soft limit, None for unlimited or unreadable.
     pub stack_limit: Option<u64>,
     pub surroundings: Surroundings,
+    /// Allocators and runtimes in the files with code.
+    pub code: CodeMarks,
     /// From personality: ADDR_NO_RANDOMIZE is off and kernel.randomize_va_space is not 0.
     pub aslr: bool,
     /// What could not be read, in words for the report ("smaps of 4123: permission denied").

@@ -2,16 +2,18 @@
 //!
 //! Parsing and opening are apart: `maps`, `smaps`, `status`, `task_files`, `page_runs` and
 //! `heap_headers` turn bytes into values and touch no file; `process_dir`, `memory`,
-//! `pagemap`, `pagemap_scan`, `procmap_query`, `residency` and `threads` read; `observe` joins
+//! `pagemap`, `pagemap_scan`, `procmap_query`, `residency`, `marks` and `threads` read; `observe` joins
 //! them. The crate `procfs` holds the process's directory open, lists its threads, and parses
 //! status and limits; maps and smaps are parsed here, because their names may be any bytes and
 //! there may be tens of thousands of lines.
 
 mod brief;
+mod details;
 mod error;
 mod heap_headers;
 mod mapping_at;
 mod maps;
+mod marks;
 mod memory;
 mod observe;
 mod page_runs;
@@ -35,6 +37,6 @@ pub use maps::{DamagedLine, LineFault, ParsedMaps, parse_line, parse_maps};
 pub use observe::{ObserveOptions, observe, pages_within, read_status};
 pub use rollup::{Shares, read_shares};
 pub use saved::{SavedError, SavedFault, SavedMaps, parse_saved};
-pub use smaps::{ParsedSmaps, SmapsEntry, VmFlags, parse_smaps};
+pub use smaps::{ParsedSmaps, SmapsEntry, parse_smaps};
 pub use status::{ProcessLimits, ProcessStatus, parse_limits, parse_status};
 pub use task_files::{ThreadPlace, parse_cmdline, parse_comm, parse_no_randomize, parse_syscall};

@@ -1,8 +1,10 @@
 //! One look at a living process: [`observe`] opens the files, the parsers beside it read them.
 
+use super::details::read_details;
 use super::error::ObserveError;
 use super::heap_headers::{HEADER, decode_heap_info, heap_candidates};
 use super::maps::{ParsedMaps, parse_maps, user_span};
+use super::marks::read_marks;
 use super::memory;
 use super::process_dir::ProcessDir;
 use super::residency::{self, PageReader};
@@ -13,7 +15,7 @@ use super::threads::read_threads;
 use crate::model::observation::{
     HeapInfo, Observations, Residency, ResidencySource, ResourceUse, SnapshotMoment, StatusFigures,
 };
-use crate::model::{AddrRange, Mapping, Pid, Tid};
+use crate::model::{AddrRange, CodeMarks, Mapping, Pid, Tid, VmaDetails};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -30,6 +32,10 @@ pub struct ObserveOptions {
     pub threads: bool,
     /// glibc's heap headers, read from the target's memory.
     pub heap_info: bool,
+    /// VmFlags and shares of each VMA, from smaps, where that does not take long.
+    pub details: bool,
+    /// Which allocators and runtimes the mapped files hold: each is opened once.
+    pub code: bool,
 }
 
 impl Default for ObserveOptions {
@@ -39,6 +45,8 @@ impl Default for ObserveOptions {
             residency_from: ResidencySource::PagemapScan,
             threads: true,
             heap_info: true,
+            details: true,
+            code: true,
         }
     }
 }
@@ -62,10 +70,14 @@ pub fn observe(pid: Pid, tid: Tid, options: ObserveOptions) -> Result<Observatio
     let threads = if options.threads { read_threads(&dir, &mut gaps) } else { Vec::new() };
     let heap_infos =
         if options.heap_info { read_heap_infos(&dir, tid, &space, &mut gaps) } else { Vec::new() };
+    let resident = status.as_ref().map(|status| status.figures.vm_rss);
+    let vmas =
+        if options.details { read_details(&dir, &space.mappings, resident, &mut gaps) } else { Vec::new() };
     let limits = dir
         .read("limits")
         .and_then(|bytes| parse_limits(&bytes).map_err(|error| dir.malformed("limits", error)));
     let limits = noted(&mut gaps, limits);
+    let code = if options.code { read_marks(&dir, tid, &space.mappings) } else { CodeMarks::default() };
     let surroundings = read_surroundings(&dir, tid, status.as_ref(), limits);
     Ok(Observations {
         pid,
@@ -74,6 +86,7 @@ pub fn observe(pid: Pid, tid: Tid, options: ObserveOptions) -> Result<Observatio
         ended_ns: space.ended_ns,
         mappings: space.mappings,
         residency: space.residency,
+        details: VmaDetails { vmas, guards: space.guards },
         threads,
         heap_infos,
         status: status.map_or_else(StatusFigures::default, |status| status.figures),
@@ -82,6 +95,7 @@ pub fn observe(pid: Pid, tid: Tid, options: ObserveOptions) -> Result<Observatio
         cmdline: noted(&mut gaps, dir.read("cmdline")).map(|bytes| parse_cmdline(&bytes)).unwrap_or_default(),
         stack_limit: limits.and_then(|limits| limits.stack),
         surroundings,
+        code,
         aslr: aslr(&dir, &mut gaps),
         gaps,
     })
@@ -124,6 +138,7 @@ struct AddressSpace {
     ended_ns: u64,
     mappings: Vec<Mapping>,
     residency: Residency,
+    guards: Vec<AddrRange>,
 }
 
 /// Maps and pages, as close together as can be: files are opened before, parsing is done after
@@ -150,17 +165,18 @@ fn read_address_space(
 
     let mappings = parse_whole(dir, &text, pages.gaps)?;
     let residency = match (scan, from) {
-        (Some(scan), _) => {
+        (Some(mut scan), _) => {
+            let guards = std::mem::take(&mut scan.guards);
             let residency = pages.by_scan(&mappings, scan);
             whole(dir, &maps_file, &text)?;
-            return Ok(AddressSpace { begun_ns, ended_ns: scanned_ns, mappings, residency });
+            return Ok(AddressSpace { begun_ns, ended_ns: scanned_ns, mappings, residency, guards });
         }
         (None, ResidencySource::None) => residency::unknown(),
         (None, _) => pages.by_pagemap(&mappings).unwrap_or_else(|| pages.by_smaps(&mappings)),
     };
     let ended_ns = monotonic_ns();
     whole(dir, &maps_file, &text)?;
-    Ok(AddressSpace { begun_ns, ended_ns, mappings, residency })
+    Ok(AddressSpace { begun_ns, ended_ns, mappings, residency, guards: Vec::new() })
 }
 
 /// An address space that ends while maps is read ends the file, too (fs/proc/task_mmu.c, m_start:

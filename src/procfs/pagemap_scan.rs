@@ -21,6 +21,8 @@ const REGIONS: usize = 1 << 16;
 pub struct Scan {
     /// Sorted and disjoint; not cut to mappings.
     pub runs: Vec<PageRun>,
+    /// Guard pages, sorted and disjoint; none where the kernel cannot tell them.
+    pub guards: Vec<AddrRange>,
     /// True on a kernel that knows guard pages (6.15+): they are left out of the swapped ones.
     /// Older ones may also show the huge zero page as resident.
     pub recent_kernel: bool,
@@ -32,18 +34,18 @@ pub struct Scan {
 /// # Errors
 /// ENOTTY before Linux 6.7, EINVAL where a seccomp or compatibility layer gives that instead.
 pub fn scan(pagemap: &File, span: AddrRange) -> io::Result<Scan> {
-    match scan_excluding(pagemap, span, PAGE_IS_PFNZERO | PAGE_IS_GUARD) {
+    match scan_telling(pagemap, span, (PAGE_IS_PFNZERO, PAGE_IS_GUARD)) {
         Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
-            let runs = scan_excluding(pagemap, span, PAGE_IS_PFNZERO)?;
-            Ok(Scan { runs, recent_kernel: false })
+            scan_telling(pagemap, span, (PAGE_IS_PFNZERO, 0))
         }
-        runs => Ok(Scan { runs: runs?, recent_kernel: true }),
+        scan => Ok(Scan { recent_kernel: true, ..scan? }),
     }
 }
 
-fn scan_excluding(pagemap: &File, span: AddrRange, excluded: u64) -> io::Result<Vec<PageRun>> {
+/// Leaves out the categories `excluded`, and asks for `told` besides.
+fn scan_telling(pagemap: &File, span: AddrRange, (excluded, told): (u64, u64)) -> io::Result<Scan> {
     let mut buffer = vec![PageRegion::default(); REGIONS];
-    let mut runs = Vec::new();
+    let mut found = Scan::default();
     let mut start = span.start.0;
     while start < span.end.0 {
         let wanted = Wanted {
@@ -51,11 +53,18 @@ fn scan_excluding(pagemap: &File, span: AddrRange, excluded: u64) -> io::Result<
             end: span.end.0,
             any_of: PAGE_IS_PRESENT | PAGE_IS_SWAPPED,
             none_of: excluded,
-            told: PAGE_IS_PRESENT | PAGE_IS_SWAPPED | PAGE_IS_HUGE,
+            told: PAGE_IS_PRESENT | PAGE_IS_SWAPPED | PAGE_IS_HUGE | told,
         };
         let scanned = pagemap_scan(pagemap, &wanted, &mut buffer)?;
         let filled = scanned.filled;
-        runs.extend(buffer[..filled].iter().filter_map(run_of));
+        for region in &buffer[..filled] {
+            // A guard is an entry as of swapped pages, with a mark (include/linux/swapops.h).
+            if region.categories & PAGE_IS_GUARD != 0 {
+                push_joined(&mut found.guards, AddrRange::new(region.start, region.end));
+            } else {
+                found.runs.extend(run_of(region));
+            }
+        }
         // Fewer regions than asked for: the whole span is done, and `walk_end` may be stale
         // (going on from it would report pages twice).
         if filled < buffer.len() || scanned.walk_end <= start {
@@ -63,7 +72,14 @@ fn scan_excluding(pagemap: &File, span: AddrRange, excluded: u64) -> io::Result<
         }
         start = scanned.walk_end;
     }
-    Ok(runs)
+    Ok(found)
+}
+
+fn push_joined(ranges: &mut Vec<AddrRange>, range: AddrRange) {
+    match ranges.last_mut() {
+        Some(last) if last.end == range.start => last.end = range.end,
+        _ => ranges.push(range),
+    }
 }
 
 fn run_of(region: &PageRegion) -> Option<PageRun> {
@@ -113,7 +129,7 @@ mod tests {
         }
         let pagemap = File::open("/proc/self/pagemap").expect("own pagemap");
         let span = AddrRange::from_len(start, 2 * HUGE);
-        let result = scan_excluding(&pagemap, span, 0);
+        let result = scan_telling(&pagemap, span, (0, 0)).map(|scan| scan.runs);
         let maps = parse_maps(&std::fs::read("/proc/self/maps").expect("own maps")).mappings;
         let both_huge = result.as_ref().is_ok_and(|runs| runs.iter().all(|run| run.huge) && !runs.is_empty());
         if both_huge {

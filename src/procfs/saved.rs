@@ -3,7 +3,7 @@
 //! with its line number, and memory is bounded whatever the file's length.
 
 use super::maps::{LineFault, parse_line, take_decimal};
-use crate::model::{AddrRange, Mapping, PAGE};
+use crate::model::{AddrRange, Mapping, PAGE, VmFlags, VmaDetail};
 use std::io::{self, BufRead, Read};
 
 /// Longer than any line of the kernel's: a path has at most 4096 bytes, each of which may be a
@@ -21,6 +21,8 @@ pub struct SavedMaps {
     pub mappings: Vec<Mapping>,
     /// (VMA, Rss bytes, Swap bytes) of each mapping; None for a maps file, which has no figures.
     pub figures: Option<Vec<(AddrRange, u64, u64)>>,
+    /// What VmFlags and other lines tell of those mappings that have them.
+    pub details: Vec<VmaDetail>,
     /// Mappings that the kernel printed twice, because they were merged while it printed.
     pub torn: usize,
     /// Its last line has no end: more may have come after it.
@@ -67,8 +69,11 @@ struct Open {
     line: u64,
     rss: Option<u64>,
     swap: u64,
-    /// The line VmFlags was seen.
-    flags: bool,
+    /// The line VmFlags, the last of each mapping.
+    flags: Option<VmFlags>,
+    pss: u64,
+    page_size: u64,
+    hugetlb: u64,
 }
 
 #[derive(Default)]
@@ -157,7 +162,7 @@ impl Reader {
             return Err(SavedFault::TooMany);
         }
         self.saved.mappings.push(mapping);
-        self.open = Some(Open { line, rss: None, swap: 0, flags: false });
+        self.open = Some(Open { line, rss: None, swap: 0, flags: None, pss: 0, page_size: 0, hugetlb: 0 });
         Ok(())
     }
 
@@ -171,8 +176,12 @@ impl Reader {
         let name = match key {
             b"Rss" => "Rss",
             b"Swap" => "Swap",
+            b"Pss" => "Pss",
+            b"KernelPageSize" => "KernelPageSize",
+            b"Private_Hugetlb" => "Private_Hugetlb",
+            b"Shared_Hugetlb" => "Shared_Hugetlb",
             b"VmFlags" => {
-                open.flags = true;
+                open.flags = Some(VmFlags::parse(value));
                 return Ok(());
             }
             _ => return Ok(()),
@@ -180,6 +189,15 @@ impl Reader {
         let mut digits = value.trim_ascii_start();
         let kib = take_decimal(&mut digits).ok_or(SavedFault::Damaged(LineFault::Field))?;
         let bytes = kib.saturating_mul(1024);
+        match name {
+            "Pss" => open.pss = bytes,
+            "KernelPageSize" => open.page_size = bytes,
+            "Private_Hugetlb" | "Shared_Hugetlb" => open.hugetlb = open.hugetlb.saturating_add(bytes),
+            _ => {}
+        }
+        if !matches!(name, "Rss" | "Swap") {
+            return Ok(());
+        }
         let torn = self.saved.torn > 0;
         let len = mapping.range.len();
         if bytes > len && !torn {
@@ -197,7 +215,12 @@ impl Reader {
         let (Some(open), Some(mapping)) = (self.open.take(), self.saved.mappings.last()) else {
             return Ok(());
         };
-        self.has_flags |= open.flags;
+        self.has_flags |= open.flags.is_some();
+        if let Some(flags) = open.flags {
+            let (range, pss) = (mapping.range, open.pss);
+            let (page_size, hugetlb) = (open.page_size, open.hugetlb);
+            self.saved.details.push(VmaDetail { range, flags, pss, page_size, hugetlb });
+        }
         match open.rss {
             Some(_) => self.has_rss = true,
             None => _ = self.without_rss.get_or_insert(open.line),
@@ -213,7 +236,7 @@ impl Reader {
     }
 
     fn finish(mut self) -> Result<SavedMaps, SavedError> {
-        if let Some(Open { line, flags: false, .. }) = self.open
+        if let Some(Open { line, flags: None, .. }) = self.open
             && self.has_flags
         {
             return Err(SavedError::Line { line, fault: SavedFault::NoFlags });

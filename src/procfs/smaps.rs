@@ -5,7 +5,7 @@
 //! longer than maps: read it only where Pss or VmFlags are wanted.
 
 use super::maps::{DamagedLine, LineFault, parse_line, take_decimal};
-use crate::model::Mapping;
+use crate::model::{Mapping, VmFlags, VmaDetail};
 
 /// One VMA with its figures, in bytes. Fields that a kernel does not print are 0.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -30,17 +30,6 @@ pub struct SmapsEntry {
     pub swap_pss: u64,
     pub locked: u64,
     pub vm_flags: VmFlags,
-}
-
-/// The two-letter flags of a VMA, in the kernel's order.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct VmFlags(pub Vec<[u8; 2]>);
-
-impl VmFlags {
-    /// True when the kernel printed `flag`: "nr", "nh", "ht" …
-    pub fn has(&self, flag: &str) -> bool {
-        self.0.iter().any(|pair| pair == flag.as_bytes())
-    }
 }
 
 /// A whole smaps file.
@@ -82,8 +71,7 @@ fn set_field(entry: &mut SmapsEntry, line: &[u8]) -> Result<(), LineFault> {
     let colon = line.iter().position(|&b| b == b':').ok_or(LineFault::Field)?;
     let (key, value) = (&line[..colon], &line[colon + 1..]);
     if key == b"VmFlags" {
-        entry.vm_flags =
-            VmFlags(value.split(|&b| b == b' ').filter_map(|word| <[u8; 2]>::try_from(word).ok()).collect());
+        entry.vm_flags = VmFlags::parse(value);
         return Ok(());
     }
     let Some(figure) = entry.figure(key) else { return Ok(()) };
@@ -114,6 +102,17 @@ impl SmapsEntry {
             swap_pss: 0,
             locked: 0,
             vm_flags: VmFlags::default(),
+        }
+    }
+
+    /// What rules may ask of it.
+    pub(super) fn into_detail(self) -> VmaDetail {
+        VmaDetail {
+            range: self.mapping.range,
+            flags: self.vm_flags,
+            pss: self.pss,
+            page_size: self.kernel_page_size,
+            hugetlb: self.private_hugetlb.saturating_add(self.shared_hugetlb),
         }
     }
 

@@ -1,5 +1,7 @@
 //! Snapshots as rows. Of the looks at a process only the newest is kept.
 
+use super::code;
+use super::detail;
 use super::error::Fault;
 use super::row::{Place, SnapshotKind};
 use super::sum;
@@ -85,12 +87,14 @@ impl Looks {
         let Some((snapshot, list)) = self.written.remove(&pid) else { return Ok(()) };
         self.in_file -= 1;
         db.prepare_cached("DELETE FROM mapping WHERE list = ?1")?.execute([list])?;
+        detail::delete(db, snapshot)?;
         for sql in [
             "DELETE FROM snapshot_thread WHERE snapshot = ?1",
             "DELETE FROM heap_info WHERE snapshot = ?1",
             "DELETE FROM gap WHERE snapshot = ?1",
             "DELETE FROM residency WHERE snapshot = ?1",
             "DELETE FROM surroundings WHERE snapshot = ?1",
+            "DELETE FROM code WHERE snapshot = ?1",
             "DELETE FROM snapshot WHERE id = ?1",
         ] {
             db.prepare_cached(sql)?.execute([snapshot])?;
@@ -163,6 +167,8 @@ impl Looks {
         self.in_file += 1;
         residency(db, place.id, &seen.residency)?;
         surroundings(db, place.id, seen.surroundings)?;
+        detail::write(db, place.id, &seen.details)?;
+        code::write(db, place.id, &seen.code)?;
         let mut insert = db.prepare_cached(
             "INSERT INTO snapshot_thread(snapshot, n, tid, name, stack_pointer, sum) VALUES(?, ?, ?, ?, ?, ?)",
         )?;

@@ -1,5 +1,7 @@
 //! Snapshots and lists of mappings, read back.
 
+use super::code;
+use super::detail;
 use super::error::Fault;
 use super::read::Columns;
 use super::schema;
@@ -11,7 +13,7 @@ use rusqlite::Connection;
 use std::collections::BTreeMap;
 
 /// A range from a start and a size that may be anything.
-fn range(start: u64, size: u64) -> Result<AddrRange, Fault> {
+pub(super) fn range(start: u64, size: u64) -> Result<AddrRange, Fault> {
     match start.checked_add(size) {
         Some(_) => Ok(AddrRange::from_len(Addr(start), size)),
         None => Err(Fault::damaged(format!("a range at {start:#x} of {size} bytes"))),
@@ -63,7 +65,7 @@ pub(super) fn lookup<'a, T>(known: &'a [T], number: i64, what: &str) -> Result<&
 }
 
 /// Rows of one owner: its number is the first column, the second counts from 0 without a gap.
-fn part<T>(
+pub(super) fn part<T>(
     db: &Connection,
     (sql, owner): (&str, i64),
     mut each: impl FnMut(&Columns<'_, '_>) -> Result<T, Fault>,
@@ -161,6 +163,7 @@ pub(super) fn snapshot(db: &Connection, backings: &Backings, id: i64) -> Result<
         ended_ns: row.word(7)?,
         mappings: mappings(db, backings, (row.int(8)?, row.int(9)?))?,
         residency: residency(db, (id, row.int(11)?), source)?,
+        details: detail::read(db, id)?,
         threads: complete(threads(db, id)?, row.int(28)?, "threads")?,
         heap_infos: complete(heap_infos(db, id)?, row.int(29)?, "heap headers")?,
         status: StatusFigures {
@@ -177,6 +180,7 @@ pub(super) fn snapshot(db: &Connection, backings: &Backings, id: i64) -> Result<
         cmdline,
         stack_limit: row.maybe(26)?.map(|limit| limit as u64),
         surroundings: surroundings(db, id)?,
+        code: code::read(db, id)?,
         aslr: row.flag(27)?,
         gaps: complete(gaps(db, id)?, row.int(30)?, "gaps")?,
     })

@@ -8,11 +8,13 @@ use rusqlite::{Connection, params};
 pub(super) const APPLICATION_ID: i32 = 0x566d_4175;
 
 /// `PRAGMA user_version`: the version of the tables. An older one is read as long as it can be.
-pub(super) const FORMAT: u32 = 2;
+pub(super) const FORMAT: u32 = 3;
 
 const TABLES: &str = include_str!("schema.sql");
 /// Since format 2.
 const TABLES_2: &str = include_str!("schema_2.sql");
+/// Since format 3.
+const TABLES_3: &str = include_str!("schema_3.sql");
 const VIEWS: &str = include_str!("views.sql");
 
 /// Creates all tables and views in an empty database.
@@ -21,6 +23,7 @@ pub(super) fn create(db: &Connection) -> Result<(), Fault> {
     db.pragma_update(None, "user_version", FORMAT)?;
     db.execute_batch(TABLES)?;
     db.execute_batch(TABLES_2)?;
+    db.execute_batch(TABLES_3)?;
     db.execute_batch(VIEWS)?;
     let mut insert = db.prepare("INSERT INTO op(id, name) VALUES(?1, ?2)")?;
     for (id, name) in OPS.iter().enumerate() {
@@ -41,6 +44,9 @@ pub(super) fn verify(db: &Connection) -> Result<(), Fault> {
     expected.execute_batch(TABLES)?;
     if format(db)? >= 2 {
         expected.execute_batch(TABLES_2)?;
+    }
+    if format(db)? >= 3 {
+        expected.execute_batch(TABLES_3)?;
     }
     let mut wanted = expected.prepare("SELECT name, sql FROM sqlite_schema WHERE type = 'table'")?;
     let mut wanted = wanted.query([])?;

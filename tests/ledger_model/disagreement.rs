@@ -22,6 +22,7 @@ fn look(mappings: Vec<Mapping>, begun_ns: u64) -> Observations {
             swapped: Vec::new(),
             per_vma: Vec::new(),
         },
+        details: vmaudit::model::VmaDetails::default(),
         threads: Vec::new(),
         heap_infos: Vec::new(),
         status: StatusFigures::default(),
@@ -30,6 +31,7 @@ fn look(mappings: Vec<Mapping>, begun_ns: u64) -> Observations {
         cmdline: Vec::new(),
         stack_limit: None,
         surroundings: vmaudit::model::Surroundings::default(),
+        code: vmaudit::model::CodeMarks::default(),
         aslr: true,
         gaps: Vec::new(),
     }

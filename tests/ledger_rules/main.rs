@@ -160,6 +160,7 @@ pub fn observed(pid: Pid, mappings: Vec<Mapping>, begun_ns: u64) -> Observations
             swapped: Vec::new(),
             per_vma: Vec::new(),
         },
+        details: vmaudit::model::VmaDetails::default(),
         threads: Vec::new(),
         heap_infos: Vec::new(),
         status: StatusFigures::default(),
@@ -168,6 +169,7 @@ pub fn observed(pid: Pid, mappings: Vec<Mapping>, begun_ns: u64) -> Observations
         cmdline: Vec::new(),
         stack_limit: None,
         surroundings: vmaudit::model::Surroundings::default(),
+        code: vmaudit::model::CodeMarks::default(),
         aslr: true,
         gaps: Vec::new(),
     }

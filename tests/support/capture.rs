@@ -24,6 +24,7 @@ pub fn capture(path: &Path, comm: &str, run: &RunFacts) -> Report {
             swapped: Vec::new(),
             per_vma: saved.figures.expect("smaps"),
         },
+        details: vmaudit::model::VmaDetails { vmas: saved.details, guards: Vec::new() },
         threads: Vec::new(),
         heap_infos: Vec::new(),
         status: StatusFigures::default(),
@@ -32,6 +33,7 @@ pub fn capture(path: &Path, comm: &str, run: &RunFacts) -> Report {
         cmdline: Vec::new(),
         stack_limit: None,
         surroundings: Surroundings::default(),
+        code: vmaudit::model::CodeMarks::default(),
         aslr: true,
         gaps: Vec::new(),
     };

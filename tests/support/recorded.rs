@@ -12,9 +12,10 @@ use vmaudit::ledger::{AddressSpaces, Reconciled};
 use vmaudit::model::observation::{HeapInfo, Residency, ResidencySource, SnapshotMoment, StatusFigures};
 use vmaudit::model::{
     Addr, AddrRange, Completeness, EventId, Frame, FrameKind, FunctionName, Mapping, ModuleInfo, NoStack,
-    Observations, Stack, StackId, StackTable, SymbolFrame, SymbolizedStacks, Task, VmEvent, VmOp,
+    Observations, Stack, StackId, StackTable, SymbolFrame, SymbolizedStacks, Task, VmEvent, VmOp, VmaDetail,
+    VmaDetails,
 };
-use vmaudit::procfs::parse_smaps;
+use vmaudit::procfs::{SmapsEntry, parse_smaps};
 
 /// st_size of the dynamic symbols that the traces name too often (Debian's glibc 2.36).
 const SIZES: &[(&str, u64)] = &[
@@ -35,6 +36,14 @@ pub fn fixture(name: &str) -> Vec<u8> {
 pub fn observed(pid: i32, smaps: &[u8]) -> Observations {
     let entries = parse_smaps(smaps).entries;
     let entries: Vec<_> = entries.into_iter().filter(|e| !e.mapping.is_special("[vsyscall]")).collect();
+    let detail = |e: &SmapsEntry| VmaDetail {
+        range: e.mapping.range,
+        flags: e.vm_flags.clone(),
+        pss: e.pss,
+        page_size: e.kernel_page_size,
+        hugetlb: e.private_hugetlb + e.shared_hugetlb,
+    };
+    let details = VmaDetails { vmas: entries.iter().map(detail).collect(), guards: Vec::new() };
     let per_vma = entries.iter().map(|e| (e.mapping.range, e.rss, e.swap)).collect();
     Observations {
         pid,
@@ -49,6 +58,7 @@ pub fn observed(pid: i32, smaps: &[u8]) -> Observations {
             swapped: Vec::new(),
             per_vma,
         },
+        details,
         threads: Vec::new(),
         heap_infos: Vec::new(),
         status: StatusFigures::default(),
@@ -57,6 +67,7 @@ pub fn observed(pid: i32, smaps: &[u8]) -> Observations {
         cmdline: Vec::new(),
         stack_limit: Some(8 << 20),
         surroundings: vmaudit::model::Surroundings::default(),
+        code: vmaudit::model::CodeMarks::default(),
         aslr: true,
         gaps: Vec::new(),
     }

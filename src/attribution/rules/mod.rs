@@ -6,28 +6,41 @@
 //! addresses first, then the particular before the general.
 
 mod app;
+mod bionic;
+mod device;
 mod files;
 mod glibc;
 mod glibc_advice;
+mod glibc_shape;
 mod go;
+mod go_layout;
 mod jemalloc;
+mod jemalloc_advice;
 mod jvm;
-mod jvm_shape;
+mod jvm_advice;
+mod jvm_layout;
+mod jvm_spans;
+mod jvm_tables;
 mod kernel;
+mod kernel_buffer;
 mod loader;
 mod mimalloc;
 mod musl;
+mod named;
 mod pthread;
+mod pthread_advice;
+mod pthread_shape;
 mod python;
 mod sanitizer;
 mod shared;
 mod tcmalloc;
 mod v8;
+mod v8_layout;
 
 use super::callpath::Line;
 use super::category::{Category, Claim};
 use super::findings::{Advice, Group};
-use super::world::{Subject, World};
+use super::world::{Subject, Surveyed, World};
 use crate::ledger::Region;
 use crate::model::Addr;
 
@@ -70,6 +83,13 @@ pub trait Rule: Sync {
         None
     }
 
+    /// What the mappings of the process tell when they are looked at together: ranges, sorted and
+    /// disjoint. Made once, before anything is classified; `by_shape` finds it with
+    /// [`World::surveyed`].
+    fn survey(&self, _world: &World<'_>) -> Vec<Surveyed> {
+        Vec::new()
+    }
+
     /// When nobody else wants it.
     fn as_last(&self, _subject: &Subject<'_>, _world: &World<'_>) -> Option<Claim> {
         None
@@ -93,6 +113,8 @@ pub trait Rule: Sync {
 pub static RULES: &[&dyn Rule] = &[
     &kernel::KernelRule,
     &sanitizer::SanitizerRule,
+    &device::DeviceRule,
+    &kernel_buffer::KernelBufferRule,
     &go::GoRule,
     &v8::V8Rule,
     &jvm::JvmRule,
@@ -102,7 +124,9 @@ pub static RULES: &[&dyn Rule] = &[
     &tcmalloc::TcmallocRule,
     &mimalloc::MimallocRule,
     &musl::MuslRule,
+    &bionic::BionicRule,
     &glibc::GlibcRule,
+    &named::NamedRule,
     &loader::LoaderRule,
     &shared::SharedRule,
     &files::FilesRule,

@@ -1,0 +1,89 @@
+//! What smaps and pagemap tell of an address space beyond maps: VmFlags, shares, guard pages.
+
+use super::addr::{Addr, AddrRange};
+use std::fmt;
+
+/// The two-letter flags of a VMA, in the kernel's order (fs/proc/task_mmu.c, `show_smap_vma_flags`).
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct VmFlags(pub Vec<[u8; 2]>);
+
+impl VmFlags {
+    /// From the line's text after the colon; what is no pair of letters is left out.
+    pub fn parse(text: &[u8]) -> VmFlags {
+        VmFlags(text.split(|&b| b == b' ').filter_map(|word| <[u8; 2]>::try_from(word).ok()).collect())
+    }
+
+    /// True when the kernel printed `flag`: "nr", "nh", "ht" …
+    pub fn has(&self, flag: &str) -> bool {
+        self.0.iter().any(|pair| pair == flag.as_bytes())
+    }
+}
+
+/// As the kernel prints them: `rd wr mr mw me ac sd`.
+impl fmt::Display for VmFlags {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (at, pair) in self.0.iter().enumerate() {
+            let space = if at == 0 { "" } else { " " };
+            write!(f, "{space}{}", String::from_utf8_lossy(pair))?;
+        }
+        Ok(())
+    }
+}
+
+/// One VMA of smaps.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct VmaDetail {
+    pub range: AddrRange,
+    pub flags: VmFlags,
+    /// Its resident pages, each divided by the number of processes that have it; bytes.
+    pub pss: u64,
+    /// Bytes; more than a page only of hugetlb.
+    pub page_size: u64,
+    /// Huge pages of hugetlb that are in use here (Private_Hugetlb + Shared_Hugetlb), bytes: no part of Rss.
+    pub hugetlb: u64,
+}
+
+/// Empty where it was not read.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct VmaDetails {
+    /// Sorted, disjoint. Without what smaps showed otherwise than maps.
+    pub vmas: Vec<VmaDetail>,
+    /// Pages that MADV_GUARD_INSTALL made inaccessible inside of VMAs, which maps does not show (Linux
+    /// 6.15+, PAGE_IS_GUARD of PAGEMAP_SCAN). Sorted, disjoint.
+    pub guards: Vec<AddrRange>,
+}
+
+impl VmaDetails {
+    /// The VMA that holds `addr`.
+    pub fn at(&self, addr: Addr) -> Option<&VmaDetail> {
+        let at = self.vmas.partition_point(|vma| vma.range.end <= addr);
+        self.vmas.get(at).filter(|vma| vma.range.contains(addr))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn flags_there_and_back() {
+        let flags = VmFlags::parse(b" rd wr mr  nr x sd ");
+        assert_eq!(flags.to_string(), "rd wr mr nr sd");
+        assert_eq!(VmFlags::parse(flags.to_string().as_bytes()), flags);
+        assert!(flags.has("nr") && !flags.has("dc") && VmFlags::default().to_string().is_empty());
+    }
+
+    #[test]
+    fn the_vma_at_an_address() {
+        let vma = |start, end| VmaDetail {
+            range: AddrRange::new(start, end),
+            flags: VmFlags::default(),
+            pss: 0,
+            page_size: 4096,
+            hugetlb: 0,
+        };
+        let details = VmaDetails { vmas: vec![vma(1, 3), vma(5, 6)], guards: Vec::new() };
+        assert_eq!(details.at(Addr(2)).map(|v| v.range.end), Some(Addr(3)));
+        assert!(details.at(Addr(3)).is_none() && details.at(Addr(6)).is_none());
+    }
+}
