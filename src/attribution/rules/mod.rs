@@ -31,6 +31,7 @@ mod sanitizer;
 mod shared;
 mod tcmalloc;
 mod v8;
+mod valgrind;
 
 use super::callpath::Line;
 use super::category::{Category, Claim};
@@ -101,6 +102,7 @@ pub trait Rule: Sync {
 pub static RULES: &[&dyn Rule] = &[
     &kernel::KernelRule,
     &sanitizer::SanitizerRule,
+    &valgrind::ValgrindRule,
     &device::DeviceRule,
     &kernel_buffer::KernelBufferRule,
     &go::GoRule,
