@@ -513,8 +513,13 @@ fn a_jvm_is_known_by_its_shape() {
         vma(0x7fbe_0901_0000, 0x7fbe_4900_0000, "---p", "");
         vma(0x7fbe_4c00_0000, 0x7fbe_4c02_1000, "rw-p", "");
         vma(0x7fbe_4c02_1000, 0x7fbe_5000_0000, "---p", "");
-        vma(0x7fbe_6041_4000, 0x7fbe_6060_4000, "rw-p", "");
-        vma(0x7fbe_6060_4000, 0x7fbe_6540_0000, "---p", "");
+        // a block of malloc's that merged with the lower of two mark bitmaps of 8 MiB, a card table of 1 MiB
+        vma(0x7fbe_6420_0000, 0x7fbe_6450_0000, "rw-p", "");
+        vma(0x7fbe_6450_0000, 0x7fbe_64b0_0000, "---p", "");
+        vma(0x7fbe_64b0_0000, 0x7fbe_64d0_0000, "rw-p", "");
+        vma(0x7fbe_64d0_0000, 0x7fbe_6530_0000, "---p", "");
+        vma(0x7fbe_6530_0000, 0x7fbe_6534_0000, "rw-p", "");
+        vma(0x7fbe_6534_0000, 0x7fbe_6540_0000, "---p", "");
         vma(0x7fbe_6540_0000, 0x7fbe_6567_0000, "rwxp", "");
         vma(0x7fbe_6567_0000, 0x7fbe_6c93_8000, "---p", "");
         vma(0x7fbe_7000_0000, 0x7fbe_7100_0000, "r-xp", library);
@@ -522,13 +527,22 @@ fn a_jvm_is_known_by_its_shape() {
             case.heap_info(at, 132 * KIB);
         }
         let found = case.attribute();
-        let ids = ["jvm-heap", "jvm-metaspace", "jvm-code-cache", "jvm-other", "glibc-arena"];
-        ids.map(|id| virt(&found, id))
+        let ids = [
+            "jvm-heap",
+            "jvm-metaspace",
+            "jvm-shared-classes",
+            "jvm-class-space",
+            "jvm-code-cache",
+            "jvm-gc",
+            "glibc-arena",
+            "unknown",
+        ];
+        ids.map(|id| virt(&found, id) >> 10)
     };
-    let arenas = 128 * MIB;
-    let heap = 510 * MIB + 0x18_b000;
-    let classes = 64 * MIB + (0x0900_0000 - 0x08bc_7000) + 1024 * MIB;
-    let (code, tables) = (0x6c93_8000 - 0x6540_0000, 0x6540_0000 - 0x6041_4000);
-    assert_eq!(found("/usr/lib/jvm/lib/server/libjvm.so"), [heap, classes, code, tables, arenas]);
-    assert_eq!(found("/usr/lib/libother.so")[..3], [0; 3], "without a JVM nothing is the JVM's");
+    let (archive, code) = (16 << 10, (0x6c93_8000 - 0x6540_0000) >> 10);
+    assert_eq!(
+        found("/usr/lib/jvm/lib/server/libjvm.so"),
+        [512 << 10, 64 << 10, archive, 1024 << 10, code, 17 << 10, 128 << 10, 1024]
+    );
+    assert_eq!(found("/usr/lib/libother.so")[..6], [0; 6], "without a JVM nothing is the JVM's");
 }

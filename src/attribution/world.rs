@@ -3,8 +3,10 @@
 use super::AuditInput;
 use super::call::MmapCall;
 use super::callpath::CallPath;
+use super::category::Claim;
 use super::findings::Group;
 use super::footprint::overlapping;
+use super::rules::RULES;
 use crate::ledger::{Origin, OriginId, OriginRecord, Region, RegionKind, ThreadRecord};
 use crate::model::observation::HeapInfo;
 use crate::model::{
@@ -28,6 +30,15 @@ pub struct World<'a> {
     heaps: Vec<HeapInfo>,
     /// Files with an executable mapping: ELF images.
     images: HashSet<(u32, u32, u64)>,
+    /// By the rules' ids; each list sorted.
+    surveys: HashMap<&'static str, Vec<Surveyed>>,
+}
+
+/// A range and what it is, told from the process as a whole.
+#[derive(Clone, Debug)]
+pub struct Surveyed {
+    pub range: AddrRange,
+    pub claim: Claim,
 }
 
 /// The piece to be classified.
@@ -114,7 +125,30 @@ impl<'a> World<'a> {
         started.sort_by_key(|(sp, _)| *sp);
         let mut heaps = seen.heap_infos.clone();
         heaps.sort_by_key(|h| h.at);
-        World { input, paths, spans, files, live, started, heaps, images }
+        let surveys = HashMap::new();
+        let mut world = World { input, paths, spans, files, live, started, heaps, images, surveys };
+        let surveyed = RULES.iter().map(|rule| (rule.id(), rule.survey(&world)));
+        world.surveys = surveyed.filter(|(_, found)| !found.is_empty()).collect();
+        world
+    }
+
+    /// What this rule's survey says of an address.
+    pub fn surveyed(&self, rule: &str, addr: Addr) -> Option<&Surveyed> {
+        let found = self.surveys.get(rule)?;
+        found.get(found.partition_point(|s| s.range.end <= addr)).filter(|s| s.range.contains(addr))
+    }
+
+    /// True if this rule's survey found anything.
+    pub fn has_survey(&self, rule: &str) -> bool {
+        self.surveys.contains_key(rule)
+    }
+
+    /// Where the ranges of this rule's survey begin and end.
+    pub fn survey_cuts(&self, rule: &str, within: AddrRange) -> Vec<Addr> {
+        let found = self.surveys.get(rule).map_or(&[][..], Vec::as_slice);
+        let inside = found[found.partition_point(|s| s.range.end <= within.start)..].iter();
+        let inside = inside.take_while(|s| s.range.start < within.end);
+        inside.flat_map(|s| [s.range.start, s.range.end]).collect()
     }
 
     pub fn subject(&self, region: &'a Region, range: AddrRange) -> Subject<'_> {

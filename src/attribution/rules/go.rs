@@ -1,9 +1,17 @@
-//! The Go runtime: heap arenas at 0xc000000000, the page allocator's summary levels.
+//! The Go runtime: heap arenas, the page allocator's summaries, its other tables.
+//!
+//! Names come first: from 1.25 on it sets one for each mapping (runtime/set_vma_name_linux.go), which
+//! a tracer gets even where the kernel refuses it. Without names and stacks, its reservations for the
+//! whole address space are like nobody else's (`go_layout`).
 
+use super::go_layout::{self, ARENA, ARENA_HINT};
 use super::{Advice, Claim, Group, Rule, Subject, World};
 use crate::attribution::callpath::Line;
 use crate::attribution::category::{Category, Evidence, Instance, Merge};
-use crate::model::Addr;
+use crate::attribution::units::size;
+use crate::attribution::world::Surveyed;
+use crate::ledger::Region;
+use crate::model::{Addr, AddrRange};
 
 pub const GO_HEAP: Category = Category {
     id: "go-heap",
@@ -12,12 +20,12 @@ pub const GO_HEAP: Category = Category {
     many: "mappings of the Go runtime",
 };
 
-/// arenaBaseOffset aside, the first hint of runtime.mallocinit on 64-bit systems.
-const ARENA_HINT: Addr = Addr(0xc0_0000_0000);
-const ARENA: u64 = 64 << 20;
-
-const HEAP: &str = "heap arena";
-const TABLES: &str = "runtime tables (page summaries …)";
+pub(super) const ID: &str = "go";
+pub(super) const HEAP: &str = "heap arena";
+pub(super) const HEAP_RESERVED: &str = "heap arena, reserved";
+pub(super) const SUMMARIES: &str = "page summaries and scavenger's index";
+pub(super) const TABLES: &str = "runtime tables";
+const STACKS: &str = "goroutine stacks (system)";
 
 pub struct GoRule;
 
@@ -25,19 +33,31 @@ fn is_go(line: &Line) -> bool {
     line.function.as_deref().is_some_and(|f| f.starts_with("runtime."))
 }
 
-fn in_heap(subject: &Subject<'_>, world: &World<'_>) -> bool {
-    subject.range.start >= ARENA_HINT
-        && subject.range.start.0 < ARENA_HINT.0 + (1 << 36)
-        && world.starts_at(ARENA_HINT)
-}
-
 impl Rule for GoRule {
     fn id(&self) -> &'static str {
-        "go"
+        ID
     }
 
     fn categories(&self) -> &'static [Category] {
         &[GO_HEAP]
+    }
+
+    fn survey(&self, world: &World<'_>) -> Vec<Surveyed> {
+        go_layout::survey(world)
+    }
+
+    fn by_name(&self, subject: &Subject<'_>, world: &World<'_>) -> Option<Claim> {
+        let name = subject.anon_name()?;
+        let name = std::str::from_utf8(name.strip_prefix(b" Go: ")?).ok()?;
+        let part = match name {
+            "heap" | "heap reservation" => HEAP,
+            "page summary" | "scavenge index" => SUMMARIES,
+            "goroutine stack (system)" | "OS thread stack" => STACKS,
+            // the latest name of a heap arena's pages (runtime.sysUsed, sysUnused)
+            "used" | "unused" => HEAP,
+            _ => TABLES,
+        };
+        Some(claim(subject, world, Evidence::Name, part))
     }
 
     fn knows(&self, line: &Line) -> bool {
@@ -45,16 +65,33 @@ impl Rule for GoRule {
     }
 
     fn by_stack(&self, subject: &Subject<'_>, world: &World<'_>, _at: usize) -> Option<Claim> {
-        subject.is_private_anonymous().then(|| claim(subject, world, Evidence::Stack))
+        let path = subject.path.filter(|_| subject.is_private_anonymous())?;
+        let laid_out = world.surveyed(ID, subject.range.start).map(|found| found.claim.part);
+        let part = if let Some(part) = laid_out {
+            part
+        } else if path.any(|line| line.is(&["runtime.sysAlloc", "runtime.persistentalloc"])) {
+            TABLES
+        } else if path.any(|line| line.is(&["runtime.(*mheap).sysAlloc"])) {
+            HEAP
+        } else if path.any(|line| line.mentions("pageAlloc") || line.mentions("scavengeIndex")) {
+            SUMMARIES
+        } else {
+            TABLES
+        };
+        Some(claim(subject, world, Evidence::Stack, part))
     }
 
     // an address that is the runtime's alone
     fn by_header(&self, subject: &Subject<'_>, world: &World<'_>) -> Option<Claim> {
-        (subject.is_private_anonymous() && in_heap(subject, world) && subject.shape_may_decide())
-            .then(|| claim(subject, world, Evidence::Shape))
+        let laid_out = world.surveyed(ID, subject.range.start).filter(|_| subject.shape_may_decide())?;
+        let heap = matches!(laid_out.claim.part, HEAP | HEAP_RESERVED) && subject.is_private_anonymous();
+        heap.then(|| claim(subject, world, Evidence::Shape, HEAP))
     }
 
     fn by_shape(&self, subject: &Subject<'_>, world: &World<'_>) -> Option<Claim> {
+        if !subject.is_private_anonymous() || !subject.shape_may_decide() || !go_layout::is_go(world) {
+            return None;
+        }
         // stripped: unnamed code of the program in a process that has a Go heap
         let by_program = subject.path.is_some_and(|p| {
             p.caller_line().is_some_and(|l| l.function.is_none() && !l.module.contains(".so"))
@@ -64,23 +101,52 @@ impl Rule for GoRule {
         let nobody_else = subject.path.is_none_or(|p| p.lines.is_empty())
             && !(bss && subject.record.is_none())
             && !world.has_file(|f| f.contains(".so"));
-        (subject.is_private_anonymous() && (by_program || nobody_else) && world.starts_at(ARENA_HINT))
-            .then(|| claim(subject, world, Evidence::Shape))
+        if let Some(found) = world.surveyed(ID, subject.range.start)
+            && (by_program || subject.record.is_none())
+        {
+            return Some(found.claim.clone());
+        }
+        (by_program || nobody_else).then(|| claim(subject, world, Evidence::Shape, TABLES))
     }
 
-    fn advise(&self, _group: &Group<'_>, _world: &World<'_>) -> Advice {
-        Advice::why(
-            "Go reserves tables for the whole address space and its heap in steps of 64 MiB at start-up; \
-             reserved ranges cost nothing until they are used",
-        )
-        .wont("GOMEMLIMIT, GOGC", "they bound the heap in use, so RSS; what Go reserves stays the same")
+    fn cuts(&self, region: &Region, world: &World<'_>) -> Vec<Addr> {
+        world.survey_cuts(ID, region.range)
+    }
+
+    fn advise(&self, group: &Group<'_>, _world: &World<'_>) -> Advice {
+        let heap = group.part(HEAP).virt + group.part(HEAP_RESERVED).virt;
+        let tables = group.footprint.virt - heap;
+        let mut advice = Advice::why(format!(
+            "at start-up Go reserves tables over the whole address space ({} here) and its heap in steps of \
+             64 MiB ({}, {} of it in memory); reserved ranges cost nothing until they are used, and every Go \
+             program has them, the smallest, too",
+            size(tables),
+            size(heap),
+            size(group.part(HEAP).rss)
+        ));
+        let how = if group.footprint.reserved * 2 > group.unused() {
+            "Go runtime, reserved but not used"
+        } else {
+            "Go runtime, mapped but not touched"
+        };
+        advice.title = Some(how.to_string());
+        advice
+            .wont("GOMEMLIMIT", "makes the collector give pages back: RSS, not what is reserved")
+            .wont("GOGC", "sets how far the heap grows between collections; the reservations stay")
+            .wont("GOMAXPROCS", "changes the number of running threads, which have no part in this")
+            .wont("MALLOC_ARENA_MAX", "is about glibc's malloc, which only C code (cgo) uses")
     }
 }
 
-fn claim(subject: &Subject<'_>, world: &World<'_>, evidence: Evidence) -> Claim {
-    if in_heap(subject, world) {
+/// The heap is known by where it lies, whoever committed it.
+fn claim(subject: &Subject<'_>, world: &World<'_>, evidence: Evidence, part: &'static str) -> Claim {
+    let range = AddrRange { start: ARENA_HINT, end: Addr(ARENA_HINT.0 + (1 << 36)) };
+    let laid_out = world.surveyed(ID, subject.range.start);
+    let in_heap = laid_out.is_some_and(|s| matches!(s.claim.part, HEAP | HEAP_RESERVED));
+    if in_heap || part == HEAP || range.contains(subject.range.start) && world.starts_at(ARENA_HINT) {
+        let part = if subject.is_reserved() { HEAP_RESERVED } else { HEAP };
         let arena = Instance::At(subject.range.start.align_down(ARENA));
-        return Claim::new(GO_HEAP, evidence, HEAP).instance(arena).merge(Merge::ByCategory);
+        return Claim::new(GO_HEAP, evidence, part).instance(arena).merge(Merge::ByCategory);
     }
-    Claim::new(GO_HEAP, evidence, TABLES).merge(Merge::ByCategory)
+    Claim::new(GO_HEAP, evidence, part).merge(Merge::ByCategory)
 }

@@ -13,10 +13,14 @@ mod glibc;
 mod glibc_advice;
 mod glibc_shape;
 mod go;
+mod go_layout;
 mod jemalloc;
 mod jemalloc_advice;
 mod jvm;
-mod jvm_shape;
+mod jvm_advice;
+mod jvm_layout;
+mod jvm_spans;
+mod jvm_tables;
 mod kernel;
 mod kernel_buffer;
 mod loader;
@@ -31,12 +35,13 @@ mod sanitizer;
 mod shared;
 mod tcmalloc;
 mod v8;
+mod v8_layout;
 mod valgrind;
 
 use super::callpath::Line;
 use super::category::{Category, Claim};
 use super::findings::{Advice, Group};
-use super::world::{Subject, World};
+use super::world::{Subject, Surveyed, World};
 use crate::ledger::Region;
 use crate::model::Addr;
 
@@ -77,6 +82,13 @@ pub trait Rule: Sync {
     /// Size, alignment, protection, neighbours.
     fn by_shape(&self, _subject: &Subject<'_>, _world: &World<'_>) -> Option<Claim> {
         None
+    }
+
+    /// What the mappings of the process tell when they are looked at together: ranges, sorted and
+    /// disjoint. Made once, before anything is classified; `by_shape` finds it with
+    /// [`World::surveyed`].
+    fn survey(&self, _world: &World<'_>) -> Vec<Surveyed> {
+        Vec::new()
     }
 
     /// When nobody else wants it.

@@ -1,0 +1,154 @@
+//! V8 as maps shows it. Node.js 20 (no pointer compression) and Chromium, Linux x86-64:
+//!
+//! ```text
+//! 0x1ebed0b8…   rw-p  256 KiB               a page of the JavaScript heap; they lie anywhere
+//! 0x7f8ce8…     rw-p, ---p, rwxp, ---p …    code range, 512 MiB, one an isolate
+//!               r-xp  /usr/bin/node         in it: a second copy of the built-in functions
+//! 0x7fbafc…     ---p 2 GiB, rw-p, ---p      a WebAssembly memory: 2 GiB of guard below, 8 GiB above
+//! 0x3ec0…       ---p, rw-p, ---p  > 1 TiB   Chromium: the sandbox with the heap's cage of 4 GiB
+//! 0x55c2ab…     rwxp  512 MiB               and its code range, near the program
+//! ```
+//!
+//! All of Node's has MADV_DONTFORK (`dc`) and NORESERVE (`nr`); the sandbox has `nr` and `dd`.
+
+use super::World;
+use super::v8::{BUILTINS, CAGE, CODE_RANGE, HEAP, V8, WASM, WASM_GUARD};
+use crate::attribution::category::{Claim, Evidence, Instance, Merge};
+use crate::attribution::world::Surveyed;
+use crate::model::{Addr, AddrRange, Mapping, Sharing};
+
+/// CodeRange::kMaximalCodeRangeSize on x86-64.
+const CODE_RANGE_SIZE: u64 = 512 << 20;
+const MIN_CODE_RANGE: u64 = 64 << 20;
+/// wasm::kFullGuardSize64 and kNegativeGuardSize of the versions seen (BackingStore::TryAllocateAndPartiallyCommitMemory).
+const WASM_BELOW: u64 = 2 << 30;
+const WASM_ABOVE: u64 = 8 << 30;
+/// Sandbox::kSandboxSize; the cage and what guards it lie around.
+const SANDBOX: u64 = 1 << 40;
+
+fn is_anonymous(mapping: &Mapping) -> bool {
+    mapping.file.is_none() && mapping.name.is_empty() && mapping.sharing == Sharing::Private
+}
+
+fn is_code(mapping: &Mapping) -> bool {
+    is_anonymous(mapping) && mapping.prot.write && mapping.prot.exec
+}
+
+/// Mappings without a gap between them.
+fn runs(mappings: &[Mapping], fits: impl Fn(&Mapping) -> bool) -> Vec<&[Mapping]> {
+    let mut runs = Vec::new();
+    let mut rest = mappings;
+    while let Some(first) = rest.iter().position(&fits) {
+        rest = &rest[first..];
+        let joins = |i: usize| i == 0 || rest[i - 1].range.end == rest[i].range.start;
+        let len = (0..rest.len()).find(|&i| !joins(i) || !fits(&rest[i])).unwrap_or(rest.len());
+        runs.push(&rest[..len]);
+        rest = &rest[len..];
+    }
+    runs
+}
+
+fn extent(run: &[Mapping]) -> AddrRange {
+    let start = run.first().map_or(Addr(0), |m| m.range.start);
+    AddrRange { start, end: run.last().map_or(start, |m| m.range.end) }
+}
+
+pub(super) fn survey(world: &World<'_>) -> Vec<Surveyed> {
+    let flags = |m: &Mapping, wanted: &[&str]| {
+        let detail = world.detail_at(m.range.start)?;
+        Some(wanted.iter().all(|flag| detail.flags.has(flag)))
+    };
+    let mut found = code_ranges(world);
+    if found.is_empty() {
+        return found;
+    }
+    let dontfork = |m: &Mapping| is_anonymous(m) && flags(m, &["dc", "nr"]).unwrap_or(false);
+    let taken: Vec<AddrRange> = found.iter().map(|s| s.range).collect();
+    let free = |m: &Mapping| !taken.iter().any(|range| range.overlaps(m.range));
+    for run in runs(world.mappings(), |m| dontfork(m) && free(m)) {
+        let memories = wasm(run);
+        for mapping in run {
+            match memories.iter().find(|memory| memory.overlaps(mapping.range)) {
+                Some(_) => found.extend(wasm_parts(mapping, &memories)),
+                None => found.push(surveyed(mapping.range, HEAP, mapping.range.start)),
+            }
+        }
+    }
+    let sandbox =
+        |m: &Mapping| is_anonymous(m) && !m.prot.exec && flags(m, &["nr"]).unwrap_or(true) && free(m);
+    for run in runs(world.mappings(), sandbox).into_iter().filter(|run| extent(run).len() >= SANDBOX) {
+        found.extend(run.iter().map(|m| surveyed(m.range, CAGE, extent(run).start)));
+    }
+    found.sort_by_key(|s| s.range);
+    found
+}
+
+fn surveyed(range: AddrRange, part: &'static str, instance: Addr) -> Surveyed {
+    let claim = Claim::new(V8, Evidence::Shape, part).instance(Instance::At(instance));
+    Surveyed { range, claim: claim.merge(Merge::ByCategory) }
+}
+
+/// Generated code within one large range; around a copy of the program's own code it is V8's for
+/// sure, and one whole writable and executable mapping of the full size is, too.
+fn code_ranges(world: &World<'_>) -> Vec<Surveyed> {
+    let mut found = Vec::new();
+    let part_of = |m: &Mapping| is_anonymous(m) || (m.file.is_some() && m.prot.exec && world.is_image(m));
+    for run in runs(world.mappings(), part_of) {
+        for (at, code) in run.iter().enumerate().filter(|(_, m)| m.file.is_some()) {
+            let below = run[..at].iter().rev().take_while(|m| is_anonymous(m)).count();
+            // what is reserved above it is the range's end: others may follow
+            let above = run.get(at + 1).filter(|m| is_anonymous(m) && m.prot.is_none());
+            let Some(end) = above.map(|m| m.range.end) else { continue };
+            let start = start_of_code_range(&run[at - below..at], code, end);
+            if let Some(start) = start {
+                let inside = run.iter().filter(|m| start <= m.range.start && m.range.start < end);
+                found.extend(inside.map(|m| {
+                    let range = m.range.intersect(AddrRange { start, end });
+                    surveyed(range, if m.file.is_some() { BUILTINS } else { CODE_RANGE }, start)
+                }));
+            }
+        }
+    }
+    let whole = |m: &&Mapping| is_code(m) && m.range.len() == CODE_RANGE_SIZE;
+    if found.is_empty() {
+        let all = world.mappings().iter().filter(whole);
+        found.extend(all.map(|m| surveyed(m.range, CODE_RANGE, m.range.start)));
+    }
+    found
+}
+
+/// Where the range begins whose end is `end`, if the mappings below the copied code fit.
+fn start_of_code_range(below: &[Mapping], code: &Mapping, end: Addr) -> Option<Addr> {
+    let reserved = below.last().filter(|m| m.prot.is_none() && m.range.len() >= MIN_CODE_RANGE)?;
+    let generated = below.iter().any(is_code);
+    let full = Addr(end.0.saturating_sub(CODE_RANGE_SIZE));
+    let fits = below.iter().any(|m| m.range.start == full) || reserved.range.start <= full;
+    let small = || below.first().map(|m| m.range.start);
+    let start = if fits { Some(full) } else { small() };
+    start.filter(|start| generated && *start < code.range.start)
+}
+
+/// The reservations of WebAssembly memories in a run of neighbours: each begins 2 GiB below what
+/// is committed of it, and the guards of neighbours are one mapping.
+fn wasm(run: &[Mapping]) -> Vec<AddrRange> {
+    let range = extent(run);
+    let mut found: Vec<AddrRange> = Vec::new();
+    let opened = run.iter().filter(|m| !m.prot.is_none()).map(|m| m.range.start.0);
+    for start in opened {
+        let memory = AddrRange {
+            start: Addr(start.saturating_sub(WASM_BELOW)),
+            end: Addr(start.saturating_add(WASM_ABOVE)),
+        };
+        let fits = range.contains_range(memory) && found.last().is_none_or(|last| last.end <= memory.start);
+        if fits {
+            found.push(memory);
+        }
+    }
+    found
+}
+
+fn wasm_parts(mapping: &Mapping, memories: &[AddrRange]) -> Vec<Surveyed> {
+    let part = if mapping.prot.is_none() { WASM_GUARD } else { WASM };
+    let mine = memories.iter().filter(|memory| memory.overlaps(mapping.range));
+    mine.map(|memory| surveyed(mapping.range.intersect(*memory), part, memory.start)).collect()
+}
