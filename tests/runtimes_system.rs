@@ -267,6 +267,22 @@ fn what_the_kernel_names_is_told_by_its_name() {
 }
 
 #[test]
+fn valgrinds_own_memory_is_not_the_programs() {
+    let test = "valgrinds_own_memory_is_not_the_programs";
+    let mut command = Command::new("valgrind");
+    if command.arg("--version").output().is_err() {
+        return skip(test, "no valgrind (apt-get install valgrind)");
+    }
+    let mut command = Command::new("valgrind");
+    let (guard, _) = ready(command.arg("-q").arg(program("waits")));
+    let report = snapshot(guard.0.id());
+    let process = report.first();
+    assert!(virt(process, "valgrind") > 20 * MIB, "{}", process["categories"]);
+    assert!(virt(process, "unknown") < MIB, "{}", process["categories"]);
+    assert!(evidence(process, "valgrind").contains(&"header".to_owned()));
+}
+
+#[test]
 fn postgresql_shares_its_memory_by_fork() {
     let test = "postgresql_shares_its_memory_by_fork";
     let server = match Postgres::start() {

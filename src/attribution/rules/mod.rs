@@ -36,6 +36,7 @@ mod shared;
 mod tcmalloc;
 mod v8;
 mod v8_layout;
+mod valgrind;
 
 use super::callpath::Line;
 use super::category::{Category, Claim};
@@ -113,6 +114,7 @@ pub trait Rule: Sync {
 pub static RULES: &[&dyn Rule] = &[
     &kernel::KernelRule,
     &sanitizer::SanitizerRule,
+    &valgrind::ValgrindRule,
     &device::DeviceRule,
     &kernel_buffer::KernelBufferRule,
     &go::GoRule,

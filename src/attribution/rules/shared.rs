@@ -111,7 +111,10 @@ fn postgres(group: &Group<'_>, world: &World<'_>) -> Advice {
     let mut advice = Advice::why(why)
         .fix(Fix::new("shared_buffers, max_connections", 0, 0).note(note))
         .wont("huge_pages=off", "it spares the call that the kernel refuses, and no address space")
-        .wont("ending sessions", "the memory is the server's, however many share it");
+        .wont(
+            "VIRT or RSS added up over its processes",
+            "each counts this memory again: Pss, or the cgroup's memory, counts it once",
+        );
     advice.title = Some(if group.category == SYSV && whole <= 64 << 10 {
         "PostgreSQL's interlock (System V)".to_string()
     } else {
