@@ -1,9 +1,10 @@
 //! Why thread stacks are there, and which knob makes them smaller: the C library's, Rust's, OpenMP's.
 
 use super::pthread::{CACHED, GUARD, LIVE, SIGNAL};
-use super::pthread_shape::UNLIMITED;
+use super::pthread_shape::{UNLIMITED, USUAL};
 use super::{Advice, Group, World};
-use crate::attribution::callpath::{CallPath, Line};
+use crate::attribution::callpath::Line;
+use crate::attribution::category::Evidence;
 use crate::attribution::findings::Fix;
 use crate::attribution::units::exact_size;
 
@@ -32,13 +33,26 @@ fn is_rust(line: &Line) -> bool {
 }
 
 impl Maker {
-    fn of(path: Option<&CallPath>) -> Maker {
-        match path {
+    fn of(group: &Group<'_>, each: u64) -> Maker {
+        // no other library was seen to give each thread of 2 MiB a signal stack
+        let like_rust = || each == UNLIMITED && group.part(SIGNAL).virt > 0;
+        match group.path {
             Some(path) if path.any(is_openmp) => Maker::OpenMp,
             Some(path) if path.any(is_rust) => Maker::Rust,
+            None if like_rust() => Maker::Rust,
             _ => Maker::Other,
         }
     }
+}
+
+/// The size of one stack, without its guard: that of the largest, or of those that a snapshot shows as
+/// one mapping since they have no guards.
+fn size_of_one(group: &Group<'_>, world: &World<'_>) -> u64 {
+    let stacks = || group.pieces.iter().filter(|p| p.part != GUARD);
+    let largest = stacks().map(|p| p.footprint.virt).max().unwrap_or(0);
+    let usual = world.input.observations.stack_limit.unwrap_or(USUAL);
+    let by_shape = stacks().all(|p| p.evidence == Evidence::Shape) && group.record.is_none();
+    if by_shape && largest > usual && largest.is_multiple_of(usual.max(1)) { usual } else { largest }
 }
 
 pub fn advise(group: &Group<'_>, world: &World<'_>) -> Advice {
@@ -46,15 +60,23 @@ pub fn advise(group: &Group<'_>, world: &World<'_>) -> Advice {
     if group.part(SIGNAL).virt > 0 && group.part(LIVE).virt == 0 && cached == 0 {
         return signal_stacks(group);
     }
-    let maker = Maker::of(group.path);
-    // of the largest stack, without its guard
-    let each = group.pieces.iter().filter(|p| p.part != GUARD).map(|p| p.footprint.virt).max().unwrap_or(0);
+    let each = size_of_one(group, world);
+    let maker = Maker::of(group, each);
     let mut advice = Advice::why(why(group, world, (maker, each)));
     if maker == Maker::OpenMp {
         advice.title = Some(match group.instances {
             1 => "stack of an OpenMP thread".to_string(),
             n => format!("{n} stacks of OpenMP threads"),
         });
+    }
+    let signal = group.instances_with(SIGNAL);
+    if signal > 0 {
+        let stacks = match group.instances - signal {
+            1 => "thread stack".to_string(),
+            n => format!("{n} thread stacks"),
+        };
+        let plural = if signal == 1 { "" } else { "s" };
+        advice.title = Some(format!("{stacks}, {signal} signal stack{plural}"));
     }
     let saves = scaled(group, SMALL, each).saturating_sub(kept_instead(group, world, each));
     let note = match saves {
@@ -122,7 +144,9 @@ fn why(group: &Group<'_>, world: &World<'_>, (maker, each): (Maker, u64)) -> Str
         exact_size(each)
     );
     let seen = world.input.observations;
-    if maker == Maker::Rust {
+    if maker == Maker::Rust && group.path.is_none() {
+        why += " (2 MiB and a signal stack for each are what Rust's std gives its threads)";
+    } else if maker == Maker::Rust {
         why += " (the size is that of Rust's std, which also gives each thread a signal stack of its own)";
     } else if seen.stack_limit == Some(each) {
         why += " (the size is that of `ulimit -s`)";
@@ -141,6 +165,9 @@ fn why(group: &Group<'_>, world: &World<'_>, (maker, each): (Maker, u64)) -> Str
     if group.pieces.iter().any(|p| p.part == GUARD && p.footprint.reserved == 0) {
         why += "; their guards are pages inside of the mapping (MADV_GUARD_INSTALL, glibc from 2.42 on): maps \
                 shows neighbours as one line";
+    }
+    if group.pieces.iter().any(|p| p.part != GUARD && p.footprint.virt > each) {
+        why += "; stacks without guards are one mapping to the kernel: how many there are, only their threads tell";
     }
     let cached = group.instances_with(CACHED);
     if cached > 0 {

@@ -16,7 +16,7 @@ pub const MAX_GUARD: u64 = 1 << 20;
 /// PTHREAD_STACK_MIN: what is smaller is no thread's stack, but a signal handler's.
 pub const MIN_STACK: u64 = 16 << 10;
 /// The usual limit (`ulimit -s`), by which glibc sizes stacks.
-const USUAL: u64 = 8 << 20;
+pub const USUAL: u64 = 8 << 20;
 /// What glibc takes where that is unlimited (ARCH_STACK_DEFAULT_SIZE).
 pub const UNLIMITED: u64 = 2 << 20;
 
