@@ -2,7 +2,7 @@
 
 mod support;
 
-use std::io::Read;
+use std::io::{BufRead, BufReader, Read};
 use std::process::{Command, Output, Stdio};
 use support::container::Talk;
 use support::report::number;
@@ -61,30 +61,40 @@ fn totals_and_categories_are_those_of_snapshot() {
     }
 }
 
+/// The line with the sums of an open process ends with its growth.
+fn growth(line: &str) -> Option<&str> {
+    line.split_once("   growth ").map(|part| part.1).filter(|rest| !rest.trim().is_empty())
+}
+
 #[test]
-fn as_many_frames_as_asked_for_and_growth_in_them() {
+fn growth_shows_in_one_of_the_next_frames_and_a_signal_ends_it() {
     let mut app = app();
     let pid = app.client.0.id().to_string();
     let mut command = Command::new(vmaudit());
-    command.args(["top", "-b", "-n", "3", "-i", "0.2", "-p", &pid]).stdout(Stdio::piped());
+    command.args(["top", "-b", "-i", "0.1", "-p", &pid]).stdout(Stdio::piped());
     let mut running = Guard(command.spawn().expect("it starts"));
-    let mut pipe = running.0.stdout.take().expect("a pipe");
-    // The first frame is printed as a whole.
-    let mut first = [0; 64];
-    pipe.read_exact(&mut first).expect("a frame");
+    let mut lines = BufReader::new(running.0.stdout.take().expect("a pipe")).lines();
+    let mut next =
+        || lines.by_ref().map(|line| line.expect("text")).find_map(|l| growth(&l).map(str::to_owned));
+    assert_eq!(next().as_deref(), Some("0"));
     app.tell("m");
-    let mut rest = Vec::new();
-    pipe.read_to_end(&mut rest).expect("all frames");
-    let all = String::from_utf8([first.to_vec(), rest].concat()).expect("text");
+    while let Some(shown) = next() {
+        if shown != "0" {
+            assert_eq!(shown, "+3.0 MiB");
+            break;
+        }
+    }
+    running.signal(libc::SIGTERM);
     assert_eq!(running.0.wait().expect("it ends").code(), Some(0));
-    let growth: Vec<&str> =
-        all.lines().filter_map(|line| line.split_once("   growth ").map(|part| part.1)).collect();
-    let sums: Vec<&str> = growth.into_iter().filter(|rest| !rest.trim().is_empty()).collect();
-    assert_eq!(
-        (sums.len(), sums.first().copied(), sums.last().copied()),
-        (3, Some("0"), Some("+3.0 MiB")),
-        "{all}"
-    );
+}
+
+#[test]
+fn as_many_frames_as_asked_for() {
+    let app = app();
+    let shown = top(&["-b", "-n", "3", "-i", "0.05", "-p", &app.client.0.id().to_string()]);
+    assert_eq!(shown.status.code(), Some(0));
+    let shown = text(&shown);
+    assert_eq!(shown.lines().filter_map(growth).collect::<Vec<_>>(), ["0"; 3], "{shown}");
 }
 
 #[test]

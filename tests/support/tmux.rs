@@ -10,6 +10,8 @@ const LIMIT: Duration = Duration::from_secs(60);
 /// Dropped, it ends with all that runs in it.
 pub struct Terminal {
     socket: String,
+    /// Where the socket is: tmux leaves it behind.
+    folder: tempfile::TempDir,
 }
 
 impl Terminal {
@@ -18,7 +20,8 @@ impl Terminal {
     /// # Errors
     /// In words, for a SKIP line.
     pub fn start(name: &str, size: (u16, u16), script: &str) -> Result<Terminal, String> {
-        let terminal = Terminal { socket: unique(name) };
+        let folder = tempfile::tempdir().map_err(|error| error.to_string())?;
+        let terminal = Terminal { socket: unique(name), folder };
         let (width, height) = (size.0.to_string(), size.1.to_string());
         let mut start = terminal.command();
         // What runs in it shall not depend on who runs the test.
@@ -34,7 +37,7 @@ impl Terminal {
     /// UTF-8 whatever the locale says.
     fn command(&self) -> Command {
         let mut command = Command::new("tmux");
-        command.args(["-u", "-L", &self.socket]).stdin(Stdio::null());
+        command.args(["-u", "-L", &self.socket]).env("TMUX_TMPDIR", self.folder.path()).stdin(Stdio::null());
         command
     }
 
