@@ -17,7 +17,7 @@ pub const THREAD_STACK: Category =
     Category { id: "thread-stack", name: "thread stacks", one: "thread stack", many: "thread stacks" };
 
 const LIVE: &str = "thread stack";
-const GUARD: &str = "guard";
+pub const GUARD: &str = "guard";
 const CACHED: &str = "cached stack of an exited thread";
 const SIGNAL: &str = "signal stack";
 
