@@ -95,13 +95,14 @@ pub(super) fn find(spans: &mut Spans, heap: Option<Heap>) {
 fn mark_stack(spans: &Spans, span: &Span) -> Option<AddrRange> {
     let len = span.range.len();
     let (start, end) = (span.range.start, span.range.end);
-    let range = if end.is_aligned(HUGE_PAGE) {
+    // a table above it is known by now
+    let range = if end.is_aligned(HUGE_PAGE) && spans.is_free(span.range) {
         AddrRange { start: Addr(end.0.saturating_sub(MARK_STACK_SIZE)), end }
     } else {
         AddrRange::from_len(start, MARK_STACK_SIZE)
     };
     let fits = (MARK_STACK_SIZE..MARK_STACK_SIZE * 3 / 2).contains(&len) && span.kind == Kind::Open;
-    (fits && range.start.is_aligned(HUGE_PAGE) && spans.is_free(span.range)).then_some(range)
+    (fits && range.start.is_aligned(HUGE_PAGE) && spans.is_free(range)).then_some(range)
 }
 
 /// A table of one of these sizes below an edge: what is mapped later lies, as a rule, lower, and may
