@@ -129,6 +129,7 @@ fn look(mappings: Vec<Mapping>) -> Observations {
         cmdline: Vec::new(),
         stack_limit: None,
         surroundings: vmaudit::model::Surroundings::default(),
+        code: vmaudit::model::CodeMarks::default(),
         aslr: true,
         gaps: Vec::new(),
     }

@@ -22,6 +22,7 @@ apt_install libjemalloc-dev binutils || say "SKIP without libjemalloc-dev: the t
 apt_install postgresql || say "SKIP without postgresql: the test on a backend that leaks"
 apt_install docker.io || say "SKIP without docker.io: the tests that start Docker"
 apt_install podman runc busybox-static || say "SKIP without podman, runc or busybox: the tests that start Podman"
+apt_install clang || say "SKIP without clang: its sanitizers"
 apt_install musl-tools || say "SKIP without musl-gcc: the tests on musl programs"
 apt_install libtcmalloc-minimal4 || say "SKIP without libtcmalloc: the test that probes all of it"
 [ "$(id -u)" = 0 ] || say "SKIP tests that trace with BPF: not root"

@@ -75,6 +75,7 @@ fn look() -> Observations {
         cmdline: vec![b"x".to_vec()],
         stack_limit: None,
         surroundings: vmaudit::model::Surroundings::default(),
+        code: vmaudit::model::CodeMarks::default(),
         aslr: true,
         gaps: Vec::new(),
     }

@@ -7,9 +7,9 @@ use vmaudit::model::observation::{
     ThreadObservation,
 };
 use vmaudit::model::{
-    Addr, AddrRange, Completeness, EventId, FileRef, Frame, FrameKind, FunctionName, Mapping, MappingFile,
-    MmKey, ModuleInfo, NoStack, Prot, Sharing, SourceLine, StackId, StackTable, Step, Surroundings,
-    SymbolFrame, SymbolizedStacks, Task, VmEvent, VmOp,
+    Addr, AddrRange, CodeMarks, Completeness, EventId, FileMarks, FileRef, Frame, FrameKind, FunctionName,
+    Mapping, MappingFile, Mark, MmKey, ModuleInfo, NoStack, Prot, Sharing, SourceLine, StackId, StackTable,
+    Step, Surroundings, SymbolFrame, SymbolizedStacks, Task, VmEvent, VmOp,
 };
 use vmaudit::store::{Facts, Recorder, Recording, RunMeta};
 
@@ -185,6 +185,15 @@ fn observations(pid: i32, source: ResidencySource) -> Box<Observations> {
             data: Some(u64::MAX >> 1),
             cpus: Some(2),
             ..Surroundings::default()
+        },
+        code: CodeMarks {
+            files: vec![FileMarks {
+                file: MappingFile { major: 1, minor: 2, inode: u64::MAX },
+                marks: Mark::ALL.to_vec(),
+                jemalloc_setting: Some("_RJEM_MALLOC_CONF".into()),
+                glibc: Some((2, 36)),
+            }],
+            libc_malloc: Some(Addr(u64::MAX)),
         },
         aslr: pid == 7,
         gaps: vec!["one".into(), "two".into()],

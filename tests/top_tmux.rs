@@ -2,9 +2,10 @@
 
 mod support;
 
+use std::path::Path;
 use std::process::{Command, Stdio};
 use support::cgroup::Group;
-use support::container::Talk;
+use support::container::{self, APP, Image, Talk, unique};
 use support::tmux::Terminal;
 use support::{Guard, program, skip, skip_without_bpf, vmaudit};
 
@@ -137,6 +138,32 @@ fn a_cgroup_has_the_processes_that_are_in_it() {
     drop(second);
 }
 
+/// An image with the program and its libraries, and no tool.
+fn bare(folder: &Path) -> Image {
+    let image = Image::empty(folder);
+    let app = program("container_app");
+    image.add(&app, APP);
+    image.add_libraries_of(&app);
+    image
+}
+
+#[test]
+fn a_container_by_its_name_traced() {
+    let test = "a_container_by_its_name_traced";
+    let name = unique("live");
+    let Some((_engine, mut talk)) = container::start(test, &name, bare) else { return };
+    let Some(terminal) = start(test, (120, 30), &format!("-t --container {name}")) else { return };
+    terminal.shows(&[&format!("container {name} · podman"), "1 process", "PSS ", "worker"]);
+    talk.tell("f");
+    terminal.shows(&["2 processes"]);
+    talk.tell("m");
+    terminal.press(&["End", "Home", "Enter"]);
+    // Whichever of the two is larger now.
+    terminal.shows(&["worker · pid ", " inside)", "reserved by", "reserve_inner < reserve_outer"]);
+    terminal.press(&["C-c"]);
+    terminal.shows(&["was here before", "status 0"]);
+}
+
 #[test]
 fn the_end_of_the_process_leaves_its_last_state() {
     let test = "the_end_of_the_process_leaves_its_last_state";
@@ -190,6 +217,8 @@ fn stopped_and_continued_by_the_shell() {
     terminal.press(&["fg", "Enter"]);
     terminal.shows(&["program and libraries", "q quit"]);
     terminal.press(&["q"]);
+    // What is typed before the shell reads again would be top's.
+    terminal.until(|screen| !screen.contains("q quit") && screen.trim_end().ends_with("prompt:"));
     terminal.press(&["echo status $?", "Enter"]);
     terminal.until(|screen| screen.contains("status 0") && !screen.contains("q quit"));
 }

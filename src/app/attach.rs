@@ -241,6 +241,7 @@ pub fn first_look(process: &Process, threads: &[&MarkedThread]) -> Result<(MmKey
         threads: false,
         heap_info: false,
         details: false,
+        code: false,
         ..ObserveOptions::default()
     };
     // It may be this thread that has just ended.

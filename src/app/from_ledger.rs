@@ -80,6 +80,7 @@ pub fn from_ledger(pipeline: &Pipeline, pid: Pid, as_of: Option<&AsOf>) -> Optio
         cmdline: later.map(|seen| seen.cmdline.clone()).unwrap_or_default(),
         stack_limit: later.and_then(|seen| seen.stack_limit),
         surroundings: Surroundings::default(),
+        code: later.map(|seen| seen.code.clone()).unwrap_or_default(),
         aslr,
         gaps: vec![gap.to_owned()],
     })

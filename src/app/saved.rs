@@ -2,7 +2,7 @@
 
 use crate::model::mapping::is_randomised;
 use crate::model::observation::{Residency, ResidencySource, SnapshotMoment, StatusFigures};
-use crate::model::{Mapping, Observations, Surroundings, VmaDetails};
+use crate::model::{CodeMarks, Mapping, Observations, Surroundings, VmaDetails};
 use crate::procfs::{SavedError, SavedMaps, parse_saved};
 use std::io::BufRead;
 
@@ -64,6 +64,7 @@ pub fn observations(source: impl BufRead) -> Result<Observations, SavedError> {
         cmdline: Vec::new(),
         stack_limit: None,
         surroundings: Surroundings::default(),
+        code: CodeMarks::default(),
         aslr: randomised.unwrap_or(true),
         gaps,
     })

@@ -201,6 +201,7 @@ impl<'a, 'r, W: Watched> Session<'a, 'r, W> {
                 threads: false,
                 heap_info: false,
                 details: false,
+                code: false,
                 ..ObserveOptions::default()
             };
             let Ok(seen) = observe(pid, pid, options) else { continue };

@@ -62,7 +62,10 @@ pub fn story(record: &OriginRecord) -> String {
             );
             if let Some(file) = file {
                 let base = file.path.rsplit(|&b| b == b'/').next().unwrap_or(&file.path);
-                args.push(String::from_utf8_lossy(base).into_owned());
+                // the name of a file without a link is not always known here
+                if !base.is_empty() {
+                    args.push(String::from_utf8_lossy(base).into_owned());
+                }
             }
             format!("mmap({})", args.join(", "))
         }

@@ -81,9 +81,16 @@ pub struct Group<'a> {
     pub path: Option<&'a CallPath>,
     /// The process that made it, if it was another one: inherited by fork.
     pub inherited_from: Option<Pid>,
+    /// What maps calls the VMAs that hold the pieces, one entry a piece that has a name.
+    pub names: Vec<&'a [u8]>,
 }
 
-impl Group<'_> {
+impl<'a> Group<'a> {
+    /// maps' last column for the pieces that have one.
+    pub fn names(&self) -> impl Iterator<Item = &'a [u8]> + '_ {
+        self.names.iter().copied()
+    }
+
     pub fn unused(&self) -> u64 {
         self.footprint.unused()
     }
@@ -195,6 +202,7 @@ fn finding(world: &World<'_>, pieces: Vec<&Piece>) -> Option<Finding> {
         record,
         path: stack.and_then(|id| world.path(id)),
         inherited_from,
+        names: pieces.iter().filter_map(|p| world.maps_name(p.region)).collect(),
         pieces,
     };
     let mut advice = match largest.map_or(first.rule, |(p, _)| p.rule).or(first.rule) {

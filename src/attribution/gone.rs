@@ -53,6 +53,7 @@ pub fn categories_of_gone(input: &AuditInput<'_>, gone: &[&GoneCall]) -> Vec<Cat
         threads: seen.threads.clone(),
         details: VmaDetails::default(),
         heap_infos: Vec::new(),
+        code: seen.code.clone(),
         comm: seen.comm.clone(),
         exe: seen.exe.clone(),
         cmdline: seen.cmdline.clone(),

@@ -4,11 +4,14 @@ use super::AuditInput;
 use super::call::MmapCall;
 use super::callpath::CallPath;
 use super::category::Claim;
+use super::findings::Group;
 use super::footprint::overlapping;
 use super::rules::RULES;
 use crate::ledger::{Origin, OriginId, OriginRecord, Region, RegionKind, ThreadRecord};
 use crate::model::observation::HeapInfo;
-use crate::model::{Addr, AddrRange, EventId, Mapping, Sharing, StackId, Tid, VmaDetail};
+use crate::model::{
+    Addr, AddrRange, EventId, FileMarks, Mapping, MappingFile, Mark, Sharing, StackId, Tid, VmaDetail,
+};
 use std::collections::{HashMap, HashSet};
 
 /// A process, indexed for rules.
@@ -79,10 +82,7 @@ impl Subject<'_> {
 
     /// The name set by PR_SET_VMA_ANON_NAME, from maps or from the (perhaps refused) call.
     pub fn anon_name(&self) -> Option<&[u8]> {
-        let from_maps = [b"[anon:".as_slice(), b"[anon_shmem:"]
-            .iter()
-            .find_map(|prefix| self.name().strip_prefix(*prefix)?.strip_suffix(b"]"));
-        from_maps.or_else(|| self.record?.anon_name.as_deref())
+        anon_name(self.name()).or_else(|| self.record?.anon_name.as_deref())
     }
 
     /// Anonymous and its maker unnamed (stripped) or unknown: only then may a shape decide.
@@ -189,6 +189,40 @@ impl<'a> World<'a> {
         &self.input.reconciled.origins
     }
 
+    /// maps' last column of the VMA that holds region number `region`, if it has one.
+    pub fn maps_name(&self, region: usize) -> Option<&'a [u8]> {
+        let region = self.input.reconciled.regions.get(region)?;
+        let name = self.mappings().get(region.vma)?.name.as_slice();
+        (!name.is_empty()).then_some(name)
+    }
+
+    /// As [`Subject::anon_name`], of region number `region`.
+    pub fn given_name(&self, region: usize) -> Option<&'a [u8]> {
+        let from_call = || {
+            let region = self.input.reconciled.regions.get(region)?;
+            record_of(self.input, region)?.anon_name.as_deref()
+        };
+        self.maps_name(region).and_then(anon_name).or_else(from_call)
+    }
+
+    /// The process' share of the VMAs that hold a group's pieces; None where it is not known of all.
+    pub fn pss(&self, group: &Group<'_>) -> Option<u64> {
+        self.sum_of_details(group, |detail| detail.pss)
+    }
+
+    /// Huge pages in use in the VMAs that hold a group's pieces; None where it is not known of all.
+    pub fn hugetlb_in_use(&self, group: &Group<'_>) -> Option<u64> {
+        self.sum_of_details(group, |detail| detail.hugetlb)
+    }
+
+    fn sum_of_details(&self, group: &Group<'_>, figure: fn(&VmaDetail) -> u64) -> Option<u64> {
+        let regions = &self.input.reconciled.regions;
+        let vmas: HashSet<usize> =
+            group.pieces.iter().filter_map(|p| Some(regions.get(p.region)?.vma)).collect();
+        let of = |vma: &usize| Some(figure(self.detail_at(self.mappings().get(*vma)?.range.start)?));
+        vmas.iter().map(of).try_fold(0u64, |sum, bytes| Some(sum.saturating_add(bytes?)))
+    }
+
     /// glibc heap headers, sorted by address.
     pub fn heaps(&self) -> &[HeapInfo] {
         &self.heaps
@@ -197,6 +231,28 @@ impl<'a> World<'a> {
     /// True if an ELF image whose base name passes `test` is mapped.
     pub fn has_file(&self, test: impl Fn(&str) -> bool) -> bool {
         self.files.iter().any(|f| test(f))
+    }
+
+    /// True if a file with code holds this, by its own strings and symbols.
+    pub fn has_mark(&self, mark: Mark) -> bool {
+        self.marked(mark).next().is_some()
+    }
+
+    /// The files with code that hold this.
+    pub fn marked(&self, mark: Mark) -> impl Iterator<Item = &'a FileMarks> {
+        self.input.observations.code.files.iter().filter(move |found| found.marks.contains(&mark))
+    }
+
+    /// The file that the C library's own calls of malloc go to; None where that is not known.
+    pub fn libc_malloc_in(&self) -> Option<MappingFile> {
+        let at = self.input.observations.code.libc_malloc?;
+        let vma = self.mappings().partition_point(|mapping| mapping.range.end <= at);
+        self.mappings().get(vma).filter(|mapping| mapping.range.contains(at))?.file
+    }
+
+    /// glibc's version.
+    pub fn glibc(&self) -> Option<(u32, u32)> {
+        self.input.observations.code.files.iter().find_map(|found| found.glibc)
     }
 
     /// True if the file of this mapping is also mapped executable: an ELF image.
@@ -241,6 +297,12 @@ impl<'a> World<'a> {
         (own.range.end == above.range.start).then_some(above)
     }
 
+    /// The VMA that holds `addr`.
+    pub fn mapping_at(&self, addr: Addr) -> Option<&'a Mapping> {
+        let at = self.mappings().partition_point(|m| m.range.end <= addr);
+        self.mappings().get(at).filter(|m| m.range.contains(addr))
+    }
+
     /// True if a VMA begins at this address.
     pub fn starts_at(&self, addr: Addr) -> bool {
         self.mappings().binary_search_by_key(&addr, |m| m.range.start).is_ok()
@@ -250,6 +312,13 @@ impl<'a> World<'a> {
     pub fn live_thread_in(&self, range: AddrRange) -> Option<Tid> {
         let at = self.live.partition_point(|(sp, _)| *sp < range.start);
         self.live.get(at).filter(|(sp, _)| *sp < range.end).map(|(_, tid)| *tid)
+    }
+
+    /// The stack pointers in `range` of living threads, other than the first one's; ascending.
+    pub fn stack_pointers_in(&self, range: AddrRange) -> Vec<Addr> {
+        let from = self.live.partition_point(|(sp, _)| *sp < range.start);
+        let inside = self.live.iter().skip(from).map(|(sp, _)| *sp);
+        inside.take_while(|sp| *sp < range.end).collect()
     }
 
     /// True if it is known of every living thread where its stack is.
@@ -280,6 +349,12 @@ fn record_of<'a>(input: &AuditInput<'a>, region: &Region) -> Option<&'a OriginRe
         Origin::Event(OriginId(index)) => input.reconciled.origins.get(index as usize),
         Origin::Preexisting | Origin::Kernel | Origin::Unknown => None,
     }
+}
+
+/// `[anon:NAME]`, `[anon_shmem:NAME]` (fs/proc/task_mmu.c, `show_map_vma`).
+fn anon_name(maps_name: &[u8]) -> Option<&[u8]> {
+    let prefixes = [b"[anon:".as_slice(), b"[anon_shmem:"];
+    prefixes.iter().find_map(|prefix| maps_name.strip_prefix(*prefix)?.strip_suffix(b"]"))
 }
 
 /// Last path component without " (deleted)", lossy.

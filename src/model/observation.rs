@@ -4,6 +4,7 @@
 use super::addr::{Addr, AddrRange};
 use super::event::{Pid, Tid};
 use super::mapping::Mapping;
+use super::marks::CodeMarks;
 use super::surroundings::Surroundings;
 use super::vma_detail::VmaDetails;
 
@@ -110,6 +111,8 @@ pub struct Observations {
     /// RLIMIT_STACK's soft limit, None for unlimited or unreadable.
     pub stack_limit: Option<u64>,
     pub surroundings: Surroundings,
+    /// Allocators and runtimes in the files with code.
+    pub code: CodeMarks,
     /// From personality: ADDR_NO_RANDOMIZE is off and kernel.randomize_va_space is not 0.
     pub aslr: bool,
     /// What could not be read, in words for the report ("smaps of 4123: permission denied").

@@ -59,4 +59,9 @@ impl Linkage {
     pub fn symbol_at(&self, slot: u64) -> Option<&[u8]> {
         self.slots.get(&slot).map(|name| &**name)
     }
+
+    /// A slot that holds the address of this function, by virtual address.
+    pub fn slot_of(&self, symbol: &[u8]) -> Option<u64> {
+        self.slots.iter().filter(|(_, name)| &***name == symbol).map(|(slot, _)| *slot).min()
+    }
 }

@@ -9,7 +9,7 @@ use flate2::{Decompress, FlushDecompress, Status};
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, RawFd};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
@@ -35,6 +35,15 @@ pub enum ObjectError {
     Compression,
     #[error(transparent)]
     Io(#[from] io::Error),
+}
+
+/// A file as it was at one time: what was written to since, or stands in its place, has another.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Stamp {
+    device: u64,
+    inode: u64,
+    size: u64,
+    modified: (i64, i64),
 }
 
 /// Positioned reads, as pread(2) does them: a file, or bytes in memory.
@@ -192,6 +201,16 @@ impl Object {
             Source::Memory(bytes) => Some(bytes.len() as u64),
             Source::Closed => None,
         }
+    }
+
+    /// None for images in memory and closed files.
+    pub fn stamp(&self) -> Option<Stamp> {
+        let Source::File(file) = &*self.source.lock().unwrap_or_else(PoisonError::into_inner) else {
+            return None;
+        };
+        let found = file.metadata().ok()?;
+        let modified = (found.mtime(), found.mtime_nsec());
+        Some(Stamp { device: found.dev(), inode: found.ino(), size: found.len(), modified })
     }
 
     /// The bytes of a section, decompressed (SHF_COMPRESSED with zlib).

@@ -4,7 +4,7 @@
 use super::error::ObserveError;
 use super::process_dir::ProcessDir;
 use crate::model::{Pid, Tid};
-use std::io;
+use std::io::{self, Read};
 
 /// PF_KTHREAD of include/linux/sched.h.
 const KERNEL_THREAD: u64 = 0x0020_0000;
@@ -51,7 +51,7 @@ pub fn process_numbers() -> io::Result<Vec<Pid>> {
 /// When it is gone, hidden (hidepid), or the files make no sense.
 pub fn read_brief(pid: Pid) -> Result<Brief, ObserveError> {
     let dir = ProcessDir::open(pid, pid)?;
-    let stat = parse_stat(&dir.read("stat")?).ok_or_else(|| dir.malformed("stat", "no such fields"))?;
+    let stat = read_small(&dir, "stat", parse_stat)?;
     let mut statm = read_statm(&dir)?;
     // The first thread has exited, others go on: only they show the memory.
     if stat.state == b'Z' && stat.threads > 1 && !stat.kernel_thread {
@@ -69,7 +69,21 @@ pub fn read_brief(pid: Pid) -> Result<Brief, ObserveError> {
 }
 
 fn read_statm(dir: &ProcessDir) -> Result<(u64, u64), ObserveError> {
-    parse_statm(&dir.read("statm")?).ok_or_else(|| dir.malformed("statm", "no numbers"))
+    read_small(dir, "statm", parse_statm)
+}
+
+/// By one read(2): files of /proc that are smaller than the buffer come as a whole (fs/seq_file.c), and
+/// `read_to_end` would ask for their size and their end.
+fn read_small<T>(
+    dir: &ProcessDir,
+    file: &str,
+    parse: impl Fn(&[u8]) -> Option<T>,
+) -> Result<T, ObserveError> {
+    let mut bytes = [0; 2048];
+    let mut opened = dir.open_file(file)?;
+    let count = opened.read(&mut bytes).map_err(|source| dir.io_error("read", file, source))?;
+    let read = bytes.get(..count).unwrap_or_default();
+    parse(read).ok_or_else(|| dir.malformed(file, "not its fields"))
 }
 
 fn living_thread(pid: Pid) -> Option<(u64, u64)> {

@@ -2,7 +2,7 @@
 //!
 //! Parsing and opening are apart: `maps`, `smaps`, `status`, `task_files`, `page_runs` and
 //! `heap_headers` turn bytes into values and touch no file; `process_dir`, `memory`,
-//! `pagemap`, `pagemap_scan`, `procmap_query`, `residency` and `threads` read; `observe` joins
+//! `pagemap`, `pagemap_scan`, `procmap_query`, `residency`, `marks` and `threads` read; `observe` joins
 //! them. The crate `procfs` holds the process's directory open, lists its threads, and parses
 //! status and limits; maps and smaps are parsed here, because their names may be any bytes and
 //! there may be tens of thousands of lines.
@@ -13,6 +13,7 @@ mod error;
 mod heap_headers;
 mod mapping_at;
 mod maps;
+mod marks;
 mod memory;
 mod observe;
 mod page_runs;

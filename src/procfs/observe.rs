@@ -4,6 +4,7 @@ use super::details::read_details;
 use super::error::ObserveError;
 use super::heap_headers::{HEADER, decode_heap_info, heap_candidates};
 use super::maps::{ParsedMaps, parse_maps, user_span};
+use super::marks::read_marks;
 use super::memory;
 use super::process_dir::ProcessDir;
 use super::residency::{self, PageReader};
@@ -14,7 +15,7 @@ use super::threads::read_threads;
 use crate::model::observation::{
     HeapInfo, Observations, Residency, ResidencySource, ResourceUse, SnapshotMoment, StatusFigures,
 };
-use crate::model::{AddrRange, Mapping, Pid, Tid, VmaDetails};
+use crate::model::{AddrRange, CodeMarks, Mapping, Pid, Tid, VmaDetails};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -33,6 +34,8 @@ pub struct ObserveOptions {
     pub heap_info: bool,
     /// VmFlags and shares of each VMA, from smaps, where that does not take long.
     pub details: bool,
+    /// Which allocators and runtimes the mapped files hold: each is opened once.
+    pub code: bool,
 }
 
 impl Default for ObserveOptions {
@@ -43,6 +46,7 @@ impl Default for ObserveOptions {
             threads: true,
             heap_info: true,
             details: true,
+            code: true,
         }
     }
 }
@@ -73,6 +77,7 @@ pub fn observe(pid: Pid, tid: Tid, options: ObserveOptions) -> Result<Observatio
         .read("limits")
         .and_then(|bytes| parse_limits(&bytes).map_err(|error| dir.malformed("limits", error)));
     let limits = noted(&mut gaps, limits);
+    let code = if options.code { read_marks(&dir, tid, &space.mappings) } else { CodeMarks::default() };
     let surroundings = read_surroundings(&dir, tid, status.as_ref(), limits);
     Ok(Observations {
         pid,
@@ -90,6 +95,7 @@ pub fn observe(pid: Pid, tid: Tid, options: ObserveOptions) -> Result<Observatio
         cmdline: noted(&mut gaps, dir.read("cmdline")).map(|bytes| parse_cmdline(&bytes)).unwrap_or_default(),
         stack_limit: limits.and_then(|limits| limits.stack),
         surroundings,
+        code,
         aslr: aslr(&dir, &mut gaps),
         gaps,
     })

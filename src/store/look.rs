@@ -1,5 +1,6 @@
 //! Snapshots as rows. Of the looks at a process only the newest is kept.
 
+use super::code;
 use super::detail;
 use super::error::Fault;
 use super::row::{Place, SnapshotKind};
@@ -93,6 +94,7 @@ impl Looks {
             "DELETE FROM gap WHERE snapshot = ?1",
             "DELETE FROM residency WHERE snapshot = ?1",
             "DELETE FROM surroundings WHERE snapshot = ?1",
+            "DELETE FROM code WHERE snapshot = ?1",
             "DELETE FROM snapshot WHERE id = ?1",
         ] {
             db.prepare_cached(sql)?.execute([snapshot])?;
@@ -166,6 +168,7 @@ impl Looks {
         residency(db, place.id, &seen.residency)?;
         surroundings(db, place.id, seen.surroundings)?;
         detail::write(db, place.id, &seen.details)?;
+        code::write(db, place.id, &seen.code)?;
         let mut insert = db.prepare_cached(
             "INSERT INTO snapshot_thread(snapshot, n, tid, name, stack_pointer, sum) VALUES(?, ?, ?, ?, ?, ?)",
         )?;

@@ -1,5 +1,6 @@
 //! Snapshots and lists of mappings, read back.
 
+use super::code;
 use super::detail;
 use super::error::Fault;
 use super::read::Columns;
@@ -179,6 +180,7 @@ pub(super) fn snapshot(db: &Connection, backings: &Backings, id: i64) -> Result<
         cmdline,
         stack_limit: row.maybe(26)?.map(|limit| limit as u64),
         surroundings: surroundings(db, id)?,
+        code: code::read(db, id)?,
         aslr: row.flag(27)?,
         gaps: complete(gaps(db, id)?, row.int(30)?, "gaps")?,
     })

@@ -11,6 +11,7 @@
 //! is synced to the disk: after a power cut the file may be damaged, which opening it tells.
 
 mod check;
+mod code;
 mod detail;
 mod encode;
 mod error;

@@ -16,3 +16,8 @@ CREATE TABLE vma_details(      -- one row for each snapshot
   details INTEGER NOT NULL,    -- rows of vma_detail
   sum INTEGER NOT NULL
 );
+CREATE TABLE code(             -- allocators and runtimes in the files with code, one row for each snapshot
+  snapshot INTEGER PRIMARY KEY,
+  marks TEXT NOT NULL,         -- JSON object: libc_malloc (address), files (major, minor, inode, marks …)
+  sum INTEGER NOT NULL
+);

@@ -53,6 +53,8 @@ pub struct Opened {
     pub error: Option<String>,
     /// VIRT by category at the first look at this program.
     first: Option<(String, BTreeMap<String, u64>)>,
+    /// Time of that look.
+    pub since_ns: u64,
     pub categories: Cursor<String>,
     pub regions: Cursor<String>,
     pub shares: Cursor<Option<u64>>,
@@ -65,6 +67,7 @@ impl Opened {
             details: None,
             error: None,
             first: None,
+            since_ns: 0,
             categories: Cursor::default(),
             regions: Cursor::default(),
             shares: Cursor::default(),
@@ -78,6 +81,7 @@ impl Opened {
         if self.first.as_ref().is_none_or(|(exe, _)| *exe != process.exe) {
             let sizes = process.categories.iter().map(|row| (row.id.clone(), row.virt));
             self.first = Some((process.exe.clone(), sizes.collect()));
+            self.since_ns = details.at_ns;
         }
         self.details = Some(details);
         self.error = None;
@@ -97,6 +101,14 @@ impl Opened {
             if reversed { order.reverse() } else { order }
         });
         lines
+    }
+
+    /// Change of what was there at the first look and is not any more: no row has it.
+    pub fn gone(&self) -> i64 {
+        let (Some(details), Some((_, first))) = (&self.details, &self.first) else { return 0 };
+        let there = |id: &str| details.process.categories.iter().any(|row| row.id == id);
+        let gone = first.iter().filter(|(id, _)| !there(id)).map(|(_, virt)| *virt);
+        difference(0, gone.fold(0, u64::saturating_add))
     }
 
     /// The regions of a category, largest first.

@@ -115,7 +115,7 @@ impl State {
     fn next_pane(&mut self) {
         let traced = self.tracing.is_some();
         self.pane = match (self.view(), self.pane) {
-            (View::Process, Pane::Table) if traced => Pane::Calls,
+            (View::List | View::Process, Pane::Table) if traced => Pane::Calls,
             (View::Category(_), Pane::Table) => Pane::Findings,
             (View::Category(_), Pane::Findings) if traced => Pane::Calls,
             _ => Pane::Table,
@@ -124,7 +124,7 @@ impl State {
 
     fn enter(&mut self) -> Action {
         match (self.view(), self.pane) {
-            (View::List, _) => {
+            (View::List, Pane::Table) => {
                 let Some(&id) = self.list_keys().get(self.list.index()) else { return Action::Draw };
                 self.open(id);
             }
@@ -138,7 +138,7 @@ impl State {
                 self.views.push(View::Category(id));
                 self.pane = Pane::Table;
             }
-            (View::Process, _) => {
+            (View::List | View::Process, _) => {
                 let Some(view) = self.stack_of_call() else { return Action::Draw };
                 self.views.push(view);
             }
@@ -184,7 +184,7 @@ impl State {
 
     fn step(&mut self, by: isize) {
         match (self.view(), self.pane) {
-            (View::List, _) => {
+            (View::List, Pane::Table) => {
                 let rows = self.list_keys();
                 self.list.step(by, &rows);
             }
@@ -195,7 +195,7 @@ impl State {
                 let rows = self.category_keys();
                 self.with_opened(|opened| opened.categories.step(by, &rows));
             }
-            (View::Process, _) => {
+            (View::List | View::Process, _) => {
                 let rows = self.call_keys();
                 self.call.step(by, &rows);
             }

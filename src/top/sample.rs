@@ -17,12 +17,14 @@ pub struct Figures {
     pub virt: u64,
     pub rss: u64,
     pub swap: u64,
+    /// In memory in huge pages that were set aside for that (hugetlb): no part of `rss`.
+    pub huge: u64,
 }
 
 impl Figures {
     /// As in the report: mapped, and neither in memory nor in swap.
     pub fn unused(self) -> u64 {
-        self.virt.saturating_sub(self.rss).saturating_sub(self.swap)
+        [self.rss, self.swap, self.huge].into_iter().fold(self.virt, u64::saturating_sub)
     }
 }
 

@@ -12,7 +12,7 @@ use std::rc::Rc;
 /// What top was started with.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Settings {
-    /// The machine's name, or what was asked for.
+    /// The machine's or the container's name; empty for the processes of -p.
     pub title: String,
     pub interval_ms: u64,
     pub sort: SortBy,
@@ -223,14 +223,20 @@ impl State {
                 virt: sum.virt.saturating_add(own.virt),
                 rss: sum.rss.saturating_add(own.rss),
                 swap: sum.swap.saturating_add(own.swap),
+                huge: sum.huge.saturating_add(own.huge),
             };
             (count + 1, figures)
         })
     }
 
+    /// The open process, if what is shown is of it.
+    pub fn inside(&self) -> Option<&Opened> {
+        self.opened.as_ref().filter(|_| self.views.contains(&View::Process))
+    }
+
     /// The process that is to be looked into for what is shown.
     pub fn wanted(&self) -> Option<ProcessId> {
-        let opened = self.opened.as_ref().filter(|_| self.views.len() > 1)?;
+        let opened = self.inside()?;
         let ended = self.tracks.get(&opened.id).is_none_or(Track::has_ended);
         if ended { None } else { Some(opened.id) }
     }
@@ -247,7 +253,7 @@ impl State {
 
     /// The newest reservations that are shown: of the open process, where one is.
     pub fn shown_calls(&self) -> Vec<&Call> {
-        let pid = self.opened.as_ref().filter(|_| self.views.len() > 1).map(|opened| opened.id.pid);
+        let pid = self.inside().map(|opened| opened.id.pid);
         self.calls.iter().filter(|call| pid.is_none_or(|pid| call.pid == pid)).collect()
     }
 

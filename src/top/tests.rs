@@ -11,7 +11,7 @@ fn sample(pid: i32, name: &str, virt: u64, rss: u64) -> ProcessSample {
         name: name.to_owned(),
         user: "root".to_owned(),
         threads: 1,
-        figures: Figures { virt, rss, swap: 0 },
+        figures: Figures { virt, rss, ..Figures::default() },
         container: None,
     }
 }
@@ -203,6 +203,8 @@ fn growth_by_category_since_the_first_look_into_this_program() {
     state.details(id, details("/a", &[("one", 10)]));
     state.details(id, details("/a", &[("one", 8), ("two", 3)]));
     assert_eq!(growth(&state), [("one".to_owned(), -2), ("two".to_owned(), 3)]);
+    state.details(id, details("/a", &[("two", 3)]));
+    assert_eq!(state.opened.as_ref().map(Opened::gone), Some(-10));
     state.details(id, details("/b", &[("one", 20)]));
     assert_eq!(growth(&state), [("one".to_owned(), 0)]);
     let shares = state.opened.as_ref().expect("open").shares_of("one");

@@ -31,6 +31,8 @@ pub struct Track {
     first: Figures,
     /// Of the frame before.
     previous: Figures,
+    /// Time of the frame that `growth` counts from.
+    pub since_ns: u64,
     pub history: History,
     pub mostly: Option<Mostly>,
     /// Frames since it was seen last; 0: it lives.
@@ -43,6 +45,7 @@ impl Track {
             first: sample.figures,
             previous: sample.figures,
             newest: sample,
+            since_ns: time_ns,
             history: History::default(),
             mostly: None,
             missing: 0,
@@ -62,6 +65,7 @@ impl Track {
             // execve: another address space
             self.first = sample.figures;
             self.previous = sample.figures;
+            self.since_ns = time_ns;
             self.history = History::default();
             self.mostly = None;
         }

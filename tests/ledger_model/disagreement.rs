@@ -31,6 +31,7 @@ fn look(mappings: Vec<Mapping>, begun_ns: u64) -> Observations {
         cmdline: Vec::new(),
         stack_limit: None,
         surroundings: vmaudit::model::Surroundings::default(),
+        code: vmaudit::model::CodeMarks::default(),
         aslr: true,
         gaps: Vec::new(),
     }

@@ -169,6 +169,7 @@ pub fn observed(pid: Pid, mappings: Vec<Mapping>, begun_ns: u64) -> Observations
         cmdline: Vec::new(),
         stack_limit: None,
         surroundings: vmaudit::model::Surroundings::default(),
+        code: vmaudit::model::CodeMarks::default(),
         aslr: true,
         gaps: Vec::new(),
     }

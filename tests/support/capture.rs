@@ -33,6 +33,7 @@ pub fn capture(path: &Path, comm: &str, run: &RunFacts) -> Report {
         cmdline: Vec::new(),
         stack_limit: None,
         surroundings: Surroundings::default(),
+        code: vmaudit::model::CodeMarks::default(),
         aslr: true,
         gaps: Vec::new(),
     };

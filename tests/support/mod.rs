@@ -96,6 +96,30 @@ pub fn program_with(name: &str, library: &str) -> Option<PathBuf> {
     Some(output)
 }
 
+/// `tests/programs/SOURCE` by this compiler with these arguments.
+///
+/// # Errors
+/// What the compiler said, or why there is none.
+pub fn program_built(source: &str, compiler: &[&str]) -> Result<PathBuf, String> {
+    let (name, arguments) = compiler.split_first().expect("a compiler");
+    let folder = build_dir();
+    fs::create_dir_all(&folder).expect("target/tmp is writable");
+    let path = manifest_dir().join("tests/programs").join(source);
+    let output = folder.join(format!("{source}{}", compiler.join("")));
+    if !is_fresh(&output, &[&path]) {
+        let private = tempfile::Builder::new().tempdir_in(&folder).expect("a temporary folder");
+        let file = private.path().join("program");
+        let result = Command::new(name).args(arguments).arg(&path).arg("-o").arg(&file).output();
+        let result = result.map_err(|e| e.to_string())?;
+        if !result.status.success() {
+            let said = String::from_utf8_lossy(&result.stderr).lines().next().unwrap_or_default().to_string();
+            return Err(said);
+        }
+        fs::rename(&file, &output).expect("rename within target/tmp");
+    }
+    Ok(output)
+}
+
 /// As [`program`], linked statically: naming its frames needs no debugging information of libc.
 pub fn static_program(name: &str) -> PathBuf {
     let output = build_dir().join(format!("{name}-static"));

@@ -67,6 +67,7 @@ pub fn observed(pid: i32, smaps: &[u8]) -> Observations {
         cmdline: Vec::new(),
         stack_limit: Some(8 << 20),
         surroundings: vmaudit::model::Surroundings::default(),
+        code: vmaudit::model::CodeMarks::default(),
         aslr: true,
         gaps: Vec::new(),
     }

@@ -31,6 +31,7 @@ struct Kept {
     owner: u32,
     uid: u32,
     swap: u64,
+    huge: u64,
     container: Option<String>,
 }
 
@@ -98,7 +99,7 @@ impl ProcessList {
                 name: String::from_utf8_lossy(&brief.comm).into_owned(),
                 user: self.names.user(known.uid),
                 threads: brief.threads,
-                figures: Figures { virt: brief.virt, rss: brief.rss, swap: known.swap },
+                figures: Figures { virt: brief.virt, rss: brief.rss, swap: known.swap, huge: known.huge },
                 container: known.container.clone(),
             });
             kept.insert(pid, known);
@@ -145,7 +146,11 @@ impl ProcessList {
                 .unwrap_or(brief.owner),
             swap: match swap {
                 Swap::None => 0,
-                Swap::Read => status.map_or(0, |status| status.figures.vm_swap),
+                Swap::Read => status.as_ref().map_or(0, |status| status.figures.vm_swap),
+            },
+            huge: match &status {
+                Some(status) => status.hugetlb,
+                None => before.as_ref().map_or(0, |kept| kept.huge),
             },
             container,
         }

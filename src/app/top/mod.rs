@@ -40,7 +40,7 @@ pub fn top(args: &TopArgs) -> Result<u8, AppError> {
     let title = match &scope {
         Scope::All => nix::unistd::gethostname()
             .map_or_else(|_| "this machine".to_owned(), |name| name.to_string_lossy().into_owned()),
-        Scope::These(_) => "what -p names".to_owned(),
+        Scope::These(_) => String::new(),
         Scope::Group(container) => container.name.clone(),
     };
     let settings = Settings {

@@ -4,14 +4,14 @@
 //! Stripped, the internal functions have no names: the exported entry (`malloc`, `free` …)
 //! further out in the stack and the call's shape decide.
 
+use super::glibc_shape::{MORECORE_BY_MMAP, heap_of, is_morecore, libc_is_loaded_twice};
 use super::{Advice, Claim, Group, Rule, Subject, World};
 use crate::attribution::call::{MAP_NORESERVE, MAP_STACK, MmapCall};
 use crate::attribution::callpath::{CallPath, Line};
 use crate::attribution::category::{Category, Evidence, Instance, Merge};
-use crate::attribution::world::base_name;
 use crate::ledger::{Origin, Region, RegionKind};
 use crate::model::observation::HeapInfo;
-use crate::model::{Addr, Mapping, PAGE, Prot, VmOp};
+use crate::model::{Addr, PAGE, Prot, VmOp};
 
 pub const ARENA: Category = Category {
     id: "glibc-arena",
@@ -37,11 +37,10 @@ pub const RESERVED: &str = "arena reserved part";
 pub const BRK: &str = "main heap (brk)";
 pub const BRK_MMAP: &str = "main heap by mmap (brk refused)";
 pub const BLOCK: &str = "block with a mapping of its own";
+const OWN: &str = "the C library's own data";
 
 /// HEAP_MAX_SIZE: 2 × DEFAULT_MMAP_THRESHOLD_MAX, 64 MiB on 64-bit systems.
 pub const HEAP_MAX: u64 = 64 << 20;
-/// MMAP_AS_MORECORE_SIZE: the main arena's step where brk is refused.
-const MORECORE_BY_MMAP: u64 = 1 << 20;
 
 pub const ENTRIES: &[&str] = &[
     "malloc",
@@ -114,12 +113,15 @@ impl Rule for GlibcRule {
     }
 
     fn by_name(&self, subject: &Subject<'_>, _world: &World<'_>) -> Option<Claim> {
-        // include/setvmaname.h of 2.39 and later, with glibc.mem.decorate_maps=1
-        let name = String::from_utf8_lossy(subject.anon_name()?).trim_start().to_string();
-        match name.as_str() {
-            "glibc: malloc arena" => Some(arena_claim(subject, Evidence::Name, 0)),
-            "glibc: malloc" => Some(Claim::new(MMAPPED, Evidence::Name, BLOCK)),
-            _ => None,
+        // With glibc.mem.decorate_maps=1, as of 2.39 (sysdeps/unix/sysv/linux/setvmaname.c). Of an arena
+        // only the first writable part has the name. Stacks are `pthread`'s, the loader's are its own.
+        let name = subject.anon_name()?.trim_ascii_start().strip_prefix(b"glibc: ")?;
+        match name {
+            b"malloc arena" => Some(arena_claim(subject, Evidence::Name, 0)),
+            b"malloc" => Some(Claim::new(MMAPPED, Evidence::Name, BLOCK)),
+            name if name == b"loader malloc" || name.windows(5).any(|part| part == b"stack") => None,
+            // "fatal", "assert", "getrandom states"
+            _ => Some(Claim::new(MMAPPED, Evidence::Name, OWN).merge(Merge::ByCategory)),
         }
     }
 
@@ -167,10 +169,11 @@ impl Rule for GlibcRule {
             let aligned = subject.span.start.is_aligned(HEAP_MAX) && subject.span.len() <= HEAP_MAX;
             return (is_heap_call(call) && aligned).then(|| arena_claim(subject, Evidence::Shape, 0));
         }
-        let (used, reserved) = heap_pair(subject, world)?;
-        (reserved.range.end.align_down(HEAP_MAX) == reserved.range.end
-            && reserved.range.end.0 - used.range.start.0 <= HEAP_MAX)
-            .then(|| arena_claim(subject, Evidence::Shape, 0).instance(Instance::At(used.range.start)))
+        if let Some(heap) = heap_of(subject, world) {
+            return Some(arena_claim(subject, Evidence::Shape, 0).instance(Instance::At(heap)));
+        }
+        is_morecore(subject, world)
+            .then(|| Claim::new(MAIN_HEAP, Evidence::Shape, BRK_MMAP).merge(Merge::ByCategory))
     }
 
     fn cuts(&self, region: &Region, world: &World<'_>) -> Vec<Addr> {
@@ -180,7 +183,10 @@ impl Rule for GlibcRule {
         let infos = world.heaps();
         let from = infos.partition_point(|h| h.at.0 + HEAP_MAX < region.range.start.0);
         let inside = infos.iter().skip(from).take_while(|h| h.at < region.range.end);
-        inside.filter(|h| plausible(h)).flat_map(|h| [h.at, Addr(h.at.0 + HEAP_MAX)]).collect()
+        let mut at: Vec<Addr> =
+            inside.filter(|h| plausible(h)).flat_map(|h| [h.at, Addr(h.at.0 + HEAP_MAX)]).collect();
+        at.extend(super::glibc_shape::cuts(region, world));
+        at
     }
 
     fn advise(&self, group: &Group<'_>, world: &World<'_>) -> Advice {
@@ -262,12 +268,6 @@ fn is_morecore_by_mmap(path: &CallPath, world: &World<'_>, call: MmapCall, at: u
     only_this_size && (lens.len() >= 2 || !brk_works || libc_is_loaded_twice(world))
 }
 
-/// dlmopen: the second copy's main arena cannot use brk (malloc/arena.c, `__morecore`).
-fn libc_is_loaded_twice(world: &World<'_>) -> bool {
-    let starts = world.mappings().iter().filter(|m| m.file.is_some() && m.offset == 0);
-    starts.filter(|m| is_libc(&base_name(&m.name))).count() > 1
-}
-
 /// All of brk is one heap, however many steps it grew by.
 fn brk_claim(evidence: Evidence) -> Claim {
     Claim::new(MAIN_HEAP, evidence, BRK).instance(Instance::Named(b"[heap]".into())).merge(Merge::ByCategory)
@@ -294,19 +294,4 @@ fn plausible(h: &HeapInfo) -> bool {
 fn heap_holding<'w>(world: &'w World<'_>, addr: Addr) -> Option<&'w HeapInfo> {
     let at = world.heaps().binary_search_by_key(&addr.align_down(HEAP_MAX), |h| h.at).ok()?;
     world.heaps().get(at).filter(|h| plausible(h))
-}
-
-/// rw-p from a 64 MiB boundary, then ---p: the VMAs of a heap that the subject is part of.
-fn heap_pair<'a>(subject: &Subject<'_>, world: &World<'a>) -> Option<(&'a Mapping, &'a Mapping)> {
-    let vma = subject.region.vma;
-    let own = world.mappings().get(vma)?;
-    let (used, reserved) =
-        if own.prot.is_none() { (world.below(vma)?, own) } else { (own, world.above(vma)?) };
-    let anonymous = |m: &Mapping| m.file.is_none() && m.name.is_empty();
-    let fits = used.prot == Prot::RW
-        && reserved.prot.is_none()
-        && used.range.start.is_aligned(HEAP_MAX)
-        && anonymous(used)
-        && anonymous(reserved);
-    fits.then_some((used, reserved))
 }

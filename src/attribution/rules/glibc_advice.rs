@@ -5,7 +5,7 @@ use super::{Advice, Group, World};
 use crate::attribution::callpath::{CallPath, Line};
 use crate::attribution::findings::Fix;
 use crate::attribution::units::count_word;
-use crate::model::Surroundings;
+use crate::model::{Mark, Surroundings};
 
 /// M_TOP_PAD and rounding leave up to this much unused in any heap; no knob changes that.
 const WORTH_A_KNOB: u64 = 1 << 20;
@@ -42,19 +42,28 @@ fn arena(group: &Group<'_>, world: &World<'_>) -> Advice {
     let other = other_allocator(world);
     if let Some(other) = other {
         why += &format!("; it is glibc's own malloc, in use beside {other} in the same process");
+        if own_calls_stay_inside(world) {
+            why += &format!(" (the C library calls its own malloc: {other} is not exported under that name)");
+        }
     }
     if group.part(RESERVED).virt == 0 && group.footprint.virt >= HEAP_MAX {
         why += "; this heap is full";
     }
-    let mut note =
-        "later threads share the main heap; heavy malloc use by many threads may get slower".to_string();
-    if let Some(other) = other {
-        note += &format!("; settings of {other} do not help");
-    } else {
-        note += "; freeing more, or malloc_trim(0), lowers RSS only";
+    let note = "later threads share the main heap; heavy malloc use by many threads may get slower";
+    let advice = Advice::why(why)
+        .fix(Fix::new("MALLOC_ARENA_MAX=1 (or mallopt(M_ARENA_MAX, 1))", group.unused(), 0).note(note));
+    match other {
+        Some(other) => {
+            advice.wont(&format!("settings of {other}"), "the arenas are glibc's, which does not read them")
+        }
+        None => advice.wont("malloc_trim(0), freeing more", "lowers RSS; of VIRT only heaps that are empty"),
     }
-    Advice::why(why)
-        .fix(Fix::new("MALLOC_ARENA_MAX=1 (or mallopt(M_ARENA_MAX, 1))", group.unused(), 0).note(&note))
+}
+
+/// The loader bound malloc inside the C library to the library's own.
+fn own_calls_stay_inside(world: &World<'_>) -> bool {
+    let called = world.libc_malloc_in();
+    called.is_some() && world.marked(Mark::Glibc).any(|found| Some(found.file) == called)
 }
 
 /// glibc counts the processors that a thread may run on, not the time that a cgroup gives it

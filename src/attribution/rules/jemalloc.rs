@@ -8,17 +8,16 @@ use super::{Advice, Claim, Group, Rule, Subject, World};
 use crate::attribution::call::{MAP_NORESERVE, MmapCall};
 use crate::attribution::callpath::Line;
 use crate::attribution::category::{Category, Evidence, Merge};
-use crate::attribution::findings::Fix;
-use crate::model::Prot;
+use crate::model::{Mapping, Mark, Prot};
 use regex::Regex;
 use std::sync::LazyLock;
 
 pub const JEMALLOC: Category =
     Category { id: "jemalloc", name: "jemalloc", one: "jemalloc extent", many: "jemalloc extents" };
 
-const BASE: &str = "jemalloc base (metadata)";
+pub const BASE: &str = "jemalloc base (metadata)";
 const EXTENT: &str = "jemalloc extent";
-const RETAINED: &str = "retained";
+pub const RETAINED: &str = "retained";
 
 /// Functions of jemalloc without a prefix in static builds, that nobody else has.
 const PLAIN: &[&str] = &[
@@ -56,10 +55,12 @@ const PLAIN: &[&str] = &[
 const BASE_MAKERS: &[&str] =
     &["base_block_alloc", "base_new", "base_boot", "base_alloc_impl", "base_map", "chunk_alloc_base"];
 /// On the way to an extent for one block.
-const LARGE: &[&str] = &["arena_extent_alloc_large", "large_palloc", "large_malloc"];
+pub const LARGE: &[&str] = &["arena_extent_alloc_large", "large_palloc", "large_malloc"];
 
 /// Every extent is a multiple of this (2 MiB huge pages, grown in size classes of a quarter).
 const STEP: u64 = 512 << 10;
+/// A larger PROT_NONE range is no guard of a stack.
+const MAX_GUARD: u64 = 64 << 10;
 /// The first base block and the first extent.
 const FIRST: u64 = 2 << 20;
 
@@ -80,7 +81,7 @@ fn namespaced(name: &str) -> Option<&str> {
     found.get(1).map(|plain| plain.as_str())
 }
 
-fn plain_name(line: &Line) -> Option<&str> {
+pub fn plain_name(line: &Line) -> Option<&str> {
     let name = line.function.as_deref()?;
     if let Some(plain) = namespaced(name) {
         return Some(plain);
@@ -94,8 +95,10 @@ fn is_jemalloc(line: &Line) -> bool {
     line.module.starts_with("libjemalloc") || line.function.as_deref().is_some_and(prefixed) || line.is(PLAIN)
 }
 
+/// As a library of its own, in the program or another library, or by its background thread.
 fn loaded(world: &World<'_>) -> bool {
     world.has_file(|f| f.starts_with("libjemalloc"))
+        || world.has_mark(Mark::Jemalloc)
         || world.input.observations.threads.iter().any(|t| t.comm == b"jemalloc_bg_thd")
 }
 
@@ -106,6 +109,12 @@ impl Rule for JemallocRule {
 
     fn categories(&self) -> &'static [Category] {
         &[JEMALLOC]
+    }
+
+    fn by_name(&self, subject: &Subject<'_>, _world: &World<'_>) -> Option<Claim> {
+        // src/pages.c, configured with --enable-pageid
+        let named = matches!(subject.anon_name()?, b"jemalloc_pg" | b"jemalloc_pg_overcommit");
+        named.then(|| claim(Evidence::Name, EXTENT, 0))
     }
 
     fn knows(&self, line: &Line) -> bool {
@@ -129,11 +138,14 @@ impl Rule for JemallocRule {
             return None;
         }
         if let Some(call) = subject.call {
-            return (is_extent_call(call) && stripped_process_uses_it(subject, world))
-                .then(|| claim(Evidence::Shape, EXTENT, 0));
+            let known = loaded(world) || stripped_process_uses_it(subject, world);
+            return (is_extent_call(call) && known).then(|| claim(Evidence::Shape, EXTENT, 0));
         }
         let vma = subject.range;
+        // what lies above a guard is a thread's stack
+        let guarded = |m: &Mapping| m.prot.is_none() && m.range.len() <= MAX_GUARD;
         let fits = subject.record.is_none()
+            && !world.below(subject.region.vma).is_some_and(guarded)
             && subject.region.prot == Prot::RW
             && vma.len() >= FIRST
             // Its start need not be: only lengths of whole huge pages are mapped at one
@@ -146,53 +158,8 @@ impl Rule for JemallocRule {
         (loaded(world) || world.paths().any(|p| p.any(is_jemalloc))).then_some("jemalloc")
     }
 
-    fn advise(&self, group: &Group<'_>, _world: &World<'_>) -> Advice {
-        let retained = group.part(RETAINED);
-        let base = group.part(BASE);
-        let unused = group.unused();
-        let rust = group.path.is_some_and(|p| p.any(|l| l.mentions("_rjem_")));
-        let variable = if rust { "_RJEM_MALLOC_CONF" } else { "MALLOC_CONF" };
-        let purged = group.footprint.purged > 0;
-        let mut why = if base.virt == group.footprint.virt {
-            "jemalloc keeps its own bookkeeping in blocks of 2 MiB and more, at least one per arena"
-                .to_string()
-        } else {
-            let rest = if purged { "" } else { "; what was not handed out yet is mapped but never touched" };
-            format!(
-                "jemalloc asks the kernel for extents in growing steps (2, 2.5, 3 … MiB) and hands out \
-                 pieces{rest}"
-            )
-        };
-        if retained.virt > 0 || purged {
-            why += "; freed memory was given back page by page but its addresses are kept for later use \
-                    (\"retained\")";
-        }
-        let mut advice = Advice::why(why);
-        if base.virt == group.footprint.virt {
-            advice.title = Some("jemalloc's own bookkeeping".to_string());
-        }
-        if base.virt < group.footprint.virt {
-            // A large block fills its extent: what is not touched of it is in use all the same.
-            let large =
-                group.path.is_some_and(|p| p.any(|l| plain_name(l).is_some_and(|n| LARGE.contains(&n))));
-            let spare = if large { retained.unused() } else { unused.saturating_sub(base.unused()) };
-            advice = advice.fix(
-                Fix::new(&format!("{variable}=retain:false"), spare, 0)
-                    .note("unmaps instead of keeping; many more munmap calls, and more mappings"),
-            );
-            // Which pages are free is known to jemalloc alone, so no figure is promised.
-            advice = advice.fix(Fix::new(&format!("{variable}=dirty_decay_ms:0,muzzy_decay_ms:0"), 0, 0).note(
-                "gives freed pages back at once: lowers RSS by what was freed and not reused, which only a run \
-                 with it can tell (vmaudit compare); VIRT stays as it is",
-            ));
-        }
-        if base.virt == group.footprint.virt && group.instances > 4 {
-            advice = advice.fix(
-                Fix::new(&format!("{variable}=narenas:1"), unused, 0)
-                    .note("each arena has its own; threads that share one wait for each other"),
-            );
-        }
-        advice
+    fn advise(&self, group: &Group<'_>, world: &World<'_>) -> Advice {
+        super::jemalloc_advice::advise(group, world)
     }
 }
 

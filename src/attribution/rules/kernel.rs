@@ -4,6 +4,7 @@
 use super::{Advice, Claim, Group, Rule, Subject, World};
 use crate::attribution::category::{Category, Evidence, Instance, Merge};
 use crate::attribution::findings::Fix;
+use crate::attribution::units::size;
 use crate::ledger::RegionKind;
 
 pub const KERNEL: Category = Category {
@@ -37,6 +38,9 @@ impl Rule for KernelRule {
     }
 
     fn by_name(&self, subject: &Subject<'_>, _world: &World<'_>) -> Option<Claim> {
+        if subject.region.kind == RegionKind::HugeTlb || subject.has_flag("ht") {
+            return Some(Claim::new(HUGETLB, Evidence::Kernel, huge_part(subject.name())));
+        }
         let claim = |category, part| Claim::new(category, Evidence::Kernel, part).merge(Merge::ByCategory);
         match subject.region.kind {
             RegionKind::Special => Some(claim(KERNEL, "vdso, vvar, uprobes")),
@@ -47,8 +51,8 @@ impl Rule for KernelRule {
             RegionKind::Stack => {
                 Some(claim(MAIN_STACK, "stack").instance(Instance::Named(b"[stack]".into())))
             }
-            RegionKind::HugeTlb => Some(Claim::new(HUGETLB, Evidence::Kernel, "huge pages")),
-            RegionKind::Anonymous
+            RegionKind::HugeTlb
+            | RegionKind::Anonymous
             | RegionKind::SharedAnonymous
             | RegionKind::File
             | RegionKind::Brk
@@ -56,21 +60,48 @@ impl Rule for KernelRule {
         }
     }
 
-    fn advise(&self, group: &Group<'_>, _world: &World<'_>) -> Advice {
+    fn advise(&self, group: &Group<'_>, world: &World<'_>) -> Advice {
         if group.category == MAIN_STACK {
             return Advice::why(
                 "the kernel grows the first thread's stack on demand and never gives pages back",
             );
         }
         if group.category == HUGETLB {
-            return Advice::why(
-                "huge pages are counted apart (HugetlbPages in /proc/PID/status) and never as RSS, so they \
-                 look unused here even while in use",
-            )
-            .fix(Fix::new("ask for fewer huge pages", group.unused(), 0));
+            return hugetlb(group, world);
         }
         Advice::why("the kernel maps these pages into the process by itself; they cost next to nothing")
     }
+}
+
+/// Which way huge pages were asked for, by what maps calls them (mm/hugetlb.c, ipc/shm.c, mm/memfd.c).
+fn huge_part(name: &[u8]) -> &'static str {
+    if name.starts_with(b"/SYSV") {
+        "System V segment (SHM_HUGETLB)"
+    } else if name.starts_with(b"/memfd:") {
+        "memfd (MFD_HUGETLB)"
+    } else if name.is_empty() || name.starts_with(b"/anon_hugepage") {
+        "MAP_HUGETLB"
+    } else {
+        "file on hugetlbfs"
+    }
+}
+
+fn hugetlb(group: &Group<'_>, world: &World<'_>) -> Advice {
+    let used = match world.hugetlb_in_use(group) {
+        Some(0) => "none of it is in use".to_string(),
+        Some(bytes) => format!("{} of it are in use", size(bytes)),
+        None => "how much of it is in use is not known".to_string(),
+    };
+    let parts: Vec<&str> = group.by_part.keys().copied().collect();
+    let saves = world.hugetlb_in_use(group).map_or(0, |used| group.footprint.virt.saturating_sub(used));
+    let mut advice = Advice::why(format!(
+        "huge pages are taken from a pool of their own (vm.nr_hugepages) and never count as RSS: {used} \
+         (HugetlbPages in /proc/PID/status), though it looks unused in every other figure"
+    ))
+    .fix(Fix::new("ask for fewer huge pages", saves, 0))
+    .wont("transparent_hugepage=never", "these are hugetlb pages, which the program asked for by name");
+    advice.title = Some(format!("huge pages (hugetlb): {}", parts.join(", ")));
+    advice
 }
 
 fn by_special_name(name: &[u8]) -> Option<Claim> {

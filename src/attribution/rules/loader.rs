@@ -64,6 +64,12 @@ impl Rule for LoaderRule {
         &[LOADER]
     }
 
+    fn by_name(&self, subject: &Subject<'_>, _world: &World<'_>) -> Option<Claim> {
+        // elf/dl-minimal-malloc.c, with glibc.mem.decorate_maps=1
+        (subject.anon_name()?.trim_ascii_start() == b"glibc: loader malloc")
+            .then(|| Claim::new(LOADER, Evidence::Name, TLS).merge(Merge::ByCategory))
+    }
+
     fn knows(&self, line: &Line) -> bool {
         is_ld_so(&line.module) || line.is(FUNCTIONS)
     }
@@ -112,7 +118,7 @@ impl Rule for LoaderRule {
         }
         let vma = subject.region.vma;
         let own_image = |m: &Mapping| world.is_image(m);
-        if world.below(vma).is_some_and(|b| own_image(b) && b.prot == Prot::RW) {
+        if world.below(vma).is_some_and(|b| own_image(b) && b.prot == Prot::RW) || is_cut_bss(world, vma) {
             return Some(Claim::new(LOADER, Evidence::Shape, BSS).merge(Merge::ByCategory));
         }
         let above = world.above(vma)?;
@@ -144,6 +150,21 @@ impl Rule for LoaderRule {
         }
         advice
     }
+}
+
+/// The program's own bss, in pieces since it was advised about a part of it. Nothing but brk is ever
+/// mapped right above the program.
+fn is_cut_bss(world: &World<'_>, vma: usize) -> bool {
+    let plain = |m: &Mapping| m.file.is_none() && m.name.is_empty() && m.prot == Prot::RW;
+    let mut at = vma;
+    while let Some(below) = world.below(at) {
+        at -= 1;
+        if !plain(below) {
+            let exe = &world.input.observations.exe;
+            return !exe.is_empty() && below.name == *exe && below.prot == Prot::RW;
+        }
+    }
+    false
 }
 
 fn is_wrapper(line: &Line) -> bool {

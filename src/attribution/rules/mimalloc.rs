@@ -4,18 +4,33 @@ use super::{Advice, Claim, Group, Rule, Subject, World};
 use crate::attribution::callpath::Line;
 use crate::attribution::category::{Category, Evidence, Merge};
 use crate::attribution::findings::Fix;
+use crate::model::{Mark, Prot};
 
 pub const MIMALLOC: Category =
     Category { id: "mimalloc", name: "mimalloc", one: "mimalloc arena", many: "mimalloc mappings" };
 
 /// 2.x asks for addresses far below where the kernel places mappings (src/os.c, aligned hints).
 const HINTS: std::ops::Range<u64> = 0x200_0000_0000..0x1e00_0000_0000;
+/// An arena, as of 2.1 (`mi_option_arena_reserve`).
+const ARENA: u64 = 1 << 30;
+/// 3.x maps arenas wherever the kernel wants, at this alignment, and they merge with what lies beside.
+const ALIGNMENT: u64 = 64 << 10;
+/// Of 3.x, where it did not merge with the arena.
+const PAGE_MAP: u64 = 2304 << 10;
+/// Smaller ones cannot be told from other mappings.
+const LEAST: u64 = 32 << 20;
+/// What the advice leaves of an arena.
+const SMALLER: u64 = 64 << 20;
 
 pub struct MimallocRule;
 
 fn is_mimalloc(line: &Line) -> bool {
     let own = |f: &str| f.starts_with("mi_") || f.starts_with("_mi_") || f.starts_with("unix_mmap_prim");
     line.module.starts_with("libmimalloc") || line.function.as_deref().is_some_and(own)
+}
+
+fn loaded(world: &World<'_>) -> bool {
+    world.has_file(|f| f.starts_with("libmimalloc")) || world.has_mark(Mark::Mimalloc)
 }
 
 impl Rule for MimallocRule {
@@ -43,26 +58,52 @@ impl Rule for MimallocRule {
     }
 
     fn by_shape(&self, subject: &Subject<'_>, world: &World<'_>) -> Option<Claim> {
+        if !subject.is_private_anonymous() || !subject.shape_may_decide() || !loaded(world) {
+            return None;
+        }
         let own_addresses = HINTS.contains(&subject.range.start.0);
-        let fits = subject.is_private_anonymous() && subject.shape_may_decide() && own_addresses;
-        (fits && world.has_file(|f| f.starts_with("libmimalloc")))
+        let like_an_arena = || {
+            subject.region.prot == Prot::RW
+                && subject.range.len() >= LEAST
+                && subject.range.len().is_multiple_of(ALIGNMENT)
+                && subject.range.start.is_aligned(ALIGNMENT)
+        };
+        let page_map = || subject.region.prot == Prot::RW && subject.range.len() == PAGE_MAP;
+        (own_addresses || like_an_arena() || page_map())
             .then(|| Claim::new(MIMALLOC, Evidence::Shape, part(subject)))
     }
 
     fn allocator_in(&self, world: &World<'_>) -> Option<&'static str> {
-        (world.has_file(|f| f.starts_with("libmimalloc")) || world.paths().any(|p| p.any(is_mimalloc)))
-            .then_some("mimalloc")
+        (loaded(world) || world.paths().any(|p| p.any(is_mimalloc))).then_some("mimalloc")
     }
 
     fn advise(&self, group: &Group<'_>, _world: &World<'_>) -> Advice {
-        Advice::why(
-            "mimalloc reserves an arena of 1 GiB at the first allocation (segments of 32 MiB before 2.1)",
-        )
-        .fix(
-            Fix::new("MIMALLOC_ARENA_RESERVE=64MiB (or 0)", group.unused().saturating_sub(64 << 20), 0)
-                .note("figure for 64 MiB; no effect before 2.1"),
-        )
+        let asked = group.record.map_or(0, |record| record.mapped.0);
+        let largest = group.pieces.iter().map(|p| p.footprint.virt).max().unwrap_or(0).max(asked);
+        let advice = if largest >= ARENA { arenas(group) } else { segments() };
+        advice.wont("MALLOC_ARENA_MAX, malloc_trim", "they are glibc's, and this memory is mimalloc's")
     }
+}
+
+fn arenas(group: &Group<'_>) -> Advice {
+    Advice::why("mimalloc reserves an arena of 1 GiB at the first allocation and hands out pieces of it")
+        .fix(
+            Fix::new("MIMALLOC_ARENA_RESERVE=64MiB (or 0)", group.unused().saturating_sub(SMALLER), 0)
+                .note("figure for 64 MiB"),
+        )
+        .wont("MIMALLOC_ARENA_EAGER_COMMIT=0", "less of it is writable then (VmData), VIRT stays the same")
+}
+
+fn segments() -> Advice {
+    Advice::why(
+        "mimalloc before 2.1 takes segments of 32 MiB, at least one for each thread that allocates, and a \
+         block above 16 MiB gets one of its own",
+    )
+    .fix(Fix::new("MIMALLOC_RESET_DELAY=0", 0, 0).note(
+        "gives freed pages back at once: lowers RSS by what was freed, which only a run with it can tell \
+         (vmaudit compare); VIRT stays as it is",
+    ))
+    .wont("MIMALLOC_ARENA_RESERVE, MIMALLOC_EAGER_COMMIT", "the segments of this version keep their size")
 }
 
 fn part(subject: &Subject<'_>) -> &'static str {

@@ -6,22 +6,30 @@
 //! addresses first, then the particular before the general.
 
 mod app;
+mod bionic;
+mod device;
 mod files;
 mod glibc;
 mod glibc_advice;
+mod glibc_shape;
 mod go;
 mod go_layout;
 mod jemalloc;
+mod jemalloc_advice;
 mod jvm;
 mod jvm_advice;
 mod jvm_layout;
 mod jvm_spans;
 mod jvm_tables;
 mod kernel;
+mod kernel_buffer;
 mod loader;
 mod mimalloc;
 mod musl;
+mod named;
 mod pthread;
+mod pthread_advice;
+mod pthread_shape;
 mod python;
 mod sanitizer;
 mod shared;
@@ -111,6 +119,8 @@ pub trait Rule: Sync {
 pub static RULES: &[&dyn Rule] = &[
     &kernel::KernelRule,
     &sanitizer::SanitizerRule,
+    &device::DeviceRule,
+    &kernel_buffer::KernelBufferRule,
     &go::GoRule,
     &v8::V8Rule,
     &jvm::JvmRule,
@@ -120,7 +130,9 @@ pub static RULES: &[&dyn Rule] = &[
     &tcmalloc::TcmallocRule,
     &mimalloc::MimallocRule,
     &musl::MuslRule,
+    &bionic::BionicRule,
     &glibc::GlibcRule,
+    &named::NamedRule,
     &loader::LoaderRule,
     &shared::SharedRule,
     &files::FilesRule,

@@ -2,10 +2,11 @@
 //! guesses at best: Debian's musl has no unwind tables.
 
 use super::{Advice, Claim, Group, Rule, Subject, World};
+use crate::attribution::call::MAP_STACK;
 use crate::attribution::callpath::Line;
 use crate::attribution::category::{Category, Evidence, Instance, Merge};
-use crate::ledger::RegionKind;
-use crate::model::{PAGE, Prot};
+use crate::ledger::{Origin, Region, RegionKind};
+use crate::model::{Addr, Mapping, Mark, PAGE, Prot};
 
 pub const MUSL: Category = Category {
     id: "musl-malloc",
@@ -13,6 +14,9 @@ pub const MUSL: Category = Category {
     one: "musl malloc memory",
     many: "musl malloc mappings",
 };
+
+const META: &str = "metadata (brk)";
+const SLOTS: &str = "slots and large blocks";
 
 const FUNCTIONS: &[&str] =
     &["alloc_slot", "alloc_group", "alloc_meta", "__libc_malloc_impl", "get_meta", "__simple_malloc"];
@@ -40,7 +44,7 @@ impl Rule for MuslRule {
         let named = subject.path?.lines.get(at)?.is(FUNCTIONS);
         if subject.region.kind == RegionKind::Brk {
             return Some(
-                Claim::new(MUSL, Evidence::Stack, "metadata (brk)")
+                Claim::new(MUSL, Evidence::Stack, META)
                     .instance(Instance::Named(b"[heap]".into()))
                     .merge(Merge::ByCategory),
             );
@@ -50,25 +54,87 @@ impl Rule for MuslRule {
         let stack =
             world.started_thread_in(subject.span).is_some() || world.live_thread_in(subject.span).is_some();
         (subject.is_private_anonymous() && (named || (call.prot == Prot::RW && !stack)))
-            .then(|| Claim::new(MUSL, Evidence::Stack, "slots and large blocks").merge(Merge::ByCaller(at)))
+            .then(|| Claim::new(MUSL, Evidence::Stack, SLOTS).merge(Merge::ByCaller(at)))
     }
 
-    fn by_shape(&self, subject: &Subject<'_>, world: &World<'_>) -> Option<Claim> {
-        let guarded =
-            |m: &crate::model::Mapping| m.is_special("[heap]") && m.prot.is_none() && m.range.len() == PAGE;
-        let own = subject.mapping?;
-        let heap = own.is_special("[heap]")
-            && (guarded(own) || world.below(subject.region.vma).is_some_and(guarded));
-        heap.then(|| {
-            Claim::new(MUSL, Evidence::Shape, "metadata (brk)")
+    fn by_header(&self, subject: &Subject<'_>, world: &World<'_>) -> Option<Claim> {
+        let heap = || subject.region.kind == RegionKind::Brk || subject.name() == b"[heap]";
+        let guarded = || world.below(subject.region.vma).is_some_and(|m| m.prot.is_none() && is_page(m));
+        let guard = || {
+            let above = world.above(subject.region.vma);
+            subject.mapping.is_some_and(is_guard) && above.is_some_and(|m| m.is_special("[heap]"))
+        };
+        (heap() && guarded() || guard()).then(|| {
+            Claim::new(MUSL, Evidence::Header, META)
                 .instance(Instance::Named(b"[heap]".into()))
                 .merge(Merge::ByCategory)
         })
+    }
+
+    fn by_shape(&self, subject: &Subject<'_>, world: &World<'_>) -> Option<Claim> {
+        let writable = subject.is_private_anonymous() && subject.region.prot == Prot::RW;
+        if !writable || subject.region.origin == Origin::Kernel || !uses_musl(world) {
+            return None;
+        }
+        // Only its own names for calls prove that it was the program (`shape_may_decide`); stacks and
+        // data of files are asked about before and excluded here.
+        let vma = subject.region.vma;
+        let data = world.below(vma).is_some_and(|m| world.is_image(m) && m.prot == Prot::RW);
+        let lowest = subject.mapping.is_some_and(|m| m.range.start == subject.range.start);
+        let stack = lowest && world.below(vma).is_some_and(is_stack_guard);
+        let flagged = subject.call.is_some_and(|call| call.has(MAP_STACK));
+        (subject.shape_may_decide() && !data && !stack && !flagged)
+            .then(|| Claim::new(MUSL, Evidence::Shape, SLOTS).merge(Merge::ByCategory))
+    }
+
+    fn cuts(&self, region: &Region, world: &World<'_>) -> Vec<Addr> {
+        // a stack and the blocks right above it are one VMA: both are plain writable memory
+        let above_guard = matches!(region.origin, Origin::Preexisting | Origin::Unknown)
+            && region.prot == Prot::RW
+            && world.below(region.vma).is_some_and(is_stack_guard);
+        let cut = above_guard && region.range.len() > DEFAULT_STACK && uses_musl(world);
+        if cut { vec![region.range.start.saturating_add(DEFAULT_STACK)] } else { Vec::new() }
     }
 
     fn advise(&self, _group: &Group<'_>, _world: &World<'_>) -> Advice {
         Advice::why(
             "musl's malloc keeps nearly nothing in reserve: what is mapped is in use, or was until just now",
         )
+        .wont("MALLOC_ARENA_MAX, malloc_trim", "they are glibc's; musl's malloc has no settings")
     }
+}
+
+/// `[heap]` begins with a page that nobody may touch: mallocng (src/malloc/mallocng/malloc.c,
+/// `alloc_meta`) maps it over what it got by brk. No other allocator was seen to.
+fn is_guard(mapping: &Mapping) -> bool {
+    mapping.is_special("[heap]") && mapping.prot.is_none() && is_page(mapping)
+}
+
+fn is_page(mapping: &Mapping) -> bool {
+    mapping.file.is_none() && mapping.range.len() == PAGE
+}
+
+/// Two pages below a thread's stack (src/thread/pthread_create.c).
+pub fn is_stack_guard(mapping: &Mapping) -> bool {
+    mapping.prot.is_none() && mapping.file.is_none() && mapping.range.len() == 2 * PAGE
+}
+
+/// DEFAULT_STACK_SIZE and what musl adds for thread-local data, opened above the guard.
+pub const DEFAULT_STACK: u64 = 132 << 10;
+
+/// The process runs on musl: its shared object is there, or the metadata of its malloc.
+pub fn uses_musl(world: &World<'_>) -> bool {
+    let shared = || world.has_file(is_musl) && !world.has_file(super::glibc::is_libc);
+    world.has_mark(Mark::Musl) || shared() || has_guarded_heap(world)
+}
+
+fn has_guarded_heap(world: &World<'_>) -> bool {
+    // A process that ended unseen is known by its calls only: nothing is called [heap] then.
+    let regions = world.input.reconciled.regions.windows(2);
+    let guarded = |pair: &[Region]| {
+        let [guard, heap] = pair else { return false };
+        let page = guard.prot.is_none() && guard.range.len() == PAGE && guard.file.is_none();
+        page && guard.range.end == heap.range.start && heap.kind == RegionKind::Brk
+    };
+    world.mappings().iter().any(is_guard) || regions.into_iter().any(guarded)
 }

@@ -5,9 +5,26 @@ use crate::attribution::callpath::Line;
 use crate::attribution::category::{Category, Evidence, Instance, Merge};
 use crate::attribution::findings::Fix;
 use crate::ledger::RegionKind;
+use crate::model::{Addr, AddrRange, Mapping, Mark, Prot, Sharing};
 
 pub const TCMALLOC: Category =
     Category { id: "tcmalloc", name: "tcmalloc", one: "tcmalloc memory", many: "tcmalloc mappings" };
+
+const BRK: &str = "page heap (brk)";
+const BY_MMAP: &str = "page heap (mmap)";
+const REGION: &str = "region";
+const RESERVED: &str = "region, not used yet";
+const SAMPLED: &str = "guarded samples";
+
+/// google/tcmalloc reserves regions of this size and alignment (kMinMmapAlloc) and opens them from
+/// their end downwards.
+const REGION_SIZE: u64 = 1 << 30;
+/// Pages that are not used are no part of the pair's writable end for long: it starts with 2 MiB.
+const HUGE_PAGE: u64 = 2 << 20;
+/// Pages between guards, for some allocations picked at random (guarded_page_allocator.cc).
+const GUARDED: u64 = 2056 << 10;
+/// gperftools' step.
+const STEP: u64 = 1 << 20;
 
 pub struct TcmallocRule;
 
@@ -16,6 +33,16 @@ fn is_tcmalloc(line: &Line) -> bool {
         || ["tcmalloc::", "TCMalloc_", "SbrkSysAllocator", "MmapSysAllocator", "DefaultSysAllocator"]
             .iter()
             .any(|word| line.mentions(word))
+}
+
+/// gperftools is loaded, and what calls malloc gets its function.
+fn is_gperftools(world: &World<'_>) -> bool {
+    let loaded = world.has_file(|f| f.starts_with("libtcmalloc")) || world.has_mark(Mark::Gperftools);
+    let glibc_uses_its_own = || {
+        let called = world.libc_malloc_in();
+        called.is_some() && world.marked(Mark::Glibc).any(|found| Some(found.file) == called)
+    };
+    loaded && !glibc_uses_its_own()
 }
 
 impl Rule for TcmallocRule {
@@ -48,30 +75,102 @@ impl Rule for TcmallocRule {
     }
 
     fn by_shape(&self, subject: &Subject<'_>, world: &World<'_>) -> Option<Claim> {
-        let heap = subject.region.kind == RegionKind::Brk || subject.name() == b"[heap]";
-        (heap && subject.path.is_none() && world.has_file(|f| f.starts_with("libtcmalloc")))
-            .then(|| Claim::new(TCMALLOC, Evidence::Shape, "page heap (brk)").merge(Merge::ByCategory))
+        if subject.path.is_some() {
+            return None;
+        }
+        if subject.region.kind == RegionKind::Brk || subject.name() == b"[heap]" {
+            return is_gperftools(world)
+                .then(|| Claim::new(TCMALLOC, Evidence::Shape, BRK).merge(Merge::ByCategory));
+        }
+        if !subject.is_private_anonymous() {
+            return None;
+        }
+        if let Some(region) = region_of(subject, world) {
+            let claim = Claim::new(TCMALLOC, Evidence::Shape, part(subject)).merge(Merge::ByCategory);
+            return Some(claim.instance(Instance::At(region)));
+        }
+        let sampled =
+            subject.is_reserved() && subject.range.len() == GUARDED && world.has_mark(Mark::Tcmalloc);
+        if sampled {
+            return Some(Claim::new(TCMALLOC, Evidence::Shape, SAMPLED).merge(Merge::ByCategory));
+        }
+        // TCMALLOC_SKIP_SBRK: steps of 1 MiB by mmap, which the kernel merges
+        let steps = subject.region.prot == Prot::RW
+            && subject.range.len() >= STEP
+            && subject.range.len().is_multiple_of(STEP);
+        (steps && is_gperftools(world))
+            .then(|| Claim::new(TCMALLOC, Evidence::Shape, BY_MMAP).merge(Merge::ByCategory))
     }
 
     fn allocator_in(&self, world: &World<'_>) -> Option<&'static str> {
-        (world.has_file(|f| f.starts_with("libtcmalloc")) || world.paths().any(|p| p.any(is_tcmalloc)))
-            .then_some("tcmalloc")
+        let marked = || world.has_mark(Mark::Gperftools) || world.has_mark(Mark::Tcmalloc);
+        let loaded = || world.has_file(|f| f.starts_with("libtcmalloc"));
+        (loaded() || marked() || world.paths().any(|p| p.any(is_tcmalloc))).then_some("tcmalloc")
     }
 
-    fn advise(&self, _group: &Group<'_>, _world: &World<'_>) -> Advice {
-        Advice::why("tcmalloc keeps what was freed for later and never lowers its address space")
-            .fix(Fix::new("none found for VIRT", 0, 0))
-            .fix(
-                Fix::new("TCMALLOC_AGGRESSIVE_DECOMMIT=1 (gperftools)", 0, 0)
-                    .note("lowers RSS by what was freed and not reused, which only a run with it can tell"),
-            )
+    fn advise(&self, group: &Group<'_>, _world: &World<'_>) -> Advice {
+        let of_regions = group.part(REGION).virt + group.part(RESERVED).virt;
+        let advice = match group.pieces.iter().map(|p| p.footprint.virt).max() {
+            Some(largest) if of_regions > 0 && largest >= REGION_SIZE / 2 => regions(),
+            _ => page_heap(),
+        };
+        advice.wont("MALLOC_ARENA_MAX, malloc_trim", "they are glibc's, and this memory is tcmalloc's")
     }
+}
+
+fn regions() -> Advice {
+    Advice::why(
+        "google/tcmalloc reserves regions of 1 GiB, one for each kind of memory, and hands out pieces from \
+         their ends; the rest of a region is address space and nothing else",
+    )
+    .wont(
+        "TCMALLOC_AGGRESSIVE_DECOMMIT, TCMALLOC_RELEASE_RATE",
+        "they are gperftools' settings; none is known that makes the regions of google/tcmalloc smaller",
+    )
+}
+
+fn page_heap() -> Advice {
+    Advice::why("tcmalloc keeps what was freed for later and never lowers its address space")
+        .fix(Fix::new("TCMALLOC_AGGRESSIVE_DECOMMIT=1", 0, 0).note(
+            "lowers RSS by what was freed and not reused, which only a run with it can tell (vmaudit \
+                 compare); VIRT stays as it is",
+        ))
+        .wont(
+            "TCMALLOC_RELEASE_RATE, TCMALLOC_SKIP_SBRK, TCMALLOC_MAX_TOTAL_THREAD_CACHE_BYTES",
+            "VIRT stayed the same with each of them (gperftools 2.10)",
+        )
+}
+
+/// The start of the 1 GiB region that the subject is the reserved or the opened part of: reserved from
+/// the boundary on, writable up to the next one.
+fn region_of(subject: &Subject<'_>, world: &World<'_>) -> Option<Addr> {
+    let start = subject.range.start.align_down(REGION_SIZE);
+    let whole = AddrRange { start, end: Addr(start.0.checked_add(REGION_SIZE)?) };
+    let plain = |m: &Mapping| m.file.is_none() && m.name.is_empty() && m.sharing == Sharing::Private;
+    let mut at = world.mappings().partition_point(|m| m.range.end <= start);
+    let reserved = world.mappings().get(at)?;
+    if reserved.range.start != start || !reserved.prot.is_none() || !plain(reserved) {
+        return None;
+    }
+    // what follows is writable without a gap, in one VMA or in several
+    let mut end = reserved.range.end;
+    while end < whole.end {
+        at += 1;
+        let opened = world.mappings().get(at)?;
+        let fits = opened.range.start == end && opened.prot == Prot::RW && plain(opened);
+        if !fits {
+            return None;
+        }
+        end = opened.range.end;
+    }
+    let opened = end.0.saturating_sub(reserved.range.end.0);
+    (end == whole.end && opened > 0 && opened.is_multiple_of(HUGE_PAGE)).then_some(start)
 }
 
 fn part(subject: &Subject<'_>) -> &'static str {
     match subject.region.kind {
-        RegionKind::Brk => "page heap (brk)",
-        _ if subject.is_reserved() => "region, not used yet",
-        _ => "region",
+        RegionKind::Brk => BRK,
+        _ if subject.is_reserved() => RESERVED,
+        _ => REGION,
     }
 }

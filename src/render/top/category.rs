@@ -11,6 +11,13 @@ use crate::report::units::{size, thousands};
 use crate::top::{Details, Opened, Pages, Pane, State};
 use ratatui::text::Line;
 
+/// The least that makes sense of where a region is from.
+const ORIGIN: usize = 16;
+/// From this height on there is room for blank lines.
+const ROOMY: usize = 18;
+/// Longer lines of text are hard to read.
+const TEXT: usize = 110;
+
 /// Lines of each part.
 struct Split {
     regions: usize,
@@ -32,8 +39,12 @@ fn split(state: &State, category: &str, (width, height): (usize, usize)) -> Spli
     let text = findings(opened, category, width, Theme::PLAIN).len() + 1;
     let stacks = if traced { (opened.shares_of(category).len().max(1) + 1).min(room / 3) } else { 0 };
     let rest = room - stacks;
-    let regions = (opened.regions_of(category).len() + 1).min((rest / 2).max(rest.saturating_sub(text)));
-    Split { regions, findings: rest - regions, stacks }
+    // a blank line below each
+    let blank = usize::from(height >= ROOMY);
+    let text = text + blank;
+    let wanted = opened.regions_of(category).len() + 1 + blank;
+    let regions = wanted.min((rest / 2).max(rest.saturating_sub(text)));
+    Split { regions, findings: if traced { text.min(rest - regions) } else { rest - regions }, stacks }
 }
 
 pub(super) fn pages(state: &State, width: usize, height: usize) -> Pages {
@@ -110,10 +121,11 @@ fn header(state: &State, category: &str, (width, theme): (usize, Theme)) -> Vec<
     let title = Row::new(theme)
         .add(Look::Plain, cut(&whose, width / 2))
         .add(Look::Title, cut(&clean(&row.name), width.saturating_sub(whose.len().min(width / 2))));
+    let gap = if width >= 60 { "   " } else { " " };
     let mut sums = Row::new(theme)
         .add(Look::Head, format!("VIRT {}", size(row.virt)))
-        .add(Look::Plain, format!("   RSS {}", size(row.rss)))
-        .add(Look::Title, format!("   unused {}", size(row.unused)));
+        .add(Look::Plain, format!("{gap}RSS {}", size(row.rss)))
+        .add(Look::Title, format!("{gap}unused {}", size(row.unused)));
     if width >= 70 {
         sums = sums.add(Look::Plain, format!("   writable {}", size(row.writable)));
     }
@@ -123,23 +135,39 @@ fn header(state: &State, category: &str, (width, theme): (usize, Theme)) -> Vec<
     vec![title.line(), sums.line()]
 }
 
-/// `0x7f0000000000-0x7f0004000000` in so many columns; the addresses of 47 bits.
-const RANGE: usize = 29;
+/// `0x7f0000000000-0x7f0004000000` in so many columns, the addresses of 47 bits; of small screens the
+/// start alone.
+fn range_columns(width: usize) -> usize {
+    if width >= 60 { 29 } else { 14 }
+}
 
 fn region_columns(width: usize) -> (usize, bool, usize) {
     let unused = width >= 92;
-    let used = 1 + RANGE + 1 + 4 + 11 + if width >= 64 { 11 } else { 0 } + if unused { 11 } else { 0 } + 1;
+    let used = 1
+        + range_columns(width)
+        + 1
+        + 4
+        + 11
+        + if width >= 64 { 11 } else { 0 }
+        + if unused { 11 } else { 0 }
+        + 1;
     let rest = width.saturating_sub(used);
-    // what is left: the part, and then where it is from
-    (rest.min(24), unused, rest.saturating_sub(25))
+    // what is left: the part, and then where it is from, if that has room for a word
+    let origin = rest.saturating_sub(25);
+    let origin = if origin >= ORIGIN { origin } else { 0 };
+    (rest.min(24), unused, origin)
 }
 
 fn region_head(count: usize, width: usize, (title, theme): (Look, Theme)) -> Line<'static> {
     let (part, unused, origin) = region_columns(width);
-    let noun = if count == 1 { "address range" } else { "address ranges" };
+    let noun = match (count, width) {
+        (_, ..60) => "ranges",
+        (1, _) => "address range",
+        _ => "address ranges",
+    };
     let mut text = format!(
         " {} prot {}",
-        left(&format!("{} {noun}", thousands(count as u64)), RANGE),
+        left(&format!("{} {noun}", thousands(count as u64)), range_columns(width)),
         right("VIRT", 10)
     );
     if width >= 64 {
@@ -149,7 +177,7 @@ fn region_head(count: usize, width: usize, (title, theme): (Look, Theme)) -> Lin
         text += &format!(" {}", right("unused", 10));
     }
     text += &format!(" {}", left("part", part));
-    if origin > 5 {
+    if origin >= ORIGIN {
         text += &format!(" {}", left("from", origin));
     }
     Row::new(theme).add(title, cut(text.trim_end(), width)).line()
@@ -157,9 +185,12 @@ fn region_head(count: usize, width: usize, (title, theme): (Look, Theme)) -> Lin
 
 fn region_row(region: &Region, details: Option<&Details>, width: usize, theme: Theme) -> Row {
     let (part, unused, origin) = region_columns(width);
-    let range = format!("{}-{}", region.start, region.end);
+    let range = match range_columns(width) {
+        14 => region.start.clone(),
+        _ => format!("{}-{}", region.start, region.end),
+    };
     let mut row = Row::new(theme)
-        .add(Look::Plain, left(&range, RANGE))
+        .add(Look::Plain, left(&range, range_columns(width)))
         .add(Look::Dim, format!(" {}", left(&region.prot, 4)))
         .add(Look::Plain, format!(" {}", right(&size(region.virt), 10)));
     if width >= 64 {
@@ -170,7 +201,7 @@ fn region_row(region: &Region, details: Option<&Details>, width: usize, theme: T
         row = row.add(Look::Plain, format!(" {}", right(&size(bytes), 10)));
     }
     row = row.add(Look::Plain, format!(" {}", name(&region.part, part)));
-    if origin > 5 {
+    if origin >= ORIGIN {
         row = row.add(Look::Dim, format!(" {}", cut(&from(region, details, origin), origin)));
     }
     row
@@ -198,6 +229,7 @@ fn from(region: &Region, details: Option<&Details>, columns: usize) -> String {
 /// The findings of the category in full, in lines.
 fn findings(opened: &Opened, category: &str, width: usize, theme: Theme) -> Vec<Line<'static>> {
     let Some(details) = &opened.details else { return Vec::new() };
+    let width = width.min(TEXT);
     let mut lines = Vec::new();
     let all = details.process.findings.iter().filter(|finding| finding.category == category);
     for (number, finding) in all.enumerate() {

@@ -10,6 +10,9 @@ use ratatui::text::Line;
 
 pub(super) const HEIGHT: usize = 2;
 
+/// The first look into a process comes this much later than the first look at it, at least.
+const LATE_NS: u64 = 1_000_000_000;
+
 pub(super) fn lines(state: &State, columns: usize, theme: Theme) -> [Line<'static>; HEIGHT] {
     [status(state, columns, theme), keys(state, columns, theme)]
 }
@@ -52,6 +55,7 @@ fn status(state: &State, columns: usize, theme: Theme) -> Line<'static> {
             if let Some(details) = opened.and_then(|opened| opened.details.as_ref()) {
                 let age = age(state.time_ns.saturating_sub(details.at_ns));
                 parts.push(format!("looked into {age}, which took {}", millis(details.took_ns)));
+                parts.extend(later_growth(state));
             }
         }
     }
@@ -63,6 +67,15 @@ fn status(state: &State, columns: usize, theme: Theme) -> Line<'static> {
     }
     let used: usize = if state.paused { 7 } else { 0 };
     row.add(Look::Dim, cut(&parts.join(" · "), columns.saturating_sub(used))).line()
+}
+
+/// Where the growth of categories counts from a later look than that of the process.
+fn later_growth(state: &State) -> Option<String> {
+    let opened = state.inside().filter(|_| *state.view() == View::Process)?;
+    let track = state.track(opened.id)?;
+    let late = opened.since_ns.saturating_sub(track.since_ns) > LATE_NS;
+    let ago = state.time_ns.saturating_sub(opened.since_ns) / 1_000_000_000;
+    late.then(|| format!("growth of rows: in the last {ago} s"))
 }
 
 fn millis(ns: u64) -> String {
@@ -77,7 +90,8 @@ fn millis(ns: u64) -> String {
 fn keys(state: &State, columns: usize, theme: Theme) -> Line<'static> {
     let pause = if state.paused { "go on" } else { "pause" };
     let other_pane = match (state.view(), state.pane, state.tracing.is_some()) {
-        (View::Process, Pane::Table, true) => Some("reservations"),
+        (View::List | View::Process, Pane::Table, true) => Some("reservations"),
+        (View::List, _, true) => Some("processes"),
         (View::Process, _, true) => Some("categories"),
         (View::Category(_), Pane::Table, _) => Some("findings"),
         (View::Category(_), Pane::Findings, true) => Some("stacks"),
@@ -91,11 +105,13 @@ fn keys(state: &State, columns: usize, theme: Theme) -> Line<'static> {
         keys.push(("any key", "back"));
     } else {
         keys.extend([("q", "quit"), ("h", "help")]);
-        match state.view() {
-            View::List => keys.extend([("Enter", "open"), ("/", "filter")]),
-            View::Stack { .. } => keys.push(("Esc", "back")),
-            View::Category(_) => keys.extend([("Enter", "stack"), ("Esc", "back")]),
-            View::Process => keys.extend([("Enter", "open"), ("Esc", "back")]),
+        match (state.view(), state.pane) {
+            (View::List, Pane::Table) => keys.extend([("Enter", "open"), ("/", "filter")]),
+            (View::List, _) => keys.push(("Enter", "stack")),
+            (View::Stack { .. }, _) => keys.push(("Esc", "back")),
+            (View::Category(_), Pane::Findings) => keys.extend([("↑↓", "scroll"), ("Esc", "back")]),
+            (View::Process, Pane::Table) => keys.extend([("Enter", "open"), ("Esc", "back")]),
+            (View::Category(_) | View::Process, _) => keys.extend([("Enter", "stack"), ("Esc", "back")]),
         }
         keys.extend(other_pane.map(|pane| ("Tab", pane)));
         if matches!(state.view(), View::List | View::Process) {

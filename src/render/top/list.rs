@@ -2,10 +2,10 @@
 
 use super::cells::{Row, both_ends, change, change_look, left, marker, name, right, seconds};
 use super::theme::{Look, Theme};
-use super::{Page, Part};
+use super::{Page, Part, calls};
 use crate::render::style::clean;
 use crate::report::units::{size, thousands};
-use crate::top::{Cgroup, Group, Known, Pages, SortBy, State, Track};
+use crate::top::{Cgroup, Group, Known, Pages, Pane, SortBy, State, Track};
 use ratatui::text::Line;
 
 /// A column: from which width of the screen on it is there, and its own width.
@@ -27,16 +27,17 @@ enum Column {
 const COLUMNS: [(Column, usize, usize); 10] = [
     (Column::Pid, 0, 7),
     (Column::User, 70, 8),
-    (Column::Name, 0, 12),
+    (Column::Name, 0, 9),
     (Column::Virt, 0, 10),
     (Column::Rss, 52, 10),
-    (Column::Unused, 44, 10),
+    (Column::Unused, 40, 10),
     (Column::Growth, 64, 11),
     (Column::Last, 128, 11),
     (Column::Mostly, 92, 18),
     (Column::Container, 142, 16),
 ];
-/// The widest that a name is made.
+/// What a name has before anything else grows (comm has 15 bytes), and the widest that it is made.
+const WHOLE_NAME: usize = 15;
 const NAME: usize = 24;
 
 /// The columns for a screen of this width, and how wide each is.
@@ -56,7 +57,10 @@ fn columns(screen: usize, containers: bool) -> Vec<(Column, usize)> {
             _ => continue,
         };
         // what a name leaves goes to what a process mostly is
-        let part = if *column == Column::Name && has_mostly { spare / 2 } else { spare };
+        let part = match column {
+            Column::Name if has_mostly => (spare / 2).max(spare.min(WHOLE_NAME.saturating_sub(*width))),
+            _ => spare,
+        };
         let more = part.min(most - (*width).min(most));
         *width += more;
         spare -= more;
@@ -65,38 +69,58 @@ fn columns(screen: usize, containers: bool) -> Vec<(Column, usize)> {
 }
 
 pub(super) fn pages(state: &State, width: usize, height: usize) -> Pages {
-    let header = header(state, width, Theme::PLAIN).len();
+    let (table, calls) = split(state, width, height);
     let mostly = columns(width, false).iter().any(|(column, _)| *column == Column::Mostly);
-    Pages { table: height.saturating_sub(header + 1), mostly, ..Pages::default() }
+    Pages { table: table.saturating_sub(1), calls: calls.saturating_sub(1), mostly, ..Pages::default() }
+}
+
+/// Lines of the table, and of the newest reservations.
+fn split(state: &State, width: usize, height: usize) -> (usize, usize) {
+    let room = height.saturating_sub(header(state, width, Theme::PLAIN).len());
+    match (state.tracing.is_some(), state.pane) {
+        (false, _) => (room, 0),
+        // only the part that keys go to
+        (true, Pane::Table) if room < 8 => (room, 0),
+        (true, _) if room < 8 => (0, room),
+        (true, _) => {
+            // a blank line between the two
+            let table = (state.visible().len().max(1) + 2).min(room * 3 / 5);
+            (table, room - table)
+        }
+    }
 }
 
 pub(super) fn page(state: &State, width: usize, height: usize, theme: Theme) -> Page {
-    let header = header(state, width, theme);
-    let room = height.saturating_sub(header.len());
-    let rows = rows(
-        state,
-        state.list.offset()..state.list.offset() + room.saturating_sub(1),
-        (width, Some(state.list.index())),
-        theme,
-    );
-    Page { header, parts: vec![Part { head: vec![head(state, width, theme)], rows, height: room }] }
+    let (table, calls) = split(state, width, height);
+    let mut parts = Vec::new();
+    if table > 0 {
+        let from = state.list.offset();
+        let selected = Some(state.list.index()).filter(|_| state.pane == Pane::Table);
+        let rows = rows(state, from..from + table.saturating_sub(1), (width, selected), theme);
+        parts.push(Part { head: vec![head(state, width, theme)], rows, height: table });
+    }
+    if calls > 0 {
+        parts.push(calls::part(state, (width, calls), theme));
+    }
+    Page { header: header(state, width, theme), parts }
 }
 
 /// What is shown, and the sums.
 pub(super) fn header(state: &State, width: usize, theme: Theme) -> Vec<Line<'static>> {
     let (count, sum) = state.total();
     let noun = if count == 1 { "process" } else { "processes" };
-    let mut row = Row::new(theme).add(Look::Title, "vmaudit top").add(Look::Plain, " · ");
+    let mut row = Row::new(theme).add(Look::Title, "vmaudit top");
     row = match &state.group {
+        None if state.settings.title.is_empty() => row,
         Some(group) => {
-            let row = row.add(Look::Title, clean(&group.title));
+            let row = row.add(Look::Plain, " · ").add(Look::Title, clean(&group.title));
             if group.subtitle.is_empty() {
                 row
             } else {
                 row.add(Look::Dim, format!(" · {}", clean(&group.subtitle)))
             }
         }
-        None => row.add(Look::Plain, clean(&state.settings.title)),
+        None => row.add(Look::Plain, format!(" · {}", clean(&state.settings.title))),
     };
     row = row.add(Look::Plain, format!(" · {} {noun}", thousands(count as u64)));
     if !state.filter.is_empty() || state.typing {
@@ -239,6 +263,7 @@ fn row(track: &Track, selected: bool, columns: &[(Column, usize)], theme: Theme)
             Column::Virt => (size(figures.virt), Look::Plain),
             Column::Rss => (size(figures.rss), Look::Plain),
             Column::Unused => (size(figures.unused()), Look::Plain),
+            Column::Growth if ended => ("ended".to_owned(), Look::Dim),
             Column::Growth => (change(track.growth()), change_look(track.growth())),
             Column::Last => (change(track.last_growth()), change_look(track.last_growth())),
             Column::Mostly => mostly(track),
@@ -255,9 +280,6 @@ fn row(track: &Track, selected: bool, columns: &[(Column, usize)], theme: Theme)
 }
 
 fn mostly(track: &Track) -> (String, Look) {
-    if track.has_ended() {
-        return ("ended".to_owned(), Look::Dim);
-    }
     match track.mostly.as_ref().map(|mostly| &mostly.known) {
         Some(Known::Category(name)) => (clean(name), Look::Dim),
         Some(Known::Forbidden) => ("may not be read".to_owned(), Look::Warning),

@@ -2,6 +2,7 @@
 //! here: the place and whether to use colours come in.
 
 mod batch;
+mod calls;
 mod category;
 mod cells;
 mod footer;

@@ -2,12 +2,11 @@
 
 use super::cells::{Row, both_ends, change, change_look, cut, left, marker, name, right, seconds};
 use super::theme::{Look, Theme};
-use super::{Page, Part};
-use crate::render::chain::chain_of_caller;
+use super::{Page, Part, calls};
 use crate::render::style::{clean, wrapped};
 use crate::report::model::{Process, Totals};
 use crate::report::units::{size, thousands};
-use crate::top::{Call, CategoryLine, Opened, Pages, Pane, Point, SortBy, State, Track};
+use crate::top::{CategoryLine, Opened, Pages, Pane, Point, SortBy, State, Track};
 use ratatui::text::Line;
 
 /// From this height on there is room for the sizes over time, and for a whole verdict.
@@ -32,7 +31,8 @@ fn split(state: &State, width: usize, height: usize) -> Split {
         let table = if state.pane == Pane::Table { room } else { 0 };
         return Split { header, table, calls: room - table };
     }
-    let table = wanted.min(room * 3 / 5);
+    // a blank line between the two
+    let table = (wanted + usize::from(height >= ROOMY)).min(room * 3 / 5);
     Split { header, table, calls: room - table }
 }
 
@@ -50,7 +50,7 @@ pub(super) fn page(state: &State, width: usize, height: usize, theme: Theme) -> 
         parts.push(table(state, (width, split.table), theme));
     }
     if split.calls > 0 {
-        parts.push(calls(state, (width, split.calls), theme));
+        parts.push(calls::part(state, (width, split.calls), theme));
     }
     Page { header, parts }
 }
@@ -97,7 +97,7 @@ pub(super) fn header(state: &State, (width, height): (usize, usize), theme: Them
         lines.extend(verdict(process, (width, height), theme));
     }
     if let Some(error) = &opened.error {
-        for line in wrapped(&clean(error), width.max(10)) {
+        for line in error.lines().flat_map(|line| wrapped(&clean(line), width.max(10))) {
             lines.push(Row::new(theme).add(Look::Warning, line).line());
         }
     }
@@ -238,6 +238,7 @@ fn table(state: &State, (width, height): (usize, usize), theme: Theme) -> Part {
             category(line, opened, width, theme).selectable_with(marker(selected), selected)
         })
         .collect();
+    rows.extend(gone(opened, width, theme).filter(|_| from + rows.len() == lines.len()));
     if opened.details.is_none() && opened.error.is_none() {
         rows.push(Row::new(theme).add(Look::Dim, " looking …").line());
     }
@@ -298,53 +299,18 @@ fn category(line: &CategoryLine<'_>, opened: &Opened, width: usize, theme: Theme
 pub(super) fn table_rows(state: &State, width: usize, theme: Theme) -> Vec<Line<'static>> {
     let Some(opened) = &state.opened else { return Vec::new() };
     let lines = opened.lines((state.sort, state.reversed));
-    lines.iter().map(|line| category(line, opened, width, theme).indented()).collect()
+    let rows = lines.iter().map(|line| category(line, opened, width, theme).indented());
+    rows.chain(gone(opened, width, theme)).collect()
 }
 
-fn calls(state: &State, (width, height): (usize, usize), theme: Theme) -> Part {
-    let active = state.pane == Pane::Calls;
-    let shown = state.shown_calls();
-    let title = if active { Look::Title } else { Look::Head };
-    let head = calls_head(width, (title, theme));
-    let rows = shown.iter().enumerate().skip(state.call.offset()).take(height.saturating_sub(1));
-    let mut rows: Vec<_> = rows
-        .map(|(at, call)| {
-            let selected = active && at == state.call.index();
-            call_row(call, width, theme).selectable_with(marker(selected), selected)
-        })
-        .collect();
-    if rows.is_empty() {
-        rows.push(Row::new(theme).add(Look::Dim, " none since tracing began").line());
+/// What there was at the first look, and is not any more: so that growth adds up.
+fn gone(opened: &Opened, width: usize, theme: Theme) -> Option<Line<'static>> {
+    let bytes = opened.gone();
+    let (label, columns) = columns(opened, width);
+    let before: usize = columns.iter().map_while(|&(c, w)| (c != Column::Growth).then_some(w + 1)).sum();
+    if bytes == 0 || columns.iter().all(|(column, _)| *column != Column::Growth) {
+        return None;
     }
-    Part { head: vec![head], rows, height }
-}
-
-/// Widths of time, call, bytes and thread, by the width of the screen.
-fn call_columns(width: usize) -> (usize, usize) {
-    if width >= 70 { (9, 16) } else { (8, 0) }
-}
-
-pub(super) fn calls_head(width: usize, (title, theme): (Look, Theme)) -> Line<'static> {
-    let (op, thread) = call_columns(width);
-    let thread = if thread > 0 { format!(" {}", left("thread", thread)) } else { String::new() };
-    let text = format!(" {} {} {}{thread} reserved by", right("at", 9), left("call", op), right("bytes", 10));
-    Row::new(theme).add(title, cut(&text, width)).line()
-}
-
-pub(super) fn call_row(call: &Call, width: usize, theme: Theme) -> Row {
-    let (op, thread) = call_columns(width);
-    let time = format!("{}.{:02} s", call.time_ns / 1_000_000_000, call.time_ns / 10_000_000 % 100);
-    let bytes = call.bytes.map_or_else(|| "?".to_owned(), size);
-    let mut row = Row::new(theme)
-        .add(Look::Dim, right(&time, 9))
-        .add(Look::Plain, format!(" {} {}", left(call.op, op), right(&bytes, 10)));
-    if thread > 0 {
-        row = row.add(Look::Dim, format!(" {}", name(&call.comm, thread)));
-    }
-    let used = 1 + 9 + 1 + op + 1 + 10 + if thread > 0 { thread + 1 } else { 0 } + 1;
-    let by = match &call.stack {
-        Some(stack) => chain_of_caller(stack, width.saturating_sub(used)),
-        None => "stack lost".to_owned(),
-    };
-    row.add(Look::Plain, format!(" {}", cut(&by, width.saturating_sub(used))))
+    let text = left("(gone since the start)", label + before);
+    Some(Row::new(theme).add(Look::Dim, text).add(Look::Good, right(&change(bytes), 12)).indented())
 }

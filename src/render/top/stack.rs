@@ -17,7 +17,7 @@ const MODULE: usize = 24;
 type Shown<'a> = (&'a str, Option<&'a str>, Option<&'a Stack>);
 
 pub(super) fn page(state: &State, shown: Shown<'_>, columns: usize, theme: Theme) -> Page {
-    let title = match state.opened.as_ref().and_then(|opened| opened.details.as_ref()) {
+    let title = match state.inside().and_then(|opened| opened.details.as_ref()) {
         Some(details) => format!("{} ({}) › {}", details.process.comm, details.process.pid, shown.0),
         None => shown.0.to_owned(),
     };

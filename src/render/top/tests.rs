@@ -19,7 +19,7 @@ fn process(pid: i32, name: &str, virt: u64, rss: u64) -> ProcessSample {
         name: name.to_owned(),
         user: "postgres".to_owned(),
         threads: 3,
-        figures: Figures { virt, rss, swap: 0 },
+        figures: Figures { virt, rss, ..Figures::default() },
         container: None,
     }
 }
@@ -245,6 +245,24 @@ fn a_process_its_categories_and_its_newest_reservations() {
     state.key(Key::Enter);
     let text = drawn(&mut state, (100, 30));
     assert!(text.contains("mmap(NULL, 134217728, PROT_NONE") && text.contains("main.c:42"), "{text}");
+}
+
+#[test]
+fn the_newest_reservations_of_all_processes_below_the_list() {
+    let mut state = opened();
+    state.key(Key::Escape);
+    let text = drawn(&mut state, (120, 30));
+    for part in ["      7   3.21 s mmap", "   4123   3.21 s mmap", "not its", "main.c:42", "Tab reservations"]
+    {
+        assert!(text.contains(part), "{part}\nis not in\n{text}");
+    }
+    state.key(Key::Tab);
+    state.key(Key::Down);
+    state.key(Key::Enter);
+    assert!(drawn(&mut state, (120, 30)).starts_with("mmap(NULL, 134217728, PROT_NONE"));
+    state.key(Key::Escape);
+    let text = drawn(&mut state, (40, 10));
+    assert!(text.contains("▶   4123   3.21 s mmap"), "{text}");
 }
 
 #[test]

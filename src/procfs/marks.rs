@@ -1,0 +1,125 @@
+//! Which allocators and runtimes the mapped files hold ([`crate::objects::marks`] reads one file), and
+//! which `malloc` the C library of the process calls.
+
+use super::memory;
+use super::process_dir::ProcessDir;
+use crate::model::{Addr, CodeMarks, FileMarks, FileRef, Mapping, MappingFile, Pid, Tid};
+use crate::objects::marks::Found;
+use crate::objects::{GlibcFacts, OpenRequest, Opener, Stamp, SystemOpener, marks_of};
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, LazyLock, Mutex, PoisonError};
+
+/// Files and places remembered; begun anew at this number.
+const MAX_KNOWN: usize = 1 << 14;
+
+/// What was read so far. A look repeats every time what the last one found, and the processes of a
+/// service share their files: each is searched once.
+#[derive(Default)]
+struct Known {
+    opener: SystemOpener,
+    /// By mapping: no file is opened for what was mapped there at the last look.
+    by_place: HashMap<(Pid, Addr, MappingFile), Arc<Found>>,
+    by_stamp: HashMap<Stamp, Arc<Found>>,
+}
+
+static KNOWN: LazyLock<Mutex<Known>> = LazyLock::new(Mutex::default);
+
+/// Looks into every file that is mapped executable. What cannot be opened tells nothing: then names
+/// and shapes have to do.
+pub(super) fn read_marks(dir: &ProcessDir, tid: Tid, mappings: &[Mapping]) -> CodeMarks {
+    let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut out = CodeMarks::default();
+    let mut seen = HashSet::new();
+    for mapping in mappings.iter().filter(|mapping| mapping.prot.exec) {
+        let Some(file) = mapping.file.filter(|file| seen.insert(*file)) else { continue };
+        let Some(found) = known.found(dir.pid(), file, mapping) else { continue };
+        if found.marks.is_empty() {
+            continue;
+        }
+        if let Some(glibc) = &found.glibc {
+            out.libc_malloc = out.libc_malloc.or_else(|| called_malloc((dir, tid), (file, mappings), *glibc));
+        }
+        out.files.push(FileMarks {
+            file,
+            marks: found.marks.clone(),
+            jemalloc_setting: found.jemalloc_setting.clone(),
+            glibc: found.glibc.map(|glibc| glibc.version),
+        });
+    }
+    out
+}
+
+impl Known {
+    fn found(&mut self, pid: Pid, file: MappingFile, mapping: &Mapping) -> Option<Arc<Found>> {
+        let place = (pid, mapping.range.start, file);
+        if let Some(found) = self.by_place.get(&place) {
+            return Some(Arc::clone(found));
+        }
+        let path = mapping.name.strip_suffix(b" (deleted)");
+        let wanted = FileRef {
+            major: file.major,
+            minor: file.minor,
+            inode: file.inode,
+            deleted: path.is_some(),
+            path: path.unwrap_or(&mapping.name).to_vec(),
+        };
+        let request = OpenRequest { file: &wanted, range: mapping.range, pid: Some(pid), build_id: None };
+        let object = self.opener.open(&request).ok()?;
+        let stamp = object.stamp();
+        let before = stamp.and_then(|stamp| self.by_stamp.get(&stamp).cloned());
+        let found = before.unwrap_or_else(|| Arc::new(marks_of(&object)));
+        if self.by_place.len() + self.by_stamp.len() >= MAX_KNOWN {
+            self.by_place.clear();
+            self.by_stamp.clear();
+        }
+        if let Some(stamp) = stamp {
+            self.by_stamp.insert(stamp, Arc::clone(&found));
+        }
+        self.by_place.insert(place, Arc::clone(&found));
+        Some(found)
+    }
+}
+
+/// Where calls of `malloc` inside the C library go: the loader wrote it into a slot of the library's
+/// global offset table.
+fn called_malloc(
+    (dir, tid): (&ProcessDir, Tid),
+    (file, mappings): (MappingFile, &[Mapping]),
+    glibc: GlibcFacts,
+) -> Option<Addr> {
+    let (function, slot) = glibc.malloc?;
+    let own = |mapping: &&Mapping| mapping.file == Some(file);
+    // A second copy (dlmopen) is mapped below the first.
+    let bias = mappings.iter().filter(own).rfind(|mapping| mapping.offset == 0)?.range.start;
+    let read = memory::read_pieces::<8>(dir, tid, &[bias.saturating_add(slot)]).ok()?;
+    let called = Addr(u64::from_le_bytes((*read.first()?)?));
+    let holder = mappings.iter().find(|mapping| mapping.range.contains(called) && mapping.prot.exec)?;
+    // In the same file, but not its malloc: the way to the loader, nothing was called yet.
+    let unbound = holder.file == Some(file) && called != bias.saturating_add(function);
+    (!unbound).then_some(called)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::Mark;
+    use crate::procfs::parse_maps;
+
+    #[test]
+    fn of_this_process() {
+        let pid = std::process::id() as Pid;
+        let dir = ProcessDir::open(pid, pid).expect("own directory");
+        let mappings = parse_maps(&std::fs::read("/proc/self/maps").expect("maps")).mappings;
+        let code = read_marks(&dir, pid, &mappings);
+        let glibc =
+            code.files.iter().find(|found| found.marks.contains(&Mark::Glibc) && found.glibc.is_some());
+        let Some(glibc) = glibc else {
+            println!("SKIP: no glibc here");
+            return;
+        };
+        let called = code.libc_malloc.expect("bound at start-up");
+        let holder = mappings.iter().find(|mapping| mapping.range.contains(called)).expect("mapped");
+        assert_eq!(holder.file, Some(glibc.file), "nothing else offers a malloc here");
+        assert_eq!(read_marks(&dir, pid, &mappings), code, "remembered");
+    }
+}

@@ -1,0 +1,101 @@
+//! The newest reservations of a trace: a row each, with who asked for it.
+
+use super::Part;
+use super::cells::{Row, cut, left, marker, name, right, width};
+use super::theme::{Look, Theme};
+use crate::render::chain::chain_of_caller;
+use crate::render::style::clean;
+use crate::report::model::{Frame, Stack};
+use crate::report::units::size;
+use crate::top::{Call, Pane, State};
+use ratatui::text::Line;
+
+/// A frame's place in the source stands beside the chain where that has this much left.
+const CHAIN: usize = 40;
+
+/// Of the open process, or of all.
+pub(super) fn part(state: &State, (columns, height): (usize, usize), theme: Theme) -> Part {
+    let active = state.pane == Pane::Calls;
+    let shown = state.shown_calls();
+    let widths = Widths::of(columns, state.views.len() == 1);
+    let title = if active { Look::Title } else { Look::Head };
+    let rows = shown.iter().enumerate().skip(state.call.offset()).take(height.saturating_sub(1));
+    let mut rows: Vec<_> = rows
+        .map(|(at, call)| {
+            let selected = active && at == state.call.index();
+            row(call, widths, theme).selectable_with(marker(selected), selected)
+        })
+        .collect();
+    if rows.is_empty() {
+        rows.push(Row::new(theme).add(Look::Dim, " none since tracing began").line());
+    }
+    Part { head: vec![head(widths, (title, theme))], rows, height }
+}
+
+/// How wide each column is; 0: not there.
+#[derive(Clone, Copy)]
+pub(super) struct Widths {
+    all: usize,
+    pid: usize,
+    op: usize,
+    thread: usize,
+}
+
+impl Widths {
+    pub(super) fn of(columns: usize, several: bool) -> Widths {
+        let (op, thread) = match columns {
+            100.. => (8, 16),
+            70.. => (6, 12),
+            _ => (6, 0),
+        };
+        Widths { all: columns, pid: if several { 7 } else { 0 }, op, thread }
+    }
+
+    /// What the chain of callers has.
+    fn rest(self) -> usize {
+        let there = [self.pid, 8, self.op, 10, self.thread].into_iter().filter(|&width| width > 0);
+        self.all.saturating_sub(there.map(|width| width + 1).sum::<usize>() + 1)
+    }
+}
+
+pub(super) fn head(widths: Widths, (title, theme): (Look, Theme)) -> Line<'static> {
+    let pid = if widths.pid > 0 { format!("{} ", right("PID", widths.pid)) } else { String::new() };
+    let thread =
+        if widths.thread > 0 { format!(" {}", left("thread", widths.thread)) } else { String::new() };
+    let (at, op, bytes) = (right("at", 8), left("call", widths.op), right("bytes", 10));
+    let text = format!(" {pid}{at} {op} {bytes}{thread} reserved by");
+    Row::new(theme).add(title, cut(&text, widths.all)).line()
+}
+
+pub(super) fn row(call: &Call, widths: Widths, theme: Theme) -> Row {
+    let time = format!("{}.{:02} s", call.time_ns / 1_000_000_000, call.time_ns / 10_000_000 % 100);
+    let bytes = call.bytes.map_or_else(|| "?".to_owned(), size);
+    let mut row = Row::new(theme);
+    if widths.pid > 0 {
+        row = row.add(Look::Plain, format!("{} ", right(&call.pid.to_string(), widths.pid)));
+    }
+    row = row
+        .add(Look::Dim, right(&time, 8))
+        .add(Look::Plain, format!(" {} {}", left(call.op, widths.op), right(&bytes, 10)));
+    if widths.thread > 0 {
+        row = row.add(Look::Dim, format!(" {}", name(&call.comm, widths.thread)));
+    }
+    let room = widths.rest();
+    let Some(stack) = &call.stack else { return row.add(Look::Dim, cut(" stack lost", room)) };
+    let place = place(stack).filter(|place| room >= CHAIN + width(place));
+    let tail = place.as_ref().map_or(0, |place| width(place) + 2);
+    let chain = chain_of_caller(stack, room - tail);
+    row = row.add(Look::Plain, format!(" {}", cut(&chain, room - tail)));
+    match place {
+        Some(place) => row.add(Look::Good, format!("  {place}")),
+        None => row,
+    }
+}
+
+/// `main.c:42`: where the program itself asked for it, if that is known.
+fn place(stack: &Stack) -> Option<String> {
+    let own = |f: &&Frame| !f.module.starts_with("libc.so") && !f.module.starts_with("ld-");
+    let frame = stack.frames.iter().filter(own).find(|frame| frame.line.is_some())?;
+    let file = frame.file.as_deref()?.rsplit('/').next()?.to_owned();
+    Some(cut(&format!("{}:{}", clean(&file), frame.line?), 28))
+}
