@@ -284,3 +284,42 @@ fn everything_in_brk_is_gperftools() {
     assert_eq!(virt(&found, "tcmalloc"), 274_436);
     assert_eq!(virt(&found, "glibc-main-heap"), 0);
 }
+
+/// The runtimes of the field guide, by smaps alone: the JVM's figures are those that its own native
+/// memory tracking gives for such a process.
+#[test]
+fn managed_runtimes_from_a_snapshot_alone() {
+    let of = |name: &str, phase: &str| {
+        let found = snapshot_only(name, phase, &[]);
+        move |id: &str| figures(&found).iter().find(|r| r.0 == id).map_or((0, 0), |r| (r.1, r.2))
+    };
+    let java = of("java", "16-threads");
+    assert_eq!(java("jvm-heap"), (6_172_672, 1));
+    assert_eq!(java("jvm-class-space"), (1_048_576, 1));
+    assert_eq!(java("jvm-metaspace"), (65_536, 1));
+    assert_eq!(java("jvm-shared-classes").0, 16_384);
+    // the code cache, and maps of its three heaps
+    assert_eq!(java("jvm-code-cache"), (245_760 + 940 + 940 + 48, 4));
+    // two bitmaps, three tables of bytes, the marking stack
+    assert_eq!(java("jvm-gc").0, 2 * 96_448 + 3 * 12_056 + 32_768);
+    assert_eq!(java("glibc-arena"), (983_040, 15));
+
+    for (name, phase, unknown) in
+        [("go", "100MB", 0), ("go-stripped", "start", 0), ("gocgo", "4-locked-threads", 640)]
+    {
+        let go = of(name, phase);
+        assert!((640_000..780_000).contains(&go("go-heap").0), "{name}: {}", go("go-heap").0);
+        assert_eq!(go("unknown").0, unknown, "{name}");
+    }
+
+    for (phase, isolates) in [("start", 1), ("worker", 2)] {
+        let found = snapshot_only("node", phase, &[]);
+        let pieces = found.pieces.iter().filter(|p| p.category.id == "v8" && p.part.starts_with("co"));
+        assert_eq!(pieces.map(|p| p.footprint.virt).sum::<u64>(), isolates * (512 << 20));
+        assert!(found.pieces.iter().any(|p| p.part == "copy of the built-in functions"));
+        assert!(found.findings[0].title.contains("V8 code range"), "{}", found.findings[0].title);
+    }
+
+    let python = of("py311", "8-threads");
+    assert_eq!((python("python-arena").0, python("glibc-arena").1), (3072, 8));
+}

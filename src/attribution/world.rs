@@ -133,6 +133,11 @@ impl<'a> World<'a> {
         world
     }
 
+    /// From the lowest to the highest byte that still belongs to this call.
+    pub fn span(&self, event: EventId) -> Option<AddrRange> {
+        self.spans.get(&event).copied()
+    }
+
     /// What this rule's survey says of an address.
     pub fn surveyed(&self, rule: &str, addr: Addr) -> Option<&Surveyed> {
         let found = self.surveys.get(rule)?;
@@ -287,6 +292,15 @@ impl<'a> World<'a> {
     /// What smaps told of the VMA that holds `addr`, where it was read.
     pub fn detail_at(&self, addr: Addr) -> Option<&'a VmaDetail> {
         self.input.observations.details.at(addr)
+    }
+
+    /// What smaps told of this very mapping: it is read a moment after maps, and a process that goes on
+    /// may have changed what lies there.
+    pub fn detail_of(&self, mapping: &Mapping) -> Option<&'a VmaDetail> {
+        let prot = mapping.prot;
+        let shown = [("rd", prot.read), ("wr", prot.write), ("ex", prot.exec)];
+        let same = |detail: &&VmaDetail| shown.iter().all(|(flag, is)| detail.flags.has(flag) == *is);
+        self.detail_at(mapping.range.start).filter(same)
     }
 
     /// Guard pages inside of `range` that maps does not show (MADV_GUARD_INSTALL), sorted.

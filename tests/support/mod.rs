@@ -9,6 +9,7 @@ pub mod container;
 pub mod death;
 pub mod docker;
 pub mod heap;
+pub mod managed;
 pub mod postgres;
 pub mod recorded;
 pub mod redis;

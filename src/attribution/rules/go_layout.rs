@@ -61,7 +61,7 @@ impl Run<'_> {
 fn runs<'a>(world: &World<'a>) -> Vec<Run<'a>> {
     let mappings = world.mappings();
     let fits = |m: &Mapping| {
-        let flagged = |flag| world.detail_at(m.range.start).is_some_and(|d| d.flags.has(flag));
+        let flagged = |flag| world.detail_of(m).is_some_and(|d| d.flags.has(flag));
         let plain = m.file.is_none() && m.name.is_empty() && m.sharing == Sharing::Private;
         plain && !flagged("nr") && (m.prot.is_none() || m.prot == Prot::RW)
     };

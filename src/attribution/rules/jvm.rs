@@ -4,6 +4,7 @@
 //! part of it) belongs to the reservation; where that was not seen, and without any stack, the
 //! layout of the whole process tells (`jvm_layout`).
 
+use super::pthread::{GUARD, THREAD_STACK};
 use super::{Advice, Claim, Group, Rule, Subject, World};
 use crate::attribution::call::{MAP_FIXED, MmapCall};
 use crate::attribution::callpath::{CallPath, Line};
@@ -160,6 +161,9 @@ impl Rule for JvmRule {
             return None;
         }
         let path = subject.path?;
+        if let Some(guard) = stack_guard(subject, world, path) {
+            return Some(guard);
+        }
         // what is committed later belongs to what it was reserved for
         let reservation = reservation_around(subject, world);
         let event = reservation.as_ref().map(|r| r.0).or(subject.record.map(|r| r.event));
@@ -200,9 +204,28 @@ impl Rule for JvmRule {
         world.survey_cuts(ID, region.range)
     }
 
+    fn stack_size_knob(&self, world: &World<'_>) -> Option<(&'static str, &'static str)> {
+        let note = "the stacks of Java threads only; too small a one ends in StackOverflowError";
+        super::jvm_layout::is_jvm(world).then_some(("-Xss256k", note))
+    }
+
     fn advise(&self, group: &Group<'_>, world: &World<'_>) -> Advice {
         super::jvm_advice::advise(group, world)
     }
+}
+
+/// Java threads protect the lowest pages of their stacks, which are mapped anew for it
+/// (os_linux.cpp, `os::pd_create_stack_guard_pages`).
+fn stack_guard(subject: &Subject<'_>, world: &World<'_>, path: &CallPath) -> Option<Claim> {
+    path.any(|line| is_jvm(line) && line.mentions("stack_guard_pages")).then_some(())?;
+    let claim = Claim::new(THREAD_STACK, Evidence::Stack, GUARD).merge(Merge::ByCategory);
+    let regions = &world.input.reconciled.regions;
+    let above = regions.get(regions.partition_point(|r| r.range.start < subject.range.end));
+    let stack = above.filter(|r| r.range.start == subject.range.end).and_then(|r| world.record(r));
+    Some(match stack {
+        Some(record) => claim.instance(Instance::Call(record.event)).thread(Some(record.task.tid)),
+        None => claim,
+    })
 }
 
 /// The first purpose that libjvm's frames name, from line `from` on.
@@ -222,6 +245,13 @@ fn reservation_around(subject: &Subject<'_>, world: &World<'_>) -> Option<(Event
         let start = u64::try_from(r.ret).ok()?;
         let range = AddrRange::from_len(Addr(start), call.len);
         let stack = r.stack.ok().filter(|_| range.contains_range(subject.range))?;
+        // trimmed to be aligned: others may have got what was cut off
+        let (rest, left) = (world.span(r.event)?, (r.mapped - r.unmapped).0);
+        let near = rest.end.0 <= subject.range.start.0.saturating_add(left)
+            && subject.range.end.0 <= rest.start.0.saturating_add(left);
+        if !near {
+            return None;
+        }
         world.path(stack).is_some_and(|path| path.any(is_jvm)).then_some((call.len, (r.event, stack)))
     });
     around.min_by_key(|(len, _)| *len).map(|(_, found)| found)

@@ -28,6 +28,8 @@ pub(super) fn advise(group: &Group<'_>, world: &World<'_>) -> Advice {
 /// Reserved or committed: which of the two is the unused part.
 fn title(group: &Group<'_>) -> Option<String> {
     let one = match group.category {
+        HEAP if group.instances > 1 => format!("Java heap at {} addresses (ZGC)", group.instances),
+        GC if group.part(Z_MARK_STACK.reserved).virt > 0 => "ZGC's marking stacks".to_string(),
         HEAP | CLASSES | CODE | META if group.instances == 1 => group.category.one.to_string(),
         META => format!("{} {}", group.instances, group.category.many),
         CODE => "JVM code cache".to_string(),

@@ -147,14 +147,19 @@ fn classes(spans: &mut Spans, flags: &Flags) {
     for (at, span) in spans.all.iter().enumerate().filter(|(_, span)| span.kind == Kind::Classes) {
         let above = spans.run(at, |kind| kind == Kind::Classes).len() + at;
         let rest = spans.run(above, reservable);
-        let joins = rest.first().is_some_and(|first| spans.all[above - 1].range.end == first.range.start);
-        let room = usize::from(rest.first().is_some_and(|first| first.kind == Kind::Closed));
-        let Some(first) = rest.get(room).filter(|_| joins) else { continue };
-        let size = flags.class_space().min(extent(&rest[room..]).len());
-        if first.range.start.is_aligned(CLASS_ALIGN) && size >= 1 << 20 && first.kind == Kind::Open {
+        let (Some(last), Some(first)) = (spans.all.get(above - 1), rest.first()) else { continue };
+        let boundary = Addr(last.range.end.0.div_ceil(CLASS_ALIGN) * CLASS_ALIGN);
+        let room = first.kind == Kind::Closed || last.range.end == boundary;
+        if last.range.end != first.range.start || !room {
+            continue;
+        }
+        let size = flags.class_space().min(extent(rest).end.0.saturating_sub(boundary.0));
+        // of the archive that lies in the heap, the rest of the heap is not reserved
+        let reserved = rest.iter().any(|span| span.kind == Kind::Closed && span.range.end > boundary);
+        if size >= 1 << 20 && reserved {
             // one protected page before the archive, so that no class has the offset 0 (25)
             let guard = spans.before(at).map(|below| below.range).filter(|below| below.len() == PAGE);
-            archive = Some((guard, AddrRange { start: span.range.start, end: first.range.start }, size));
+            archive = Some((guard, AddrRange { start: span.range.start, end: boundary }, size));
             break;
         }
     }
@@ -213,7 +218,8 @@ fn is_node(spans: &Spans, range: AddrRange) -> bool {
     let ends = spans.all.get(at).is_some_and(|s| s.range.end == range.end || s.kind == Kind::Open);
     // a heap of a glibc arena has one used part; it never ends at the archive
     let below_classes = spans.all.get(at + 1).is_some_and(|next| next.kind == Kind::Classes);
-    let arena = inside.len() == 2 && range.start.is_aligned(NODE_SIZE) && !below_classes;
+    let like_arena = inside.len() == 2 && range.start.is_aligned(NODE_SIZE);
+    let arena = like_arena && !below_classes && !spans.flags_known;
     range.start >= COMPRESSED_END
         && range.start.is_aligned(ROOT_CHUNK)
         && spans.is_free(range)

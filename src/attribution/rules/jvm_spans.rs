@@ -33,13 +33,15 @@ pub(super) struct Span {
 pub(super) struct Spans {
     pub all: Vec<Span>,
     taken: BTreeMap<Addr, (AddrRange, Claim)>,
+    /// VmFlags were read: what is `Open` is not NORESERVE, as glibc's arenas are.
+    pub flags_known: bool,
 }
 
 impl Spans {
     pub fn new(world: &World<'_>) -> Spans {
         let kind = |mapping: &Mapping| {
             let anonymous = mapping.file.is_none() && mapping.name.is_empty();
-            let detail = world.detail_at(mapping.range.start);
+            let detail = world.detail_of(mapping);
             let reserved = detail.is_none_or(|detail| detail.flags.has("nr"));
             // glibc's arenas are NORESERVE where they are used, too, and stacks have MAP_STACK
             let committed = detail.is_none_or(|d| !d.flags.has("nr") && !d.flags.has("nh"));
@@ -53,7 +55,8 @@ impl Spans {
             }
         };
         let all = world.mappings().iter().map(|m| Span { range: m.range, kind: kind(m) }).collect();
-        Spans { all, taken: BTreeMap::new() }
+        let flags_known = world.mappings().iter().any(|m| world.detail_of(m).is_some());
+        Spans { all, taken: BTreeMap::new(), flags_known }
     }
 
     /// From `from` on, mappings without a gap between them that pass the test.

@@ -12,6 +12,7 @@ const BITMAPS: [u64; 2] = [64, 32];
 const CARD: u64 = 512;
 /// G1CMMarkStack with MarkStackSizeMax's default of 4 Mi entries.
 const MARK_STACK_SIZE: u64 = 32 << 20;
+const HUGE_PAGE: u64 = 2 << 20;
 /// ZMarkStackSpaceLimit's default.
 const Z_MARK_STACK_SIZE: u64 = 8 << 30;
 /// Reserved parts are larger than stacks' guards.
@@ -83,13 +84,25 @@ pub(super) fn find(spans: &mut Spans, heap: Option<Heap>) {
     while let Some((range, bitmap)) = next_table(spans, &sizes) {
         spans.take(range, if bitmap { &BITMAP } else { &CARDS });
     }
-    let whole = |span: &&Span| {
-        span.kind == Kind::Open && span.range.len() == MARK_STACK_SIZE && spans.is_free(span.range)
-    };
-    let stacks: Vec<AddrRange> = spans.all.iter().filter(whole).map(|span| span.range).collect();
+    let stacks: Vec<AddrRange> = spans.all.iter().filter_map(|span| mark_stack(spans, span)).collect();
     if let [stack] = stacks.as_slice() {
         spans.take(*stack, &MARK_STACK);
     }
+}
+
+/// 32 MiB between multiples of 2 MiB, where the kernel puts what is that long (mm/huge_memory.c,
+/// `thp_get_unmapped_area`); a smaller block may have merged with it at either end.
+fn mark_stack(spans: &Spans, span: &Span) -> Option<AddrRange> {
+    let len = span.range.len();
+    let (start, end) = (span.range.start, span.range.end);
+    // a table above it is known by now
+    let range = if end.is_aligned(HUGE_PAGE) && spans.is_free(span.range) {
+        AddrRange { start: Addr(end.0.saturating_sub(MARK_STACK_SIZE)), end }
+    } else {
+        AddrRange::from_len(start, MARK_STACK_SIZE)
+    };
+    let fits = (MARK_STACK_SIZE..MARK_STACK_SIZE * 3 / 2).contains(&len) && span.kind == Kind::Open;
+    (fits && range.start.is_aligned(HUGE_PAGE) && spans.is_free(range)).then_some(range)
 }
 
 /// A table of one of these sizes below an edge: what is mapped later lies, as a rule, lower, and may

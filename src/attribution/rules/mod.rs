@@ -106,6 +106,12 @@ pub trait Rule: Sync {
         None
     }
 
+    /// The setting by which the runtime that this rule is about sizes the stacks of its threads, if
+    /// the process has it: (knob, note).
+    fn stack_size_knob(&self, _world: &World<'_>) -> Option<(&'static str, &'static str)> {
+        None
+    }
+
     /// Why it is there and what to do, for somebody who does not know mmap.
     fn advise(&self, group: &Group<'_>, world: &World<'_>) -> Advice;
 }

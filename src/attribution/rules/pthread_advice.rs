@@ -2,7 +2,7 @@
 
 use super::pthread::{CACHED, GUARD, LIVE, SIGNAL};
 use super::pthread_shape::{UNLIMITED, USUAL};
-use super::{Advice, Group, World};
+use super::{Advice, Group, RULES, World};
 use crate::attribution::callpath::Line;
 use crate::attribution::category::Evidence;
 use crate::attribution::findings::Fix;
@@ -83,12 +83,15 @@ pub fn advise(group: &Group<'_>, world: &World<'_>) -> Advice {
         0 => "too small a stack crashes the program",
         _ => "figure for 1 MiB stacks; too small a stack crashes the program",
     };
+    let own = RULES.iter().find_map(|rule| rule.stack_size_knob(world));
     let smaller = match maker {
         Maker::Rust => "RUST_MIN_STACK=1048576 (or thread::Builder::stack_size)",
         Maker::OpenMp => "OMP_STACKSIZE=1M (ulimit -s 1024 does the same)",
         Maker::Other if by_limit(world, each) => "ulimit -s 1024 (or pthread_attr_setstacksize)",
-        Maker::Other => "a smaller pthread_attr_setstacksize (or the runtime's own setting)",
+        Maker::Other => own.map_or("a smaller pthread_attr_setstacksize", |(knob, _)| knob),
     };
+    let note =
+        if matches!(own, Some((knob, _)) if knob == smaller) { own.map_or(note, |o| o.1) } else { note };
     advice = advice.fix(Fix::new(smaller, saves, 0).note(note));
     match maker {
         Maker::Rust => {

@@ -56,8 +56,10 @@ impl Rule for PythonRule {
     fn by_shape(&self, subject: &Subject<'_>, world: &World<'_>) -> Option<Claim> {
         let vma = subject.mapping.filter(|vma| subject.record.is_none() && vma.range == subject.range)?;
         let plain = subject.is_private_anonymous() && vma.prot == Prot::RW && vma.name.is_empty();
-        let flagged = ["nr", "nh", "hg", "dc"].iter().any(|flag| subject.has_flag(flag));
-        let fits = plain && !flagged && vma.range.len().is_multiple_of(ARENAS[0]);
+        // without VmFlags a thread's stack looks the same
+        let unflagged =
+            subject.detail.is_some() && !["nr", "nh", "hg", "dc"].iter().any(|flag| subject.has_flag(flag));
+        let fits = plain && unflagged && vma.range.len().is_multiple_of(ARENAS[0]);
         (fits && world.has_file(has_arenas_of_1_mib))
             .then(|| Claim::new(ARENA, Evidence::Shape, "arena").merge(Merge::ByCategory))
     }

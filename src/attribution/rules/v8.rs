@@ -133,7 +133,10 @@ fn wasm(group: &Group<'_>) -> Advice {
          wrong hits a guard; guards cost nothing",
     )
     .fix(Fix::new("fewer WebAssembly.Memory objects", 0, 0).note("each reserves as much, however small it is"))
-    .fix(Fix::new("--no-wasm-trap-handler", 0, 0).note("checks each access instead: slower"))
+    .fix(
+        Fix::new("--disable-wasm-trap-handler (Node.js)", group.part(WASM_GUARD).virt, 0)
+            .note("checks each access instead of guarding it: slower"),
+    )
     .wont("maximum of WebAssembly.Memory", "limits how far it grows, not what is reserved around it");
     advice.title = Some(match memories {
         1 => "V8: guards around a WebAssembly memory".to_string(),

@@ -14,12 +14,15 @@
 use super::World;
 use super::v8::{BUILTINS, CAGE, CODE_RANGE, HEAP, V8, WASM, WASM_GUARD};
 use crate::attribution::category::{Claim, Evidence, Instance, Merge};
+use crate::attribution::footprint::difference;
 use crate::attribution::world::Surveyed;
 use crate::model::{Addr, AddrRange, Mapping, Sharing};
 
 /// CodeRange::kMaximalCodeRangeSize on x86-64.
 const CODE_RANGE_SIZE: u64 = 512 << 20;
 const MIN_CODE_RANGE: u64 = 64 << 20;
+/// Of what lies below the generated code, each.
+const MAX_HEAD: u64 = 64 << 10;
 /// wasm::kFullGuardSize64 and kNegativeGuardSize of the versions seen (BackingStore::TryAllocateAndPartiallyCommitMemory).
 const WASM_BELOW: u64 = 2 << 30;
 const WASM_ABOVE: u64 = 8 << 30;
@@ -55,7 +58,7 @@ fn extent(run: &[Mapping]) -> AddrRange {
 
 pub(super) fn survey(world: &World<'_>) -> Vec<Surveyed> {
     let flags = |m: &Mapping, wanted: &[&str]| {
-        let detail = world.detail_at(m.range.start)?;
+        let detail = world.detail_of(m)?;
         Some(wanted.iter().all(|flag| detail.flags.has(flag)))
     };
     let mut found = code_ranges(world);
@@ -63,9 +66,15 @@ pub(super) fn survey(world: &World<'_>) -> Vec<Surveyed> {
         return found;
     }
     let dontfork = |m: &Mapping| is_anonymous(m) && flags(m, &["dc", "nr"]).unwrap_or(false);
+    // a guard may have merged with the end of a code range
     let taken: Vec<AddrRange> = found.iter().map(|s| s.range).collect();
-    let free = |m: &Mapping| !taken.iter().any(|range| range.overlaps(m.range));
-    for run in runs(world.mappings(), |m| dontfork(m) && free(m)) {
+    let mut left = Vec::new();
+    for mapping in world.mappings().iter().filter(|m| dontfork(m)) {
+        let whole = [mapping.range];
+        let parts = difference(&whole, &taken, mapping.range);
+        left.extend(parts.into_iter().map(|range| Mapping { range, ..mapping.clone() }));
+    }
+    for run in runs(&left, |_| true) {
         let memories = wasm(run);
         for mapping in run {
             match memories.iter().find(|memory| memory.overlaps(mapping.range)) {
@@ -74,8 +83,7 @@ pub(super) fn survey(world: &World<'_>) -> Vec<Surveyed> {
             }
         }
     }
-    let sandbox =
-        |m: &Mapping| is_anonymous(m) && !m.prot.exec && flags(m, &["nr"]).unwrap_or(true) && free(m);
+    let sandbox = |m: &Mapping| is_anonymous(m) && !m.prot.exec && flags(m, &["nr"]).unwrap_or(true);
     for run in runs(world.mappings(), sandbox).into_iter().filter(|run| extent(run).len() >= SANDBOX) {
         found.extend(run.iter().map(|m| surveyed(m.range, CAGE, extent(run).start)));
     }
@@ -94,13 +102,13 @@ fn code_ranges(world: &World<'_>) -> Vec<Surveyed> {
     let mut found = Vec::new();
     let part_of = |m: &Mapping| is_anonymous(m) || (m.file.is_some() && m.prot.exec && world.is_image(m));
     for run in runs(world.mappings(), part_of) {
-        for (at, code) in run.iter().enumerate().filter(|(_, m)| m.file.is_some()) {
+        for (at, _) in run.iter().enumerate().filter(|(_, m)| m.file.is_some()) {
             let below = run[..at].iter().rev().take_while(|m| is_anonymous(m)).count();
             // what is reserved above it is the range's end: others may follow
             let above = run.get(at + 1).filter(|m| is_anonymous(m) && m.prot.is_none());
             let Some(end) = above.map(|m| m.range.end) else { continue };
-            let start = start_of_code_range(&run[at - below..at], code, end);
-            if let Some(start) = start {
+            if let Some(start) = start_of_code_range(&run[at - below..at]) {
+                let end = Addr(end.0.min(start.0 + CODE_RANGE_SIZE));
                 let inside = run.iter().filter(|m| start <= m.range.start && m.range.start < end);
                 found.extend(inside.map(|m| {
                     let range = m.range.intersect(AddrRange { start, end });
@@ -117,15 +125,17 @@ fn code_ranges(world: &World<'_>) -> Vec<Surveyed> {
     found
 }
 
-/// Where the range begins whose end is `end`, if the mappings below the copied code fit.
-fn start_of_code_range(below: &[Mapping], code: &Mapping, end: Addr) -> Option<Addr> {
-    let reserved = below.last().filter(|m| m.prot.is_none() && m.range.len() >= MIN_CODE_RANGE)?;
-    let generated = below.iter().any(is_code);
-    let full = Addr(end.0.saturating_sub(CODE_RANGE_SIZE));
-    let fits = below.iter().any(|m| m.range.start == full) || reserved.range.start <= full;
-    let small = || below.first().map(|m| m.range.start);
-    let start = if fits { Some(full) } else { small() };
-    start.filter(|start| generated && *start < code.range.start)
+/// Where the range begins: with two short mappings below the first generated code.
+fn start_of_code_range(below: &[Mapping]) -> Option<Addr> {
+    below.last().filter(|m| m.prot.is_none() && m.range.len() >= MIN_CODE_RANGE)?;
+    let head = |first: usize| below[..first].iter().rev().take(2).take_while(|m| m.range.len() <= MAX_HEAD);
+    let starts = below
+        .iter()
+        .enumerate()
+        .filter(|(_, m)| is_code(m))
+        .map(|(first, code)| head(first).last().map_or(code.range.start, |m| m.range.start));
+    let end = below.last().map(|m| m.range.end)?;
+    starts.into_iter().find(|start| end.0 - start.0 <= CODE_RANGE_SIZE)
 }
 
 /// The reservations of WebAssembly memories in a run of neighbours: each begins 2 GiB below what
