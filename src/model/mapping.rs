@@ -37,7 +37,9 @@ const FIXED_STACK_END: Option<Addr> = None;
 /// None where that is not known.
 pub fn is_randomised(mappings: &[Mapping]) -> Option<bool> {
     let end = FIXED_STACK_END?;
-    let stack = mappings.iter().rev().find(|m| m.is_special("[stack]") || m.range.end == end)?;
+    // nameless where the stack pointer has left it; V8 may put a page of its heap there, too
+    let named = mappings.iter().rev().find(|m| m.is_special("[stack]"));
+    let stack = named.or_else(|| mappings.iter().rev().find(|m| m.range.end == end))?;
     Some(stack.range.end != end)
 }
 
