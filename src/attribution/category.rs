@@ -68,6 +68,9 @@ pub enum Merge {
     ByStack,
     /// All of the category: the stack tells nothing (start-up, kernel).
     ByCategory,
+    /// All of the category that are of this kind, where a runtime has several that have nothing to do
+    /// with each other.
+    ByKind(&'static str),
 }
 
 /// A rule's verdict on one piece.

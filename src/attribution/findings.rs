@@ -137,6 +137,7 @@ enum Key {
     Stack(StackId),
     NoStack,
     Category,
+    Kind(&'static str),
 }
 
 /// Ranked by unused bytes; groups without unused bytes are left out.
@@ -147,6 +148,7 @@ pub fn findings(world: &World<'_>, pieces: &[Piece]) -> Vec<Finding> {
         let stack = record_of(world, piece).and_then(|r| r.stack.ok());
         let key = match (piece.merge, stack) {
             (Merge::ByCategory, _) => Key::Category,
+            (Merge::ByKind(kind), _) => Key::Kind(kind),
             (_, None) => Key::NoStack,
             (Merge::ByStack, Some(id)) => Key::Stack(id),
             (Merge::ByCaller(line), Some(id)) => {
@@ -245,7 +247,7 @@ fn finding(world: &World<'_>, pieces: Vec<&Piece>) -> Option<Finding> {
         stack: stack.filter(|_| !advice.stack_is_noise),
         caller: largest.and_then(|(piece, _)| match piece.merge {
             Merge::ByCaller(line) => Some(line),
-            Merge::ByStack | Merge::ByCategory => None,
+            Merge::ByStack | Merge::ByCategory | Merge::ByKind(_) => None,
         }),
         story: record.filter(|_| !advice.stack_is_noise).map(story),
         inherited_from,

@@ -20,6 +20,15 @@ pub(super) const CAGE: &str = "sandbox and pointer cage";
 
 const ID: &str = "v8";
 
+/// What belongs into one finding.
+pub(super) fn kind(part: &'static str) -> &'static str {
+    match part {
+        BUILTINS => CODE_RANGE,
+        WASM_GUARD => WASM,
+        other => other,
+    }
+}
+
 pub struct V8Rule;
 
 impl Rule for V8Rule {
@@ -64,7 +73,7 @@ impl Rule for V8Rule {
         Some(match laid_out.filter(|found| found.claim.part == part) {
             Some(found) => Claim { evidence: Evidence::Stack, ..found.claim.clone() },
             None if part == HEAP => claim.merge(Merge::ByCaller(at)),
-            None => claim.merge(Merge::ByCategory),
+            None => claim.merge(Merge::ByKind(kind(part))),
         })
     }
 

@@ -93,7 +93,7 @@ pub(super) fn survey(world: &World<'_>) -> Vec<Surveyed> {
 
 fn surveyed(range: AddrRange, part: &'static str, instance: Addr) -> Surveyed {
     let claim = Claim::new(V8, Evidence::Shape, part).instance(Instance::At(instance));
-    Surveyed { range, claim: claim.merge(Merge::ByCategory) }
+    Surveyed { range, claim: claim.merge(Merge::ByKind(super::v8::kind(part))) }
 }
 
 /// Generated code within one large range; around a copy of the program's own code it is V8's for
