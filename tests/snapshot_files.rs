@@ -106,7 +106,7 @@ fn text_speaks_of_no_events_and_says_what_is_missing() {
     for path in captures() {
         let output = snapshot(&["--smaps", &path.to_string_lossy()], b"");
         let text = String::from_utf8(output.stdout).expect("text");
-        for word in ["events", "backend", "lost", "before tracing"] {
+        for word in [" events", "· backend", " lost", "before tracing"] {
             assert!(!text.contains(word), "{word} in\n{text}");
         }
         let joined = text.split_whitespace().collect::<Vec<_>>().join(" ");
