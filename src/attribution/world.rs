@@ -13,6 +13,7 @@ use crate::model::{
     Addr, AddrRange, EventId, FileMarks, Mapping, MappingFile, Mark, Overcommit, Sharing, StackId, Tid,
     VmaDetail,
 };
+use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
 
 /// A process, indexed for rules.
@@ -33,6 +34,8 @@ pub struct World<'a> {
     images: HashSet<(u32, u32, u64)>,
     /// By the rules' ids; each list sorted.
     surveys: HashMap<&'static str, Vec<Surveyed>>,
+    /// What rules asked of the process as a whole, by their own names for it.
+    facts: RefCell<HashMap<&'static str, bool>>,
 }
 
 /// A range and what it is, told from the process as a whole.
@@ -127,7 +130,8 @@ impl<'a> World<'a> {
         let mut heaps = seen.heap_infos.clone();
         heaps.sort_by_key(|h| h.at);
         let surveys = HashMap::new();
-        let mut world = World { input, paths, spans, files, live, started, heaps, images, surveys };
+        let facts = RefCell::default();
+        let mut world = World { input, paths, spans, files, live, started, heaps, images, surveys, facts };
         let surveyed = RULES.iter().map(|rule| (rule.id(), rule.survey(&world)));
         world.surveys = surveyed.filter(|(_, found)| !found.is_empty()).collect();
         world
@@ -171,6 +175,17 @@ impl<'a> World<'a> {
             call: record.and_then(|r| MmapCall::of(&r.op)),
             span,
         }
+    }
+
+    /// Something that is true of the whole process or not: found out once, there may be tens of thousands
+    /// of pieces to ask for it.
+    pub fn fact(&self, name: &'static str, find_out: impl FnOnce() -> bool) -> bool {
+        let known = self.facts.borrow().get(name).copied();
+        known.unwrap_or_else(|| {
+            let found = find_out();
+            self.facts.borrow_mut().insert(name, found);
+            found
+        })
     }
 
     pub fn path(&self, id: StackId) -> Option<&CallPath> {

@@ -135,13 +135,17 @@ pub fn is_morecore(subject: &Subject<'_>, world: &World<'_>) -> bool {
 }
 
 fn heap_is_blocked(world: &World<'_>) -> bool {
-    let at = world.mappings().iter().rposition(|m| m.is_special("[heap]"));
-    let stands_in_the_way = |vma: usize| world.above(vma).is_some_and(|m| m.range.len() >= PAGE);
-    at.is_some_and(stands_in_the_way) && world.has_mark(Mark::Glibc)
+    world.fact("the heap cannot grow", || {
+        let at = world.mappings().iter().rposition(|m| m.is_special("[heap]"));
+        let stands_in_the_way = |vma: usize| world.above(vma).is_some_and(|m| m.range.len() >= PAGE);
+        at.is_some_and(stands_in_the_way) && world.has_mark(Mark::Glibc)
+    })
 }
 
 /// dlmopen: the second copy's main arena cannot use brk (malloc/arena.c, `__morecore`).
 pub fn libc_is_loaded_twice(world: &World<'_>) -> bool {
-    let starts = world.mappings().iter().filter(|m| m.file.is_some() && m.offset == 0);
-    starts.filter(|m| is_libc(&base_name(&m.name))).count() > 1
+    world.fact("libc is loaded twice", || {
+        let starts = world.mappings().iter().filter(|m| m.file.is_some() && m.offset == 0);
+        starts.filter(|m| is_libc(&base_name(&m.name))).count() > 1
+    })
 }

@@ -134,8 +134,10 @@ pub const DEFAULT_STACK: u64 = 132 << 10;
 
 /// The process runs on musl: its shared object is there, or the metadata of its malloc.
 pub fn uses_musl(world: &World<'_>) -> bool {
-    let shared = || world.has_file(is_musl) && !world.has_file(super::glibc::is_libc);
-    world.has_mark(Mark::Musl) || shared() || has_guarded_heap(world)
+    world.fact("uses musl", || {
+        let shared = || world.has_file(is_musl) && !world.has_file(super::glibc::is_libc);
+        world.has_mark(Mark::Musl) || shared() || has_guarded_heap(world)
+    })
 }
 
 /// Some thread has a stack as only musl makes them.
@@ -145,7 +147,7 @@ fn has_stacks(world: &World<'_>) -> bool {
         let [guard, stack] = pair else { return false };
         is_stack_guard(guard) && guard.range.end == stack.range.start && stack.range.len() >= DEFAULT_STACK
     };
-    pairs.into_iter().any(stack)
+    world.fact("stacks of musl's", || pairs.into_iter().any(stack))
 }
 
 fn has_guarded_heap(world: &World<'_>) -> bool {
