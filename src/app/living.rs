@@ -3,6 +3,7 @@
 
 use super::remedy::may_not_be_read;
 use super::room::with_room;
+use super::say;
 use crate::model::{Observations, Pid, Tid};
 use crate::procfs::{ObserveError, ObserveOptions, ProcessStatus, observe, read_status};
 use std::fs;
@@ -57,6 +58,13 @@ impl Living {
         let tid = if status.has_memory { pid } else { Living::other_thread(pid, &status)? };
         let asked_for = (asked.pid != number).then_some(number);
         Ok(Living { pid, asked_for, tid, handle, owner: status.real_uid })
+    }
+
+    /// Says so where the number that the user gave is a thread's.
+    pub fn tell_of_thread(&self) {
+        if let Some(tid) = self.asked_for {
+            say(format_args!("{tid} is a thread of process {}: the whole process is shown", self.pid));
+        }
     }
 
     /// When the first thread has exited, the others go on, and only they show the memory.

@@ -79,9 +79,7 @@ fn looks_at(numbers: &[Pid], verbose: bool) -> Result<Vec<Look>, SnapshotError> 
                 continue;
             }
         };
-        if let Some(tid) = living.asked_for {
-            say(format_args!("{tid} is a thread of process {}: the whole process is shown", living.pid));
-        }
+        living.tell_of_thread();
         if !seen_pids.insert(living.pid) {
             continue;
         }

@@ -74,9 +74,7 @@ fn these(numbers: &[i32]) -> Result<Vec<ProcessId>, AppError> {
                 continue;
             }
         };
-        if let Some(tid) = living.asked_for {
-            say(format_args!("{tid} is a thread of process {}: the whole process is shown", living.pid));
-        }
+        living.tell_of_thread();
         if let Ok(brief) = read_brief(living.pid) {
             let id = ProcessId { pid: living.pid, start_ticks: brief.start_ticks };
             if !ids.contains(&id) {

@@ -14,6 +14,7 @@
 
 use super::World;
 use super::go::{GO_HEAP, HEAP, HEAP_RESERVED, SUMMARIES, TABLES};
+use super::runs::{extent, runs};
 use crate::attribution::category::{Claim, Evidence, Instance, Merge};
 use crate::attribution::world::Surveyed;
 use crate::model::{Addr, AddrRange, Mapping, Prot, Sharing};
@@ -35,60 +36,33 @@ const INDEX: u64 = 1 << 20;
 /// The index of all arenas (`mheap.arenas`, 4 Mi pointers), below the summaries.
 const ARENA_INDEX: u64 = 32 << 20;
 
-struct Run<'a> {
-    maps: &'a [Mapping],
-}
-
-impl Run<'_> {
-    fn range(&self) -> AddrRange {
-        let start = self.maps.first().map_or(Addr(0), |m| m.range.start);
-        AddrRange { start, end: self.maps.last().map_or(start, |m| m.range.end) }
-    }
-
-    /// From the first reserved mapping to the last, if all between them are short.
-    fn ladder(&self) -> Option<AddrRange> {
-        let reserved = |m: &Mapping| m.prot.is_none() && m.range.len() >= MIN_RESERVED;
-        let first = self.maps.iter().position(reserved)?;
-        let last = self.maps.iter().rposition(reserved)?;
-        let rungs = self.maps.get(first..=last)?;
-        let short = |m: &Mapping| m.prot.is_none() || m.range.len() <= MAX_STEP;
-        let range = AddrRange { start: rungs.first()?.range.start, end: rungs.last()?.range.end };
-        (rungs.len() >= 3 && rungs.iter().all(short) && range.len() <= MAX_SUMMARIES).then_some(range)
-    }
+/// From the first reserved mapping to the last, if all between them are short.
+fn ladder(run: &[Mapping]) -> Option<AddrRange> {
+    let reserved = |m: &Mapping| m.prot.is_none() && m.range.len() >= MIN_RESERVED;
+    let first = run.iter().position(reserved)?;
+    let last = run.iter().rposition(reserved)?;
+    let rungs = run.get(first..=last)?;
+    let short = |m: &Mapping| m.prot.is_none() || m.range.len() <= MAX_STEP;
+    let range = extent(rungs);
+    (rungs.len() >= 3 && rungs.iter().all(short) && range.len() <= MAX_SUMMARIES).then_some(range)
 }
 
 /// Neighbouring mappings that could be Go's.
-fn runs<'a>(world: &World<'a>) -> Vec<Run<'a>> {
-    let mappings = world.mappings();
-    let fits = |m: &Mapping| {
+fn candidates<'a>(world: &World<'a>) -> Vec<&'a [Mapping]> {
+    runs(world.mappings(), |m: &Mapping| {
         let flagged = |flag| world.detail_of(m).is_some_and(|d| d.flags.has(flag));
         let plain = m.file.is_none() && m.name.is_empty() && m.sharing == Sharing::Private;
         plain && !flagged("nr") && (m.prot.is_none() || m.prot == Prot::RW)
-    };
-    let mut runs = Vec::new();
-    let mut at = 0;
-    while at < mappings.len() {
-        let mut end = at;
-        while mappings.get(end).is_some_and(fits)
-            && (end == at || mappings[end - 1].range.end == mappings[end].range.start)
-        {
-            end += 1;
-        }
-        if end > at {
-            runs.push(Run { maps: &mappings[at..end] });
-        }
-        at = end.max(at + 1);
-    }
-    runs
+    })
 }
 
-fn summaries(runs: &[Run<'_>]) -> Option<(usize, AddrRange)> {
+fn summaries(runs: &[&[Mapping]]) -> Option<(usize, AddrRange)> {
     let large = |(at, range): &(usize, AddrRange)| {
         let rungs =
-            runs.get(*at).map_or(0, |run| run.maps.iter().filter(|m| range.contains_range(m.range)).count());
+            runs.get(*at).map_or(0, |run| run.iter().filter(|m| range.contains_range(m.range)).count());
         range.len() >= MIN_SUMMARIES && rungs >= MIN_RUNGS
     };
-    let mut all = runs.iter().enumerate().filter_map(|(i, run)| Some((i, run.ladder()?)));
+    let mut all = runs.iter().enumerate().filter_map(|(i, run)| Some((i, ladder(run)?)));
     all.find(large)
 }
 
@@ -98,22 +72,22 @@ pub(super) fn is_go(world: &World<'_>) -> bool {
 }
 
 pub(super) fn survey(world: &World<'_>) -> Vec<Surveyed> {
-    let runs = runs(world);
-    let ladder = summaries(&runs);
-    if ladder.is_none() && !world.starts_at(ARENA_HINT) {
+    let runs = candidates(world);
+    let summaries = summaries(&runs);
+    if summaries.is_none() && !world.starts_at(ARENA_HINT) {
         return Vec::new();
     }
     let mut found = Vec::new();
     for (i, run) in runs.iter().enumerate() {
-        let range = run.range();
+        let range = extent(run);
         let usual = range.start == ARENA_HINT;
         let arenas = range.start.is_aligned(ARENA) && range.len().is_multiple_of(ARENA);
-        if usual || (ladder.is_some() && arenas && range.end.0 >> 40 != 0x7f) {
-            found.extend(run.maps.iter().map(heap));
-        } else if let Some((_, rungs)) = ladder.filter(|(at, _)| *at == i) {
-            found.extend(run.maps.iter().filter_map(|m| table(m, rungs, run)));
-        } else if let Some(index) = run.ladder().filter(|range| range.len() == INDEX) {
-            found.extend(run.maps.iter().filter(|m| index.contains_range(m.range)).map(summary));
+        if usual || (summaries.is_some() && arenas && range.end.0 >> 40 != 0x7f) {
+            found.extend(run.iter().map(heap));
+        } else if let Some((_, rungs)) = summaries.filter(|(at, _)| *at == i) {
+            found.extend(run.iter().filter_map(|m| table(m, rungs, run)));
+        } else if let Some(index) = ladder(run).filter(|range| range.len() == INDEX) {
+            found.extend(run.iter().filter(|m| index.contains_range(m.range)).map(summary));
         }
     }
     found
@@ -132,11 +106,11 @@ fn summary(mapping: &Mapping) -> Surveyed {
 }
 
 /// The rungs, and the index of arenas that lies below them with what merged with it.
-fn table(mapping: &Mapping, rungs: AddrRange, run: &Run<'_>) -> Option<Surveyed> {
+fn table(mapping: &Mapping, rungs: AddrRange, run: &[Mapping]) -> Option<Surveyed> {
     if rungs.contains_range(mapping.range) {
         return Some(summary(mapping));
     }
-    let index = run.maps.iter().rev().find(|m| m.range.len() >= ARENA_INDEX && m.range.end <= rungs.start)?;
+    let index = run.iter().rev().find(|m| m.range.len() >= ARENA_INDEX && m.range.end <= rungs.start)?;
     let below = mapping.range.start >= index.range.start && mapping.range.end <= rungs.start;
     let claim = Claim::new(GO_HEAP, Evidence::Shape, TABLES).merge(Merge::ByCategory);
     below.then_some(Surveyed { range: mapping.range, claim })

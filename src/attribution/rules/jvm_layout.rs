@@ -15,8 +15,9 @@
 
 use super::World;
 use super::jvm::{ARCHIVE, CLASS_SPACE, CODE_CACHE, CODE_MAP, JAVA_HEAP, NODE, POLLING};
-use super::jvm_spans::{Kind, Span, Spans, extent, page_up, reservable};
+use super::jvm_spans::{Kind, Span, Spans, page_up, reservable};
 use super::jvm_tables;
+use super::runs::extent;
 use crate::attribution::world::Surveyed;
 use crate::model::{Addr, AddrRange, PAGE};
 

@@ -2,6 +2,7 @@
 
 use super::World;
 use super::jvm::What;
+use super::runs::{Placed, run_length, runs};
 use crate::attribution::category::{Claim, Evidence, Instance, Merge};
 use crate::attribution::world::Surveyed;
 use crate::model::{Addr, AddrRange, Mapping, PAGE, Prot, Sharing};
@@ -27,6 +28,12 @@ pub(super) enum Kind {
 pub(super) struct Span {
     pub range: AddrRange,
     pub kind: Kind,
+}
+
+impl Placed for Span {
+    fn range(&self) -> AddrRange {
+        self.range
+    }
 }
 
 /// All mappings, sorted, and the ranges that are taken.
@@ -62,28 +69,13 @@ impl Spans {
     /// From `from` on, mappings without a gap between them that pass the test.
     pub fn run(&self, from: usize, test: impl Fn(Kind) -> bool) -> &[Span] {
         let rest = self.all.get(from..).unwrap_or(&[]);
-        let mut len = 0;
-        while let Some(span) = rest.get(len) {
-            let joins = len == 0 || rest.get(len - 1).is_some_and(|last| last.range.end == span.range.start);
-            if !joins || !test(span.kind) {
-                break;
-            }
-            len += 1;
-        }
+        let len = run_length(rest, |span| test(span.kind));
         rest.get(..len).unwrap_or(&[])
     }
 
     /// The runs of mappings that pass the test, each as long as can be.
     pub fn runs(&self, test: impl Fn(Kind) -> bool + Copy) -> Vec<&[Span]> {
-        let (mut runs, mut at) = (Vec::new(), 0);
-        while at < self.all.len() {
-            let run = self.run(at, test);
-            at += run.len().max(1);
-            if !run.is_empty() {
-                runs.push(run);
-            }
-        }
-        runs
+        runs(&self.all, |span| test(span.kind))
     }
 
     pub fn before(&self, at: usize) -> Option<&Span> {
@@ -160,9 +152,4 @@ pub(super) fn reservable(kind: Kind) -> bool {
 
 pub(super) fn page_up(bytes: u64) -> u64 {
     bytes.div_ceil(PAGE) * PAGE
-}
-
-pub(super) fn extent(run: &[Span]) -> AddrRange {
-    let start = run.first().map_or(Addr(0), |span| span.range.start);
-    AddrRange { start, end: run.last().map_or(start, |span| span.range.end) }
 }

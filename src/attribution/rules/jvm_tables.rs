@@ -3,7 +3,8 @@
 
 use super::jvm::{BITMAP, CARDS, MARK_STACK, Z_MARK_STACK};
 use super::jvm_layout::Heap;
-use super::jvm_spans::{Kind, Span, Spans, extent, page_up, reservable};
+use super::jvm_spans::{Kind, Span, Spans, page_up, reservable};
+use super::runs::extent;
 use crate::model::{Addr, AddrRange, PAGE};
 
 /// Bytes of heap for a byte of a mark bitmap; Parallel's (17) and Shenandoah's hold two in one.

@@ -31,6 +31,7 @@ mod pthread;
 mod pthread_advice;
 mod pthread_shape;
 mod python;
+mod runs;
 mod sanitizer;
 mod shared;
 mod tcmalloc;

@@ -12,6 +12,7 @@
 //! All of Node's has MADV_DONTFORK (`dc`) and NORESERVE (`nr`); the sandbox has `nr` and `dd`.
 
 use super::World;
+use super::runs::{extent, runs};
 use super::v8::{BUILTINS, CAGE, CODE_RANGE, HEAP, V8, WASM, WASM_GUARD};
 use crate::attribution::category::{Claim, Evidence, Instance, Merge};
 use crate::attribution::footprint::difference;
@@ -35,25 +36,6 @@ fn is_anonymous(mapping: &Mapping) -> bool {
 
 fn is_code(mapping: &Mapping) -> bool {
     is_anonymous(mapping) && mapping.prot.write && mapping.prot.exec
-}
-
-/// Mappings without a gap between them.
-fn runs(mappings: &[Mapping], fits: impl Fn(&Mapping) -> bool) -> Vec<&[Mapping]> {
-    let mut runs = Vec::new();
-    let mut rest = mappings;
-    while let Some(first) = rest.iter().position(&fits) {
-        rest = &rest[first..];
-        let joins = |i: usize| i == 0 || rest[i - 1].range.end == rest[i].range.start;
-        let len = (0..rest.len()).find(|&i| !joins(i) || !fits(&rest[i])).unwrap_or(rest.len());
-        runs.push(&rest[..len]);
-        rest = &rest[len..];
-    }
-    runs
-}
-
-fn extent(run: &[Mapping]) -> AddrRange {
-    let start = run.first().map_or(Addr(0), |m| m.range.start);
-    AddrRange { start, end: run.last().map_or(start, |m| m.range.end) }
 }
 
 pub(super) fn survey(world: &World<'_>) -> Vec<Surveyed> {
