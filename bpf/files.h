@@ -90,18 +90,19 @@ static long step_up(__u32 index, struct walk *walk)
 __noinline int send_file(__u64 address)
 {
 	struct task_struct *task = bpf_get_current_task_btf();
+	struct traced_thread *thread = bpf_task_storage_get(&threads, task, 0, 0);
 	struct file *file = (struct file *)address;
 	struct file_record *out;
 	struct vfsmount *mount;
 	struct walk walk = {};
 	struct path path;
 
-	if (!file)
+	if (!file || !thread)
 		return 0;
 	out = bpf_ringbuf_reserve(&ring, sizeof(*out), 0);
 	if (!out)
 		return 0; /* the path can still be had from /proc/PID/maps */
-	identify(&out->record, task, VMAUDIT_OP_FILE);
+	identify(&out->record, task, thread, VMAUDIT_OP_FILE);
 	set_file(&out->record, file);
 	if (!user_path_of(file, &path)) {
 		path.mnt = BPF_CORE_READ(file, f_path.mnt);

@@ -12,6 +12,7 @@
 #include "pids.h"
 #include "rings.h"
 #include "stack.h"
+#include "preempt.h"
 #include "heap.h"
 
 /* keep the types in this object's BTF */
@@ -21,8 +22,6 @@ struct vmaudit_heap_rule_key rule_key_type = {};
 struct vmaudit_heap_rule rule_type = {};
 struct vmaudit_heap_site_key site_key_type = {};
 struct vmaudit_heap_site site_type = {};
-
-extern bool bpf_session_is_return(void) __ksym __weak;
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -37,6 +36,14 @@ struct {
 	__type(key, __u32);
 	__type(value, __u64);
 } heap_counters SEC(".maps");
+
+struct heap_event {
+	__u64 op;
+	__u64 function;
+	__u64 flags;
+	__u64 args[4];
+	__u64 code; /* --combined: rules are wanted for its stack */
+};
 
 /* A thread's outermost call, from its entry to its return; sp is 0 where there is none. */
 struct heap_call {
@@ -55,6 +62,9 @@ struct heap_call {
 	__u8 unmaps;  /* in a call that unmaps code */
 	__u8 taken;   /* the block that is resized is `moved`: counted in the kernel */
 	struct counted_block moved;
+	/* what its return reports; here, because BPF's stack is small */
+	struct heap_event event;
+	struct counted_block block, stale;
 	/* the newest free, which has no return probe */
 	__u64 freed;
 	__u64 freed_sp;
@@ -73,7 +83,7 @@ static __always_inline void heap_count(__u32 which)
 	__u64 *value = bpf_map_lookup_elem(&heap_counters, &which);
 
 	if (value)
-		*value += 1;
+		__sync_fetch_and_add(value, 1);
 }
 
 #include "heap_sample.h"
@@ -153,10 +163,9 @@ static __always_inline bool freed_already(struct heap_call *call, __u64 pointer,
 }
 
 /* Resets, deletions and moves of contexts, and creations where the context is known already. */
-static __always_inline void context_changes(struct vmaudit_heap_function *function, struct pt_regs *regs,
-					    struct entry *entry, __u32 index)
+static __always_inline void context_changes(struct vmaudit_heap_function *function, struct traced_thread *thread,
+					    struct pt_regs *regs, struct entry *entry, __u32 index)
 {
-	struct task_struct *task = bpf_get_current_task_btf();
 	struct heap_event event = { .function = index };
 	__u8 action = function->action;
 
@@ -167,7 +176,7 @@ static __always_inline void context_changes(struct vmaudit_heap_function *functi
 		event.args[0] = at_entry(function, entry, function->result);
 		event.args[1] = at_entry(function, entry, function->parent);
 		if (event.args[0])
-			send_created(task, regs, &event, at_entry(function, entry, function->name));
+			send_created(thread, regs, &event, at_entry(function, entry, function->name));
 		return;
 	}
 	event.args[0] = at_entry(function, entry, function->context);
@@ -180,12 +189,12 @@ static __always_inline void context_changes(struct vmaudit_heap_function *functi
 		event.op = action == VMAUDIT_ACT_RESET ? VMAUDIT_OP_CONTEXT_RESET : VMAUDIT_OP_CONTEXT_DELETED;
 		event.args[1] = function->covers;
 	}
-	send_other(&event);
+	send_other(thread, &event);
 }
 
 /* True where it has to be known when the function returns. */
-static __always_inline bool on_free(struct heap_call *call, struct vmaudit_heap_function *function,
-				    struct entry *entry, __u32 index)
+static __always_inline bool on_free(struct heap_call *call, struct traced_thread *thread,
+				    struct vmaudit_heap_function *function, struct entry *entry, __u32 index)
 {
 	struct task_struct *task = bpf_get_current_task_btf();
 	struct heap_event event = { .op = VMAUDIT_OP_FREED, .function = index };
@@ -203,7 +212,7 @@ static __always_inline bool on_free(struct heap_call *call, struct vmaudit_heap_
 		event.args[0] = pointer;
 		bpf_probe_read_user(&event.args[1], sizeof(event.args[1]), (void *)entry->sp);
 		heap_count(VMAUDIT_HEAP_SEEN);
-		if (!send_brief(&event))
+		if (!send_brief(thread, &event))
 			heap_count(VMAUDIT_HEAP_LOST_FREES);
 	}
 	return function->bracket;
@@ -215,7 +224,6 @@ static __always_inline bool on_entry(struct pt_regs *regs, __u32 index)
 	struct task_struct *task = bpf_get_current_task_btf();
 	struct traced_thread *thread = bpf_task_storage_get(&threads, task, 0, 0);
 	struct vmaudit_heap_function *function;
-	struct heap_call fresh = {};
 	struct entry at, *entry = &at;
 	struct heap_call *call;
 	__u64 factor, most;
@@ -227,9 +235,10 @@ static __always_inline bool on_entry(struct pt_regs *regs, __u32 index)
 	function = bpf_map_lookup_elem(&functions, &index);
 	if (!function)
 		return false;
+	know_numbers(task, thread);
 	action = function->action;
 	look_at_entry(entry, regs);
-	call = bpf_task_storage_get(&calls, task, &fresh, BPF_LOCAL_STORAGE_GET_F_CREATE);
+	call = bpf_task_storage_get(&calls, task, 0, BPF_LOCAL_STORAGE_GET_F_CREATE);
 	if (!call) {
 		heap_count(VMAUDIT_HEAP_UNTRACKED);
 		return false;
@@ -240,12 +249,12 @@ static __always_inline bool on_entry(struct pt_regs *regs, __u32 index)
 		call->sp = 0;
 	}
 	if (action >= VMAUDIT_ACT_CREATE)
-		context_changes(function, regs, entry, index);
+		context_changes(function, thread, regs, entry, index);
 	if (within)
 		return false;
 	call->old = 0;
 	if (action == VMAUDIT_ACT_FREE) {
-		if (!on_free(call, function, entry, index))
+		if (!on_free(call, thread, function, entry, index))
 			return false;
 	} else {
 		call->freed = 0;
@@ -261,7 +270,7 @@ static __always_inline bool on_entry(struct pt_regs *regs, __u32 index)
 	/* No address space is as large. The function need not return: operator new throws, and finds no
 	 * way past a return address that was replaced. */
 	if (call->size >> 56 && action != VMAUDIT_ACT_FREE) {
-		send_refused(index, call->size);
+		send_refused(thread, index, call->size);
 		return false;
 	}
 	if (action == VMAUDIT_ACT_RESIZE)
@@ -283,88 +292,116 @@ static __always_inline bool on_entry(struct pt_regs *regs, __u32 index)
 	call->name = at_entry(function, entry, function->name);
 	call->taken = combined && call->old && combined_take(task, call->old, &call->moved);
 	if (call->old && !call->taken && call->sampled & SAMPLED_OLD)
-		send_resize_begun(index, call->old);
+		send_resize_begun(thread, index, call->old);
 	return true;
 }
 
-static __always_inline void resize_ends(struct heap_call *call, struct traced_thread *thread,
-					struct pt_regs *regs, __u64 result)
-{
-	struct task_struct *task = bpf_get_current_task_btf();
-	bool failed = !result && call->size;
-	struct heap_event event = {
-		.op = VMAUDIT_OP_RESIZE_ENDED,
-		.function = call->function,
-		.flags = failed ? VMAUDIT_HEAP_FAILED : 0,
-	};
+/* What becomes of a call's event. */
+enum reported {
+	REPORT_NOTHING,
+	REPORT_EVENT,
+	REPORT_ALLOCATION, /* a sampled one: forgotten where it is lost */
+	REPORT_SITE,       /* --combined: only whose stack it is */
+};
 
-	if (failed)
+static __always_inline enum reported resize_ends(struct heap_call *call, struct task_struct *task, __u64 result)
+{
+	struct heap_event *event = &call->event;
+	bool failed = !result && call->size;
+
+	event->op = VMAUDIT_OP_RESIZE_ENDED;
+	if (failed) {
+		event->flags = VMAUDIT_HEAP_FAILED;
 		sample_keep(task, call->old);
-	else if (!(call->sampled & SAMPLED_NEW) || (result && !sample_keep(task, result)))
+	} else if (!(call->sampled & SAMPLED_NEW) || (result && !sample_keep(task, result))) {
 		result = 0;
-	event.args[0] = call->old;
-	event.args[1] = result;
-	event.args[2] = call->size;
-	event.args[3] = call->context;
-	if (!send_event(task, thread, regs, &event))
-		heap_count(VMAUDIT_HEAP_LOST_ALLOCATIONS);
+	}
+	event->args[0] = call->old;
+	event->args[1] = result;
+	event->args[2] = call->size;
+	event->args[3] = call->context;
+	return REPORT_EVENT;
 }
 
-static __always_inline void allocation_ends(struct heap_call *call, struct traced_thread *thread,
-					    struct pt_regs *regs, __u64 result)
+static __always_inline enum reported allocation_ends(struct heap_call *call, struct traced_thread *thread,
+						     struct pt_regs *regs, __u64 result)
 {
 	struct task_struct *task = bpf_get_current_task_btf();
-	struct heap_event event = {
-		.op = VMAUDIT_OP_ALLOCATED,
-		.function = call->function,
-		.args = { result, call->size, call->context },
-	};
-	struct counted_block block = {
-		.size = call->size,
-		.site.function = call->function,
-	};
+	struct heap_event *event = &call->event;
 	int outcome = COMBINED_NOT;
-	__u64 space = 0;
 
 	if (!result) {
 		if (call->size)
-			send_refused(call->function, call->size);
-		return;
+			send_refused(thread, call->function, call->size);
+		return REPORT_NOTHING;
 	}
 	/* a context's end frees what is in it: only user space knows what that is */
 	if (combined && !call->context) {
-		outcome = combined_allocated(regs, result, &block, &space);
+		outcome = combined_allocated(regs, result, call);
 		if (outcome == COMBINED_COUNTED)
-			return;
-		event.code = block.site.code;
+			return REPORT_NOTHING;
+		event->code = call->block.site.code;
 	}
 	if (outcome == COMBINED_NAMELESS) {
-		event.op = VMAUDIT_OP_SITE;
-		event.args[0] = block.site.code;
-		event.args[1] = block.site.first;
-		event.args[2] = block.site.second;
-		event.args[3] = space;
-		/* where there is no room, the next allocation tries again */
-		if (send_heap_stack(task, thread, regs, &event))
-			combined_named(&block.site);
-		return;
+		event->op = VMAUDIT_OP_SITE;
+		event->args[0] = call->block.site.code;
+		event->args[1] = call->block.site.first;
+		event->args[2] = call->block.site.second;
+		return REPORT_SITE;
 	}
-	if (!sample_keep(task, result)) {
-		heap_count(VMAUDIT_HEAP_SEEN);
-		heap_count(VMAUDIT_HEAP_LOST_ALLOCATIONS);
-	} else if (!send_event(task, thread, regs, &event)) {
-		heap_count(VMAUDIT_HEAP_LOST_ALLOCATIONS);
-		sample_forget(task, result);
+	event->op = VMAUDIT_OP_ALLOCATED;
+	event->args[0] = result;
+	event->args[1] = call->size;
+	event->args[2] = call->context;
+	if (sample_keep(task, result))
+		return REPORT_ALLOCATION;
+	heap_count(VMAUDIT_HEAP_SEEN);
+	heap_count(VMAUDIT_HEAP_LOST_ALLOCATIONS);
+	return REPORT_NOTHING;
+}
+
+/* What is to be reported of a call that returns. */
+static __always_inline enum reported call_ends(struct heap_call *call, struct task_struct *task,
+					       struct traced_thread *thread, struct pt_regs *regs)
+{
+	struct heap_event *event = &call->event;
+	__u64 result = at_return(regs, call->result_at, call->result);
+
+	__builtin_memset(event, 0, sizeof(*event));
+	event->function = call->function;
+	if (call->action == VMAUDIT_ACT_CREATE) {
+		if (!result || call->result_at < VMAUDIT_WHERE_RETURNED)
+			return REPORT_NOTHING;
+		event->op = VMAUDIT_OP_CONTEXT_CREATED;
+		event->args[0] = result;
+		event->args[1] = call->parent;
+		send_created(thread, regs, event, call->name);
+		return REPORT_NOTHING;
 	}
+	if (call->action != VMAUDIT_ACT_ALLOCATE && call->action != VMAUDIT_ACT_RESIZE)
+		return REPORT_NOTHING;
+	call->size = at_return(regs, call->size_at, call->size);
+	sample_late(call->size_at, call->size, &call->sampled);
+	if (call->taken) {
+		/* as of here a free, and an allocation */
+		if (!result && call->size)
+			combined_put_back(task, call->old, &call->moved);
+		else
+			combined_freed(&call->moved, false);
+	} else if (call->old && call->sampled & SAMPLED_OLD) {
+		return resize_ends(call, task, result);
+	}
+	return call->sampled & SAMPLED_NEW ? allocation_ends(call, thread, regs, result) : REPORT_NOTHING;
 }
 
 static __always_inline void on_return(struct pt_regs *regs)
 {
 	struct task_struct *task = bpf_get_current_task_btf();
 	struct traced_thread *thread = bpf_task_storage_get(&threads, task, 0, 0);
-	struct heap_event created = {};
 	struct heap_call *call;
-	__u64 result, sp;
+	bool sent;
+	__u64 sp;
+	int what;
 
 	if (!thread)
 		return;
@@ -381,60 +418,81 @@ static __always_inline void on_return(struct pt_regs *regs)
 		return;
 	}
 	call->sp = 0;
-	result = at_return(regs, call->result_at, call->result);
-	if (call->action == VMAUDIT_ACT_CREATE) {
-		if (!result || call->result_at < VMAUDIT_WHERE_RETURNED)
-			return;
-		created.op = VMAUDIT_OP_CONTEXT_CREATED;
-		created.function = call->function;
-		created.args[0] = result;
-		created.args[1] = call->parent;
-		send_created(task, regs, &created, call->name);
+	know_numbers(task, thread);
+	what = call_ends(call, task, thread, regs);
+	if (what == REPORT_NOTHING)
 		return;
+	if (what != REPORT_SITE)
+		heap_count(VMAUDIT_HEAP_SEEN);
+	sent = send_heap_stack(task, thread, regs, &call->event);
+	if (what == REPORT_SITE) {
+		/* where there is no room, the next allocation tries again */
+		if (sent)
+			combined_named(&call->block.site);
+	} else if (!sent && !send_without_stack(thread, &call->event)) {
+		heap_count(VMAUDIT_HEAP_LOST_ALLOCATIONS);
+		if (what == REPORT_ALLOCATION)
+			sample_forget(task, call->event.args[0]);
 	}
-	if (call->action != VMAUDIT_ACT_ALLOCATE && call->action != VMAUDIT_ACT_RESIZE)
-		return;
-	call->size = at_return(regs, call->size_at, call->size);
-	sample_late(call->size_at, call->size, &call->sampled);
-	if (call->taken) {
-		/* as of here a free, and an allocation */
-		if (!result && call->size)
-			combined_put_back(task, call->old, &call->moved);
-		else
-			combined_freed(&call->moved, false);
-	} else if (call->old && call->sampled & SAMPLED_OLD) {
-		resize_ends(call, thread, regs, result);
-		return;
-	}
-	if (call->sampled & SAMPLED_NEW)
-		allocation_ends(call, thread, regs, result);
 }
 
 /* ---- ways to be attached --------------------------------------------------------------- */
+
+/* Uprobes' programs are preempted: preempt.h. */
+
+static __noinline int unpreempted_entry(struct pt_regs *ctx)
+{
+	return on_entry(ctx, bpf_get_attach_cookie(ctx));
+}
+
+static __noinline int unpreempted_return(struct pt_regs *ctx)
+{
+	on_return(ctx);
+	return 0;
+}
+
+/* Linux 7.0 gave it an argument; libbpf drops a weak symbol whose type does not fit. */
+extern bool bpf_session_is_return(void) __ksym __weak;
+extern bool bpf_session_is_return___ctx(void *ctx) __ksym __weak;
 
 /* Linux 6.13: entry and return in one; 1 at entry: no return wanted. */
 SEC("uprobe.session")
 int heap_session(struct pt_regs *ctx)
 {
-	if (bpf_session_is_return && bpf_session_is_return()) {
-		on_return(ctx);
+	bool returned;
+	int wanted = 0;
+
+	ON_TASK_STACK(ctx);
+	if (bpf_ksym_exists(bpf_session_is_return___ctx))
+		returned = bpf_session_is_return___ctx(ctx);
+	else if (bpf_ksym_exists(bpf_session_is_return))
+		returned = bpf_session_is_return();
+	else
+		/* Without either every return would count as a call: the verifier refuses this
+		 * load, and with it the program. */
+		returned = *(volatile bool *)0;
+	if (returned) {
+		RUN_UNPREEMPTED(unpreempted_return(ctx));
 		return 0;
 	}
-	return !on_entry(ctx, bpf_get_attach_cookie(ctx));
+	RUN_UNPREEMPTED(wanted = unpreempted_entry(ctx));
+	return !wanted;
 }
 
 /* Linux 6.6: many functions at once. */
 SEC("uprobe.multi")
 int heap_entries(struct pt_regs *ctx)
 {
-	on_entry(ctx, bpf_get_attach_cookie(ctx));
+	ON_TASK_STACK(ctx);
+	RUN_UNPREEMPTED(unpreempted_entry(ctx));
 	return 0;
 }
 
 SEC("uretprobe.multi")
 int heap_returns(struct pt_regs *ctx)
 {
-	on_return(ctx);
+	ON_TASK_STACK(ctx);
+	RUN_UNPREEMPTED(unpreempted_return(ctx));
 	return 0;
 }
 
@@ -442,14 +500,16 @@ int heap_returns(struct pt_regs *ctx)
 SEC("uprobe")
 int heap_entry(struct pt_regs *ctx)
 {
-	on_entry(ctx, bpf_get_attach_cookie(ctx));
+	ON_TASK_STACK(ctx);
+	RUN_UNPREEMPTED(unpreempted_entry(ctx));
 	return 0;
 }
 
 SEC("uretprobe")
 int heap_return(struct pt_regs *ctx)
 {
-	on_return(ctx);
+	ON_TASK_STACK(ctx);
+	RUN_UNPREEMPTED(unpreempted_return(ctx));
 	return 0;
 }
 

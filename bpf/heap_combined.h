@@ -243,25 +243,28 @@ enum combined_outcome {
 	COMBINED_NAMELESS, /* counted; user space does not know yet what stack that is */
 };
 
-/* `block` has its size and function, and gets the rest; `space` the address space's number. */
-static __noinline int combined_allocated(struct pt_regs *regs, __u64 address, struct counted_block *block,
-					 __u64 *space)
+/* The call's `block` gets its site, its event the number of the address space. */
+static __noinline int combined_allocated(struct pt_regs *regs, __u64 address, struct heap_call *call)
 {
 	struct task_struct *task = bpf_get_current_task_btf();
-	struct counted_block stale = {};
-	struct vmaudit_heap_site *site;
 	struct block_key key = { .address = address };
+	struct counted_block *block = &call->block;
+	struct vmaudit_heap_site *site;
 	struct space_ids *ids;
 
-	if (combined_take(task, address, &stale))
-		combined_freed(&stale, true);
+	if (combined_take(task, address, &call->stale))
+		combined_freed(&call->stale, true);
 	/* vfork's child is a guest in its parent's address space: its counts are not its own */
 	if (BPF_CORE_READ(task, vfork_done))
 		return COMBINED_NOT;
 	ids = ids_of(task, true);
 	if (!ids)
 		return COMBINED_NOT;
-	key.space = *space = ids->space;
+	key.space = ids->space;
+	call->event.args[3] = key.space;
+	__builtin_memset(block, 0, sizeof(*block));
+	block->size = call->size;
+	block->site.function = call->function;
 	block->site.code = ids->code;
 	if (!walk_stack(regs, &block->site))
 		return COMBINED_NOT;
@@ -287,25 +290,6 @@ static __always_inline void combined_named(struct vmaudit_heap_site_key *key)
 
 /* ---- address spaces come and go ------------------------------------------------------------- */
 
-SEC("tp_btf/sched_process_exec")
-int BPF_PROG(combined_exec, struct task_struct *task)
-{
-	__u64 mm = (__u64)mm_of(task);
-
-	bpf_map_delete_elem(&spaces, &mm);
-	return 0;
-}
-
-SEC("tp_btf/sched_process_fork")
-int BPF_PROG(combined_fork, struct task_struct *parent, struct task_struct *child)
-{
-	__u64 mm = (__u64)mm_of(child);
-
-	if (mm != (__u64)mm_of(parent))
-		bpf_map_delete_elem(&spaces, &mm);
-	return 0;
-}
-
 static __always_inline bool is_file(struct task_struct *task, __u64 at)
 {
 	struct found_vma found = {};
@@ -326,13 +310,12 @@ static __always_inline struct space_ids *may_unmap(struct task_struct *task, lon
 }
 
 /* Code that is about to be unmapped, or mapped over. */
-SEC("tp_btf/sys_enter")
-int BPF_PROG(combined_enter, struct pt_regs *regs, long id)
+static __always_inline int on_unmapping(struct pt_regs *regs, long id)
 {
 	struct task_struct *task = bpf_get_current_task_btf();
 	struct space_ids *ids = may_unmap(task, id);
-	struct heap_call fresh = {}, *call;
 	struct vmaudit_record args;
+	struct heap_call *call;
 
 	if (!ids)
 		return 0;
@@ -342,15 +325,14 @@ int BPF_PROG(combined_enter, struct pt_regs *regs, long id)
 	if (!is_file(task, args.args[0]) && !is_file(task, args.args[0] + args.args[1] - 1))
 		return 0;
 	ids->code = new_number();
-	call = bpf_task_storage_get(&calls, task, &fresh, BPF_LOCAL_STORAGE_GET_F_CREATE);
+	call = bpf_task_storage_get(&calls, task, 0, BPF_LOCAL_STORAGE_GET_F_CREATE);
 	if (call)
 		call->unmaps = 1;
 	return 0;
 }
 
 /* It is gone: what was learned meanwhile is void, too. */
-SEC("tp_btf/sys_exit")
-int BPF_PROG(combined_leave, struct pt_regs *regs, long result)
+static __always_inline int on_unmapped(struct pt_regs *regs)
 {
 	struct task_struct *task = bpf_get_current_task_btf();
 	struct space_ids *ids = may_unmap(task, ARCH_SYSCALL_NR(regs));
@@ -365,5 +347,40 @@ int BPF_PROG(combined_leave, struct pt_regs *regs, long result)
 	}
 	return 0;
 }
+
+static __always_inline int on_new_space(struct mm_struct *mm)
+{
+	__u64 key = (__u64)mm;
+
+	bpf_map_delete_elem(&spaces, &key);
+	return 0;
+}
+
+/* Spares, as in tasks.h: where more than one of them runs, the second does no harm. */
+#define COMBINED_PROGRAMS(suffix)                                                                     \
+	SEC("tp_btf/sched_process_exec")                                                              \
+	int BPF_PROG(combined_exec##suffix, struct task_struct *task)                                 \
+	{                                                                                             \
+		return on_new_space(mm_of(task));                                                     \
+	}                                                                                             \
+	SEC("tp_btf/sched_process_fork")                                                              \
+	int BPF_PROG(combined_fork##suffix, struct task_struct *parent, struct task_struct *child)    \
+	{                                                                                             \
+		return mm_of(child) == mm_of(parent) ? 0 : on_new_space(mm_of(child));                \
+	}                                                                                             \
+	SEC("tp_btf/sys_enter")                                                                       \
+	int BPF_PROG(combined_enter##suffix, struct pt_regs *regs, long id)                           \
+	{                                                                                             \
+		return on_unmapping(regs, id);                                                        \
+	}                                                                                             \
+	SEC("tp_btf/sys_exit")                                                                        \
+	int BPF_PROG(combined_leave##suffix, struct pt_regs *regs, long result)                       \
+	{                                                                                             \
+		return on_unmapped(regs);                                                             \
+	}
+
+COMBINED_PROGRAMS()
+COMBINED_PROGRAMS(_spare)
+COMBINED_PROGRAMS(_spare2)
 
 #endif

@@ -5,22 +5,15 @@
 #ifndef VMAUDIT_HEAP_RECORDS_H
 #define VMAUDIT_HEAP_RECORDS_H
 
-struct heap_event {
-	__u64 op;
-	__u64 function;
-	__u64 flags;
-	__u64 args[4];
-	__u64 code; /* --combined: rules are wanted for its stack */
-};
+#include "record.h"
 
-static __always_inline void fill_brief(struct vmaudit_heap_brief *out, struct heap_event *event)
+static __always_inline void fill_brief(struct vmaudit_heap_brief *out, struct traced_thread *thread,
+				       struct heap_event *event)
 {
-	struct task_struct *task = bpf_get_current_task_btf();
-
 	out->time_ns = bpf_ktime_get_ns();
-	out->mm = (__u64)mm_of(task);
-	out->pid = pid_of(task);
-	out->tid = tid_of(task);
+	out->mm = (__u64)mm_of(bpf_get_current_task_btf());
+	out->pid = thread->pid;
+	out->tid = thread->tid;
 	out->op = event->op;
 	out->flags = event->flags;
 	out->payload = 0;
@@ -32,34 +25,30 @@ static __always_inline void fill_brief(struct vmaudit_heap_brief *out, struct he
 }
 
 /* 72 bytes, from whichever ring has room. */
-static __always_inline bool send_brief(struct heap_event *event)
+static __always_inline bool send_brief(struct traced_thread *thread, struct heap_event *event)
 {
 	struct vmaudit_heap_brief *out = bpf_ringbuf_reserve(&ring, sizeof(*out), 0);
 
 	if (out) {
-		fill_brief(out, event);
+		fill_brief(out, thread, event);
 		bpf_ringbuf_submit(out, wake_flags());
 		return true;
 	}
 	out = bpf_ringbuf_reserve(&spill, sizeof(*out), 0);
 	if (!out)
 		return false;
-	fill_brief(out, event);
+	fill_brief(out, thread, event);
 	out->flags |= VMAUDIT_SPILLED;
 	bpf_ringbuf_submit(out, BPF_RB_FORCE_WAKEUP);
 	return true;
 }
 
-static __always_inline void fill_heap(struct vmaudit_record *record, struct task_struct *task,
+static __always_inline void fill_heap(struct vmaudit_record *record, struct traced_thread *thread,
 				      struct pt_regs *regs, struct heap_event *event, __u64 flags)
 {
-	record->time_ns = bpf_ktime_get_ns();
-	record->mm = (__u64)mm_of(task);
-	record->pid = pid_of(task);
-	record->tid = tid_of(task);
-	record->op = event->op;
+	identify_thread(record, thread, event->op);
+	record->mm = (__u64)mm_of(bpf_get_current_task_btf());
 	record->flags = event->flags | flags;
-	record->payload = 0;
 	record->ret = event->function;
 	record->args[0] = event->args[0];
 	record->args[1] = event->args[1];
@@ -71,29 +60,14 @@ static __always_inline void fill_heap(struct vmaudit_record *record, struct task
 	ARCH_REGS(record, regs);
 }
 
-#define FILL_HEAP(record) fill_heap(record, task, regs, event, flags)
+#define FILL_HEAP(record) fill_heap(record, thread, regs, event, flags)
+#define HEAP_CLASS(bytes) SEND_STACK(bytes, ring, wake, FILL_HEAP, RESTORE_RETURNS)
 
-/* As send_with_holes() of vmaudit.bpf.c: pages that are not there are zeros. */
-static __noinline bool heap_stack_with_holes(struct task_struct *task, struct pt_regs *regs,
-					     struct heap_event *event, __u64 flags, __u64 wanted)
+static __always_inline enum copied heap_stack_whole(struct traced_thread *thread, struct pt_regs *regs,
+						    struct heap_event *event, __u64 flags)
 {
-	struct pieces pieces = { .from = regs->sp };
+	__u64 wanted = *(volatile __u64 *)&thread->wanted, sp = regs->sp, wake = wake_flags();
 
-	SEND_STACK_WITH_HOLES(8192, ring, wake_flags(), FILL_HEAP)
-	SEND_STACK_WITH_HOLES(65536, ring, wake_flags(), FILL_HEAP)
-	SEND_STACK_WITH_HOLES(262144, ring, wake_flags(), FILL_HEAP)
-	return false;
-}
-
-static __always_inline bool send_heap_stack(struct task_struct *task, struct traced_thread *thread,
-					    struct pt_regs *regs, struct heap_event *event)
-{
-	__u64 flags = 0, sp = regs->sp;
-	__u64 wanted = stack_wanted(sp, stack_end(task, thread, sp, INSIST), &flags);
-
-#define HEAP_CLASS(bytes)                                                     \
-	SEND_STACK(bytes, ring, wake_flags(), FILL_HEAP,                      \
-		   heap_stack_with_holes(task, regs, event, flags, wanted))
 	HEAP_CLASS(512)
 	HEAP_CLASS(1024)
 	HEAP_CLASS(1536)
@@ -107,23 +81,45 @@ static __always_inline bool send_heap_stack(struct task_struct *task, struct tra
 	HEAP_CLASS(32768)
 	HEAP_CLASS(65536)
 	HEAP_CLASS(262144)
-	return false;
+	return NO_ROOM;
 }
 
-/* With the stack, or, where the ring is full, without. */
-static __always_inline bool send_event(struct task_struct *task, struct traced_thread *thread,
-				       struct pt_regs *regs, struct heap_event *event)
+/* As send_with_holes() of vmaudit.bpf.c: pages that are not there are zeros. */
+static __noinline int heap_stack_with_holes(struct traced_thread *thread, struct pt_regs *regs,
+					    struct heap_event *event, __u64 flags)
 {
-	heap_count(VMAUDIT_HEAP_SEEN);
-	if (send_heap_stack(task, thread, regs, event))
-		return true;
+	struct pieces pieces = { .from = regs->sp };
+	__u64 wanted = *(volatile __u64 *)&thread->wanted, wake = wake_flags();
+
+	SEND_STACK_WITH_HOLES(8192, ring, wake, FILL_HEAP)
+	SEND_STACK_WITH_HOLES(65536, ring, wake, FILL_HEAP)
+	SEND_STACK_WITH_HOLES(262144, ring, wake, FILL_HEAP)
+	return NO_ROOM;
+}
+
+static __always_inline bool send_heap_stack(struct task_struct *task, struct traced_thread *thread,
+					    struct pt_regs *regs, struct heap_event *event)
+{
+	__u64 flags = 0;
+	int copied;
+
+	note_returns(task, thread);
+	measure_stack(task, thread, regs->sp, INSIST, &flags);
+	copied = heap_stack_whole(thread, regs, event, flags);
+	if (copied == HOLED)
+		copied = heap_stack_with_holes(thread, regs, event, flags);
+	return copied == COPIED;
+}
+
+/* Where the ring had no room for the stack. */
+static __always_inline bool send_without_stack(struct traced_thread *thread, struct heap_event *event)
+{
 	/* also where the first ring has room for this */
 	event->flags |= VMAUDIT_SPILLED;
-	if (send_brief(event)) {
-		heap_count(VMAUDIT_HEAP_WITHOUT_STACK);
-		return true;
-	}
-	return false;
+	if (!send_brief(thread, event))
+		return false;
+	heap_count(VMAUDIT_HEAP_WITHOUT_STACK);
+	return true;
 }
 
 struct named_record {
@@ -131,7 +127,7 @@ struct named_record {
 	char text[VMAUDIT_NAME_MAX];
 };
 
-static __always_inline void send_created(struct task_struct *task, struct pt_regs *regs,
+static __always_inline void send_created(struct traced_thread *thread, struct pt_regs *regs,
 					 struct heap_event *event, __u64 name)
 {
 	struct named_record *out = bpf_ringbuf_reserve(&ring, sizeof(*out), 0);
@@ -139,25 +135,25 @@ static __always_inline void send_created(struct task_struct *task, struct pt_reg
 
 	heap_count(VMAUDIT_HEAP_SEEN);
 	if (!out) {
-		if (!send_brief(event))
+		if (!send_brief(thread, event))
 			heap_count(VMAUDIT_HEAP_LOST_OTHERS);
 		return;
 	}
-	fill_heap(&out->record, task, regs, event, 0);
+	fill_heap(&out->record, thread, regs, event, 0);
 	n = name ? bpf_probe_read_user_str(out->text, sizeof(out->text), (void *)name) : 0;
 	/* without the NUL */
 	out->record.payload = n > 1 ? n - 1 : 0;
 	bpf_ringbuf_submit(out, wake_flags());
 }
 
-static __always_inline void send_other(struct heap_event *event)
+static __always_inline void send_other(struct traced_thread *thread, struct heap_event *event)
 {
 	heap_count(VMAUDIT_HEAP_SEEN);
-	if (!send_brief(event))
+	if (!send_brief(thread, event))
 		heap_count(VMAUDIT_HEAP_LOST_OTHERS);
 }
 
-static __always_inline void send_resize_begun(__u32 function, __u64 old)
+static __always_inline void send_resize_begun(struct traced_thread *thread, __u32 function, __u64 old)
 {
 	struct heap_event event = {
 		.op = VMAUDIT_OP_RESIZE_BEGUN,
@@ -166,11 +162,11 @@ static __always_inline void send_resize_begun(__u32 function, __u64 old)
 	};
 
 	heap_count(VMAUDIT_HEAP_SEEN);
-	if (!send_brief(&event))
+	if (!send_brief(thread, &event))
 		heap_count(VMAUDIT_HEAP_LOST_FREES);
 }
 
-static __always_inline void send_refused(__u32 function, __u64 size)
+static __always_inline void send_refused(struct traced_thread *thread, __u32 function, __u64 size)
 {
 	struct heap_event event = {
 		.op = VMAUDIT_OP_REFUSED,
@@ -178,7 +174,7 @@ static __always_inline void send_refused(__u32 function, __u64 size)
 		.args = { 0, size },
 	};
 
-	send_other(&event);
+	send_other(thread, &event);
 }
 
 #endif

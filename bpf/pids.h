@@ -7,7 +7,7 @@
 #ifndef VMAUDIT_PIDS_H
 #define VMAUDIT_PIDS_H
 
-#include "vmaudit_core.h"
+#include "threads.h"
 
 /* Namespaces nest up to 32 deep (MAX_PID_NS_LEVEL); a container in a container is 2. */
 #define PID_LEVELS 8
@@ -48,6 +48,16 @@ static __always_inline int pid_of(struct task_struct *task)
 	if (!pid_namespace)
 		return task->tgid;
 	return number_in_namespace(BPF_CORE_READ(task, group_leader, thread_pid), task->tgid);
+}
+
+/* A thread's numbers are looked up once: what asks for them in many places would have the verifier
+ * walk the levels in each. */
+static __always_inline void know_numbers(struct task_struct *task, struct traced_thread *thread)
+{
+	if (thread->pid)
+		return;
+	thread->tid = tid_of(task);
+	thread->pid = pid_of(task);
 }
 
 #endif

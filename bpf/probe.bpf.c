@@ -5,9 +5,10 @@
  * through the ring, and what found no room there is the difference of the two.
  */
 #include "vmaudit_core.h"
-#include "pids.h"
+#include "record.h"
 #include "rings.h"
 #include "stack.h"
+#include "preempt.h"
 #include "probe.h"
 
 /* keeps the type in this object's BTF */
@@ -43,43 +44,24 @@ static __always_inline struct traced_thread *mark_of(struct task_struct *task)
 	return leader ? bpf_task_storage_get(&threads, leader, 0, 0) : 0;
 }
 
-static __always_inline void fill_probed(struct vmaudit_record *record, struct task_struct *task,
+static __always_inline void fill_probed(struct vmaudit_record *record, struct traced_thread *thread,
 					struct pt_regs *regs, __u32 index, __u64 flags)
 {
-	record->time_ns = bpf_ktime_get_ns();
-	record->mm = (__u64)mm_of(task);
-	record->pid = pid_of(task);
-	record->tid = tid_of(task);
-	record->op = VMAUDIT_OP_PROBED;
+	identify_thread(record, thread, VMAUDIT_OP_PROBED);
+	record->mm = (__u64)mm_of(bpf_get_current_task_btf());
 	record->flags = flags;
-	record->payload = 0;
 	record->ret = index;
 	ARCH_REGS(record, regs);
 }
 
-#define FILL_PROBED(record) fill_probed(record, task, regs, index, flags)
+#define FILL_PROBED(record) fill_probed(record, thread, regs, index, flags)
+#define PROBED_CLASS(bytes) SEND_STACK(bytes, ring, wake, FILL_PROBED, RESTORE_RETURNS)
 
-/* Pages that are not there are zeros. */
-static __noinline bool probed_with_holes(struct task_struct *task, struct pt_regs *regs, __u32 index,
-					 __u64 flags, __u64 wanted)
+static __always_inline enum copied probed_whole(struct traced_thread *thread, struct pt_regs *regs, __u32 index,
+						__u64 flags)
 {
-	struct pieces pieces = { .from = regs->sp };
+	__u64 wanted = *(volatile __u64 *)&thread->wanted, sp = regs->sp, wake = wake_flags();
 
-	SEND_STACK_WITH_HOLES(8192, ring, wake_flags(), FILL_PROBED)
-	SEND_STACK_WITH_HOLES(65536, ring, wake_flags(), FILL_PROBED)
-	SEND_STACK_WITH_HOLES(262144, ring, wake_flags(), FILL_PROBED)
-	return false;
-}
-
-static __always_inline bool send_probed(struct task_struct *task, struct traced_thread *thread,
-					struct pt_regs *regs, __u32 index)
-{
-	__u64 flags = 0, sp = regs->sp;
-	__u64 wanted = stack_wanted(sp, stack_end(task, thread, sp, INSIST), &flags);
-
-#define PROBED_CLASS(bytes)                                                   \
-	SEND_STACK(bytes, ring, wake_flags(), FILL_PROBED,                    \
-		   probed_with_holes(task, regs, index, flags, wanted))
 	PROBED_CLASS(512)
 	PROBED_CLASS(1024)
 	PROBED_CLASS(2048)
@@ -88,13 +70,38 @@ static __always_inline bool send_probed(struct task_struct *task, struct traced_
 	PROBED_CLASS(16384)
 	PROBED_CLASS(65536)
 	PROBED_CLASS(262144)
-	return false;
+	return NO_ROOM;
+}
+
+/* Pages that are not there are zeros. */
+static __noinline int probed_with_holes(struct traced_thread *thread, struct pt_regs *regs, __u32 index,
+					__u64 flags)
+{
+	struct pieces pieces = { .from = regs->sp };
+	__u64 wanted = *(volatile __u64 *)&thread->wanted, wake = wake_flags();
+
+	SEND_STACK_WITH_HOLES(8192, ring, wake, FILL_PROBED)
+	SEND_STACK_WITH_HOLES(65536, ring, wake, FILL_PROBED)
+	SEND_STACK_WITH_HOLES(262144, ring, wake, FILL_PROBED)
+	return NO_ROOM;
+}
+
+static __always_inline void send_probed(struct task_struct *task, struct traced_thread *thread,
+					struct pt_regs *regs, __u32 index)
+{
+	__u64 flags = 0;
+
+	know_numbers(task, thread);
+	note_returns(task, thread);
+	measure_stack(task, thread, regs->sp, INSIST, &flags);
+	if (probed_whole(thread, regs, index, flags) == HOLED)
+		probed_with_holes(thread, regs, index, flags);
 }
 
 static __always_inline void on_call(struct pt_regs *regs, __u32 index)
 {
 	struct task_struct *task = bpf_get_current_task_btf();
-	struct traced_thread *thread = 0, fresh = {};
+	struct traced_thread *thread = 0;
 	__u64 *count;
 
 	if (only_marked) {
@@ -107,20 +114,28 @@ static __always_inline void on_call(struct pt_regs *regs, __u32 index)
 	count = bpf_map_lookup_elem(&calls, &index);
 	if (!count)
 		return;
-	*count += 1;
+	__sync_fetch_and_add(count, 1);
 	if (!with_stacks)
 		return;
 	/* of its own: where this thread's stack ends */
-	thread = bpf_task_storage_get(&threads, task, &fresh, BPF_LOCAL_STORAGE_GET_F_CREATE);
+	thread = bpf_task_storage_get(&threads, task, 0, BPF_LOCAL_STORAGE_GET_F_CREATE);
 	if (thread)
 		send_probed(task, thread, regs, index);
+}
+
+/* Uprobes' programs are preempted: preempt.h. */
+static __noinline int unpreempted_call(struct pt_regs *ctx)
+{
+	on_call(ctx, bpf_get_attach_cookie(ctx));
+	return 0;
 }
 
 /* Linux 6.6: many functions at once. */
 SEC("uprobe.multi")
 int probed_many(struct pt_regs *ctx)
 {
-	on_call(ctx, bpf_get_attach_cookie(ctx));
+	ON_TASK_STACK(ctx);
+	RUN_UNPREEMPTED(unpreempted_call(ctx));
 	return 0;
 }
 
@@ -128,34 +143,49 @@ int probed_many(struct pt_regs *ctx)
 SEC("uprobe")
 int probed_one(struct pt_regs *ctx)
 {
-	on_call(ctx, bpf_get_attach_cookie(ctx));
+	ON_TASK_STACK(ctx);
+	RUN_UNPREEMPTED(unpreempted_call(ctx));
 	return 0;
 }
 
 /* Children of marked processes are marked. Not loaded where the tracer of mappings does that. */
-SEC("tp_btf/sched_process_fork")
-int BPF_PROG(follow_fork, struct task_struct *parent, struct task_struct *child)
+static __always_inline int on_fork(struct task_struct *parent, struct task_struct *child)
 {
-	struct traced_thread fresh = {};
-
 	if (!is_marked(mark_of(parent)))
 		return 0;
-	if (!bpf_task_storage_get(&threads, child, &fresh, BPF_LOCAL_STORAGE_GET_F_CREATE))
+	if (!bpf_task_storage_get(&threads, child, 0, BPF_LOCAL_STORAGE_GET_F_CREATE))
 		count(VMAUDIT_LOST_TASKS);
 	return 0;
 }
 
 /* What vmaudit's own child does before it becomes the command is not the command's. */
-SEC("tp_btf/sched_process_exec")
-int BPF_PROG(follow_exec, struct task_struct *task)
+static __always_inline int on_exec(struct task_struct *task)
 {
 	struct traced_thread *thread = bpf_task_storage_get(&threads, task, 0, 0);
 
 	if (thread) {
 		thread->low = 0;
 		thread->high = 0;
+		thread->pid = 0;
 	}
 	return 0;
 }
+
+/* Spares, as in tasks.h: where more than one of them runs, the second does no harm. */
+#define FOLLOW_PROGRAMS(suffix)                                                                       \
+	SEC("tp_btf/sched_process_fork")                                                              \
+	int BPF_PROG(follow_fork##suffix, struct task_struct *parent, struct task_struct *child)      \
+	{                                                                                             \
+		return on_fork(parent, child);                                                        \
+	}                                                                                             \
+	SEC("tp_btf/sched_process_exec")                                                              \
+	int BPF_PROG(follow_exec##suffix, struct task_struct *task)                                   \
+	{                                                                                             \
+		return on_exec(task);                                                                 \
+	}
+
+FOLLOW_PROGRAMS()
+FOLLOW_PROGRAMS(_spare)
+FOLLOW_PROGRAMS(_spare2)
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";

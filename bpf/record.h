@@ -9,21 +9,23 @@
 #include "pids.h"
 #include "threads.h"
 
-static __always_inline void identify_task(struct vmaudit_record *record, struct task_struct *task, __u32 op)
+/* All but the address space. The thread's numbers are known. */
+static __always_inline void identify_thread(struct vmaudit_record *record, struct traced_thread *thread, __u32 op)
 {
 	record->time_ns = bpf_ktime_get_ns();
-	record->pid = pid_of(task);
-	record->tid = tid_of(task);
+	record->pid = thread->pid;
+	record->tid = thread->tid;
 	record->op = op;
 	record->flags = 0;
 	record->payload = 0;
 }
 
-static __always_inline void identify(struct vmaudit_record *record, struct task_struct *task, __u32 op)
+static __always_inline void identify(struct vmaudit_record *record, struct task_struct *task,
+				     struct traced_thread *thread, __u32 op)
 {
 	struct mm_struct *mm = mm_of(task);
 
-	identify_task(record, task, op);
+	identify_thread(record, thread, op);
 	record->mm = (__u64)mm;
 	record->total_vm = mm ? BPF_CORE_READ(mm, total_vm) : 0;
 }
@@ -36,17 +38,15 @@ struct extra {
 	__u32 nlink;
 	__u64 flags;
 	__u64 file;
-	__u64 wanted; /* bytes of stack */
 	__u64 mm, total_vm;
 };
 
-static __always_inline void fill(struct vmaudit_record *record, struct task_struct *task, struct pt_regs *regs,
-				 struct extra *extra, __u32 op, long ret)
+static __always_inline void fill(struct vmaudit_record *record, struct traced_thread *thread, struct pt_regs *regs,
+				 struct extra *extra)
 {
-	identify_task(record, task, op);
+	identify_thread(record, thread, 0);
 	record->mm = extra->mm;
 	record->total_vm = extra->total_vm;
-	record->ret = ret;
 	ARCH_ARGS(record, regs);
 	ARCH_REGS(record, regs);
 	record->aux[0] = extra->aux[0];
@@ -54,7 +54,16 @@ static __always_inline void fill(struct vmaudit_record *record, struct task_stru
 	record->ino = extra->ino;
 	record->dev = extra->dev;
 	record->nlink = extra->nlink;
-	record->flags |= extra->flags;
+	record->flags = extra->flags;
+}
+
+/* A call, and its result. */
+static __always_inline void fill_call(struct vmaudit_record *record, struct traced_thread *thread,
+				      struct pt_regs *regs, struct extra *extra, __u32 op, long ret)
+{
+	fill(record, thread, regs, extra);
+	record->op = op;
+	record->ret = ret;
 }
 
 #endif

@@ -44,9 +44,11 @@ static __always_inline __u64 stack_end(struct task_struct *task, struct traced_t
 	return end;
 }
 
-/* How many bytes from `sp` on to copy; flags: VMAUDIT_STACK_FULL when that is all up to `end`. */
-static __always_inline __u64 stack_wanted(__u64 sp, __u64 end, __u64 *flags)
+/* Sets how many bytes from `sp` on to copy; flags: VMAUDIT_STACK_FULL when that is all there is. */
+static __always_inline void measure_stack(struct task_struct *task, struct traced_thread *thread, __u64 sp,
+					  enum patience patience, __u64 *flags)
 {
+	__u64 end = stack_end(task, thread, sp, patience);
 	__u64 wanted = end > sp ? end - sp : 0;
 
 	if (!end)
@@ -55,7 +57,7 @@ static __always_inline __u64 stack_wanted(__u64 sp, __u64 end, __u64 *flags)
 		*flags |= VMAUDIT_STACK_FULL;
 	if (wanted > stack_bytes)
 		wanted = stack_bytes;
-	return wanted;
+	*(volatile __u64 *)&thread->wanted = wanted;
 }
 
 /* What is read at once where the whole cannot be; divides a page, so that no piece has two. */
@@ -117,47 +119,74 @@ static long restore_return(__u32 index, struct returns *returns)
 	return 0;
 }
 
-/* Puts back the return addresses that return probes (anybody's) have replaced: no unwinder knows the
- * way from the kernel's. */
-static __always_inline void restore_returns(char *stack, __u64 from, __u64 limit)
+/* Whether return probes (anybody's) have replaced addresses on this thread's stack, to be asked once
+ * before it is copied. */
+static __always_inline bool note_returns(struct task_struct *task, struct traced_thread *thread)
 {
-	struct task_struct *task = bpf_get_current_task_btf();
-	struct returns returns = { .stack = stack, .from = from, .limit = limit };
 	struct uprobe_task *probed;
 
+	thread->replaced = 0;
 	if (!bpf_core_field_exists(struct task_struct, utask))
-		return;
+		return false;
 	probed = BPF_CORE_READ(task, utask);
 	if (!probed)
-		return;
-	returns.next = BPF_CORE_READ(probed, return_instances);
-	if (!returns.next)
-		return;
-	returns.trampoline = trampoline_of(task);
-	bpf_loop(RETURNS, restore_return, &returns, 0);
+		return false;
+	thread->replaced = (__u64)BPF_CORE_READ(probed, return_instances);
+	if (!thread->replaced)
+		return false;
+	thread->trampoline = trampoline_of(task);
+	return true;
 }
 
+/* Puts them back: no unwinder knows the way from the kernel's address. */
+#define RESTORE_RETURNS(at, start, length)                                        \
+	if (thread->replaced) {                                                   \
+		struct returns returns = {                                        \
+			.stack = (at),                                            \
+			.from = (start),                                          \
+			.limit = (length),                                        \
+			.trampoline = thread->trampoline,                         \
+			.next = (struct return_instance *)thread->replaced,       \
+		};                                                                \
+		bpf_loop(RETURNS, restore_return, &returns, 0);                   \
+	}
+
+#define NOTHING_TO_RESTORE(at, start, length)
+
+/* The test and the value in one register: clang tests one copy and uses another, and Linux 6.1's verifier
+ * cannot tell that they are equal. */
+#define CLAMP(value, most) \
+	asm volatile("if %[v] <= %[m] goto +1\n%[v] = %[m]" : [v] "+r"(value) : [m] "i"(most))
+
+enum copied {
+	COPIED,  /* and submitted */
+	NO_ROOM, /* in the ring */
+	HOLED,   /* a page is not there: to be copied in pieces */
+};
+
 /* Reserves room in a ring for exactly one size class, copies `wanted` bytes from `sp`, has FILL fill
- * in the record before them, submits it, and returns true from the function around it: a ring's
- * reservations have sizes that the verifier knows. Where a page is not there, returns what `holes`
- * does. */
-#define SEND_STACK(bytes, ring, wake_flags, FILL, holes)                                            \
+ * in the record before them, submits it, and returns an enum copied from the function around it: a
+ * ring's reservations have sizes that the verifier knows. RESTORE puts return addresses back, or is
+ * NOTHING_TO_RESTORE. Every class is verified for itself: what comes after is the caller's, once. */
+#define SEND_STACK(bytes, ring, wake_flags, FILL, RESTORE)                                          \
 	if (wanted <= (bytes)) {                                                                    \
+		__u64 length = wanted;                                                              \
 		struct {                                                                            \
 			struct vmaudit_record record;                                               \
 			char stack[bytes];                                                          \
 		} *out = bpf_ringbuf_reserve(&(ring), sizeof(*out), 0);                             \
 		if (!out)                                                                           \
-			return false;                                                               \
-		if (bpf_probe_read_user(out->stack, wanted, (void *)sp)) {                          \
+			return NO_ROOM;                                                             \
+		CLAMP(length, bytes);                                                               \
+		if (bpf_probe_read_user(out->stack, length, (void *)sp)) {                          \
 			bpf_ringbuf_discard(out, BPF_RB_NO_WAKEUP);                                 \
-			return holes;                                                               \
+			return HOLED;                                                               \
 		}                                                                                   \
-		restore_returns(out->stack, sp, bytes);                                             \
+		RESTORE(out->stack, sp, bytes)                                                     \
 		FILL(&out->record);                                                                 \
-		out->record.payload = wanted;                                                       \
+		out->record.payload = length;                                                       \
 		bpf_ringbuf_submit(out, wake_flags);                                                \
-		return true;                                                                        \
+		return COPIED;                                                                      \
 	}
 
 /* The same in `pieces`, with room for the last one. */
@@ -168,17 +197,17 @@ static __always_inline void restore_returns(char *stack, __u64 from, __u64 limit
 			char stack[(bytes) + PIECE];                                                \
 		} *out = bpf_ringbuf_reserve(&(ring), sizeof(*out), 0);                             \
 		if (!out)                                                                           \
-			return false;                                                               \
+			return NO_ROOM;                                                             \
 		FILL(&out->record);                                                                 \
 		pieces.to = out->stack;                                                             \
 		pieces.limit = (bytes) + PIECE;                                                     \
 		bpf_loop((wanted + PIECE - 1) / PIECE + 1, copy_piece, &pieces, 0);                 \
 		if (pieces.holes)                                                                   \
 			out->record.flags |= VMAUDIT_STACK_HOLES;                                   \
-		restore_returns(out->stack, pieces.from, bytes);                                    \
+		RESTORE_RETURNS(out->stack, pieces.from, bytes)                                    \
 		out->record.payload = wanted;                                                       \
 		bpf_ringbuf_submit(out, wake_flags);                                                \
-		return true;                                                                        \
+		return COPIED;                                                                      \
 	}
 
 #endif

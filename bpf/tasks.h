@@ -22,11 +22,16 @@ const volatile bool list_forks = false;
 /* keeps the type in this object's BTF */
 struct vmaudit_found found_type = {};
 
-SEC("tp_btf/sched_process_fork")
-int BPF_PROG(task_forked, struct task_struct *parent, struct task_struct *child)
+/* What a task reports of its life, each of them once: since Linux 7.0 these tracepoints are preempted
+ * (include/linux/tracepoint.h: SRCU instead of preemption off), and a program that is in flight on a
+ * CPU is skipped for whoever else comes along there. Spare programs then do the work; that one of
+ * them has done it stands in the thread's `reported`. */
+#define REPORTED_BIRTH 1
+#define REPORTED_END 2
+
+static __always_inline int on_fork(struct task_struct *parent, struct task_struct *child)
 {
-	struct traced_thread *thread = bpf_task_storage_get(&threads, parent, 0, 0);
-	struct traced_thread fresh = {};
+	struct traced_thread *thread = bpf_task_storage_get(&threads, parent, 0, 0), *born;
 	struct vmaudit_record *record;
 	struct mm_struct *mm = mm_of(parent), *child_mm = mm_of(child);
 	bool is_thread, spilled, listed = false;
@@ -37,8 +42,16 @@ int BPF_PROG(task_forked, struct task_struct *parent, struct task_struct *child)
 	is_thread = parent->tgid == child->tgid;
 	if (!is_thread && !follow_forks)
 		return 0;
-	if (!bpf_task_storage_get(&threads, child, &fresh, BPF_LOCAL_STORAGE_GET_F_CREATE))
+	know_numbers(parent, thread);
+	born = bpf_task_storage_get(&threads, child, 0, BPF_LOCAL_STORAGE_GET_F_CREATE);
+	if (born) {
+		if (born->reported & REPORTED_BIRTH)
+			return 0;
+		born->reported |= REPORTED_BIRTH;
+		know_numbers(child, born);
+	} else {
 		count(VMAUDIT_LOST_TASKS);
+	}
 	/* Other threads may have changed the parent since the copy was made: then send the copy. */
 	if (child_mm != mm && (list_forks || BPF_CORE_READ(mm, mm_users.counter) > 1))
 		listed = send_vmas(child, false);
@@ -46,12 +59,16 @@ int BPF_PROG(task_forked, struct task_struct *parent, struct task_struct *child)
 	record = reserve_plain(&spilled);
 	if (!record)
 		return 0;
-	identify(record, parent, VMAUDIT_OP_FORK);
+	identify(record, parent, thread, VMAUDIT_OP_FORK);
 	if (listed)
 		record->flags |= VMAUDIT_LISTED;
 	regs = (struct pt_regs *)bpf_task_pt_regs(child);
-	record->args[0] = pid_of(child);
-	record->args[1] = tid_of(child);
+	record->args[0] = child->tgid;
+	record->args[1] = child->pid;
+	if (born) {
+		record->args[0] = *(volatile __u32 *)&born->pid;
+		record->args[1] = *(volatile __u32 *)&born->tid;
+	}
 	record->args[2] = (__u64)child_mm;
 	record->args[3] = regs->sp;
 	record->args[4] = is_thread;
@@ -62,33 +79,36 @@ int BPF_PROG(task_forked, struct task_struct *parent, struct task_struct *child)
 	return 0;
 }
 
-SEC("tp_btf/sched_process_exec")
-int BPF_PROG(task_executed, struct task_struct *task, int old_pid, struct linux_binprm *bprm)
+static __always_inline int on_exec(struct task_struct *task, int old_pid)
 {
 	struct traced_thread *thread = bpf_task_storage_get(&threads, task, 0, 0);
 	struct vmaudit_record *record;
 	struct mm_struct *mm = mm_of(task);
-	struct traced_thread fresh = {};
 	struct file *exe;
 	bool spilled, listed;
 
 	if (!thread && entered(task)) {
-		thread = bpf_task_storage_get(&threads, task, &fresh, BPF_LOCAL_STORAGE_GET_F_CREATE);
+		thread = bpf_task_storage_get(&threads, task, 0, BPF_LOCAL_STORAGE_GET_F_CREATE);
 		if (!thread)
 			count(VMAUDIT_LOST_TASKS);
 	}
-	if (!thread || !mm)
+	/* the last one's address space lived when this one's was made: never the same address */
+	if (!thread || !mm || thread->executed == (__u64)mm)
 		return 0;
+	thread->executed = (__u64)mm;
 	thread->low = 0;
 	thread->high = 0;
-	listed = send_vmas(task, true);
+	/* a thread that is not the first takes over the first one's number */
+	thread->pid = 0;
+	know_numbers(task, thread);
+	listed = bpf_ksym_exists(bpf_iter_task_vma_new) ? send_vmas(task, true) : send_exec_runs(task, thread);
 	exe = BPF_CORE_READ(mm, exe_file);
 	send_file((__u64)exe);
 	count(VMAUDIT_SEEN);
 	record = reserve_plain(&spilled);
 	if (!record)
 		return 0;
-	identify(record, task, VMAUDIT_OP_EXEC);
+	identify(record, task, thread, VMAUDIT_OP_EXEC);
 	if (listed)
 		record->flags |= VMAUDIT_LISTED;
 	if (exe)
@@ -104,21 +124,22 @@ int BPF_PROG(task_executed, struct task_struct *task, int old_pid, struct linux_
 	return 0;
 }
 
-SEC("tp_btf/sched_process_exit")
-int BPF_PROG(task_exited, struct task_struct *task)
+static __always_inline int on_exit(struct task_struct *task)
 {
 	struct traced_thread *thread = bpf_task_storage_get(&threads, task, 0, 0);
 	struct vmaudit_record *record;
 	struct signal_struct *signal;
 	bool spilled;
 
-	if (!thread)
+	if (!thread || thread->reported & REPORTED_END)
 		return 0;
+	thread->reported |= REPORTED_END;
+	know_numbers(task, thread);
 	count(VMAUDIT_SEEN);
 	record = reserve_plain(&spilled);
 	if (!record)
 		return 0;
-	identify(record, task, VMAUDIT_OP_EXIT);
+	identify(record, task, thread, VMAUDIT_OP_EXIT);
 	signal = BPF_CORE_READ(task, signal);
 	record->args[0] = BPF_CORE_READ(signal, flags) & SIGNAL_GROUP_EXIT ? BPF_CORE_READ(signal, group_exit_code)
 									    : task->exit_code;
@@ -128,24 +149,56 @@ int BPF_PROG(task_exited, struct task_struct *task)
 	return 0;
 }
 
-SEC("tp_btf/task_rename")
-int BPF_PROG(task_renamed, struct task_struct *task, const char *comm)
+static __always_inline int on_rename(struct task_struct *task, const char *comm)
 {
 	struct traced_thread *thread = bpf_task_storage_get(&threads, task, 0, 0);
 	struct vmaudit_record *record;
+	__u64 name[VMAUDIT_COMM / 8] = {};
 	bool spilled;
 
 	if (!thread)
 		return 0;
+	bpf_probe_read_kernel_str(name, VMAUDIT_COMM, comm);
+	if (name[0] == thread->renamed[0] && name[1] == thread->renamed[1])
+		return 0;
+	thread->renamed[0] = name[0];
+	thread->renamed[1] = name[1];
+	know_numbers(task, thread);
 	record = reserve_plain(&spilled);
 	if (!record)
 		return 0;
-	identify(record, task, VMAUDIT_OP_RENAME);
-	bpf_probe_read_kernel_str(record->comm, VMAUDIT_COMM, comm);
+	identify(record, task, thread, VMAUDIT_OP_RENAME);
+	__builtin_memcpy(record->comm, name, VMAUDIT_COMM);
 	record->ret = 0;
 	submit_plain(record, spilled);
 	return 0;
 }
+
+#define TASK_PROGRAMS(suffix)                                                                         \
+	SEC("tp_btf/sched_process_fork")                                                              \
+	int BPF_PROG(task_forked##suffix, struct task_struct *parent, struct task_struct *child)      \
+	{                                                                                             \
+		return on_fork(parent, child);                                                        \
+	}                                                                                             \
+	SEC("tp_btf/sched_process_exec")                                                              \
+	int BPF_PROG(task_executed##suffix, struct task_struct *task, int old_pid)                    \
+	{                                                                                             \
+		return on_exec(task, old_pid);                                                        \
+	}                                                                                             \
+	SEC("tp_btf/sched_process_exit")                                                              \
+	int BPF_PROG(task_exited##suffix, struct task_struct *task)                                   \
+	{                                                                                             \
+		return on_exit(task);                                                                 \
+	}                                                                                             \
+	SEC("tp_btf/task_rename")                                                                     \
+	int BPF_PROG(task_renamed##suffix, struct task_struct *task, const char *comm)                \
+	{                                                                                             \
+		return on_rename(task, comm);                                                         \
+	}
+
+TASK_PROGRAMS()
+TASK_PROGRAMS(_spare)
+TASK_PROGRAMS(_spare2)
 
 /* One pass over all tasks: marks every thread of each process whose first thread is marked (user
  * space does that by pidfd), and tells which threads there are. A thread that is born behind the
@@ -155,7 +208,6 @@ int mark_threads(struct bpf_iter__task *ctx)
 {
 	struct seq_file *seq = ctx->meta->seq;
 	struct task_struct *task = ctx->task;
-	struct traced_thread fresh = {};
 	struct vmaudit_found found = {};
 	struct task_struct *leader;
 	struct mm_struct *mm;
@@ -167,7 +219,7 @@ int mark_threads(struct bpf_iter__task *ctx)
 		return 0;
 	if (!bpf_task_storage_get(&threads, task, 0, 0)) {
 		count(VMAUDIT_MARKED);
-		if (!bpf_task_storage_get(&threads, task, &fresh, BPF_LOCAL_STORAGE_GET_F_CREATE))
+		if (!bpf_task_storage_get(&threads, task, 0, BPF_LOCAL_STORAGE_GET_F_CREATE))
 			count(VMAUDIT_UNMARKABLE);
 	}
 	mm = mm_of(task);

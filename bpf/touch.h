@@ -102,13 +102,15 @@ static __always_inline __u64 touch_wake_flags(void)
 struct touch {
 	struct extra extra;
 	__u64 address, error_code;
-	__u32 weight;
+	__u64 weight;
 };
 
-static __always_inline void fill_touch(struct vmaudit_record *record, struct task_struct *task, struct pt_regs *regs,
-				       struct touch *touch)
+static __always_inline void fill_touch(struct vmaudit_record *record, struct traced_thread *thread,
+				       struct pt_regs *regs, struct touch *touch)
 {
-	fill(record, task, regs, &touch->extra, VMAUDIT_OP_TOUCH, 0);
+	fill(record, thread, regs, &touch->extra);
+	record->op = VMAUDIT_OP_TOUCH;
+	record->ret = 0;
 	record->args[0] = touch->address;
 	record->args[1] = touch->weight;
 	record->args[2] = !!(touch->error_code & PF_WRITE);
@@ -117,34 +119,35 @@ static __always_inline void fill_touch(struct vmaudit_record *record, struct tas
 	record->args[5] = 0;
 }
 
-#define FILL_TOUCH(record) fill_touch(record, task, regs, touch)
-#define SEND_TOUCH_WITH_HOLES(bytes) SEND_STACK_WITH_HOLES(bytes, touches, touch_wake_flags(), FILL_TOUCH)
-#define SEND_TOUCH(bytes)                                             \
-	SEND_STACK(bytes, touches, touch_wake_flags(), FILL_TOUCH,    \
-		   touch_with_holes(task, regs, touch))
+#define FILL_TOUCH(record) fill_touch(record, thread, regs, touch)
+#define SEND_TOUCH_WITH_HOLES(bytes) SEND_STACK_WITH_HOLES(bytes, touches, wake, FILL_TOUCH)
+#define SEND_TOUCH(bytes) SEND_STACK(bytes, touches, wake, FILL_TOUCH, NOTHING_TO_RESTORE)
 
-/* The fault is the stack's own growth: its newest page is not there yet. */
-static __noinline bool touch_with_holes(struct task_struct *task, struct pt_regs *regs, struct touch *touch)
+/* The fault is the stack's own growth: its newest page is not there yet. Global, so that it is
+ * verified once. */
+__noinline int touch_with_holes(struct touch *touch)
 {
+	struct task_struct *task = bpf_get_current_task_btf();
+	struct traced_thread *thread = bpf_task_storage_get(&threads, task, 0, 0);
+	struct pt_regs *regs = (struct pt_regs *)bpf_task_pt_regs(task);
 	struct pieces pieces = { .from = regs->sp };
-	__u64 wanted = touch->extra.wanted;
+	__u64 wanted, wake = touch_wake_flags();
 
+	if (!touch || !thread)
+		return NO_ROOM;
+	wanted = *(volatile __u64 *)&thread->wanted;
 	SEND_TOUCH_WITH_HOLES(4096)
 	SEND_TOUCH_WITH_HOLES(16384)
 	SEND_TOUCH_WITH_HOLES(65536)
 	SEND_TOUCH_WITH_HOLES(262144)
-	return false;
+	return NO_ROOM;
 }
 
-static __always_inline bool send_touch(struct task_struct *task, struct traced_thread *thread, struct pt_regs *regs,
-				       struct touch *touch)
+static __always_inline enum copied touch_whole(struct traced_thread *thread, struct pt_regs *regs,
+					       struct touch *touch)
 {
-	__u64 sp = regs->sp;
-	/* A stack that grows is not mapped at its pointer yet, and faults come with interrupts off. */
-	__u64 end = stack_end(task, thread, sp, ASK_ONCE);
-	__u64 wanted = stack_wanted(sp, end, &touch->extra.flags);
+	__u64 wanted = *(volatile __u64 *)&thread->wanted, sp = regs->sp, wake = touch_wake_flags();
 
-	touch->extra.wanted = wanted;
 	SEND_TOUCH(512)
 	SEND_TOUCH(1024)
 	SEND_TOUCH(1536)
@@ -154,7 +157,21 @@ static __always_inline bool send_touch(struct task_struct *task, struct traced_t
 	SEND_TOUCH(16384)
 	SEND_TOUCH(65536)
 	SEND_TOUCH(262144)
-	return false;
+	return NO_ROOM;
+}
+
+static __always_inline bool send_touch(struct task_struct *task, struct traced_thread *thread, struct pt_regs *regs,
+				       struct touch *touch)
+{
+	int copied = HOLED;
+
+	/* A stack that grows is not mapped at its pointer yet, and faults come with interrupts off. */
+	measure_stack(task, thread, regs->sp, ASK_ONCE, &touch->extra.flags);
+	if (!note_returns(task, thread))
+		copied = touch_whole(thread, regs, touch);
+	if (copied == HOLED)
+		copied = touch_with_holes(touch);
+	return copied == COPIED;
 }
 
 /* On exceptions:page_fault_user, and on page_fault_kernel for what a system call touches on the
@@ -183,6 +200,7 @@ int page_fault(struct page_fault_args *ctx)
 	state = bpf_map_lookup_elem(&touch_states, &first);
 	if (!mm || !state)
 		return 1;
+	know_numbers(task, thread);
 	now = bpf_ktime_get_ns();
 	touch.weight = touch_weight(state, now);
 	if (!touch.weight)

@@ -55,35 +55,42 @@ __noinline int look_at_mapping(__u64 at, __u32 fd, struct extra *extra)
 	return 0;
 }
 
-#define FILL_CALL(record) fill(record, task, regs, extra, op, ret)
-#define SEND_CALL_WITH_HOLES(bytes) SEND_STACK_WITH_HOLES(bytes, ring, wake_flags(), FILL_CALL)
-#define SEND_CALL(bytes)                                      \
-	SEND_STACK(bytes, ring, wake_flags(), FILL_CALL,      \
-		   send_with_holes(task, regs, extra, op, ret))
+/* A call on its way into the ring. */
+struct call {
+	struct extra extra;
+	__u64 op;
+	__s64 ret;
+};
+
+#define FILL_CALL(record) fill_call(record, thread, regs, &call->extra, call->op, call->ret)
+#define SEND_CALL_WITH_HOLES(bytes) SEND_STACK_WITH_HOLES(bytes, ring, wake, FILL_CALL)
+#define SEND_CALL(bytes) SEND_STACK(bytes, ring, wake, FILL_CALL, NOTHING_TO_RESTORE)
 
 /* A page that a large local variable spans but that was never touched has no frame to read, and
  * none may be faulted in here. It is zeros for the program, too; but a page may also be swapped
- * out, which cannot be told from here: the record says that there are holes. */
-static __noinline bool send_with_holes(struct task_struct *task, struct pt_regs *regs, struct extra *extra,
-				       __u32 op, long ret)
+ * out, which cannot be told from here: the record says that there are holes. Global, so that it is
+ * verified once. */
+__noinline int send_with_holes(struct call *call)
 {
+	struct task_struct *task = bpf_get_current_task_btf();
+	struct traced_thread *thread = bpf_task_storage_get(&threads, task, 0, 0);
+	struct pt_regs *regs = (struct pt_regs *)bpf_task_pt_regs(task);
 	struct pieces pieces = { .from = regs->sp };
-	__u64 wanted = extra->wanted;
+	__u64 wanted, wake = wake_flags();
 
+	if (!call || !thread)
+		return NO_ROOM;
+	wanted = *(volatile __u64 *)&thread->wanted;
 	SEND_CALL_WITH_HOLES(8192)
 	SEND_CALL_WITH_HOLES(65536)
 	SEND_CALL_WITH_HOLES(262144)
-	return false;
+	return NO_ROOM;
 }
 
-static __always_inline bool send_with_stack(struct task_struct *task, struct traced_thread *thread,
-					    struct pt_regs *regs, struct extra *extra, __u32 op, long ret)
+static __always_inline enum copied send_whole(struct traced_thread *thread, struct pt_regs *regs, struct call *call)
 {
-	__u64 sp = regs->sp;
-	__u64 end = stack_end(task, thread, sp, INSIST);
-	__u64 wanted = stack_wanted(sp, end, &extra->flags);
+	__u64 wanted = *(volatile __u64 *)&thread->wanted, sp = regs->sp, wake = wake_flags();
 
-	extra->wanted = wanted;
 	SEND_CALL(512)
 	SEND_CALL(1024)
 	SEND_CALL(1536)
@@ -94,19 +101,36 @@ static __always_inline bool send_with_stack(struct task_struct *task, struct tra
 	SEND_CALL(32768)
 	SEND_CALL(65536)
 	SEND_CALL(262144)
-	return false;
+	return NO_ROOM;
+}
+
+static __always_inline bool send_with_stack(struct task_struct *task, struct traced_thread *thread,
+					    struct pt_regs *regs, struct call *call)
+{
+	int copied = HOLED;
+
+	measure_stack(task, thread, regs->sp, INSIST, &call->extra.flags);
+	/* returns are restored there */
+	if (!note_returns(task, thread))
+		copied = send_whole(thread, regs, call);
+	if (copied == HOLED)
+		copied = send_with_holes(call);
+	return copied == COPIED;
 }
 
 __noinline int send_name(__u64 at)
 {
 	struct task_struct *task = bpf_get_current_task_btf();
+	struct traced_thread *thread = bpf_task_storage_get(&threads, task, 0, 0);
 	struct file_record *out;
 	long n;
 
+	if (!thread)
+		return 0;
 	out = bpf_ringbuf_reserve(&ring, sizeof(*out), 0);
 	if (!out)
 		return 0;
-	identify(&out->record, task, VMAUDIT_OP_NAME);
+	identify(&out->record, task, thread, VMAUDIT_OP_NAME);
 	n = bpf_probe_read_user_str(out->text, VMAUDIT_NAME_MAX, (void *)at);
 	out->record.payload = n > 0 ? n & (VMAUDIT_TEXT - 1) : 0;
 	bpf_ringbuf_submit(out, BPF_RB_NO_WAKEUP);
@@ -118,7 +142,8 @@ static __always_inline int on_syscall_exit(__u32 id, long ret)
 	struct task_struct *task = bpf_get_current_task_btf();
 	struct traced_thread *thread = bpf_task_storage_get(&threads, task, 0, 0);
 	struct vmaudit_record args; /* only its args are used */
-	struct extra extra = {};
+	struct call call = {};
+	struct extra *extra = &call.extra;
 	struct vmaudit_record *record;
 	struct mm_struct *mm;
 	struct pt_regs *regs;
@@ -135,8 +160,11 @@ static __always_inline int on_syscall_exit(__u32 id, long ret)
 	mm = task->mm;
 	if (!mm)
 		return 0;
-	extra.mm = (__u64)mm;
-	extra.total_vm = mm->total_vm;
+	know_numbers(task, thread);
+	call.op = op;
+	call.ret = ret;
+	extra->mm = (__u64)mm;
+	extra->total_vm = mm->total_vm;
 	regs = (struct pt_regs *)bpf_task_pt_regs(task);
 	ARCH_ARGS(&args, regs);
 	if (op == VMAUDIT_OP_PRCTL) {
@@ -148,8 +176,8 @@ static __always_inline int on_syscall_exit(__u32 id, long ret)
 		if (ret != -EBUSY)
 			return 0;
 	} else if (op == VMAUDIT_OP_BRK) {
-		extra.aux[0] = mm->brk;
-		extra.flags = VMAUDIT_HAS_AUX;
+		extra->aux[0] = mm->brk;
+		extra->flags = VMAUDIT_HAS_AUX;
 	} else if (ret >= 0 || ret < -4095) {
 		if (op == VMAUDIT_OP_SHMAT)
 			look_at = ret;
@@ -158,18 +186,18 @@ static __always_inline int on_syscall_exit(__u32 id, long ret)
 		else if (op == VMAUDIT_OP_MMAP && !(args.args[3] & MAP_ANONYMOUS))
 			look_at = ret;
 		if (look_at) {
-			look_at_mapping(look_at, op == VMAUDIT_OP_MMAP ? args.args[4] : -1, &extra);
-			if (op == VMAUDIT_OP_MMAP && extra.file)
-				send_file(extra.file);
+			look_at_mapping(look_at, op == VMAUDIT_OP_MMAP ? args.args[4] : -1, extra);
+			if (op == VMAUDIT_OP_MMAP && extra->file)
+				send_file(extra->file);
 		}
 	}
 	count(VMAUDIT_SEEN);
-	if (send_with_stack(task, thread, regs, &extra, op, ret))
+	if (send_with_stack(task, thread, regs, &call))
 		return 0;
 	record = reserve_plain(&spilled);
 	if (!record)
 		return 0;
-	fill(record, task, regs, &extra, op, ret);
+	fill_call(record, thread, regs, extra, op, ret);
 	record->flags |= VMAUDIT_SPILLED;
 	submit_plain(record, spilled);
 	return 0;
@@ -183,6 +211,17 @@ int syscall_exit(struct trace_event_raw_sys_exit *ctx)
 	/* 0 would take the event away from everybody else who has opened this tracepoint with perf
 	 * (kernel/trace/trace_syscalls.c, perf_call_bpf_exit()) */
 	return 1;
+}
+
+/* Where the tracepoints' programs are preempted (src/capture/bpf/hooks.rs): on the return of the kernel's
+ * function for the call, with preemption off (kernel/trace/bpf_trace.c, kprobe_multi_link_prog_run()). */
+SEC("kretprobe.multi")
+int syscall_returned(struct pt_regs *ctx)
+{
+	struct task_struct *task = bpf_get_current_task_btf();
+	struct pt_regs *user = (struct pt_regs *)bpf_task_pt_regs(task);
+
+	return on_syscall_exit(ARCH_SYSCALL_NR(user), ARCH_FUNCTION_RESULT(ctx));
 }
 
 /* Where tracefs cannot be had, so that the per-syscall tracepoints have no ids. Costs every

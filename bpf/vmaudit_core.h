@@ -118,7 +118,9 @@ struct uprobes_state {
 
 struct mm_struct {
 	atomic_t mm_users;
+	int map_count;
 	unsigned long total_vm;
+	unsigned long start_code, start_data;
 	unsigned long start_brk, brk, start_stack;
 	struct file *exe_file;
 	mm_context_t context;

@@ -14,6 +14,12 @@ pub struct TracedSyscall {
 /// map_shadow_stack has number 453 on every architecture (include/uapi/asm-generic/unistd.h).
 const SYS_MAP_SHADOW_STACK: i64 = 453;
 
+/// What the kernel calls its function for a system call begins with (CONFIG_ARCH_HAS_SYSCALL_WRAPPER).
+pub const SYSCALL_PREFIX: &str = "__x64_sys_";
+
+/// The first of these are built into every kernel: mmap, munmap, mremap, brk, mprotect.
+pub const IN_EVERY_KERNEL: usize = 5;
+
 pub const TRACED: &[TracedSyscall] = &[
     TracedSyscall { name: "mmap", number: libc::SYS_mmap, op: 1 },
     TracedSyscall { name: "munmap", number: libc::SYS_munmap, op: 2 },

@@ -110,6 +110,8 @@ pub enum CaptureError {
     Load(#[source] libbpf_rs::Error),
     #[error("attaching to {what}: {source:#}")]
     Attach { what: String, source: libbpf_rs::Error },
+    #[error("this kernel has no tracepoint of system calls (CONFIG_FTRACE_SYSCALLS)")]
+    NoHook,
     #[error("opening the tracepoint {what}: {source}")]
     Tracepoint { what: String, source: std::io::Error },
     #[error(

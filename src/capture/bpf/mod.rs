@@ -1,8 +1,10 @@
 //! The BPF backend: loads the object, attaches it, marks targets, reads the rings.
 
 mod cgroups;
+mod hooks;
 mod mark;
 mod merge;
+mod misses;
 pub mod skel;
 mod touches;
 pub(super) mod tracepoints;
@@ -11,6 +13,10 @@ pub use cgroups::Entering;
 pub use mark::MarkedThread;
 pub use touches::TouchConfig;
 
+pub(super) use hooks::wants_spares;
+pub(super) use misses::Attached;
+
+use hooks::CallHook;
 use merge::{Merger, Spilled, positions, waits};
 
 use super::{CaptureError, Counters, EventSource, TouchCounters, arch};
@@ -19,7 +25,7 @@ use libbpf_rs::{Link, MapCore, MapFlags, OpenObject, RingBuffer, RingBufferBuild
 use nix::sys::epoll::Epoll;
 use std::cell::RefCell;
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::fs::MetadataExt;
 use std::rc::Rc;
 
@@ -54,6 +60,8 @@ pub struct BpfTracer {
     links: Vec<Link>,
     touch: bool,
     wake_bytes: u64,
+    events: Attached,
+    faults: Attached,
     /// What was attached, for `-v`: "15 syscall tracepoints" or "raw sys_exit".
     pub attached: String,
 }
@@ -98,71 +106,73 @@ impl BpfTracer {
         }
         let names: Vec<&'static str> = arch::TRACED.iter().map(|call| call.name).collect();
         let ids = tracepoints::syscall_exit_ids(&names);
+        let mut refused = None;
+        for &hook in hooks::call_hooks() {
+            if hook == CallHook::Tracepoints && ids.is_empty() {
+                continue;
+            }
+            match BpfTracer::start_with(config, hook, &ids) {
+                Ok(tracer) => return Ok(tracer),
+                // What the best one was refused for is what the user should know.
+                Err(error) => refused = refused.or(Some(error)),
+            }
+        }
+        Err(refused.unwrap_or(CaptureError::NoHook))
+    }
+
+    fn start_with(
+        config: &BpfConfig,
+        hook: CallHook,
+        ids: &[(&'static str, u64)],
+    ) -> Result<BpfTracer, CaptureError> {
         // One object for the life of the process: libbpf's skeletons borrow from it.
         let storage: &'static mut MaybeUninit<OpenObject> = Box::leak(Box::new(MaybeUninit::uninit()));
         let mut open = skel::VmauditSkelBuilder::default().open(storage).map_err(CaptureError::Load)?;
-        if let Some(rodata) = open.maps.rodata_data.as_deref_mut() {
-            rodata.stack_bytes = config.stack_bytes.clamp(0, MAX_STACK_BYTES);
-            rodata.follow_forks = config.follow_forks;
-            rodata.list_vmas = true;
-            rodata.list_forks = config.running_targets;
-            rodata.pid_namespace = own_pid_namespace();
-            rodata.wake_bytes = wake_bytes(config);
-            for call in arch::TRACED {
-                if let Some(slot) = rodata.op_of_syscall.get_mut(call.number as usize) {
-                    *slot = call.op as u8;
-                }
-            }
-        }
-        if let (Some(entering), Some(rodata)) = (config.entering, open.maps.rodata_data.as_deref_mut()) {
-            rodata.entered_hierarchy = cgroups::number(entering.cgroup.hierarchy);
-            rodata.entered_from_outside = entering.from_outside;
-        }
-        open.maps.ring.set_max_entries(round_ring(config.ring_bytes)).map_err(CaptureError::Load)?;
-        open.maps.spill.set_max_entries(round_ring(config.spill_bytes)).map_err(CaptureError::Load)?;
-        open.progs.any_syscall_exit.set_autoload(ids.is_empty());
-        open.progs.syscall_exit.set_autoload(!ids.is_empty());
+        configure(&mut open, config)?;
+        open.progs.syscall_exit.set_autoload(hook == CallHook::Tracepoints);
+        open.progs.syscall_returned.set_autoload(hook == CallHook::Returns);
+        open.progs.any_syscall_exit.set_autoload(hook == CallHook::RawExit);
         touches::prepare(&mut open, config.touch)?;
         open.progs.mark_threads.set_autoload(config.running_targets);
+        let spares = wants_spares();
+        for mut program in open.open_object_mut().progs_mut() {
+            if program.name().to_string_lossy().contains("_spare") {
+                program.set_autoload(spares);
+            }
+        }
         let skel = open.load().map_err(CaptureError::Load)?;
         if let Some(entering) = config.entering {
             cgroups::add(&skel, entering.cgroup)?;
         }
+        let (mut events, mut faults) = (Attached::default(), Attached::default());
+        let progs = &skel.progs;
         let mut links = Vec::new();
-        for program in [
-            &skel.progs.task_forked,
-            &skel.progs.task_executed,
-            &skel.progs.task_exited,
-            &skel.progs.task_renamed,
+        for programs in [
+            [&progs.task_forked, &progs.task_forked_spare, &progs.task_forked_spare2],
+            [&progs.task_executed, &progs.task_executed_spare, &progs.task_executed_spare2],
+            [&progs.task_exited, &progs.task_exited_spare, &progs.task_exited_spare2],
+            [&progs.task_renamed, &progs.task_renamed_spare, &progs.task_renamed_spare2],
         ] {
-            links.push(program.attach_trace().map_err(|source| attach_error(program.name(), source))?);
+            let used = if spares { &programs[..] } else { &programs[..1] };
+            for program in used {
+                links.push(hooks::attach_trace(program)?);
+            }
+            events.add(used.iter().map(|program| program.as_fd()));
         }
-        let mut attached =
-            if ids.is_empty() {
-                let program = &skel.progs.any_syscall_exit;
-                links.push(program.attach_trace().map_err(|source| attach_error(program.name(), source))?);
-                "raw sys_exit (no tracefs)".to_owned()
-            } else {
-                for &(name, id) in &ids {
-                    let event = tracepoints::open_event(id).map_err(|source| CaptureError::Tracepoint {
-                        what: format!("sys_exit_{name}"),
-                        source,
-                    })?;
-                    // libbpf's link owns the descriptor from here on.
-                    let fd = event.into_raw_fd();
-                    let link = skel.progs.syscall_exit.attach_perf_event(fd).map_err(|source| {
-                        CaptureError::Attach { what: format!("sys_exit_{name}"), source }
-                    })?;
-                    tracepoints::leave_program_only(fd);
-                    links.push(link);
-                }
-                format!("{} syscall tracepoints", ids.len())
-            };
+        let (mut calls, mut attached) = hooks::attach_calls(&skel, hook, ids)?;
+        links.append(&mut calls);
+        events.add([match hook {
+            CallHook::Tracepoints => progs.syscall_exit.as_fd(),
+            CallHook::Returns => progs.syscall_returned.as_fd(),
+            CallHook::RawExit => progs.any_syscall_exit.as_fd(),
+        }]);
         if config.touch.is_some() {
             links.append(&mut touches::attach(&skel)?);
+            faults.add([progs.page_fault.as_fd()]);
             attached += ", page faults";
         }
-        Ok(BpfTracer { skel, links, touch: config.touch.is_some(), wake_bytes: wake_bytes(config), attached })
+        let touch = config.touch.is_some();
+        Ok(BpfTracer { skel, links, touch, wake_bytes: wake_bytes(config), events, faults, attached })
     }
 
     /// Marks the process behind `pidfd` (its first thread, whose descendants follow).
@@ -184,7 +194,14 @@ impl BpfTracer {
     /// # Errors
     /// When the kernel does not hand out the counters.
     pub fn touch_counters(&self) -> Result<Option<TouchCounters>, CaptureError> {
-        if self.touch { touches::counters(&self.skel).map(Some) } else { Ok(None) }
+        if !self.touch {
+            return Ok(None);
+        }
+        let mut counters = touches::counters(&self.skel)?;
+        let missed = self.faults.missed();
+        counters.faults += missed;
+        counters.lost += missed;
+        Ok(Some(counters))
     }
 
     /// The sum over all CPUs of one of `enum vmaudit_counter`.
@@ -273,6 +290,29 @@ pub fn leave_to_a_child<T>(holds_descriptors: T) {
     std::mem::forget(holds_descriptors);
 }
 
+/// What the programs are told before they are loaded.
+fn configure(open: &mut skel::OpenVmauditSkel<'_>, config: &BpfConfig) -> Result<(), CaptureError> {
+    if let Some(rodata) = open.maps.rodata_data.as_deref_mut() {
+        rodata.stack_bytes = config.stack_bytes.clamp(0, MAX_STACK_BYTES);
+        rodata.follow_forks = config.follow_forks;
+        rodata.list_vmas = true;
+        rodata.list_forks = config.running_targets;
+        rodata.pid_namespace = own_pid_namespace();
+        rodata.wake_bytes = wake_bytes(config);
+        for call in arch::TRACED {
+            if let Some(slot) = rodata.op_of_syscall.get_mut(call.number as usize) {
+                *slot = call.op as u8;
+            }
+        }
+        if let Some(entering) = config.entering {
+            rodata.entered_hierarchy = cgroups::number(entering.cgroup.hierarchy);
+            rodata.entered_from_outside = entering.from_outside;
+        }
+    }
+    open.maps.ring.set_max_entries(round_ring(config.ring_bytes)).map_err(CaptureError::Load)?;
+    open.maps.spill.set_max_entries(round_ring(config.spill_bytes)).map_err(CaptureError::Load)
+}
+
 fn attach_error(name: &std::ffi::OsStr, source: libbpf_rs::Error) -> CaptureError {
     CaptureError::Attach { what: name.to_string_lossy().into_owned(), source }
 }
@@ -324,6 +364,12 @@ impl EventSource for BpfReader<'_> {
 
     fn counters(&self) -> Result<Counters, CaptureError> {
         let read = |which| self.tracer.counter(which);
-        Ok(Counters { seen: read(0)?, without_stack: read(1)?, lost: read(2)?, lost_tasks: read(3)? })
+        let missed = self.tracer.events.missed();
+        Ok(Counters {
+            seen: read(0)? + missed,
+            without_stack: read(1)?,
+            lost: read(2)? + missed,
+            lost_tasks: read(3)?,
+        })
     }
 }

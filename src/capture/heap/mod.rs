@@ -12,7 +12,7 @@ pub use counted::{Counted, SiteCounts, SiteKey, TaughtRule};
 pub use function::{Action, ProbeFunction, Where};
 
 use super::CaptureError;
-use super::bpf::BpfTracer;
+use super::bpf::{Attached, BpfTracer, wants_spares};
 use crate::model::Pid;
 use attach::{PerfUprobe, Way};
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
@@ -74,6 +74,8 @@ pub struct HeapTracer {
     prober: Arc<Prober>,
     /// What tells the kernel's side which address spaces are new ones.
     _combined: Vec<Link>,
+    /// The programs that do.
+    spaces: Attached,
     /// For `-v`: "uprobe session", "uprobe multi", "single uprobes".
     pub attached: &'static str,
 }
@@ -129,7 +131,7 @@ impl HeapTracer {
             without_stack: read(1)?,
             lost_allocations: read(2)?,
             lost_frees: read(3)?,
-            lost_others: read(4)?,
+            lost_others: read(4)? + self.spaces.missed(),
             abandoned: read(5)?,
             untracked: read(6)?,
             skipped: read(7)?,
@@ -171,10 +173,13 @@ fn load(tracer: &BpfTracer, config: &HeapConfig, kind: Kind) -> Result<HeapTrace
     if !config.combined {
         open.maps.blocks.set_max_entries(1).map_err(CaptureError::Load)?;
     }
-    open.progs.combined_exec.set_autoload(config.combined);
-    open.progs.combined_fork.set_autoload(config.combined);
-    open.progs.combined_enter.set_autoload(config.combined);
-    open.progs.combined_leave.set_autoload(config.combined);
+    let spares = wants_spares();
+    for mut program in open.open_object_mut().progs_mut() {
+        let name = program.name().to_string_lossy().into_owned();
+        if name.starts_with("combined_") {
+            program.set_autoload(config.combined && (spares || !name.contains("_spare")));
+        }
+    }
     open.maps.threads.reuse_fd(shared.threads).map_err(CaptureError::Load)?;
     open.maps.ring.reuse_fd(shared.ring).map_err(CaptureError::Load)?;
     open.maps.spill.reuse_fd(shared.spill).map_err(CaptureError::Load)?;
@@ -185,13 +190,20 @@ fn load(tracer: &BpfTracer, config: &HeapConfig, kind: Kind) -> Result<HeapTrace
     open.progs.heap_entry.set_autoload(kind == Kind::Single);
     open.progs.heap_return.set_autoload(kind == Kind::Single);
     let skel = open.load().map_err(CaptureError::Load)?;
-    let mut links = Vec::new();
+    let (mut links, mut spaces) = (Vec::new(), Attached::default());
     if config.combined {
         let progs = &skel.progs;
-        for program in
-            [&progs.combined_exec, &progs.combined_fork, &progs.combined_enter, &progs.combined_leave]
-        {
-            links.push(program.attach_trace().map_err(CaptureError::Load)?);
+        for programs in [
+            [&progs.combined_exec, &progs.combined_exec_spare, &progs.combined_exec_spare2],
+            [&progs.combined_fork, &progs.combined_fork_spare, &progs.combined_fork_spare2],
+            [&progs.combined_enter, &progs.combined_enter_spare, &progs.combined_enter_spare2],
+            [&progs.combined_leave, &progs.combined_leave_spare, &progs.combined_leave_spare2],
+        ] {
+            let used = if spares { &programs[..] } else { &programs[..1] };
+            for program in used {
+                links.push(program.attach_trace().map_err(CaptureError::Load)?);
+            }
+            spaces.add(used.iter().map(|program| program.as_fd()));
         }
     }
     let progs = &skel.progs;
@@ -210,7 +222,7 @@ fn load(tracer: &BpfTracer, config: &HeapConfig, kind: Kind) -> Result<HeapTrace
     let table = skel.maps.functions.as_fd().try_clone_to_owned().map_err(CaptureError::Uprobes)?;
     let prober = Prober { way, table, only: config.only, state: Default::default() };
     prober.try_out().map_err(CaptureError::Uprobes)?;
-    Ok(HeapTracer { skel, prober: Arc::new(prober), _combined: links, attached })
+    Ok(HeapTracer { skel, prober: Arc::new(prober), _combined: links, spaces, attached })
 }
 
 fn handle(program: &ProgramMut<'_>) -> Result<OwnedFd, CaptureError> {

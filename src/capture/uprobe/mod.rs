@@ -9,7 +9,7 @@ pub mod wire;
 pub use place::{PlaceError, Placed, Refused};
 
 use super::CaptureError;
-use super::bpf::{BpfTracer, MAX_STACK_BYTES, own_pid_namespace};
+use super::bpf::{BpfTracer, MAX_STACK_BYTES, own_pid_namespace, wants_spares};
 use super::heap::attach::PerfUprobe;
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{Link, MapCore, MapFlags, OpenObject};
@@ -146,8 +146,14 @@ fn load(config: &CounterConfig<'_>, way: Way) -> Result<CallCounter, CaptureErro
     let own_marks = config.only_marked && config.stacks.is_none();
     open.progs.probed_many.set_autoload(way == Way::Multi);
     open.progs.probed_one.set_autoload(way == Way::Single);
-    open.progs.follow_fork.set_autoload(own_marks && config.follow_forks);
-    open.progs.follow_exec.set_autoload(own_marks);
+    let spares = wants_spares();
+    for mut program in open.open_object_mut().progs_mut() {
+        let name = program.name().to_string_lossy().into_owned();
+        if name.starts_with("follow_") {
+            let wanted = own_marks && (config.follow_forks || name.starts_with("follow_exec"));
+            program.set_autoload(wanted && (spares || !name.contains("_spare")));
+        }
+    }
     let skel = open.load().map_err(CaptureError::Load)?;
     let mut links = Vec::new();
     let attach = |program: &libbpf_rs::ProgramMut<'_>| {
@@ -157,9 +163,14 @@ fn load(config: &CounterConfig<'_>, way: Way) -> Result<CallCounter, CaptureErro
         })
     };
     if own_marks {
-        links.push(attach(&skel.progs.follow_exec)?);
-        if config.follow_forks {
-            links.push(attach(&skel.progs.follow_fork)?);
+        let progs = &skel.progs;
+        let execs = [&progs.follow_exec, &progs.follow_exec_spare, &progs.follow_exec_spare2];
+        let forks = [&progs.follow_fork, &progs.follow_fork_spare, &progs.follow_fork_spare2];
+        let followed = if config.follow_forks { &[execs, forks][..] } else { &[execs][..] };
+        for programs in followed {
+            for program in if spares { &programs[..] } else { &programs[..1] } {
+                links.push(attach(program)?);
+            }
         }
     }
     let perf = match way {
