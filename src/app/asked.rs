@@ -95,6 +95,7 @@ impl<'a> Asked<'a> {
             running_targets: false,
             touch: touch::config(&self.detail.touch),
             entering,
+            verbose: self.inside.verbose,
         }
     }
 

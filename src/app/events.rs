@@ -189,6 +189,7 @@ fn tracer_options(options: &LiveArgs, running_targets: bool) -> TracerOptions {
         spill_bytes: options.rings.spill_bytes,
         follow_forks: !options.no_follow_forks,
         running_targets,
+        verbose: options.verbose,
     }
 }
 

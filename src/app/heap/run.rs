@@ -13,6 +13,7 @@ use crate::app::choose;
 use crate::app::error::AppError;
 use crate::app::output::Output;
 use crate::app::pipeline::Pipeline;
+use crate::app::remedy::explained;
 use crate::app::say::say;
 use crate::app::session::{AT_THE_END, End, Schedule, Session};
 use crate::app::tracer::{Tracer, TracerOptions};
@@ -54,6 +55,7 @@ fn options(args: &HeapArgs, running_targets: bool) -> TracerOptions {
         running_targets,
         touch: None,
         entering: None,
+        verbose: args.verbose,
     }
 }
 
@@ -85,7 +87,8 @@ impl<'a> Watcher<'a> {
                 _ => WayWanted::Best,
             },
         };
-        let heap = HeapTracer::start(bpf_of(tracer)?, &config)?;
+        let heap =
+            HeapTracer::start(bpf_of(tracer)?, &config).map_err(|error| explained(error, args.verbose))?;
         let asked = Asked {
             filter: super::filter(args),
             allocators: descriptions.iter().map(|each| each.name.clone()).collect(),

@@ -4,6 +4,7 @@ use super::select::Selection;
 use super::{Counted, detach, place, way};
 use crate::app::code_files::CodeFile;
 use crate::app::error::AppError;
+use crate::app::remedy::explained;
 use crate::app::reporting;
 use crate::app::run::pidfd;
 use crate::app::say::say;
@@ -31,7 +32,8 @@ pub fn count(args: &ProbeArgs, file: &CodeFile, selection: &Selection) -> Result
         follow_forks: !args.no_follow_forks,
         stacks: None,
         way: way(args),
-    })?;
+    })
+    .map_err(|error| explained(error, args.verbose))?;
     if let Some(prepared) = &prepared {
         counter.mark(prepared.pid(), pidfd(prepared.pid())?.as_fd(), true)?;
     }

@@ -110,7 +110,7 @@ fn place(
             file.path.display(),
             offsets.len() - placed.refused.len(),
             placed.took,
-            words(counter.way()),
+            counter.way().name(),
             placed.calls
         ));
     }
@@ -123,13 +123,6 @@ fn detach(mut counter: CallCounter, verbose: bool) {
         say(format_args!("probes taken away in {:.1?}", counter.detach()));
     } else {
         crate::capture::bpf::leave_to_a_child(counter);
-    }
-}
-
-fn words(way: Way) -> &'static str {
-    match way {
-        Way::Multi => "uprobe multi",
-        Way::Single => "single uprobes",
     }
 }
 
@@ -191,7 +184,7 @@ fn report(
         of: counted.of,
         seconds: counted.took.as_secs_f64(),
         placed: PlacedCounts {
-            how: words(counted.way),
+            how: counted.way.name(),
             matching: selection.summary.functions,
             probed: functions.len() as u64,
             milliseconds: counted.placed.took.as_secs_f64() * 1e3,

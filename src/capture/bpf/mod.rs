@@ -13,7 +13,7 @@ pub use touches::TouchConfig;
 
 use merge::{Merger, Spilled, positions, waits};
 
-use super::{CaptureError, Counters, EventSource, TouchCounters, arch};
+use super::{CaptureError, Counters, EventSource, TouchCounters, arch, refusal};
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{Link, MapCore, MapFlags, OpenObject, RingBuffer, RingBufferBuilder};
 use nix::sys::epoll::Epoll;
@@ -93,9 +93,7 @@ impl BpfTracer {
     /// # Errors
     /// When the kernel refuses to load or attach (privileges, lockdown, no BTF).
     pub fn start(config: &BpfConfig) -> Result<BpfTracer, CaptureError> {
-        if std::env::var_os("VMAUDIT_LIBBPF_LOG").is_none() {
-            libbpf_rs::set_print(None);
-        }
+        refusal::listen();
         let names: Vec<&'static str> = arch::TRACED.iter().map(|call| call.name).collect();
         let ids = tracepoints::syscall_exit_ids(&names);
         // One object for the life of the process: libbpf's skeletons borrow from it.
@@ -124,7 +122,7 @@ impl BpfTracer {
         open.progs.syscall_exit.set_autoload(!ids.is_empty());
         touches::prepare(&mut open, config.touch)?;
         open.progs.mark_threads.set_autoload(config.running_targets);
-        let skel = open.load().map_err(CaptureError::Load)?;
+        let skel = open.load().map_err(|error| refusal::refused("vmaudit", &error))?;
         if let Some(entering) = config.entering {
             cgroups::add(&skel, entering.cgroup)?;
         }
