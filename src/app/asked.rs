@@ -3,7 +3,7 @@
 use super::contained::add_roots;
 use super::dump::Dump;
 use super::error::AppError;
-use super::output::{Destination, Wanted};
+use super::output::{self, Destination, Other, Output, Wanted};
 use super::pipeline::Pipeline;
 use super::record::{Record, RecordOptions};
 use super::session::Schedule;
@@ -72,8 +72,7 @@ impl<'a> Asked<'a> {
     /// When the file cannot be created.
     pub fn dump(&self) -> Result<Option<Dump>, AppError> {
         let Some(path) = &self.inside.dump_events else { return Ok(None) };
-        let dump = Dump::create(path).map_err(|source| AppError::Write { path: path.clone(), source })?;
-        Ok(Some(dump))
+        Ok(Some(Dump::new(Output::open(Some(path), &[])?.stream())))
     }
 
     /// # Errors
@@ -96,6 +95,7 @@ impl<'a> Asked<'a> {
             running_targets: false,
             touch: touch::config(&self.detail.touch),
             entering,
+            verbose: self.inside.verbose,
         }
     }
 
@@ -136,10 +136,20 @@ impl<'a> Asked<'a> {
         }
     }
 
+    /// To be asked before anything is started: opens what the report is written to.
+    ///
     /// # Errors
-    /// When switches and format do not go together: before anything is started.
-    pub fn wanted(&self) -> Result<Wanted<'a>, AppError> {
-        let to = Destination { file: self.audit.report.as_deref(), top: self.detail.top };
-        Wanted::new(self.audit.format, self.flame, to)
+    /// When switches and format do not go together, when the report cannot be written, or would be written
+    /// over another of the command line's files.
+    pub fn wanted(&self, command: &[OsString]) -> Result<Wanted, AppError> {
+        let report = self.audit.report.as_deref();
+        if let Some(recording) = &self.audit.output {
+            output::check_recording(report, recording)?;
+        }
+        let mut others = output::program(command);
+        let dump = self.inside.dump_events.as_deref();
+        others.extend(dump.map(|path| Other { path, what: "the file of --dump-events" }));
+        let output = Output::open(report, &others)?;
+        Wanted::new(self.audit.format, self.flame, Destination { output, top: self.detail.top })
     }
 }

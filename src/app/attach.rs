@@ -36,7 +36,7 @@ const LOOK_PAUSE: Duration = Duration::from_millis(200);
 pub fn attach(args: &AttachArgs) -> Result<u8, AppError> {
     let begun = Instant::now();
     let asked = Asked::from(args);
-    let wanted = asked.wanted()?;
+    let wanted = asked.wanted(&[])?;
     let container = container(&args.of)?;
     // Whoever enters a container later belongs to it, as children do.
     let followed = container.as_ref().filter(|_| !args.no_follow_forks);
@@ -67,7 +67,8 @@ pub fn attach(args: &AttachArgs) -> Result<u8, AppError> {
     let first = attached.processes().first().map_or(0, |process| process.pid());
     let subject = Subject { main: first, command: &command, container: container.as_ref() };
     let pipeline = RefCell::new(asked.pipeline(&tracer, &subject, dump)?);
-    let main = begin(&attached, &threads, &mut pipeline.borrow_mut())?;
+    let begun_with = begin(&attached, &threads, &mut pipeline.borrow_mut());
+    let main = begun_with.inspect_err(|_| pipeline.borrow_mut().abandon_record())?;
     if args.inside.verbose {
         say(format_args!("first look done after {:.1?}", begun.elapsed()));
     }

@@ -1,7 +1,7 @@
 //! Which backend: the one that was asked for, or the best that works.
 
 use super::error::AppError;
-use super::remedy::{failure, hint, remedy};
+use super::remedy::{SEE_DOCTOR, failure, hint, remedy, verifier_lines};
 use super::run::pidfd;
 use super::say::say;
 use super::tracer::{self, Tracer, TracerOptions};
@@ -41,6 +41,7 @@ impl Candidate {
             running_targets: self.attaches,
             entering: None,
             touch: None,
+            verbose: false,
         };
         let attempt = || {
             let child = probe::Quiet::start()
@@ -106,7 +107,7 @@ fn choose(
         let started = (candidate.start)(options).and_then(|tracer| make_ready(&tracer).map(|()| tracer));
         match started {
             Ok(tracer) => {
-                tell_choice(candidate.rung, &failures);
+                tell_choice(candidate.rung, &failures, options.verbose);
                 return Ok(tracer);
             }
             // The command line itself is what does not go together.
@@ -114,7 +115,7 @@ fn choose(
             Err(error) => failures.push((candidate.rung, failure(&error))),
         }
     }
-    Err(none_works(&failures))
+    Err(none_works(&failures, options.verbose))
 }
 
 /// The only one that was asked for, or None for `auto`.
@@ -135,21 +136,24 @@ fn cannot_see(rung: Rung, what: &str) -> AppError {
     ))
 }
 
-fn none_works(failures: &[(Rung, RungFailure)]) -> AppError {
+fn none_works(failures: &[(Rung, RungFailure)], verbose: bool) -> AppError {
     let standing = probe::standing();
     let each = |(rung, failure): &(Rung, RungFailure)| {
         let (name, text) = (rung.name(), &failure.text);
-        format!("the backend {name} cannot work here: {text}\n{}", remedy(*rung, failure, &standing))
+        let seen = if verbose { verifier_lines(failure) } else { String::new() };
+        format!("the backend {name} cannot work here: {text}\n{}{seen}", remedy(*rung, failure, &standing))
     };
     let text: Vec<String> = failures.iter().map(each).collect();
-    AppError::Backend(text.join("\n") + "\n(`vmaudit doctor` shows all that can be tried)")
+    AppError::Backend(format!("{}\n{SEE_DOCTOR}", text.join("\n")))
 }
 
-/// One line, where it is not the best one.
-fn tell_choice(taken: Rung, failures: &[(Rung, RungFailure)]) {
+/// One line, where it is not the best one; with `-v` also what was refused.
+fn tell_choice(taken: Rung, failures: &[(Rung, RungFailure)], verbose: bool) {
     if let Some((rung, failure)) = failures.last() {
-        let advice = advice_for(*rung, failure.errno, &probe::standing());
+        let advice = advice_for(*rung, failure, &probe::standing());
         let (taken, better) = (taken.name(), rung.name());
-        say(format_args!("backend {taken}, because {better} does not work: {}", hint(&advice)));
+        let seen =
+            if verbose { format!("\n{}{}", failure.text, verifier_lines(failure)) } else { String::new() };
+        say(format_args!("backend {taken}, because {better} does not work: {}{seen}", hint(&advice)));
     }
 }

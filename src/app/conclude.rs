@@ -25,7 +25,7 @@ pub struct Gathered {
 ///
 /// # Errors
 /// When a file cannot be written.
-pub fn conclude(gathered: Gathered, wanted: &Wanted<'_>, verbose: bool) -> Result<(), AppError> {
+pub fn conclude(gathered: Gathered, wanted: &Wanted, verbose: bool) -> Result<(), AppError> {
     let Gathered { main, audits, counters, mut pipeline, exit_code } = gathered;
     warn(&pipeline, counters);
     let events = EventTotals {

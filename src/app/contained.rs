@@ -16,7 +16,7 @@ use crate::capture::bpf::MarkedThread;
 use crate::containers::{Container, ContainerError};
 use crate::model::{MmKey, Observations, Pid};
 use crate::procfs::read_status;
-use crate::target::{Attached, FindError, HeldExit, Process};
+use crate::target::{Attached, FindError, HeldExit, Process, Requests};
 use std::collections::HashSet;
 use std::os::fd::BorrowedFd;
 use std::os::unix::fs::MetadataExt;
@@ -200,6 +200,10 @@ impl Watched for Contained<'_> {
 
     fn release(&mut self, held: HeldExit) -> Result<(), AppError> {
         self.attached.release(held)
+    }
+
+    fn take_requests(&mut self) -> Result<Requests, AppError> {
+        Watched::take_requests(&mut self.attached)
     }
 
     fn has_ended(&self, pid: Pid) -> bool {

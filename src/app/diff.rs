@@ -2,7 +2,7 @@
 
 use super::error::AppError;
 use super::flame;
-use super::output::Destination;
+use super::output::{Destination, Other, Output};
 use super::report::report_of as report_of_recording;
 use super::snapshot::{SnapshotError, report_of, saved_look_in};
 use crate::cli::{DiffArgs, DiffFormat, GroupBy, PidPair};
@@ -43,6 +43,8 @@ pub fn diff(args: &DiffArgs) -> Result<u8, AppError> {
     if is_stdin(&args.a) && is_stdin(&args.b) {
         return Err(DiffError::BothStdin.into());
     }
+    let read = |path| Other { path, what: "one of the two that are compared" };
+    let output = Output::open(args.report.as_deref(), &[read(&args.a), read(&args.b)])?;
     let (a, b) = (load(&args.a)?, load(&args.b)?);
     let pids = args.pid.unwrap_or(PidPair { a: None, b: None });
     let pick = |pid: Option<i32>| match pid {
@@ -58,7 +60,7 @@ pub fn diff(args: &DiffArgs) -> Result<u8, AppError> {
         GroupBy::Address => By::Address,
     };
     let result = compare(&a, &b, Options { by });
-    let to = Destination { file: args.report.as_deref(), top: args.top };
+    let to = Destination { output, top: args.top };
     match args.format {
         DiffFormat::Text => to.put(diff_to_text(&result, to.options()).as_bytes())?,
         DiffFormat::Json => to.put(diff_to_json(&result)?.as_bytes())?,

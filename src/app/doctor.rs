@@ -39,7 +39,7 @@ fn attempt(candidate: &Candidate, trials: &[Trial]) -> Option<RungFailure> {
     match outcome("perf-tracepoint") {
         Some(Outcome::Works) if candidate.rung == Rung::Perf && !numbered => None,
         Some(Outcome::Refused { errno, name }) if candidate.rung == Rung::Perf => {
-            Some(RungFailure { text: format!("perf_event_open: {name}"), errno: Some(*errno) })
+            Some(RungFailure { text: format!("perf_event_open: {name}"), errno: Some(*errno), refusal: None })
         }
         _ => candidate.attempt(),
     }

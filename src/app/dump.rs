@@ -1,21 +1,18 @@
 //! Every call as a line of JSON, for comparing vmaudit with other tracers.
 
+use super::output::Stream;
 use crate::model::{FrameKind, StackTable, VmEvent, VmOp};
 use serde_json::json;
-use std::fs::File;
 use std::io::{self, BufWriter, Write};
-use std::path::Path;
 
 pub struct Dump {
-    out: BufWriter<File>,
+    out: BufWriter<Stream>,
     failed: Option<io::Error>,
 }
 
 impl Dump {
-    /// # Errors
-    /// When the file cannot be created.
-    pub fn create(path: &Path) -> io::Result<Dump> {
-        Ok(Dump { out: BufWriter::new(File::create(path)?), failed: None })
+    pub fn new(to: Stream) -> Dump {
+        Dump { out: BufWriter::new(to), failed: None }
     }
 
     pub fn event(&mut self, event: &VmEvent, stacks: &StackTable) {

@@ -36,9 +36,12 @@ pub enum AppError {
     Backend(String),
     #[error("{0}")]
     Capture(#[from] CaptureError),
-    #[error("writing {}: {source}", path.display())]
+    /// Before anything was started.
+    #[error("--report {}: it cannot be written: {source}", path.display())]
+    Report { path: PathBuf, source: io::Error },
+    #[error("writing {}: {source}{limit}", path.display(), limit = size_limit(source))]
     Write { path: PathBuf, source: io::Error },
-    #[error("writing the report: {0}")]
+    #[error("writing the report: {0}{limit}", limit = size_limit(.0))]
     Output(io::Error),
     #[error("{operation}: {source}")]
     System { operation: &'static str, source: io::Error },
@@ -63,6 +66,11 @@ pub enum AppError {
     Flame(#[from] crate::render::FlameError),
     #[error("encoding the report: {0}")]
     Json(#[from] serde_json::Error),
+}
+
+/// What EFBIG means for a file that is far from what a file system can hold.
+fn size_limit(error: &io::Error) -> &'static str {
+    if error.raw_os_error() == Some(libc::EFBIG) { ": no file may be longer here (ulimit -f)" } else { "" }
 }
 
 /// vmaudit's own failures, as with env(1) and nice(1).

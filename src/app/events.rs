@@ -7,8 +7,8 @@ use super::conclude::warn;
 use super::contained::add_roots;
 use super::entering::{container_of, entering_of};
 use super::error::AppError;
-use super::live_events::LiveEvents;
-use super::output;
+use super::live_events::{LiveEvents, LiveOptions};
+use super::output::{self, Other, Output, Stream};
 use super::pipeline::Pipeline;
 use super::recorded_names::RecordedNames;
 use super::session::{End, NEVER, Schedule, Session};
@@ -22,7 +22,6 @@ use crate::render::events::{EventWriter, EventsFormat, EventsOptions, Filter, Ti
 use crate::store::Recording;
 use crate::target::{Attached, Launch, LaunchConfig};
 use std::cell::RefCell;
-use std::fs::File;
 use std::io::{self, Write};
 use std::ops::ControlFlow;
 use std::os::unix::ffi::OsStrExt;
@@ -33,20 +32,25 @@ use std::time::Duration;
 const BATCH: usize = 64 << 10;
 
 pub fn events(args: &EventsArgs) -> Result<u8, AppError> {
+    let mut others = output::program(&args.command);
+    others.extend(args.recording.iter().map(|path| Other { path, what: "the recording that is read" }));
+    let to = Output::open(args.report.as_deref(), &others)?;
     match &args.recording {
-        Some(recording) => replayed(recording, args),
-        None if args.command.is_empty() => attached(args),
-        None => live(args),
+        Some(recording) => replayed(recording, args, to),
+        None if args.command.is_empty() => attached(args, to),
+        None => live(args, to),
     }
 }
 
+/// In colour on a terminal.
+fn color(to: &Output) -> Color {
+    if to.is_stdout() { output::color(&io::stdout()) } else { Color::Never }
+}
+
 /// Prints what a recording holds.
-fn replayed(path: &Path, args: &EventsArgs) -> Result<u8, AppError> {
+fn replayed(path: &Path, args: &EventsArgs, to: Output) -> Result<u8, AppError> {
     let recording = Recording::open(path)?;
-    let (mut to, color) = match &args.report {
-        Some(path) => (open(path)?, Color::Never),
-        None => (Box::new(io::stdout()) as Box<dyn Write>, output::color(&io::stdout())),
-    };
+    let (color, mut to) = (color(&to), to.stream());
     let meta = recording.meta();
     let clock = i64::try_from(meta.started_unix_ns).ok().zip(i64::try_from(meta.started_ns).ok());
     let offset = clock.and_then(|(unix, monotonic)| unix.checked_sub(monotonic));
@@ -73,7 +77,7 @@ fn replayed(path: &Path, args: &EventsArgs) -> Result<u8, AppError> {
     })?;
     let outcome = outcome.and_then(|()| to.write_all(text.as_bytes())).and_then(|()| to.flush());
     match outcome {
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(written(args, error)),
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(to.failed(error)),
         // `vmaudit events REC | head` is no failure.
         _ => {
             if writer.printed() == 0 {
@@ -85,11 +89,11 @@ fn replayed(path: &Path, args: &EventsArgs) -> Result<u8, AppError> {
 }
 
 /// Starts the command and prints its calls; its exit status becomes vmaudit's.
-fn live(args: &EventsArgs) -> Result<u8, AppError> {
-    let (to, color) = match &args.report {
-        Some(path) => (open(path)?, Color::Never),
+fn live(args: &EventsArgs, to: Output) -> Result<u8, AppError> {
+    let (color, to) = match &args.report {
+        Some(_) => (color(&to), to.stream()),
         // As strace: standard output is the command's.
-        None => (Box::new(io::stderr()) as Box<dyn Write>, output::color(&io::stderr())),
+        None => (output::color(&io::stderr()), Stream::stderr()),
     };
     let writer = EventWriter::new(options(args, color, clock_offset_ns())?);
     let options = &args.live;
@@ -114,7 +118,7 @@ fn live(args: &EventsArgs) -> Result<u8, AppError> {
         super::say(format_args!("backend {}, {} attached", tracer.name(), tracer.attached()));
     }
     let mut pipeline = Pipeline::new(tracer.name(), None);
-    pipeline.live = Some(LiveEvents::new(writer, to, !args.no_stacks || args.filter.stack.is_some()));
+    pipeline.live = Some(LiveEvents::new(writer, to, live_options(args)));
     if let Some(container) = &container {
         add_roots(container, &mut pipeline);
     }
@@ -129,7 +133,7 @@ fn live(args: &EventsArgs) -> Result<u8, AppError> {
         let end = Session::new(Launched::new(running), &mut *reader, &pipeline, schedule(options)).run()?;
         (end, reader.counters()?)
     };
-    printed(args, pipeline.into_inner(), counters)?;
+    printed(pipeline.into_inner(), counters)?;
     tracer.detach_in_background();
     Ok(match end {
         End::Exited(status) => status.exit_code(),
@@ -138,13 +142,10 @@ fn live(args: &EventsArgs) -> Result<u8, AppError> {
 }
 
 /// Prints the calls of processes that run already.
-fn attached(args: &EventsArgs) -> Result<u8, AppError> {
+fn attached(args: &EventsArgs, to: Output) -> Result<u8, AppError> {
     let options = &args.live;
     let attached = Attached::new(attach::targets(&args.filter.pid)?)?;
-    let (to, color) = match &args.report {
-        Some(path) => (open(path)?, Color::Never),
-        None => (Box::new(io::stdout()) as Box<dyn Write>, output::color(&io::stdout())),
-    };
+    let (color, to) = (color(&to), to.stream());
     // Those that they start are meant as well.
     let everything = FilterArgs { pid: Vec::new(), ..args.filter.clone() };
     let writer = EventWriter::new(EventsOptions {
@@ -157,7 +158,7 @@ fn attached(args: &EventsArgs) -> Result<u8, AppError> {
         super::say(format_args!("backend {}, {} attached", tracer.name(), tracer.attached()));
     }
     let mut pipeline = Pipeline::new(tracer.name(), None);
-    pipeline.live = Some(LiveEvents::new(writer, to, !args.no_stacks || args.filter.stack.is_some()));
+    pipeline.live = Some(LiveEvents::new(writer, to, live_options(args)));
     attach::begin(&attached, &threads, &mut pipeline)?;
     let pipeline = RefCell::new(pipeline);
     let counters = {
@@ -166,9 +167,16 @@ fn attached(args: &EventsArgs) -> Result<u8, AppError> {
         Session::new(attached, &mut *reader, &pipeline, schedule(options)).run()?;
         reader.counters()?
     };
-    printed(args, pipeline.into_inner(), counters)?;
+    printed(pipeline.into_inner(), counters)?;
     tracer.detach_in_background();
     Ok(0)
+}
+
+fn live_options(args: &EventsArgs) -> LiveOptions {
+    LiveOptions {
+        wants_names: !args.no_stacks || args.filter.stack.is_some(),
+        to_the_end: !args.command.is_empty(),
+    }
 }
 
 fn tracer_options(options: &LiveArgs, running_targets: bool) -> TracerOptions {
@@ -181,6 +189,7 @@ fn tracer_options(options: &LiveArgs, running_targets: bool) -> TracerOptions {
         spill_bytes: options.rings.spill_bytes,
         follow_forks: !options.no_follow_forks,
         running_targets,
+        verbose: options.verbose,
     }
 }
 
@@ -195,10 +204,10 @@ fn schedule(options: &LiveArgs) -> Schedule {
 }
 
 /// Prints what is left, and tells what was lost.
-fn printed(args: &EventsArgs, mut pipeline: Pipeline, counters: Counters) -> Result<(), AppError> {
+fn printed(mut pipeline: Pipeline, counters: Counters) -> Result<(), AppError> {
     pipeline.print_live();
     if let Some(live) = pipeline.live.take() {
-        live.finish().map_err(|source| written(args, source))?;
+        live.finish()?;
     }
     warn(&pipeline, counters);
     let dropped = counters.lost + pipeline.undecodable();
@@ -209,22 +218,6 @@ fn printed(args: &EventsArgs, mut pipeline: Pipeline, counters: Counters) -> Res
         ));
     }
     Ok(())
-}
-
-/// `-` is standard output.
-fn open(path: &Path) -> Result<Box<dyn Write>, AppError> {
-    if path.as_os_str() == "-" {
-        return Ok(Box::new(io::stdout()));
-    }
-    let file = File::create(path).map_err(|source| AppError::Write { path: path.to_owned(), source })?;
-    Ok(Box::new(file))
-}
-
-fn written(args: &EventsArgs, source: io::Error) -> AppError {
-    match &args.report {
-        Some(path) => AppError::Write { path: path.clone(), source },
-        None => AppError::Output(source),
-    }
 }
 
 fn options(args: &EventsArgs, color: Color, clock_offset_ns: Option<i64>) -> Result<EventsOptions, AppError> {

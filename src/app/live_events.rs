@@ -1,6 +1,8 @@
 //! The calls of a running command or process, printed while it runs. Events wait until the ring is empty, so
 //! that the names of all their stacks are looked up at once.
 
+use super::error::AppError;
+use super::output::Stream;
 use crate::model::{MmKey, Observations, StackId, StackTable, Step, SymbolizedStacks, VmEvent, VmOp};
 use crate::objects::FileCache;
 use crate::render::events::{EventWriter, StackSource};
@@ -17,10 +19,20 @@ pub struct LiveEvents {
     named: HashSet<StackId>,
     waiting: Vec<Step>,
     newest_ns: u64,
-    to: Box<dyn Write>,
-    /// The reader of the output has gone: no failure, but nothing is left to do.
+    to: Stream,
+    /// The command goes on, and so does vmaudit, whoever reads.
+    to_the_end: bool,
+    /// The reader of the output has gone: no failure, but nothing is left to print.
     closed: bool,
     failed: Option<io::Error>,
+}
+
+/// How events are printed while they come.
+#[derive(Clone, Copy, Debug)]
+pub struct LiveOptions {
+    pub wants_names: bool,
+    /// Of a command, whose exit status is waited for; else nobody who reads is the end.
+    pub to_the_end: bool,
 }
 
 /// Names stacks of the batch that is printed, and others one by one.
@@ -42,11 +54,12 @@ impl StackSource for Names<'_> {
 }
 
 impl LiveEvents {
-    pub fn new(writer: EventWriter, to: Box<dyn Write>, wants_names: bool) -> LiveEvents {
+    pub fn new(writer: EventWriter, to: Stream, options: LiveOptions) -> LiveEvents {
         LiveEvents {
             writer,
             symbolizer: Symbolizer::new(Config::default()),
-            wants_names,
+            wants_names: options.wants_names,
+            to_the_end: options.to_the_end,
             named: HashSet::new(),
             waiting: Vec::new(),
             newest_ns: 0,
@@ -82,9 +95,13 @@ impl LiveEvents {
 
     /// Prints what waits. False when nothing more is wanted.
     pub fn flush(&mut self, table: &StackTable, files: &mut FileCache) -> bool {
-        if self.is_over() {
+        if self.writer.is_over() {
             self.waiting.clear();
             return false;
+        }
+        if self.closed || self.failed.is_some() {
+            self.waiting.clear();
+            return self.to_the_end;
         }
         if self.waiting.is_empty() {
             return true;
@@ -104,24 +121,40 @@ impl LiveEvents {
             self.writer.step(&step, &mut names, &mut text);
         }
         if let Err(error) = self.to.write_all(text.as_bytes()).and_then(|()| self.to.flush()) {
-            match error.kind() {
-                io::ErrorKind::BrokenPipe => self.closed = true,
-                _ => self.failed = Some(error),
-            }
+            self.stop(error);
         }
         for note in self.symbolizer.take_notes() {
             super::say(note);
         }
-        !self.is_over()
+        let unheard = self.closed || self.failed.is_some();
+        !self.writer.is_over() && (self.to_the_end || !unheard)
     }
 
-    fn is_over(&self) -> bool {
-        self.closed || self.failed.is_some() || self.writer.is_over()
+    fn stop(&mut self, error: io::Error) {
+        if error.kind() == io::ErrorKind::BrokenPipe {
+            self.closed = true;
+            return;
+        }
+        if self.to_the_end {
+            super::say(format_args!("printing stops here, the command goes on: {error}"));
+        }
+        self.failed = Some(error);
     }
 
     /// # Errors
     /// The write that failed.
-    pub fn finish(self) -> io::Result<()> {
-        self.failed.map_or(Ok(()), Err)
+    pub fn finish(mut self) -> Result<(), AppError> {
+        // Nothing may have been printed: then that is the result.
+        if !self.closed
+            && self.failed.is_none()
+            && let Err(error) = self.to.flush()
+        {
+            self.to_the_end = false;
+            self.stop(error);
+        }
+        match self.failed {
+            Some(error) => Err(self.to.failed(error)),
+            None => Ok(()),
+        }
     }
 }

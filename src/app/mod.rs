@@ -33,6 +33,7 @@ mod recorded_names;
 mod remedy;
 pub mod replay;
 mod report;
+mod reporting;
 mod room;
 mod run;
 mod saved;
@@ -50,7 +51,7 @@ pub use error::AppError;
 pub use say::say;
 
 use crate::cli::{Cli, Command};
-use crate::target::secure;
+use crate::target::{secure, survive_file_limit};
 use clap::CommandFactory;
 
 /// Does what the command line says.
@@ -60,6 +61,10 @@ use clap::CommandFactory;
 pub fn run(cli: Cli) -> Result<u8, AppError> {
     secure::begin().map_err(|errno| AppError::System {
         operation: "making /proc/self readable (prctl PR_SET_DUMPABLE)",
+        source: errno.into(),
+    })?;
+    survive_file_limit().map_err(|errno| AppError::System {
+        operation: "ignoring the signal of the limit on file sizes (SIGXFSZ)",
         source: errno.into(),
     })?;
     match cli.command {

@@ -1,30 +1,37 @@
 //! Where the report goes, and the manual page.
 
+mod conflict;
+mod file;
+
+pub use conflict::{Other, check_recording};
+pub use file::{Output, Stream};
+
 use super::error::AppError;
 use super::flame;
 use crate::cli::{Cli, FlameArgs, Format};
 use crate::render::{Color, TextOptions, to_html, to_json, to_text};
 use crate::report::Report;
 use clap::CommandFactory;
-use std::fs;
+use std::ffi::OsString;
 use std::io::{self, IsTerminal, Write};
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 /// A report that is wanted: in which format, and where.
-#[derive(Clone, Copy, Debug)]
-pub struct Wanted<'a> {
+#[derive(Debug)]
+pub struct Wanted {
     pub format: Format,
     pub flame: FlameArgs,
-    pub to: Destination<'a>,
+    pub to: Destination,
 }
 
-impl<'a> Wanted<'a> {
+impl Wanted {
     /// # Errors
     /// When the switches do not go with the format, or the format not with where it goes: to be told
     /// before anything is started.
-    pub fn new(format: Format, flame: FlameArgs, to: Destination<'a>) -> Result<Wanted<'a>, AppError> {
+    pub fn new(format: Format, flame: FlameArgs, to: Destination) -> Result<Wanted, AppError> {
         flame.check(format).map_err(AppError::Usage)?;
-        if format == Format::Pprof && to.file.is_none() && io::stdout().is_terminal() {
+        if format == Format::Pprof && to.output.is_stdout() && io::stdout().is_terminal() {
             let why =
                 "-f pprof is compressed and nothing to read on a terminal: name a file with --report FILE";
             return Err(AppError::Usage(why.to_owned()));
@@ -44,26 +51,27 @@ impl<'a> Wanted<'a> {
 }
 
 /// Where a rendering goes, and how long text is.
-#[derive(Clone, Copy, Debug)]
-pub struct Destination<'a> {
-    /// Standard output, if None.
-    pub file: Option<&'a Path>,
+#[derive(Debug)]
+pub struct Destination {
+    pub output: Output,
     pub top: usize,
 }
 
-impl Destination<'_> {
+impl Destination {
     pub fn options(&self) -> TextOptions {
-        let color = if self.file.is_none() { color(&io::stdout()) } else { Color::Never };
+        let color = if self.output.is_stdout() { color(&io::stdout()) } else { Color::Never };
         TextOptions { color, top: self.top }
     }
 
     pub fn put(&self, rendered: &[u8]) -> Result<(), AppError> {
-        match self.file {
-            Some(path) => fs::write(path, rendered)
-                .map_err(|source| AppError::Write { path: path.to_path_buf(), source }),
-            None => print(rendered),
-        }
+        self.output.put(rendered)
     }
+}
+
+/// The file of a command that names it with its folder; others are searched for in PATH.
+pub fn program(command: &[OsString]) -> Vec<Other<'_>> {
+    let named = command.first().map(Path::new).filter(|path| path.as_os_str().as_bytes().contains(&b'/'));
+    named.map(|path| Other { path, what: "the program that is started" }).into_iter().collect()
 }
 
 /// Writes to standard output.

@@ -143,6 +143,13 @@ impl Pipeline {
         }
     }
 
+    /// Nothing was started, so nothing is recorded.
+    pub fn abandon_record(&mut self) {
+        if let Some(record) = self.record.take() {
+            record.abandon();
+        }
+    }
+
     /// To be called now and then, also while nothing happens.
     pub fn tick(&mut self) {
         if let Some(record) = &mut self.record {

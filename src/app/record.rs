@@ -101,6 +101,11 @@ impl Record {
         self.recorder.names(names, stacks);
     }
 
+    /// Nothing was started: the file goes, and an older recording is back where it was.
+    pub fn abandon(self) {
+        self.recorder.abandon();
+    }
+
     /// To be called now and then: hands over what waits, and says when the recording has failed.
     pub fn tick(&mut self) {
         self.recorder.tick();

@@ -2,12 +2,17 @@
 
 use super::error::AppError;
 use crate::capture::CaptureError;
+use crate::capture::refusal::errno_in;
 use crate::doctor::{Advice, Rung, RungFailure, advice_for};
 use crate::model::Standing;
+use crate::probe;
+
+/// What ends each such error.
+pub const SEE_DOCTOR: &str = "(`vmaudit doctor` shows all that can be tried)";
 
 /// The reason and the commands that help, in as many lines as it takes.
 pub fn remedy(rung: Rung, failure: &RungFailure, standing: &Standing) -> String {
-    let advice = advice_for(rung, failure.errno, standing);
+    let advice = advice_for(rung, failure, standing);
     let mut text = advice.why;
     let width = advice.commands.iter().map(|each| each.when.chars().count()).max().unwrap_or(0);
     for command in &advice.commands {
@@ -27,10 +32,32 @@ pub fn hint(advice: &Advice) -> String {
 /// What went wrong, with its number.
 pub fn failure(error: &AppError) -> RungFailure {
     let text = error.to_string();
-    if let AppError::Capture(CaptureError::Silenced { .. }) = error {
-        return RungFailure { errno: Some(libc::EBUSY), text };
+    let refusal = match error {
+        AppError::Capture(CaptureError::Silenced { .. }) => {
+            return RungFailure { errno: Some(libc::EBUSY), text, refusal: None };
+        }
+        AppError::Capture(error) => error.refusal().cloned(),
+        _ => None,
+    };
+    let errno = refusal.as_ref().and_then(|refusal| refusal.errno).or_else(|| errno_in(&text));
+    RungFailure { errno, text, refusal }
+}
+
+/// With `-v`: the verifier's last lines.
+pub fn verifier_lines(failure: &RungFailure) -> String {
+    let lines = failure.refusal.iter().flat_map(|refusal| &refusal.verifier);
+    lines.map(|line| format!("\n  | {line}")).collect()
+}
+
+/// For commands that rest on BPF alone: what was refused, why, and what helps.
+pub fn explained(error: CaptureError, verbose: bool) -> AppError {
+    if error.refusal().is_none() {
+        return error.into();
     }
-    RungFailure { errno: errno(&text), text }
+    let failure = failure(&error.into());
+    let seen = if verbose { verifier_lines(&failure) } else { String::new() };
+    let remedy = remedy(Rung::Bpf, &failure, &probe::standing());
+    AppError::Backend(format!("{}\n{remedy}{seen}\n{SEE_DOCTOR}", failure.text))
 }
 
 /// One sentence for the user who may not read a process.
@@ -46,12 +73,6 @@ pub fn may_not_be_read() -> String {
          try sudo vmaudit {}",
         words.join(" ")
     )
-}
-
-/// libbpf-rs keeps the number to itself and prints it as std does.
-fn errno(text: &str) -> Option<i32> {
-    let (_, number) = text.rsplit_once("(os error ")?;
-    number.split(')').next()?.parse().ok()
 }
 
 #[cfg(test)]

@@ -29,7 +29,7 @@ const LOOK_PAUSE: Duration = Duration::from_secs(1);
 pub fn run(args: &RunArgs) -> Result<u8, AppError> {
     let begun = Instant::now();
     let asked = Asked::from(args);
-    let wanted = asked.wanted()?;
+    let wanted = asked.wanted(&args.command)?;
     let dump = asked.dump()?;
     let container = container_of(&args.command);
     let mut prepared = Launch::prepare(LaunchConfig {
@@ -55,7 +55,8 @@ pub fn run(args: &RunArgs) -> Result<u8, AppError> {
     let pipeline = RefCell::new(asked.pipeline(&tracer, &subject, dump)?);
     let (end, audits, counters) = {
         let mut reader = tracer.reader(|raw| pipeline.borrow_mut().record(raw))?;
-        let mut running = prepared.go()?;
+        let started = prepared.go().inspect_err(|_| pipeline.borrow_mut().abandon_record());
+        let mut running = started?;
         tracer.started(&mut running)?;
         for note in running.notes() {
             say(format_args!("{note}"));

@@ -4,6 +4,7 @@ use super::audits::{Audits, Look, LookVoid, shares_space_with_parent};
 use super::error::AppError;
 use super::load::Load;
 use super::pipeline::Pipeline;
+use super::reporting;
 use super::say::say;
 use super::watched::{News, Watched};
 use crate::capture::EventSource;
@@ -100,6 +101,7 @@ impl<'a, 'r, W: Watched> Session<'a, 'r, W> {
     pub fn run(&mut self) -> Result<End, AppError> {
         loop {
             if let Some(end) = self.turn()? {
+                reporting::begin(self.watched.take_requests()?);
                 return self.finish(end);
             }
         }

@@ -28,6 +28,8 @@ pub struct TracerOptions {
     pub touch: Option<TouchConfig>,
     /// Programs executed in a cgroup are targets, whoever started them.
     pub entering: Option<Entering>,
+    /// Show the verifier's last lines where it refuses a program.
+    pub verbose: bool,
 }
 
 /// A backend at work.

@@ -4,7 +4,7 @@ use super::error::AppError;
 use super::say::say;
 use super::session::End;
 use crate::model::{MmKey, Observations, Pid};
-use crate::target::{Attached, AttachedEvent, HeldExit, Process, Running, TargetEvent};
+use crate::target::{Attached, AttachedEvent, HeldExit, Process, Requests, Running, TargetEvent};
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
@@ -47,6 +47,12 @@ pub trait Watched {
     /// # Errors
     /// When a system call fails that never does.
     fn release(&mut self, held: HeldExit) -> Result<(), AppError>;
+
+    /// Requests to stop from now on, when only the report is left to be made.
+    ///
+    /// # Errors
+    /// When a system call fails that never does.
+    fn take_requests(&mut self) -> Result<Requests, AppError>;
 
     /// True when it is certain that the process has ended: what was read by its number just now
     /// may be another one's.
@@ -107,6 +113,10 @@ impl Watched for Launched {
         Ok(self.running.release(held)?)
     }
 
+    fn take_requests(&mut self) -> Result<Requests, AppError> {
+        Ok(self.running.take_requests()?)
+    }
+
     fn has_ended(&self, _: Pid) -> bool {
         // Its number is its own until it is waited for.
         false
@@ -137,6 +147,10 @@ impl Watched for Attached {
 
     fn release(&mut self, _: HeldExit) -> Result<(), AppError> {
         Ok(())
+    }
+
+    fn take_requests(&mut self) -> Result<Requests, AppError> {
+        Ok(Attached::take_requests(self)?)
     }
 
     fn has_ended(&self, pid: Pid) -> bool {

@@ -6,11 +6,12 @@ pub mod bpf;
 pub mod heap;
 pub mod notify;
 pub mod perf;
+pub mod refusal;
 pub mod strace_log;
 pub mod uprobe;
 pub mod wire;
 
-use crate::model::{Touch, VmEvent};
+use crate::model::{Refusal, Touch, VmEvent};
 
 /// The registers that unwinding starts from.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -108,6 +109,12 @@ pub trait EventSource {
 pub enum CaptureError {
     #[error("loading the BPF programs: {0:#}")]
     Load(#[source] libbpf_rs::Error),
+    /// An object of BPF programs.
+    #[error("{0}")]
+    Refused(Box<Refusal>),
+    /// Functions of programs can be probed in several ways, and each was refused.
+    #[error("functions cannot be probed here: {}", each_way(.0))]
+    NoWay(Vec<(&'static str, CaptureError)>),
     #[error("attaching to {what}: {source:#}")]
     Attach { what: String, source: libbpf_rs::Error },
     #[error("this kernel has no tracepoint of system calls (CONFIG_FTRACE_SYSCALLS)")]
@@ -145,4 +152,20 @@ pub enum CaptureError {
     Uprobes(#[source] std::io::Error),
     #[error("reading the loss counters: {0:#}")]
     Counters(#[source] libbpf_rs::Error),
+}
+
+fn each_way(refused: &[(&'static str, CaptureError)]) -> String {
+    let each: Vec<String> = refused.iter().map(|(way, error)| format!("{way}: {error}")).collect();
+    each.join("; ")
+}
+
+impl CaptureError {
+    /// What the kernel refused, if that is known; of several ways the last, which asks for least.
+    pub fn refusal(&self) -> Option<&Refusal> {
+        match self {
+            CaptureError::Refused(refusal) => Some(refusal),
+            CaptureError::NoWay(refused) => refused.last().and_then(|(_, error)| error.refusal()),
+            _ => None,
+        }
+    }
 }

@@ -3,8 +3,8 @@
 //! The numbers are those of Linux on every architecture that vmaudit supports (include/uapi/
 //! asm-generic/errno-base.h).
 
-use super::Rung;
-use crate::model::{Capability, Standing};
+use super::{Rung, RungFailure};
+use crate::model::{Capability, Missing, Part, Refusal, Standing};
 
 const EPERM: i32 = 1;
 const ENOENT: i32 = 2;
@@ -37,8 +37,9 @@ fn command(when: &'static str, command: impl Into<String>) -> Command {
     Command { when, command: command.into() }
 }
 
-/// For a rung that failed with `errno` (None: not a system call's error).
-pub fn advice_for(rung: Rung, errno: Option<i32>, standing: &Standing) -> Advice {
+/// For a rung that failed.
+pub fn advice_for(rung: Rung, failure: &RungFailure, standing: &Standing) -> Advice {
+    let errno = failure.errno;
     let (why, commands) = match (errno, rung) {
         (Some(EMFILE), _) => {
             ("this process may not open more files".to_owned(), vec![command("this shell", "ulimit -n 4096")])
@@ -51,7 +52,7 @@ pub fn advice_for(rung: Rung, errno: Option<i32>, standing: &Standing) -> Advice
             "the kernel has no memory for it".to_owned(),
             vec![command("once", "vmaudit run --ring-bytes 4194304 …")],
         ),
-        (_, Rung::Bpf) => bpf(errno, standing),
+        (_, Rung::Bpf) => bpf(failure, standing),
         (_, Rung::Perf) => perf(errno, standing),
         (_, Rung::Notify) => notify(errno, standing),
         (_, Rung::Snapshot) => ("/proc cannot be read".to_owned(), Vec::new()),
@@ -80,14 +81,90 @@ fn setcap(capabilities: &str, standing: &Standing) -> Command {
     command("for good", format!("sudo setcap {capabilities}+ep {}", standing.exe))
 }
 
-fn bpf(errno: Option<i32>, standing: &Standing) -> (String, Vec<Command>) {
-    if errno == Some(ENOENT) || !standing.btf {
-        let why = "the kernel does not show its types (CONFIG_DEBUG_INFO_BTF=y, Linux 5.15 or later)";
-        return (why.to_owned(), Vec::new());
+const CONFIDENTIALITY: &str = "confidentiality";
+
+/// Under lockdown: how to see it where securityfs is not mounted.
+fn see_lockdown() -> Command {
+    command(
+        "to see it",
+        "sudo mount -t securityfs securityfs /sys/kernel/security; cat /sys/kernel/security/lockdown",
+    )
+}
+
+/// To be had at boot only.
+fn unlock() -> Command {
+    command("at boot", "lockdown=integrity on the kernel's command line")
+}
+
+/// What the verifier, or libbpf before it, found to be missing or wrong.
+fn verdict(refusal: &Refusal, standing: &Standing) -> (String, Vec<Command>) {
+    let subject = refusal.subject();
+    let reads_memory = |helper: &str| helper.starts_with("bpf_probe_read") && !helper.contains("user");
+    match &refusal.missing {
+        Some(Missing::Helper(helper)) if reads_memory(helper) => match standing.lockdown.as_deref() {
+            Some(CONFIDENTIALITY) => (
+                format!(
+                    "the kernel is locked down (confidentiality): BPF may not read its memory ({helper}), as \
+                     {subject} does"
+                ),
+                vec![unlock()],
+            ),
+            Some(_) => (format!("this kernel refuses {subject} the helper {helper}"), Vec::new()),
+            None => (
+                format!(
+                    "BPF may not read the kernel's memory here ({helper}), as {subject} does: so it is under \
+                     lockdown=confidentiality, which cannot be seen, because securityfs is not mounted"
+                ),
+                vec![see_lockdown()],
+            ),
+        },
+        Some(Missing::Helper(helper)) => {
+            (format!("this kernel refuses {subject} the helper {helper}"), Vec::new())
+        }
+        Some(Missing::Kfunc(name)) => (
+            format!("this kernel has no function {name} for BPF programs (kfunc), or not for {subject}"),
+            Vec::new(),
+        ),
+        Some(Missing::Type(name)) => {
+            (format!("this kernel has no {name}, which {subject} reads"), Vec::new())
+        }
+        Some(Missing::Target(name)) => {
+            (format!("this kernel has nothing called {name}, which {subject} is for"), Vec::new())
+        }
+        Some(Missing::Btf) => no_btf(),
+        None => {
+            let words = refusal.verdict().unwrap_or("it does not say why");
+            (format!("the kernel's verifier does not take {subject}: {words}"), vec![see_more()])
+        }
+    }
+}
+
+/// The last lines of the verifier's log.
+fn see_more() -> Command {
+    command("to see more", "the same command with -v, or vmaudit doctor -v")
+}
+
+fn no_btf() -> (String, Vec<Command>) {
+    let why =
+        "the kernel does not show its types: there is no /sys/kernel/btf/vmlinux (CONFIG_DEBUG_INFO_BTF)";
+    (why.to_owned(), Vec::new())
+}
+
+fn bpf(failure: &RungFailure, standing: &Standing) -> (String, Vec<Command>) {
+    let errno = failure.errno;
+    if !standing.btf {
+        return no_btf();
+    }
+    if let Some(refusal) = failure.refusal.as_ref().filter(|refusal| refusal.is_verdict()) {
+        return verdict(refusal, standing);
     }
     if !matches!(errno, Some(EPERM | EACCES | ENOSYS)) {
-        let why = "the kernel lacks something that the programs need (Linux 5.15 or later has it)";
-        return (why.to_owned(), Vec::new());
+        let why = match failure.refusal.as_ref().map(|refusal| (&refusal.part, refusal.subject())) {
+            Some((Part::Map(_), subject)) => format!("this kernel cannot make {subject} as it is asked for"),
+            Some((_, subject)) => format!("the kernel refuses {subject} and does not say why"),
+            None => "the kernel refuses it and does not say why".to_owned(),
+        };
+        return (why, Vec::new());
     }
     if !standing.first_user_namespace {
         let why = "vmaudit runs in a user namespace (a rootless container, as a rule): its capabilities \
@@ -122,11 +199,44 @@ fn bpf(errno: Option<i32>, standing: &Standing) -> (String, Vec<Command>) {
                 from_the_host(),
             ],
         ),
-        None if standing.lockdown.as_deref() == Some("confidentiality") => (
+        None if standing.lockdown.as_deref() == Some(CONFIDENTIALITY) => (
             "the kernel is locked down (confidentiality): BPF may not read its memory".to_owned(),
-            vec![command("at boot", "lockdown=integrity on the kernel's command line")],
+            vec![unlock()],
         ),
-        None => ("a security module or the kernel's configuration forbids bpf(2)".to_owned(), Vec::new()),
+        None => (
+            "bpf(2) is refused, though the capabilities are there and no seccomp filter is in force: a security \
+             module, or lockdown"
+                .to_owned(),
+            standing.lockdown.is_none().then(see_lockdown).into_iter().collect(),
+        ),
+    }
+}
+
+/// Without tracing, no tracepoint has a number: "Tracing disabled due to lockdown" (kernel/trace/trace.c).
+fn no_tracepoints(standing: &Standing) -> (String, Vec<Command>) {
+    match (standing.lockdown.as_deref(), standing.reads_kernel_memory) {
+        (Some(CONFIDENTIALITY), _) => (
+            "the kernel is locked down (confidentiality), and has switched all its tracepoints off".to_owned(),
+            vec![unlock()],
+        ),
+        (None, Some(false)) => (
+            "no tracepoint can be opened, and BPF may not read the kernel's memory: so it is under \
+             lockdown=confidentiality, which cannot be seen, because securityfs is not mounted"
+                .to_owned(),
+            vec![see_lockdown()],
+        ),
+        (lockdown, _) => (
+            "no system call's tracepoint can be opened: the kernel has none (CONFIG_FTRACE_SYSCALLS), or has \
+             switched tracing off"
+                .to_owned(),
+            vec![
+                Some(command("to see it", "grep FTRACE_SYSCALLS /boot/config-$(uname -r); sudo dmesg | grep -i tracing")),
+                lockdown.is_none().then(see_lockdown),
+            ]
+            .into_iter()
+            .flatten()
+            .collect(),
+        ),
     }
 }
 
@@ -134,8 +244,7 @@ fn perf(errno: Option<i32>, standing: &Standing) -> (String, Vec<Command>) {
     const MOST: i32 = 2;
     let level = standing.perf_event_paranoid;
     if errno == Some(ENOENT) {
-        let why = "the kernel has no syscall tracepoints (CONFIG_FTRACE_SYSCALLS=y)";
-        return (why.to_owned(), Vec::new());
+        return no_tracepoints(standing);
     }
     if errno == Some(EBUSY) {
         let why = "another tracer (bpftrace, an older vmaudit as root) has a BPF program on the same \

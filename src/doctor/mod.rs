@@ -6,7 +6,7 @@ mod tests;
 
 pub use advice::{Advice, Command, advice_for};
 
-use crate::model::{Capability, Outcome, Standing, Trial};
+use crate::model::{Capability, Outcome, Refusal, Standing, Trial};
 
 /// The ways to see an address space, from the one that shows most to the one that shows least.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -65,10 +65,12 @@ pub struct TriedRung {
 }
 
 /// The error, and its number where the kernel gave one.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct RungFailure {
     pub text: String,
     pub errno: Option<i32>,
+    /// Where it was an object of BPF programs.
+    pub refusal: Option<Refusal>,
 }
 
 /// All that `vmaudit doctor` says.
@@ -101,7 +103,7 @@ pub fn diagnose(
     let smaps = trials.iter().find(|trial| trial.id == "smaps-own").map(|trial| &trial.outcome);
     let failure = match smaps {
         Some(Outcome::Refused { errno, name }) => {
-            Some(RungFailure { text: format!("reading smaps: {name}"), errno: Some(*errno) })
+            Some(RungFailure { text: format!("reading smaps: {name}"), errno: Some(*errno), refusal: None })
         }
         _ => None,
     };
@@ -113,7 +115,7 @@ pub fn diagnose(
         .iter()
         .rev()
         .filter(|tried| tried.rung.traces() && auto.is_none_or(|auto| tried.rung < auto))
-        .filter_map(|tried| Some(advice_for(tried.rung, tried.failure.as_ref()?.errno, &standing)))
+        .filter_map(|tried| Some(advice_for(tried.rung, tried.failure.as_ref()?, &standing)))
         .collect();
     if auto == Some(Rung::Bpf) {
         let missing = |id: &str| {

@@ -1,5 +1,5 @@
 use super::*;
-use crate::model::{Area, Capabilities};
+use crate::model::{Area, Capabilities, Missing, Part, Refusal};
 
 const EPERM: i32 = 1;
 const EACCES: i32 = 13;
@@ -35,7 +35,7 @@ fn commands(advice: &Advice) -> String {
 
 #[test]
 fn what_bpf_lacks() {
-    let of = |standing: &Standing| advice_for(Rung::Bpf, Some(EPERM), standing);
+    let of = |standing: &Standing| advice_for(Rung::Bpf, &refused_with(EPERM), standing);
     let advice = of(&user());
     assert_eq!(advice.why, "CAP_BPF and CAP_PERFMON are missing");
     assert!(commands(&advice).contains("sudo setcap cap_bpf,cap_perfmon+ep /usr/local/bin/vmaudit"));
@@ -58,7 +58,7 @@ fn what_bpf_lacks() {
 
 #[test]
 fn what_perf_lacks() {
-    let of = |errno, standing: &Standing| advice_for(Rung::Perf, Some(errno), standing);
+    let of = |errno, standing: &Standing| advice_for(Rung::Perf, &refused_with(errno), standing);
     let strict = Standing { perf_event_paranoid: Some(3), ..user() };
     let advice = of(EACCES, &strict);
     assert_eq!(advice.why, "kernel.perf_event_paranoid is 3");
@@ -76,7 +76,7 @@ fn what_perf_lacks() {
 
 #[test]
 fn what_notify_lacks() {
-    let of = |errno, standing: &Standing| advice_for(Rung::Notify, Some(errno), standing);
+    let of = |errno, standing: &Standing| advice_for(Rung::Notify, &refused_with(errno), standing);
     assert!(of(EBUSY, &user()).why.contains("listener already"));
     assert!(of(EPERM, &contained()).why.contains("seccomp profile"));
     assert!(of(EPERM, &user()).why.contains("no seccomp user notification"));
@@ -90,8 +90,80 @@ fn refused() -> Outcome {
     Outcome::Refused { errno: EACCES, name: "EACCES".to_owned() }
 }
 
+fn refused_with(errno: i32) -> RungFailure {
+    RungFailure { text: "refused".to_owned(), errno: Some(errno), refusal: None }
+}
+
 fn failed(errno: i32) -> Option<RungFailure> {
-    Some(RungFailure { text: "refused".to_owned(), errno: Some(errno) })
+    Some(refused_with(errno))
+}
+
+/// A program that was refused, by root on a host that is not locked down.
+fn verdict(missing: Option<Missing>, verifier: &[&str], standing: &Standing) -> Advice {
+    let refusal = Refusal {
+        object: "heap".to_owned(),
+        part: Part::Program("heap_entry".to_owned()),
+        errno: Some(EACCES),
+        missing,
+        verifier: verifier.iter().map(|line| (*line).to_owned()).collect(),
+    };
+    let failure = RungFailure { refusal: Some(refusal), ..refused_with(EACCES) };
+    advice_for(Rung::Bpf, &failure, standing)
+}
+
+/// EACCES is the verifier's number, too: capabilities have no part in that.
+#[test]
+fn a_verdict_is_told_by_program_and_by_what_is_missing() {
+    let root =
+        with(Standing { uid: 0, lockdown: Some("none".to_owned()), ..user() }, &[Capability::SysAdmin]);
+    let kfunc = verdict(Some(Missing::Kfunc("bpf_x".to_owned())), &[], &user());
+    assert!(kfunc.why.contains("bpf_x") && kfunc.why.contains("heap_entry"), "{}", kfunc.why);
+    let words = verdict(None, &["R1 invalid mem access 'scalar'", "processed 9 insns"], &user());
+    assert!(words.why.ends_with("the program heap_entry: R1 invalid mem access 'scalar'"), "{}", words.why);
+    assert!(commands(&words).contains("-v"), "{words:?}");
+    let helper =
+        |name: &str, standing: &Standing| verdict(Some(Missing::Helper(name.to_owned())), &[], standing);
+    assert!(helper("bpf_x", &root).why.contains("the helper bpf_x"));
+    for name in ["bpf_probe_read", "bpf_probe_read_kernel", "bpf_probe_read_kernel_str"] {
+        let locked = Standing { lockdown: Some("confidentiality".to_owned()), ..root.clone() };
+        let advice = helper(name, &locked);
+        assert!(
+            advice.why.contains("locked down (confidentiality)") && advice.why.contains(name),
+            "{advice:?}"
+        );
+        assert!(commands(&advice).contains("lockdown=integrity"));
+        // Not seen is not guessed: how to see it is said.
+        let unseen = helper(name, &Standing { lockdown: None, ..root.clone() });
+        assert!(commands(&unseen).contains("mount -t securityfs"), "{unseen:?}");
+        assert!(!helper(name, &root).why.contains("locked"), "lockdown is off");
+    }
+    assert!(!helper("bpf_probe_read_user", &Standing { lockdown: None, ..root }).why.contains("lockdown"));
+}
+
+#[test]
+fn what_is_not_known_is_not_guessed() {
+    let root = with(Standing { uid: 0, ..user() }, &[Capability::SysAdmin]);
+    const EINVAL: i32 = 22;
+    let map = Refusal { part: Part::Map("threads".to_owned()), errno: Some(EINVAL), ..Refusal::default() };
+    let failure = RungFailure { refusal: Some(map), ..refused_with(EINVAL) };
+    assert!(advice_for(Rung::Bpf, &failure, &root).why.contains("the map threads"));
+    for errno in [EINVAL, EBUSY] {
+        let advice = advice_for(Rung::Bpf, &refused_with(errno), &root);
+        assert!(advice.why.contains("does not say why") && !advice.why.contains("Linux"), "{}", advice.why);
+    }
+}
+
+#[test]
+fn tracepoints_that_are_not_there() {
+    const ENOENT: i32 = 2;
+    let of = |standing: &Standing| advice_for(Rung::Perf, &refused_with(ENOENT), standing);
+    let locked = of(&Standing { lockdown: Some("confidentiality".to_owned()), ..user() });
+    assert!(locked.why.contains("locked down") && !locked.why.contains("CONFIG"), "{}", locked.why);
+    let unseen = of(&Standing { reads_kernel_memory: Some(false), ..user() });
+    assert!(unseen.why.contains("lockdown=confidentiality") && commands(&unseen).contains("securityfs"));
+    let other =
+        of(&Standing { lockdown: Some("none".to_owned()), reads_kernel_memory: Some(true), ..user() });
+    assert!(other.why.contains("CONFIG_FTRACE_SYSCALLS") && commands(&other).contains("dmesg"), "{other:?}");
 }
 
 #[test]

@@ -130,6 +130,8 @@ pub struct Standing {
     pub perf_event_paranoid: Option<i32>,
     /// `none`, `integrity`, `confidentiality`, where securityfs shows it.
     pub lockdown: Option<String>,
+    /// Programs may read the kernel's memory, tried; None where none can be loaded.
+    pub reads_kernel_memory: Option<bool>,
     /// Path of this executable, for commands to copy.
     pub exe: String,
 }

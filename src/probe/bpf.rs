@@ -4,6 +4,7 @@ use super::child::in_child;
 use super::perf::{Attr, open};
 use super::{Failure, Subject, tracefs};
 use crate::model::{Area, Trial};
+use crate::uapi::lockdown;
 use libbpf_rs::libbpf_sys as sys;
 use nix::errno::Errno;
 use nix::sys::memfd::{MFdFlags, memfd_create};
@@ -20,6 +21,8 @@ pub fn trials() -> Vec<Trial> {
         subject("bpf-load", "loading a program", no_backend)
             .came_out(load(sys::BPF_PROG_TYPE_RAW_TRACEPOINT, 0).map(|_| String::new())),
         subject("bpf-ringbuf", "ring buffer", no_backend).came_out(ring_buffer().map(|_| String::new())),
+        subject("bpf-read-kernel", "a program that reads kernel memory", no_backend)
+            .came_out(kernel_memory()),
         subject("btf", "the kernel's types (BTF)", no_backend).came_out(btf()),
         subject("bpf-raw-tracepoint", "raw tracepoint", no_backend).came_out(raw_tracepoint()),
         subject(
@@ -109,6 +112,9 @@ fn tracefs() -> Result<String, Failure> {
     const TRACEPOINT: &str = "syscalls/sys_exit_mmap";
     match tracefs::id(TRACEPOINT) {
         Ok((root, number)) => Ok(format!("{root}, sys_exit_mmap is {number}")),
+        Err(Failure::Absent(_)) if !lockdown::tracefs_may_be_mounted() => Err(Failure::Absent(
+            "locked down (confidentiality): the kernel has switched tracing off".to_owned(),
+        )),
         Err(Failure::Absent(_)) => in_child(|| {
             tracefs::mount_privately()?;
             let (_, number) = tracefs::id(TRACEPOINT).map_err(|_| Errno::ENOENT)?;
@@ -158,18 +164,25 @@ fn uprobe_multi() -> Result<String, Failure> {
     Ok(String::new())
 }
 
-/// The marked word of `[none] integrity confidentiality` (security/lockdown/lockdown.c).
-pub(super) fn lockdown_mode() -> Result<String, Failure> {
+/// As securityfs shows it, where that is mounted.
+fn lockdown_mode() -> Result<String, Failure> {
     const FOLDER: &CStr = c"/sys/kernel/security";
-    let text = match std::fs::read_to_string("/sys/kernel/security/lockdown") {
-        Ok(text) => text,
+    match lockdown::mode() {
+        Ok(mode) => Ok(mode),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
             let empty = statvfs(FOLDER).is_ok_and(|fs| fs.files() == 0);
             let why = if empty { "no securityfs" } else { "securityfs is not mounted, or has none" };
-            return Err(Failure::Absent(why.to_owned()));
+            Err(Failure::Absent(why.to_owned()))
         }
-        Err(error) => return Err(error.into()),
-    };
-    let marked = text.split_once('[').and_then(|(_, rest)| rest.split_once(']'));
-    Ok(marked.map_or_else(|| text.trim().to_owned(), |(mode, _)| mode.to_owned()))
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// A program that calls bpf_probe_read_kernel.
+fn kernel_memory() -> Result<String, Failure> {
+    match lockdown::programs_read_kernel_memory() {
+        Some(true) => Ok(String::new()),
+        Some(false) => Err(Errno::EINVAL.into()),
+        None => Err(Failure::Absent("no program can be loaded".to_owned())),
+    }
 }

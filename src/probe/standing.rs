@@ -1,8 +1,8 @@
 //! Who vmaudit is here.
 
-use super::bpf::lockdown_mode;
 use super::perf::paranoid;
 use crate::model::{Capabilities, Standing};
+use crate::uapi::lockdown;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 
@@ -35,7 +35,8 @@ pub fn standing() -> Standing {
         first_user_namespace: first("user", FIRST_USER),
         first_pid_namespace: first("pid", FIRST_PID),
         perf_event_paranoid: paranoid().ok(),
-        lockdown: lockdown_mode().ok(),
+        lockdown: lockdown::mode().ok(),
+        reads_kernel_memory: lockdown::programs_read_kernel_memory(),
         exe: exe.display().to_string(),
     }
 }

@@ -31,6 +31,8 @@ pub enum StoreError {
     NeedsRollback { path: PathBuf },
     #[error("{}: {}, and -o overwrites recordings only: name another file", path.display(), why)]
     WouldOverwrite { path: PathBuf, why: &'static str },
+    #[error("{}: {operation}: File too large: no file may be longer here (ulimit -f)", path.display())]
+    SizeLimit { path: PathBuf, operation: &'static str },
     #[error("{}: {operation}: {source}", path.display())]
     Sql { path: PathBuf, operation: &'static str, source: rusqlite::Error },
 }
@@ -40,6 +42,8 @@ pub enum StoreError {
 pub(super) enum Fault {
     Sql(rusqlite::Error),
     Damaged(String),
+    /// RLIMIT_FSIZE: SQLite knows of full disks, but not of that.
+    SizeLimit,
 }
 
 impl From<rusqlite::Error> for Fault {
@@ -53,12 +57,27 @@ impl Fault {
         Fault::Damaged(what.into())
     }
 
+    /// To be asked at once after a failed write.
+    pub(super) fn of_writing(self, db: &rusqlite::Connection) -> Fault {
+        match self {
+            Fault::Sql(error) if error.sqlite_error_code() == Some(rusqlite::ErrorCode::SystemIoFailure) => {
+                // SAFETY: the handle is the open connection's, and is not kept.
+                match unsafe { rusqlite::ffi::sqlite3_system_errno(db.handle()) } {
+                    libc::EFBIG => Fault::SizeLimit,
+                    _ => Fault::Sql(error),
+                }
+            }
+            other => other,
+        }
+    }
+
     /// Names the file and, where SQLite speaks, what was being done.
     pub(super) fn at(self, path: &std::path::Path, operation: &'static str) -> StoreError {
         use rusqlite::ErrorCode;
         let path = path.to_owned();
         let source = match self {
             Fault::Damaged(what) => return StoreError::Damaged { path, what },
+            Fault::SizeLimit => return StoreError::SizeLimit { path, operation },
             Fault::Sql(source) => source,
         };
         match source.sqlite_error_code() {

@@ -33,6 +33,7 @@ mod writer;
 
 pub use error::StoreError;
 pub use facts::{Facts, Owner, RunMeta};
+pub use place::{is_recording, names_beside};
 pub use recorder::Recorder;
 pub use recording::Recording;
 pub use symbols::FrameNames;

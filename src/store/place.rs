@@ -35,6 +35,21 @@ pub(super) fn read_header(file: &mut File) -> io::Result<Vec<u8>> {
     Ok(header)
 }
 
+/// True where a recording of vmaudit is, whole or not.
+pub fn is_recording(path: &Path) -> bool {
+    // Before it is opened: a FIFO would wait for its writer.
+    fs::metadata(path).is_ok_and(|found| found.is_file())
+        && File::open(path)
+            .and_then(|mut file| read_header(&mut file))
+            .is_ok_and(|header| not_ours(&header).is_none())
+}
+
+/// What a recording at `path` needs beside it: its journal, and an older recording with its own.
+pub fn names_beside(path: &Path) -> [PathBuf; 3] {
+    let old = beside(path, ".old");
+    [beside(path, "-journal"), beside(&old, "-journal"), old]
+}
+
 /// Makes room for a recording at `path` and creates an empty file there that belongs to `owner`.
 /// True when an older recording was set aside for it.
 ///

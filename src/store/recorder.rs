@@ -27,6 +27,8 @@ const HAND_OVER: Duration = Duration::from_nanos(HAND_OVER_NS);
 /// [`Recorder::failure`].
 pub struct Recorder {
     path: PathBuf,
+    /// An older recording was set aside.
+    older: bool,
     encoder: Encoder,
     named: NamedFrames,
     batch: Vec<Row>,
@@ -54,6 +56,7 @@ impl Recorder {
             .inspect_err(|_| place::give_up(path, older))?;
         Ok(Recorder {
             path: path.to_owned(),
+            older,
             encoder: Encoder::default(),
             named: NamedFrames::default(),
             batch: Vec::with_capacity(BATCH + 64),
@@ -155,6 +158,13 @@ impl Recorder {
         self.failed.take().map_or(Ok(()), Err)
     }
 
+    /// There was nothing to record after all: takes the file away, and puts the older recording back.
+    pub fn abandon(mut self) {
+        self.batch.clear();
+        self.close();
+        place::give_up(&self.path, self.older);
+    }
+
     /// What stopped the recording; told once.
     pub fn failure(&mut self) -> Option<StoreError> {
         if self.thread.as_ref().is_some_and(JoinHandle::is_finished) {
@@ -204,7 +214,9 @@ impl Recorder {
 
 impl Drop for Recorder {
     fn drop(&mut self) {
-        self.hand_over();
+        if self.sender.is_some() {
+            self.hand_over();
+        }
         self.close();
     }
 }

@@ -77,6 +77,7 @@ impl Writer<'_> {
         let for_errors = path.clone();
         let started = name.spawn(move || {
             let written = write_all(&db, (&messages, &used), &safe_event);
+            let written = written.map_err(|fault| fault.of_writing(&db));
             if written.is_err() {
                 // What can be: an empty journal would be left behind.
                 let _ = db.execute_batch("ROLLBACK");
@@ -94,6 +95,11 @@ impl Writer<'_> {
 fn create(path: &Path, meta: &RunMeta) -> Result<Connection, Fault> {
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let db = Connection::open_with_flags(path, flags)?;
+    begin(&db, meta).map_err(|fault| fault.of_writing(&db))?;
+    Ok(db)
+}
+
+fn begin(db: &Connection, meta: &RunMeta) -> Result<(), Fault> {
     // One writer, and nobody who reads a half-written recording or makes the writer wait.
     db.pragma_update(None, "locking_mode", "EXCLUSIVE")?;
     db.pragma_update_and_check(None, "journal_mode", "TRUNCATE", |_| Ok(()))?;
@@ -102,7 +108,7 @@ fn create(path: &Path, meta: &RunMeta) -> Result<Connection, Fault> {
     db.pragma_update(None, "cache_size", -16_384)?;
     db.pragma_update(None, "temp_store", "MEMORY")?;
     db.execute_batch("BEGIN EXCLUSIVE")?;
-    schema::create(&db)?;
+    schema::create(db)?;
     let command = serde_json::to_string(&meta.command).unwrap_or_default();
     let known: [(&str, &dyn ToSql); 9] = [
         ("state", &"recording"),
@@ -116,10 +122,10 @@ fn create(path: &Path, meta: &RunMeta) -> Result<Connection, Fault> {
         ("started_unix_ns", &(meta.started_unix_ns as i64)),
     ];
     for (key, value) in known {
-        set(&db, key, value)?;
+        set(db, key, value)?;
     }
     db.execute_batch("COMMIT")?;
-    Ok(db)
+    Ok(())
 }
 
 fn set(db: &Connection, key: &str, value: &dyn ToSql) -> Result<(), Fault> {

@@ -3,10 +3,10 @@
 
 use super::error::TargetError;
 use super::find::Process;
-use super::signals::{self, Arrived, Before};
+use super::signals::{self, Arrived, Before, Requests};
 use crate::model::Pid;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
-use nix::sys::signal::Signal;
+use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::SignalFd;
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -26,7 +26,10 @@ pub enum AttachedEvent {
 pub struct Attached {
     processes: Vec<Process>,
     signals: SignalFd,
+    taken: SigSet,
     before: Before,
+    /// Whoever has the requests now unblocks them.
+    requests_taken: bool,
     epoll: Epoll,
     queue: VecDeque<AttachedEvent>,
 }
@@ -44,7 +47,8 @@ impl Attached {
         let (taken, before) = signals::block().map_err(TargetError::at("sigprocmask"))?;
         let signals = signals::open(&taken).map_err(TargetError::at("signalfd"))?;
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).map_err(TargetError::at("epoll_create1"))?;
-        let attached = Attached { processes, signals, before, epoll, queue: VecDeque::new() };
+        let (requests_taken, queue) = (false, VecDeque::new());
+        let attached = Attached { processes, signals, taken, before, requests_taken, epoll, queue };
         attached.watch(attached.signals.as_fd(), FROM_SIGNALS)?;
         for (number, process) in attached.processes.iter().enumerate() {
             attached.watch(process.as_fd(), number as u64)?;
@@ -70,6 +74,15 @@ impl Attached {
     /// The target with this number.
     pub fn process(&self, pid: Pid) -> Option<&Process> {
         self.processes.iter().find(|process| process.pid() == pid)
+    }
+
+    /// Requests to stop from now on: they stay blocked when this is dropped.
+    ///
+    /// # Errors
+    /// When the kernel refuses a descriptor.
+    pub fn take_requests(&mut self) -> Result<Requests, TargetError> {
+        self.requests_taken = true;
+        Requests::of(&self.taken, self.before).map_err(TargetError::at("signalfd"))
     }
 
     /// True when [`Attached::poll`] has something already.
@@ -137,6 +150,8 @@ impl Attached {
 
 impl Drop for Attached {
     fn drop(&mut self) {
-        let _ = self.before.restore();
+        if !self.requests_taken {
+            let _ = self.before.restore();
+        }
     }
 }

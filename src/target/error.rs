@@ -2,6 +2,7 @@
 //! vmaudit then ends.
 
 use nix::errno::Errno;
+use nix::sys::signal::Signal;
 
 /// Exit code of vmaudit's own failures, as with env(1), nice(1) and timeout(1).
 const OWN_FAILURE: u8 = 125;
@@ -88,6 +89,8 @@ pub enum LaunchNote {
     NoHold(NoHold),
     /// Before 5.19: a signal can restart a held exit, which is then seen twice.
     SignalsRestartHeldExits,
+    /// Somebody asked vmaudit to stop before it could start the command.
+    NotStarted(Signal),
 }
 
 /// Why exits are not held.
@@ -108,6 +111,9 @@ impl std::fmt::Display for LaunchNote {
             ),
             LaunchNote::SignalsRestartHeldExits => {
                 f.write_str("this kernel (before 5.19) may restart a held exit at a signal")
+            }
+            LaunchNote::NotStarted(signal) => {
+                write!(f, "{signal} came before the command was started: it is not started")
             }
             LaunchNote::NoHold(reason) => {
                 f.write_str("exits are not held, the newest snapshot stands for the final state: ")?;

@@ -213,9 +213,16 @@ impl Prepared {
         }
     }
 
-    /// Lets the child become the command, and returns when it has (or could not).
+    /// Lets the child become the command, and returns when it has (or could not). A request to stop that
+    /// came before is the command's end before its first instruction.
     pub fn go(mut self) -> Result<Running, LaunchError> {
         let Some(mut parts) = self.parts.take() else { return Err(LaunchError::ChildDied) };
+        if let Some(signal) = signals::take_pending(&parts.taken, &parts.before) {
+            // As from the terminal: the child has it blocked, too, and ends where it unblocks it, just
+            // before it would become the command.
+            let _ = pidfd::send_signal(parts.pidfd.as_fd(), signal);
+            parts.notes.push(LaunchNote::NotStarted(signal));
+        }
         let outcome = if parts.word == WATCH_CALLS {
             parts.start_watched()
         } else {

@@ -61,6 +61,7 @@ pub use find::{FindError, Process};
 pub use hold::{ExitKind, HeldExit};
 pub use launch::{Launch, LaunchConfig, Prepared};
 pub use running::{Running, TargetEvent};
+pub use signals::{Requests, survive_file_limit};
 pub use supervisor::{Supervisor, Waited};
 pub use trial::NotificationTrial;
 pub use user::behind_sudo;

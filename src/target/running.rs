@@ -6,7 +6,7 @@ use super::exit_code::ExitStatus;
 use super::hold::{Heard, HeldExit, Hold, KeeperSeat};
 use super::job_control;
 use super::pidfd;
-use super::signals::{self, Arrived, Before};
+use super::signals::{self, Arrived, Before, Requests};
 use super::user::{SUDO_VARIABLES, TargetUser};
 use crate::model::Pid;
 use nix::errno::Errno;
@@ -64,7 +64,10 @@ pub struct Running {
     hold: Option<Hold>,
     calls: Option<CallServer>,
     signals: SignalFd,
+    taken: SigSet,
     before: Before,
+    /// Whoever has the requests now unblocks them.
+    requests_taken: bool,
     epoll: Epoll,
     /// The command has ended, and that was said.
     ended: bool,
@@ -89,7 +92,9 @@ impl Running {
             hold,
             calls: seat.calls,
             signals,
+            taken: seat.taken,
             before: seat.before,
+            requests_taken: false,
             epoll,
             ended: false,
             none_left: false,
@@ -125,6 +130,12 @@ impl Running {
     /// target waits in each of them.
     pub fn take_calls(&mut self) -> Option<CallServer> {
         self.calls.take()
+    }
+
+    /// Requests to stop from now on: they stay blocked when this is dropped.
+    pub fn take_requests(&mut self) -> Result<Requests, TargetError> {
+        self.requests_taken = true;
+        Requests::of(&self.taken, self.before).map_err(TargetError::at("signalfd"))
     }
 
     /// True when `poll` has an event already, of which `as_fd` says nothing any more: several
@@ -286,7 +297,9 @@ impl Drop for Running {
         if let Some(hold) = &mut self.hold {
             hold.reap_keeper_if_done();
         }
-        let _ = self.before.restore();
+        if !self.requests_taken {
+            let _ = self.before.restore();
+        }
     }
 }
 

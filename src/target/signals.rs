@@ -1,8 +1,11 @@
 //! The signals vmaudit takes while the target runs, through a signalfd.
 
 use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{SigHandler, SigSet, SigmaskHow, Signal, pthread_sigmask, signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
+use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// SI_KERNEL (include/uapi/asm-generic/siginfo.h): the terminal's driver sent it, to the whole
 /// foreground process group.
@@ -10,6 +13,21 @@ const SI_KERNEL: i32 = 0x80;
 
 /// Those that ask vmaudit to stop.
 const REQUESTS: [Signal; 4] = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP, Signal::SIGQUIT];
+
+/// SIGXFSZ would end vmaudit, had it not been told otherwise: programs that it starts get that back.
+static FILE_LIMIT_ENDS: AtomicBool = AtomicBool::new(false);
+
+/// From here on a write beyond the limit on file sizes (ulimit -f) fails with EFBIG, as one to a full disk
+/// fails, and does not end vmaudit. To be called first.
+///
+/// # Errors
+/// None in practice.
+pub fn survive_file_limit() -> Result<(), Errno> {
+    // SAFETY: ignoring a signal installs no handler.
+    let before = unsafe { signal(Signal::SIGXFSZ, SigHandler::SigIgn) }?;
+    FILE_LIMIT_ENDS.store(matches!(before, SigHandler::SigDfl), Ordering::Relaxed);
+    Ok(())
+}
 
 /// What the mask and SIGCHLD's disposition were, for the child and for afterwards.
 #[derive(Clone, Copy)]
@@ -40,6 +58,10 @@ pub fn block() -> Result<(SigSet, Before), Errno> {
 impl Before {
     /// For the child: what vmaudit was started with, but SIGPIPE, which Rust's runtime ignores.
     pub fn restore_in_child(&self) -> Result<(), Errno> {
+        if FILE_LIMIT_ENDS.load(Ordering::Relaxed) {
+            // SAFETY: no handler is installed.
+            unsafe { signal(Signal::SIGXFSZ, SigHandler::SigDfl) }?;
+        }
         // SAFETY: no handler is installed.
         unsafe { signal(Signal::SIGPIPE, SigHandler::SigDfl) }?;
         self.restore()
@@ -88,4 +110,58 @@ pub fn read(from: &SignalFd) -> Result<Option<Arrived>, Errno> {
         Signal::SIGCONT => Arrived::Continued,
         signal => Arrived::Request { signal, from_terminal: info.ssi_code == SI_KERNEL },
     }))
+}
+
+/// Takes a request that has come by now, if it would have ended what vmaudit starts.
+pub fn take_pending(taken: &SigSet, before: &Before) -> Option<Signal> {
+    // SAFETY: all-zero bytes are a valid sigset_t, which the call overwrites.
+    let (result, waiting) = unsafe {
+        let mut waiting: libc::sigset_t = std::mem::zeroed();
+        (libc::sigpending(&raw mut waiting), waiting)
+    };
+    // SAFETY: the set was made by sigpending.
+    let is_waiting = |which: Signal| unsafe { libc::sigismember(&raw const waiting, which as i32) == 1 };
+    let ends = |which: Signal| taken.contains(which) && !before.mask.contains(which);
+    let signal = REQUESTS.into_iter().find(|&which| result == 0 && ends(which) && is_waiting(which))?;
+    // It is there: nothing is waited for.
+    let mut only = SigSet::empty();
+    only.add(signal);
+    only.wait().ok()
+}
+
+/// Requests to stop that come when there is nothing left to stop but vmaudit itself. They stay blocked as
+/// long as this lives.
+pub struct Requests {
+    signals: SignalFd,
+    before: Before,
+}
+
+impl Requests {
+    pub(super) fn of(taken: &SigSet, before: Before) -> Result<Requests, Errno> {
+        Ok(Requests { signals: open(taken)?, before })
+    }
+
+    /// Waits for the next one.
+    ///
+    /// # Errors
+    /// When the kernel refuses what it never refuses.
+    pub fn wait(&self) -> Result<Signal, Errno> {
+        loop {
+            match read(&self.signals)? {
+                Some(Arrived::Request { signal, .. }) => return Ok(signal),
+                Some(Arrived::Child | Arrived::Continued) => continue,
+                None => {}
+            }
+            match poll(&mut [PollFd::new(self.signals.as_fd(), PollFlags::POLLIN)], PollTimeout::NONE) {
+                Ok(_) | Err(Errno::EINTR) => {}
+                Err(errno) => return Err(errno),
+            }
+        }
+    }
+}
+
+impl Drop for Requests {
+    fn drop(&mut self) {
+        let _ = self.before.restore();
+    }
 }

@@ -6,11 +6,11 @@
 
 use super::error::TargetError;
 use super::keeper;
-use super::signals::{self, Arrived, Before};
+use super::signals::{self, Arrived, Before, Requests};
 use crate::model::Pid;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sys::signal::{Signal, kill};
+use nix::sys::signal::{SigSet, Signal, kill};
 use nix::sys::signalfd::SignalFd;
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use std::cell::Cell;
@@ -38,7 +38,10 @@ pub enum Waited {
 /// Starts children, waits for them, ends what they leave.
 pub struct Supervisor {
     signals: SignalFd,
+    taken: SigSet,
     before: Before,
+    /// Whoever has the requests now unblocks them.
+    requests_taken: Cell<bool>,
     /// A request that came while something else was waited for.
     request: Cell<Option<Signal>>,
 }
@@ -52,7 +55,17 @@ impl Supervisor {
         let (taken, before) = signals::block().map_err(TargetError::at("blocking signals"))?;
         let signals = signals::open(&taken).map_err(TargetError::at("signalfd"))?;
         nix::sys::prctl::set_child_subreaper(true).map_err(TargetError::at("becoming a subreaper"))?;
-        Ok(Supervisor { signals, before, request: Cell::new(None) })
+        let requests_taken = Cell::new(false);
+        Ok(Supervisor { signals, taken, before, requests_taken, request: Cell::new(None) })
+    }
+
+    /// Requests to stop from now on: they stay blocked when this is dropped.
+    ///
+    /// # Errors
+    /// When the kernel refuses a descriptor.
+    pub fn take_requests(&self) -> Result<Requests, TargetError> {
+        self.requests_taken.set(true);
+        Requests::of(&self.taken, self.before).map_err(TargetError::at("signalfd"))
     }
 
     /// Starts a child with the signal mask that vmaudit was started with.
@@ -147,7 +160,9 @@ impl Supervisor {
 
 impl Drop for Supervisor {
     fn drop(&mut self) {
-        let _ = self.before.restore();
+        if !self.requests_taken.get() {
+            let _ = self.before.restore();
+        }
     }
 }
 

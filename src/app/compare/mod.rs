@@ -4,7 +4,8 @@ mod plan;
 mod trial;
 
 use super::error::AppError;
-use super::output::Destination;
+use super::output::{Destination, Output, program};
+use super::reporting;
 use super::say::say;
 use crate::cli::{CompareArgs, PlainFormat};
 use crate::compare::model::{Comparison, Failure};
@@ -26,8 +27,10 @@ const MAX_NOTES: usize = 12;
 
 /// Runs, compares, prints; returns vmaudit's exit code.
 pub fn compare(args: &CompareArgs) -> Result<u8, AppError> {
+    let output = Output::open(args.report.as_deref(), &program(&args.command))?;
     let mut runs = Runs {
         args,
+        to: Destination { output, top: args.top },
         supervisor: Supervisor::new()?,
         trial: Trial::new(args)?,
         plans: vec![Plan::as_it_is()],
@@ -48,6 +51,7 @@ pub fn compare(args: &CompareArgs) -> Result<u8, AppError> {
 
 struct Runs<'a> {
     args: &'a CompareArgs,
+    to: Destination,
     supervisor: Supervisor,
     trial: Trial<'a>,
     plans: Vec<Plan>,
@@ -163,6 +167,7 @@ impl Runs<'_> {
     }
 
     fn report(mut self) -> Result<u8, AppError> {
+        reporting::begin(self.supervisor.take_requests()?);
         self.frame.interrupted = self.signal.is_some();
         self.frame.notes = std::mem::take(&mut self.notes).into_iter().collect();
         let comparison = crate::compare::compare(self.frame, self.results);
@@ -176,10 +181,9 @@ impl Runs<'_> {
             say(failure.map_or("the command gave no report", |failure| &failure.message));
             return Ok(failure.and_then(|failure| u8::try_from(failure.code).ok()).unwrap_or(NO_RUN));
         }
-        let to = Destination { file: self.args.report.as_deref(), top: self.args.top };
-        to.put(
+        self.to.put(
             match self.args.format {
-                PlainFormat::Text => to_text(&comparison, to.options()),
+                PlainFormat::Text => to_text(&comparison, self.to.options()),
                 PlainFormat::Json => to_json(&comparison)?,
             }
             .as_bytes(),

@@ -14,12 +14,13 @@ pub(super) mod watch;
 pub use run::heap;
 
 use super::error::AppError;
-use super::output;
+use super::output::{self, Other, Output};
 use crate::cli::{HeapArgs, HeapFormat};
 use crate::heap::describe::{DEFAULT_ALLOCATORS, built_in, built_in_names, parse};
 use crate::heap::report::HeapReport;
 use crate::heap::{Description, Filter};
 use crate::render::{Color, TextOptions, heap_to_folded, heap_to_json, heap_to_text};
+use std::path::Path;
 use std::{fs, io};
 
 /// The descriptions that `--allocator` names, or those that need no name.
@@ -55,22 +56,21 @@ fn filter(args: &HeapArgs) -> Filter {
     }
 }
 
-fn write(args: &HeapArgs, report: &HeapReport) -> Result<(), AppError> {
+fn output(args: &HeapArgs) -> Result<Output, AppError> {
+    let mut others = output::program(&args.command);
+    let described = args.allocators.iter().map(Path::new);
+    others.extend(described.map(|path| Other { path, what: "the description of an allocator" }));
+    Output::open(args.report.as_deref(), &others)
+}
+
+fn write(args: &HeapArgs, to: &Output, report: &HeapReport) -> Result<(), AppError> {
     let rendered = match args.format {
         HeapFormat::Json => heap_to_json(report)?,
         HeapFormat::Folded => heap_to_folded(report, args.reverse),
         HeapFormat::Text => {
-            let color = match args.report {
-                None => output::color(&io::stdout()),
-                Some(_) => Color::Never,
-            };
+            let color = if to.is_stdout() { output::color(&io::stdout()) } else { Color::Never };
             heap_to_text(report, args.reverse, TextOptions { color, top: args.top })
         }
     };
-    match &args.report {
-        Some(path) => {
-            fs::write(path, rendered).map_err(|source| AppError::Write { path: path.clone(), source })
-        }
-        None => output::print(rendered.as_bytes()),
-    }
+    to.put(rendered.as_bytes())
 }

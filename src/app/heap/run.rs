@@ -11,7 +11,9 @@ use crate::app::attach;
 use crate::app::audits::Audits;
 use crate::app::choose;
 use crate::app::error::AppError;
+use crate::app::output::Output;
 use crate::app::pipeline::Pipeline;
+use crate::app::remedy::explained;
 use crate::app::say::say;
 use crate::app::session::{AT_THE_END, End, Schedule, Session};
 use crate::app::tracer::{Tracer, TracerOptions};
@@ -39,7 +41,8 @@ const LEAK_LOOKS: f64 = 1.0;
 pub fn heap(args: &HeapArgs) -> Result<u8, AppError> {
     args.check().map_err(AppError::Usage)?;
     let descriptions = super::descriptions(args)?;
-    if args.command.is_empty() { attach(args, descriptions) } else { start(args, descriptions) }
+    let to = super::output(args)?;
+    if args.command.is_empty() { attach((args, to), descriptions) } else { start((args, to), descriptions) }
 }
 
 fn options(args: &HeapArgs, running_targets: bool) -> TracerOptions {
@@ -52,12 +55,14 @@ fn options(args: &HeapArgs, running_targets: bool) -> TracerOptions {
         running_targets,
         touch: None,
         entering: None,
+        verbose: args.verbose,
     }
 }
 
 /// What both ways have in common.
 struct Watcher<'a> {
     args: &'a HeapArgs,
+    to: Output,
     tracer: &'a Tracer,
     heap: HeapTracer,
     probes: Arc<Probes>,
@@ -67,7 +72,7 @@ struct Watcher<'a> {
 
 impl<'a> Watcher<'a> {
     fn new(
-        args: &'a HeapArgs,
+        (args, to): (&'a HeapArgs, Output),
         tracer: &'a Tracer,
         (descriptions, only): (Vec<Description>, Option<Pid>),
     ) -> Result<Watcher<'a>, AppError> {
@@ -82,7 +87,8 @@ impl<'a> Watcher<'a> {
                 _ => WayWanted::Best,
             },
         };
-        let heap = HeapTracer::start(bpf_of(tracer)?, &config)?;
+        let heap =
+            HeapTracer::start(bpf_of(tracer)?, &config).map_err(|error| explained(error, args.verbose))?;
         let asked = Asked {
             filter: super::filter(args),
             allocators: descriptions.iter().map(|each| each.name.clone()).collect(),
@@ -96,7 +102,7 @@ impl<'a> Watcher<'a> {
         if args.verbose {
             say(format_args!("{} and {}", tracer.attached(), heap.attached));
         }
-        Ok(Watcher { args, tracer, heap, probes, asked, layout })
+        Ok(Watcher { args, to, tracer, heap, probes, asked, layout })
     }
 
     fn pipeline(&self) -> Result<Pipeline, AppError> {
@@ -210,7 +216,7 @@ impl<'a> Watcher<'a> {
         for note in symbolizer.take_notes() {
             say(note);
         }
-        super::write(self.args, &report)
+        super::write(self.args, &self.to, &report)
     }
 }
 
@@ -221,7 +227,7 @@ fn bpf_of(tracer: &Tracer) -> Result<&BpfTracer, AppError> {
     }
 }
 
-fn attach(args: &HeapArgs, descriptions: Vec<Description>) -> Result<u8, AppError> {
+fn attach((args, to): (&HeapArgs, Output), descriptions: Vec<Description>) -> Result<u8, AppError> {
     let attached = Attached::new(attach::targets(&args.pids)?)?;
     let tracer = choose::for_running(&options(args, true))?;
     let threads = attach::mark(&attached, &tracer)?;
@@ -230,7 +236,7 @@ fn attach(args: &HeapArgs, descriptions: Vec<Description>) -> Result<u8, AppErro
         [one] if args.no_follow_forks => Some(one.pid()),
         _ => None,
     };
-    let mut watcher = Watcher::new(args, &tracer, (descriptions, only))?;
+    let mut watcher = Watcher::new((args, to), &tracer, (descriptions, only))?;
     let pipeline = RefCell::new(watcher.pipeline()?);
     watcher.asked.main = attach::begin(&attached, &threads, &mut pipeline.borrow_mut())?;
     watcher.tell_probed();
@@ -249,7 +255,7 @@ fn attach(args: &HeapArgs, descriptions: Vec<Description>) -> Result<u8, AppErro
     Ok(0)
 }
 
-fn start(args: &HeapArgs, descriptions: Vec<Description>) -> Result<u8, AppError> {
+fn start((args, to): (&HeapArgs, Output), descriptions: Vec<Description>) -> Result<u8, AppError> {
     let mut prepared = Launch::prepare(LaunchConfig {
         argv: args.command.clone(),
         as_root: args.as_root,
@@ -260,7 +266,7 @@ fn start(args: &HeapArgs, descriptions: Vec<Description>) -> Result<u8, AppError
     })?;
     let pid = prepared.pid();
     let tracer = choose::for_command(&options(args, false), &mut prepared)?;
-    let mut watcher = Watcher::new(args, &tracer, (descriptions, args.no_follow_forks.then_some(pid)))?;
+    let mut watcher = Watcher::new((args, to), &tracer, (descriptions, args.no_follow_forks.then_some(pid)))?;
     watcher.asked.main = pid;
     hold_code(&mut prepared, &watcher);
     let pipeline = RefCell::new(watcher.pipeline()?);

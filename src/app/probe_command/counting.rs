@@ -4,6 +4,8 @@ use super::select::Selection;
 use super::{Counted, detach, place, way};
 use crate::app::code_files::CodeFile;
 use crate::app::error::AppError;
+use crate::app::remedy::explained;
+use crate::app::reporting;
 use crate::app::run::pidfd;
 use crate::app::say::say;
 use crate::app::session::End;
@@ -17,38 +19,42 @@ use std::time::{Duration, Instant};
 
 pub fn count(args: &ProbeArgs, file: &CodeFile, selection: &Selection) -> Result<Counted, AppError> {
     let prepared = (!args.command.is_empty()).then(|| Launch::prepare(launch(args))).transpose()?;
-    let process = args.pid.map(Process::find).transpose()?;
-    let only = process.as_ref().filter(|_| args.no_follow_forks).map(Process::pid);
+    // Before anything is loaded: a request to stop ends with a result from here on.
+    let attached = match &prepared {
+        Some(_) => None,
+        None => Some(Attached::new(args.pid.map(Process::find).transpose()?.into_iter().collect())?),
+    };
+    let process = attached.as_ref().and_then(|attached| attached.processes().first());
+    let only = process.filter(|_| args.no_follow_forks).map(Process::pid);
     let mut counter = CallCounter::start(&CounterConfig {
         functions: selection.functions.len(),
         only_marked: prepared.is_some() || process.is_some(),
         follow_forks: !args.no_follow_forks,
         stacks: None,
         way: way(args),
-    })?;
+    })
+    .map_err(|error| explained(error, args.verbose))?;
     if let Some(prepared) = &prepared {
         counter.mark(prepared.pid(), pidfd(prepared.pid())?.as_fd(), true)?;
     }
-    if let Some(process) = &process {
+    if let Some(process) = process {
         counter.mark(process.pid(), process.as_fd(), false)?;
     }
     let placed = place(&mut counter, (file, selection), only, args.verbose)?;
     let begun = Instant::now();
-    let (of, end) = match (prepared, process) {
+    let of_process = process.map(|process| format!("{} (pid {})", process.name(), process.pid()));
+    let (of, end) = match (prepared, attached) {
         (Some(prepared), _) => {
             let running = prepared.go()?;
             running.notes().iter().for_each(say);
             let of = of_command(args, running.pid());
             (of, watch(Launched::new(running), args)?)
         }
-        (None, Some(process)) => {
-            let of = format!("{} (pid {})", process.name(), process.pid());
-            say(format_args!("counting calls of {of}; Ctrl-C ends it"));
-            (of, watch(Attached::new(vec![process])?, args)?)
-        }
-        (None, None) => {
-            say("counting the calls of all processes; Ctrl-C ends it");
-            ("all processes".to_owned(), watch(Attached::new(Vec::new())?, args)?)
+        (None, attached) => {
+            let of = of_process.unwrap_or_else(|| "all processes".to_owned());
+            say(format_args!("counting the calls of {of}; Ctrl-C ends it"));
+            let attached = attached.map_or_else(|| Attached::new(Vec::new()), Ok)?;
+            (of, watch(attached, args)?)
         }
     };
     let took = begun.elapsed();
@@ -77,6 +83,12 @@ pub fn exit_code(end: End) -> u8 {
 
 /// Until the targets have ended, the time is over, or the user wants the result.
 fn watch(mut watched: impl Watched, args: &ProbeArgs) -> Result<End, AppError> {
+    let end = until_end(&mut watched, args)?;
+    reporting::begin(watched.take_requests()?);
+    Ok(end)
+}
+
+fn until_end(watched: &mut impl Watched, args: &ProbeArgs) -> Result<End, AppError> {
     let limit = args.duration.map(Duration::from_secs_f64);
     let begun = Instant::now();
     loop {
@@ -91,7 +103,7 @@ fn watch(mut watched: impl Watched, args: &ProbeArgs) -> Result<End, AppError> {
                     return Ok(End::LeftRunning);
                 }
                 if !watched.has_heard() {
-                    sleep(&watched, left);
+                    sleep(watched, left);
                 }
             }
         }

@@ -6,7 +6,7 @@ mod stacks;
 
 use super::code_files::{self, CodeFile};
 use super::error::AppError;
-use super::output::Destination;
+use super::output::{Destination, Other, Output, program};
 use super::say::say;
 use super::symbols::pattern;
 use crate::capture::uprobe::{CallCounter, Placed, Way};
@@ -45,6 +45,7 @@ pub fn probe(args: &ProbeArgs) -> Result<u8, AppError> {
     if selection.functions.is_empty() {
         return Err(AppError::Usage(selection.why_none(&file, &args.pattern)));
     }
+    let to = destination(args, &file)?;
     let counted = if args.stacks {
         stacks::count(args, &file, &selection)?
     } else {
@@ -52,13 +53,19 @@ pub fn probe(args: &ProbeArgs) -> Result<u8, AppError> {
     };
     let exit_code = counted.exit_code;
     let (counts, summary) = report(args, &file, selection, counted);
-    let to = Destination { file: args.report.as_deref(), top: args.top };
     let written = match args.format {
         PlainFormat::Text => calls_to_text(&counts, &summary, to.options()),
         PlainFormat::Json => calls_to_json(&counts)?,
     };
     to.put(written.as_bytes())?;
     Ok(exit_code)
+}
+
+/// Before anything is started.
+fn destination(args: &ProbeArgs, file: &CodeFile) -> Result<Destination, AppError> {
+    let mut others = program(&args.command);
+    others.push(Other { path: &file.path, what: "the file that is probed" });
+    Ok(Destination { output: Output::open(args.report.as_deref(), &others)?, top: args.top })
 }
 
 /// The one file whose functions are probed.
@@ -103,7 +110,7 @@ fn place(
             file.path.display(),
             offsets.len() - placed.refused.len(),
             placed.took,
-            words(counter.way()),
+            counter.way().name(),
             placed.calls
         ));
     }
@@ -116,13 +123,6 @@ fn detach(mut counter: CallCounter, verbose: bool) {
         say(format_args!("probes taken away in {:.1?}", counter.detach()));
     } else {
         crate::capture::bpf::leave_to_a_child(counter);
-    }
-}
-
-fn words(way: Way) -> &'static str {
-    match way {
-        Way::Multi => "uprobe multi",
-        Way::Single => "single uprobes",
     }
 }
 
@@ -184,7 +184,7 @@ fn report(
         of: counted.of,
         seconds: counted.took.as_secs_f64(),
         placed: PlacedCounts {
-            how: words(counted.way),
+            how: counted.way.name(),
             matching: selection.summary.functions,
             probed: functions.len() as u64,
             milliseconds: counted.placed.took.as_secs_f64() * 1e3,

@@ -10,6 +10,7 @@ use crate::app::code_files::CodeFile;
 use crate::app::conclude;
 use crate::app::error::AppError;
 use crate::app::pipeline::Pipeline;
+use crate::app::remedy::explained;
 use crate::app::say::say;
 use crate::app::session::{End, NEVER, Schedule, Session};
 use crate::app::tracer::{Tracer, TracerOptions, WATCHED_CALLS};
@@ -46,6 +47,7 @@ fn options(args: &ProbeArgs) -> TracerOptions {
         running_targets: args.pid.is_some(),
         touch: None,
         entering: None,
+        verbose: args.verbose,
     }
 }
 
@@ -53,13 +55,14 @@ fn counter(args: &ProbeArgs, tracer: &Tracer, functions: usize) -> Result<CallCo
     let Tracer::Bpf(tracer) = tracer else {
         return Err(AppError::Usage("--stacks needs the bpf backend".to_owned()));
     };
-    Ok(CallCounter::start(&CounterConfig {
+    let started = CallCounter::start(&CounterConfig {
         functions,
         only_marked: true,
         follow_forks: !args.no_follow_forks,
         stacks: Some((tracer, args.stack_bytes)),
         way: way(args),
-    })?)
+    });
+    started.map_err(|error| explained(error, args.verbose))
 }
 
 fn launched(args: &ProbeArgs, which: (&CodeFile, &Selection)) -> Result<Counted, AppError> {

@@ -51,6 +51,7 @@ pub fn run(args: &TopArgs, container: Option<&Container>, front: Front) -> Resul
         follow_forks: true,
         running_targets: true,
         touch: None,
+        verbose: false,
         entering: container.map(|container| entering(container, false)).transpose()?,
     })?;
     let threads = match container {

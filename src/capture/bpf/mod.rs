@@ -19,7 +19,7 @@ pub(super) use misses::Attached;
 use hooks::CallHook;
 use merge::{Merger, Spilled, positions, waits};
 
-use super::{CaptureError, Counters, EventSource, TouchCounters, arch};
+use super::{CaptureError, Counters, EventSource, TouchCounters, arch, refusal};
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{Link, MapCore, MapFlags, OpenObject, RingBuffer, RingBufferBuilder};
 use nix::sys::epoll::Epoll;
@@ -101,9 +101,7 @@ impl BpfTracer {
     /// # Errors
     /// When the kernel refuses to load or attach (privileges, lockdown, no BTF).
     pub fn start(config: &BpfConfig) -> Result<BpfTracer, CaptureError> {
-        if std::env::var_os("VMAUDIT_LIBBPF_LOG").is_none() {
-            libbpf_rs::set_print(None);
-        }
+        refusal::listen();
         let names: Vec<&'static str> = arch::TRACED.iter().map(|call| call.name).collect();
         let ids = tracepoints::syscall_exit_ids(&names);
         let mut refused = None;
@@ -140,7 +138,7 @@ impl BpfTracer {
                 program.set_autoload(spares);
             }
         }
-        let skel = open.load().map_err(CaptureError::Load)?;
+        let skel = open.load().map_err(|error| refusal::refused("vmaudit", &error))?;
         if let Some(entering) = config.entering {
             cgroups::add(&skel, entering.cgroup)?;
         }

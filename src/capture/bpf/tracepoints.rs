@@ -3,6 +3,7 @@
 //! The ids are only in tracefs. Where it is not mounted, a short-lived child mounts it in a mount
 //! namespace of its own and reads them: nothing on the host changes.
 
+use crate::uapi::lockdown::tracefs_may_be_mounted;
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
 use nix::sys::wait::waitpid;
@@ -56,6 +57,9 @@ fn read_ids(root: &Path, wanted: Wanted<'_>) -> Vec<(&'static str, u64)> {
 }
 
 fn ids_from_private_mount(wanted: Wanted<'_>) -> io::Result<Vec<(&'static str, u64)>> {
+    if !tracefs_may_be_mounted() {
+        return Ok(Vec::new());
+    }
     let (reader, writer) = pipe()?;
     // SAFETY: the child only mounts, reads files, writes to a pipe and leaves with _exit; vmaudit
     // has one thread while backends are being set up.

@@ -11,8 +11,8 @@ pub use attach::{Placed, ProbeError, Prober, Request};
 pub use counted::{Counted, SiteCounts, SiteKey, TaughtRule};
 pub use function::{Action, ProbeFunction, Where};
 
-use super::CaptureError;
 use super::bpf::{Attached, BpfTracer, wants_spares};
+use super::{CaptureError, refusal};
 use crate::model::Pid;
 use attach::{PerfUprobe, Way};
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
@@ -86,7 +86,7 @@ impl HeapTracer {
     /// # Errors
     /// When the kernel refuses the programs (privileges, lockdown, no BTF, older than 5.15).
     pub fn start(tracer: &BpfTracer, config: &HeapConfig) -> Result<HeapTracer, CaptureError> {
-        let mut refused = None;
+        let mut refused = Vec::new();
         let ways = match config.way {
             WayWanted::Best => &[Kind::Session, Kind::Multi, Kind::Single][..],
             WayWanted::Multi => &[Kind::Multi],
@@ -95,10 +95,10 @@ impl HeapTracer {
         for &kind in ways {
             match load(tracer, config, kind) {
                 Ok(started) => return Ok(started),
-                Err(error) => refused = refused.or(Some(error)),
+                Err(error) => refused.push((kind.name(), error)),
             }
         }
-        Err(refused.unwrap_or(CaptureError::NoUprobes))
+        Err(CaptureError::NoWay(refused))
     }
 
     /// What places the probes; usable from any thread.
@@ -147,7 +147,18 @@ enum Kind {
     Single,
 }
 
+impl Kind {
+    fn name(self) -> &'static str {
+        match self {
+            Kind::Session => "uprobe session",
+            Kind::Multi => "uprobe multi",
+            Kind::Single => "single uprobes",
+        }
+    }
+}
+
 fn load(tracer: &BpfTracer, config: &HeapConfig, kind: Kind) -> Result<HeapTracer, CaptureError> {
+    refusal::listen();
     // One object for the life of the process: libbpf's skeletons borrow from it.
     let storage: &'static mut MaybeUninit<OpenObject> = Box::leak(Box::new(MaybeUninit::uninit()));
     let mut open = skel::HeapSkelBuilder::default().open(storage).map_err(CaptureError::Load)?;
@@ -189,7 +200,7 @@ fn load(tracer: &BpfTracer, config: &HeapConfig, kind: Kind) -> Result<HeapTrace
     open.progs.heap_returns.set_autoload(kind == Kind::Multi);
     open.progs.heap_entry.set_autoload(kind == Kind::Single);
     open.progs.heap_return.set_autoload(kind == Kind::Single);
-    let skel = open.load().map_err(CaptureError::Load)?;
+    let skel = open.load().map_err(|error| refusal::refused("heap", &error))?;
     let (mut links, mut spaces) = (Vec::new(), Attached::default());
     if config.combined {
         let progs = &skel.progs;
@@ -207,22 +218,22 @@ fn load(tracer: &BpfTracer, config: &HeapConfig, kind: Kind) -> Result<HeapTrace
         }
     }
     let progs = &skel.progs;
-    let (way, attached) = match kind {
-        Kind::Session => (Way::Session(handle(&progs.heap_session)?), "uprobe session"),
+    let way = match kind {
+        Kind::Session => Way::Session(handle(&progs.heap_session)?),
         Kind::Multi => {
             let (entries, returns) = (handle(&progs.heap_entries)?, handle(&progs.heap_returns)?);
-            (Way::Multi { entries, returns }, "uprobe multi")
+            Way::Multi { entries, returns }
         }
         Kind::Single => {
             let (entry, leave) = (handle(&progs.heap_entry)?, handle(&progs.heap_return)?);
             let kind = PerfUprobe::find().ok_or(CaptureError::NoUprobes)?;
-            (Way::Single { entry, leave, kind }, "single uprobes")
+            Way::Single { entry, leave, kind }
         }
     };
     let table = skel.maps.functions.as_fd().try_clone_to_owned().map_err(CaptureError::Uprobes)?;
     let prober = Prober { way, table, only: config.only, state: Default::default() };
     prober.try_out().map_err(CaptureError::Uprobes)?;
-    Ok(HeapTracer { skel, prober: Arc::new(prober), _combined: links, spaces, attached })
+    Ok(HeapTracer { skel, prober: Arc::new(prober), _combined: links, spaces, attached: kind.name() })
 }
 
 fn handle(program: &ProgramMut<'_>) -> Result<OwnedFd, CaptureError> {

@@ -8,9 +8,9 @@ pub mod wire;
 
 pub use place::{PlaceError, Placed, Refused};
 
-use super::CaptureError;
 use super::bpf::{BpfTracer, MAX_STACK_BYTES, own_pid_namespace, wants_spares};
 use super::heap::attach::PerfUprobe;
+use super::{CaptureError, refusal};
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{Link, MapCore, MapFlags, OpenObject};
 use std::mem::{MaybeUninit, size_of};
@@ -29,6 +29,16 @@ pub enum Way {
     Multi,
     /// One by one.
     Single,
+}
+
+impl Way {
+    /// As people call it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Way::Multi => "uprobe multi",
+            Way::Single => "single uprobes",
+        }
+    }
 }
 
 /// What is counted.
@@ -63,12 +73,18 @@ impl CallCounter {
     /// # Errors
     /// When the kernel refuses the program (privileges, lockdown, no BTF, older than 5.15).
     pub fn start(config: &CounterConfig<'_>) -> Result<CallCounter, CaptureError> {
-        match config.way {
-            Some(way) => load(config, way),
-            None => {
-                load(config, Way::Multi).or_else(|refused| load(config, Way::Single).map_err(|_| refused))
+        let ways = match config.way {
+            Some(way) => vec![way],
+            None => vec![Way::Multi, Way::Single],
+        };
+        let mut refused = Vec::new();
+        for way in ways {
+            match load(config, way) {
+                Ok(counter) => return Ok(counter),
+                Err(error) => refused.push((way.name(), error)),
             }
         }
+        Err(CaptureError::NoWay(refused))
     }
 
     pub fn way(&self) -> Way {
@@ -115,9 +131,7 @@ impl CallCounter {
 }
 
 fn load(config: &CounterConfig<'_>, way: Way) -> Result<CallCounter, CaptureError> {
-    if std::env::var_os("VMAUDIT_LIBBPF_LOG").is_none() {
-        libbpf_rs::set_print(None);
-    }
+    refusal::listen();
     // One object for the life of the process: libbpf's skeletons borrow from it.
     let storage: &'static mut MaybeUninit<OpenObject> = Box::leak(Box::new(MaybeUninit::uninit()));
     let mut open = skel::ProbeSkelBuilder::default().open(storage).map_err(CaptureError::Load)?;
@@ -154,7 +168,7 @@ fn load(config: &CounterConfig<'_>, way: Way) -> Result<CallCounter, CaptureErro
             program.set_autoload(wanted && (spares || !name.contains("_spare")));
         }
     }
-    let skel = open.load().map_err(CaptureError::Load)?;
+    let skel = open.load().map_err(|error| refusal::refused("probe", &error))?;
     let mut links = Vec::new();
     let attach = |program: &libbpf_rs::ProgramMut<'_>| {
         program.attach_trace().map_err(|source| CaptureError::Attach {

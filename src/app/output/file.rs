@@ -1,0 +1,423 @@
+//! The file that a report is written to: found and proven to be writable before anything is started,
+//! changed when the report is there and not before.
+//!
+//! | what is at the path | what happens |
+//! | --- | --- |
+//! | nothing, or a regular file | the report is written beside it and takes its place when it is complete |
+//! | a file with several names (hard links), or in a folder where nothing may be created | it is overwritten when the report is complete |
+//! | a FIFO, a device, an own descriptor (`/dev/stderr`, `/dev/fd/N`) | opened at once, and written to |
+
+use super::conflict::{self, Other};
+use super::print;
+use crate::app::error::AppError;
+use nix::errno::Errno;
+use nix::fcntl::{AT_FDCWD, AtFlags, FcntlArg, OFlag, fcntl};
+use nix::unistd::linkat;
+use std::cell::RefCell;
+use std::ffi::OsString;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Seek, Write};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt, fchown};
+use std::path::{Path, PathBuf};
+
+/// Permissions of a report that was not there before, less the umask.
+const MODE: u32 = 0o666;
+/// Symbolic links that are followed to a file that is not there yet (MAXSYMLINKS, include/linux/namei.h).
+const MOST_LINKS: usize = 40;
+/// Names that are tried for a file beside the report's.
+const ATTEMPTS: u32 = 100;
+
+/// Where a report goes.
+#[derive(Debug)]
+pub struct Output {
+    /// None: standard output.
+    path: Option<PathBuf>,
+    place: RefCell<Place>,
+}
+
+#[derive(Debug)]
+enum Place {
+    Stdout,
+    Stderr,
+    /// No regular file, or one that was open before: written to as it comes.
+    Open(File),
+    /// A FIFO that nobody had open for reading: waited for when there is something to say.
+    Fifo,
+    /// A regular file that is replaced as a whole.
+    Replaced(Replaced),
+    /// One that can only be overwritten.
+    Overwritten(File),
+}
+
+/// A file, or the place for one, and what will be there.
+#[derive(Debug)]
+struct Replaced {
+    target: PathBuf,
+    /// What is there now.
+    present: Option<File>,
+    /// None where the file system has no files without a name, and after the first report.
+    fresh: Option<Fresh>,
+}
+
+/// What is to take a file's place. Most file systems can give it no name until then (O_TMPFILE): whatever
+/// happens to this process, nothing is left behind.
+#[derive(Debug)]
+struct Fresh {
+    file: File,
+    /// Where it has one.
+    name: Option<PathBuf>,
+}
+
+impl Drop for Fresh {
+    fn drop(&mut self) {
+        if let Some(name) = &self.name {
+            let _ = fs::remove_file(name);
+        }
+    }
+}
+
+impl Output {
+    /// Standard output for None and `-`.
+    ///
+    /// # Errors
+    /// When the file cannot be written, is a recording, or is one of the `others`.
+    pub fn open(path: Option<&Path>, others: &[Other<'_>]) -> Result<Output, AppError> {
+        let Some(path) = path.filter(|path| path.as_os_str() != "-") else {
+            return Ok(Output { path: None, place: RefCell::new(Place::Stdout) });
+        };
+        conflict::check(path, others)?;
+        let place = Place::find(path).map_err(|source| AppError::Report { path: path.to_owned(), source })?;
+        Ok(Output { path: Some(path.to_owned()), place: RefCell::new(place) })
+    }
+
+    pub fn is_stdout(&self) -> bool {
+        self.path.is_none()
+    }
+
+    /// Writes a report: in place of the one before where that is a regular file. That a pipe's reader
+    /// has gone is no failure.
+    ///
+    /// # Errors
+    /// The write that failed; a regular file then is what it was.
+    pub fn put(&self, report: &[u8]) -> Result<(), AppError> {
+        let Some(path) = &self.path else { return print(report) };
+        let mut place = self.place.borrow_mut();
+        let written = place.opened(path).and_then(|()| match &mut *place {
+            Place::Open(file) => file.write_all(report).or_else(no_reader),
+            Place::Overwritten(file) => file
+                .write_all_at(report, 0)
+                .and_then(|()| file.set_len(u64::try_from(report.len()).unwrap_or(u64::MAX))),
+            Place::Replaced(replaced) => replaced.put(report),
+            Place::Stdout | Place::Stderr | Place::Fifo => Ok(()),
+        });
+        written.map_err(|source| AppError::Write { path: path.clone(), source })
+    }
+
+    /// For what is written bit by bit.
+    pub fn stream(self) -> Stream {
+        Stream { path: self.path, place: self.place.into_inner(), begun: None }
+    }
+}
+
+/// Writes bit by bit. A regular file shows its new content from the first `flush` on, and is what it was
+/// until then.
+#[derive(Debug)]
+pub struct Stream {
+    path: Option<PathBuf>,
+    place: Place,
+    /// What is written to, of a regular file.
+    begun: Option<Begun>,
+}
+
+#[derive(Debug)]
+enum Begun {
+    Hidden(Fresh),
+    Published(File),
+}
+
+impl Begun {
+    fn file(&mut self) -> &mut File {
+        match self {
+            Begun::Hidden(Fresh { file, .. }) | Begun::Published(file) => file,
+        }
+    }
+}
+
+impl Stream {
+    /// Standard error.
+    pub fn stderr() -> Stream {
+        Stream { path: None, place: Place::Stderr, begun: None }
+    }
+
+    /// Names the file in an error.
+    pub fn failed(&self, source: io::Error) -> AppError {
+        match &self.path {
+            Some(path) => AppError::Write { path: path.clone(), source },
+            None => AppError::Output(source),
+        }
+    }
+
+    fn begin(&mut self) -> io::Result<&mut Begun> {
+        if self.begun.is_none() {
+            self.begun = Some(match &mut self.place {
+                Place::Replaced(replaced) => Begun::Hidden(replaced.fresh()?),
+                Place::Overwritten(file) => {
+                    file.set_len(0)?;
+                    Begun::Published(file.try_clone()?)
+                }
+                _ => return Err(io::ErrorKind::Unsupported.into()),
+            });
+        }
+        self.begun.as_mut().ok_or_else(|| io::ErrorKind::Unsupported.into())
+    }
+}
+
+impl Write for Stream {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if let Some(path) = &self.path {
+            self.place.opened(path)?;
+        }
+        match &mut self.place {
+            Place::Stdout => io::stdout().write(bytes),
+            Place::Stderr => io::stderr().write(bytes),
+            Place::Open(file) => file.write(bytes),
+            _ => self.begin()?.file().write(bytes),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        match &self.place {
+            Place::Stdout => return io::stdout().flush(),
+            Place::Stderr | Place::Open(_) | Place::Fifo => return Ok(()),
+            Place::Replaced(_) | Place::Overwritten(_) => {}
+        }
+        self.begin()?;
+        self.begun = match (self.begun.take(), &self.place) {
+            (Some(Begun::Hidden(fresh)), Place::Replaced(replaced)) => {
+                Some(Begun::Published(replaced.publish(fresh)?))
+            }
+            (begun, _) => begun,
+        };
+        Ok(())
+    }
+}
+
+impl Place {
+    fn find(path: &Path) -> io::Result<Place> {
+        if let Some(fd) = own_descriptor(path) {
+            return duplicate(fd).map(Place::Open);
+        }
+        let found = match fs::metadata(path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                if path.as_os_str().as_bytes().ends_with(b"/") {
+                    return Err(io::Error::from_raw_os_error(libc::EISDIR));
+                }
+                let target = follow(path)?;
+                let fresh = prove(folder(&target))?;
+                return Ok(Place::Replaced(Replaced { target, present: None, fresh }));
+            }
+            found => found?,
+        };
+        let kind = found.file_type();
+        if kind.is_dir() {
+            return Err(io::Error::from_raw_os_error(libc::EISDIR));
+        }
+        if kind.is_fifo() {
+            return fifo(path);
+        }
+        if !kind.is_file() {
+            return OpenOptions::new().write(true).custom_flags(libc::O_NOCTTY).open(path).map(Place::Open);
+        }
+        // What the shell redirected there goes on into this file, and would be lost with it.
+        if let Some(fd) =
+            [libc::STDOUT_FILENO, libc::STDERR_FILENO].into_iter().find(|&fd| is_open(fd, &found))
+        {
+            return duplicate(fd).map(Place::Open);
+        }
+        let present = OpenOptions::new().write(true).open(path)?;
+        if found.nlink() > 1 {
+            return Ok(Place::Overwritten(present));
+        }
+        let target = fs::canonicalize(path)?;
+        match prove(folder(&target)) {
+            Ok(fresh) => Ok(Place::Replaced(Replaced { target, present: Some(present), fresh })),
+            Err(_) => Ok(Place::Overwritten(present)),
+        }
+    }
+
+    /// Waits for the reader of a FIFO.
+    fn opened(&mut self, path: &Path) -> io::Result<()> {
+        if let Place::Fifo = self {
+            *self = Place::Open(OpenOptions::new().write(true).open(path)?);
+        }
+        Ok(())
+    }
+}
+
+impl Replaced {
+    fn put(&mut self, report: &[u8]) -> io::Result<()> {
+        let mut fresh = self.fresh()?;
+        fresh.file.write_all(report)?;
+        self.publish(fresh).map(drop)
+    }
+
+    /// The file that will take the place, empty.
+    fn fresh(&mut self) -> io::Result<Fresh> {
+        match self.fresh.take() {
+            Some(fresh) => Ok(fresh),
+            None => nameless(folder(&self.target)).or_else(|_| {
+                let (file, name) = named(&self.target, create)?;
+                Ok(Fresh { file, name: Some(name) })
+            }),
+        }
+    }
+
+    /// Gives the file its name; what was there keeps its owner and permissions. Returns the file that has
+    /// the name: the one that was there where it may not be replaced (a mount, another user's file in
+    /// /tmp), with its content replaced.
+    fn publish(&self, mut fresh: Fresh) -> io::Result<File> {
+        if let Some(former) = self.present.as_ref().and_then(|present| present.metadata().ok()) {
+            // Not everybody may give files away.
+            let _ = fchown(&fresh.file, Some(former.uid()), Some(former.gid()));
+            let _ = fresh.file.set_permissions(fs::Permissions::from_mode(former.mode() & 0o7777));
+        }
+        match (self.rename(&mut fresh), &self.present) {
+            (Ok(()), _) => fresh.file.try_clone(),
+            (Err(_), Some(present)) => {
+                let mut present = present.try_clone()?;
+                fresh.file.rewind()?;
+                present.rewind()?;
+                let length = io::copy(&mut fresh.file, &mut present)?;
+                present.set_len(length)?;
+                Ok(present)
+            }
+            (Err(error), None) => Err(error),
+        }
+    }
+
+    fn rename(&self, fresh: &mut Fresh) -> io::Result<()> {
+        if fresh.name.is_none() {
+            let open = PathBuf::from(format!("/proc/self/fd/{}", fresh.file.as_raw_fd()));
+            fresh.name = Some(named(&self.target, |name| link(&open, name))?.1);
+        }
+        if let Some(name) = &fresh.name {
+            fs::rename(name, &self.target)?;
+        }
+        fresh.name = None;
+        Ok(())
+    }
+}
+
+/// The one place where a report's file is made.
+fn create(path: &Path) -> io::Result<File> {
+    OpenOptions::new().read(true).write(true).create_new(true).mode(MODE).open(path)
+}
+
+/// A file that has no name, and ends with this process unless it gets one.
+fn nameless(folder: &Path) -> io::Result<Fresh> {
+    let file =
+        OpenOptions::new().read(true).write(true).custom_flags(libc::O_TMPFILE).mode(MODE).open(folder)?;
+    Ok(Fresh { file, name: None })
+}
+
+/// Proves that a file can be made there: by one without a name, or, where there are none, by one that is
+/// removed at once.
+fn prove(folder: &Path) -> io::Result<Option<Fresh>> {
+    if let Ok(fresh) = nameless(folder) {
+        return Ok(Some(fresh));
+    }
+    let (_, path) = named(&folder.join("vmaudit"), create)?;
+    fs::remove_file(path)?;
+    Ok(None)
+}
+
+/// Has `make` make something under a hidden name beside `target` that nobody uses.
+fn named<T>(target: &Path, make: impl Fn(&Path) -> io::Result<T>) -> io::Result<(T, PathBuf)> {
+    let mut taken = io::Error::from(io::ErrorKind::AlreadyExists);
+    for number in 0..ATTEMPTS {
+        let mut name = OsString::from(".");
+        name.push(target.file_name().unwrap_or_default());
+        name.push(format!(".{}.{number}", std::process::id()));
+        let path = folder(target).join(name);
+        match make(&path) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => taken = error,
+            made => return made.map(|made| (made, path)),
+        }
+    }
+    Err(taken)
+}
+
+fn link(open: &Path, name: &Path) -> io::Result<()> {
+    linkat(AT_FDCWD, open, AT_FDCWD, name, AtFlags::AT_SYMLINK_FOLLOW).map_err(io::Error::from)
+}
+
+pub(super) fn folder(target: &Path) -> &Path {
+    match target.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() => folder,
+        _ => Path::new("."),
+    }
+}
+
+/// Where the file will be that symbolic links lead to.
+pub(super) fn follow(path: &Path) -> io::Result<PathBuf> {
+    let mut target = path.to_owned();
+    for _ in 0..MOST_LINKS {
+        match fs::read_link(&target) {
+            Ok(next) => target = folder(&target).join(next),
+            Err(_) => return Ok(target),
+        }
+    }
+    Err(io::Error::from_raw_os_error(libc::ELOOP))
+}
+
+/// The number in `/dev/fd/N` and the like: to open it anew would begin at the file's start.
+fn own_descriptor(path: &Path) -> Option<RawFd> {
+    let text = path.to_str()?;
+    match text {
+        "/dev/stdout" => return Some(libc::STDOUT_FILENO),
+        "/dev/stderr" => return Some(libc::STDERR_FILENO),
+        _ => {}
+    }
+    let number = text.strip_prefix("/dev/fd/").or_else(|| text.strip_prefix("/proc/self/fd/"))?;
+    number.parse().ok().filter(|fd| *fd >= 0)
+}
+
+/// # Errors
+/// EBADF where it is not open, or not for writing.
+fn duplicate(fd: RawFd) -> io::Result<File> {
+    // SAFETY: only numbers are passed on, and the kernel knows which are open.
+    let borrowed = unsafe { BorrowedFd::borrow_raw(fd) };
+    let flags = OFlag::from_bits_truncate(fcntl(borrowed, FcntlArg::F_GETFL)?);
+    if flags & OFlag::O_ACCMODE == OFlag::O_RDONLY {
+        return Err(Errno::EBADF.into());
+    }
+    let copy = fcntl(borrowed, FcntlArg::F_DUPFD_CLOEXEC(3))?;
+    // SAFETY: a new descriptor that nobody else owns.
+    Ok(File::from(unsafe { OwnedFd::from_raw_fd(copy) }))
+}
+
+fn is_open(fd: RawFd, file: &fs::Metadata) -> bool {
+    duplicate(fd)
+        .and_then(|open| open.metadata())
+        .is_ok_and(|open| (open.dev(), open.ino()) == (file.dev(), file.ino()))
+}
+
+/// Without waiting for a reader: who reads may come when the command has said something.
+fn fifo(path: &Path) -> io::Result<Place> {
+    match OpenOptions::new().write(true).custom_flags(libc::O_NONBLOCK).open(path) {
+        Ok(file) => {
+            let flags = OFlag::from_bits_truncate(fcntl(&file, FcntlArg::F_GETFL)?);
+            fcntl(&file, FcntlArg::F_SETFL(flags & !OFlag::O_NONBLOCK))?;
+            Ok(Place::Open(file))
+        }
+        Err(error) if error.raw_os_error() == Some(libc::ENXIO) => Ok(Place::Fifo),
+        Err(error) => Err(error),
+    }
+}
+
+/// Whoever has read enough of a pipe is no failure.
+fn no_reader(error: io::Error) -> io::Result<()> {
+    if error.kind() == io::ErrorKind::BrokenPipe { Ok(()) } else { Err(error) }
+}
