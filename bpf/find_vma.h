@@ -10,6 +10,7 @@
 struct found_vma {
 	__u64 start;
 	__u64 end;
+	__u64 flags;
 	struct file *file;
 };
 
@@ -17,6 +18,7 @@ static long remember_vma(struct task_struct *task, struct vm_area_struct *vma, s
 {
 	found->start = vma->vm_start;
 	found->end = vma->vm_end;
+	found->flags = vma->vm_flags;
 	found->file = BPF_CORE_READ(vma, vm_file);
 	return 0;
 }

@@ -35,6 +35,7 @@ static __always_inline int on_fork(struct task_struct *parent, struct task_struc
 	struct vmaudit_record *record;
 	struct mm_struct *mm = mm_of(parent), *child_mm = mm_of(child);
 	bool is_thread, spilled, listed = false;
+	__u64 key = (__u64)mm;
 	struct pt_regs *regs;
 
 	if (!thread || !mm)
@@ -52,8 +53,10 @@ static __always_inline int on_fork(struct task_struct *parent, struct task_struc
 	} else {
 		count(VMAUDIT_LOST_TASKS);
 	}
-	/* Other threads may have changed the parent since the copy was made: then send the copy. */
-	if (child_mm != mm && (list_forks || BPF_CORE_READ(mm, mm_users.counter) > 1))
+	/* Other threads may have changed the parent since the copy was made, or the copy lacks what a
+	 * driver keeps: then send the copy. */
+	if (child_mm != mm &&
+	    (list_forks || BPF_CORE_READ(mm, mm_users.counter) > 1 || bpf_map_lookup_elem(&keeping, &key)))
 		listed = send_vmas(child, false);
 	count(VMAUDIT_SEEN);
 	record = reserve_plain(&spilled);

@@ -16,6 +16,17 @@ extern int bpf_iter_task_vma_new(struct bpf_iter_task_vma *it, struct task_struc
 extern struct vm_area_struct *bpf_iter_task_vma_next(struct bpf_iter_task_vma *it) __ksym __weak;
 extern void bpf_iter_task_vma_destroy(struct bpf_iter_task_vma *it) __ksym __weak;
 
+#define VM_DONTCOPY 0x00020000
+
+/* Address spaces (by mm_struct) with a mapping that its driver keeps from forks, and that no call's
+ * arguments tell of: their children are listed. An mm_struct that is used again is only listed in vain. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 1024);
+	__type(key, __u64);
+	__type(value, __u8);
+} keeping SEC(".maps");
+
 /* Small: it is on the stack of a long chain of calls. */
 struct vma_info {
 	__u64 start, end, flags, pgoff, file;

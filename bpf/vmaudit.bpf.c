@@ -30,6 +30,7 @@ __noinline int look_at_mapping(__u64 at, __u32 fd, struct extra *extra)
 	struct found_vma found = {};
 	struct inode *inode;
 	struct file *file;
+	__u8 yes = 1;
 
 	if (!extra)
 		return 0;
@@ -39,6 +40,8 @@ __noinline int look_at_mapping(__u64 at, __u32 fd, struct extra *extra)
 		extra->aux[0] = found.start;
 		extra->aux[1] = found.end;
 		file = found.file;
+		if (found.flags & VM_DONTCOPY)
+			bpf_map_update_elem(&keeping, &extra->mm, &yes, BPF_ANY);
 	} else {
 		/* The lock is held for long. The descriptor is the file's, unless another thread
 		 * has closed it already. */

@@ -32,6 +32,9 @@ const MADV_DONTNEED: i32 = 4;
 const MADV_FREE: i32 = 8;
 const MADV_REMOVE: i32 = 9;
 const MADV_DONTFORK: i32 = 10;
+/// A perf event's ring is kept from forks by its driver (VM_DONTCOPY in perf_mmap, kernel/events/core.c), as
+/// if by MADV_DONTFORK. It lies on the device of nameless files, whose major number is 0.
+const PERF_RING: &[u8] = b"/anon_inode:[perf_event]";
 const MADV_DOFORK: i32 = 11;
 const MADV_DONTNEED_LOCKED: i32 = 24;
 
@@ -178,6 +181,9 @@ impl Ledger {
             offset: if flags & MAP_ANONYMOUS != 0 { 0 } else { *offset },
         };
         self.map_for(call, range, attr);
+        if file.as_ref().is_some_and(|file| file.major == 0 && file.path == PERF_RING) {
+            self.dont_fork.insert(range);
+        }
         self.touch(call.event.time_ns, range);
     }
 

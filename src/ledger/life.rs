@@ -57,7 +57,7 @@ pub enum Change {
     Inherited {
         parent: Pid,
     },
-    /// The parent has it, but MADV_DONTFORK kept it from the child.
+    /// The parent has it, but MADV_DONTFORK or the mapping's driver kept it from the child.
     NotInherited {
         parent: Pid,
     },

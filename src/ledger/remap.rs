@@ -68,6 +68,9 @@ impl Ledger {
             let grown = AddrRange::new(step.from.end.0, step.to.end.0);
             self.vacate(call, grown);
             self.map_for(call, grown, like);
+            if self.dont_fork.overlaps(last_page(step.from)) {
+                self.dont_fork.insert(grown);
+            }
         }
     }
 
@@ -88,6 +91,9 @@ impl Ledger {
             self.unmap(call, cut);
         }
         let purged = self.purged.overlaps_of(moving);
+        // A mapping keeps its flags wherever it goes, and the part that is new has them, too.
+        let kept = self.dont_fork.overlaps_of(moving);
+        let keeps_grown = self.dont_fork.overlaps(last_page(moving));
         let mut pieces: Vec<Piece>;
         if step.keep_source {
             // MREMAP_DONTUNMAP: the mapping stays where it was, emptied; the new one is this call's.
@@ -140,6 +146,10 @@ impl Ledger {
         for range in purged {
             self.purged.insert(shift(range));
         }
+        kept.into_iter().for_each(|range| self.dont_fork.insert(shift(range)));
+        if keeps_grown {
+            self.dont_fork.insert(grown);
+        }
     }
 
     /// Old length 0: maps the pages of a shared mapping a second time.
@@ -154,8 +164,16 @@ impl Ledger {
         } else {
             self.vacate(call, step.to);
         }
+        let kept = self.dont_fork.overlaps(AddrRange::from_len(step.from.start, PAGE));
         self.map_for(call, step.to, like);
+        if kept {
+            self.dont_fork.insert(step.to);
+        }
     }
+}
+
+fn last_page(range: AddrRange) -> AddrRange {
+    AddrRange::new(range.end.0.saturating_sub(PAGE), range.end.0)
 }
 
 fn clip(range: AddrRange, attr: &Attributes, to: AddrRange) -> Piece {

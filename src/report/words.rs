@@ -64,7 +64,8 @@ pub(super) fn told(step: &LifeStep, at: Addr) -> (&'static str, String) {
             ("inherited", format!("copied by fork from process {parent}: {}", piece(step, at)))
         }
         Change::NotInherited { parent } => {
-            ("not-inherited", format!("not copied by fork from process {parent}: MADV_DONTFORK"))
+            let by = "kept back by MADV_DONTFORK or its driver";
+            ("not-inherited", format!("not copied by fork from process {parent}: {by}"))
         }
         Change::Refused => ("refused", format!("{op} refused{}", why(event))),
         Change::Ended => ("ended", ended(event)),

@@ -28,6 +28,11 @@ impl AppSocket {
         AppSocket { fd: Some(fd), unsent: VecDeque::new() }
     }
 
+    /// There is no other side.
+    pub fn closed() -> AppSocket {
+        AppSocket { fd: None, unsent: VecDeque::new() }
+    }
+
     /// None once the other side is gone.
     pub fn fd(&self) -> Option<BorrowedFd<'_>> {
         self.fd.as_ref().map(AsFd::as_fd)
@@ -44,6 +49,14 @@ impl AppSocket {
     /// To be sent by [`AppSocket::send_waiting`].
     pub fn push(&mut self, notice: HeldNotice) {
         self.unsent.push_back(notice);
+    }
+
+    /// Says something to which there is no answer. That the other side is gone is heard.
+    pub fn say(&self, message: Message) {
+        if let Some(fd) = &self.fd {
+            let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL;
+            let _ = send(fd.as_raw_fd(), &message.encode(), flags);
+        }
     }
 
     /// Sends as many notices as there is room for. False when the other side has just gone.

@@ -7,9 +7,9 @@
 
 use super::app_socket::{AppSocket, Heard};
 use super::exit_server::{ExitServer, Served};
-use super::keeper::{SLOTS, SharedSlots};
 use super::protocol::Message;
 use super::seccomp::Listener;
+use super::slots::{Inbox, SharedSlots};
 use crate::model::{Arrival, Ended, HeldCall, HeldCalls, Tid};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, ppoll};
@@ -20,11 +20,7 @@ use std::time::Duration;
 
 pub struct CallServer {
     exits: ExitServer,
-    slots: SharedSlots,
-    /// Slots without a notification.
-    free: Vec<usize>,
-    /// Those with one: (its id, the slot).
-    taken: Vec<(u64, usize)>,
+    inbox: Inbox,
     /// To `Running`.
     app: AppSocket,
     /// Received by somebody else, or too early.
@@ -35,9 +31,7 @@ impl CallServer {
     pub(super) fn new(listener: Listener, app: OwnedFd, slots: SharedSlots) -> Result<CallServer, Errno> {
         Ok(CallServer {
             exits: ExitServer::new(listener),
-            slots,
-            free: (0..SLOTS).rev().collect(),
-            taken: Vec::new(),
+            inbox: Inbox::new(slots),
             app: AppSocket::new(app),
             first: None,
         })
@@ -53,29 +47,14 @@ impl CallServer {
 
     /// Receives a call that waits. None: its task was killed meanwhile, or there is no room.
     pub(super) fn receive(&mut self) -> Result<Option<HeldCall>, Errno> {
-        let Some(index) = self.free.pop() else { return Ok(None) };
-        let slot = self.slots.slot(index);
-        match self.exits.listener().receive(slot) {
-            Ok(()) => {
-                let call = HeldCall {
-                    id: slot.id,
-                    tid: slot.pid as Tid,
-                    nr: slot.data.nr.into(),
-                    args: slot.data.args,
-                    ip: slot.data.instruction_pointer,
-                };
-                self.taken.push((call.id, index));
-                Ok(Some(call))
-            }
-            Err(errno) => {
-                slot.id = 0;
-                self.free.push(index);
-                match errno {
-                    Errno::ENOENT | Errno::EINTR => Ok(None),
-                    other => Err(other),
-                }
-            }
-        }
+        let received = self.inbox.receive(self.exits.listener())?;
+        Ok(received.map(|notification| HeldCall {
+            id: notification.id,
+            tid: notification.pid as Tid,
+            nr: notification.data.nr.into(),
+            args: notification.data.args,
+            ip: notification.data.instruction_pointer,
+        }))
     }
 
     fn wait(&mut self, other: BorrowedFd<'_>, timeout: Duration) -> Result<Arrival, Errno> {
@@ -83,10 +62,10 @@ impl CallServer {
             return Ok(Arrival::Call(call));
         }
         self.send_waiting();
-        if self.free.is_empty() {
-            self.collect_gone();
+        if !self.inbox.has_room() {
+            self.inbox.forget_gone(self.exits.listener());
         }
-        let input = if self.free.is_empty() { PollFlags::empty() } else { PollFlags::POLLIN };
+        let input = if self.inbox.has_room() { PollFlags::POLLIN } else { PollFlags::empty() };
         let two = [PollFd::new(self.listener(), input), PollFd::new(other, PollFlags::POLLIN)];
         let app = self.app.fd().map(|app| PollFd::new(app, PollFlags::POLLIN));
         let mut fds: Vec<PollFd<'_>> = two.into_iter().chain(app).collect();
@@ -114,22 +93,6 @@ impl CallServer {
         Ok(Arrival::Nothing)
     }
 
-    fn free_slot(&mut self, id: u64) {
-        if let Some(at) = self.taken.iter().position(|&(taken, _)| taken == id) {
-            let (_, slot) = self.taken.swap_remove(at);
-            self.slots.slot(slot).id = 0;
-            self.free.push(slot);
-        }
-    }
-
-    /// Tasks that were killed in a call never get an answer.
-    fn collect_gone(&mut self) {
-        let listener = self.exits.listener();
-        let gone: Vec<u64> =
-            self.taken.iter().map(|&(id, _)| id).filter(|&id| !listener.is_held(id)).collect();
-        gone.into_iter().for_each(|id| self.free_slot(id));
-    }
-
     fn send_waiting(&mut self) {
         if !self.app.send_waiting() {
             self.nobody_looks();
@@ -142,7 +105,7 @@ impl CallServer {
             match self.app.hear() {
                 Heard::Message(Message::Answered { id }) => {
                     self.exits.answered(id);
-                    self.free_slot(id);
+                    self.inbox.forget(id);
                 }
                 Heard::Message(_) => {}
                 Heard::Silence => return,
@@ -169,7 +132,7 @@ impl HeldCalls for CallServer {
 
     fn go_on(&mut self, id: u64) -> bool {
         let was_there = self.exits.listener().let_continue(id).unwrap_or(false);
-        self.free_slot(id);
+        self.inbox.forget(id);
         was_there
     }
 
@@ -182,9 +145,7 @@ impl HeldCalls for CallServer {
     }
 
     fn end(&mut self, call: &HeldCall) -> Ended {
-        let slot = self.taken.iter().find(|&&(id, _)| id == call.id).map(|&(_, slot)| slot);
-        let Some(slot) = slot else { return Ended::Thread };
-        let notification = *self.slots.slot(slot);
+        let Some(notification) = self.inbox.get(call.id) else { return Ended::Thread };
         match self.exits.judge(&notification) {
             Ok(Served::Final(notice)) => {
                 self.app.push(notice);
@@ -196,7 +157,7 @@ impl HeldCalls for CallServer {
             }
             Ok(Served::AlsoEnding(notice)) => Ended::Process(notice.pid),
             Ok(Served::Done) | Err(_) => {
-                self.free_slot(call.id);
+                self.inbox.forget(call.id);
                 Ended::Thread
             }
         }
@@ -207,7 +168,7 @@ impl Drop for CallServer {
     /// Nothing waits for an answer that will not come; what comes next is the keeper's, whom the
     /// end of this socket calls.
     fn drop(&mut self) {
-        for (id, _) in std::mem::take(&mut self.taken) {
+        for id in self.inbox.ids() {
             let _ = self.exits.listener().let_continue(id);
         }
     }

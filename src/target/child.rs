@@ -103,10 +103,16 @@ pub struct Child<'a> {
     /// Readable when it is time; end of file when vmaudit is gone.
     pub go: OwnedFd,
     pub status: OwnedFd,
-    /// To the keeper and to vmaudit; None when exits are not held.
-    pub listener_to: Option<[OwnedFd; 2]>,
+    /// Where the listener goes; None when exits are not held.
+    pub listener_to: Option<ListenerTo>,
     /// What the filter notifies beside exits, if the word is [`WATCH_CALLS`].
     pub calls: CallSet,
+}
+
+pub struct ListenerTo {
+    pub guard: OwnedFd,
+    pub keeper: OwnedFd,
+    pub app: OwnedFd,
 }
 
 /// The words that let the child go on: only its exits are notified, or the calls, too, or nothing.
@@ -165,7 +171,7 @@ impl Child<'_> {
         Report::Execute(candidate, errno)
     }
 
-    fn install_filter(&self, sockets: &[OwnedFd; 2], watch_calls: bool) -> Result<(), Report> {
+    fn install_filter(&self, sockets: &ListenerTo, watch_calls: bool) -> Result<(), Report> {
         let program = if watch_calls { filter::call_filter(self.calls) } else { filter::exit_filter() };
         let installed = match seccomp::install(&program) {
             Ok(installed) => installed,
@@ -180,11 +186,12 @@ impl Child<'_> {
         if !installed.wait_killable {
             self.say(Report::SignalsRestartHeldExits);
         }
-        for socket in sockets {
-            // Running without anybody to answer would end in ENOSYS at the exit.
-            handover::send_fd(socket.as_fd(), installed.listener.as_fd()).map_err(Report::HandOver)?;
-        }
-        Ok(())
+        let send = |to: &OwnedFd| handover::send_fd(to.as_fd(), installed.listener.as_fd());
+        // The guard first: from here on somebody has the listener whoever is killed. In place of a
+        // guard that was killed before, the keeper forks another one.
+        let _ = send(&sockets.guard);
+        // Running without anybody to answer would end in ENOSYS at the exit.
+        [&sockets.keeper, &sockets.app].into_iter().try_for_each(send).map_err(Report::HandOver)
     }
 
     fn say(&self, report: Report) {

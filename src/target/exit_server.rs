@@ -40,16 +40,6 @@ impl ExitServer {
         &self.listener
     }
 
-    /// Receives one notification into `slot`, which keeps its id until the next is received:
-    /// in shared memory it outlives the receiver.
-    pub fn serve(&mut self, slot: &mut libc::seccomp_notif) -> Result<Served, Errno> {
-        match self.listener.receive(slot) {
-            Ok(()) => self.judge(slot),
-            Err(Errno::ENOENT | Errno::EINTR) => Ok(Served::Done),
-            Err(errno) => Err(errno),
-        }
-    }
-
     /// Decides about a notification that was received (perhaps by somebody else).
     pub fn judge(&mut self, notification: &libc::seccomp_notif) -> Result<Served, Errno> {
         let id = notification.id;

@@ -3,10 +3,13 @@
 
 use super::arch::NR_EXIT_GROUP;
 use super::error::TargetError;
-use super::keeper::{self, SharedSlots, Source};
+use super::guard::Line;
+use super::handover::closed_early;
+use super::keeper::{self, Ends, Source};
 use super::launch::reap;
 use super::protocol::{HeldNotice, Message, PACKET};
 use super::seccomp::Listener;
+use super::slots::SharedSlots;
 use crate::model::{Pid, Tid};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -61,6 +64,8 @@ pub struct KeeperSeat {
     pub listener: Listener,
     pub keeper: Pid,
     pub socket: OwnedFd,
+    /// While it is open, the guard stays a guard.
+    pub line: Line,
     pub slots: SharedSlots,
     /// To vmaudit's own server of notifications, where that receives them and the keeper stands by.
     pub server: Option<OwnedFd>,
@@ -206,19 +211,18 @@ impl Hold {
             return Ok(Heard::NoTaskLeft);
         }
         // What it had sent was read before the end of file; what it had received and not sent
-        // is in the shared slot.
+        // is in a shared slot.
         let failed = TargetError::at("replacing the keeper");
         let (socket, keepers_end) =
             socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC)
                 .map_err(&failed)?;
-        let copy = self.seat.listener.duplicate().map_err(|error| TargetError {
-            step: "replacing the keeper",
-            errno: Errno::from_raw(error.raw_os_error().unwrap_or(libc::EIO)),
-        })?;
+        let listener = self.seat.listener.duplicate().map_err(&failed)?;
         let stands_by = self.seat.server.is_some();
-        let source = Source::Copy { listener: copy, held: self.held.clone(), stands_by };
-        self.seat.keeper = keeper::spawn(keepers_end, source, &self.seat.slots).map_err(&failed)?;
-        self.seat.socket = socket;
+        let source = Source::Copy { listener, held: self.held.clone(), stands_by };
+        let line = self.seat.line.duplicate().map_err(&failed)?;
+        let ends = Ends { app: keepers_end, line, slots: self.seat.slots.clone() };
+        self.seat.keeper = keeper::spawn(ends, source).map_err(&failed)?;
+        self.seat.socket = closed_early(socket);
         Ok(Heard::Replaced)
     }
 

@@ -1,12 +1,12 @@
 //! Starts the command, suspended before its first instruction until vmaudit is ready.
 
+use super::arrange::{self, Arranged, packets};
 use super::calls::CallServer;
 use super::child::{Child, GO, GO_UNHELD, REPORT, Report, WATCH_CALLS};
 use super::command::Command;
 use super::error::{LaunchError, LaunchNote, NoHold};
 use super::filter::CallSet;
 use super::hold::KeeperSeat;
-use super::keeper::{self, SharedSlots, Source};
 use super::protocol::Message;
 use super::running::{Running, Seat};
 use super::seccomp::Listener;
@@ -18,7 +18,7 @@ use nix::errno::Errno;
 use nix::fcntl::OFlag;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{SigSet, Signal};
-use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockType, send, socketpair};
+use nix::sys::socket::{MsgFlags, send};
 use nix::sys::wait::waitpid;
 use nix::unistd::{Uid, pipe2, read, write};
 use std::ffi::OsString;
@@ -61,22 +61,13 @@ struct Parts {
     pidfd: OwnedFd,
     go: OwnedFd,
     status: OwnedFd,
-    hold: Option<Hold>,
+    hold: Option<Arranged>,
     /// What lets the child go on.
     word: u8,
     /// Where calls are watched, what receives them.
     server: Option<CallServer>,
     taken: SigSet,
     before: Before,
-}
-
-struct Hold {
-    keeper: Pid,
-    /// To the keeper.
-    socket: OwnedFd,
-    /// The child sends the listener here.
-    listener_from: OwnedFd,
-    slots: SharedSlots,
 }
 
 impl Launch {
@@ -112,7 +103,7 @@ impl Launch {
     }
 }
 
-type Started = (Pid, OwnedFd, OwnedFd, OwnedFd, Option<Hold>);
+type Started = (Pid, OwnedFd, OwnedFd, OwnedFd, Option<Arranged>);
 
 /// Forks both, the keeper first: it must not hold the child's pipes open.
 fn start(
@@ -122,18 +113,8 @@ fn start(
     before: &Before,
 ) -> Result<Started, LaunchError> {
     let system = LaunchError::system;
-    let mut hold = None;
-    let mut listener_to = None;
-    if config.hold_exits {
-        let (socket, keepers_end) = packets()?;
-        let (child_to_keeper, from_child) = packets()?;
-        let slots = SharedSlots::new().map_err(system("sharing memory with the keeper"))?;
-        let keeper = keeper::spawn(keepers_end, Source::Child(from_child), &slots)
-            .map_err(system("forking the keeper"))?;
-        let (child_to_app, listener_from) = packets()?;
-        listener_to = Some([child_to_keeper, child_to_app]);
-        hold = Some(Hold { keeper, socket, listener_from, slots });
-    }
+    let (hold, listener_to) =
+        if config.hold_exits { Some(arrange::helpers()?).unzip() } else { (None, None) };
     let (go_read, go) = pipe2(OFlag::O_CLOEXEC).map_err(system("making a pipe"))?;
     let (status, status_write) = pipe2(OFlag::O_CLOEXEC).map_err(system("making a pipe"))?;
     let LaunchConfig { aslr_off, stack_limit, calls, .. } = *config;
@@ -150,12 +131,12 @@ fn start(
         listener_to,
         calls,
     };
-    let unneeded = (go.as_raw_fd(), hold.as_ref().map(|hold| hold.socket.as_raw_fd()));
+    let unneeded = [&go].into_iter().chain(hold.iter().flat_map(|hold| [&hold.socket, hold.line.fd()]));
+    let unneeded: Vec<RawFd> = unneeded.map(OwnedFd::as_raw_fd).collect();
     let pid = fork::fork_into(move || {
         // The child's own copies of vmaudit's ends: with them open it would not see vmaudit's
         // death.
-        close(unneeded.0);
-        unneeded.1.into_iter().for_each(close);
+        unneeded.into_iter().for_each(close);
         child.run()
     })
     .map_err(system("forking"))?;
@@ -293,10 +274,7 @@ impl Parts {
         };
         let failed = LaunchError::system("serving the listener");
         let (socket, server_socket) = packets()?;
-        let copy = seat.listener.duplicate().map_err(|error| LaunchError::System {
-            step: "copying the listener",
-            errno: Errno::from_raw(error.raw_os_error().unwrap_or(libc::EIO)),
-        })?;
+        let copy = seat.listener.duplicate().map_err(LaunchError::system("copying the listener"))?;
         let mut server = CallServer::new(copy, server_socket, seat.slots.clone()).map_err(&failed)?;
         loop {
             let (said, called) = wait_for(self.status.as_fd(), server.listener()).map_err(&failed)?;
@@ -335,6 +313,7 @@ impl Parts {
                 listener: Listener::new(fd),
                 keeper: hold.keeper,
                 socket: hold.socket,
+                line: hold.line,
                 slots: hold.slots,
                 server: None,
             })),
@@ -354,7 +333,7 @@ impl Parts {
         let _ = pidfd::send_signal(self.pidfd.as_fd(), Signal::SIGKILL);
         reap(self.pid);
         if let Some(hold) = self.hold {
-            drop((hold.socket, hold.listener_from));
+            drop((hold.socket, hold.listener_from, hold.line));
             reap(hold.keeper);
         }
         let _ = self.before.restore();
@@ -403,12 +382,6 @@ fn can_be_read(status: BorrowedFd<'_>) -> Result<bool, Errno> {
         Err(Errno::EINTR) => Ok(false),
         Err(errno) => Err(errno),
     }
-}
-
-/// A pair of connected sockets that keep packets apart.
-fn packets() -> Result<(OwnedFd, OwnedFd), LaunchError> {
-    socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC)
-        .map_err(LaunchError::system("making a socket pair"))
 }
 
 /// Waits for the end of a child of ours; its number is its own until then.

@@ -25,6 +25,7 @@
 
 mod app_socket;
 mod arch;
+mod arrange;
 mod attached;
 mod calls;
 mod child;
@@ -35,7 +36,9 @@ mod exit_server;
 mod filter;
 mod find;
 mod fork;
+mod guard;
 mod handover;
+mod helper;
 mod hold;
 mod job_control;
 mod keeper;
@@ -47,6 +50,7 @@ mod running;
 mod seccomp;
 pub mod secure;
 mod signals;
+mod slots;
 mod supervisor;
 mod task_names;
 mod trial;

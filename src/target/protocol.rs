@@ -10,6 +10,7 @@ const KIND_HELD: u32 = 1;
 const KIND_ANSWERED: u32 = 2;
 const KIND_STAND_BY: u32 = 3;
 const KIND_SERVE: u32 = 4;
+const KIND_READY: u32 = 5;
 
 /// A final exit, received from the kernel and not yet answered.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -35,6 +36,8 @@ pub enum Message {
     StandBy,
     /// vmaudit to keeper: it no longer does.
     Serve,
+    /// Keeper to vmaudit: there is a guard.
+    Ready,
 }
 
 impl Message {
@@ -56,6 +59,7 @@ impl Message {
             }
             Message::StandBy => put(0, &KIND_STAND_BY.to_ne_bytes()),
             Message::Serve => put(0, &KIND_SERVE.to_ne_bytes()),
+            Message::Ready => put(0, &KIND_READY.to_ne_bytes()),
         }
         packet
     }
@@ -78,6 +82,7 @@ impl Message {
             KIND_ANSWERED => Some(Message::Answered { id }),
             KIND_STAND_BY => Some(Message::StandBy),
             KIND_SERVE => Some(Message::Serve),
+            KIND_READY => Some(Message::Ready),
             _ => None,
         }
     }
@@ -91,7 +96,8 @@ mod tests {
     fn what_is_encoded_is_decoded() {
         let notice = HeldNotice { id: u64::MAX - 3, pid: 7, tid: 32_000, nr: 231, status: -1 };
         let answered = Message::Answered { id: 0x0102_0304_0506_0708 };
-        for message in [Message::Held(notice), answered, Message::StandBy, Message::Serve] {
+        let plain = [Message::StandBy, Message::Serve, Message::Ready];
+        for message in plain.into_iter().chain([Message::Held(notice), answered]) {
             assert_eq!(Message::decode(&message.encode()), Some(message));
         }
     }

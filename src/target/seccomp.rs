@@ -2,6 +2,7 @@
 //! Kernel side: kernel/seccomp.c (user notification since 5.0, CONTINUE since 5.5).
 
 use super::filter::Instruction;
+use super::handover;
 use nix::errno::Errno;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
@@ -70,8 +71,8 @@ impl Listener {
         Listener(fd)
     }
 
-    pub fn duplicate(&self) -> std::io::Result<Listener> {
-        self.0.try_clone().map(Listener)
+    pub fn duplicate(&self) -> Result<Listener, Errno> {
+        handover::duplicate(self.0.as_fd()).map(Listener)
     }
 
     /// Cheaper wake-ups where the kernel has them.

@@ -5,7 +5,7 @@
 //! of vmaudit. A child that was not waited for keeps its number: signals by number are safe.
 
 use super::error::TargetError;
-use super::keeper;
+use super::helper;
 use super::signals::{self, Arrived, Before, Requests};
 use crate::model::Pid;
 use nix::errno::Errno;
@@ -120,7 +120,8 @@ impl Supervisor {
                 return Ok(names);
             }
             for Process { pid, name, ended } in children {
-                let helper = name.as_bytes() == keeper::NAME.to_bytes();
+                let helpers = [helper::KEEPER, helper::GUARD];
+                let helper = helpers.iter().any(|helper| name.as_bytes() == helper.to_bytes());
                 let kill_from = if helper { grace + HELPERS } else { grace };
                 let raw = nix::unistd::Pid::from_raw(pid);
                 // A zombie by now, or root's while vmaudit is not: both show below or at the deadline.

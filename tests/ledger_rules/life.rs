@@ -2,9 +2,10 @@
 
 use crate::{ANON, FIXED, MM, PID, Story, at, event_of, file, mapping, observed, pages};
 use vmaudit::ledger::Origin;
-use vmaudit::model::{Addr, Mapping, MmKey, VmOp};
+use vmaudit::model::{Addr, AddrRange, FileRef, Mapping, MmKey, VmOp};
 
 const CHILD: i32 = 20;
+const SHARED: u64 = 1;
 const CHILD_MM: MmKey = MmKey(0xb000);
 
 fn fork(story: &mut Story, child_mm: MmKey, mappings: Option<Vec<Mapping>>) {
@@ -51,6 +52,42 @@ fn a_fork_leaves_dontfork_ranges_behind() {
     as_child(&mut story, CHILD_MM);
     let ranges: Vec<_> = story.owners().into_iter().map(|(r, _)| r).collect();
     assert_eq!(ranges, vec![pages(0, 2), pages(4, 5), pages(6, 8)]);
+}
+
+#[test]
+fn a_fork_leaves_perf_rings_behind() {
+    let mut story = Story::new(Vec::new());
+    let ring = |major| FileRef { major, ..file(b"/anon_inode:[perf_event]", 1038) };
+    story.map_file(pages(0, 2), 3, SHARED, 0, ring(0));
+    // A file that only has the name.
+    let named = story.map_file(pages(4, 6), 3, SHARED, 0, ring(8));
+    story.map_file(pages(8, 10), 3, SHARED, 0, ring(0));
+    let anew = story.mmap(pages(8, 9), 3, ANON | FIXED);
+    fork(&mut story, CHILD_MM, None);
+    as_child(&mut story, CHILD_MM);
+    assert_eq!(story.owners(), vec![(pages(4, 6), Some(named)), (pages(8, 9), Some(anew))]);
+}
+
+#[test]
+fn advice_about_forks_moves_with_the_mapping() {
+    let mut story = Story::new(Vec::new());
+    story.mmap(pages(0, 4), 3, ANON);
+    story.madvise(pages(0, 4), 10, 0);
+    let mremap = |old: AddrRange, new: AddrRange| VmOp::Mremap {
+        old: old.start,
+        old_len: old.len(),
+        new_len: new.len(),
+        flags: 1,
+        new_addr: Addr(0),
+    };
+    // Moved and grown, then grown in place.
+    for (old, new) in [(pages(0, 4), pages(20, 26)), (pages(20, 26), pages(20, 28))] {
+        story.report(mremap(old, new), new.start.0 as i64);
+    }
+    let free = story.mmap(pages(0, 1), 3, ANON);
+    fork(&mut story, CHILD_MM, None);
+    as_child(&mut story, CHILD_MM);
+    assert_eq!(story.owners(), vec![(pages(0, 1), Some(free))]);
 }
 
 #[test]

@@ -5,7 +5,7 @@ use super::peek;
 use super::server::Server;
 use super::space::{Begun, Space, What};
 use super::tasks::Process;
-use super::tell::{self, OP_FORK, Who};
+use super::tell::{self, LISTED, OP_FORK, Who};
 use crate::model::{HeldCall, HeldCalls, Pid, Tid};
 use nix::sys::epoll::{EpollEvent, EpollFlags};
 use std::os::fd::{FromRawFd, OwnedFd};
@@ -127,6 +127,7 @@ impl<C: HeldCalls> Server<C> {
             return;
         };
         let (brk, start_brk, arguments) = (parent.brk, parent.start_brk, parent.arguments);
+        let mut listed = None;
         let key = if begun.new.shares_space {
             parent.users += 1;
             begun.space
@@ -137,7 +138,12 @@ impl<C: HeldCalls> Server<C> {
                 parent.running = None;
             }
             match Space::open(pid, self.config.parse_maps) {
-                Ok((space, _)) => self.tasks.add_space(Space { brk, start_brk, arguments, ..space }),
+                Ok((space, mappings)) => {
+                    // No call tells what a driver keeps from forks (VM_DONTCOPY). The child has not
+                    // changed anything yet: its calls wait.
+                    listed = (!space.shadow.holds(&parent.shadow)).then_some(mappings);
+                    self.tasks.add_space(Space { brk, start_brk, arguments, ..space })
+                }
                 Err(_) => {
                     self.missed_task();
                     return;
@@ -150,7 +156,12 @@ impl<C: HeldCalls> Server<C> {
             own => own,
         };
         let comm = self.tasks.add_thread(pid, pid, control_block).comm.clone();
-        let mut record = Who { pid: begun.parent, tid: begun.parent_tid, mm: begun.space }.record(OP_FORK);
+        let who = Who { pid: begun.parent, tid: begun.parent_tid, mm: begun.space };
+        let mut record = who.record(OP_FORK);
+        if let Some(mappings) = listed {
+            self.tell.mappings(who, &mappings);
+            record.flags |= LISTED;
+        }
         record.args = [pid as u64, pid as u64, key, begun.new.sp, 0, brk];
         record.ret = i64::from(pid);
         tell::set_comm(&mut record, &comm);

@@ -115,6 +115,11 @@ impl Shadow {
         self.pieces(range).iter().map(|piece| piece.end - piece.start).sum::<u64>() == range.len()
     }
 
+    /// All that is mapped in `other` is mapped here.
+    pub fn holds(&self, other: &Shadow) -> bool {
+        other.areas.iter().all(|(&start, &(end, _))| self.covers(AddrRange::new(start, end)))
+    }
+
     pub fn at(&self, address: u64) -> Option<Area> {
         let (&start, &(end, access)) = self.areas.range(..=address).next_back()?;
         (address < end).then_some(Area { start, end, access })
