@@ -7,6 +7,7 @@
 
 #include "cgroup.h"
 #include "files.h"
+#include "may_see.h"
 #include "record.h"
 #include "rings.h"
 #include "vmas.h"
@@ -29,7 +30,7 @@ int BPF_PROG(task_forked, struct task_struct *parent, struct task_struct *child)
 	struct traced_thread fresh = {};
 	struct vmaudit_record *record;
 	struct mm_struct *mm = mm_of(parent), *child_mm = mm_of(child);
-	bool is_thread, spilled, listed = false;
+	bool is_thread, spilled, hidden, listed = false;
 	struct pt_regs *regs;
 
 	if (!thread || !mm)
@@ -37,8 +38,13 @@ int BPF_PROG(task_forked, struct task_struct *parent, struct task_struct *child)
 	is_thread = parent->tgid == child->tgid;
 	if (!is_thread && !follow_forks)
 		return 0;
+	hidden = is_hidden(parent, thread);
+	if (hidden)
+		make_unknown(&fresh);
 	if (!bpf_task_storage_get(&threads, child, &fresh, BPF_LOCAL_STORAGE_GET_F_CREATE))
 		count(VMAUDIT_LOST_TASKS);
+	if (hidden)
+		return 0;
 	/* Other threads may have changed the parent since the copy was made: then send the copy. */
 	if (child_mm != mm && (list_forks || BPF_CORE_READ(mm, mm_users.counter) > 1))
 		listed = send_vmas(child, false);
@@ -62,6 +68,27 @@ int BPF_PROG(task_forked, struct task_struct *parent, struct task_struct *child)
 	return 0;
 }
 
+/* The current task is not the viewer's to look into any more: for him it ends here, and it is not known
+ * how. */
+__noinline int send_end_of_view(__u32 group_dead)
+{
+	struct task_struct *task = bpf_get_current_task_btf();
+	struct vmaudit_record *record;
+	bool spilled;
+
+	record = reserve_plain(&spilled);
+	if (!record)
+		return 0;
+	identify_task(record, task, VMAUDIT_OP_EXIT);
+	record->mm = 0;
+	record->total_vm = 0;
+	record->args[0] = -1;
+	record->args[1] = group_dead;
+	record->ret = 0;
+	submit_plain(record, spilled);
+	return 0;
+}
+
 SEC("tp_btf/sched_process_exec")
 int BPF_PROG(task_executed, struct task_struct *task, int old_pid, struct linux_binprm *bprm)
 {
@@ -79,6 +106,14 @@ int BPF_PROG(task_executed, struct task_struct *task, int old_pid, struct linux_
 	}
 	if (!thread || !mm)
 		return 0;
+	if (!may_see(task)) {
+		if (!is_unknown(thread)) {
+			count(VMAUDIT_HIDDEN);
+			send_end_of_view(1);
+		}
+		make_unknown(thread);
+		return 0;
+	}
 	thread->low = 0;
 	thread->high = 0;
 	listed = send_vmas(task, true);
@@ -114,12 +149,17 @@ int BPF_PROG(task_exited, struct task_struct *task)
 
 	if (!thread)
 		return 0;
+	signal = BPF_CORE_READ(task, signal);
+	if (is_hidden(task, thread)) {
+		if (!is_unknown(thread))
+			send_end_of_view(BPF_CORE_READ(signal, live.counter) == 0);
+		return 0;
+	}
 	count(VMAUDIT_SEEN);
 	record = reserve_plain(&spilled);
 	if (!record)
 		return 0;
 	identify(record, task, VMAUDIT_OP_EXIT);
-	signal = BPF_CORE_READ(task, signal);
 	record->args[0] = BPF_CORE_READ(signal, flags) & SIGNAL_GROUP_EXIT ? BPF_CORE_READ(signal, group_exit_code)
 									    : task->exit_code;
 	record->args[1] = BPF_CORE_READ(signal, live.counter) == 0;
@@ -135,7 +175,7 @@ int BPF_PROG(task_renamed, struct task_struct *task, const char *comm)
 	struct vmaudit_record *record;
 	bool spilled;
 
-	if (!thread)
+	if (!thread || is_hidden(task, thread))
 		return 0;
 	record = reserve_plain(&spilled);
 	if (!record)
@@ -163,7 +203,7 @@ int mark_threads(struct bpf_iter__task *ctx)
 	if (!task)
 		return 0;
 	leader = task->group_leader;
-	if (!leader || !bpf_task_storage_get(&threads, leader, 0, 0))
+	if (!leader || !bpf_task_storage_get(&threads, leader, 0, 0) || !may_see(task))
 		return 0;
 	if (!bpf_task_storage_get(&threads, task, 0, 0)) {
 		count(VMAUDIT_MARKED);

@@ -50,7 +50,7 @@ pub use error::AppError;
 pub use say::say;
 
 use crate::cli::{Cli, Command};
-use crate::target::secure;
+use crate::rights;
 use clap::CommandFactory;
 
 /// Does what the command line says.
@@ -58,10 +58,7 @@ use clap::CommandFactory;
 /// # Errors
 /// What stopped it; see [`AppError::exit_code`].
 pub fn run(cli: Cli) -> Result<u8, AppError> {
-    secure::begin().map_err(|errno| AppError::System {
-        operation: "making /proc/self readable (prctl PR_SET_DUMPABLE)",
-        source: errno.into(),
-    })?;
+    rights::begin()?;
     match cli.command {
         Command::Run(args) => run::run(&args),
         Command::Compare(args) => compare::compare(&args),

@@ -8,6 +8,7 @@ pub mod notify;
 pub mod perf;
 pub mod strace_log;
 pub mod uprobe;
+mod viewer;
 pub mod wire;
 
 use crate::model::{Touch, VmEvent};

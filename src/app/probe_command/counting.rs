@@ -1,16 +1,17 @@
 //! Counting without stacks: the kernel's side does it all, and vmaudit sleeps.
 
 use super::select::Selection;
-use super::{Counted, detach, place, way};
+use super::{Counted, detach, mark, place, start, way};
 use crate::app::code_files::CodeFile;
 use crate::app::error::AppError;
 use crate::app::run::pidfd;
 use crate::app::say::say;
 use crate::app::session::End;
 use crate::app::watched::{Launched, News, Watched};
-use crate::capture::uprobe::{CallCounter, CounterConfig};
+use crate::capture::uprobe::CounterConfig;
 use crate::cli::ProbeArgs;
 use crate::model::Pid;
+use crate::rights::viewer;
 use crate::target::{Attached, Launch, LaunchConfig, Process};
 use std::os::fd::{AsFd, AsRawFd};
 use std::time::{Duration, Instant};
@@ -19,7 +20,7 @@ pub fn count(args: &ProbeArgs, file: &CodeFile, selection: &Selection) -> Result
     let prepared = (!args.command.is_empty()).then(|| Launch::prepare(launch(args))).transpose()?;
     let process = args.pid.map(Process::find).transpose()?;
     let only = process.as_ref().filter(|_| args.no_follow_forks).map(Process::pid);
-    let mut counter = CallCounter::start(&CounterConfig {
+    let mut counter = start(&CounterConfig {
         functions: selection.functions.len(),
         only_marked: prepared.is_some() || process.is_some(),
         follow_forks: !args.no_follow_forks,
@@ -27,10 +28,10 @@ pub fn count(args: &ProbeArgs, file: &CodeFile, selection: &Selection) -> Result
         way: way(args),
     })?;
     if let Some(prepared) = &prepared {
-        counter.mark(prepared.pid(), pidfd(prepared.pid())?.as_fd(), true)?;
+        mark(&counter, (prepared.pid(), pidfd(prepared.pid())?.as_fd()), true)?;
     }
     if let Some(process) = &process {
-        counter.mark(process.pid(), process.as_fd(), false)?;
+        mark(&counter, (process.pid(), process.as_fd()), false)?;
     }
     let placed = place(&mut counter, (file, selection), only, args.verbose)?;
     let begun = Instant::now();
@@ -47,8 +48,12 @@ pub fn count(args: &ProbeArgs, file: &CodeFile, selection: &Selection) -> Result
             (of, watch(Attached::new(vec![process])?, args)?)
         }
         (None, None) => {
-            say("counting the calls of all processes; Ctrl-C ends it");
-            ("all processes".to_owned(), watch(Attached::new(Vec::new())?, args)?)
+            let of = match viewer() {
+                Some(viewer) => format!("all processes that uid {} may look into", viewer.uid),
+                None => "all processes".to_owned(),
+            };
+            say(format_args!("counting the calls of {of}; Ctrl-C ends it"));
+            (of, watch(Attached::new(Vec::new())?, args)?)
         }
     };
     let took = begun.elapsed();

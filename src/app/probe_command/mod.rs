@@ -9,12 +9,13 @@ use super::error::AppError;
 use super::output::Destination;
 use super::say::say;
 use super::symbols::pattern;
-use crate::capture::uprobe::{CallCounter, Placed, Way};
+use crate::capture::uprobe::{CallCounter, CounterConfig, Placed, Way};
 use crate::cli::{PlainFormat, ProbeArgs, ProbeWay};
 use crate::model::Pid;
 use crate::render::probe::{
     CallCounts, FunctionCalls, PlacedCounts, RefusedFunction, StackCounts, calls_to_json, calls_to_text,
 };
+use crate::rights::{Use, with_lent};
 use select::Selection;
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
@@ -80,6 +81,15 @@ fn way(args: &ProbeArgs) -> Option<Way> {
     }
 }
 
+fn start(config: &CounterConfig<'_>) -> Result<CallCounter, AppError> {
+    Ok(with_lent(Use::Placing, || CallCounter::start(config))?)
+}
+
+/// As [`CallCounter::mark`].
+fn mark(counter: &CallCounter, (pid, pidfd): (Pid, BorrowedFd<'_>), at_exec: bool) -> Result<(), AppError> {
+    Ok(with_lent(Use::Placing, || counter.mark(pid, pidfd, at_exec))?)
+}
+
 /// Places the probes, and says so.
 fn place(
     counter: &mut CallCounter,
@@ -96,7 +106,7 @@ fn place(
     // SAFETY: the object keeps its descriptor open, and it is borrowed for longer than this.
     let fd = unsafe { BorrowedFd::borrow_raw(fd) };
     let offsets: Vec<u64> = selection.functions.iter().map(|function| function.offset).collect();
-    let placed = counter.place(fd, &offsets, only)?;
+    let placed = with_lent(Use::Placing, || counter.place(fd, &offsets, only))?;
     if verbose {
         say(format_args!(
             "{}: {} functions probed in {:.1?} ({}, {} system calls)",

@@ -3,7 +3,7 @@
 
 use super::counting::{exit_code, launch, of_command};
 use super::select::Selection;
-use super::{Counted, detach, place, way};
+use super::{Counted, detach, mark, place, start, way};
 use crate::app::attach;
 use crate::app::choose;
 use crate::app::code_files::CodeFile;
@@ -53,13 +53,13 @@ fn counter(args: &ProbeArgs, tracer: &Tracer, functions: usize) -> Result<CallCo
     let Tracer::Bpf(tracer) = tracer else {
         return Err(AppError::Usage("--stacks needs the bpf backend".to_owned()));
     };
-    Ok(CallCounter::start(&CounterConfig {
+    start(&CounterConfig {
         functions,
         only_marked: true,
         follow_forks: !args.no_follow_forks,
         stacks: Some((tracer, args.stack_bytes)),
         way: way(args),
-    })?)
+    })
 }
 
 fn launched(args: &ProbeArgs, which: (&CodeFile, &Selection)) -> Result<Counted, AppError> {
@@ -67,7 +67,7 @@ fn launched(args: &ProbeArgs, which: (&CodeFile, &Selection)) -> Result<Counted,
     let tracer = choose::for_command(&options(args), &mut prepared)?;
     let mut counter = counter(args, &tracer, which.1.functions.len())?;
     let pidfd = crate::app::run::pidfd(prepared.pid())?;
-    counter.mark(prepared.pid(), std::os::fd::AsFd::as_fd(&pidfd), true)?;
+    mark(&counter, (prepared.pid(), std::os::fd::AsFd::as_fd(&pidfd)), true)?;
     let placed = place(&mut counter, which, None, args.verbose)?;
     let gathering = Gathering::new(&tracer);
     let (end, of) = {

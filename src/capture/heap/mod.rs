@@ -13,6 +13,7 @@ pub use function::{Action, ProbeFunction, Where};
 
 use super::CaptureError;
 use super::bpf::BpfTracer;
+use super::viewer::set_viewer;
 use crate::model::Pid;
 use attach::{PerfUprobe, Way};
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
@@ -99,6 +100,11 @@ impl HeapTracer {
         Err(refused.unwrap_or(CaptureError::NoUprobes))
     }
 
+    /// True where other processes that map a probed file pass an entry, and return as ever.
+    pub fn leaves_others_alone(&self) -> bool {
+        matches!(self.prober.way, Way::Session(_))
+    }
+
     /// What places the probes; usable from any thread.
     pub fn prober(&self) -> Arc<Prober> {
         Arc::clone(&self.prober)
@@ -156,6 +162,7 @@ fn load(tracer: &BpfTracer, config: &HeapConfig, kind: Kind) -> Result<HeapTrace
         // What the kernel waits to be taught is to be read soon.
         rodata.wake_bytes = if config.combined { TEACH_BYTES } else { shared.wake_bytes };
         rodata.combined = config.combined;
+        set_viewer!(rodata);
         rodata.sample_bytes = config.sample.unwrap_or(0);
         let unit = 2f64.powi(32);
         for (step, value) in rodata.sample_whole.iter_mut().enumerate() {
