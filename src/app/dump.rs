@@ -1,5 +1,6 @@
 //! Every call as a line of JSON, for comparing vmaudit with other tracers.
 
+use super::report_file;
 use crate::model::{FrameKind, StackTable, VmEvent, VmOp};
 use serde_json::json;
 use std::fs::File;
@@ -15,7 +16,7 @@ impl Dump {
     /// # Errors
     /// When the file cannot be created.
     pub fn create(path: &Path) -> io::Result<Dump> {
-        Ok(Dump { out: BufWriter::new(File::create(path)?), failed: None })
+        Ok(Dump { out: BufWriter::new(report_file::create(path)?), failed: None })
     }
 
     pub fn event(&mut self, event: &VmEvent, stacks: &StackTable) {

@@ -11,6 +11,7 @@ use super::live_events::LiveEvents;
 use super::output;
 use super::pipeline::Pipeline;
 use super::recorded_names::RecordedNames;
+use super::report_file;
 use super::session::{End, NEVER, Schedule, Session};
 use super::tracer::{TracerOptions, WATCHED_CALLS};
 use super::watched::Launched;
@@ -22,7 +23,6 @@ use crate::render::events::{EventWriter, EventsFormat, EventsOptions, Filter, Ti
 use crate::store::Recording;
 use crate::target::{Attached, Launch, LaunchConfig};
 use std::cell::RefCell;
-use std::fs::File;
 use std::io::{self, Write};
 use std::ops::ControlFlow;
 use std::os::unix::ffi::OsStrExt;
@@ -216,7 +216,8 @@ fn open(path: &Path) -> Result<Box<dyn Write>, AppError> {
     if path.as_os_str() == "-" {
         return Ok(Box::new(io::stdout()));
     }
-    let file = File::create(path).map_err(|source| AppError::Write { path: path.to_owned(), source })?;
+    let file =
+        report_file::create(path).map_err(|source| AppError::Write { path: path.to_owned(), source })?;
     Ok(Box::new(file))
 }
 

@@ -33,6 +33,7 @@ mod recorded_names;
 mod remedy;
 pub mod replay;
 mod report;
+mod report_file;
 mod room;
 mod run;
 mod saved;
@@ -51,6 +52,7 @@ pub use say::say;
 
 use crate::cli::{Cli, Command};
 use crate::rights;
+use crate::target::behind_sudo;
 use clap::CommandFactory;
 
 /// Does what the command line says.
@@ -59,6 +61,8 @@ use clap::CommandFactory;
 /// What stopped it; see [`AppError::exit_code`].
 pub fn run(cli: Cli) -> Result<u8, AppError> {
     rights::begin()?;
+    // Before anything is started or written for somebody.
+    behind_sudo()?;
     match cli.command {
         Command::Run(args) => run::run(&args),
         Command::Compare(args) => compare::compare(&args),

@@ -2,11 +2,11 @@
 
 use super::error::AppError;
 use super::flame;
+use super::report_file;
 use crate::cli::{Cli, FlameArgs, Format};
 use crate::render::{Color, TextOptions, to_html, to_json, to_text};
 use crate::report::Report;
 use clap::CommandFactory;
-use std::fs;
 use std::io::{self, IsTerminal, Write};
 use std::path::Path;
 
@@ -59,7 +59,7 @@ impl Destination<'_> {
 
     pub fn put(&self, rendered: &[u8]) -> Result<(), AppError> {
         match self.file {
-            Some(path) => fs::write(path, rendered)
+            Some(path) => report_file::write(path, rendered)
                 .map_err(|source| AppError::Write { path: path.to_path_buf(), source }),
             None => print(rendered),
         }

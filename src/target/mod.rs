@@ -63,4 +63,4 @@ pub use launch::{Launch, LaunchConfig, Prepared};
 pub use running::{Running, TargetEvent};
 pub use supervisor::{Supervisor, Waited};
 pub use trial::NotificationTrial;
-pub use user::behind_sudo;
+pub use user::{SudoError, behind_sudo};

@@ -14,7 +14,7 @@ pub(super) mod watch;
 pub use run::heap;
 
 use super::error::AppError;
-use super::output;
+use super::{output, report_file};
 use crate::cli::{HeapArgs, HeapFormat};
 use crate::heap::describe::{DEFAULT_ALLOCATORS, built_in, built_in_names, parse};
 use crate::heap::report::HeapReport;
@@ -68,9 +68,8 @@ fn write(args: &HeapArgs, report: &HeapReport) -> Result<(), AppError> {
         }
     };
     match &args.report {
-        Some(path) => {
-            fs::write(path, rendered).map_err(|source| AppError::Write { path: path.clone(), source })
-        }
+        Some(path) => report_file::write(path, rendered.as_bytes())
+            .map_err(|source| AppError::Write { path: path.clone(), source }),
         None => output::print(rendered.as_bytes()),
     }
 }
