@@ -9,6 +9,7 @@
  * whichever thread gets it.
  */
 #include "vmaudit_core.h"
+#include "may_see.h"
 #include "pids.h"
 #include "rings.h"
 #include "stack.h"
@@ -230,7 +231,7 @@ static __always_inline bool on_entry(struct pt_regs *regs, __u32 index)
 	bool within;
 	__u8 action;
 
-	if (!thread)
+	if (!thread || is_hidden(task, thread))
 		return false;
 	function = bpf_map_lookup_elem(&functions, &index);
 	if (!function)
@@ -403,7 +404,7 @@ static __always_inline void on_return(struct pt_regs *regs)
 	__u64 sp;
 	int what;
 
-	if (!thread)
+	if (!thread || is_hidden(task, thread))
 		return;
 	call = bpf_task_storage_get(&calls, task, 0, 0);
 	if (!call || !call->sp)

@@ -5,6 +5,7 @@
  * through the ring, and what found no room there is the difference of the two.
  */
 #include "vmaudit_core.h"
+#include "may_see.h"
 #include "record.h"
 #include "rings.h"
 #include "stack.h"
@@ -111,6 +112,8 @@ static __always_inline void on_call(struct pt_regs *regs, __u32 index)
 	} else if (pid_of(task) == own_pid) {
 		return;
 	}
+	if (!may_see(task))
+		return;
 	count = bpf_map_lookup_elem(&calls, &index);
 	if (!count)
 		return;

@@ -7,6 +7,7 @@
 
 #include "cgroup.h"
 #include "files.h"
+#include "may_see.h"
 #include "record.h"
 #include "rings.h"
 #include "vmas.h"
@@ -34,7 +35,7 @@ static __always_inline int on_fork(struct task_struct *parent, struct task_struc
 	struct traced_thread *thread = bpf_task_storage_get(&threads, parent, 0, 0), *born;
 	struct vmaudit_record *record;
 	struct mm_struct *mm = mm_of(parent), *child_mm = mm_of(child);
-	bool is_thread, spilled, listed = false;
+	bool is_thread, spilled, hidden, listed = false;
 	__u64 key = (__u64)mm;
 	struct pt_regs *regs;
 
@@ -44,15 +45,20 @@ static __always_inline int on_fork(struct task_struct *parent, struct task_struc
 	if (!is_thread && !follow_forks)
 		return 0;
 	know_numbers(parent, thread);
+	hidden = is_hidden(parent, thread);
 	born = bpf_task_storage_get(&threads, child, 0, BPF_LOCAL_STORAGE_GET_F_CREATE);
 	if (born) {
 		if (born->reported & REPORTED_BIRTH)
 			return 0;
 		born->reported |= REPORTED_BIRTH;
 		know_numbers(child, born);
+		if (hidden)
+			make_unknown(born);
 	} else {
 		count(VMAUDIT_LOST_TASKS);
 	}
+	if (hidden)
+		return 0;
 	/* Other threads may have changed the parent since the copy was made, or the copy lacks what a
 	 * driver keeps: then send the copy. */
 	if (child_mm != mm &&
@@ -82,6 +88,31 @@ static __always_inline int on_fork(struct task_struct *parent, struct task_struc
 	return 0;
 }
 
+/* The current task is not the viewer's to look into any more: for him it ends here, and it is not known
+ * how. */
+__noinline int send_end_of_view(__u32 group_dead)
+{
+	struct task_struct *task = bpf_get_current_task_btf();
+	struct traced_thread *thread = bpf_task_storage_get(&threads, task, 0, 0);
+	struct vmaudit_record *record;
+	bool spilled;
+
+	if (!thread)
+		return 0;
+	know_numbers(task, thread);
+	record = reserve_plain(&spilled);
+	if (!record)
+		return 0;
+	identify_thread(record, thread, VMAUDIT_OP_EXIT);
+	record->mm = 0;
+	record->total_vm = 0;
+	record->args[0] = -1;
+	record->args[1] = group_dead;
+	record->ret = 0;
+	submit_plain(record, spilled);
+	return 0;
+}
+
 static __always_inline int on_exec(struct task_struct *task, int old_pid)
 {
 	struct traced_thread *thread = bpf_task_storage_get(&threads, task, 0, 0);
@@ -99,10 +130,18 @@ static __always_inline int on_exec(struct task_struct *task, int old_pid)
 	if (!thread || !mm || thread->executed == (__u64)mm)
 		return 0;
 	thread->executed = (__u64)mm;
-	thread->low = 0;
-	thread->high = 0;
 	/* a thread that is not the first takes over the first one's number */
 	thread->pid = 0;
+	if (!may_see(task)) {
+		if (!is_unknown(thread)) {
+			count(VMAUDIT_HIDDEN);
+			send_end_of_view(1);
+		}
+		make_unknown(thread);
+		return 0;
+	}
+	thread->low = 0;
+	thread->high = 0;
 	know_numbers(task, thread);
 	listed = bpf_ksym_exists(bpf_iter_task_vma_new) ? send_vmas(task, true) : send_exec_runs(task, thread);
 	exe = BPF_CORE_READ(mm, exe_file);
@@ -138,12 +177,17 @@ static __always_inline int on_exit(struct task_struct *task)
 		return 0;
 	thread->reported |= REPORTED_END;
 	know_numbers(task, thread);
+	signal = BPF_CORE_READ(task, signal);
+	if (is_hidden(task, thread)) {
+		if (!is_unknown(thread))
+			send_end_of_view(BPF_CORE_READ(signal, live.counter) == 0);
+		return 0;
+	}
 	count(VMAUDIT_SEEN);
 	record = reserve_plain(&spilled);
 	if (!record)
 		return 0;
 	identify(record, task, thread, VMAUDIT_OP_EXIT);
-	signal = BPF_CORE_READ(task, signal);
 	record->args[0] = BPF_CORE_READ(signal, flags) & SIGNAL_GROUP_EXIT ? BPF_CORE_READ(signal, group_exit_code)
 									    : task->exit_code;
 	record->args[1] = BPF_CORE_READ(signal, live.counter) == 0;
@@ -159,7 +203,7 @@ static __always_inline int on_rename(struct task_struct *task, const char *comm)
 	__u64 name[VMAUDIT_COMM / 8] = {};
 	bool spilled;
 
-	if (!thread)
+	if (!thread || is_hidden(task, thread))
 		return 0;
 	bpf_probe_read_kernel_str(name, VMAUDIT_COMM, comm);
 	if (name[0] == thread->renamed[0] && name[1] == thread->renamed[1])
@@ -218,7 +262,7 @@ int mark_threads(struct bpf_iter__task *ctx)
 	if (!task)
 		return 0;
 	leader = task->group_leader;
-	if (!leader || !bpf_task_storage_get(&threads, leader, 0, 0))
+	if (!leader || !bpf_task_storage_get(&threads, leader, 0, 0) || !may_see(task))
 		return 0;
 	if (!bpf_task_storage_get(&threads, task, 0, 0)) {
 		count(VMAUDIT_MARKED);

@@ -10,6 +10,7 @@
 #ifndef VMAUDIT_TOUCH_H
 #define VMAUDIT_TOUCH_H
 
+#include "may_see.h"
 #include "record.h"
 #include "stack.h"
 
@@ -188,7 +189,7 @@ int page_fault(struct page_fault_args *ctx)
 	__u32 first = 0;
 	__u64 now;
 
-	if (!thread)
+	if (!thread || is_hidden(task, thread))
 		return 1;
 	touch.address = ctx->address;
 	touch.error_code = ctx->error_code;

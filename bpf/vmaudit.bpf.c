@@ -6,6 +6,7 @@
  */
 #include "vmaudit_core.h"
 #include "files.h"
+#include "may_see.h"
 #include "record.h"
 #include "rings.h"
 #include "stack.h"
@@ -158,7 +159,7 @@ static __always_inline int on_syscall_exit(__u32 id, long ret)
 		return 0;
 	barrier_var(id); /* or clang drops the mask that the verifier needs */
 	op = op_of_syscall[id & (MAX_SYSCALL - 1)];
-	if (!op)
+	if (!op || is_hidden(task, thread))
 		return 0;
 	mm = task->mm;
 	if (!mm)

@@ -88,7 +88,8 @@ enum vmaudit_counter {
 	VMAUDIT_LOST_TASKS = 3,     /* a new task could not be followed */
 	VMAUDIT_MARKED = 4,         /* a thread was met that was not marked yet */
 	VMAUDIT_UNMARKABLE = 5,     /* and could not be */
-	VMAUDIT_COUNTERS = 6,
+	VMAUDIT_HIDDEN = 6,         /* a traced task became one that the viewer may not look into */
+	VMAUDIT_COUNTERS = 7,
 };
 
 /* In which hierarchy of cgroups the containers are looked for: cgroup v2, or a controller of v1. */

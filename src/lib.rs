@@ -1,7 +1,7 @@
 //! `vmaudit`: why is VIRT so much larger than RSS, and which call stack asked for it?
 //!
 //! A pure core (`model`, `ledger`, `touch`, `attribution`, `report`, `diff`, `compare`, `heap`, `top`, `render`)
-//! between thin adapters (`capture`, `procfs`, `unwind`, `symbolize`, `target`, `containers`, `store`). Only `app`
+//! between thin adapters (`capture`, `procfs`, `unwind`, `symbolize`, `target`, `containers`, `store`, `rights`). Only `app`
 //! joins the two.
 //! `tests/architecture.rs` holds the import rules.
 
@@ -21,6 +21,7 @@ pub mod probe;
 pub mod procfs;
 pub mod render;
 pub mod report;
+pub mod rights;
 pub mod store;
 pub mod symbolize;
 pub mod target;

@@ -23,12 +23,12 @@ const fn core(name: &'static str, may: &'static [&'static str]) -> Room {
 }
 
 const fn adapter(name: &'static str) -> Room {
-    Room { name, may: May::Only(&["model", "objects"]), core: false }
+    Room { name, may: May::Only(&["model", "objects", "rights"]), core: false }
 }
 
 /// An adapter that asks the kernel by an ioctl which another one needs, too.
 const fn adapter_with_uapi(name: &'static str) -> Room {
-    Room { name, may: May::Only(&["model", "objects", "uapi"]), core: false }
+    Room { name, may: May::Only(&["model", "objects", "rights", "uapi"]), core: false }
 }
 
 const ROOMS: &[Room] = &[
@@ -58,7 +58,9 @@ const ROOMS: &[Room] = &[
     Room { name: "containers", may: May::Only(&["model"]), core: false },
     Room { name: "store", may: May::Only(&["model"]), core: false },
     // Executable files, parsed once for unwinding and for names.
-    Room { name: "objects", may: May::Only(&["model"]), core: false },
+    Room { name: "objects", may: May::Only(&["model", "rights"]), core: false },
+    // Capabilities: those that are the user's own, and those that the program's file lends.
+    Room { name: "rights", may: May::Only(&["model"]), core: false },
     // Layouts and ioctls of the kernel's that several adapters need.
     Room { name: "uapi", may: May::Only(&[]), core: false },
     // The command line as plain data: it starts nothing.

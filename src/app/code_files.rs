@@ -2,6 +2,7 @@
 
 use super::error::AppError;
 use super::living::Living;
+use super::remedy::may_not_be_read;
 use crate::model::{AddrRange, FileRef, Mapping, Pid};
 use crate::objects::library::{self, FoundLibrary};
 use crate::objects::open::open_regular;
@@ -31,8 +32,8 @@ pub enum CodeFileError {
     NotMapped { pid: Pid, name: String, mapped: String },
     #[error("process {0} has no file mapped as code")]
     NoCode(Pid),
-    #[error("reading /proc/{pid}/maps: {source}")]
-    Maps { pid: Pid, source: io::Error },
+    #[error("reading /proc/{pid}/maps: {source}{remedy}")]
+    Maps { pid: Pid, source: io::Error, remedy: String },
 }
 
 /// A file with code.
@@ -120,8 +121,12 @@ pub fn named(name: &OsStr) -> Result<CodeFile, AppError> {
 pub fn of_process(pid: Pid, lib: Option<&OsString>) -> Result<(Vec<CodeFile>, Vec<String>), AppError> {
     let living = Living::open(pid).map_err(super::snapshot::SnapshotError::from)?;
     let pid = living.pid;
-    let maps = std::fs::read(format!("/proc/{pid}/maps"));
-    let maps = parse_maps(&maps.map_err(|source| CodeFileError::Maps { pid, source })?);
+    let maps = std::fs::read(format!("/proc/{pid}/maps")).map_err(|source| {
+        let denied = source.kind() == io::ErrorKind::PermissionDenied;
+        let remedy = if denied { format!("\n{}", may_not_be_read()) } else { String::new() };
+        CodeFileError::Maps { pid, source, remedy }
+    });
+    let maps = parse_maps(&maps?);
     // What a link of that name leads to may be called quite differently (`libc-2.31.so`).
     let linked = lib.and_then(|lib| match library::find(lib) {
         FoundLibrary::At(path) => path.canonicalize().ok(),

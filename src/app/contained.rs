@@ -16,8 +16,10 @@ use crate::capture::bpf::MarkedThread;
 use crate::containers::{Container, ContainerError};
 use crate::model::{MmKey, Observations, Pid};
 use crate::procfs::read_status;
+use crate::rights::viewer;
 use crate::target::{Attached, FindError, HeldExit, Process, Requests};
 use std::collections::HashSet;
+use std::fs::File;
 use std::os::fd::BorrowedFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
@@ -109,10 +111,12 @@ fn mark_all(attached: &Attached, tracer: &Tracer) -> Result<Vec<MarkedThread>, A
     tracer.mark_running(&targets)
 }
 
-/// Members that are not traced.
+/// Members that are not traced. Those that this user may not look into, because vmaudit's capabilities
+/// are not his own, never are; they were told at the beginning.
 fn strangers(listed: &[Pid], threads: &[MarkedThread]) -> Vec<Pid> {
     let marked: HashSet<Pid> = threads.iter().map(|thread| thread.pid).collect();
-    listed.iter().copied().filter(|pid| !marked.contains(pid)).collect()
+    let may_be_read = |pid: &Pid| viewer().is_none() || File::open(format!("/proc/{pid}/maps")).is_ok();
+    listed.iter().copied().filter(|pid| !marked.contains(pid)).filter(may_be_read).collect()
 }
 
 /// The processes of a container, as a session watches them.

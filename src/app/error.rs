@@ -11,6 +11,10 @@ use std::path::PathBuf;
 #[derive(Debug, thiserror::Error)]
 pub enum AppError {
     #[error("{0}")]
+    Rights(#[from] crate::rights::RightsError),
+    #[error("{0}")]
+    Sudo(#[from] crate::target::SudoError),
+    #[error("{0}")]
     Launch(#[from] LaunchError),
     #[error("{0}")]
     Target(#[from] TargetError),

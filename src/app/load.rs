@@ -15,7 +15,7 @@ pub struct Load {
 
 impl Load {
     pub fn start(running: &Running, script: &OsStr, as_root: bool) -> Result<Load, AppError> {
-        let child = running.shell(script, as_root).stdin(Stdio::null()).spawn();
+        let child = running.shell(script, as_root)?.stdin(Stdio::null()).spawn();
         let child = child.map_err(|source| AppError::System { operation: "starting the load", source })?;
         Ok(Load { child, ended: false })
     }

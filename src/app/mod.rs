@@ -51,7 +51,8 @@ pub use error::AppError;
 pub use say::say;
 
 use crate::cli::{Cli, Command};
-use crate::target::{secure, survive_file_limit};
+use crate::rights;
+use crate::target::{behind_sudo, survive_file_limit};
 use clap::CommandFactory;
 
 /// Does what the command line says.
@@ -59,10 +60,9 @@ use clap::CommandFactory;
 /// # Errors
 /// What stopped it; see [`AppError::exit_code`].
 pub fn run(cli: Cli) -> Result<u8, AppError> {
-    secure::begin().map_err(|errno| AppError::System {
-        operation: "making /proc/self readable (prctl PR_SET_DUMPABLE)",
-        source: errno.into(),
-    })?;
+    rights::begin()?;
+    // Before anything is started or written for somebody.
+    behind_sudo()?;
     survive_file_limit().map_err(|errno| AppError::System {
         operation: "ignoring the signal of the limit on file sizes (SIGXFSZ)",
         source: errno.into(),

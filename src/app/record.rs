@@ -63,7 +63,7 @@ impl Record {
             started_ns: now(ClockId::CLOCK_MONOTONIC),
             started_unix_ns: now(ClockId::CLOCK_REALTIME),
         };
-        let owner = behind_sudo().map(|(uid, gid)| Owner { uid, gid });
+        let owner = behind_sudo()?.map(|(uid, gid)| Owner { uid, gid });
         let recorder = Recorder::create(path, &meta, owner)?;
         Ok(Some(Record { recorder, failed: false, said: verbose.then_some(0) }))
     }

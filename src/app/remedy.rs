@@ -6,6 +6,7 @@ use crate::capture::refusal::errno_in;
 use crate::doctor::{Advice, Rung, RungFailure, advice_for};
 use crate::model::Standing;
 use crate::probe;
+use crate::rights::viewer;
 
 /// What ends each such error.
 pub const SEE_DOCTOR: &str = "(`vmaudit doctor` shows all that can be tried)";
@@ -68,10 +69,18 @@ pub fn may_not_be_read() -> String {
             .to_owned();
     }
     let words: Vec<_> = std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned()).collect();
+    let words = words.join(" ");
+    if let Some(viewer) = viewer() {
+        let uid = viewer.uid;
+        return format!(
+            "the capabilities of vmaudit's file are for tracing: it looks into no process that uid {uid} could not \
+             look into himself (another user's, one with privileges of its own, or one that forbids it by prctl \
+             PR_SET_DUMPABLE): try sudo vmaudit {words}"
+        );
+    }
     format!(
         "another user's process, or one that forbids it (prctl PR_SET_DUMPABLE), takes root or CAP_SYS_PTRACE: \
-         try sudo vmaudit {}",
-        words.join(" ")
+         try sudo vmaudit {words}"
     )
 }
 

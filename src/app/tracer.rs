@@ -8,6 +8,7 @@ use crate::capture::{EventSource, TouchCounters};
 use crate::cli::Backend;
 use crate::model::Pid;
 use crate::procfs::parse_maps;
+use crate::rights::{Use, with_lent};
 use crate::target::{CallSet, NotificationTrial, Prepared, Running};
 use nix::errno::Errno;
 use std::os::fd::BorrowedFd;
@@ -68,8 +69,8 @@ impl Tracer {
     /// When it is gone, or the kernel refuses.
     pub fn add_target(&self, pid: Pid, pidfd: BorrowedFd<'_>) -> Result<(), AppError> {
         match self {
-            Tracer::Bpf(tracer) => Ok(tracer.add_target(pid, pidfd)?),
-            Tracer::Perf(tracer) => Ok(tracer.add_target(pid)?),
+            Tracer::Bpf(tracer) => Ok(with_lent(Use::Placing, || tracer.add_target(pid, pidfd))?),
+            Tracer::Perf(tracer) => Ok(with_lent(Use::Placing, || tracer.add_target(pid))?),
             // The filter says who is watched.
             Tracer::Notify(_) => Ok(()),
         }
@@ -108,7 +109,7 @@ impl Tracer {
     /// As [`BpfTracer::mark_running`]; `choose` never takes another backend for them.
     pub fn mark_running(&self, targets: &[(Pid, BorrowedFd<'_>)]) -> Result<Vec<MarkedThread>, AppError> {
         match self {
-            Tracer::Bpf(tracer) => Ok(tracer.mark_running(targets)?),
+            Tracer::Bpf(tracer) => Ok(with_lent(Use::Placing, || tracer.mark_running(targets))?),
             Tracer::Perf(_) | Tracer::Notify(_) => Ok(Vec::new()),
         }
     }
@@ -160,7 +161,7 @@ pub(super) fn bpf(options: &TracerOptions) -> Result<Tracer, AppError> {
         touch: options.touch,
         entering: options.entering,
     };
-    Ok(Tracer::Bpf(Box::new(BpfTracer::start(&config)?)))
+    Ok(Tracer::Bpf(Box::new(with_lent(Use::Tracing, || BpfTracer::start(&config))?)))
 }
 
 /// Finds the tracepoints.
@@ -171,7 +172,7 @@ pub(super) fn perf(options: &TracerOptions) -> Result<Tracer, AppError> {
         spill_bytes: options.spill_bytes,
         follow_forks: options.follow_forks,
     };
-    Ok(Tracer::Perf(Box::new(PerfTracer::start(config)?)))
+    Ok(Tracer::Perf(Box::new(with_lent(Use::Placing, || PerfTracer::start(config))?)))
 }
 
 /// Tries whether a call can be held and looked at: later, the command itself would fail.

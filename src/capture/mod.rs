@@ -9,6 +9,7 @@ pub mod perf;
 pub mod refusal;
 pub mod strace_log;
 pub mod uprobe;
+mod viewer;
 pub mod wire;
 
 use crate::model::{Refusal, Touch, VmEvent};

@@ -131,6 +131,7 @@ fn parse(answer: &[u8], engine: &'static str) -> Option<Vec<Known>> {
         id: row.id,
         names: row.names.iter().map(|name| name.trim_start_matches('/').to_owned()).collect(),
         state: row.state,
+        owner: None,
     });
     Some(known.collect())
 }

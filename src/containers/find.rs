@@ -6,6 +6,7 @@ use super::hierarchy::{Membership, Mounts, parse_memberships};
 use super::known::{Known, choose, joined, listed, without_scheme};
 use super::names::{engine_of, ids_in, path_of_id, path_of_name};
 use super::shims;
+use super::whose::{Cut, Processes};
 use super::{Container, Place};
 use crate::model::{CgroupHierarchy, Pid};
 use std::collections::BTreeMap;
@@ -31,21 +32,29 @@ pub fn by_name(query: &str) -> Result<Container, ContainerError> {
     if query.is_empty() {
         return Err(ContainerError::Empty);
     }
-    let mounts = read_mounts()?;
-    let processes = memberships();
+    let processes = Processes::read(read_mounts()?);
     let known = containers(&processes);
     if let Some(found) = choose(query, &known)? {
-        let of = |path: &[u8]| {
-            path_of_id(path, &found.id).or_else(|| path_of_name(path, &found.id)).map(<[u8]>::to_vec)
-        };
-        let places = places(&processes, &mounts, &of);
+        let of = cut_for(&found.id);
+        let places = found.owner.map(|owner| places(&processes, &of, owner)).unwrap_or_default();
         if places.is_empty() {
             return Err(ContainerError::NoCgroup { name: found.display_name() });
         }
         let (name, id) = (found.display_name(), Some(found.id.clone()));
         return Ok(Container { name, id, engine: Some(found.engine.to_owned()), places });
     }
-    let places = places(&processes, &mounts, &|path| path_of_name(path, query).map(<[u8]>::to_vec));
+    let of = |path: &[u8]| path_of_name(path, query).map(<[u8]>::to_vec);
+    let owners = processes.owners(&of);
+    let Some(&owner) = owners.first() else { return Err(unknown(query, &known)) };
+    if owners.len() > 1 {
+        let mut candidates: Vec<String> =
+            processes.inside(&of).map(|(_, path)| format!("  --cgroup {}", text(&path))).collect();
+        candidates.sort_unstable();
+        candidates.dedup();
+        let candidates = candidates.join("\n");
+        return Err(ContainerError::Ambiguous { query: query.to_owned(), candidates });
+    }
+    let places = places(&processes, &of, owner);
     if places.is_empty() {
         return Err(unknown(query, &known));
     }
@@ -69,25 +78,45 @@ fn unknown(query: &str, known: &[Known]) -> ContainerError {
 /// The container that a process is in: the innermost one whose ID is in its cgroup. None where there
 /// is none. Engines are asked for its name only then.
 pub fn of_process(pid: Pid) -> Option<Container> {
-    by_name(&id_of_process(pid)?).ok()
+    // A cgroup that is only called after a container is not it.
+    by_name(&id_of_process(pid)?.0).ok().filter(|container| container.has(pid))
 }
 
-/// The ID of the container that a process is in, by its cgroup alone.
-pub fn id_of_process(pid: Pid) -> Option<String> {
-    let id = innermost_id(pid)?;
+/// The ID of the container that a process is in, by its cgroup alone, and the cgroup's path up to there.
+pub fn id_of_process(pid: Pid) -> Option<(String, Vec<u8>)> {
+    let (id, path) = innermost_id(pid)?;
     // One that vmaudit is in itself is all that it can see: no news.
     let own = innermost_id(std::process::id() as Pid);
-    if own.as_deref() == Some(&id) { None } else { Some(id) }
+    if own.is_some_and(|(own, _)| own == id) { None } else { Some((id, path)) }
 }
 
-/// What engines and monitors call the containers that run here, by ID.
-pub fn names_by_id() -> Vec<(String, String)> {
-    let known = containers(&BTreeMap::new());
-    known.into_iter().map(|known| (known.id.clone(), known.display_name())).collect()
+/// What engines and monitors call the containers that run here, by the paths of their cgroups.
+pub fn names_by_cgroup() -> Vec<(Vec<u8>, String)> {
+    let Ok(mounts) = read_mounts() else { return Vec::new() };
+    let processes = Processes::read(mounts);
+    let mut names = BTreeMap::new();
+    for known in containers(&processes) {
+        let of = cut_for(&known.id);
+        for (group, path) in processes.inside(&of) {
+            if Some(processes.owner(group, &path)) == known.owner {
+                names.entry(path).or_insert_with(|| known.display_name());
+            }
+        }
+    }
+    names.into_iter().collect()
 }
 
-fn innermost_id(pid: Pid) -> Option<String> {
-    memberships_of(pid)?.iter().find_map(|m| ids_in(&m.path).last().map(|id| (*id).to_owned()))
+fn innermost_id(pid: Pid) -> Option<(String, Vec<u8>)> {
+    memberships_of(pid)?.iter().find_map(|m| {
+        let id = ids_in(&m.path).last().map(|id| (*id).to_owned())?;
+        let path = path_of_id(&m.path, &id)?.to_vec();
+        Some((id, path))
+    })
+}
+
+/// Up to the cgroup of the container with this ID.
+fn cut_for(id: &str) -> impl Fn(&[u8]) -> Option<Vec<u8>> {
+    move |path| path_of_id(path, id).or_else(|| path_of_name(path, id)).map(<[u8]>::to_vec)
 }
 
 /// The cgroup with this directory, or with this path in a hierarchy.
@@ -150,54 +179,50 @@ fn is_cgroup(directory: &Path) -> bool {
     })
 }
 
-/// The cgroups of every process.
-fn memberships() -> BTreeMap<Pid, Vec<Membership>> {
-    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
-    let numbers = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<Pid>().ok());
-    numbers.filter_map(|pid| Some((pid, memberships_of(pid)?))).collect()
-}
-
 pub(super) fn memberships_of(pid: Pid) -> Option<Vec<Membership>> {
     fs::read(format!("/proc/{pid}/cgroup")).ok().map(|text| parse_memberships(&text))
 }
 
 /// All that can be told of running containers, and of others as far as engines tell.
-fn containers(processes: &BTreeMap<Pid, Vec<Membership>>) -> Vec<Known> {
+fn containers(processes: &Processes) -> Vec<Known> {
     let mut engines: Vec<Known> = Vec::new();
     for socket in docker::sockets() {
         // Nobody listens there, or we may not ask: IDs still work.
         engines.extend(docker::list(&socket).unwrap_or_default());
     }
-    joined(engines.into_iter().chain(shims::list()).chain(in_cgroups(processes)))
+    for known in &mut engines {
+        known.owner = processes.owners(&cut_for(&known.id)).first().copied();
+    }
+    joined(engines.into_iter().chain(shims::list(processes)).chain(in_cgroups(processes)))
 }
 
-fn in_cgroups(processes: &BTreeMap<Pid, Vec<Membership>>) -> Vec<Known> {
+fn in_cgroups(processes: &Processes) -> Vec<Known> {
     let mut all: BTreeMap<&str, &'static str> = BTreeMap::new();
-    for membership in processes.values().flatten() {
-        for id in ids_in(&membership.path) {
-            all.entry(id).or_insert_with(|| engine_of(&membership.path).unwrap_or("cgroup"));
+    for path in processes.groups().iter().map(|group| &group.membership.path) {
+        for id in ids_in(path) {
+            all.entry(id).or_insert_with(|| engine_of(path).unwrap_or("cgroup"));
         }
     }
-    let known = all.into_iter().map(|(id, engine)| Known {
-        engine,
-        id: id.to_owned(),
-        names: Vec::new(),
-        state: String::new(),
+    let known = all.into_iter().flat_map(|(id, engine)| {
+        processes.owners(&cut_for(id)).into_iter().map(move |owner| Known {
+            engine,
+            id: id.to_owned(),
+            names: Vec::new(),
+            state: String::new(),
+            owner: Some(owner),
+        })
     });
     known.collect()
 }
 
 /// The container's cgroup in each hierarchy where it has one: `of` cuts a process's path to it.
-fn places(
-    processes: &BTreeMap<Pid, Vec<Membership>>,
-    mounts: &Mounts,
-    of: &dyn Fn(&[u8]) -> Option<Vec<u8>>,
-) -> Vec<Place> {
+fn places(processes: &Processes, of: Cut<'_>, owner: u32) -> Vec<Place> {
     let mut places = Vec::new();
     for hierarchy in hierarchies() {
-        let all = processes.values().flatten().filter(|m| m.hierarchies.contains(&hierarchy));
-        let found = all.filter_map(|m| of(&m.path)).find_map(|path| {
-            let directory = mounts.directory(hierarchy, &path)?;
+        let all = processes.inside(of).filter(|(group, _)| group.membership.hierarchies.contains(&hierarchy));
+        let own = all.filter(|(group, path)| processes.owner(group, path) == owner);
+        let found = own.map(|(_, path)| path).find_map(|path| {
+            let directory = processes.mounts().directory(hierarchy, &path)?;
             Some(Place { hierarchy, path, directory })
         });
         places.extend(found);

@@ -12,6 +12,8 @@ pub struct Known {
     pub names: Vec<String>,
     /// `running`, `exited` …; empty where only running ones are known.
     pub state: String,
+    /// The uid that its cgroup belongs to; None where no cgroup is called after it.
+    pub owner: Option<u32>,
 }
 
 impl Known {
@@ -34,7 +36,7 @@ pub fn short(id: &str) -> &str {
 pub fn joined(lists: impl IntoIterator<Item = Known>) -> Vec<Known> {
     let mut all: Vec<Known> = Vec::new();
     for known in lists {
-        match all.iter_mut().find(|other| other.id == known.id) {
+        match all.iter_mut().find(|other| other.id == known.id && other.owner == known.owner) {
             None => all.push(known),
             Some(other) => {
                 for name in known.names {
@@ -70,7 +72,11 @@ pub fn choose<'a>(query: &str, known: &'a [Known]) -> Result<Option<&'a Known>, 
         false => by_name,
         true => known.iter().filter(|k| is_hex(query) && k.id.starts_with(query)).collect(),
     };
-    let running: Vec<&Known> = fitting.iter().copied().filter(|k| k.runs()).collect();
+    let mut running: Vec<&Known> = fitting.iter().copied().filter(|k| k.runs()).collect();
+    // What has no cgroup cannot be looked at, and who claims to be called so cannot prove it.
+    if running.iter().any(|k| k.owner.is_some()) {
+        running.retain(|k| k.owner.is_some());
+    }
     match (running.as_slice(), fitting.first()) {
         ([one], _) => Ok(Some(one)),
         ([], None) => Ok(None),
@@ -92,9 +98,12 @@ pub fn listed<'a>(known: impl Iterator<Item = &'a Known>) -> String {
     let mut rows: Vec<&Known> = known.filter(|k| k.runs()).collect();
     rows.sort_by_key(|k| (k.names.is_empty(), k.display_name()));
     let more = rows.len().saturating_sub(MAX_LISTED);
-    let line = |k: &&Known| match k.names.is_empty() {
-        true => format!("  {} ({})", short(&k.id), k.engine),
-        false => format!("  {} ({}, {})", printable(&k.names.join(", ")), short(&k.id), k.engine),
+    let line = |k: &&Known| {
+        let owner = k.owner.filter(|&uid| uid != 0).map_or_else(String::new, |uid| format!(", uid {uid}"));
+        match k.names.is_empty() {
+            true => format!("  {} ({}{owner})", short(&k.id), k.engine),
+            false => format!("  {} ({}, {}{owner})", printable(&k.names.join(", ")), short(&k.id), k.engine),
+        }
     };
     let mut lines: Vec<String> = rows.iter().take(MAX_LISTED).map(line).collect();
     if more > 0 {
@@ -114,7 +123,7 @@ mod tests {
 
     fn known(engine: &'static str, id: &str, name: &str, state: &str) -> Known {
         let names = if name.is_empty() { vec![] } else { vec![name.to_owned()] };
-        Known { engine, id: id.to_owned(), names, state: state.to_owned() }
+        Known { engine, id: id.to_owned(), names, state: state.to_owned(), owner: Some(0) }
     }
 
     fn some() -> Vec<Known> {
@@ -153,6 +162,25 @@ mod tests {
         }
         let error = choose("old", &all).expect_err("it does not run").to_string();
         assert!(error.contains("exited"), "{error}");
+    }
+
+    #[test]
+    fn of_two_that_are_called_alike_each_has_its_owner_and_a_claim_without_a_cgroup_is_none() {
+        let of = |owner, known: Known| Known { owner, ..known };
+        let mut all = vec![known("podman", "71", "web", ""), of(None, known("podman", "99", "web", ""))];
+        assert_eq!(
+            choose("web", &all).map(|found| found.map(|k| k.id.clone())).ok(),
+            Some(Some("71".into()))
+        );
+        all.push(of(Some(1000), known("podman", "72", "web", "")));
+        let error = choose("web", &all).expect_err("two").to_string();
+        assert!(
+            error.contains("web (71, podman)") && error.contains("web (72, podman, uid 1000)"),
+            "{error}"
+        );
+        let apart = joined([known("podman", "71", "", ""), of(Some(1000), known("podman", "71", "x", ""))]);
+        assert_eq!(apart.len(), 2);
+        assert!(apart[0].names.is_empty());
     }
 
     #[test]

@@ -3,7 +3,7 @@
 //! all that is needed in the end.
 //!
 //! `hierarchy`, `names`, `known` and the parsers turn bytes into values; `find`, `docker`, `shims`,
-//! `members` and `figures` read.
+//! `whose`, `members` and `figures` read.
 
 mod client;
 mod docker;
@@ -16,12 +16,13 @@ mod members;
 mod names;
 mod room;
 mod shims;
+mod whose;
 mod wrapped;
 
 pub use client::{Client, recognise};
 pub use error::ContainerError;
 pub use figures::CgroupMemory;
-pub use find::{by_cgroup, by_name, id_of_process, names_by_id, of_process};
+pub use find::{by_cgroup, by_name, id_of_process, names_by_cgroup, of_process};
 pub use known::short;
 pub use room::{Room, room_of};
 

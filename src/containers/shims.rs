@@ -1,8 +1,12 @@
 //! Engines' monitors among the running processes: each container of Podman and CRI-O has a conmon,
 //! each of containerd (Docker's and Kubernetes', too) a shim, whose command lines say which one.
-//! That needs no engine, no socket and no knowledge of where an engine keeps its state.
+//! That needs no engine, no socket and no knowledge of where an engine keeps its state. Anybody can have
+//! such a command line: it counts where the process is the parent of one in that container (`whose`).
 
 use super::known::Known;
+use super::names::{path_of_id, path_of_name};
+use super::whose::{Processes, is_run_by};
+use crate::model::Pid;
 use serde::Deserialize;
 use std::collections::HashMap;
 use std::fs;
@@ -47,37 +51,47 @@ pub fn parse_monitor(words: &[&str]) -> Option<Monitor> {
 }
 
 /// The containers whose monitors run.
-pub fn list() -> Vec<Known> {
-    let mut by_id: HashMap<String, Known> = HashMap::new();
-    for line in command_lines() {
+pub fn list(processes: &Processes) -> Vec<Known> {
+    let mut found: HashMap<(String, Option<u32>), Known> = HashMap::new();
+    for &pid in processes.pids() {
+        let Some(line) = command_line(pid) else { continue };
         let words: Vec<&str> = line.split('\0').collect();
-        let known = match parse_monitor(&words) {
-            Some(Monitor::Conmon { id, name }) => {
-                let engine =
-                    if name.as_deref().is_some_and(|n| n.starts_with("k8s_")) { "cri-o" } else { "podman" };
-                Known { engine, names: name.into_iter().collect(), state: String::new(), id }
-            }
-            Some(Monitor::Shim { id, namespace }) => {
-                let engine = if namespace == "moby" { "docker" } else { "containerd" };
-                let names = if namespace == "moby" { Vec::new() } else { names_in_config(&namespace, &id) };
-                Known { engine, names, state: String::new(), id }
-            }
-            None => continue,
-        };
-        by_id.entry(known.id.clone()).or_insert(known);
+        let Some(monitor) = parse_monitor(&words) else { continue };
+        let (Monitor::Conmon { id, .. } | Monitor::Shim { id, .. }) = &monitor;
+        let cut = |path: &[u8]| path_of_id(path, id).or_else(|| path_of_name(path, id)).map(<[u8]>::to_vec);
+        let owners = processes.owners(&cut);
+        let owner = owners.iter().copied().find(|&owner| processes.is_monitor(pid, &cut, owner));
+        // Where there is a cgroup that it is not the monitor of, it claims what is not its own. Where there
+        // is none, nothing can be looked at, but the user can be told why.
+        let own = nix::unistd::geteuid().as_raw();
+        if owner.is_some() || owners.is_empty() && is_run_by(pid, own) {
+            let known = Known { owner, ..known(monitor) };
+            found.entry((known.id.clone(), owner)).or_insert(known);
+        }
     }
-    by_id.into_values().collect()
+    found.into_values().collect()
 }
 
-fn command_lines() -> impl Iterator<Item = String> {
-    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
-    let processes =
-        entries.filter(|entry| entry.file_name().to_string_lossy().bytes().all(|b| b.is_ascii_digit()));
-    processes.filter_map(|entry| {
-        let bytes = fs::read(entry.path().join("cmdline")).ok()?;
-        let part = bytes.get(..bytes.len().min(MAX_LINE))?;
-        Some(String::from_utf8_lossy(part).into_owned())
-    })
+fn known(monitor: Monitor) -> Known {
+    let (state, owner) = (String::new(), None);
+    match monitor {
+        Monitor::Conmon { id, name } => {
+            let engine =
+                if name.as_deref().is_some_and(|n| n.starts_with("k8s_")) { "cri-o" } else { "podman" };
+            Known { engine, names: name.into_iter().collect(), state, id, owner }
+        }
+        Monitor::Shim { id, namespace } => {
+            let engine = if namespace == "moby" { "docker" } else { "containerd" };
+            let names = if namespace == "moby" { Vec::new() } else { names_in_config(&namespace, &id) };
+            Known { engine, names, state, id, owner }
+        }
+    }
+}
+
+fn command_line(pid: Pid) -> Option<String> {
+    let bytes = fs::read(format!("/proc/{pid}/cmdline")).ok()?;
+    let part = bytes.get(..bytes.len().min(MAX_LINE))?;
+    Some(String::from_utf8_lossy(part).into_owned())
 }
 
 #[derive(Deserialize, Default)]

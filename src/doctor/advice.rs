@@ -307,7 +307,8 @@ pub(super) fn all_of_others(standing: &Standing) -> Advice {
 }
 
 /// Files in /proc/PID that only the owner may open (pagemap, map_files) ask for
-/// CAP_DAC_READ_SEARCH, too. A binary should not have that: whoever may run it could read any file.
+/// CAP_DAC_READ_SEARCH, too. Both have to be the user's own: those of vmaudit's file open nobody else's
+/// process.
 fn ptrace(standing: &Standing) -> Advice {
     let missing = missing(&[Capability::SysPtrace, Capability::DacReadSearch], standing);
     let why = missing.map_or_else(|| "a security module forbids it".to_owned(), |m| format!("{m} missing"));
@@ -316,7 +317,7 @@ fn ptrace(standing: &Standing) -> Advice {
         let line = |engine: &str| format!("{engine} {flags} …");
         vec![command("Docker", line("docker")), command("Podman", line("podman"))]
     } else {
-        vec![command("once", "sudo vmaudit …"), setcap("cap_bpf,cap_perfmon,cap_sys_ptrace", standing)]
+        vec![command("once", "sudo vmaudit …")]
     };
     Advice { unlocks: "", why, commands }
 }

@@ -116,6 +116,7 @@ pub struct Standing {
     pub btf: bool,
     /// Effective.
     pub uid: u32,
+    /// Also those that the program's file lends for what it needs them for.
     pub effective: Capabilities,
     /// The most that a program started here can have.
     pub bounding: Capabilities,

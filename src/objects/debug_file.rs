@@ -15,8 +15,16 @@ pub const DEBUG_DIRS: [&str; 1] = ["/usr/lib/debug"];
 const MAX_CHECKED: u64 = 1 << 30;
 
 /// The separate debug file of `object`, which was mapped from `path`; proven to belong to it.
+///
+/// A build id can be copied, and `path` is as the target calls it: only root and the owner of the file
+/// itself are believed, or anybody could say where in a library its functions begin, which is where
+/// probes are placed for everybody who uses it.
 pub fn find(object: &Object, path: &[u8], dirs: &[PathBuf]) -> Option<Object> {
     by_build_id(object, dirs).or_else(|| by_link(object, path, dirs))
+}
+
+fn is_believed(debug: &Object, of: &Object) -> bool {
+    debug.owner().is_some_and(|owner| owner == 0 || of.owner() == Some(owner))
 }
 
 fn by_build_id(object: &Object, dirs: &[PathBuf]) -> Option<Object> {
@@ -24,7 +32,9 @@ fn by_build_id(object: &Object, dirs: &[PathBuf]) -> Option<Object> {
     // Hex digits by construction: nothing in it can leave the directory.
     let (head, tail) = id.split_at_checked(2)?;
     let candidates = dirs.iter().map(|dir| dir.join(format!(".build-id/{head}/{tail}.debug")));
-    candidates.filter_map(|path| open(&path).ok()).find(|found| found.build_id() == Some(id))
+    candidates
+        .filter_map(|path| open(&path).ok())
+        .find(|found| found.build_id() == Some(id) && is_believed(found, object))
 }
 
 fn by_link(object: &Object, path: &[u8], dirs: &[PathBuf]) -> Option<Object> {
@@ -42,7 +52,7 @@ fn by_link(object: &Object, path: &[u8], dirs: &[PathBuf]) -> Option<Object> {
             (Some(ours), Some(theirs)) => ours == theirs,
             _ => checksum(&path) == Some(crc),
         };
-        proven.then_some(found)
+        (proven && is_believed(&found, object)).then_some(found)
     })
 }
 

@@ -110,6 +110,8 @@ pub struct Object {
     serial: u64,
     source: Mutex<Source>,
     layout: ElfLayout,
+    /// Uid; None for images in memory.
+    owner: Option<u32>,
     /// Belongs to others than this mount namespace's: who can write to it while it is read.
     elsewhere: bool,
     cfi: OnceLock<Arc<Cfi>>,
@@ -125,7 +127,8 @@ impl Object {
     /// As [`ElfLayout::parse`].
     pub fn from_file(file: File) -> Result<Object, ObjectError> {
         let layout = ElfLayout::parse(&file)?;
-        Ok(Object::new(Source::File(file), layout))
+        let owner = file.metadata().ok().map(|found| found.uid());
+        Ok(Object { owner, ..Object::new(Source::File(file), layout) })
     }
 
     /// From an image in memory (the vdso, tests).
@@ -144,12 +147,18 @@ impl Object {
             serial,
             source: Mutex::new(source),
             layout,
+            owner: None,
             elsewhere: false,
             cfi: OnceLock::new(),
             starts: OnceLock::new(),
             symbols: OnceLock::new(),
             linkage: OnceLock::new(),
         }
+    }
+
+    /// Uid of the file's owner; None for images in memory.
+    pub fn owner(&self) -> Option<u32> {
+        self.owner
     }
 
     /// Marks a file of another mount namespace.

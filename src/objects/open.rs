@@ -5,6 +5,7 @@ use super::VDSO_PATH;
 use super::careful::{self, Root, with_patience};
 use super::object::{Object, ObjectError};
 use crate::model::{AddrRange, FileRef, Pid};
+use crate::rights;
 use std::collections::HashSet;
 use std::ffi::OsStr;
 use std::fs::File;
@@ -225,17 +226,14 @@ fn map_range(line: &[u8]) -> Option<AddrRange> {
     Some(AddrRange::new(u64::from_str_radix(start, 16).ok()?, u64::from_str_radix(end, 16).ok()?))
 }
 
-/// process_vm_readv(2) of a small range.
+/// The bytes of a small range.
 fn read_memory(pid: Pid, range: AddrRange) -> Result<Vec<u8>, ObjectError> {
     const MAX_VDSO: u64 = 1 << 20;
     if range.len() > MAX_VDSO {
         return Err(ObjectError::TooLarge(range.len()));
     }
     let mut bytes = vec![0u8; range.len() as usize];
-    let remote = nix::sys::uio::RemoteIoVec { base: range.start.0 as usize, len: bytes.len() };
-    let local = std::io::IoSliceMut::new(&mut bytes);
-    let got = nix::sys::uio::process_vm_readv(nix::unistd::Pid::from_raw(pid), &mut [local], &[remote])
-        .map_err(std::io::Error::from)?;
+    let got = rights::read_memory(pid, range.start.0, &mut bytes)?;
     bytes.truncate(got);
     Ok(bytes)
 }

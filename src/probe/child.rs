@@ -1,6 +1,7 @@
 //! Trials in a forked child: whatever they do ends with it.
 
 use super::Failure;
+use crate::rights;
 use nix::errno::Errno;
 use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::waitpid;
@@ -66,6 +67,7 @@ impl Quiet {
         match unsafe { fork() }? {
             ForkResult::Child => {
                 drop(writer);
+                rights::give_up();
                 let _ = File::from(reader).read(&mut [0]);
                 // SAFETY: _exit has no preconditions.
                 unsafe { libc::_exit(0) }

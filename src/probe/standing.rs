@@ -2,6 +2,7 @@
 
 use super::perf::paranoid;
 use crate::model::{Capabilities, Standing};
+use crate::rights;
 use crate::uapi::lockdown;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -28,7 +29,8 @@ pub fn standing() -> Standing {
         arch: std::env::consts::ARCH,
         btf: fs::exists("/sys/kernel/btf/vmlinux").unwrap_or(false),
         uid: nix::unistd::geteuid().as_raw(),
-        effective: bits("CapEff"),
+        // Those that the file lends are not effective all the time.
+        effective: Capabilities(bits("CapEff").0 | rights::usable().0),
         bounding: bits("CapBnd"),
         seccomp_filter: field("Seccomp") == "2",
         no_new_privs: field("NoNewPrivs") == "1",

@@ -234,7 +234,8 @@ impl Encoder {
     fn space(&mut self, mm: MmKey, out: &mut Vec<Row>) -> i64 {
         let next = self.spaces.len() as i64 + 1;
         *self.spaces.entry(mm).or_insert_with(|| {
-            out.push(Row::Space { id: next, mm: mm.0 as i64 });
+            // Not the key itself: it is an address in the kernel, and recordings are passed on.
+            out.push(Row::Space { id: next, mm: if mm.0 == 0 { 0 } else { next } });
             next
         })
     }

@@ -39,6 +39,8 @@ pub enum LaunchError {
         else { "leave --no-exit-hold out" }
     )]
     NoListener { setuid: bool },
+    #[error("{0}")]
+    Sudo(#[from] super::user::SudoError),
     #[error("{step}: {}", errno.desc())]
     System { step: &'static str, errno: Errno },
     #[error("the process that was to become the command died before it could start it")]

@@ -75,7 +75,7 @@ impl Launch {
     /// both go on with the memory of this process. From here on SIGINT, SIGTERM, SIGHUP, SIGQUIT,
     /// SIGCHLD and SIGCONT are blocked in the calling thread and those that it makes.
     pub fn prepare(config: LaunchConfig) -> Result<Prepared, LaunchError> {
-        let user = if config.as_root { None } else { TargetUser::behind_sudo() };
+        let user = if config.as_root { None } else { TargetUser::behind_sudo()? };
         let environment = environment(secure::environment(), user.as_ref(), &config.env);
         let command = Command::new(&config.argv, environment)?;
         let Some(file) = command.first_present() else {

@@ -68,4 +68,4 @@ pub use running::{Running, TargetEvent};
 pub use signals::{Requests, survive_file_limit};
 pub use supervisor::{Supervisor, Waited};
 pub use trial::NotificationTrial;
-pub use user::behind_sudo;
+pub use user::{SudoError, behind_sudo};

@@ -7,7 +7,7 @@ use super::hold::{Heard, HeldExit, Hold, KeeperSeat};
 use super::job_control;
 use super::pidfd;
 use super::signals::{self, Arrived, Before, Requests};
-use super::user::{SUDO_VARIABLES, TargetUser};
+use super::user::{SUDO_VARIABLES, SudoError, TargetUser};
 use crate::model::Pid;
 use nix::errno::Errno;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
@@ -204,10 +204,13 @@ impl Running {
 
     /// `sh -c SCRIPT` as the user that the command runs as, with the signals that vmaudit was started
     /// with, not traced, and with VMAUDIT_PID in its environment: the command's process.
-    pub fn shell(&self, script: &OsStr, as_root: bool) -> std::process::Command {
+    ///
+    /// # Errors
+    /// When the environment does not say who is behind sudo.
+    pub fn shell(&self, script: &OsStr, as_root: bool) -> Result<std::process::Command, SudoError> {
         let mut shell = std::process::Command::new("/bin/sh");
         shell.arg("-c").arg(script).env("VMAUDIT_PID", self.pid.to_string());
-        let user = if as_root { None } else { TargetUser::behind_sudo() };
+        let user = if as_root { None } else { TargetUser::behind_sudo()? };
         if let Some(user) = &user {
             for name in SUDO_VARIABLES {
                 shell.env_remove(name);
@@ -224,7 +227,7 @@ impl Running {
                 before.restore_in_child().map_err(io::Error::from)
             });
         }
-        shell
+        Ok(shell)
     }
 
     fn watch(&self, fd: BorrowedFd<'_>, which: u64) -> Result<(), TargetError> {

@@ -1,30 +1,10 @@
-//! vmaudit as a file with capabilities (setcap(8)).
-//!
-//! The kernel then marks the process as secure (AT_SECURE), and two things are not as usual. The
-//! dynamic linker takes LD_PRELOAD, LD_LIBRARY_PATH and others out of the environment (glibc,
-//! sysdeps/generic/unsecvars.h): right for vmaudit, wrong for the command, which has no privileges
-//! and would run with other libraries than without vmaudit. And the process is not dumpable: its
-//! files in /proc, and those of its children until they execute something, are root's.
+//! vmaudit as a file with capabilities (setcap(8)): the dynamic linker takes LD_PRELOAD, LD_LIBRARY_PATH
+//! and others out of the environment (glibc, sysdeps/generic/unsecvars.h). That is right for vmaudit, and
+//! wrong for the command, which has no privileges and would run with other libraries than without vmaudit.
 
-use nix::errno::Errno;
+use crate::rights::is_secure;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
-
-/// True when this program has more privileges than whoever started it.
-fn is_secure() -> bool {
-    // SAFETY: getauxval takes a number; without such an entry it returns 0.
-    unsafe { libc::getauxval(libc::AT_SECURE) != 0 }
-}
-
-/// To be called first. Makes /proc/self readable again. That opens nothing to others: who lacks one
-/// of this process' capabilities may not look into it anyway (cap_ptrace_access_check,
-/// security/commoncap.c).
-///
-/// # Errors
-/// None in practice.
-pub fn begin() -> Result<(), Errno> {
-    if is_secure() { nix::sys::prctl::set_dumpable(true) } else { Ok(()) }
-}
 
 /// The environment that vmaudit was started with, for the programs that it starts.
 pub fn environment() -> Vec<(OsString, OsString)> {

@@ -2,7 +2,7 @@
 
 use nix::errno::Errno;
 use nix::unistd::{Gid, Uid, User, getgrouplist, setgroups, setresgid, setresuid};
-use std::ffi::{CString, OsString};
+use std::ffi::{CString, OsStr, OsString};
 
 /// The user to become, complete, so that becoming it takes system calls only.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -18,22 +18,49 @@ pub struct TargetUser {
 /// sudo's own variables: the command is to run as if its user had started it directly.
 pub const SUDO_VARIABLES: [&str; 4] = ["SUDO_UID", "SUDO_GID", "SUDO_USER", "SUDO_COMMAND"];
 
-/// SUDO_UID and SUDO_GID, parsed; None unless both are there and the user is not root. Without
-/// SUDO_GID there is no sudo behind it.
-fn sudo_ids(uid: Option<OsString>, gid: Option<OsString>) -> Option<(Uid, Gid)> {
-    let number = |value: Option<OsString>| value?.to_str()?.parse::<u32>().ok();
-    let (uid, gid) = (number(uid)?, number(gid)?);
-    (uid != 0).then(|| (Uid::from_raw(uid), Gid::from_raw(gid)))
+/// The environment says that sudo is behind this process, and not who.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum SudoError {
+    #[error(
+        "the environment has {name}={value:?}, which is no user or group number, so it cannot be told whom the \
+         command runs as and whom files belong to; {SUDO_REMEDY}"
+    )]
+    NoNumber { name: &'static str, value: String },
+    #[error(
+        "the environment has {there} and not {missing}, so it cannot be told whom the command runs as and whom \
+         files belong to; {SUDO_REMEDY}"
+    )]
+    Half { there: &'static str, missing: &'static str },
+}
+
+const SUDO_REMEDY: &str =
+    "sudo vmaudit … sets both; to stay root for all, unset both: env -u SUDO_UID -u SUDO_GID vmaudit …";
+
+/// SUDO_UID and SUDO_GID, parsed; None where neither is there, or the user is root.
+fn sudo_ids(uid: Option<OsString>, gid: Option<OsString>) -> Result<Option<(Uid, Gid)>, SudoError> {
+    let (uid, gid) = match (uid, gid) {
+        (None, None) => return Ok(None),
+        (Some(uid), Some(gid)) => (number("SUDO_UID", &uid)?, number("SUDO_GID", &gid)?),
+        (Some(_), None) => return Err(SudoError::Half { there: "SUDO_UID", missing: "SUDO_GID" }),
+        (None, Some(_)) => return Err(SudoError::Half { there: "SUDO_GID", missing: "SUDO_UID" }),
+    };
+    Ok((uid != 0).then(|| (Uid::from_raw(uid), Gid::from_raw(gid))))
+}
+
+/// Digits only; all ones stands for "leave it as it is" in setresuid(2) and chown(2).
+fn number(name: &'static str, value: &OsStr) -> Result<u32, SudoError> {
+    let digits = value.to_str().filter(|text| text.bytes().all(|byte| byte.is_ascii_digit()));
+    let parsed = digits.and_then(|digits| digits.parse().ok()).filter(|&number| number != u32::MAX);
+    parsed.ok_or_else(|| SudoError::NoNumber { name, value: value.to_string_lossy().into_owned() })
 }
 
 impl TargetUser {
     /// The user behind sudo, if this process is root through sudo.
-    pub fn behind_sudo() -> Option<TargetUser> {
-        if !Uid::effective().is_root() {
-            return None;
-        }
-        let (uid, gid) = sudo_ids(std::env::var_os("SUDO_UID"), std::env::var_os("SUDO_GID"))?;
-        Some(TargetUser::new(uid, gid))
+    ///
+    /// # Errors
+    /// When the environment does not say who.
+    pub fn behind_sudo() -> Result<Option<TargetUser>, SudoError> {
+        Ok(ids_behind_sudo()?.map(|(uid, gid)| TargetUser::new(uid, gid)))
     }
 
     fn new(uid: Uid, gid: Gid) -> TargetUser {
@@ -68,9 +95,19 @@ impl TargetUser {
     }
 }
 
+fn ids_behind_sudo() -> Result<Option<(Uid, Gid)>, SudoError> {
+    if !Uid::effective().is_root() {
+        return Ok(None);
+    }
+    sudo_ids(std::env::var_os("SUDO_UID"), std::env::var_os("SUDO_GID"))
+}
+
 /// Numbers of the user and group behind sudo, if this process is root through sudo.
-pub fn behind_sudo() -> Option<(u32, u32)> {
-    TargetUser::behind_sudo().map(|user| (user.uid.as_raw(), user.gid.as_raw()))
+///
+/// # Errors
+/// When the environment does not say who.
+pub fn behind_sudo() -> Result<Option<(u32, u32)>, SudoError> {
+    Ok(ids_behind_sudo()?.map(|(uid, gid)| (uid.as_raw(), gid.as_raw())))
 }
 
 pub const STEPS: [&str; 3] = ["setgroups", "setresgid", "setresuid"];
@@ -80,13 +117,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sudo_needs_both_numbers_and_another_user() {
+    fn sudo_needs_both_numbers_and_what_is_none_is_never_root() {
         let ids = |uid: &str, gid: &str| sudo_ids(Some(uid.into()), Some(gid.into()));
-        assert_eq!(ids("1000", "100"), Some((Uid::from_raw(1000), Gid::from_raw(100))));
-        assert_eq!(ids("0", "0"), None);
-        assert_eq!(ids("", "100"), None);
-        assert_eq!(ids("-1", "100"), None);
-        assert_eq!(sudo_ids(Some("1000".into()), None), None);
+        assert_eq!(ids("1000", "100"), Ok(Some((Uid::from_raw(1000), Gid::from_raw(100)))));
+        assert_eq!(ids("0", "0"), Ok(None));
+        assert_eq!(sudo_ids(None, None), Ok(None));
+        for bad in ["", "-1", "+5", " 5", "5x", "0x5", "4294967295", "4294967296", "root"] {
+            assert!(matches!(ids(bad, "100"), Err(SudoError::NoNumber { name: "SUDO_UID", .. })), "{bad}");
+            assert!(matches!(ids("1000", bad), Err(SudoError::NoNumber { name: "SUDO_GID", .. })), "{bad}");
+        }
+        let half = |there, missing| Err(SudoError::Half { there, missing });
+        assert_eq!(sudo_ids(Some("1000".into()), None), half("SUDO_UID", "SUDO_GID"));
+        assert_eq!(sudo_ids(None, Some("1000".into())), half("SUDO_GID", "SUDO_UID"));
     }
 
     #[test]

@@ -1,15 +1,12 @@
 //! Looking into another process' memory.
 
 use crate::model::Tid;
-use nix::sys::uio::{RemoteIoVec, process_vm_readv};
-use nix::unistd::Pid;
-use std::io::IoSliceMut;
+use crate::rights::read_memory;
 
 const PAGE: u64 = 4096;
 
 fn read(tid: Tid, at: u64, buffer: &mut [u8]) -> Option<usize> {
-    let remote = RemoteIoVec { base: usize::try_from(at).ok()?, len: buffer.len() };
-    process_vm_readv(Pid::from_raw(tid), &mut [IoSliceMut::new(buffer)], &[remote]).ok().filter(|&n| n > 0)
+    read_memory(tid, at, buffer).ok().filter(|&n| n > 0)
 }
 
 /// The pointer at an address.

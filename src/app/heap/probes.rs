@@ -6,6 +6,7 @@ use crate::heap::Description;
 use crate::heap::report::model;
 use crate::model::FileRef;
 use crate::objects::{FileKey, Object, open};
+use crate::rights::{Use, with_lent};
 use crate::symbolize::demangle;
 use std::collections::HashSet;
 use std::fs::File;
@@ -70,7 +71,7 @@ impl Probes {
         // SAFETY: the object keeps its descriptor open during this call.
         let file = unsafe { BorrowedFd::borrow_raw(fd) };
         let functions: Vec<_> = found.iter().map(|each| (each.offset, each.function)).collect();
-        match self.prober.place(Request { file, functions: &functions }) {
+        match with_lent(Use::Placing, || self.prober.place(Request { file, functions: &functions })) {
             Ok(placed) => {
                 for (each, number) in found.iter().zip(&placed.numbers) {
                     match number {

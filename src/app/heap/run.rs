@@ -25,6 +25,7 @@ use crate::cli::{Aslr, Backend, HeapArgs};
 use crate::heap::describe::ContextLayout;
 use crate::heap::{Description, LedgerOptions, Sampling};
 use crate::model::Pid;
+use crate::rights::{Use, viewer, with_lent};
 use crate::symbolize::Symbolizer;
 use crate::target::{Attached, Launch, LaunchConfig, Prepared};
 use std::cell::RefCell;
@@ -87,8 +88,17 @@ impl<'a> Watcher<'a> {
                 _ => WayWanted::Best,
             },
         };
-        let heap =
-            HeapTracer::start(bpf_of(tracer)?, &config).map_err(|error| explained(error, args.verbose))?;
+        let mappings = bpf_of(tracer)?;
+        let heap = with_lent(Use::Placing, || HeapTracer::start(mappings, &config))
+            .map_err(|error| explained(error, args.verbose))?;
+        if viewer().is_some() && only.is_none() && !heap.leaves_others_alone() {
+            return Err(AppError::Usage(
+                "on this kernel (before Linux 6.13) the return from a probed function is changed in every process \
+                 that maps the file, also in those of others: name one process (-p PID --no-follow-forks, or \
+                 --no-follow-forks -- CMD), or sudo vmaudit heap …"
+                    .to_owned(),
+            ));
+        }
         let asked = Asked {
             filter: super::filter(args),
             allocators: descriptions.iter().map(|each| each.name.clone()).collect(),

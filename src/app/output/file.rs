@@ -10,6 +10,7 @@
 use super::conflict::{self, Other};
 use super::print;
 use crate::app::error::AppError;
+use crate::target::behind_sudo;
 use nix::errno::Errno;
 use nix::fcntl::{AT_FDCWD, AtFlags, FcntlArg, OFlag, fcntl};
 use nix::unistd::linkat;
@@ -22,8 +23,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt, fchown};
 use std::path::{Path, PathBuf};
 
-/// Permissions of a report that was not there before, less the umask.
-const MODE: u32 = 0o666;
+/// Permissions of a report that was not there before: it holds command lines, paths and addresses.
+const MODE: u32 = 0o600;
 /// Symbolic links that are followed to a file that is not there yet (MAXSYMLINKS, include/linux/namei.h).
 const MOST_LINKS: usize = 40;
 /// Names that are tried for a file beside the report's.
@@ -310,16 +311,24 @@ impl Replaced {
     }
 }
 
-/// The one place where a report's file is made.
+/// A new file that has a name.
 fn create(path: &Path) -> io::Result<File> {
-    OpenOptions::new().read(true).write(true).create_new(true).mode(MODE).open(path)
+    owned(OpenOptions::new().read(true).write(true).create_new(true).mode(MODE).open(path)?)
+}
+
+/// What vmaudit makes under sudo is the invoking user's, as with recordings.
+fn owned(file: File) -> io::Result<File> {
+    if let Some((uid, gid)) = behind_sudo().map_err(io::Error::other)? {
+        fchown(&file, Some(uid), Some(gid))?;
+    }
+    Ok(file)
 }
 
 /// A file that has no name, and ends with this process unless it gets one.
 fn nameless(folder: &Path) -> io::Result<Fresh> {
     let file =
         OpenOptions::new().read(true).write(true).custom_flags(libc::O_TMPFILE).mode(MODE).open(folder)?;
-    Ok(Fresh { file, name: None })
+    Ok(Fresh { file: owned(file)?, name: None })
 }
 
 /// Proves that a file can be made there: by one without a name, or, where there are none, by one that is

@@ -1,18 +1,18 @@
 //! Counting without stacks: the kernel's side does it all, and vmaudit sleeps.
 
 use super::select::Selection;
-use super::{Counted, detach, place, way};
+use super::{Counted, detach, mark, place, start, way};
 use crate::app::code_files::CodeFile;
 use crate::app::error::AppError;
-use crate::app::remedy::explained;
 use crate::app::reporting;
 use crate::app::run::pidfd;
 use crate::app::say::say;
 use crate::app::session::End;
 use crate::app::watched::{Launched, News, Watched};
-use crate::capture::uprobe::{CallCounter, CounterConfig};
+use crate::capture::uprobe::CounterConfig;
 use crate::cli::ProbeArgs;
 use crate::model::Pid;
+use crate::rights::viewer;
 use crate::target::{Attached, Launch, LaunchConfig, Process};
 use std::os::fd::{AsFd, AsRawFd};
 use std::time::{Duration, Instant};
@@ -26,19 +26,19 @@ pub fn count(args: &ProbeArgs, file: &CodeFile, selection: &Selection) -> Result
     };
     let process = attached.as_ref().and_then(|attached| attached.processes().first());
     let only = process.filter(|_| args.no_follow_forks).map(Process::pid);
-    let mut counter = CallCounter::start(&CounterConfig {
+    let config = CounterConfig {
         functions: selection.functions.len(),
         only_marked: prepared.is_some() || process.is_some(),
         follow_forks: !args.no_follow_forks,
         stacks: None,
         way: way(args),
-    })
-    .map_err(|error| explained(error, args.verbose))?;
+    };
+    let mut counter = start(&config, args.verbose)?;
     if let Some(prepared) = &prepared {
-        counter.mark(prepared.pid(), pidfd(prepared.pid())?.as_fd(), true)?;
+        mark(&counter, (prepared.pid(), pidfd(prepared.pid())?.as_fd()), true)?;
     }
     if let Some(process) = process {
-        counter.mark(process.pid(), process.as_fd(), false)?;
+        mark(&counter, (process.pid(), process.as_fd()), false)?;
     }
     let placed = place(&mut counter, (file, selection), only, args.verbose)?;
     let begun = Instant::now();
@@ -51,7 +51,7 @@ pub fn count(args: &ProbeArgs, file: &CodeFile, selection: &Selection) -> Result
             (of, watch(Launched::new(running), args)?)
         }
         (None, attached) => {
-            let of = of_process.unwrap_or_else(|| "all processes".to_owned());
+            let of = of_process.unwrap_or_else(everybody);
             say(format_args!("counting the calls of {of}; Ctrl-C ends it"));
             let attached = attached.map_or_else(|| Attached::new(Vec::new()), Ok)?;
             (of, watch(attached, args)?)
@@ -66,6 +66,14 @@ pub fn count(args: &ProbeArgs, file: &CodeFile, selection: &Selection) -> Result
 
 pub fn launch(args: &ProbeArgs) -> LaunchConfig {
     LaunchConfig { argv: args.command.clone(), as_root: args.as_root, ..LaunchConfig::default() }
+}
+
+/// Whose calls are counted where nobody is named.
+fn everybody() -> String {
+    match viewer() {
+        Some(viewer) => format!("all processes that uid {} may look into", viewer.uid),
+        None => "all processes".to_owned(),
+    }
 }
 
 /// Whose calls are counted.

@@ -7,14 +7,16 @@ mod stacks;
 use super::code_files::{self, CodeFile};
 use super::error::AppError;
 use super::output::{Destination, Other, Output, program};
+use super::remedy::explained;
 use super::say::say;
 use super::symbols::pattern;
-use crate::capture::uprobe::{CallCounter, Placed, Way};
+use crate::capture::uprobe::{CallCounter, CounterConfig, Placed, Way};
 use crate::cli::{PlainFormat, ProbeArgs, ProbeWay};
 use crate::model::Pid;
 use crate::render::probe::{
     CallCounts, FunctionCalls, PlacedCounts, RefusedFunction, StackCounts, calls_to_json, calls_to_text,
 };
+use crate::rights::{Use, with_lent};
 use select::Selection;
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
@@ -87,6 +89,15 @@ fn way(args: &ProbeArgs) -> Option<Way> {
     }
 }
 
+fn start(config: &CounterConfig<'_>, verbose: bool) -> Result<CallCounter, AppError> {
+    with_lent(Use::Placing, || CallCounter::start(config)).map_err(|error| explained(error, verbose))
+}
+
+/// As [`CallCounter::mark`].
+fn mark(counter: &CallCounter, (pid, pidfd): (Pid, BorrowedFd<'_>), at_exec: bool) -> Result<(), AppError> {
+    Ok(with_lent(Use::Placing, || counter.mark(pid, pidfd, at_exec))?)
+}
+
 /// Places the probes, and says so.
 fn place(
     counter: &mut CallCounter,
@@ -103,7 +114,7 @@ fn place(
     // SAFETY: the object keeps its descriptor open, and it is borrowed for longer than this.
     let fd = unsafe { BorrowedFd::borrow_raw(fd) };
     let offsets: Vec<u64> = selection.functions.iter().map(|function| function.offset).collect();
-    let placed = counter.place(fd, &offsets, only)?;
+    let placed = with_lent(Use::Placing, || counter.place(fd, &offsets, only))?;
     if verbose {
         say(format_args!(
             "{}: {} functions probed in {:.1?} ({}, {} system calls)",

@@ -3,14 +3,13 @@
 
 use super::counting::{exit_code, launch, of_command};
 use super::select::Selection;
-use super::{Counted, detach, place, way};
+use super::{Counted, detach, mark, place, start, way};
 use crate::app::attach;
 use crate::app::choose;
 use crate::app::code_files::CodeFile;
 use crate::app::conclude;
 use crate::app::error::AppError;
 use crate::app::pipeline::Pipeline;
-use crate::app::remedy::explained;
 use crate::app::say::say;
 use crate::app::session::{End, NEVER, Schedule, Session};
 use crate::app::tracer::{Tracer, TracerOptions, WATCHED_CALLS};
@@ -55,14 +54,16 @@ fn counter(args: &ProbeArgs, tracer: &Tracer, functions: usize) -> Result<CallCo
     let Tracer::Bpf(tracer) = tracer else {
         return Err(AppError::Usage("--stacks needs the bpf backend".to_owned()));
     };
-    let started = CallCounter::start(&CounterConfig {
-        functions,
-        only_marked: true,
-        follow_forks: !args.no_follow_forks,
-        stacks: Some((tracer, args.stack_bytes)),
-        way: way(args),
-    });
-    started.map_err(|error| explained(error, args.verbose))
+    start(
+        &CounterConfig {
+            functions,
+            only_marked: true,
+            follow_forks: !args.no_follow_forks,
+            stacks: Some((tracer, args.stack_bytes)),
+            way: way(args),
+        },
+        args.verbose,
+    )
 }
 
 fn launched(args: &ProbeArgs, which: (&CodeFile, &Selection)) -> Result<Counted, AppError> {
@@ -70,7 +71,7 @@ fn launched(args: &ProbeArgs, which: (&CodeFile, &Selection)) -> Result<Counted,
     let tracer = choose::for_command(&options(args), &mut prepared)?;
     let mut counter = counter(args, &tracer, which.1.functions.len())?;
     let pidfd = crate::app::run::pidfd(prepared.pid())?;
-    counter.mark(prepared.pid(), std::os::fd::AsFd::as_fd(&pidfd), true)?;
+    mark(&counter, (prepared.pid(), std::os::fd::AsFd::as_fd(&pidfd)), true)?;
     let placed = place(&mut counter, which, None, args.verbose)?;
     let gathering = Gathering::new(&tracer);
     let (end, of) = {

@@ -10,7 +10,8 @@ const PATIENCE: u64 = 16;
 #[derive(Default)]
 pub struct Names {
     users: HashMap<u32, String>,
-    containers: HashMap<String, String>,
+    /// By the path of the cgroup.
+    containers: HashMap<Vec<u8>, String>,
     asked_at: Option<u64>,
 }
 
@@ -26,15 +27,15 @@ impl Names {
 
     /// The name of the container that a process is in; `frame` counts up.
     pub fn container(&mut self, pid: Pid, frame: u64) -> Option<String> {
-        let id = containers::id_of_process(pid)?;
-        if let Some(name) = self.containers.get(&id) {
+        let (id, cgroup) = containers::id_of_process(pid)?;
+        if let Some(name) = self.containers.get(&cgroup) {
             return Some(name.clone());
         }
         if self.asked_at.is_none_or(|at| frame >= at + PATIENCE) {
             self.asked_at = Some(frame);
-            self.containers.extend(containers::names_by_id());
+            self.containers.extend(containers::names_by_cgroup());
         }
         // What no engine knows is called by its ID.
-        Some(self.containers.get(&id).cloned().unwrap_or_else(|| containers::short(&id).to_owned()))
+        Some(self.containers.get(&cgroup).cloned().unwrap_or_else(|| containers::short(&id).to_owned()))
     }
 }

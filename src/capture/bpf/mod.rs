@@ -19,6 +19,7 @@ pub(super) use misses::Attached;
 use hooks::CallHook;
 use merge::{Merger, Spilled, positions, waits};
 
+use super::viewer::set_viewer;
 use super::{CaptureError, Counters, EventSource, TouchCounters, arch, refusal};
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{Link, MapCore, MapFlags, OpenObject, RingBuffer, RingBufferBuilder};
@@ -212,6 +213,13 @@ impl BpfTracer {
         Ok(per_cpu.iter().flatten().map(value).sum())
     }
 
+    /// True where a traced task became one that the user may not look into. How often is not said: that
+    /// is not his to know.
+    fn has_hidden(&self) -> bool {
+        const HIDDEN: u32 = 6;
+        self.counter(HIDDEN).is_ok_and(|count| count > 0)
+    }
+
     /// What another object of programs shares with this one.
     pub(super) fn shared(&self) -> Shared<'_> {
         let maps = &self.skel.maps;
@@ -297,6 +305,7 @@ fn configure(open: &mut skel::OpenVmauditSkel<'_>, config: &BpfConfig) -> Result
         rodata.list_forks = config.running_targets;
         rodata.pid_namespace = own_pid_namespace();
         rodata.wake_bytes = wake_bytes(config);
+        set_viewer!(rodata);
         for call in arch::TRACED {
             if let Some(slot) = rodata.op_of_syscall.get_mut(call.number as usize) {
                 *slot = call.op as u8;
@@ -358,6 +367,10 @@ impl EventSource for BpfReader<'_> {
             (self.finish)(touched);
         }
         Ok(())
+    }
+
+    fn trouble(&self) -> Option<String> {
+        self.tracer.has_hidden().then(super::viewer::hidden)
     }
 
     fn counters(&self) -> Result<Counters, CaptureError> {

@@ -12,6 +12,7 @@ pub use counted::{Counted, SiteCounts, SiteKey, TaughtRule};
 pub use function::{Action, ProbeFunction, Where};
 
 use super::bpf::{Attached, BpfTracer, wants_spares};
+use super::viewer::set_viewer;
 use super::{CaptureError, refusal};
 use crate::model::Pid;
 use attach::{PerfUprobe, Way};
@@ -101,6 +102,11 @@ impl HeapTracer {
         Err(CaptureError::NoWay(refused))
     }
 
+    /// True where other processes that map a probed file pass an entry, and return as ever.
+    pub fn leaves_others_alone(&self) -> bool {
+        matches!(self.prober.way, Way::Session(_))
+    }
+
     /// What places the probes; usable from any thread.
     pub fn prober(&self) -> Arc<Prober> {
         Arc::clone(&self.prober)
@@ -169,6 +175,7 @@ fn load(tracer: &BpfTracer, config: &HeapConfig, kind: Kind) -> Result<HeapTrace
         // What the kernel waits to be taught is to be read soon.
         rodata.wake_bytes = if config.combined { TEACH_BYTES } else { shared.wake_bytes };
         rodata.combined = config.combined;
+        set_viewer!(rodata);
         rodata.sample_bytes = config.sample.unwrap_or(0);
         let unit = 2f64.powi(32);
         for (step, value) in rodata.sample_whole.iter_mut().enumerate() {

@@ -365,11 +365,8 @@ fn share_memory(a: i32, b: i32) -> bool {
 
 /// Bytes of a process's memory as it is now; fewer where it ends.
 fn memory_at(pid: i32, at: u64, length: usize) -> Option<Vec<u8>> {
-    use nix::sys::uio::{RemoteIoVec, process_vm_readv};
     let mut bytes = vec![0; length];
-    let remote = RemoteIoVec { base: usize::try_from(at).ok()?, len: length };
-    let into = &mut [std::io::IoSliceMut::new(&mut bytes)];
-    let count = process_vm_readv(nix::unistd::Pid::from_raw(pid), into, &[remote]).ok()?;
+    let count = crate::rights::read_memory(pid, at, &mut bytes).ok()?;
     bytes.truncate(count);
     Some(bytes)
 }

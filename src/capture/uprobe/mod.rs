@@ -10,6 +10,7 @@ pub use place::{PlaceError, Placed, Refused};
 
 use super::bpf::{BpfTracer, MAX_STACK_BYTES, own_pid_namespace, wants_spares};
 use super::heap::attach::PerfUprobe;
+use super::viewer::set_viewer;
 use super::{CaptureError, refusal};
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{Link, MapCore, MapFlags, OpenObject};
@@ -140,6 +141,7 @@ fn load(config: &CounterConfig<'_>, way: Way) -> Result<CallCounter, CaptureErro
         rodata.own_pid = std::process::id() as i32;
         rodata.with_stacks = config.stacks.is_some();
         rodata.pid_namespace = own_pid_namespace();
+        set_viewer!(rodata);
     }
     let calls = config.functions.max(1) as u32;
     open.maps.calls.set_max_entries(calls).map_err(CaptureError::Load)?;

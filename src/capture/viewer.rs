@@ -1,0 +1,25 @@
+//! What a BPF object is told of whom its events are for (bpf/may_see.h).
+
+/// Fills in `struct vmaudit_viewer` of an object's read-only data, before it is loaded.
+macro_rules! set_viewer {
+    ($rodata:expr) => {
+        if let Some(viewer) = $crate::rights::viewer() {
+            $rodata.viewer.limited = 1;
+            $rodata.viewer.uid = viewer.uid;
+            $rodata.viewer.gid = viewer.gid;
+            $rodata.viewer.user_namespace = viewer.user_namespace;
+        }
+    };
+}
+
+pub(super) use set_viewer;
+
+/// What the user should know where traced tasks became hidden.
+pub(super) fn hidden() -> String {
+    let uid = crate::rights::viewer().map_or_else(String::new, |viewer| viewer.uid.to_string());
+    format!(
+        "some of what was traced is not uid {uid}'s to look into: programs with privileges of their own (setuid, \
+         file capabilities), or that forbid it (prctl PR_SET_DUMPABLE). Nothing of them is recorded from there \
+         on; sudo vmaudit … sees them, too"
+    )
+}
