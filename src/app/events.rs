@@ -126,7 +126,13 @@ fn live(args: &EventsArgs) -> Result<u8, AppError> {
         for note in running.notes() {
             super::say(format_args!("{note}"));
         }
-        let end = Session::new(Launched::new(running), &mut *reader, &pipeline, schedule(options)).run()?;
+        let end = Session::new(
+            Launched::new(running, "take --backend bpf or perf"),
+            &mut *reader,
+            &pipeline,
+            schedule(options),
+        )
+        .run()?;
         (end, reader.counters()?)
     };
     printed(args, pipeline.into_inner(), counters)?;

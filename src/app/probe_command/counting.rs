@@ -39,7 +39,7 @@ pub fn count(args: &ProbeArgs, file: &CodeFile, selection: &Selection) -> Result
             let running = prepared.go()?;
             running.notes().iter().for_each(say);
             let of = of_command(args, running.pid());
-            (of, watch(Launched::new(running), args)?)
+            (of, watch(Launched::new(running, "start it without vmaudit"), args)?)
         }
         (None, Some(process)) => {
             let of = format!("{} (pid {})", process.name(), process.pid());
