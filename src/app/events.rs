@@ -130,7 +130,13 @@ fn live(args: &EventsArgs, to: Output) -> Result<u8, AppError> {
         for note in running.notes() {
             super::say(format_args!("{note}"));
         }
-        let end = Session::new(Launched::new(running), &mut *reader, &pipeline, schedule(options)).run()?;
+        let end = Session::new(
+            Launched::new(running, "take --backend bpf or perf"),
+            &mut *reader,
+            &pipeline,
+            schedule(options),
+        )
+        .run()?;
         (end, reader.counters()?)
     };
     printed(pipeline.into_inner(), counters)?;

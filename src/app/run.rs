@@ -66,7 +66,12 @@ pub fn run(args: &RunArgs) -> Result<u8, AppError> {
         let schedule = asked.schedule(FIRST_LOOK, pause);
         let load =
             args.load.as_ref().map(|script| Load::start(&running, script, args.as_root)).transpose()?;
-        let mut session = Session::new(Launched::new(running), &mut *reader, &pipeline, schedule);
+        let without_filter = match running.watches_calls() {
+            true => "take --backend bpf or perf, with --no-exit-hold",
+            false => "run it with --no-exit-hold",
+        };
+        let watched = Launched::new(running, without_filter);
+        let mut session = Session::new(watched, &mut *reader, &pipeline, schedule);
         session.load = load;
         session.audits.containers = view_of(container.as_ref(), pid);
         let end = session.run()?;

@@ -63,11 +63,13 @@ pub trait Watched {
 pub struct Launched {
     running: Running,
     interrupts: u32,
+    /// What the user can do for a command that wants no seccomp filter on it.
+    without_filter: &'static str,
 }
 
 impl Launched {
-    pub fn new(running: Running) -> Launched {
-        Launched { running, interrupts: 0 }
+    pub fn new(running: Running, without_filter: &'static str) -> Launched {
+        Launched { running, interrupts: 0, without_filter }
     }
 }
 
@@ -99,6 +101,15 @@ impl Watched for Launched {
             }
             TargetEvent::KeeperReplaced => {
                 say(format_args!("the process that holds exits was killed; replaced it"));
+                News::Nothing
+            }
+            TargetEvent::StrictModeRefused { pid, comm } => {
+                say(format_args!(
+                    "process {pid} ({}) asked for seccomp's strict mode and was refused (EINVAL), because \
+                     vmaudit has a seccomp filter on it: {}",
+                    String::from_utf8_lossy(&comm),
+                    self.without_filter
+                ));
                 News::Nothing
             }
             TargetEvent::NoTaskLeft | TargetEvent::Timeout => News::Nothing,

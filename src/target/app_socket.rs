@@ -1,7 +1,7 @@
 //! The socket to `Running`, as whoever receives the notifications has it: the keeper, or vmaudit's own
 //! server.
 
-use super::protocol::{HeldNotice, Message, PACKET};
+use super::protocol::{Message, PACKET};
 use nix::errno::Errno;
 use nix::sys::socket::{MsgFlags, recv, send};
 use std::collections::VecDeque;
@@ -11,7 +11,7 @@ pub struct AppSocket {
     /// None once the other side is gone.
     fd: Option<OwnedFd>,
     /// Waits for room in the socket: vmaudit may be stopped, the others must go on.
-    unsent: VecDeque<HeldNotice>,
+    unsent: VecDeque<Message>,
 }
 
 /// What came of listening.
@@ -47,8 +47,8 @@ impl AppSocket {
     }
 
     /// To be sent by [`AppSocket::send_waiting`].
-    pub fn push(&mut self, notice: HeldNotice) {
-        self.unsent.push_back(notice);
+    pub fn push(&mut self, message: Message) {
+        self.unsent.push_back(message);
     }
 
     /// Says something to which there is no answer. That the other side is gone is heard.
@@ -59,12 +59,12 @@ impl AppSocket {
         }
     }
 
-    /// Sends as many notices as there is room for. False when the other side has just gone.
+    /// Sends as many messages as there is room for. False when the other side has just gone.
     #[must_use]
     pub fn send_waiting(&mut self) -> bool {
-        while let (Some(fd), Some(notice)) = (&self.fd, self.unsent.front()) {
+        while let (Some(fd), Some(message)) = (&self.fd, self.unsent.front()) {
             let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL;
-            match send(fd.as_raw_fd(), &Message::Held(*notice).encode(), flags) {
+            match send(fd.as_raw_fd(), &message.encode(), flags) {
                 Ok(_) => drop(self.unsent.pop_front()),
                 Err(Errno::EINTR) => {}
                 Err(Errno::EAGAIN | Errno::ENOBUFS) => return true,

@@ -48,6 +48,10 @@ impl CallServer {
     /// Receives a call that waits. None: its task was killed meanwhile, or there is no room.
     pub(super) fn receive(&mut self) -> Result<Option<HeldCall>, Errno> {
         let received = self.inbox.receive(self.exits.listener())?;
+        if let Some(message) = received.as_ref().and_then(|call| self.exits.strict(call)) {
+            self.app.push(message);
+            self.send_waiting();
+        }
         Ok(received.map(|notification| HeldCall {
             id: notification.id,
             tid: notification.pid as Tid,
@@ -148,7 +152,7 @@ impl HeldCalls for CallServer {
         let Some(notification) = self.inbox.get(call.id) else { return Ended::Thread };
         match self.exits.judge(&notification) {
             Ok(Served::Final(notice)) => {
-                self.app.push(notice);
+                self.app.push(Message::Held(notice));
                 self.send_waiting();
                 if !self.app.is_open() {
                     self.nobody_looks();
@@ -156,7 +160,7 @@ impl HeldCalls for CallServer {
                 Ended::Process(notice.pid)
             }
             Ok(Served::AlsoEnding(notice)) => Ended::Process(notice.pid),
-            Ok(Served::Done) | Err(_) => {
+            Ok(Served::Done | Served::Strict(_)) | Err(_) => {
                 self.inbox.forget(call.id);
                 Ended::Thread
             }

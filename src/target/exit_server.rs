@@ -2,8 +2,9 @@
 //! the final exits.
 
 use super::arch::{NR_EXIT, NR_EXIT_GROUP};
+use super::filter;
 use super::last_thread::{LastThread, ThreadExit};
-use super::protocol::HeldNotice;
+use super::protocol::{HeldNotice, Message};
 use super::seccomp::Listener;
 use super::task_names::{self, ThreadsOf};
 use crate::model::{Pid, Tid};
@@ -16,6 +17,8 @@ pub enum Served {
     Done,
     /// Its process is at its end and waits for an answer.
     Final(HeldNotice),
+    /// It will be refused, and goes on when that is told.
+    Strict(Message),
     /// exit_group by a second thread, while the first one's process is held: nobody has to be
     /// told, answering the first kills this one.
     AlsoEnding(HeldNotice),
@@ -45,6 +48,9 @@ impl ExitServer {
         let id = notification.id;
         let tid = notification.pid as Tid;
         let nr = notification.data.nr;
+        if let Some(message) = self.strict(notification) {
+            return Ok(Served::Strict(message));
+        }
         if !matches!(nr, NR_EXIT | NR_EXIT_GROUP) {
             return self.let_go(id);
         }
@@ -65,6 +71,15 @@ impl ExitServer {
             }
             _ => self.let_go(id),
         }
+    }
+
+    /// What vmaudit is to hear of a call that asks for seccomp's strict mode.
+    pub fn strict(&mut self, notification: &libc::seccomp_notif) -> Option<Message> {
+        let (data, tid) = (&notification.data, notification.pid as Tid);
+        if !filter::asks_for_strict_mode(data.nr.into(), &data.args) {
+            return None;
+        }
+        Some(Message::Strict { pid: self.process_of(tid)?, comm: task_names::comm(tid) })
     }
 
     /// A final exit has its answer, or its task is gone. Others of its process die with it.

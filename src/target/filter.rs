@@ -17,6 +17,7 @@ const OFFSET_NR: u32 = 0;
 const OFFSET_ARCH: u32 = 4;
 /// The lower half of args[0], little-endian.
 const OFFSET_FIRST: u32 = 16;
+const OFFSET_SECOND: u32 = 24;
 const OFFSET_THIRD: u32 = 32;
 const OFFSET_FOURTH: u32 = 40;
 
@@ -32,12 +33,35 @@ pub struct Instruction {
 
 const _: () = assert!(size_of::<Instruction>() == size_of::<libc::sock_filter>());
 
-/// The program that notifies `exit` and `exit_group` of the native architecture and allows all
-/// else. Whatever is always allowed costs next to nothing: the kernel answers it from a bitmap
+/// The program that notifies `exit` and `exit_group` of the native architecture, and the calls of
+/// [`asks_for_strict_mode`], and allows all else. Whatever is always allowed costs next to nothing: the kernel answers it from a bitmap
 /// (seccomp_cache_check_allow in kernel/seccomp.c, 5.11). Compat and x32 calls are allowed: such
 /// a process is not held at its exit.
 pub fn exit_filter() -> Vec<Instruction> {
-    notify_filter(&[NR_EXIT_GROUP, NR_EXIT])
+    let mut program = notify_filter(&[NR_EXIT_GROUP, NR_EXIT]);
+    let equal = |jump_false, k| Instruction { code: BPF_JMP_JEQ_K, jump_true: 0, jump_false, k };
+    let mut block = vec![load(OFFSET_FIRST), equal(3, PR_SET_SECCOMP), load(OFFSET_SECOND)];
+    block.extend([equal(1, libc::SECCOMP_MODE_STRICT), result(RET_USER_NOTIF), result(RET_ALLOW)]);
+    look_closer(&mut program, libc::SYS_prctl as u32, block);
+    let block =
+        vec![load(OFFSET_FIRST), equal(1, SET_MODE_STRICT), result(RET_USER_NOTIF), result(RET_ALLOW)];
+    look_closer(&mut program, libc::SYS_seccomp as u32, block);
+    program
+}
+
+const PR_SET_SECCOMP: u32 = libc::PR_SET_SECCOMP as u32;
+const SET_MODE_STRICT: u32 = libc::SECCOMP_SET_MODE_STRICT;
+
+/// True for a call that asks for seccomp's strict mode. The kernel refuses it with EINVAL where there is
+/// a filter (seccomp_may_assign_mode, kernel/seccomp.c), and the hold is one.
+pub fn asks_for_strict_mode(nr: i64, args: &[u64; 6]) -> bool {
+    match nr {
+        libc::SYS_prctl => {
+            args[0] as u32 == PR_SET_SECCOMP && args[1] == u64::from(libc::SECCOMP_MODE_STRICT)
+        }
+        libc::SYS_seccomp => args[..3] == [u64::from(SET_MODE_STRICT), 0, 0],
+        _ => false,
+    }
 }
 
 /// System calls to be notified beside the exits.
@@ -51,22 +75,20 @@ pub struct CallSet {
     pub executable_files: bool,
 }
 
-/// As [`exit_filter`], and the calls of `set`, too.
+/// As [`exit_filter`], and the calls of `set`, too, and all of seccomp.
 pub fn call_filter(set: CallSet) -> Vec<Instruction> {
-    let numbers: Vec<i32> =
-        [NR_EXIT_GROUP, NR_EXIT].iter().chain(set.numbers).copied().take(MAX_CALLS).collect();
-    let options = &set.prctl_options[..set.prctl_options.len().min(MAX_OPTIONS)];
+    let own = [NR_EXIT_GROUP, NR_EXIT, libc::SYS_seccomp as i32];
+    let numbers: Vec<i32> = own.iter().chain(set.numbers).copied().take(MAX_CALLS).collect();
+    let options = set.prctl_options.iter().take(MAX_OPTIONS).chain(&[PR_SET_SECCOMP]);
+    let count = options.clone().count();
     let mut program = notify_filter(&numbers);
-    if !options.is_empty() {
-        let mut block = vec![load(OFFSET_FIRST)];
-        let count = options.len();
-        for (index, &option) in options.iter().enumerate() {
-            let jump_true = (count - index) as u8;
-            block.push(Instruction { code: BPF_JMP_JEQ_K, jump_true, jump_false: 0, k: option });
-        }
-        block.extend([result(RET_ALLOW), result(RET_USER_NOTIF)]);
-        look_closer(&mut program, libc::SYS_prctl as u32, block);
+    let mut block = vec![load(OFFSET_FIRST)];
+    for (index, &option) in options.enumerate() {
+        let jump_true = (count - index) as u8;
+        block.push(Instruction { code: BPF_JMP_JEQ_K, jump_true, jump_false: 0, k: option });
     }
+    block.extend([result(RET_ALLOW), result(RET_USER_NOTIF)]);
+    look_closer(&mut program, libc::SYS_prctl as u32, block);
     if set.executable_files {
         let jump =
             |(jump_true, jump_false), k| Instruction { code: BPF_JMP_JSET_K, jump_true, jump_false, k };
@@ -176,8 +198,29 @@ mod tests {
                 NR_EXIT | NR_EXIT_GROUP => RET_USER_NOTIF,
                 _ => RET_ALLOW,
             };
-            assert_eq!(run(&program, AUDIT_ARCH, nr), expected, "syscall {nr}");
+            assert_eq!(run_with(&program, AUDIT_ARCH, (nr, 7)), expected, "syscall {nr}");
         }
+    }
+
+    #[test]
+    fn notifies_who_asks_for_strict_mode() {
+        let (prctl, seccomp) = (libc::SYS_prctl as u32, libc::SYS_seccomp as u32);
+        let exits = exit_filter();
+        let calls = call_filter(CallSet { numbers: &[9], prctl_options: &[15], executable_files: true });
+        for call in [(prctl, [22, 1, 0, 0]), (seccomp, [0, 0, 0, 0])] {
+            for program in [&exits, &calls] {
+                assert_eq!(run_with_args(program, AUDIT_ARCH, call), RET_USER_NOTIF, "{call:?}");
+            }
+            let [a, b, c, d] = call.1.map(u64::from);
+            assert!(asks_for_strict_mode(call.0.into(), &[a, b, c, d, 5, 6]));
+        }
+        for call in [(prctl, [22, 2, 0, 0]), (prctl, [15, 1, 0, 0]), (seccomp, [1, 8, 0, 0])] {
+            assert_eq!(run_with_args(&exits, AUDIT_ARCH, call), RET_ALLOW, "{call:?}");
+            let [a, b, c, d] = call.1.map(u64::from);
+            assert!(!asks_for_strict_mode(call.0.into(), &[a, b, c, d, 5, 6]));
+        }
+        // Flags are refused whatever the mode is.
+        assert!(!asks_for_strict_mode(libc::SYS_seccomp, &[0, 1, 0, 0, 0, 0]));
     }
 
     #[test]
@@ -198,15 +241,18 @@ mod tests {
         };
         let prctl = libc::SYS_prctl as u32;
         let program = call_filter(SET);
+        let seccomp = libc::SYS_seccomp as i32;
         for nr in 0..1024 {
-            let wanted = SET.numbers.contains(&nr) || matches!(nr, NR_EXIT | NR_EXIT_GROUP);
+            let exits = matches!(nr, NR_EXIT | NR_EXIT_GROUP);
+            let wanted = SET.numbers.contains(&nr) || exits || nr == seccomp;
             let expected = if wanted { RET_USER_NOTIF } else { RET_ALLOW };
             assert_eq!(run(&program, AUDIT_ARCH, nr as u32), expected, "syscall {nr}");
             assert_eq!(run(&program, AUDIT_ARCH_I386, nr as u32), RET_ALLOW, "i386 syscall {nr}");
             assert_eq!(run(&program, AUDIT_ARCH, nr as u32 | X32_BIT), RET_ALLOW, "x32 syscall {nr}");
         }
         for option in (0..64).chain([0x5356_4d41]) {
-            let expected = if SET.prctl_options.contains(&option) { RET_USER_NOTIF } else { RET_ALLOW };
+            let wanted = SET.prctl_options.contains(&option) || option == PR_SET_SECCOMP;
+            let expected = if wanted { RET_USER_NOTIF } else { RET_ALLOW };
             assert_eq!(run_with(&program, AUDIT_ARCH, (prctl, option)), expected, "prctl {option:#x}");
             assert_eq!(run_with(&program, AUDIT_ARCH, (9, option)), RET_USER_NOTIF);
             assert_eq!(run_with(&program, AUDIT_ARCH, (0, option)), RET_ALLOW);

@@ -74,6 +74,11 @@ pub struct KeeperSeat {
 /// What hearing the keeper came to.
 pub enum Heard {
     Held(HeldExit),
+    /// As `TargetEvent::StrictModeRefused`.
+    Strict {
+        pid: Pid,
+        comm: Vec<u8>,
+    },
     /// No more for now.
     Nothing,
     /// Nobody has the filter any more, and the keeper has gone.
@@ -105,19 +110,16 @@ impl Hold {
     }
 
     pub fn hear(&mut self) -> Result<Heard, TargetError> {
-        if let Some(held) = self.hear_server() {
-            return Ok(Heard::Held(held));
+        if let Some(heard) = self.hear_server() {
+            return Ok(heard);
         }
         let mut packet = [0; PACKET];
         loop {
             match recv(self.seat.socket.as_raw_fd(), &mut packet, MsgFlags::MSG_DONTWAIT) {
                 Ok(0) | Err(Errno::ECONNRESET) => return self.keeper_is_gone(),
                 Ok(length) => {
-                    if let Some(Message::Held(notice)) = Message::decode(&packet[..length])
-                        && !self.is_afterthought(notice)
-                    {
-                        self.held.push(notice);
-                        return Ok(Heard::Held(notice.into()));
+                    if let Some(heard) = self.understand(&packet[..length]) {
+                        return Ok(heard);
                     }
                 }
                 Err(Errno::EINTR) => {}
@@ -127,16 +129,27 @@ impl Hold {
         }
     }
 
-    fn hear_server(&mut self) -> Option<HeldExit> {
+    fn understand(&mut self, packet: &[u8]) -> Option<Heard> {
+        match Message::decode(packet)? {
+            Message::Held(notice) if !self.is_afterthought(notice) => {
+                self.held.push(notice);
+                Some(Heard::Held(notice.into()))
+            }
+            Message::Strict { pid, comm } => {
+                let comm = comm.split(|&b| b == 0).next().unwrap_or_default().to_vec();
+                Some(Heard::Strict { pid, comm })
+            }
+            _ => None,
+        }
+    }
+
+    fn hear_server(&mut self) -> Option<Heard> {
         let mut packet = [0; PACKET];
         while let Some(server) = &self.seat.server {
             match recv(server.as_raw_fd(), &mut packet, MsgFlags::MSG_DONTWAIT) {
                 Ok(length @ 1..) => {
-                    if let Some(Message::Held(notice)) = Message::decode(&packet[..length])
-                        && !self.is_afterthought(notice)
-                    {
-                        self.held.push(notice);
-                        return Some(notice.into());
+                    if let Some(heard) = self.understand(&packet[..length]) {
+                        return Some(heard);
                     }
                 }
                 Err(Errno::EINTR) => {}

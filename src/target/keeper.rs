@@ -167,10 +167,15 @@ impl Keeper {
     fn judge(&mut self, notification: &libc::seccomp_notif) {
         match self.server.judge(notification) {
             Ok(Served::Final(notice)) if self.app.is_open() => {
-                self.app.push(notice);
+                self.app.push(Message::Held(notice));
                 self.send_waiting();
             }
             Ok(Served::AlsoEnding(_)) if self.app.is_open() => {}
+            Ok(Served::Strict(message)) => {
+                self.app.push(message);
+                self.send_waiting();
+                self.let_go(notification.id);
+            }
             Ok(Served::Final(notice) | Served::AlsoEnding(notice)) => self.let_go(notice.id),
             Ok(Served::Done) | Err(_) => self.inbox.forget(notification.id),
         }
@@ -207,7 +212,7 @@ impl Keeper {
                     self.stands_by = false;
                     self.let_all_go();
                 }
-                Heard::Message(Message::Held(_) | Message::Ready) => {}
+                Heard::Message(Message::Held(_) | Message::Ready | Message::Strict { .. }) => {}
                 Heard::Silence => return,
                 Heard::Gone => return self.app_is_gone(),
             }

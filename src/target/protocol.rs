@@ -11,6 +11,7 @@ const KIND_ANSWERED: u32 = 2;
 const KIND_STAND_BY: u32 = 3;
 const KIND_SERVE: u32 = 4;
 const KIND_READY: u32 = 5;
+const KIND_STRICT: u32 = 6;
 
 /// A final exit, received from the kernel and not yet answered.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -26,6 +27,9 @@ pub struct HeldNotice {
     pub status: i32,
 }
 
+/// A thread's name, ended by NUL.
+pub type Comm = [u8; 16];
+
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Message {
     /// Keeper to vmaudit: a process is held at its end.
@@ -38,6 +42,8 @@ pub enum Message {
     Serve,
     /// Keeper to vmaudit: there is a guard.
     Ready,
+    /// Who receives, to vmaudit: a process asks for seccomp's strict mode, which the kernel will refuse.
+    Strict { pid: i32, comm: Comm },
 }
 
 impl Message {
@@ -60,6 +66,11 @@ impl Message {
             Message::StandBy => put(0, &KIND_STAND_BY.to_ne_bytes()),
             Message::Serve => put(0, &KIND_SERVE.to_ne_bytes()),
             Message::Ready => put(0, &KIND_READY.to_ne_bytes()),
+            Message::Strict { pid, comm } => {
+                put(0, &KIND_STRICT.to_ne_bytes());
+                put(4, &pid.to_ne_bytes());
+                put(8, comm);
+            }
         }
         packet
     }
@@ -83,6 +94,7 @@ impl Message {
             KIND_STAND_BY => Some(Message::StandBy),
             KIND_SERVE => Some(Message::Serve),
             KIND_READY => Some(Message::Ready),
+            KIND_STRICT => Some(Message::Strict { pid: int(4)?, comm: packet.get(8..24)?.try_into().ok()? }),
             _ => None,
         }
     }
@@ -97,7 +109,8 @@ mod tests {
         let notice = HeldNotice { id: u64::MAX - 3, pid: 7, tid: 32_000, nr: 231, status: -1 };
         let answered = Message::Answered { id: 0x0102_0304_0506_0708 };
         let plain = [Message::StandBy, Message::Serve, Message::Ready];
-        for message in plain.into_iter().chain([Message::Held(notice), answered]) {
+        let strict = Message::Strict { pid: 7, comm: *b"a name of 15 by\0" };
+        for message in plain.into_iter().chain([Message::Held(notice), answered, strict]) {
             assert_eq!(Message::decode(&message.encode()), Some(message));
         }
     }

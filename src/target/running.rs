@@ -36,6 +36,12 @@ pub enum TargetEvent {
         from_terminal: bool,
         forwarded: bool,
     },
+    /// A process asked for seccomp's strict mode. The kernel refuses it (EINVAL) because exits are held,
+    /// or calls watched, by a filter. Only where it would not be refused anyway.
+    StrictModeRefused {
+        pid: Pid,
+        comm: Vec<u8>,
+    },
     /// The keeper was killed, and another has taken its place: nothing is lost.
     KeeperReplaced,
     /// All processes of the target have ended. Comes after `ChildExited`, and only where exits
@@ -124,6 +130,11 @@ impl Running {
     /// True when exits are held.
     pub fn holds_exits(&self) -> bool {
         self.hold.is_some()
+    }
+
+    /// True when calls are watched through the filter that holds exits.
+    pub fn watches_calls(&self) -> bool {
+        self.hold.as_ref().is_some_and(|hold| hold.server().is_some())
     }
 
     /// Where calls are watched: what receives them. To be served at once, by a thread of its own: the
@@ -240,6 +251,11 @@ impl Running {
             // Closing the old socket takes it out of the epoll set.
             match hold.hear()? {
                 Heard::Held(held) => self.queue.push_back(TargetEvent::HeldExit(held)),
+                Heard::Strict { pid, comm } => {
+                    if is_unfiltered() {
+                        self.queue.push_back(TargetEvent::StrictModeRefused { pid, comm });
+                    }
+                }
                 Heard::Nothing => return Ok(()),
                 Heard::NoTaskLeft => {
                     let _ = self.epoll.delete(hold.socket());
@@ -304,6 +320,12 @@ impl Drop for Running {
             let _ = self.before.restore();
         }
     }
+}
+
+/// True when vmaudit itself is under no seccomp filter, and the command would be under none.
+fn is_unfiltered() -> bool {
+    // SAFETY: PR_GET_SECCOMP takes nothing else.
+    unsafe { libc::prctl(libc::PR_GET_SECCOMP) == 0 }
 }
 
 /// Rounded up: a rest of less than a millisecond must not become a busy loop.

@@ -3,6 +3,7 @@
 
 use super::arch::{NR_EXIT, NR_EXIT_GROUP};
 use super::last_thread::LookAtThread;
+use super::protocol::Comm;
 use crate::model::{Pid, Tid};
 use nix::errno::Errno;
 use std::fs;
@@ -30,6 +31,16 @@ pub fn process_of(tid: Tid) -> Option<Pid> {
 fn tgid_from_status(status: &[u8]) -> Option<Pid> {
     let line = status.split(|&byte| byte == b'\n').find_map(|line| line.strip_prefix(b"Tgid:"))?;
     std::str::from_utf8(line).ok()?.trim().parse().ok()
+}
+
+/// The thread's name; empty when it is gone.
+pub fn comm(tid: Tid) -> Comm {
+    let name = fs::read(format!("/proc/{tid}/comm")).unwrap_or_default();
+    let name = name.strip_suffix(b"\n").unwrap_or(&name);
+    let mut comm = Comm::default();
+    // At most 15 bytes (TASK_COMM_LEN, include/linux/sched.h).
+    comm.iter_mut().zip(name).take(15).for_each(|(to, from)| *to = *from);
+    comm
 }
 
 /// How many threads the process has, exiting ones and a zombie leader included, without

@@ -290,7 +290,10 @@ fn start((args, to): (&HeapArgs, Output), descriptions: Vec<Description>) -> Res
         for note in running.notes() {
             say(format_args!("{note}"));
         }
-        watcher.watch((Launched::new(running), &mut *reader), &pipeline)?
+        watcher.watch(
+            (Launched::new(running, "start it by itself, and attach (vmaudit heap -p PID)"), &mut *reader),
+            &pipeline,
+        )?
     };
     drop(watcher);
     tracer.detach_in_background();

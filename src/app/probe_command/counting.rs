@@ -48,7 +48,7 @@ pub fn count(args: &ProbeArgs, file: &CodeFile, selection: &Selection) -> Result
             let running = prepared.go()?;
             running.notes().iter().for_each(say);
             let of = of_command(args, running.pid());
-            (of, watch(Launched::new(running), args)?)
+            (of, watch(Launched::new(running, "start it without vmaudit"), args)?)
         }
         (None, attached) => {
             let of = of_process.unwrap_or_else(everybody);

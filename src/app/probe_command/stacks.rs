@@ -79,7 +79,12 @@ fn launched(args: &ProbeArgs, which: (&CodeFile, &Selection)) -> Result<Counted,
         let running = prepared.go()?;
         running.notes().iter().for_each(say);
         let of = of_command(args, running.pid());
-        let session = Session::new(Launched::new(running), &mut *reader, &gathering.pipeline, schedule(args));
+        let session = Session::new(
+            Launched::new(running, "start it without vmaudit"),
+            &mut *reader,
+            &gathering.pipeline,
+            schedule(args),
+        );
         (run(session)?, of)
     };
     finish(args, Finished { tracer, counter, gathering, placed, of, end })
