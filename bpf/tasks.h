@@ -175,7 +175,7 @@ int BPF_PROG(task_renamed, struct task_struct *task, const char *comm)
 	struct vmaudit_record *record;
 	bool spilled;
 
-	if (!thread || is_hidden(task, thread))
+	if (!thread || takes_a_programs_name(task) || is_hidden(task, thread))
 		return 0;
 	record = reserve_plain(&spilled);
 	if (!record)
