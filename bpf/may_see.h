@@ -68,6 +68,7 @@ struct task_exec_state {
 };
 
 struct task_struct___seen {
+	unsigned int in_execve : 1;
 	struct cred *real_cred;
 	struct mm_struct *mm;
 	struct task_exec_state *exec_state;
@@ -89,21 +90,33 @@ struct mm_struct___bitmap {
 
 #pragma clang attribute pop
 
+/* A walk out of user namespaces. */
+struct outward {
+	struct user_namespace *namespace;
+	bool found;
+};
+
+static long step_out(__u32 index, struct outward *walk)
+{
+	struct user_namespace *namespace = walk->namespace;
+	struct user_namespace *parent = BPF_CORE_READ(namespace, parent);
+
+	if (!parent)
+		return 1;
+	walk->found = BPF_CORE_READ(parent, ns.inum) == viewer.user_namespace &&
+		      BPF_CORE_READ(namespace, owner.val) == viewer.uid;
+	walk->namespace = parent;
+	return walk->found;
+}
+
 /* True for a namespace that the viewer has made, or one within: he has all capabilities there
  * (security/commoncap.c, cap_capable()). */
 static __always_inline bool is_viewers_namespace(struct user_namespace *namespace)
 {
-	struct user_namespace *parent;
-	int i;
+	struct outward walk = { .namespace = namespace };
 
-	for (i = 0; i < USER_NAMESPACE_LEVELS && namespace; i++) {
-		parent = BPF_CORE_READ(namespace, parent);
-		if (parent && BPF_CORE_READ(parent, ns.inum) == viewer.user_namespace &&
-		    BPF_CORE_READ(namespace, owner.val) == viewer.uid)
-			return true;
-		namespace = parent;
-	}
-	return false;
+	bpf_loop(USER_NAMESPACE_LEVELS, step_out, &walk, 0);
+	return walk.found;
 }
 
 static __always_inline bool is_viewers_credential(struct cred *cred)
@@ -151,6 +164,9 @@ __noinline int may_see_those(__u64 cred, __u64 mm, __u64 state)
 {
 	struct cred *of = (struct cred *)cred;
 
+	/* so that there is nothing to verify */
+	if (!viewer.limited)
+		return 1;
 	if (!of)
 		return 0;
 	if (!is_viewers_credential(of) && !is_viewers_namespace(BPF_CORE_READ(of, user_ns)))
@@ -185,6 +201,18 @@ static __always_inline void make_unknown(struct traced_thread *thread)
 {
 	thread->low = HIDDEN_NOW;
 	thread->high = 0;
+}
+
+/* True while a task gets the name of a program whose rights it has not got yet: what that program is
+ * may not be the viewer's to know, and where it is, its execve says it. */
+static __always_inline bool takes_a_programs_name(struct task_struct *task)
+{
+	struct task_struct___seen *seen = (struct task_struct___seen *)task;
+
+	if (!viewer.limited)
+		return false;
+	return !bpf_core_field_exists(struct task_struct___seen, in_execve) ||
+	       BPF_CORE_READ_BITFIELD_PROBED(seen, in_execve);
 }
 
 /* Of a traced task: true where nothing may be sent of it. User space is told when something was sent

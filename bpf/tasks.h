@@ -203,7 +203,7 @@ static __always_inline int on_rename(struct task_struct *task, const char *comm)
 	__u64 name[VMAUDIT_COMM / 8] = {};
 	bool spilled;
 
-	if (!thread || is_hidden(task, thread))
+	if (!thread || takes_a_programs_name(task) || is_hidden(task, thread))
 		return 0;
 	bpf_probe_read_kernel_str(name, VMAUDIT_COMM, comm);
 	if (name[0] == thread->renamed[0] && name[1] == thread->renamed[1])

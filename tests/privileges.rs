@@ -5,62 +5,13 @@ mod support;
 
 use serde_json::Value;
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
-use std::process::{Command, Output, Stdio};
+use std::process::Command;
 use support::report::number;
+use support::unprivileged::{Bench, DOCUMENTED, finish, skip_without_root};
 use support::{AuditReport, skip, skip_without_bpf, vmaudit};
 
-const NOBODY: &str = "65534";
 const BOTH: &[&str] = &["bpf", "perfmon"];
-
-/// A folder with a copy of vmaudit that every user can execute, to write reports to.
-struct Bench(tempfile::TempDir);
-
-impl Bench {
-    fn new() -> Bench {
-        let folder = tempfile::tempdir().expect("a temporary folder");
-        fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o777)).expect("chmod");
-        fs::copy(vmaudit(), folder.path().join("vmaudit")).expect("a copy of vmaudit");
-        Bench(folder)
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.0.path().join(name)
-    }
-
-    /// The copy, as an ordinary user with these ambient capabilities.
-    fn with(&self, capabilities: &[&str]) -> Command {
-        let plus: String = capabilities.iter().map(|each| format!(",+{each}")).collect();
-        let mut command = Command::new("setpriv");
-        command.args(["--reuid", NOBODY, "--regid", NOBODY, "--clear-groups"]);
-        command.arg(format!("--inh-caps=-all{plus}")).arg(format!("--ambient-caps=-all{plus}"));
-        command.arg(self.path("vmaudit")).current_dir(self.0.path()).stdin(Stdio::null());
-        command
-    }
-
-    fn report(&self, name: &str) -> AuditReport {
-        AuditReport::parse(&fs::read(self.path(name)).expect("a report"))
-    }
-}
-
-/// True, with a SKIP line, where this test cannot become somebody else.
-fn skip_without_root(test: &str) -> bool {
-    // SAFETY: geteuid has no preconditions.
-    let root = unsafe { libc::geteuid() } == 0;
-    let setpriv = Command::new("setpriv").arg("--version").output().is_ok();
-    if !(root && setpriv) {
-        skip(test, "needs root and setpriv(1) to become another user");
-    }
-    !(root && setpriv)
-}
-
-fn finish(command: &mut Command) -> (Output, String) {
-    let output = command.output().expect("it starts");
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    (output, said)
-}
 
 /// What `doctor -f json` says, and its exit code.
 fn doctor(command: &mut Command) -> (Value, Option<i32>) {
@@ -138,11 +89,7 @@ fn a_binary_with_capabilities_hands_down_the_environment_and_no_capability() {
     if skip_without_bpf(name) || skip_without_root(name) {
         return;
     }
-    let bench = Bench::new();
-    let given = Command::new("setcap").arg("cap_bpf,cap_perfmon+ep").arg(bench.path("vmaudit")).output();
-    if !given.is_ok_and(|output| output.status.success()) {
-        return skip(name, "setcap does not work here");
-    }
+    let Some(bench) = Bench::with_file_capabilities(name, DOCUMENTED) else { return };
     let script = "echo library=$LD_LIBRARY_PATH; grep ^Cap /proc/self/status";
     let mut command = bench.with(&[]);
     command.env("LD_LIBRARY_PATH", "/nowhere").env("LD_PRELOAD", "");

@@ -17,6 +17,7 @@ pub mod report;
 pub mod stacks;
 pub mod stuck;
 pub mod tmux;
+pub mod unprivileged;
 
 use std::ffi::OsStr;
 use std::fs;
