@@ -87,42 +87,51 @@ fn round_ring(bytes: u32) -> u32 {
     bytes.clamp(4096, 1 << 30).next_power_of_two()
 }
 
+/// bpf/vmaudit.bpf.c.
+pub(super) const OBJECT: &str = "vmaudit";
+
+/// Opens the object and sets it up for what is asked; of two programs for the exits of calls both are there.
+pub(super) fn prepare(config: &BpfConfig) -> Result<skel::OpenVmauditSkel<'static>, CaptureError> {
+    refusal::listen();
+    // One object for the life of the process: libbpf's skeletons borrow from it.
+    let storage: &'static mut MaybeUninit<OpenObject> = Box::leak(Box::new(MaybeUninit::uninit()));
+    let mut open = skel::VmauditSkelBuilder::default().open(storage).map_err(CaptureError::Load)?;
+    if let Some(rodata) = open.maps.rodata_data.as_deref_mut() {
+        rodata.stack_bytes = config.stack_bytes.clamp(0, MAX_STACK_BYTES);
+        rodata.follow_forks = config.follow_forks;
+        rodata.list_vmas = true;
+        rodata.list_forks = config.running_targets;
+        rodata.pid_namespace = own_pid_namespace();
+        rodata.wake_bytes = wake_bytes(config);
+        for call in arch::TRACED {
+            if let Some(slot) = rodata.op_of_syscall.get_mut(call.number as usize) {
+                *slot = call.op as u8;
+            }
+        }
+    }
+    if let (Some(entering), Some(rodata)) = (config.entering, open.maps.rodata_data.as_deref_mut()) {
+        rodata.entered_hierarchy = cgroups::number(entering.cgroup.hierarchy);
+        rodata.entered_from_outside = entering.from_outside;
+    }
+    open.maps.ring.set_max_entries(round_ring(config.ring_bytes)).map_err(CaptureError::Load)?;
+    open.maps.spill.set_max_entries(round_ring(config.spill_bytes)).map_err(CaptureError::Load)?;
+    touches::prepare(&mut open, config.touch)?;
+    open.progs.mark_threads.set_autoload(config.running_targets);
+    Ok(open)
+}
+
 impl BpfTracer {
     /// Loads and attaches; nothing is traced until [`BpfTracer::add_target`].
     ///
     /// # Errors
     /// When the kernel refuses to load or attach (privileges, lockdown, no BTF).
     pub fn start(config: &BpfConfig) -> Result<BpfTracer, CaptureError> {
-        refusal::listen();
         let names: Vec<&'static str> = arch::TRACED.iter().map(|call| call.name).collect();
         let ids = tracepoints::syscall_exit_ids(&names);
-        // One object for the life of the process: libbpf's skeletons borrow from it.
-        let storage: &'static mut MaybeUninit<OpenObject> = Box::leak(Box::new(MaybeUninit::uninit()));
-        let mut open = skel::VmauditSkelBuilder::default().open(storage).map_err(CaptureError::Load)?;
-        if let Some(rodata) = open.maps.rodata_data.as_deref_mut() {
-            rodata.stack_bytes = config.stack_bytes.clamp(0, MAX_STACK_BYTES);
-            rodata.follow_forks = config.follow_forks;
-            rodata.list_vmas = true;
-            rodata.list_forks = config.running_targets;
-            rodata.pid_namespace = own_pid_namespace();
-            rodata.wake_bytes = wake_bytes(config);
-            for call in arch::TRACED {
-                if let Some(slot) = rodata.op_of_syscall.get_mut(call.number as usize) {
-                    *slot = call.op as u8;
-                }
-            }
-        }
-        if let (Some(entering), Some(rodata)) = (config.entering, open.maps.rodata_data.as_deref_mut()) {
-            rodata.entered_hierarchy = cgroups::number(entering.cgroup.hierarchy);
-            rodata.entered_from_outside = entering.from_outside;
-        }
-        open.maps.ring.set_max_entries(round_ring(config.ring_bytes)).map_err(CaptureError::Load)?;
-        open.maps.spill.set_max_entries(round_ring(config.spill_bytes)).map_err(CaptureError::Load)?;
+        let mut open = prepare(config)?;
         open.progs.any_syscall_exit.set_autoload(ids.is_empty());
         open.progs.syscall_exit.set_autoload(!ids.is_empty());
-        touches::prepare(&mut open, config.touch)?;
-        open.progs.mark_threads.set_autoload(config.running_targets);
-        let skel = open.load().map_err(|error| refusal::refused("vmaudit", &error))?;
+        let skel = open.load().map_err(|error| refusal::refused(OBJECT, &error))?;
         if let Some(entering) = config.entering {
             cgroups::add(&skel, entering.cgroup)?;
         }

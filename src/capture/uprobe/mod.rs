@@ -32,6 +32,9 @@ pub enum Way {
 }
 
 impl Way {
+    /// The best first.
+    pub const ALL: [Way; 2] = [Way::Multi, Way::Single];
+
     /// As people call it.
     pub fn name(self) -> &'static str {
         match self {
@@ -75,7 +78,7 @@ impl CallCounter {
     pub fn start(config: &CounterConfig<'_>) -> Result<CallCounter, CaptureError> {
         let ways = match config.way {
             Some(way) => vec![way],
-            None => vec![Way::Multi, Way::Single],
+            None => Way::ALL.to_vec(),
         };
         let mut refused = Vec::new();
         for way in ways {
@@ -130,7 +133,15 @@ impl CallCounter {
     }
 }
 
-fn load(config: &CounterConfig<'_>, way: Way) -> Result<CallCounter, CaptureError> {
+/// bpf/probe.bpf.c.
+pub(super) const OBJECT: &str = "probe";
+
+/// Opens the object and sets it up for what is asked; `with_stacks` without somebody to send them to only
+/// to see what the kernel says to it.
+pub(super) fn prepare(
+    config: &CounterConfig<'_>,
+    (way, with_stacks): (Way, bool),
+) -> Result<skel::OpenProbeSkel<'static>, CaptureError> {
     refusal::listen();
     // One object for the life of the process: libbpf's skeletons borrow from it.
     let storage: &'static mut MaybeUninit<OpenObject> = Box::leak(Box::new(MaybeUninit::uninit()));
@@ -138,7 +149,7 @@ fn load(config: &CounterConfig<'_>, way: Way) -> Result<CallCounter, CaptureErro
     if let Some(rodata) = open.maps.rodata_data.as_deref_mut() {
         rodata.only_marked = config.only_marked;
         rodata.own_pid = std::process::id() as i32;
-        rodata.with_stacks = config.stacks.is_some();
+        rodata.with_stacks = with_stacks;
         rodata.pid_namespace = own_pid_namespace();
     }
     let calls = config.functions.max(1) as u32;
@@ -157,12 +168,22 @@ fn load(config: &CounterConfig<'_>, way: Way) -> Result<CallCounter, CaptureErro
         open.maps.ring.set_max_entries(4096).map_err(CaptureError::Load)?;
         open.maps.spill.set_max_entries(4096).map_err(CaptureError::Load)?;
     }
-    let own_marks = config.only_marked && config.stacks.is_none();
+    let own_marks = keeps_own_marks(config);
     open.progs.probed_many.set_autoload(way == Way::Multi);
     open.progs.probed_one.set_autoload(way == Way::Single);
     open.progs.follow_fork.set_autoload(own_marks && config.follow_forks);
     open.progs.follow_exec.set_autoload(own_marks);
-    let skel = open.load().map_err(|error| refusal::refused("probe", &error))?;
+    Ok(open)
+}
+
+/// With stacks, the tracer of mappings marks.
+fn keeps_own_marks(config: &CounterConfig<'_>) -> bool {
+    config.only_marked && config.stacks.is_none()
+}
+
+fn load(config: &CounterConfig<'_>, way: Way) -> Result<CallCounter, CaptureError> {
+    let open = prepare(config, (way, config.stacks.is_some()))?;
+    let skel = open.load().map_err(|error| refusal::refused(OBJECT, &error))?;
     let mut links = Vec::new();
     let attach = |program: &libbpf_rs::ProgramMut<'_>| {
         program.attach_trace().map_err(|source| CaptureError::Attach {
@@ -170,23 +191,31 @@ fn load(config: &CounterConfig<'_>, way: Way) -> Result<CallCounter, CaptureErro
             source,
         })
     };
-    if own_marks {
+    if keeps_own_marks(config) {
         links.push(attach(&skel.progs.follow_exec)?);
         if config.follow_forks {
             links.push(attach(&skel.progs.follow_fork)?);
         }
     }
-    let perf = match way {
-        Way::Multi => None,
-        Way::Single => Some(PerfUprobe::find().ok_or(CaptureError::NoUprobes)?),
-    };
-    let functions = config.functions;
-    let counter = CallCounter { skel, _links: links, probes: Vec::new(), way, perf, functions };
-    counter.try_out().map_err(CaptureError::Uprobes)?;
-    Ok(counter)
+    CallCounter::of(skel, links, (way, config.functions))
 }
 
 impl CallCounter {
+    /// If the kernel knows this way of placing probes.
+    pub(super) fn of(
+        skel: skel::ProbeSkel<'static>,
+        links: Vec<Link>,
+        (way, functions): (Way, usize),
+    ) -> Result<CallCounter, CaptureError> {
+        let perf = match way {
+            Way::Multi => None,
+            Way::Single => Some(PerfUprobe::find().ok_or(CaptureError::NoUprobes)?),
+        };
+        let counter = CallCounter { skel, _links: links, probes: Vec::new(), way, perf, functions };
+        counter.try_out().map_err(CaptureError::Uprobes)?;
+        Ok(counter)
+    }
+
     /// The program that probes run.
     fn program(&self) -> BorrowedFd<'_> {
         match self.way {
