@@ -3,6 +3,7 @@
 use super::choose::{CANDIDATES, Candidate};
 use super::error::AppError;
 use super::output;
+use crate::capture::trial::load_everything;
 use crate::cli::{DoctorArgs, PlainFormat};
 use crate::doctor::{Rung, RungFailure, diagnose};
 use crate::model::{Area, Outcome, Trial};
@@ -21,20 +22,28 @@ pub fn doctor(args: &DoctorArgs) -> Result<u8, AppError> {
     trials.extend(seccomp());
     // Each area keeps its order.
     trials.sort_by_key(|trial| trial.area);
+    let loads = match outcome(&trials, "bpf-load").is_some_and(Outcome::works) {
+        true => load_everything(),
+        false => Vec::new(),
+    };
     let failures = CANDIDATES.iter().map(|each| (each.rung, attempt(each, &trials))).collect();
-    let diagnosis = diagnose(probe::standing(), trials, failures);
+    let diagnosis = diagnose(probe::standing(), (trials, loads), failures);
     let text = match args.format {
-        PlainFormat::Text => doctor_to_text(&diagnosis, output::color(&io::stdout())),
+        PlainFormat::Text => doctor_to_text(&diagnosis, args.verbose, output::color(&io::stdout())),
         PlainFormat::Json => doctor_to_json(&diagnosis)?,
     };
     output::print(text.as_bytes())?;
     Ok(if diagnosis.auto.is_some() { 0 } else { NO })
 }
 
+fn outcome<'a>(trials: &'a [Trial], id: &str) -> Option<&'a Outcome> {
+    trials.iter().find(|trial| trial.id == id).map(|trial| &trial.outcome)
+}
+
 /// Tries a backend as a whole. But for perf where tracepoints have no numbers to be read: to find
 /// hundreds of them by trying leaves the kernel seconds of work, and one that opens tells enough.
 fn attempt(candidate: &Candidate, trials: &[Trial]) -> Option<RungFailure> {
-    let outcome = |id: &str| trials.iter().find(|trial| trial.id == id).map(|trial| &trial.outcome);
+    let outcome = |id: &str| outcome(trials, id);
     let numbered = outcome("tracefs").is_some_and(Outcome::works);
     match outcome("perf-tracepoint") {
         Some(Outcome::Works) if candidate.rung == Rung::Perf && !numbered => None,

@@ -8,6 +8,7 @@ pub mod notify;
 pub mod perf;
 pub mod refusal;
 pub mod strace_log;
+pub mod trial;
 pub mod uprobe;
 mod viewer;
 pub mod wire;

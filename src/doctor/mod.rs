@@ -1,12 +1,14 @@
 //! What was tried of the kernel → which backend works, and what would unlock the next one.
 
 mod advice;
+mod commands;
 #[cfg(test)]
 mod tests;
 
 pub use advice::{Advice, Command, advice_for};
+pub use commands::CommandVerdict;
 
-use crate::model::{Capability, Outcome, Refusal, Standing, Trial};
+use crate::model::{Capability, LoadTrial, Outcome, Refusal, Standing, Trial};
 
 /// The ways to see an address space, from the one that shows most to the one that shows least.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -78,6 +80,9 @@ pub struct RungFailure {
 pub struct Diagnosis {
     pub standing: Standing,
     pub trials: Vec<Trial>,
+    /// Each program of each command; none where no program can be loaded at all.
+    pub loads: Vec<LoadTrial>,
+    pub commands: Vec<CommandVerdict>,
     pub rungs: Vec<TriedRung>,
     /// What `--backend auto` takes for `run`.
     pub auto: Option<Rung>,
@@ -89,7 +94,7 @@ pub struct Diagnosis {
 /// does).
 pub fn diagnose(
     standing: Standing,
-    trials: Vec<Trial>,
+    (trials, loads): (Vec<Trial>, Vec<LoadTrial>),
     failures: Vec<(Rung, Option<RungFailure>)>,
 ) -> Diagnosis {
     let reach = reach(&standing, &trials);
@@ -130,7 +135,8 @@ pub fn diagnose(
             () => None,
         });
     }
-    Diagnosis { standing, trials, rungs, auto, advice }
+    let commands = commands::commands(&standing, (&rungs, auto), &loads);
+    Diagnosis { standing, trials, loads, commands, rungs, auto, advice }
 }
 
 fn reach(standing: &Standing, trials: &[Trial]) -> Reach {

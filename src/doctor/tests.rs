@@ -1,5 +1,5 @@
 use super::*;
-use crate::model::{Area, Capabilities, Missing, Part, Refusal};
+use crate::model::{Area, Capabilities, LoadTrial, Missing, Part, ProgramTrial, Refusal};
 
 const EPERM: i32 = 1;
 const EACCES: i32 = 13;
@@ -171,7 +171,7 @@ fn the_best_that_works_is_taken_and_the_next_is_advised_first() {
     let trials = || vec![trial("smaps-own", Outcome::Works), trial("smaps-other", refused())];
     let of = |bpf, perf, notify| {
         let rungs = vec![(Rung::Notify, notify), (Rung::Bpf, bpf), (Rung::Perf, perf)];
-        diagnose(contained(), trials(), rungs)
+        diagnose(contained(), (trials(), Vec::new()), rungs)
     };
     let unlocked = |diagnosis: &Diagnosis| diagnosis.advice.iter().map(|a| a.unlocks).collect::<Vec<_>>();
     let found = of(failed(EPERM), failed(EPERM), None);
@@ -193,11 +193,97 @@ fn the_best_that_works_is_taken_and_the_next_is_advised_first() {
 fn reach_is_what_was_tried() {
     let bpf = || vec![(Rung::Bpf, None)];
     let trials = |own, other| vec![trial("smaps-own", own), trial("smaps-other", other)];
-    let of = |standing, own, other| diagnose(standing, trials(own, other), bpf()).rungs[0].reach;
+    let of =
+        |standing, own, other| diagnose(standing, (trials(own, other), Vec::new()), bpf()).rungs[0].reach;
     assert_eq!(of(user(), Outcome::Works, Outcome::Works), Reach::Everybody);
     assert_eq!(of(user(), refused(), refused()), Reach::Nobody);
     let nobody_else = || Outcome::Absent("nobody else".to_owned());
     assert_eq!(of(user(), Outcome::Works, nobody_else()), Reach::Own);
     let ptrace = with(user(), &[Capability::SysPtrace]);
     assert_eq!(of(ptrace, Outcome::Works, nobody_else()), Reach::Everybody);
+}
+
+fn load(command: &'static str, way: &'static str, programs: &[(&str, bool)]) -> LoadTrial {
+    let program = |&(name, taken): &(&str, bool)| {
+        let refusal = Refusal {
+            part: Part::Program(name.to_owned()),
+            errno: Some(EACCES),
+            verifier: vec![format!("{name} is too large")],
+            ..Refusal::default()
+        };
+        ProgramTrial { name: name.to_owned(), refusal: (!taken).then_some(refusal) }
+    };
+    LoadTrial { command, way, programs: programs.iter().map(program).collect(), ..LoadTrial::default() }
+}
+
+/// Each command's verdict: by what it works, or why not.
+fn verdicts(bpf: Option<RungFailure>, loads: Vec<LoadTrial>) -> Vec<(&'static str, Result<String, String>)> {
+    let root = with(Standing { uid: 0, ..user() }, &[Capability::SysAdmin]);
+    let rungs = vec![(Rung::Bpf, bpf), (Rung::Perf, None)];
+    let found = diagnose(root, (Vec::new(), loads), rungs);
+    found.commands.into_iter().map(|command| (command.name, command.outcome)).collect()
+}
+
+fn verdict_of(of: &[(&'static str, Result<String, String>)], name: &str) -> Result<String, String> {
+    of.iter().find(|(known, _)| *known == name).map(|(_, outcome)| outcome.clone()).expect("a verdict")
+}
+
+#[test]
+fn what_is_refused_takes_the_commands_that_need_it() {
+    let loads = || {
+        vec![
+            load("run, attach", "", &[("exec", true), ("any", true)]),
+            load("--touch, --container", "", &[("exec", true), ("any", true), ("fault", false)]),
+            load("heap", "uprobe session", &[("session", false)]),
+            load("heap", "uprobe multi", &[("entries", true), ("returns", true)]),
+            load("heap --sample", "uprobe multi", &[("entries", true), ("returns", true)]),
+            load("heap --combined", "uprobe multi", &[("entries", true), ("returns", false)]),
+            load("probe", "uprobe multi", &[("many", true)]),
+            load("probe --stacks", "uprobe multi", &[("many", true)]),
+        ]
+    };
+    let of = verdicts(None, loads());
+    let works = |how: &str| Ok(how.to_owned());
+    assert_eq!(verdict_of(&of, "attach, events -p, top -t"), works("backend bpf"));
+    assert_eq!(verdict_of(&of, "--container"), works("backend bpf"), "page faults are not its business");
+    assert_eq!(verdict_of(&of, "heap"), works("uprobe multi"));
+    assert_eq!(verdict_of(&of, "probe --stacks"), works("uprobe multi"));
+    let touch = verdict_of(&of, "--touch").expect_err("its program is refused");
+    assert!(touch.contains("fault is too large"), "{touch}");
+    let combined = verdict_of(&of, "heap --combined").expect_err("a program is refused");
+    assert!(combined.contains("returns is too large"), "{combined}");
+    // Without the tracer of mappings nothing of heap works; counting alone does.
+    let of = verdicts(failed(EPERM), loads());
+    assert_eq!(verdict_of(&of, "run, events -- CMD, compare"), works("backend perf"));
+    assert_eq!(verdict_of(&of, "probe"), works("uprobe multi"));
+    for name in ["attach, events -p, top -t", "--touch", "--container", "heap", "probe --stacks"] {
+        assert!(verdict_of(&of, name).is_err(), "{name}");
+    }
+}
+
+#[test]
+fn a_program_that_the_backend_does_without_is_no_loss() {
+    let fallback = [("exec", true), ("any", false)];
+    let loads = vec![load("run, attach", "", &fallback), load("--touch, --container", "", &fallback)];
+    let of = verdicts(None, loads);
+    for name in ["attach, events -p, top -t", "--touch", "--container"] {
+        assert!(verdict_of(&of, name).is_ok(), "{name}");
+    }
+    let more = [("exec", true), ("any", false), ("fault", false)];
+    let loads = vec![load("run, attach", "", &fallback), load("--touch, --container", "", &more)];
+    assert!(verdict_of(&verdicts(None, loads), "--touch").is_err_and(|why| why.contains("fault")));
+    let container = [("exec", false), ("any", false)];
+    let loads = vec![load("run, attach", "", &fallback), load("--touch, --container", "", &container)];
+    let of = verdicts(None, loads);
+    assert!(verdict_of(&of, "--container").expect_err("refused").contains("exec is too large"));
+}
+
+#[test]
+fn what_was_not_tried_does_not_work() {
+    let of = verdicts(failed(EPERM), Vec::new());
+    for name in ["heap", "heap --combined", "probe", "probe --stacks", "--touch"] {
+        assert!(verdict_of(&of, name).is_err(), "{name}");
+    }
+    let of = verdicts(None, Vec::new());
+    assert!(verdict_of(&of, "probe").expect_err("nothing was loaded").contains("not tried"));
 }

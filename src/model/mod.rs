@@ -43,5 +43,5 @@ pub use symbol::{FunctionName, SourceLine, SymbolFrame, SymbolizedStacks};
 pub use time_zero::TimeZero;
 pub use timeline::{CategorySize, SizePoint};
 pub use touch::Touch;
-pub use trial::{Area, Capabilities, Capability, Outcome, Standing, Trial};
+pub use trial::{Area, Capabilities, Capability, LoadTrial, Outcome, ProgramTrial, Standing, Trial};
 pub use vma_detail::{VmFlags, VmaDetail, VmaDetails};

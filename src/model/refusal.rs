@@ -43,6 +43,18 @@ pub enum Missing {
     Btf,
 }
 
+impl Missing {
+    /// As the kernel, or libbpf, calls it.
+    pub fn name(&self) -> &str {
+        match self {
+            Missing::Helper(name) | Missing::Kfunc(name) | Missing::Type(name) | Missing::Target(name) => {
+                name
+            }
+            Missing::Btf => "BTF",
+        }
+    }
+}
+
 impl Refusal {
     /// The verifier has looked at it, and found fault: then this is no question of privileges.
     pub fn is_verdict(&self) -> bool {

@@ -1,5 +1,7 @@
 //! What was tried of the kernel, and with what result; and who it was that tried.
 
+use super::refusal::Refusal;
+
 /// How one attempt came out.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Outcome {
@@ -46,6 +48,40 @@ pub struct Trial {
     pub detail: String,
     /// What vmaudit does without it.
     pub without: &'static str,
+}
+
+/// An object's programs, loaded as one command loads them.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct LoadTrial {
+    /// `run, attach`, `heap --combined`.
+    pub command: &'static str,
+    /// `heap`: bpf/OBJECT.bpf.c.
+    pub object: &'static str,
+    /// How probes are placed: `uprobe multi`. Empty where there are none.
+    pub way: &'static str,
+    pub programs: Vec<ProgramTrial>,
+    /// What else was refused: a map, or the way. In words, and, where it was an object, with its refusal.
+    pub failure: Option<(String, Option<Box<Refusal>>)>,
+}
+
+/// One of them.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ProgramTrial {
+    pub name: String,
+    pub refusal: Option<Refusal>,
+}
+
+impl LoadTrial {
+    pub fn works(&self) -> bool {
+        self.failure.is_none() && self.programs.iter().all(|program| program.refusal.is_none())
+    }
+
+    /// The first thing that was refused, in words and as the kernel said it.
+    pub fn refused(&self) -> Option<(String, Option<&Refusal>)> {
+        let program = self.programs.iter().find_map(|program| program.refusal.as_ref());
+        let of_program = program.map(|refusal| (refusal.to_string(), Some(refusal)));
+        of_program.or_else(|| self.failure.as_ref().map(|(text, refusal)| (text.clone(), refusal.as_deref())))
+    }
 }
 
 /// Capabilities that matter here, by their numbers in include/uapi/linux/capability.h.

@@ -4,8 +4,8 @@ mod json;
 
 use super::style::{Color, Tone, clean, truncated, wrapped};
 use super::text::WIDTH;
-use crate::doctor::{Advice, Diagnosis, Reach, Rung, TriedRung};
-use crate::model::{Area, Outcome, Standing, Trial};
+use crate::doctor::{Advice, CommandVerdict, Diagnosis, Reach, Rung, TriedRung};
+use crate::model::{Area, LoadTrial, Outcome, Refusal, Standing, Trial};
 
 pub use json::doctor_to_json;
 
@@ -14,8 +14,8 @@ const WHAT: usize = 39;
 const RESULT: usize = 9;
 const INDENT: usize = 4;
 
-/// Tables and advice, at most [`WIDTH`] columns.
-pub fn doctor_to_text(diagnosis: &Diagnosis, color: Color) -> String {
+/// Tables and advice, at most [`WIDTH`] columns. `verbose`: with the verifier's words.
+pub fn doctor_to_text(diagnosis: &Diagnosis, verbose: bool, color: Color) -> String {
     let mut out = heading(&diagnosis.standing, color);
     let mut area = None;
     for trial in &diagnosis.trials {
@@ -25,9 +25,17 @@ pub fn doctor_to_text(diagnosis: &Diagnosis, color: Color) -> String {
         }
         out += &trial_row(trial, color);
     }
+    if !diagnosis.loads.is_empty() {
+        out += &format!("\n  {}\n", color.paint(Tone::Dim, "BPF programs, each loaded"));
+        out += &load_rows(&diagnosis.loads, verbose, color);
+    }
     out += &format!("\n  {}\n", color.paint(Tone::Dim, "backends, the best first"));
     for tried in &diagnosis.rungs {
         out += &rung_rows(tried, diagnosis.auto, color);
+    }
+    out += &format!("\n  {}\n", color.paint(Tone::Dim, "commands"));
+    for command in &diagnosis.commands {
+        out += &command_row(command, color);
     }
     out += &conclusion(diagnosis, color);
     for advice in &diagnosis.advice {
@@ -111,6 +119,65 @@ fn trial_row(trial: &Trial, color: Color) -> String {
             row(trial.what, ("–", Some(Tone::Dim)), why, color)
         }
         Outcome::Absent(why) => row(trial.what, ("–", Some(Tone::Dim)), &without(why), color),
+    }
+}
+
+/// The programs that are taken in one row, each that is refused in one of its own. Commands with the same
+/// outcome share them.
+fn load_rows(loads: &[LoadTrial], verbose: bool, color: Color) -> String {
+    let mut out = String::new();
+    let mut at = 0;
+    while let Some(load) = loads.get(at) {
+        let rest = loads.get(at..).unwrap_or_default();
+        let alike = rest.iter().take_while(|other| outcome(other) == outcome(load)).count().max(1);
+        let commands: Vec<&str> = rest.iter().take(alike).map(|load| load.command).collect();
+        at += alike;
+        let mut what = commands.join(", ");
+        if !load.way.is_empty() {
+            what += &format!(", {}", load.way);
+        }
+        let taken: Vec<&str> = load
+            .programs
+            .iter()
+            .filter(|program| program.refusal.is_none())
+            .map(|program| program.name.as_str())
+            .collect();
+        let result = if load.works() { ("yes", Some(Tone::Advice)) } else { ("no", Some(Tone::Warning)) };
+        out += &row(&what, result, &taken.join(", "), color);
+        for program in &load.programs {
+            if let Some(refusal) = &program.refusal {
+                out += &refused_rows(&format!("  {}", program.name), refusal, verbose, color);
+            }
+        }
+        match &load.failure {
+            Some((_, Some(refusal))) => out += &refused_rows("", refusal, verbose, color),
+            Some((text, None)) => out += &row("", ("", None), text, color),
+            None => {}
+        }
+    }
+    out
+}
+
+/// All but whose it is.
+fn outcome(load: &LoadTrial) -> LoadTrial {
+    LoadTrial { command: "", ..load.clone() }
+}
+
+fn refused_rows(what: &str, refusal: &Refusal, verbose: bool, color: Color) -> String {
+    let words = refusal.verdict().map_or_else(|| refusal.to_string(), str::to_owned);
+    let mut out = row(what, ("refused", Some(Tone::Warning)), &words, color);
+    if verbose {
+        for line in &refusal.verifier {
+            out += &format!("{:INDENT$}  | {}\n", "", truncated(&clean(line), WIDTH - INDENT - 4));
+        }
+    }
+    out
+}
+
+fn command_row(command: &CommandVerdict, color: Color) -> String {
+    match &command.outcome {
+        Ok(how) => row(command.name, ("yes", Some(Tone::Advice)), how, color),
+        Err(why) => row(command.name, ("no", Some(Tone::Warning)), why, color),
     }
 }
 

@@ -96,13 +96,54 @@ fn round_ring(bytes: u32) -> u32 {
     bytes.clamp(4096, 1 << 30).next_power_of_two()
 }
 
+/// bpf/vmaudit.bpf.c.
+pub(super) const OBJECT: &str = "vmaudit";
+
+/// Opens the object and sets it up for what is asked; of the programs for the exits of calls, all that this
+/// kernel may need are there.
+pub(super) fn prepare(config: &BpfConfig) -> Result<skel::OpenVmauditSkel<'static>, CaptureError> {
+    refusal::listen();
+    // One object for the life of the process: libbpf's skeletons borrow from it.
+    let storage: &'static mut MaybeUninit<OpenObject> = Box::leak(Box::new(MaybeUninit::uninit()));
+    let mut open = skel::VmauditSkelBuilder::default().open(storage).map_err(CaptureError::Load)?;
+    if let Some(rodata) = open.maps.rodata_data.as_deref_mut() {
+        rodata.stack_bytes = config.stack_bytes.clamp(0, MAX_STACK_BYTES);
+        rodata.follow_forks = config.follow_forks;
+        rodata.list_vmas = true;
+        rodata.list_forks = config.running_targets;
+        rodata.pid_namespace = own_pid_namespace();
+        rodata.wake_bytes = wake_bytes(config);
+        set_viewer!(rodata);
+        for call in arch::TRACED {
+            if let Some(slot) = rodata.op_of_syscall.get_mut(call.number as usize) {
+                *slot = call.op as u8;
+            }
+        }
+        if let Some(entering) = config.entering {
+            rodata.entered_hierarchy = cgroups::number(entering.cgroup.hierarchy);
+            rodata.entered_from_outside = entering.from_outside;
+        }
+    }
+    open.maps.ring.set_max_entries(round_ring(config.ring_bytes)).map_err(CaptureError::Load)?;
+    open.maps.spill.set_max_entries(round_ring(config.spill_bytes)).map_err(CaptureError::Load)?;
+    touches::prepare(&mut open, config.touch)?;
+    open.progs.mark_threads.set_autoload(config.running_targets);
+    open.progs.syscall_returned.set_autoload(hooks::call_hooks().contains(&CallHook::Returns));
+    let spares = wants_spares();
+    for mut program in open.open_object_mut().progs_mut() {
+        if program.name().to_string_lossy().contains("_spare") {
+            program.set_autoload(spares);
+        }
+    }
+    Ok(open)
+}
+
 impl BpfTracer {
     /// Loads and attaches; nothing is traced until [`BpfTracer::add_target`].
     ///
     /// # Errors
     /// When the kernel refuses to load or attach (privileges, lockdown, no BTF).
     pub fn start(config: &BpfConfig) -> Result<BpfTracer, CaptureError> {
-        refusal::listen();
         let names: Vec<&'static str> = arch::TRACED.iter().map(|call| call.name).collect();
         let ids = tracepoints::syscall_exit_ids(&names);
         let mut refused = None;
@@ -124,22 +165,11 @@ impl BpfTracer {
         hook: CallHook,
         ids: &[(&'static str, u64)],
     ) -> Result<BpfTracer, CaptureError> {
-        // One object for the life of the process: libbpf's skeletons borrow from it.
-        let storage: &'static mut MaybeUninit<OpenObject> = Box::leak(Box::new(MaybeUninit::uninit()));
-        let mut open = skel::VmauditSkelBuilder::default().open(storage).map_err(CaptureError::Load)?;
-        configure(&mut open, config)?;
+        let mut open = prepare(config)?;
         open.progs.syscall_exit.set_autoload(hook == CallHook::Tracepoints);
         open.progs.syscall_returned.set_autoload(hook == CallHook::Returns);
         open.progs.any_syscall_exit.set_autoload(hook == CallHook::RawExit);
-        touches::prepare(&mut open, config.touch)?;
-        open.progs.mark_threads.set_autoload(config.running_targets);
-        let spares = wants_spares();
-        for mut program in open.open_object_mut().progs_mut() {
-            if program.name().to_string_lossy().contains("_spare") {
-                program.set_autoload(spares);
-            }
-        }
-        let skel = open.load().map_err(|error| refusal::refused("vmaudit", &error))?;
+        let skel = open.load().map_err(|error| refusal::refused(OBJECT, &error))?;
         if let Some(entering) = config.entering {
             cgroups::add(&skel, entering.cgroup)?;
         }
@@ -152,7 +182,7 @@ impl BpfTracer {
             [&progs.task_exited, &progs.task_exited_spare, &progs.task_exited_spare2],
             [&progs.task_renamed, &progs.task_renamed_spare, &progs.task_renamed_spare2],
         ] {
-            let used = if spares { &programs[..] } else { &programs[..1] };
+            let used = if wants_spares() { &programs[..] } else { &programs[..1] };
             for program in used {
                 links.push(hooks::attach_trace(program)?);
             }
@@ -294,30 +324,6 @@ pub fn leave_to_a_child<T>(holds_descriptors: T) {
         }
     }
     std::mem::forget(holds_descriptors);
-}
-
-/// What the programs are told before they are loaded.
-fn configure(open: &mut skel::OpenVmauditSkel<'_>, config: &BpfConfig) -> Result<(), CaptureError> {
-    if let Some(rodata) = open.maps.rodata_data.as_deref_mut() {
-        rodata.stack_bytes = config.stack_bytes.clamp(0, MAX_STACK_BYTES);
-        rodata.follow_forks = config.follow_forks;
-        rodata.list_vmas = true;
-        rodata.list_forks = config.running_targets;
-        rodata.pid_namespace = own_pid_namespace();
-        rodata.wake_bytes = wake_bytes(config);
-        set_viewer!(rodata);
-        for call in arch::TRACED {
-            if let Some(slot) = rodata.op_of_syscall.get_mut(call.number as usize) {
-                *slot = call.op as u8;
-            }
-        }
-        if let Some(entering) = config.entering {
-            rodata.entered_hierarchy = cgroups::number(entering.cgroup.hierarchy);
-            rodata.entered_from_outside = entering.from_outside;
-        }
-    }
-    open.maps.ring.set_max_entries(round_ring(config.ring_bytes)).map_err(CaptureError::Load)?;
-    open.maps.spill.set_max_entries(round_ring(config.spill_bytes)).map_err(CaptureError::Load)
 }
 
 fn attach_error(name: &std::ffi::OsStr, source: libbpf_rs::Error) -> CaptureError {

@@ -11,7 +11,7 @@ pub use attach::{Placed, ProbeError, Prober, Request};
 pub use counted::{Counted, SiteCounts, SiteKey, TaughtRule};
 pub use function::{Action, ProbeFunction, Where};
 
-use super::bpf::{Attached, BpfTracer, wants_spares};
+use super::bpf::{Attached, BpfTracer, Shared, wants_spares};
 use super::viewer::set_viewer;
 use super::{CaptureError, refusal};
 use crate::model::Pid;
@@ -89,7 +89,7 @@ impl HeapTracer {
     pub fn start(tracer: &BpfTracer, config: &HeapConfig) -> Result<HeapTracer, CaptureError> {
         let mut refused = Vec::new();
         let ways = match config.way {
-            WayWanted::Best => &[Kind::Session, Kind::Multi, Kind::Single][..],
+            WayWanted::Best => &Kind::ALL[..],
             WayWanted::Multi => &[Kind::Multi],
             WayWanted::Single => &[Kind::Single],
         };
@@ -147,14 +147,17 @@ impl HeapTracer {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Kind {
+pub(super) enum Kind {
     Session,
     Multi,
     Single,
 }
 
 impl Kind {
-    fn name(self) -> &'static str {
+    /// The best first.
+    pub(super) const ALL: [Kind; 3] = [Kind::Session, Kind::Multi, Kind::Single];
+
+    pub(super) fn name(self) -> &'static str {
         match self {
             Kind::Session => "uprobe session",
             Kind::Multi => "uprobe multi",
@@ -163,17 +166,28 @@ impl Kind {
     }
 }
 
-fn load(tracer: &BpfTracer, config: &HeapConfig, kind: Kind) -> Result<HeapTracer, CaptureError> {
+/// bpf/heap.bpf.c.
+pub(super) const OBJECT: &str = "heap";
+/// The rings where nobody reads.
+const NO_RING: u32 = 4096;
+
+/// Opens the object and sets it up for what is asked, without `shared` to see what the kernel says to it.
+pub(super) fn prepare(
+    shared: Option<&Shared<'_>>,
+    config: &HeapConfig,
+    kind: Kind,
+) -> Result<skel::OpenHeapSkel<'static>, CaptureError> {
     refusal::listen();
     // One object for the life of the process: libbpf's skeletons borrow from it.
     let storage: &'static mut MaybeUninit<OpenObject> = Box::leak(Box::new(MaybeUninit::uninit()));
     let mut open = skel::HeapSkelBuilder::default().open(storage).map_err(CaptureError::Load)?;
-    let shared = tracer.shared();
     if let Some(rodata) = open.maps.rodata_data.as_deref_mut() {
         rodata.stack_bytes = config.stack_bytes.clamp(0, super::bpf::MAX_STACK_BYTES);
-        rodata.pid_namespace = shared.pid_namespace;
+        rodata.pid_namespace =
+            shared.map_or_else(super::bpf::own_pid_namespace, |shared| shared.pid_namespace);
         // What the kernel waits to be taught is to be read soon.
-        rodata.wake_bytes = if config.combined { TEACH_BYTES } else { shared.wake_bytes };
+        let wake_bytes = shared.map_or(TEACH_BYTES, |shared| shared.wake_bytes);
+        rodata.wake_bytes = if config.combined { TEACH_BYTES } else { wake_bytes };
         rodata.combined = config.combined;
         set_viewer!(rodata);
         rodata.sample_bytes = config.sample.unwrap_or(0);
@@ -198,17 +212,31 @@ fn load(tracer: &BpfTracer, config: &HeapConfig, kind: Kind) -> Result<HeapTrace
             program.set_autoload(config.combined && (spares || !name.contains("_spare")));
         }
     }
-    open.maps.threads.reuse_fd(shared.threads).map_err(CaptureError::Load)?;
-    open.maps.ring.reuse_fd(shared.ring).map_err(CaptureError::Load)?;
-    open.maps.spill.reuse_fd(shared.spill).map_err(CaptureError::Load)?;
-    open.maps.counters.reuse_fd(shared.counters).map_err(CaptureError::Load)?;
+    match shared {
+        Some(shared) => {
+            open.maps.threads.reuse_fd(shared.threads).map_err(CaptureError::Load)?;
+            open.maps.ring.reuse_fd(shared.ring).map_err(CaptureError::Load)?;
+            open.maps.spill.reuse_fd(shared.spill).map_err(CaptureError::Load)?;
+            open.maps.counters.reuse_fd(shared.counters).map_err(CaptureError::Load)?;
+        }
+        None => {
+            open.maps.ring.set_max_entries(NO_RING).map_err(CaptureError::Load)?;
+            open.maps.spill.set_max_entries(NO_RING).map_err(CaptureError::Load)?;
+        }
+    }
     open.progs.heap_session.set_autoload(kind == Kind::Session);
     open.progs.heap_entries.set_autoload(kind == Kind::Multi);
     open.progs.heap_returns.set_autoload(kind == Kind::Multi);
     open.progs.heap_entry.set_autoload(kind == Kind::Single);
     open.progs.heap_return.set_autoload(kind == Kind::Single);
-    let skel = open.load().map_err(|error| refusal::refused("heap", &error))?;
+    Ok(open)
+}
+
+fn load(tracer: &BpfTracer, config: &HeapConfig, kind: Kind) -> Result<HeapTracer, CaptureError> {
+    let open = prepare(Some(&tracer.shared()), config, kind)?;
+    let skel = open.load().map_err(|error| refusal::refused(OBJECT, &error))?;
     let (mut links, mut spaces) = (Vec::new(), Attached::default());
+    let spares = wants_spares();
     if config.combined {
         let progs = &skel.progs;
         for programs in [
@@ -224,6 +252,16 @@ fn load(tracer: &BpfTracer, config: &HeapConfig, kind: Kind) -> Result<HeapTrace
             spaces.add(used.iter().map(|program| program.as_fd()));
         }
     }
+    let prober = Arc::new(prober(&skel, config.only, kind)?);
+    Ok(HeapTracer { skel, prober, _combined: links, spaces, attached: kind.name() })
+}
+
+/// What places the probes, if the kernel knows this way of placing them.
+pub(super) fn prober(
+    skel: &skel::HeapSkel<'_>,
+    only: Option<Pid>,
+    kind: Kind,
+) -> Result<Prober, CaptureError> {
     let progs = &skel.progs;
     let way = match kind {
         Kind::Session => Way::Session(handle(&progs.heap_session)?),
@@ -238,9 +276,9 @@ fn load(tracer: &BpfTracer, config: &HeapConfig, kind: Kind) -> Result<HeapTrace
         }
     };
     let table = skel.maps.functions.as_fd().try_clone_to_owned().map_err(CaptureError::Uprobes)?;
-    let prober = Prober { way, table, only: config.only, state: Default::default() };
+    let prober = Prober { way, table, only, state: Default::default() };
     prober.try_out().map_err(CaptureError::Uprobes)?;
-    Ok(HeapTracer { skel, prober: Arc::new(prober), _combined: links, spaces, attached: kind.name() })
+    Ok(prober)
 }
 
 fn handle(program: &ProgramMut<'_>) -> Result<OwnedFd, CaptureError> {

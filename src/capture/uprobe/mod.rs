@@ -33,6 +33,9 @@ pub enum Way {
 }
 
 impl Way {
+    /// The best first.
+    pub const ALL: [Way; 2] = [Way::Multi, Way::Single];
+
     /// As people call it.
     pub fn name(self) -> &'static str {
         match self {
@@ -76,7 +79,7 @@ impl CallCounter {
     pub fn start(config: &CounterConfig<'_>) -> Result<CallCounter, CaptureError> {
         let ways = match config.way {
             Some(way) => vec![way],
-            None => vec![Way::Multi, Way::Single],
+            None => Way::ALL.to_vec(),
         };
         let mut refused = Vec::new();
         for way in ways {
@@ -131,7 +134,15 @@ impl CallCounter {
     }
 }
 
-fn load(config: &CounterConfig<'_>, way: Way) -> Result<CallCounter, CaptureError> {
+/// bpf/probe.bpf.c.
+pub(super) const OBJECT: &str = "probe";
+
+/// Opens the object and sets it up for what is asked; `with_stacks` without somebody to send them to only
+/// to see what the kernel says to it.
+pub(super) fn prepare(
+    config: &CounterConfig<'_>,
+    (way, with_stacks): (Way, bool),
+) -> Result<skel::OpenProbeSkel<'static>, CaptureError> {
     refusal::listen();
     // One object for the life of the process: libbpf's skeletons borrow from it.
     let storage: &'static mut MaybeUninit<OpenObject> = Box::leak(Box::new(MaybeUninit::uninit()));
@@ -139,7 +150,7 @@ fn load(config: &CounterConfig<'_>, way: Way) -> Result<CallCounter, CaptureErro
     if let Some(rodata) = open.maps.rodata_data.as_deref_mut() {
         rodata.only_marked = config.only_marked;
         rodata.own_pid = std::process::id() as i32;
-        rodata.with_stacks = config.stacks.is_some();
+        rodata.with_stacks = with_stacks;
         rodata.pid_namespace = own_pid_namespace();
         set_viewer!(rodata);
     }
@@ -159,7 +170,7 @@ fn load(config: &CounterConfig<'_>, way: Way) -> Result<CallCounter, CaptureErro
         open.maps.ring.set_max_entries(4096).map_err(CaptureError::Load)?;
         open.maps.spill.set_max_entries(4096).map_err(CaptureError::Load)?;
     }
-    let own_marks = config.only_marked && config.stacks.is_none();
+    let own_marks = keeps_own_marks(config);
     open.progs.probed_many.set_autoload(way == Way::Multi);
     open.progs.probed_one.set_autoload(way == Way::Single);
     let spares = wants_spares();
@@ -170,7 +181,17 @@ fn load(config: &CounterConfig<'_>, way: Way) -> Result<CallCounter, CaptureErro
             program.set_autoload(wanted && (spares || !name.contains("_spare")));
         }
     }
-    let skel = open.load().map_err(|error| refusal::refused("probe", &error))?;
+    Ok(open)
+}
+
+/// With stacks, the tracer of mappings marks.
+fn keeps_own_marks(config: &CounterConfig<'_>) -> bool {
+    config.only_marked && config.stacks.is_none()
+}
+
+fn load(config: &CounterConfig<'_>, way: Way) -> Result<CallCounter, CaptureError> {
+    let open = prepare(config, (way, config.stacks.is_some()))?;
+    let skel = open.load().map_err(|error| refusal::refused(OBJECT, &error))?;
     let mut links = Vec::new();
     let attach = |program: &libbpf_rs::ProgramMut<'_>| {
         program.attach_trace().map_err(|source| CaptureError::Attach {
@@ -178,8 +199,8 @@ fn load(config: &CounterConfig<'_>, way: Way) -> Result<CallCounter, CaptureErro
             source,
         })
     };
-    if own_marks {
-        let progs = &skel.progs;
+    if keeps_own_marks(config) {
+        let (progs, spares) = (&skel.progs, wants_spares());
         let execs = [&progs.follow_exec, &progs.follow_exec_spare, &progs.follow_exec_spare2];
         let forks = [&progs.follow_fork, &progs.follow_fork_spare, &progs.follow_fork_spare2];
         let followed = if config.follow_forks { &[execs, forks][..] } else { &[execs][..] };
@@ -189,17 +210,25 @@ fn load(config: &CounterConfig<'_>, way: Way) -> Result<CallCounter, CaptureErro
             }
         }
     }
-    let perf = match way {
-        Way::Multi => None,
-        Way::Single => Some(PerfUprobe::find().ok_or(CaptureError::NoUprobes)?),
-    };
-    let functions = config.functions;
-    let counter = CallCounter { skel, _links: links, probes: Vec::new(), way, perf, functions };
-    counter.try_out().map_err(CaptureError::Uprobes)?;
-    Ok(counter)
+    CallCounter::of(skel, links, (way, config.functions))
 }
 
 impl CallCounter {
+    /// If the kernel knows this way of placing probes.
+    pub(super) fn of(
+        skel: skel::ProbeSkel<'static>,
+        links: Vec<Link>,
+        (way, functions): (Way, usize),
+    ) -> Result<CallCounter, CaptureError> {
+        let perf = match way {
+            Way::Multi => None,
+            Way::Single => Some(PerfUprobe::find().ok_or(CaptureError::NoUprobes)?),
+        };
+        let counter = CallCounter { skel, _links: links, probes: Vec::new(), way, perf, functions };
+        counter.try_out().map_err(CaptureError::Uprobes)?;
+        Ok(counter)
+    }
+
     /// The program that probes run.
     fn program(&self) -> BorrowedFd<'_> {
         match self.way {

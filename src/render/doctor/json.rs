@@ -1,7 +1,7 @@
 //! The diagnosis as JSON (docs/doctor.md).
 
-use crate::doctor::{Advice, Command, Diagnosis, Reach, TriedRung};
-use crate::model::{Area, Outcome, Standing, Trial};
+use crate::doctor::{Advice, Command, CommandVerdict, Diagnosis, Reach, TriedRung};
+use crate::model::{Area, LoadTrial, Missing, Outcome, Refusal, Standing, Trial};
 use serde::Serialize;
 
 #[derive(Serialize)]
@@ -10,7 +10,9 @@ struct Root<'a> {
     vmaudit: &'static str,
     machine: Machine<'a>,
     trials: Vec<TrialRow<'a>>,
+    programs: Vec<ProgramRow<'a>>,
     backends: Vec<BackendRow<'a>>,
+    commands: Vec<VerdictRow<'a>>,
     auto: Option<&'static str>,
     advice: Vec<AdviceRow<'a>>,
 }
@@ -39,6 +41,28 @@ struct TrialRow<'a> {
     errno_name: Option<&'a str>,
     value: Option<&'a str>,
     detail: Option<&'a str>,
+}
+
+#[derive(Serialize)]
+struct ProgramRow<'a> {
+    command: &'static str,
+    object: &'static str,
+    way: Option<&'static str>,
+    /// Null: what was refused is no program.
+    program: Option<&'a str>,
+    result: &'static str,
+    error: Option<String>,
+    errno: Option<i32>,
+    missing: Option<&'a str>,
+    verifier: &'a [String],
+}
+
+#[derive(Serialize)]
+struct VerdictRow<'a> {
+    name: &'static str,
+    works: bool,
+    how: Option<&'a str>,
+    why: Option<&'a str>,
 }
 
 #[derive(Serialize)]
@@ -73,6 +97,8 @@ pub fn doctor_to_json(diagnosis: &Diagnosis) -> Result<String, serde_json::Error
         vmaudit: env!("CARGO_PKG_VERSION"),
         machine: machine(&diagnosis.standing),
         trials: diagnosis.trials.iter().map(trial).collect(),
+        programs: diagnosis.loads.iter().flat_map(programs).collect(),
+        commands: diagnosis.commands.iter().map(verdict).collect(),
         backends: diagnosis.rungs.iter().map(backend).collect(),
         auto: diagnosis.auto.map(|rung| rung.name()),
         advice: diagnosis.advice.iter().map(advice).collect(),
@@ -124,6 +150,46 @@ fn trial(trial: &Trial) -> TrialRow<'_> {
             TrialRow { result: "refused", errno: Some(*errno), errno_name: Some(name), ..row }
         }
         Outcome::Absent(why) => TrialRow { result: "absent", detail: Some(why), ..row },
+    }
+}
+
+fn programs(load: &LoadTrial) -> Vec<ProgramRow<'_>> {
+    let row = |program, result, error, refusal: Option<&'_ Refusal>| ProgramRow {
+        command: load.command,
+        object: load.object,
+        way: Some(load.way).filter(|way| !way.is_empty()),
+        program,
+        result,
+        error,
+        errno: refusal.and_then(|refusal| refusal.errno),
+        missing: None,
+        verifier: &[],
+    };
+    let mut rows: Vec<ProgramRow<'_>> = Vec::new();
+    for program in &load.programs {
+        let name = Some(program.name.as_str());
+        rows.push(match &program.refusal {
+            None => row(name, "loaded", None, None),
+            Some(refusal) => ProgramRow {
+                missing: refusal.missing.as_ref().map(Missing::name),
+                verifier: &refusal.verifier,
+                ..row(name, "refused", Some(refusal.to_string()), Some(refusal))
+            },
+        });
+    }
+    if let Some((text, refusal)) = &load.failure {
+        rows.push(row(None, "refused", Some(text.clone()), refusal.as_deref()));
+    }
+    rows
+}
+
+fn verdict(command: &CommandVerdict) -> VerdictRow<'_> {
+    let (how, why) = (command.outcome.as_ref().ok(), command.outcome.as_ref().err());
+    VerdictRow {
+        name: command.name,
+        works: how.is_some(),
+        how: how.map(String::as_str),
+        why: why.map(String::as_str),
     }
 }
 
