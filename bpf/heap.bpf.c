@@ -9,11 +9,11 @@
  * whichever thread gets it.
  */
 #include "vmaudit_core.h"
+#include "preempt.h"
 #include "may_see.h"
 #include "pids.h"
 #include "rings.h"
 #include "stack.h"
-#include "preempt.h"
 #include "heap.h"
 
 /* keep the types in this object's BTF */

@@ -158,9 +158,16 @@ static __always_inline bool is_dumpable(struct mm_struct *mm, struct task_exec_s
 	return is_viewers_namespace(namespace);
 }
 
-/* Of a task, its credentials, memory and exec_state. Global functions are verified once, on their own,
- * and take pointers as numbers. */
-__noinline int may_see_those(__u64 cred, __u64 mm, __u64 state)
+/* Global functions are verified once, on their own; where programs run with preemption off (preempt.h),
+ * Linux 6.10 to 6.14 allow none. */
+#ifdef VMAUDIT_PREEMPT_H
+#define GLOBAL_IF_ALLOWED static
+#else
+#define GLOBAL_IF_ALLOWED
+#endif
+
+/* Of a task, its credentials, memory and exec_state: pointers, as numbers. */
+GLOBAL_IF_ALLOWED __noinline int may_see_those(__u64 cred, __u64 mm, __u64 state)
 {
 	struct cred *of = (struct cred *)cred;
 

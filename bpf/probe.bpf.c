@@ -5,11 +5,11 @@
  * through the ring, and what found no room there is the difference of the two.
  */
 #include "vmaudit_core.h"
+#include "preempt.h"
 #include "may_see.h"
 #include "record.h"
 #include "rings.h"
 #include "stack.h"
-#include "preempt.h"
 #include "probe.h"
 
 /* keeps the type in this object's BTF */

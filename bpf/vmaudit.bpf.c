@@ -32,9 +32,11 @@ __noinline int look_at_mapping(__u64 at, __u32 fd, struct extra *extra)
 	struct inode *inode;
 	struct file *file;
 	__u8 yes = 1;
+	__u64 mm;
 
 	if (!extra)
 		return 0;
+	mm = extra->mm; /* Linux 6.1 takes a key from the stack alone */
 	extra->flags |= VMAUDIT_HAS_AUX;
 	extra->aux[0] = at;
 	if (find_vma(task, at, INSIST, &found)) {
@@ -42,7 +44,7 @@ __noinline int look_at_mapping(__u64 at, __u32 fd, struct extra *extra)
 		extra->aux[1] = found.end;
 		file = found.file;
 		if (found.flags & VM_DONTCOPY)
-			bpf_map_update_elem(&keeping, &extra->mm, &yes, BPF_ANY);
+			bpf_map_update_elem(&keeping, &mm, &yes, BPF_ANY);
 	} else {
 		/* The lock is held for long. The descriptor is the file's, unless another thread
 		 * has closed it already. */
