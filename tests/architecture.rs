@@ -23,7 +23,7 @@ const fn core(name: &'static str, may: &'static [&'static str]) -> Room {
 }
 
 const fn adapter(name: &'static str) -> Room {
-    Room { name, may: May::Only(&["model", "objects", "rights"]), core: false }
+    Room { name, may: May::Only(&["model", "objects"]), core: false }
 }
 
 /// An adapter that asks the kernel by an ioctl which another one needs, too.
@@ -51,7 +51,7 @@ const ROOMS: &[Room] = &[
     adapter_with_uapi("procfs"),
     adapter("unwind"),
     adapter("symbolize"),
-    adapter("target"),
+    Room { name: "target", may: May::Only(&["model", "objects", "rights"]), core: false },
     // What this user may do here, tried.
     adapter_with_uapi("probe"),
     // Engines, their names, cgroups.

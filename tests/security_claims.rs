@@ -111,6 +111,29 @@ fn reports_are_their_owners_alone() {
     assert!(text.starts_with('{') && text.trim_end().ends_with('}'), "{text}");
 }
 
+/// The kernel's side tells address spaces by where their mm_struct is.
+#[test]
+fn a_recording_holds_no_address_of_the_kernels() {
+    let name = "a_recording_holds_no_address_of_the_kernels";
+    if skip_without_bpf(name) {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let recording = folder.path().join("r.rec");
+    let mut run = Command::new(vmaudit());
+    run.args(["run", "--as-root", "--backend", "bpf", "-o"]).arg(&recording);
+    let (output, said) = finish(run.args(["--", "/bin/sh", "-c", "/bin/true; /bin/true"]));
+    assert_eq!(output.status.code(), Some(0), "{said}");
+    let db = rusqlite::Connection::open(&recording).expect("a recording");
+    let spaces: (i64, i64, i64) = db
+        .query_row("SELECT count(*), min(mm), max(mm) FROM space", [], |row| {
+            Ok((row.get(0)?, row.get(1)?, row.get(2)?))
+        })
+        .expect("address spaces");
+    let (count, first, last) = spaces;
+    assert!(count >= 2 && first >= 0 && last <= count, "{spaces:?}");
+}
+
 const ID: &str = "4f6b9f0e2a1c4f6b9f0e2a1c4f6b9f0e2a1c4f6b9f0e2a1c4f6b9f0e2a1c4f6b";
 
 /// A cgroup as Podman calls a container's; removed with the test.
@@ -189,20 +212,25 @@ fn a_command_line_like_conmons_claims_no_container() {
     };
     let unique = |name: &str| format!("{name}-{}", std::process::id());
     let (forged, genuine, roots) = (unique("forged"), unique("genuine"), unique("roots"));
+    let inside = unique("inside");
     let folder = tempfile::tempdir().expect("a folder");
     fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).expect("chmod");
     let folder = folder.path();
     // The forger is first: of two that say the same, the first used to be believed.
     let forger = Conmon::start(folder, &forged, Some(65534));
+    // Root's within the container: it would call its own container otherwise.
+    let insider = Conmon::start(folder, &inside, None);
     let monitor = Conmon::start(folder, &genuine, None);
     // A process of root's that is no parent of the container's.
     let stranger = Conmon::start(folder, &roots, None);
     group.put(monitor.child);
+    group.put(insider.child);
+    group.put(insider.shell.0.id());
     let snapshot = |name: &str| {
         let (output, said) = finish(Command::new(vmaudit()).args(["snapshot", "--container", name]));
         (output.status.code(), said, String::from_utf8_lossy(&output.stdout).into_owned())
     };
-    for claimed in [&forged, &roots] {
+    for claimed in [&forged, &roots, &inside] {
         let (code, said, _) = snapshot(claimed);
         assert_eq!(code, Some(125), "{said}");
         assert!(said.contains("no running container is called"), "{said}");
@@ -211,9 +239,9 @@ fn a_command_line_like_conmons_claims_no_container() {
     for good in [genuine.clone(), id()] {
         let (code, said, shown) = snapshot(&good);
         assert_eq!(code, Some(0), "{said}");
-        assert!(said.contains(&genuine) && shown.contains("1 process"), "{said}{shown}");
+        assert!(said.contains(&genuine) && shown.contains("3 processes"), "{said}{shown}");
     }
-    drop((forger, monitor, stranger));
+    drop((forger, insider, monitor, stranger));
 }
 
 /// A build id is copied easily; a debug file says where functions begin, and that is where probes are placed.

@@ -9,6 +9,7 @@ use crate::cli::Backend;
 use crate::doctor::{Rung, RungFailure, advice_for};
 use crate::model::Pid;
 use crate::probe;
+use crate::rights::viewer;
 use crate::target::Prepared;
 use std::os::fd::AsFd;
 
@@ -50,7 +51,10 @@ impl Candidate {
             let added = add(&tracer, child.pid());
             // Closing what it opened takes the kernel long; the child would live on with it.
             drop(child);
-            tracer.detach_in_background();
+            if viewer().is_none() {
+                tracer.detach_in_background();
+            }
+            // Else at once: the children of later attempts, which the user may look into, would have it.
             added
         };
         attempt().err().map(|error: AppError| failure(&error))

@@ -186,6 +186,20 @@ mod tests {
     }
 
     #[test]
+    fn a_strangers_socket_is_not_asked() {
+        if !nix::unistd::geteuid().is_root() {
+            println!("SKIP a_strangers_socket_is_not_asked: needs root for chown");
+            return;
+        }
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("docker.sock");
+        let _socket = std::os::unix::net::UnixListener::bind(&path).expect("bound");
+        assert!(is_trusted(&path));
+        std::os::unix::fs::chown(&path, Some(65534), None).expect("chown");
+        assert!(!is_trusted(&path));
+    }
+
+    #[test]
     fn what_is_no_list_is_refused() {
         for bad in ["", "HTTP/1.0 404 Not Found\r\n\r\n[]", "HTTP/1.0 200 OK\r\n\r\n{}", "x\r\n\r\n[]"] {
             assert!(parse(bad.as_bytes(), "docker").is_none(), "{bad}");

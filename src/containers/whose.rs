@@ -90,12 +90,14 @@ impl Processes {
         if owners.contains(&0) { BTreeSet::from([0]) } else { owners }
     }
 
-    /// True where a process that has an engine's command line is one: the parent of a process in that
-    /// container, and a process of root's or of whoever the container's cgroup belongs to.
+    /// True where a process that has an engine's command line is one: outside of the container and the
+    /// parent of a process in it, and run by root or by whoever the container's cgroup belongs to.
     pub fn is_monitor(&self, pid: Pid, cut: Cut<'_>, owner: u32) -> bool {
-        let mut own = self.inside(cut).filter(|(group, path)| self.owner(group, path) == owner);
-        let is_parent = |group: &Group| group.pids.iter().any(|&child| self.parent(child) == Some(pid));
-        own.any(|(group, _)| is_parent(group)) && is_run_by(pid, owner)
+        let own = self.inside(cut).filter(|(group, path)| self.owner(group, path) == owner);
+        let members: BTreeSet<Pid> = own.flat_map(|(group, _)| group.pids.iter().copied()).collect();
+        !members.contains(&pid)
+            && members.iter().any(|&child| self.parent(child) == Some(pid))
+            && is_run_by(pid, owner)
     }
 
     fn parent(&self, pid: Pid) -> Option<Pid> {

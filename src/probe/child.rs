@@ -63,16 +63,23 @@ impl Quiet {
     /// Those of fork(2) and pipe(2).
     pub fn start() -> Result<Quiet, Errno> {
         let (reader, writer) = pipe()?;
+        let (is_ready, ready) = pipe()?;
         // SAFETY: as above; the child only reads from a pipe until its end.
         match unsafe { fork() }? {
             ForkResult::Child => {
-                drop(writer);
+                drop((writer, is_ready));
                 rights::give_up();
+                drop(ready);
                 let _ = File::from(reader).read(&mut [0]);
                 // SAFETY: _exit has no preconditions.
                 unsafe { libc::_exit(0) }
             }
-            ForkResult::Parent { child } => Ok(Quiet { pid: child, end: Some(writer) }),
+            ForkResult::Parent { child } => {
+                drop(ready);
+                // Until its end: then the child has the rights that it will have.
+                let _ = File::from(is_ready).read(&mut [0]);
+                Ok(Quiet { pid: child, end: Some(writer) })
+            }
         }
     }
 
