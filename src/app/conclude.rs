@@ -50,9 +50,12 @@ pub fn warn(pipeline: &Pipeline, counters: Counters) {
     if counters.lost_tasks > 0 {
         say(format_args!("{} new threads or processes could not be followed", counters.lost_tasks));
     }
-    if pipeline.tally.compat > 0 {
+    if !pipeline.compat.is_empty() {
+        let mut names: Vec<&str> = pipeline.compat.iter().map(String::as_str).take(3).collect();
+        names.extend((pipeline.compat.len() > names.len()).then_some("…"));
         say(format_args!(
-            "32-bit programs were started: their calls are not traced, rows rest on the last look"
+            "32-bit programs were started ({}): their calls are not traced, rows rest on the last look",
+            names.join(", ")
         ));
     }
 }

@@ -16,6 +16,7 @@ use crate::objects::Root;
 use crate::store::FrameNames;
 use crate::touch::Touches;
 use crate::unwind::{CapturedStack, ExecMapping, SpaceState, Unwinder};
+use std::collections::BTreeSet;
 
 /// What was counted on the way.
 #[derive(Clone, Copy, Debug, Default)]
@@ -26,8 +27,6 @@ pub struct Tally {
     pub incomplete: u64,
     /// Programs in the target that asked for a seccomp listener of their own and were refused.
     pub listener_refused: u64,
-    /// 32-bit programs: their calls take entries that are not traced.
-    pub compat: u64,
 }
 
 /// The state between the ring and the report.
@@ -37,6 +36,8 @@ pub struct Pipeline {
     pub unwinder: Unwinder,
     pub stacks: StackTable,
     pub tally: Tally,
+    /// Names of 32-bit programs: their calls take entries that are not traced.
+    pub compat: BTreeSet<String>,
     /// With --touch.
     pub touches: Option<Touches>,
     /// With `vmaudit heap`.
@@ -65,6 +66,7 @@ impl Pipeline {
             unwinder: Unwinder::default(),
             stacks: StackTable::default(),
             tally: Tally::default(),
+            compat: BTreeSet::new(),
             touches: None,
             heap: None,
             backend: backend.to_owned(),
@@ -326,7 +328,7 @@ impl Pipeline {
         }
         match &event.op {
             VmOp::SeccompListenerBusy => self.tally.listener_refused += 1,
-            VmOp::Exec { compat, .. } => self.tally.compat += u64::from(*compat),
+            VmOp::Exec { compat: true, .. } => self.note_compat(event),
             _ => {}
         }
         self.spaces.apply(event);
@@ -371,11 +373,17 @@ impl Pipeline {
         }
     }
 
+    fn note_compat(&mut self, event: &VmEvent) {
+        self.compat.insert(String::from_utf8_lossy(&event.task.comm).into_owned());
+    }
+
     fn note(&mut self, event: &VmEvent) {
         match &event.op {
             VmOp::SeccompListenerBusy => self.tally.listener_refused += 1,
             VmOp::Exec { compat, .. } => {
-                self.tally.compat += u64::from(*compat);
+                if *compat {
+                    self.note_compat(event);
+                }
                 self.unwinder.forget(event.mm);
             }
             VmOp::Fork { child_mm, is_thread: false, .. } if *child_mm != event.mm => {

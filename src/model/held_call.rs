@@ -13,6 +13,9 @@ pub struct HeldCall {
     pub tid: Tid,
     /// The number of the system call on this architecture.
     pub nr: i64,
+    /// The number that it was made by, which differs where a 32-bit program makes it.
+    pub entry: i64,
+    pub is_32_bit: bool,
     pub args: [u64; 6],
     /// The instruction after the system call.
     pub ip: u64,

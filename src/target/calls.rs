@@ -6,6 +6,7 @@
 //! it go on.
 
 use super::app_socket::{AppSocket, Heard};
+use super::arch::{self, AUDIT_ARCH};
 use super::exit_server::{ExitServer, Served};
 use super::protocol::Message;
 use super::seccomp::Listener;
@@ -52,12 +53,12 @@ impl CallServer {
             self.app.push(message);
             self.send_waiting();
         }
-        Ok(received.map(|notification| HeldCall {
-            id: notification.id,
-            tid: notification.pid as Tid,
-            nr: notification.data.nr.into(),
-            args: notification.data.args,
-            ip: notification.data.instruction_pointer,
+        Ok(received.map(|notification| {
+            let (tid, data) = (notification.pid as Tid, notification.data);
+            let entry = data.nr.into();
+            let (nr, args) = arch::native(&data).unwrap_or((entry, data.args));
+            let is_32_bit = data.arch != AUDIT_ARCH;
+            HeldCall { id: notification.id, tid, nr, entry, is_32_bit, args, ip: data.instruction_pointer }
         }))
     }
 

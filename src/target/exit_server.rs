@@ -1,7 +1,7 @@
 //! Serves the listener: lets threads go that exit from a living process at once, and hands out
 //! the final exits.
 
-use super::arch::{NR_EXIT, NR_EXIT_GROUP};
+use super::arch::{self, NR_EXIT, NR_EXIT_GROUP};
 use super::filter;
 use super::last_thread::{LastThread, ThreadExit};
 use super::protocol::{HeldNotice, Message};
@@ -47,13 +47,14 @@ impl ExitServer {
     pub fn judge(&mut self, notification: &libc::seccomp_notif) -> Result<Served, Errno> {
         let id = notification.id;
         let tid = notification.pid as Tid;
-        let nr = notification.data.nr;
         if let Some(message) = self.strict(notification) {
             return Ok(Served::Strict(message));
         }
-        if !matches!(nr, NR_EXIT | NR_EXIT_GROUP) {
-            return self.let_go(id);
-        }
+        let nr = match arch::native(&notification.data) {
+            Some((libc::SYS_exit, _)) => NR_EXIT,
+            Some((libc::SYS_exit_group, _)) => NR_EXIT_GROUP,
+            _ => return self.let_go(id),
+        };
         let Some(pid) = self.process_of(tid) else {
             return self.let_go(id);
         };
@@ -63,7 +64,7 @@ impl ExitServer {
             NR_EXIT_GROUP => Ok(self.hold(notice)),
             NR_EXIT => {
                 let exit = ThreadExit { pid, tid, now_ns: now_ns() };
-                if self.is_last(exit) {
+                if self.is_last(exit, notification.data.arch) {
                     return Ok(self.hold(notice));
                 }
                 self.last_thread.let_go(exit);
@@ -75,8 +76,9 @@ impl ExitServer {
 
     /// What vmaudit is to hear of a call that asks for seccomp's strict mode.
     pub fn strict(&mut self, notification: &libc::seccomp_notif) -> Option<Message> {
-        let (data, tid) = (&notification.data, notification.pid as Tid);
-        if !filter::asks_for_strict_mode(data.nr.into(), &data.args) {
+        let tid = notification.pid as Tid;
+        let (nr, args) = arch::native(&notification.data)?;
+        if !filter::asks_for_strict_mode(nr, &args) {
             return None;
         }
         Some(Message::Strict { pid: self.process_of(tid)?, comm: task_names::comm(tid) })
@@ -119,7 +121,7 @@ impl ExitServer {
         if second { Served::AlsoEnding(notice) } else { Served::Final(notice) }
     }
 
-    fn is_last(&mut self, exit: ThreadExit) -> bool {
+    fn is_last(&mut self, exit: ThreadExit, audit_arch: u32) -> bool {
         if self.surely_not_last(exit) {
             return false;
         }
@@ -129,7 +131,7 @@ impl ExitServer {
             return false;
         }
         let Some(tasks) = task_names::threads(exit.pid) else { return false };
-        self.last_thread.is_last(exit, &tasks, ThreadsOf(exit.pid))
+        self.last_thread.is_last(exit, &tasks, ThreadsOf { pid: exit.pid, exits: arch::exits(audit_arch) })
     }
 
     fn surely_not_last(&self, exit: ThreadExit) -> bool {

@@ -1,9 +1,10 @@
 //! The seccomp filter as data: which calls are notified. Nothing here touches the kernel.
 
-use super::arch::{AUDIT_ARCH, NR_EXIT, NR_EXIT_GROUP};
+use super::arch::{AUDIT_ARCH, COMPAT, NR_EXIT, NR_EXIT_GROUP};
 
 // include/uapi/linux/bpf_common.h
 const BPF_LD_W_ABS: u16 = 0x20;
+const BPF_JMP_JA: u16 = 0x05;
 const BPF_JMP_JEQ_K: u16 = 0x15;
 const BPF_JMP_JSET_K: u16 = 0x45;
 const BPF_RET_K: u16 = 0x06;
@@ -33,20 +34,28 @@ pub struct Instruction {
 
 const _: () = assert!(size_of::<Instruction>() == size_of::<libc::sock_filter>());
 
-/// The program that notifies `exit` and `exit_group` of the native architecture, and the calls of
-/// [`asks_for_strict_mode`], and allows all else. Whatever is always allowed costs next to nothing: the kernel answers it from a bitmap
-/// (seccomp_cache_check_allow in kernel/seccomp.c, 5.11). Compat and x32 calls are allowed: such
-/// a process is not held at its exit.
+/// The program that notifies `exit` and `exit_group`, of 32-bit programs, too, and the calls of
+/// [`asks_for_strict_mode`], and allows all else. Whatever is always allowed costs next to nothing: the
+/// kernel answers it from a bitmap (seccomp_cache_check_allow in kernel/seccomp.c, 5.11). x32 calls are
+/// allowed: such a process is not held at its exit.
 pub fn exit_filter() -> Vec<Instruction> {
-    let mut program = notify_filter(&[NR_EXIT_GROUP, NR_EXIT]);
+    let mut native = section(&[NR_EXIT_GROUP, NR_EXIT]);
+    notify_strict_mode(&mut native, [libc::SYS_prctl as i32, libc::SYS_seccomp as i32]);
+    program(native, &[])
+}
+
+/// Where the accumulator holds the number: calls that ask for strict mode, by the numbers of prctl and
+/// seccomp.
+fn notify_strict_mode(section: &mut Vec<Instruction>, [prctl, seccomp]: [i32; 2]) {
     let equal = |jump_false, k| Instruction { code: BPF_JMP_JEQ_K, jump_true: 0, jump_false, k };
+    let notify = [result(RET_USER_NOTIF), result(RET_ALLOW)];
     let mut block = vec![load(OFFSET_FIRST), equal(3, PR_SET_SECCOMP), load(OFFSET_SECOND)];
-    block.extend([equal(1, libc::SECCOMP_MODE_STRICT), result(RET_USER_NOTIF), result(RET_ALLOW)]);
-    look_closer(&mut program, libc::SYS_prctl as u32, block);
-    let block =
-        vec![load(OFFSET_FIRST), equal(1, SET_MODE_STRICT), result(RET_USER_NOTIF), result(RET_ALLOW)];
-    look_closer(&mut program, libc::SYS_seccomp as u32, block);
-    program
+    block.push(equal(1, libc::SECCOMP_MODE_STRICT));
+    block.extend(notify);
+    look_closer(section, prctl, block);
+    let mut block = vec![load(OFFSET_FIRST), equal(1, SET_MODE_STRICT)];
+    block.extend(notify);
+    look_closer(section, seccomp, block);
 }
 
 const PR_SET_SECCOMP: u32 = libc::PR_SET_SECCOMP as u32;
@@ -75,20 +84,21 @@ pub struct CallSet {
     pub executable_files: bool,
 }
 
-/// As [`exit_filter`], and the calls of `set`, too, and all of seccomp.
+/// As [`exit_filter`], and the calls of `set`, too, and all of seccomp. Of 32-bit programs those that make
+/// and execute are notified, no others.
 pub fn call_filter(set: CallSet) -> Vec<Instruction> {
     let own = [NR_EXIT_GROUP, NR_EXIT, libc::SYS_seccomp as i32];
     let numbers: Vec<i32> = own.iter().chain(set.numbers).copied().take(MAX_CALLS).collect();
     let options = set.prctl_options.iter().take(MAX_OPTIONS).chain(&[PR_SET_SECCOMP]);
     let count = options.clone().count();
-    let mut program = notify_filter(&numbers);
+    let mut native = section(&numbers);
     let mut block = vec![load(OFFSET_FIRST)];
     for (index, &option) in options.enumerate() {
         let jump_true = (count - index) as u8;
         block.push(Instruction { code: BPF_JMP_JEQ_K, jump_true, jump_false: 0, k: option });
     }
     block.extend([result(RET_ALLOW), result(RET_USER_NOTIF)]);
-    look_closer(&mut program, libc::SYS_prctl as u32, block);
+    look_closer(&mut native, libc::SYS_prctl as i32, block);
     if set.executable_files {
         let jump =
             |(jump_true, jump_false), k| Instruction { code: BPF_JMP_JSET_K, jump_true, jump_false, k };
@@ -100,22 +110,21 @@ pub fn call_filter(set: CallSet) -> Vec<Instruction> {
             result(RET_ALLOW),
             result(RET_USER_NOTIF),
         ];
-        look_closer(&mut program, libc::SYS_mmap as u32, block);
+        look_closer(&mut native, libc::SYS_mmap as i32, block);
     }
-    program
+    program(native, set.numbers)
 }
 
 /// One more comparison of the number, before `ret ALLOW`; it leads to `block`, which goes behind all.
-fn look_closer(program: &mut Vec<Instruction>, number: u32, block: Vec<Instruction>) {
-    let at = program.iter().position(|step| *step == result(RET_ALLOW)).unwrap_or(program.len());
+fn look_closer(section: &mut Vec<Instruction>, number: i32, block: Vec<Instruction>) {
+    let at = section.iter().position(|step| *step == result(RET_ALLOW)).unwrap_or(section.len());
     // One more instruction between the comparisons and their targets.
-    for step in program.iter_mut().take(at).skip(3).filter(|step| step.code == BPF_JMP_JEQ_K) {
+    for step in section.iter_mut().take(at).filter(|step| step.code == BPF_JMP_JEQ_K) {
         step.jump_true += 1;
     }
-    program[1].jump_false += 1;
-    let jump_true = (program.len() - at) as u8;
-    program.insert(at, Instruction { code: BPF_JMP_JEQ_K, jump_true, jump_false: 0, k: number });
-    program.extend(block);
+    let jump_true = (section.len() - at) as u8;
+    section.insert(at, Instruction { code: BPF_JMP_JEQ_K, jump_true, jump_false: 0, k: number as u32 });
+    section.extend(block);
 }
 
 fn load(offset: u32) -> Instruction {
@@ -130,26 +139,55 @@ fn result(value: u32) -> Instruction {
 const MAX_CALLS: usize = 200;
 const MAX_OPTIONS: usize = 40;
 
-/// The program that notifies the calls in `numbers` (at most 250) and allows all else.
+/// The program that notifies the calls in `numbers` (at most 250) of this architecture and allows all
+/// else.
 pub(super) fn notify_filter(numbers: &[i32]) -> Vec<Instruction> {
+    by_kind(section(numbers), None)
+}
+
+/// `native` for calls of this architecture. Of 32-bit programs exits, calls that ask for strict mode, and
+/// those of `numbers` that are known.
+fn program(native: Vec<Instruction>, numbers: &[i32]) -> Vec<Instruction> {
+    let compat = COMPAT.map(|compat| {
+        let [prctl, seccomp] = [libc::SYS_prctl, libc::SYS_seccomp].map(|nr| compat.number_of(nr));
+        let wanted = |nr: i64| {
+            let exits = [NR_EXIT, NR_EXIT_GROUP].map(i64::from);
+            exits.contains(&nr) || nr != libc::SYS_seccomp && numbers.iter().any(|&n| i64::from(n) == nr)
+        };
+        let own = compat.calls.iter().filter(|&&(_, nr)| wanted(nr));
+        let mut notified = section(&own.map(|&(own, _)| own).collect::<Vec<_>>());
+        if let (Some(prctl), Some(seccomp)) = (prctl, seccomp) {
+            notify_strict_mode(&mut notified, [prctl, seccomp]);
+        }
+        (compat.audit_arch, notified)
+    });
+    by_kind(native, compat)
+}
+
+/// Leads calls of this architecture to one section and those of another one, if any, to its own; all
+/// others are allowed.
+fn by_kind(native: Vec<Instruction>, other: Option<(u32, Vec<Instruction>)>) -> Vec<Instruction> {
+    let skip_one_if = |k| Instruction { code: BPF_JMP_JEQ_K, jump_true: 1, jump_false: 0, k };
+    let over = Instruction { code: BPF_JMP_JA, jump_true: 0, jump_false: 0, k: native.len() as u32 };
+    let mut program = vec![load(OFFSET_ARCH), skip_one_if(AUDIT_ARCH), over];
+    program.extend(native);
+    program.extend(other.iter().map(|&(arch, _)| skip_one_if(arch)));
+    program.push(result(RET_ALLOW));
+    program.extend(other.into_iter().flat_map(|(_, section)| section));
+    program
+}
+
+/// Notifies the calls in `numbers` and allows all else.
+fn section(numbers: &[i32]) -> Vec<Instruction> {
     let count = numbers.len();
     // Behind the last comparison come `ret ALLOW`, then `ret USER_NOTIF`.
-    let mut program = vec![
-        load(OFFSET_ARCH),
-        Instruction { code: BPF_JMP_JEQ_K, jump_true: 0, jump_false: count as u8 + 1, k: AUDIT_ARCH },
-        load(OFFSET_NR),
-    ];
+    let mut section = vec![load(OFFSET_NR)];
     for (index, &number) in numbers.iter().enumerate() {
-        program.push(Instruction {
-            code: BPF_JMP_JEQ_K,
-            jump_true: (count - index) as u8,
-            jump_false: 0,
-            k: number as u32,
-        });
+        let jump_true = (count - index) as u8;
+        section.push(Instruction { code: BPF_JMP_JEQ_K, jump_true, jump_false: 0, k: number as u32 });
     }
-    program.push(result(RET_ALLOW));
-    program.push(result(RET_USER_NOTIF));
-    program
+    section.extend([result(RET_ALLOW), result(RET_USER_NOTIF)]);
+    section
 }
 
 #[cfg(test)]
@@ -182,6 +220,7 @@ mod tests {
                 }
                 BPF_JMP_JSET_K if accumulator & step.k != 0 => at += usize::from(step.jump_true),
                 BPF_JMP_JSET_K => at += usize::from(step.jump_false),
+                BPF_JMP_JA => at += step.k as usize,
                 BPF_JMP_JEQ_K if accumulator == step.k => at += usize::from(step.jump_true),
                 BPF_JMP_JEQ_K => at += usize::from(step.jump_false),
                 BPF_RET_K => return step.k,
@@ -207,6 +246,11 @@ mod tests {
         let (prctl, seccomp) = (libc::SYS_prctl as u32, libc::SYS_seccomp as u32);
         let exits = exit_filter();
         let calls = call_filter(CallSet { numbers: &[9], prctl_options: &[15], executable_files: true });
+        for call in [(172, [22, 1, 0, 0]), (354, [0, 0, 0, 0])] {
+            for program in [&exits, &calls] {
+                assert_eq!(run_with_args(program, AUDIT_ARCH_I386, call), RET_USER_NOTIF, "{call:?}");
+            }
+        }
         for call in [(prctl, [22, 1, 0, 0]), (seccomp, [0, 0, 0, 0])] {
             for program in [&exits, &calls] {
                 assert_eq!(run_with_args(program, AUDIT_ARCH, call), RET_USER_NOTIF, "{call:?}");
@@ -224,10 +268,20 @@ mod tests {
     }
 
     #[test]
-    fn leaves_compat_and_x32_alone() {
-        let program = exit_filter();
+    fn of_32_bit_programs_few_calls_are_notified_and_of_x32_none() {
+        const SET: CallSet = CallSet {
+            numbers: &[libc::SYS_mmap as i32, libc::SYS_clone as i32, libc::SYS_execve as i32],
+            prctl_options: &[15],
+            executable_files: true,
+        };
+        let (program, calls) = (exit_filter(), call_filter(SET));
+        let result = |notified| if notified { RET_USER_NOTIF } else { RET_ALLOW };
         for nr in 0..1024 {
-            assert_eq!(run(&program, AUDIT_ARCH_I386, nr), RET_ALLOW, "i386 syscall {nr}");
+            let (exits, tasks) = (matches!(nr, 1 | 252), matches!(nr, 120 | 11));
+            let call = (nr, 15);
+            assert_eq!(run_with(&program, AUDIT_ARCH_I386, call), result(exits), "i386 syscall {nr}");
+            assert_eq!(run_with(&calls, AUDIT_ARCH_I386, call), result(exits || tasks), "i386 syscall {nr}");
+            assert_eq!(run(&program, 7, nr), RET_ALLOW, "syscall {nr} of another architecture");
             assert_eq!(run(&program, AUDIT_ARCH, nr | X32_BIT), RET_ALLOW, "x32 syscall {nr}");
         }
     }
@@ -247,7 +301,6 @@ mod tests {
             let wanted = SET.numbers.contains(&nr) || exits || nr == seccomp;
             let expected = if wanted { RET_USER_NOTIF } else { RET_ALLOW };
             assert_eq!(run(&program, AUDIT_ARCH, nr as u32), expected, "syscall {nr}");
-            assert_eq!(run(&program, AUDIT_ARCH_I386, nr as u32), RET_ALLOW, "i386 syscall {nr}");
             assert_eq!(run(&program, AUDIT_ARCH, nr as u32 | X32_BIT), RET_ALLOW, "x32 syscall {nr}");
         }
         for option in (0..64).chain([0x5356_4d41]) {

@@ -1,7 +1,6 @@
 //! The little of the system that telling the last thread takes: names and numbers of threads,
 //! and whether one is exiting. Residency and mappings are read elsewhere.
 
-use super::arch::{NR_EXIT, NR_EXIT_GROUP};
 use super::last_thread::LookAtThread;
 use super::protocol::Comm;
 use crate::model::{Pid, Tid};
@@ -75,20 +74,24 @@ const LOOKS: usize = 20;
 const BETWEEN_LOOKS: Duration = Duration::from_millis(1);
 
 /// The threads of a process.
-pub struct ThreadsOf(pub Pid);
+pub struct ThreadsOf {
+    pub pid: Pid,
+    /// The numbers by which it calls exit and exit_group.
+    pub exits: [i32; 2],
+}
 
 impl LookAtThread for ThreadsOf {
     /// True, too, for one that has vanished.
     fn is_exiting(&mut self, tid: Tid) -> bool {
-        fs::read(format!("/proc/{}/task/{tid}/stat", self.0)).map_or(true, |stat| is_exiting(&stat))
+        fs::read(format!("/proc/{}/task/{tid}/stat", self.pid)).map_or(true, |stat| is_exiting(&stat))
     }
 
     /// Looks again for a while: one that was let go has only a few instructions left to
     /// PF_EXITING, and a new program seldom computes that long without any call.
     fn is_in_other_call(&mut self, tid: Tid) -> bool {
         for _ in 0..LOOKS {
-            let line = fs::read(format!("/proc/{}/task/{tid}/syscall", self.0));
-            if line.is_ok_and(|line| is_in_other_call(&line)) {
+            let line = fs::read(format!("/proc/{}/task/{tid}/syscall", self.pid));
+            if line.is_ok_and(|line| is_in_other_call(&line, self.exits)) {
                 return true;
             }
             if self.is_exiting(tid) {
@@ -111,10 +114,10 @@ fn is_exiting(stat: &[u8]) -> bool {
 }
 
 /// `running`, or `nr args… sp pc`, nr -1 when blocked outside of a call.
-fn is_in_other_call(line: &[u8]) -> bool {
+fn is_in_other_call(line: &[u8], exits: [i32; 2]) -> bool {
     let first = line.split(|&byte| byte == b' ').next().unwrap_or(line);
     let nr = std::str::from_utf8(first).ok().and_then(|word| word.parse::<i32>().ok());
-    nr.is_some_and(|nr| nr >= 0 && nr != NR_EXIT && nr != NR_EXIT_GROUP)
+    nr.is_some_and(|nr| nr >= 0 && !exits.contains(&nr))
 }
 
 #[cfg(test)]
@@ -139,10 +142,11 @@ mod tests {
 
     #[test]
     fn tells_exit_from_other_calls() {
-        assert!(is_in_other_call(b"202 0x1 0x2 0x3 0x4 0x5 0x6 0x7ffe 0x7fff\n"));
-        assert!(!is_in_other_call(format!("{NR_EXIT} 0x0").as_bytes()));
-        assert!(!is_in_other_call(b"running\n"));
-        assert!(!is_in_other_call(b"-1 0x7ffe 0x7fff\n"));
+        let in_other = |line: &str| is_in_other_call(line.as_bytes(), [1, 252]);
+        assert!(in_other("202 0x1 0x2 0x3 0x4 0x5 0x6 0x7ffe 0x7fff\n"));
+        assert!(!in_other("252 0x0"));
+        assert!(!in_other("running\n"));
+        assert!(!in_other("-1 0x7ffe 0x7fff\n"));
     }
 
     #[test]

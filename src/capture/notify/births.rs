@@ -34,7 +34,7 @@ impl<C: HeldCalls> Server<C> {
         if pid == self.tasks.main {
             self.tasks.add_thread(tid, pid, 0);
             self.add_process(pid, 0);
-            self.tasks.executes(pid, tid);
+            self.tasks.executes(pid, tid, libc::SYS_execve);
             return Some(pid);
         }
         let begun = self.find_begun_process(pid, parent);
@@ -127,6 +127,7 @@ impl<C: HeldCalls> Server<C> {
             return;
         };
         let (brk, start_brk, arguments) = (parent.brk, parent.start_brk, parent.arguments);
+        let is_32_bit = parent.is_32_bit;
         let mut listed = None;
         let key = if begun.new.shares_space {
             parent.users += 1;
@@ -141,8 +142,9 @@ impl<C: HeldCalls> Server<C> {
                 Ok((space, mappings)) => {
                     // No call tells what a driver keeps from forks (VM_DONTCOPY). The child has not
                     // changed anything yet: its calls wait.
-                    listed = (!space.shadow.holds(&parent.shadow)).then_some(mappings);
-                    self.tasks.add_space(Space { brk, start_brk, arguments, ..space })
+                    let differs = is_32_bit || !space.shadow.holds(&parent.shadow);
+                    listed = differs.then_some(mappings);
+                    self.tasks.add_space(Space { brk, start_brk, arguments, is_32_bit, ..space })
                 }
                 Err(_) => {
                     self.missed_task();
@@ -172,7 +174,9 @@ impl<C: HeldCalls> Server<C> {
     /// What a call that makes a task asks for.
     pub fn new_task(&self, call: &HeldCall) -> NewTask {
         let read = |at: u64, into: &mut [u8]| peek::read_memory(call.tid, at, into);
-        calls::new_task(call.nr, &call.args, read)
+        let new = calls::new_task(call.nr, &call.args, read);
+        // A 32-bit program gives the description of a segment in place of its control block.
+        NewTask { control_block: if call.is_32_bit { 0 } else { new.control_block }, ..new }
     }
 
     /// A call that makes a task is about to go on.

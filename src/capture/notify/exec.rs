@@ -96,7 +96,8 @@ impl<C: HeldCalls> Server<C> {
 
     fn program_begins(&mut self, pid: Pid, old: u64, space: Space, mappings: Vec<Mapping>) {
         let (start_brk, arguments) = peek::layout(pid).unwrap_or((0, 0));
-        let key = self.tasks.add_space(Space { brk: start_brk, start_brk, arguments, ..space });
+        let is_32_bit = mappings.iter().all(|mapping| mapping.range.end.0 <= 1 << 32);
+        let key = self.tasks.add_space(Space { brk: start_brk, start_brk, arguments, is_32_bit, ..space });
         self.leave_space(pid, old);
         if let Some(process) = self.tasks.processes.get_mut(&pid) {
             process.space = key;
@@ -105,11 +106,13 @@ impl<C: HeldCalls> Server<C> {
         self.tasks.begun.retain(|begun| begun.parent != pid || !begun.new.is_thread);
         let comm = self.tasks.add_thread(pid, pid, 0).comm.clone();
         let who = Who { pid, tid: pid, mm: key };
-        self.tell.mappings(who, &mappings);
-        let compat = mappings.iter().all(|mapping| mapping.range.end.0 <= 1 << 32);
         let mut record = who.record(OP_EXEC);
-        record.args = [start_brk, start_brk, arguments, u64::from(compat), 0, 0];
-        record.flags |= LISTED;
+        record.args = [start_brk, start_brk, arguments, u64::from(is_32_bit), 0, 0];
+        // A 32-bit program may have mapped a lot before its first notified call.
+        if !is_32_bit {
+            self.tell.mappings(who, &mappings);
+            record.flags |= LISTED;
+        }
         let exe = std::fs::read_link(format!("/proc/{pid}/exe")).ok();
         let exe = exe.map(|path| std::os::unix::ffi::OsStringExt::into_vec(path.into_os_string()));
         if let Some(mapping) = mappings.iter().find(|mapping| exe.as_ref() == Some(&mapping.name))
@@ -126,12 +129,12 @@ impl<C: HeldCalls> Server<C> {
         let executing = self.tasks.processes.iter().filter_map(|(&pid, p)| Some((pid, p.executing?)));
         let overdue: Vec<(Pid, Executing)> =
             executing.filter(|(_, executing)| executing.since.elapsed() > EXEC_OVERDUE).collect();
-        for (pid, Executing { tid, ran, .. }) in overdue {
+        for (pid, Executing { tid, entry, ran, .. }) in overdue {
             let place = |tid| self.tasks.thread(tid).map(|task| task.thread.place());
             // The thread that executes takes over the first one's number.
             let in_exec = match place(tid).filter(|place| *place != peek::Place::Gone).or_else(|| place(pid))
             {
-                Some(peek::Place::Blocked { nr, .. }) => nr == libc::SYS_execve || nr == libc::SYS_execveat,
+                Some(peek::Place::Blocked { nr, .. }) => nr == entry,
                 // Not by the clock: it may not have been let run. That it cannot be told says nothing.
                 Some(peek::Place::Running) => peek::processor_time(tid)
                     .or_else(|| peek::processor_time(pid))

@@ -63,7 +63,7 @@ impl<C: HeldCalls> Server<C> {
             // That it cannot be read says nothing about a thread that is there.
             Place::Gone => peek::family(call.tid).is_none(),
             Place::Blocked { nr, first_args, .. } => {
-                (nr != call.nr || first_args != call.args[..2]) && self.calls.has_begun(call.id)
+                (nr != call.entry || first_args != call.args[..2]) && self.calls.has_begun(call.id)
             }
             Place::Running => {
                 let limit = if running.what.takes_long() { SURELY_DONE } else { SURELY_BACK };

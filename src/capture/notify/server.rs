@@ -316,7 +316,7 @@ impl<C: HeldCalls> Server<C> {
                 return;
             }
             Kind::Exec => {
-                self.tasks.executes(pid, call.tid);
+                self.tasks.executes(pid, call.tid, call.entry);
                 self.calls.go_on(call.id);
                 return;
             }

@@ -74,6 +74,8 @@ pub struct Space {
     pub brk: u64,
     /// Where the first thread's stack begins: arguments and environment lie above.
     pub arguments: u64,
+    /// Of a 32-bit program: its calls change what nobody is told of.
+    pub is_32_bit: bool,
     /// Its process is held at its end: nothing may change any more.
     pub closed: bool,
 }
@@ -96,6 +98,7 @@ impl Space {
             start_brk: 0,
             brk: 0,
             arguments: 0,
+            is_32_bit: false,
             closed: false,
         };
         Ok((space, mappings))

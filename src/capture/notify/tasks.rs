@@ -29,6 +29,8 @@ pub struct Process {
 #[derive(Clone, Copy, Debug)]
 pub struct Executing {
     pub tid: Tid,
+    /// The number that execve was called by.
+    pub entry: i64,
     pub since: Instant,
     /// What it had run before, ns.
     pub ran: u64,
@@ -92,10 +94,10 @@ impl Tasks {
     }
 
     /// Until it is known how that ends, nothing else begins in the address space.
-    pub fn executes(&mut self, pid: Pid, tid: Tid) {
+    pub fn executes(&mut self, pid: Pid, tid: Tid, entry: i64) {
         let Some(process) = self.processes.get_mut(&pid) else { return };
         let ran = peek::processor_time(tid).unwrap_or(0);
-        process.executing = Some(Executing { tid, since: Instant::now(), ran });
+        process.executing = Some(Executing { tid, entry, since: Instant::now(), ran });
         if let Some(space) = self.spaces.get_mut(&process.space).filter(|space| space.users == 1) {
             space.closed = true;
         }
