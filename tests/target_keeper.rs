@@ -324,7 +324,7 @@ fn the_keeper_holds_no_pipe_open_and_stands_apart() {
         player.rest(),
         [
             "held main ExitGroup status 0 leader true",
-            "/dev/null /dev/null /dev/null anon_inode:seccomp notify socket",
+            "/dev/null /dev/null /dev/null anon_inode:seccomp notify pipe socket",
             "exit-keeper",
             "ended Code(0) 0",
         ]

@@ -64,6 +64,11 @@ static void *exit_group_at_once(void *arg) {
     return NULL;
 }
 
+static void *stay(void *arg) {
+    for (;;) pause();
+    return arg;
+}
+
 static void *return_after_main(void *arg) {
     while (state_of(getpid()) != 'Z') sched_yield();
     return arg;
@@ -131,6 +136,28 @@ int main(int argc, char **argv) {
         dprintf(1, "ready %d\n", getpid());
         await_word();
         return number;
+    }
+    if (!strcmp(mode, "work")) {
+        // After the word, threads end one after the other, and then all of it.
+        dprintf(1, "ready %d\n", getpid());
+        await_word();
+        return make_threads(50) ? 1 : number;
+    }
+    if (!strcmp(mode, "steps")) {
+        // A thread lives and ends in each step, for which a byte has to come; others stay to the end.
+        for (int i = 0; i < 3; i++) pthread_create(&thread, NULL, stay, NULL);
+        for (int i = 0; i < 40; i++) {
+            await_word();
+            if (make_threads(1)) return 1;
+            dprintf(1, "step %d\n", i);
+        }
+        return number;
+    }
+    if (!strcmp(mode, "strict")) {
+        int refused = argc > 3 ? (int)syscall(SYS_seccomp, SECCOMP_SET_MODE_STRICT, 0, NULL)
+                               : prctl(PR_SET_SECCOMP, SECCOMP_MODE_STRICT, 0, 0, 0);
+        // exit_group is not among what strict mode leaves.
+        syscall(SYS_exit, refused ? (long)errno : (long)number);
     }
     if (!strcmp(mode, "wait-signals")) {
         for (int each = 1; each <= SIGTERM; each++) signal(each, tell_signal);

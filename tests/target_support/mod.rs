@@ -188,3 +188,21 @@ pub fn children() -> Vec<i32> {
     let list = std::fs::read_to_string(format!("/proc/{own}/task/{own}/children")).expect("children");
     list.split_whitespace().map(|pid| pid.parse().expect("a pid")).collect()
 }
+
+/// The guard that the keeper has forked; waits for it.
+pub fn guard_of(keeper: i32) -> i32 {
+    loop {
+        let list = std::fs::read_to_string(format!("/proc/{keeper}/task/{keeper}/children"));
+        let list = list.expect("a living keeper");
+        if let Some(guard) = list.split_whitespace().map(|pid| pid.parse().expect("a pid")).find(is_guard) {
+            return guard;
+        }
+        std::thread::yield_now();
+    }
+}
+
+/// By its name, and not as a zombie.
+fn is_guard(pid: &i32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.contains("(exit-guard)") && !stat.contains("(exit-guard) Z")
+}
