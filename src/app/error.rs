@@ -66,6 +66,9 @@ pub enum AppError {
     Store(#[from] crate::store::StoreError),
     #[error("{} is not complete: it can be read up to where it stopped", path.display())]
     Recording { path: PathBuf },
+    /// Of allocations that there were.
+    #[error("no allocation was seen: {why}")]
+    NothingSeen { why: String },
     #[error("{0}")]
     Flame(#[from] crate::render::FlameError),
     #[error("encoding the report: {0}")]

@@ -9,6 +9,7 @@ pub mod ledger;
 pub mod picture;
 pub mod report;
 pub mod sampling;
+pub mod silence;
 
 pub use describe::{Description, FunctionDescription, FunctionKind};
 pub use ledger::{Heaps, Ledger, LedgerOptions};

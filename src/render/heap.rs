@@ -5,7 +5,7 @@ use super::frames::frames;
 use super::heap_tables::{beside, by_context, by_stack, in_blocks, signed, totals};
 use super::heap_tree::tree;
 use super::style::{Tone, clean, truncated};
-use super::text::{TextOptions, WIDTH, duration, end, note};
+use super::text::{TextOptions, WIDTH, duration, end, labelled, note};
 use crate::heap::report::{HeapProcess, HeapReport, Row};
 use crate::report::model::{Frame, Process, Stack};
 use crate::report::units::{exact_size, size, thousands};
@@ -61,12 +61,23 @@ fn of_process(
     out.push('\n');
     totals(report, p, options, out);
     notes(report, p, first, options, out);
+    // Nothing is known of what its mappings hold, either.
+    if let Some(nothing) = &p.nothing_seen {
+        *out += "\n  no allocation was seen\n";
+        labelled("why", Tone::Dim, &clean(&nothing.why), options, out);
+        return;
+    }
     if let Some(found) = &p.beside {
         out.push('\n');
         beside(found, options, out);
     }
     if p.rows.is_empty() {
-        *out += "\n  nothing is outstanding\n";
+        let what = match (p.left_out.blocks, report.sampling_bytes) {
+            (1.., _) => "nothing of it is outstanding",
+            (0, Some(_)) => "nothing that is outstanding is in the sample",
+            (0, None) => "nothing is outstanding",
+        };
+        *out += &format!("\n  {what}\n");
         return;
     }
     if !reverse {

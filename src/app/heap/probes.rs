@@ -8,7 +8,7 @@ use crate::model::FileRef;
 use crate::objects::{FileKey, Object, open};
 use crate::rights::{Use, with_lent};
 use crate::symbolize::demangle;
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::fs::File;
 use std::os::fd::BorrowedFd;
 use std::os::unix::fs::MetadataExt;
@@ -29,6 +29,10 @@ struct State {
     /// By the number that events have.
     functions: Vec<model::Function>,
     files: Vec<Option<FileKey>>,
+    /// Files with probes: base name, functions.
+    probed: HashMap<FileKey, (String, usize)>,
+    /// What the kernel said to probes that it refused.
+    refused: Vec<String>,
     notes: Vec<String>,
 }
 
@@ -73,6 +77,10 @@ impl Probes {
         let functions: Vec<_> = found.iter().map(|each| (each.offset, each.function)).collect();
         match with_lent(Use::Placing, || self.prober.place(Request { file, functions: &functions })) {
             Ok(placed) => {
+                let count = placed.numbers.iter().flatten().count();
+                if count > 0 {
+                    state.probed.insert(key, (base_name.to_owned(), count));
+                }
                 for (each, number) in found.iter().zip(&placed.numbers) {
                     match number {
                         Some(number) => state.name(*number, (key, base_name), each),
@@ -83,16 +91,26 @@ impl Probes {
                 names.sort_unstable();
                 state.notes.push(format!("{base_name}: probed {}", names.join(", ")));
                 if let Some(error) = placed.refused {
-                    state.notes.push(format!("{base_name}: {error}"));
+                    state.refuse(format!("{base_name}: {error}"));
                 }
             }
-            Err(error) => state.notes.push(format!("{base_name}: {error}")),
+            Err(error) => state.refuse(format!("{base_name}: {error}")),
         }
     }
 
     /// By the number that events have.
     pub fn functions(&self) -> Vec<model::Function> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner).functions.clone()
+    }
+
+    /// A file's base name and how many of its functions are probed; None where none is.
+    pub fn probed_in(&self, key: FileKey) -> Option<(String, usize)> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner).probed.get(&key).cloned()
+    }
+
+    /// What the kernel said to probes that it refused.
+    pub fn refused(&self) -> Vec<String> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner).refused.clone()
     }
 
     /// The file that a function is in.
@@ -108,6 +126,11 @@ impl Probes {
 }
 
 impl State {
+    fn refuse(&mut self, why: String) {
+        self.notes.push(why.clone());
+        self.refused.push(why);
+    }
+
     fn name(&mut self, number: u32, (key, module): (FileKey, &str), found: &super::resolve::Found) {
         let at = number as usize;
         if self.functions.len() <= at {

@@ -23,6 +23,7 @@ use crate::capture::bpf::BpfTracer;
 use crate::capture::heap::{HeapConfig, HeapTracer, WayWanted};
 use crate::cli::{Aslr, Backend, HeapArgs};
 use crate::heap::describe::ContextLayout;
+use crate::heap::silence::TestCall;
 use crate::heap::{Description, LedgerOptions, Sampling};
 use crate::model::Pid;
 use crate::rights::{Use, viewer, with_lent};
@@ -171,7 +172,7 @@ impl<'a> Watcher<'a> {
                     heap.look();
                 }
                 if printed {
-                    self.print(&mut pipeline, symbols, None)?;
+                    drop(self.print(&mut pipeline, symbols, None)?);
                 }
                 if let Some(heap) = &mut pipeline.heap {
                     heap.heaps.mark(tell::now_ns());
@@ -200,17 +201,20 @@ impl<'a> Watcher<'a> {
                 "the tables of --combined were full or could not be read {troubles} times: counts may be old"
             ));
         }
-        self.print(&mut pipeline, &mut symbolizer, Some(audits))?;
-        Ok(end)
+        match self.print(&mut pipeline, &mut symbolizer, Some(audits))? {
+            Some(why) => Err(AppError::NothingSeen { why }),
+            None => Ok(end),
+        }
     }
 
-    /// With the mappings beside, where they were looked at.
+    /// With the mappings beside, where they were looked at: at the end. Returns why nothing was seen, where
+    /// there was something to see.
     fn print(
         &self,
         pipeline: &mut Pipeline,
         symbolizer: &mut Symbolizer,
         audits: Option<Audits>,
-    ) -> Result<(), AppError> {
+    ) -> Result<Option<String>, AppError> {
         let counters = self.heap.counters()?;
         if self.args.verbose {
             let own = pipeline.heap.as_ref().map_or(0, |heap| heap.own_frees);
@@ -220,13 +224,36 @@ impl<'a> Watcher<'a> {
             name_contexts(heap, self.layout);
         }
         let mut report = tell::report(&self.asked, (pipeline, symbolizer), (counters, 0));
+        let at_the_end = audits.is_some();
         if let Some(audits) = audits {
             put_beside(&mut report, self.asked.main, audits, pipeline);
         }
+        let test = || self.test_call();
+        let test = (at_the_end && counters.skipped == 0).then_some(&test as &dyn Fn() -> TestCall);
+        let failure = pipeline
+            .heap
+            .as_ref()
+            .and_then(|heap| tell::tell_silence(&mut report, heap, (self.heap.attached, test)));
         for note in symbolizer.take_notes() {
             say(note);
         }
-        super::write(self.args, &self.to, &report)
+        super::write(self.args, &self.to, &report)?;
+        Ok(failure)
+    }
+
+    /// Whether these probes see anything on this kernel.
+    fn test_call(&self) -> TestCall {
+        match bpf_of(self.tracer).map(|tracer| self.heap.sees_a_call(tracer)) {
+            Ok(Ok(true)) => TestCall::Seen,
+            Ok(Ok(false)) => TestCall::Unseen,
+            Ok(Err(error)) => {
+                if self.args.verbose {
+                    say(format_args!("no test call could be made: {error}"));
+                }
+                TestCall::NotMade
+            }
+            Err(_) => TestCall::NotMade,
+        }
     }
 }
 

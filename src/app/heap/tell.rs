@@ -1,9 +1,10 @@
 //! From ledgers to the report.
 
-use super::watch::Known;
+use super::watch::{HeapWatch, Known};
 use crate::app::pipeline::Pipeline;
 use crate::capture::heap::HeapCounters;
 use crate::heap::report::{HeapFacts, HeapProcessFacts, HeapReport, build};
+use crate::heap::silence::{self, TestCall, Watched};
 use crate::heap::{Filter, Picture};
 use crate::report::model::Events;
 use crate::symbolize::{Config, Symbolizer};
@@ -80,6 +81,42 @@ fn facts(known: &Known, now: u64) -> HeapProcessFacts {
         watched_ns: Some(end.saturating_sub(known.since_ns)),
         gaps: Vec::new(),
     }
+}
+
+/// Says of each process without an allocation why none was seen. `test`: at the end of all, makes a test call
+/// for a run without any. Returns why that is a failure.
+pub fn tell_silence(
+    report: &mut HeapReport,
+    heap: &HeapWatch,
+    (way, test): (&'static str, Option<&dyn Fn() -> TestCall>),
+) -> Option<String> {
+    let launched = report.processes.iter().all(|process| !process.attached);
+    let whole_run = report.processes.iter().all(silence::is_silent);
+    let test = test.filter(|_| whole_run && !report.processes.is_empty()).map(|test| test());
+    // Of a sample, what is not in it was not looked at; counted in the kernel, a child of fork starts with
+    // nothing that it could free.
+    if report.sampling_bytes.is_some() && test.is_none() {
+        return None;
+    }
+    let from_the_start = launched && (!report.combined || whole_run);
+    let mut failure = None;
+    for process in report.processes.iter_mut().filter(|process| silence::is_silent(process)) {
+        let probed = heap.probed.get(&process.pid).cloned().unwrap_or_default();
+        let watched = Watched {
+            allocators: report.allocators.clone(),
+            probed: probed.into_iter().collect(),
+            refused: heap.probes.refused(),
+            way,
+            test: test.unwrap_or_default(),
+            from_the_start,
+        };
+        let nothing = silence::why(process, &watched);
+        if test.is_some() && failure.is_none() && silence::is_failure(&nothing) {
+            failure = Some(format!("{} (pid {}): {}", process.comm, process.pid, nothing.why));
+        }
+        process.nothing_seen = Some(nothing);
+    }
+    failure
 }
 
 pub fn symbolizer() -> Symbolizer {

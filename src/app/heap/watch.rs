@@ -8,6 +8,7 @@ use crate::ledger::AddressSpaces;
 use crate::model::hash::IntMap;
 use crate::model::{Addr, HeapEvent, HeapOp, MmKey, Pid, VmEvent, VmOp};
 use crate::objects::{FileCache, FileKey, OpenRequest};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// A process as it was last seen.
@@ -33,6 +34,8 @@ pub struct HeapWatch {
     pub ended: Vec<Ledger>,
     /// With --combined.
     pub combined: Option<Combined>,
+    /// What each process has mapped of files with probes: base names, functions.
+    pub probed: IntMap<Pid, BTreeMap<String, usize>>,
     /// Which state of the mappings was looked through for files.
     generations: IntMap<MmKey, u64>,
     lost: u64,
@@ -48,6 +51,7 @@ impl HeapWatch {
             known: IntMap::default(),
             ended: Vec::new(),
             combined: None,
+            probed: IntMap::default(),
             generations: IntMap::default(),
             lost: 0,
             own_frees: 0,
@@ -98,12 +102,15 @@ impl HeapWatch {
                 let parent = self.known.get(&pid).cloned().unwrap_or_default();
                 let child = Known { since_ns: event.time_ns, attached: false, ..parent };
                 self.known.insert(*child_pid, child);
+                let probed = self.probed.get(&pid).cloned().unwrap_or_default();
+                self.probed.insert(*child_pid, probed);
             }
             VmOp::Exec { .. } => {
                 if let Some(combined) = &mut self.combined {
                     combined.forget(pid);
                 }
                 self.heaps.exec(pid, event.mm);
+                self.probed.remove(&pid);
                 self.generations.remove(&event.mm);
                 self.begin(pid, event.time_ns, false);
             }
@@ -132,6 +139,7 @@ impl HeapWatch {
         }
         for (range, _, file) in spaces.executable_regions(mm) {
             if !self.probes.is_new(&file) {
+                self.note_probed(pid, FileKey::from(&*file));
                 continue;
             }
             let request = OpenRequest { file: &file, range, pid: Some(pid), build_id: None };
@@ -139,6 +147,13 @@ impl HeapWatch {
                 let name = file.path.rsplit(|&byte| byte == b'/').next().unwrap_or_default();
                 self.probes.cover(FileKey::from(&*file), &object, &String::from_utf8_lossy(name));
             }
+            self.note_probed(pid, FileKey::from(&*file));
+        }
+    }
+
+    fn note_probed(&mut self, pid: Pid, key: FileKey) {
+        if let Some((name, count)) = self.probes.probed_in(key) {
+            self.probed.entry(pid).or_default().insert(name, count);
         }
     }
 

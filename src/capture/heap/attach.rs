@@ -78,7 +78,28 @@ pub(super) struct State {
 }
 
 /// VMAUDIT_HEAP_FUNCTIONS (bpf/heap.h).
-const MAX_FUNCTIONS: u32 = 8192;
+pub(super) const MAX_FUNCTIONS: u32 = 8192;
+
+impl From<u32> for State {
+    /// Numbers begin with `next`.
+    fn from(next: u32) -> State {
+        State { links: Vec::new(), next }
+    }
+}
+
+impl Way {
+    pub(super) fn try_clone(&self) -> io::Result<Way> {
+        Ok(match self {
+            Way::Session(program) => Way::Session(program.try_clone()?),
+            Way::Multi { entries, returns } => {
+                Way::Multi { entries: entries.try_clone()?, returns: returns.try_clone()? }
+            }
+            Way::Single { entry, leave, kind } => {
+                Way::Single { entry: entry.try_clone()?, leave: leave.try_clone()?, kind: *kind }
+            }
+        })
+    }
+}
 
 impl Prober {
     /// Probes functions of a file.

@@ -5,6 +5,7 @@ pub(super) mod attach;
 pub mod counted;
 mod function;
 pub mod skel;
+mod test_call;
 pub mod wire;
 
 pub use attach::{Placed, ProbeError, Prober, Request};

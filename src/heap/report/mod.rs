@@ -137,6 +137,7 @@ fn process(
         growth_ns: seen.growth_ns,
         timeline: seen.timeline.iter().map(point).collect(),
         gaps: known.gaps,
+        nothing_seen: None,
         beside: None,
     }
 }

@@ -86,9 +86,27 @@ pub struct HeapProcess {
     pub timeline: Vec<Point>,
     /// What could not be read or seen, in words.
     pub gaps: Vec<String>,
+    /// Not a single allocation was seen: why not. Absent where there were some.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub nothing_seen: Option<NothingSeen>,
     /// Beside the mapping audit; null where that was not made.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub beside: Option<Beside>,
+}
+
+/// Why no allocation of a process was seen, as far as that is proven.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct NothingSeen {
+    /// `not-called`, `no-function`, `other-functions`, `refused`, `probes-do-not-work`.
+    pub reason: String,
+    /// In words.
+    pub why: String,
+    /// Of what nobody saw allocated.
+    pub frees: u64,
+    /// Mapped by the allocators that are watched since the process began. Where this or `frees` is above 0, it did
+    /// allocate.
+    pub allocator_bytes: u64,
 }
 
 /// `inherited` + `allocated` - `freed` = `outstanding`, in bytes; in blocks with `allocations` and `frees`.

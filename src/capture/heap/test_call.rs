@@ -1,0 +1,122 @@
+//! Whether probes work on this kernel at all: a child of vmaudit's calls a function of vmaudit's own that is
+//! probed as the allocators' are. Asked where nothing else was seen.
+
+use super::attach::{MAX_FUNCTIONS, Prober, State};
+use super::{Action, HeapTracer, ProbeFunction, Request, Where};
+use crate::capture::CaptureError;
+use crate::capture::bpf::BpfTracer;
+use nix::errno::Errno;
+use nix::fcntl::OFlag;
+use nix::sys::memfd::{MFdFlags, memfd_create};
+use nix::sys::wait::{WaitStatus, waitpid};
+use nix::unistd::{ForkResult, fork, pipe2, write};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+
+/// Returns its first argument.
+#[cfg(target_arch = "x86_64")]
+const FUNCTION: [u8; 4] = [0x48, 0x89, 0xf8, 0xc3];
+#[cfg(target_arch = "aarch64")]
+const FUNCTION: [u8; 4] = [0xc0, 0x03, 0x5f, 0xd6];
+
+/// What it is asked for, and hands out: an address that nobody has.
+const BYTES: usize = 64;
+
+impl HeapTracer {
+    /// Makes the call; true when it was seen. Nothing of it gets into the counts of others but the totals.
+    ///
+    /// # Errors
+    /// When there can be no process, file or probe for it.
+    pub fn sees_a_call(&self, tracer: &BpfTracer) -> Result<bool, CaptureError> {
+        let failed = |errno: Errno| CaptureError::Uprobes(errno.into());
+        let file = memfd_create(c"vmaudit-test", MFdFlags::MFD_CLOEXEC).map_err(failed)?;
+        write(&file, &FUNCTION).map_err(failed)?;
+        let (go, word) = pipe2(OFlag::O_CLOEXEC).map_err(failed)?;
+        // SAFETY: the child makes system calls alone, and leaves with _exit.
+        let child = match unsafe { fork() }.map_err(failed)? {
+            ForkResult::Child => {
+                drop(word);
+                call(&go, &file)
+            }
+            ForkResult::Parent { child } => child,
+        };
+        drop(go);
+        let made = self.probe_and_let_go(tracer, (child.as_raw(), &file), &word);
+        drop(word);
+        let ended = loop {
+            match waitpid(child, None) {
+                Err(Errno::EINTR) => {}
+                other => break other.map_err(failed)?,
+            }
+        };
+        let before = made?;
+        if ended != WaitStatus::Exited(child, 0) {
+            // Executable memory is forbidden here (vm.memfd_noexec, a security module).
+            return Err(failed(Errno::EACCES));
+        }
+        let after = self.counters()?;
+        Ok(after.seen + after.skipped > before)
+    }
+
+    /// What was seen before the call.
+    fn probe_and_let_go(
+        &self,
+        tracer: &BpfTracer,
+        (child, file): (i32, &OwnedFd),
+        word: &OwnedFd,
+    ) -> Result<u64, CaptureError> {
+        let failed = |errno: Errno| CaptureError::Uprobes(errno.into());
+        // SAFETY: pidfd_open takes two integers.
+        let pidfd =
+            Errno::result(unsafe { libc::syscall(libc::SYS_pidfd_open, child, 0) }).map_err(failed)?;
+        // SAFETY: a new descriptor that nobody else owns.
+        let pidfd = unsafe { OwnedFd::from_raw_fd(pidfd as i32) };
+        tracer.add_target(child, pidfd.as_fd())?;
+        let prober = Prober {
+            way: self.prober.way.try_clone().map_err(CaptureError::Uprobes)?,
+            table: self.prober.table.try_clone().map_err(CaptureError::Uprobes)?,
+            only: None,
+            // The last number: whatever is probed later has others.
+            state: State::from(MAX_FUNCTIONS - 1).into(),
+        };
+        let function = ProbeFunction {
+            size: Where::Argument(1),
+            result: Where::Returned,
+            ..ProbeFunction::new(Action::Allocate)
+        };
+        let placed = prober.place(Request { file: file.as_fd(), functions: &[(0, function)] });
+        let refused = placed.map_or_else(Some, |placed| placed.refused);
+        if let Some(error) = refused {
+            return Err(CaptureError::Uprobes(std::io::Error::other(error)));
+        }
+        let counters = self.counters()?;
+        write(word, b"g").map_err(failed)?;
+        // The probe has to outlive the call.
+        let mut end = libc::pollfd { fd: pidfd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+        // SAFETY: one valid pollfd. The child ends by itself.
+        while unsafe { libc::poll(&raw mut end, 1, -1) } < 0 && Errno::last() == Errno::EINTR {}
+        Ok(counters.seen + counters.skipped)
+    }
+}
+
+/// In the child: waits for the word, and calls.
+fn call(go: &OwnedFd, file: &OwnedFd) -> ! {
+    let mut word = 0u8;
+    // SAFETY: system calls with a byte of this stack, a new mapping of the file with the function, which
+    // takes and returns a number; then the end.
+    unsafe {
+        let code = libc::mmap(
+            std::ptr::null_mut(),
+            FUNCTION.len(),
+            libc::PROT_READ | libc::PROT_EXEC,
+            libc::MAP_PRIVATE,
+            file.as_raw_fd(),
+            0,
+        );
+        let told = libc::read(go.as_raw_fd(), (&raw mut word).cast(), 1);
+        if code == libc::MAP_FAILED || told != 1 {
+            libc::_exit(1);
+        }
+        let function: extern "C" fn(usize) -> usize = std::mem::transmute(code);
+        libc::_exit(i32::from(function(BYTES) != BYTES))
+    }
+}
