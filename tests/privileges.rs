@@ -4,7 +4,9 @@
 mod support;
 
 use serde_json::Value;
+use std::collections::BTreeSet;
 use std::fs;
+use std::mem::MaybeUninit;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 use support::report::number;
@@ -221,4 +223,76 @@ fn the_table_fits_the_terminal_and_changes_nothing() {
     let table = text.split("\nFor ").next().unwrap_or_default();
     let wide: Vec<&str> = table.lines().filter(|line| line.chars().count() > 100).collect();
     assert!(wide.is_empty(), "{wide:#?}");
+}
+
+/// The names of the programs in the objects, by the objects themselves.
+fn programs_in_the_objects() -> BTreeSet<String> {
+    use libbpf_rs::OpenObject;
+    use libbpf_rs::skel::{OpenSkel, SkelBuilder};
+    use vmaudit::capture::{bpf, heap, uprobe};
+    let names = |object: &OpenObject| -> Vec<String> {
+        object.progs().map(|program| program.name().to_string_lossy().into_owned()).collect()
+    };
+    let mut storage = [const { MaybeUninit::<OpenObject>::uninit() }; 3];
+    let [mappings, allocators, counts] = &mut storage;
+    let mappings = bpf::skel::VmauditSkelBuilder::default().open(mappings).expect("an object");
+    let allocators = heap::skel::HeapSkelBuilder::default().open(allocators).expect("an object");
+    let counts = uprobe::skel::ProbeSkelBuilder::default().open(counts).expect("an object");
+    let objects = [mappings.open_object(), allocators.open_object(), counts.open_object()];
+    objects.into_iter().flat_map(names).collect()
+}
+
+#[test]
+fn doctor_loads_every_program_and_has_a_verdict_on_every_command() {
+    let name = "doctor_loads_every_program_and_has_a_verdict_on_every_command";
+    if skip_without_bpf(name) {
+        return;
+    }
+    let (diagnosis, code) = doctor(&mut Command::new(vmaudit()));
+    let tried = diagnosis["programs"].as_array().expect("programs");
+    let names: BTreeSet<String> =
+        tried.iter().filter_map(|row| row["program"].as_str()).map(str::to_owned).collect();
+    assert_eq!(names, programs_in_the_objects());
+    for row in tried {
+        let refused = row["result"] == "refused";
+        assert_eq!(row["error"].is_string(), refused, "{row}");
+        assert!(refused || row["result"] == "loaded", "{row}");
+    }
+    let commands = diagnosis["commands"].as_array().expect("commands");
+    for wanted in
+        ["run", "attach", "--touch", "--container", "heap", "heap --combined", "probe", "probe --stacks"]
+    {
+        let row =
+            commands.iter().find(|row| row["name"].as_str().is_some_and(|name| name.starts_with(wanted)));
+        let row = row.unwrap_or_else(|| panic!("no verdict on {wanted}"));
+        assert_eq!(row["how"].is_string(), row["works"] == true, "{row}");
+        assert_eq!(row["why"].is_string(), row["works"] == false, "{row}");
+    }
+    // What it says works does.
+    assert_eq!(code, Some(0));
+    let heap = commands.iter().find(|row| row["name"] == "heap").expect("a verdict");
+    let (output, said) =
+        finish(Command::new(vmaudit()).args(["heap", "-v", "--", "/bin/sh", "-c", "exit 4"]));
+    assert_eq!(output.status.code() == Some(4), heap["works"] == true, "{heap}: {said}");
+    if let Some(how) = heap["how"].as_str() {
+        assert!(said.contains(how), "{how}: {said}");
+    }
+}
+
+#[test]
+fn without_capabilities_doctor_says_which_commands_lack_what() {
+    let name = "without_capabilities_doctor_says_which_commands_lack_what";
+    if skip_without_root(name) {
+        return;
+    }
+    let (diagnosis, _) = doctor(&mut Bench::new().with(&[]));
+    assert_eq!(diagnosis["programs"].as_array().map(Vec::len), Some(0), "none can be loaded");
+    for row in diagnosis["commands"].as_array().expect("commands") {
+        let name = row["name"].as_str().unwrap_or_default();
+        if !name.starts_with("run") {
+            assert_eq!(row["works"], false, "{row}");
+            let why = row["why"].as_str().unwrap_or_default();
+            assert!(why.contains("missing") || why.contains("container"), "{row}");
+        }
+    }
 }
