@@ -31,6 +31,7 @@ __noinline int look_at_mapping(__u64 at, __u32 fd, struct extra *extra)
 	struct inode *inode;
 	struct file *file;
 	__u8 yes = 1;
+	__u64 mm;
 
 	if (!extra)
 		return 0;
@@ -40,8 +41,10 @@ __noinline int look_at_mapping(__u64 at, __u32 fd, struct extra *extra)
 		extra->aux[0] = found.start;
 		extra->aux[1] = found.end;
 		file = found.file;
-		if (found.flags & VM_DONTCOPY)
-			bpf_map_update_elem(&keeping, &extra->mm, &yes, BPF_ANY);
+		if (found.flags & VM_DONTCOPY) {
+			mm = extra->mm; /* older verifiers take a key from the stack only */
+			bpf_map_update_elem(&keeping, &mm, &yes, BPF_ANY);
+		}
 	} else {
 		/* The lock is held for long. The descriptor is the file's, unless another thread
 		 * has closed it already. */
