@@ -57,3 +57,19 @@ fn without_the_hold_it_works_and_nothing_is_said() {
         assert!(!said.contains("strict mode"), "{said}");
     }
 }
+
+#[test]
+fn who_wants_a_listener_of_its_own_is_named() {
+    for (backend, remedy) in
+        [("bpf", "with --no-exit-hold"), ("perf", "with --no-exit-hold"), ("notify", "--backend bpf or perf")]
+    {
+        if backend == "bpf" && skip_without_bpf("strict_mode") {
+            continue;
+        }
+        let audit =
+            audit(&["--backend", backend], &[program("target_modes").into_os_string(), "listener".into()]);
+        assert_eq!(audit.stdout, "listener 16\n", "EBUSY: {}", audit.stderr);
+        assert!(audit.stderr.contains("(target_modes) asked for a seccomp listener"), "{}", audit.stderr);
+        assert!(audit.stderr.contains(remedy), "{backend}: {}", audit.stderr);
+    }
+}

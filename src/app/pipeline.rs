@@ -25,8 +25,6 @@ pub struct Tally {
     pub stacks: u64,
     pub truncated: u64,
     pub incomplete: u64,
-    /// Programs in the target that asked for a seccomp listener of their own and were refused.
-    pub listener_refused: u64,
 }
 
 /// The state between the ring and the report.
@@ -36,6 +34,8 @@ pub struct Pipeline {
     pub unwinder: Unwinder,
     pub stacks: StackTable,
     pub tally: Tally,
+    /// Who asked for a seccomp listener of its own and was refused: `PID (NAME)`.
+    pub listener_refused: BTreeSet<String>,
     /// Names of 32-bit programs: their calls take entries that are not traced.
     pub compat: BTreeSet<String>,
     /// With --touch.
@@ -66,6 +66,7 @@ impl Pipeline {
             unwinder: Unwinder::default(),
             stacks: StackTable::default(),
             tally: Tally::default(),
+            listener_refused: BTreeSet::new(),
             compat: BTreeSet::new(),
             touches: None,
             heap: None,
@@ -327,7 +328,7 @@ impl Pipeline {
             self.count(completeness);
         }
         match &event.op {
-            VmOp::SeccompListenerBusy => self.tally.listener_refused += 1,
+            VmOp::SeccompListenerBusy => self.note_refused_listener(event),
             VmOp::Exec { compat: true, .. } => self.note_compat(event),
             _ => {}
         }
@@ -373,13 +374,18 @@ impl Pipeline {
         }
     }
 
+    fn note_refused_listener(&mut self, event: &VmEvent) {
+        let name = String::from_utf8_lossy(&event.task.comm);
+        self.listener_refused.insert(format!("{} ({name})", event.task.pid));
+    }
+
     fn note_compat(&mut self, event: &VmEvent) {
         self.compat.insert(String::from_utf8_lossy(&event.task.comm).into_owned());
     }
 
     fn note(&mut self, event: &VmEvent) {
         match &event.op {
-            VmOp::SeccompListenerBusy => self.tally.listener_refused += 1,
+            VmOp::SeccompListenerBusy => self.note_refused_listener(event),
             VmOp::Exec { compat, .. } => {
                 if *compat {
                     self.note_compat(event);

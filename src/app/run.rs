@@ -53,6 +53,7 @@ pub fn run(args: &RunArgs) -> Result<u8, AppError> {
     }
     let subject = Subject { main: pid, command: &args.command, container: container.as_ref() };
     let pipeline = RefCell::new(asked.pipeline(&tracer, &subject, dump)?);
+    let without_filter;
     let (end, audits, counters) = {
         let mut reader = tracer.reader(|raw| pipeline.borrow_mut().record(raw))?;
         let started = prepared.go().inspect_err(|_| pipeline.borrow_mut().abandon_record());
@@ -66,10 +67,7 @@ pub fn run(args: &RunArgs) -> Result<u8, AppError> {
         let schedule = asked.schedule(FIRST_LOOK, pause);
         let load =
             args.load.as_ref().map(|script| Load::start(&running, script, args.as_root)).transpose()?;
-        let without_filter = match running.watches_calls() {
-            true => "take --backend bpf or perf, with --no-exit-hold",
-            false => "run it with --no-exit-hold",
-        };
+        without_filter = remedy(running.watches_calls());
         let watched = Launched::new(running, without_filter);
         let mut session = Session::new(watched, &mut *reader, &pipeline, schedule);
         session.load = load;
@@ -81,7 +79,7 @@ pub fn run(args: &RunArgs) -> Result<u8, AppError> {
     };
     let mut pipeline = pipeline.into_inner();
     asked.finish_dump(&mut pipeline)?;
-    warn(&pipeline);
+    warn(&pipeline, without_filter);
     touch::finish(&mut pipeline, &tracer)?;
     let exit_code = match end {
         End::Exited(status) => Some(status.exit_code()),
@@ -96,12 +94,20 @@ pub fn run(args: &RunArgs) -> Result<u8, AppError> {
     })
 }
 
+/// What to do about a command that wants no seccomp filter on it.
+fn remedy(watches_calls: bool) -> &'static str {
+    match watches_calls {
+        true => "take --backend bpf or perf, with --no-exit-hold",
+        false => "run it with --no-exit-hold",
+    }
+}
+
 /// What the user should know about the command.
-fn warn(pipeline: &Pipeline) {
-    if pipeline.tally.listener_refused > 0 {
+fn warn(pipeline: &Pipeline, without_filter: &str) {
+    for process in &pipeline.listener_refused {
         say(format_args!(
-            "the command asked for a seccomp listener of its own and was refused (EBUSY), because \
-             vmaudit holds exits with one: run it with --no-exit-hold"
+            "process {process} asked for a seccomp listener of its own and was refused (EBUSY), because \
+             vmaudit has one on it: {without_filter}"
         ));
     }
 }

@@ -4,7 +4,9 @@
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, OFlag, fcntl, open};
 use nix::sys::signal::{SigHandler, SigSet, SigmaskHow, Signal, signal, sigprocmask};
+use nix::sys::uio::{RemoteIoVec, process_vm_writev};
 use std::ffi::CStr;
+use std::io::IoSlice;
 use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 
@@ -59,6 +61,11 @@ pub fn show_as(name: &CStr) {
         words[..name.len()].copy_from_slice(name);
     }
     // By way of the kernel: whatever became of the place, a write cannot crash. Only for ps and pkill.
+    let to = RemoteIoVec { base: start as usize, len: words.len() };
+    if process_vm_writev(nix::unistd::getpid(), &[IoSlice::new(&words)], &[to]) == Ok(words.len()) {
+        return;
+    }
+    // Seccomp profiles of older engines forbid the call, not the file.
     let memory = std::fs::OpenOptions::new().write(true).open("/proc/self/mem");
     let _ = memory.and_then(|memory| memory.write_all_at(&words, start));
 }

@@ -45,7 +45,7 @@ pub fn spawn(ends: Ends, source: Source) -> Result<Pid, Errno> {
             Source::Child { keeper, guard, watched } => {
                 let [app, line, socket, guards_end, watched] =
                     keep_only([app, line.into(), keeper, guard, watched])?;
-                // Without one there will be another attempt.
+                // Where the kernel refuses one, there will be other attempts.
                 let guard = guard::spawn(Post::Child(guards_end), watched, slots.clone()).ok();
                 let app = AppSocket::new(app);
                 app.say(Message::Ready);

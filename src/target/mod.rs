@@ -16,7 +16,7 @@
 //! EINTR, as it never does untraced, and libc goes on with `exit` of the one thread.
 //!
 //! The keeper answers for threads that exit from a living process, and for everything when
-//! vmaudit is gone. ptrace is not used; nothing is ever stopped but at its own exit.
+//! vmaudit is gone; the guard takes its place when both are. ptrace is not used; nothing is ever stopped but at its own exit.
 //!
 //! Where calls are watched ([`Prepared::watch_calls`]), vmaudit receives the notifications itself
 //! ([`CallServer`]), and the keeper only stands by.

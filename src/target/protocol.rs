@@ -40,7 +40,7 @@ pub enum Message {
     StandBy,
     /// vmaudit to keeper: it no longer does.
     Serve,
-    /// Keeper to vmaudit: there is a guard.
+    /// Keeper to vmaudit: the guard is forked.
     Ready,
     /// Who receives, to vmaudit: a process asks for seccomp's strict mode, which the kernel will refuse.
     Strict { pid: i32, comm: Comm },
