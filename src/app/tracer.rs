@@ -70,7 +70,7 @@ impl Tracer {
     pub fn add_target(&self, pid: Pid, pidfd: BorrowedFd<'_>) -> Result<(), AppError> {
         match self {
             Tracer::Bpf(tracer) => Ok(with_lent(Use::Placing, || tracer.add_target(pid, pidfd))?),
-            Tracer::Perf(tracer) => Ok(with_lent(Use::Placing, || tracer.add_target(pid))?),
+            Tracer::Perf(tracer) => Ok(tracer.add_target(pid)?),
             // The filter says who is watched.
             Tracer::Notify(_) => Ok(()),
         }
@@ -172,7 +172,9 @@ pub(super) fn perf(options: &TracerOptions) -> Result<Tracer, AppError> {
         spill_bytes: options.spill_bytes,
         follow_forks: options.follow_forks,
     };
-    Ok(Tracer::Perf(Box::new(with_lent(Use::Placing, || PerfTracer::start(config))?)))
+    // With the user's own rights: perf events go on when a process makes itself not dumpable, and what
+    // an ordinary user may have of them is kernel.perf_event_paranoid's to say.
+    Ok(Tracer::Perf(Box::new(PerfTracer::start(config)?)))
 }
 
 /// Tries whether a call can be held and looked at: later, the command itself would fail.

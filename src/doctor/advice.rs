@@ -252,11 +252,12 @@ fn perf(errno: Option<i32>, standing: &Standing) -> (String, Vec<Command>) {
         return (why.to_owned(), vec![command("to find it", "sudo bpftool perf list")]);
     }
     if let Some(level) = level.filter(|&level| level > MOST)
-        && !standing.effective.allows(Capability::Perfmon)
+        && (!standing.effective.allows(Capability::Perfmon) || standing.lent.allows(Capability::Perfmon))
     {
+        // The file's capabilities are for the bpf backend alone.
         let commands = vec![
             command("until reboot", format!("sudo sysctl kernel.perf_event_paranoid={MOST}")),
-            setcap("cap_perfmon", standing),
+            setcap("cap_bpf,cap_perfmon", standing),
         ];
         return (format!("kernel.perf_event_paranoid is {level}"), commands);
     }

@@ -63,7 +63,7 @@ fn what_perf_lacks() {
     let advice = of(EACCES, &strict);
     assert_eq!(advice.why, "kernel.perf_event_paranoid is 3");
     assert!(commands(&advice).contains("sysctl kernel.perf_event_paranoid=2"));
-    assert!(commands(&advice).contains("setcap cap_perfmon+ep"));
+    assert!(commands(&advice).contains("setcap cap_bpf,cap_perfmon+ep"));
     // With the capability the setting does not matter.
     assert!(!of(EPERM, &with(strict, &[Capability::Perfmon])).why.contains("paranoid"));
     let profile = of(EPERM, &contained());

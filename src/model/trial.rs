@@ -154,6 +154,8 @@ pub struct Standing {
     pub uid: u32,
     /// Also those that the program's file lends for what it needs them for.
     pub effective: Capabilities,
+    /// Those of the program's file that are not the user's own.
+    pub lent: Capabilities,
     /// The most that a program started here can have.
     pub bounding: Capabilities,
     /// A seccomp filter is in force: a container's profile, as a rule.

@@ -31,6 +31,7 @@ pub fn standing() -> Standing {
         uid: nix::unistd::geteuid().as_raw(),
         // Those that the file lends are not effective all the time.
         effective: Capabilities(bits("CapEff").0 | rights::usable().0),
+        lent: rights::lent(),
         bounding: bits("CapBnd"),
         seccomp_filter: field("Seccomp") == "2",
         no_new_privs: field("NoNewPrivs") == "1",

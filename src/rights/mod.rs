@@ -53,7 +53,7 @@ pub struct Viewer {
 pub enum Use {
     /// Loading BPF programs and attaching them: also tracefs is read, where tracepoints have numbers.
     Tracing,
-    /// Placing probes, and perf events.
+    /// Placing probes, also by perf events.
     Placing,
 }
 
