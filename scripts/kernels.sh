@@ -1,6 +1,6 @@
 #!/bin/bash
 # Runs vmaudit on Debian's kernels, in qemu without KVM, and compares with docs/kernels.md:
-#   scripts/kernels.sh [--kernel NAME]... [--variant NAME]... [--short] [--update] [--list]
+#   scripts/kernels.sh [--kernel NAME]... [--variant NAME]... [--short] [--update] [--sets LIST] [--list]
 # Needs no root but for packages that are missing. Fails where a kernel does something else than is written.
 set -uo pipefail
 given=${VMAUDIT:-}
@@ -15,10 +15,12 @@ usage() {
     cat <<'END'
 scripts/kernels.sh: runs vmaudit on Debian's kernels in qemu, and compares with docs/kernels.md
 
-  --kernel NAME    only this kernel, as --list names it, or a vmlinuz; may be repeated
+  --kernel NAME    only this kernel, as --list names it; may be repeated
   --variant NAME   only this variant of these kernels; may be repeated. `plain` is none
   --short          three kernels, seven minutes together: every program loads, one exact seed, heap with
                    eight threads
+  --sets LIST      only these sets (heap,probe), against no table: what is not exact fails
+  --repeat N       each of them N times
   --update         write what was measured to docs/kernels.md, instead of comparing
   --list           the kernels that Debian offers, and the variants
   VMAUDIT=FILE     the program to run (without it, the release build)
@@ -81,11 +83,12 @@ ended_by() {
 words() { awk -F '\t' '$1 != "!" { if (!($1 in word)) order[++n] = $1; word[$1] = $2 } END { for (i = 1; i <= n; i++) print order[i] "\t" word[order[i]] }' "$1"; }
 
 # run_row KERNEL VARIANT VMLINUZ: boots until each set has ended, or has taken its guest with it. A set that
-# says that something was lost is tried once more, as the tests are: machines are busy.
+# says itself that something is missing is tried once more, as the tests are: machines are busy.
 run_row() {
     local row=$1 kernel=$3 boots=0 begun=$SECONDS again=1 left folder guest broken ended
     [ "$2" = plain ] || row=$1/$2
     variant "$2"
+    SETS=${WANTED:-$SETS}
     folder=$RESULTS/$row
     rm -rf "$folder"
     mkdir -p "$folder"
@@ -107,7 +110,7 @@ run_row() {
             left=${left%,}
         elif grep -q '^@done' "$guest/console"; then
             left=
-            [ -z "$again" ] || left=$(words "$folder/checked" | awk -F '\t' '$2 ~ /lost/ { print $1 }' | paste -sd ,)
+            [ -z "$again" ] || left=$(words "$folder/checked" | awk -F '\t' '$2 ~ /lost|drift/ { print $1 }' | paste -sd ,)
             again=
         else
             # Dead before any set, or between two of them: the rest would fare no better.
@@ -126,85 +129,106 @@ run_row() {
     ROWS+=("$row")
 }
 
-KERNELS=() ONLY=() CHOSEN=() ROWS=() SHORT='' ACTION=compare LIST='' GUEST='' DEADLINE=''
-while [ $# -gt 0 ]; do
-    case $1 in
-    --kernel) CHOSEN+=("${2:?--kernel needs a name}") && shift ;;
-    --variant) ONLY+=("${2:?--variant needs a name}") && variant "$2" && shift ;;
-    --short) SHORT=1 ;;
-    --update) ACTION=update ;;
-    --list) LIST=1 ;;
-    -h | --help) usage && exit ;;
-    *) die "unknown argument $1 (--help tells)" ;;
-    esac
-    shift
-done
-
 skip() {
     printf 'SKIP kernels: %s\n' "$FETCH_WHY"
     exit 77
 }
-kernels_lists || skip
-mapfile -t KERNELS < <(kernels_offered)
-if [ -n "$LIST" ]; then
-    printf '%s\n' "${KERNELS[@]}" "variants: plain short $VARIANTS"
-    exit
-fi
 
 # written: the kernels of the table, oldest first.
 written() { sed -n '/kernels: plain/,/end -->/s/^| \([0-9.]*\) |.*/\1/p' "$DOCUMENT"; }
 
 # plan: lines of "KERNEL VARIANT".
 plan() {
-    local offered newest kernel one some chosen="${CHOSEN[*]}"
+    local offered newest kernel one some chosen="${CHOSEN[*]}" variants="${ONLY[*]}"
     offered=$(printf '%s\n' "${KERNELS[@]}" | cut -d ' ' -f 1)
     # A kernel that is new in Debian does not turn up in a short run before it is in the table.
     newest=$(grep -xFf <(written) <<<"$offered" | tail -1)
-    newest=${newest:-$(tail -1 <<<"$offered")}
-    some=${chosen:-6.1 6.12 $newest}
-    if [ -n "$SHORT" ]; then
-        for kernel in $some; do echo "$kernel short"; done
-    elif [ ${#ONLY[@]} -gt 0 ]; then
-        for kernel in $some; do
-            for one in "${ONLY[@]}"; do echo "$kernel $one"; done
-        done
-    else
+    some=${chosen:-6.1 6.12 ${newest:-$(tail -1 <<<"$offered")}}
+    [ -z "$SHORT" ] || variants=short
+    [ -z "$WANTED" ] || variants=${variants:-plain}
+    if [ -z "$variants" ]; then
         for kernel in ${chosen:-$offered}; do echo "$kernel plain"; done
-        for kernel in $some; do
-            for one in $VARIANTS; do echo "$kernel $one"; done
-        done
     fi
+    for kernel in $some; do
+        for one in ${variants:-$VARIANTS}; do echo "$kernel $one"; done
+    done
 }
 
-if [ -z "$given" ]; then build_release; fi
-[ -x "$VMAUDIT" ] || die "$VMAUDIT is no program"
-apt_install busybox-static cpio gcc libc6-dev binutils xz-utils python3-minimal ||
-    { FETCH_WHY="without busybox-static, cpio, gcc, binutils, xz-utils and python3" && skip; }
-qemu_get || skip
-WORK=$(mktemp -d "${TMPDIR:-/tmp}/vmaudit-kernels.XXXXXX")
+# run_plan: each row of the plan. One kernel that cannot be had does not keep the others from being run.
+run_plan() {
+    local row kernel one vmlinuz found i plan
+    mapfile -t plan < <(plan)
+    for row in "${plan[@]}"; do
+        read -r kernel one <<<"$row"
+        vmlinuz=$KERNELS_CACHE/kernels/$kernel/vmlinuz
+        found=$(printf '%s\n' "${KERNELS[@]}" | grep "^$kernel ")
+        # shellcheck disable=SC2086 # name, package, version
+        [ -z "$found" ] || kernel_get $found || { printf 'SKIP kernel %s: %s\n' "$kernel" "$FETCH_WHY" && continue; }
+        [ -s "$vmlinuz" ] || { printf 'SKIP kernel %s: Debian does not offer it (--list)\n' "$kernel" && continue; }
+        [ -z "$SHORT" ] || DEADLINE=${DEADLINE:-$((SECONDS + SHORT_SECONDS))}
+        for i in $(seq "$REPEAT"); do
+            [ "$REPEAT" = 1 ] || say "$kernel: $i of $REPEAT"
+            run_row "$kernel" "$one" "$vmlinuz"
+            [ -z "$WANTED" ] || all_exact "${ROWS[-1]}"
+        done
+    done
+}
+
+# all_exact ROW: whether each set did all that it could, without a panic.
+all_exact() {
+    local other
+    other=$(grep -vE $'^(preempt|residency|doctor)\t|\t(exact|[0-9]+/[0-9]+)$|^panics\t0$' "$RESULTS/$1/cells")
+    [ -z "$other" ] || die "$1: $(paste -sd ' ' <<<"$other")"
+}
+
+table() { python3 "$ROOT/scripts/kernels/table.py" "$1" "$DOCUMENT" "$RESULTS" "${ROWS[@]}"; }
+
+main() {
+    KERNELS=() ONLY=() CHOSEN=() ROWS=() SHORT='' WANTED='' REPEAT=1 ACTION=compare LIST='' GUEST='' DEADLINE=''
+    while [ $# -gt 0 ]; do
+        case $1 in
+        --kernel) CHOSEN+=("${2:?--kernel needs a name}") && shift ;;
+        --variant) ONLY+=("${2:?--variant needs a name}") && variant "$2" && shift ;;
+        --sets) WANTED=${2:?--sets needs a list} && shift ;;
+        --repeat) REPEAT=${2:?--repeat needs a number} && shift ;;
+        --short) SHORT=1 ;;
+        --update) ACTION=update ;;
+        --list) LIST=1 ;;
+        -h | --help) usage && exit ;;
+        *) die "unknown argument $1 (--help tells)" ;;
+        esac
+        shift
+    done
+
+    kernels_lists || skip
+    mapfile -t KERNELS < <(kernels_offered)
+    if [ -n "$LIST" ]; then
+        printf '%s\n' "${KERNELS[@]}" "variants: plain short $VARIANTS" "sets: $PLAIN load la57 cgroup swap huge"
+        exit
+    fi
+    apt_install busybox-static cpio gcc libc6-dev binutils xz-utils python3-minimal ||
+        { FETCH_WHY="busybox-static, cpio, gcc, binutils, xz-utils or python3 is missing" && skip; }
+    if [ -z "$given" ]; then build_release; fi
+    [ -x "$VMAUDIT" ] || die "$VMAUDIT is no program"
+    qemu_get || skip
+    WORK=$(mktemp -d "${TMPDIR:-/tmp}/vmaudit-kernels.XXXXXX")
+    trap clean_up EXIT
+    trap 'exit 130' INT TERM
+    guest_root "$WORK/root.cpio"
+
+    run_plan
+    [ ${#ROWS[@]} -gt 0 ] || exit 77
+    [ -z "$WANTED" ] || exit 0
+    table print
+    table "$ACTION" || die "not as in docs/kernels.md (if that is right, --update writes it)"
+}
+
+# shellcheck disable=SC2317 # called by the trap
 clean_up() {
     [ -z "$GUEST" ] || kill "$GUEST" 2>/dev/null || :
     rm -rf "$WORK"
 }
-trap clean_up EXIT
-trap 'exit 130' INT TERM
-chmod 755 "$WORK"
-guest_root "$WORK/root.cpio"
 
-# One kernel that cannot be had does not keep the others from being run.
-mapfile -t PLAN < <(plan)
-for row in "${PLAN[@]}"; do
-    read -r kernel one <<<"$row"
-    vmlinuz=$KERNELS_CACHE/kernels/$kernel/vmlinuz
-    found=$(printf '%s\n' "${KERNELS[@]}" | grep "^$kernel ")
-    # shellcheck disable=SC2086 # name, package, version
-    [ -z "$found" ] || kernel_get $found || { printf 'SKIP kernel %s: %s\n' "$kernel" "$FETCH_WHY" && continue; }
-    [ -s "$vmlinuz" ] || { printf 'SKIP kernel %s: Debian does not offer it (--list)\n' "$kernel" && continue; }
-    [ -z "$SHORT" ] || DEADLINE=${DEADLINE:-$((SECONDS + SHORT_SECONDS))}
-    run_row "$kernel" "$one" "$vmlinuz"
-done
-[ ${#ROWS[@]} -gt 0 ] || exit 77
-
-table() { python3 "$ROOT/scripts/kernels/table.py" "$1" "$DOCUMENT" "$RESULTS" "${ROWS[@]}"; }
-table print
-table "$ACTION" || die "not as in docs/kernels.md (if that is right, --update writes it)"
+# In a function: bash reads a script while it runs, and this one runs for long.
+main "$@"
+exit

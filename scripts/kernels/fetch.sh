@@ -61,8 +61,8 @@ END
     mv "$apt/sources.new" "$apt/sources.list"
     say "reading the lists of Debian's kernels"
     # A suite that the mirror does not have any more is an error of apt's, and none here.
-    private_apt apt-get update -qq >"$apt/update.log" 2>&1 || say "$(grep -m1 '^E:' "$apt/update.log")"
-    [ -n "$(kernels_offered)" ] || cannot "no kernels in apt's lists: $(tail -1 "$apt/update.log")" || return
+    private_apt apt-get update -qq >"$apt/update.log" 2>&1 || say "$(grep -m1 -E '^(E:|W: Failed)' "$apt/update.log")"
+    [ -n "$(kernels_offered)" ] || cannot "no kernels in apt's lists: $(grep -m1 -E '^(E:|W: Failed)' "$apt/update.log")" || return
     : >"$apt/updated"
 }
 
@@ -100,9 +100,9 @@ kernel_get() {
     [ "$(cat "$to/version" 2>/dev/null)" = "$3" ] && return
     rm -rf "$to"
     unpack "$2=$3" "$to" '*/vmlinuz*' "${modules[@]}" || return
-    # From 6.19 on modules have a package of their own.
+    # From 6.19 on modules have a package of their own; without them only zram is not tried.
     case $2 in
-    linux-binary-*) unpack "linux-modules-${2#linux-binary-}=$3" "$to" "${modules[@]}" || return ;;
+    linux-binary-*) unpack "linux-modules-${2#linux-binary-}=$3" "$to" "${modules[@]}" || say "$FETCH_WHY" ;;
     esac
     [ -e "$to/vmlinuz" ] || mv "$to"/vmlinuz-* "$to/vmlinuz" 2>/dev/null || cannot "$2 has no vmlinuz" || return
     find "$to" -name '*.ko.xz' -exec xz -d {} +
