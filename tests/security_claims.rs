@@ -106,7 +106,7 @@ fn reports_are_their_owners_alone() {
     fs::write(at("there"), "older and longer than the report could ever be").expect("written");
     fs::set_permissions(at("there"), fs::Permissions::from_mode(0o640)).expect("chmod");
     chown(at("there"), Some(1234), Some(1235)).expect("chown");
-    assert_eq!(write(under_sudo(None, None), (&ways[0], "there"), &truth).0, (0o640, 1234, 1235));
+    assert_eq!(write(under_sudo(None, None), (ways[0], "there"), &truth).0, (0o640, 1234, 1235));
     let text = fs::read_to_string(at("there")).expect("a report");
     assert!(text.starts_with('{') && text.trim_end().ends_with('}'), "{text}");
 }
