@@ -80,7 +80,7 @@ fn ops() -> Vec<VmOp> {
         VmOp::Fork {
             child_pid: 9,
             child_tid: 9,
-            child_mm: MmKey(u64::MAX),
+            child_mm: MmKey(3),
             child_sp: addr,
             child_brk: Some(addr),
             is_thread: false,
@@ -122,7 +122,7 @@ fn event(id: u64, op: VmOp) -> VmEvent {
         id: EventId(id),
         time_ns: id * 1000,
         task: Task { pid: 7, tid: 7 + (id % 3) as i32, comm: vec![b'a', 0xff, (id % 5) as u8] },
-        mm: MmKey(id % 2 + 1),
+        mm: MmKey((id + 1) % 2 + 1),
         op,
         ret: if id.is_multiple_of(4) { -12 } else { i64::MIN },
         stack: match id % 4 {
@@ -223,7 +223,7 @@ fn stacks() -> StackTable {
 }
 
 fn steps() -> Vec<Step> {
-    let mut steps = vec![Step::Found { mm: MmKey(2), seen: observations(8, ResidencySource::None) }];
+    let mut steps = vec![Step::Found { mm: MmKey(1), seen: observations(8, ResidencySource::None) }];
     let mut ops = ops().into_iter().enumerate().map(|(i, op)| Step::Event(event(i as u64 + 1, op)));
     steps.extend(ops.by_ref().take(5));
     steps.push(Step::Lost { time_ns: u64::MAX });
