@@ -9,6 +9,7 @@ use crate::doctor::{Rung, RungFailure, diagnose};
 use crate::model::{Area, Outcome, Trial};
 use crate::probe;
 use crate::render::{doctor_to_json, doctor_to_text};
+use crate::rights::{Use, with_lent};
 use crate::target::NotificationTrial;
 use nix::errno::Errno;
 use std::io;
@@ -23,7 +24,7 @@ pub fn doctor(args: &DoctorArgs) -> Result<u8, AppError> {
     // Each area keeps its order.
     trials.sort_by_key(|trial| trial.area);
     let loads = match outcome(&trials, "bpf-load").is_some_and(Outcome::works) {
-        true => load_everything(),
+        true => with_lent(Use::Tracing, load_everything),
         false => Vec::new(),
     };
     let failures = CANDIDATES.iter().map(|each| (each.rung, attempt(each, &trials))).collect();

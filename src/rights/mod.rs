@@ -19,6 +19,7 @@ use crate::model::{Capabilities, Capability};
 use caps::{ambient, are_roots_own};
 use nix::errno::Errno;
 use nix::unistd::{getresgid, getresuid};
+use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::os::unix::fs::MetadataExt;
 use std::sync::OnceLock;
 
@@ -38,6 +39,9 @@ pub enum RightsError {
     #[error("making /proc/self readable (prctl PR_SET_DUMPABLE): {0}")]
     Dumpable(Errno),
 }
+
+/// The first descriptor that is not standard input, output or error.
+const AFTER_STDIO: RawFd = 3;
 
 /// Whom the events are for, where vmaudit can do more than the one who started it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -140,6 +144,40 @@ pub fn give_up() {
     let _ = caps::get().and_then(|sets| caps::keep_only(sets, Capabilities(!lent().0)));
 }
 
+/// [`give_up`], for a child that goes on with vmaudit's code: what the parent has open (BPF maps, programs)
+/// would be its user's with the child, so all descriptors from 3 on but `kept` are closed first.
+///
+/// # Errors
+/// close_range(2): before Linux 5.9, or forbidden by a filter. Nothing is given up then.
+pub fn give_up_with_only<const N: usize>(kept: [BorrowedFd; N]) -> Result<(), Errno> {
+    if viewer().is_none() {
+        return Ok(());
+    }
+    close_all_but(kept.map(|fd| fd.as_raw_fd()))?;
+    give_up();
+    Ok(())
+}
+
+/// Makes system calls alone: a fork of a process with threads may do no more.
+fn close_all_but<const N: usize>(mut kept: [RawFd; N]) -> Result<(), Errno> {
+    kept.sort_unstable();
+    let mut from = AFTER_STDIO;
+    for number in kept.into_iter().filter(|&fd| fd >= AFTER_STDIO) {
+        close_range(from, number - 1)?;
+        from = number + 1;
+    }
+    close_range(from, RawFd::MAX)
+}
+
+/// Both ends included; nothing where there is nothing between them.
+fn close_range(first: RawFd, last: RawFd) -> Result<(), Errno> {
+    if first > last {
+        return Ok(());
+    }
+    // SAFETY: close_range takes integers. Whoever owns what is closed never gets to drop it in this child.
+    Errno::result(unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) }).map(drop)
+}
+
 /// Effective until it is dropped.
 struct Raised(Option<caps::Sets>);
 
@@ -230,6 +268,28 @@ mod tests {
         let rights = find_out().expect("ordinary credentials");
         assert_eq!((rights.lent, rights.viewer), (Capabilities::default(), None));
         assert_eq!(with_lent(Use::Tracing, || caps::get().expect("capget")), before);
+    }
+
+    #[test]
+    fn a_child_keeps_the_descriptors_that_it_asks_for_and_no_others() {
+        let files: Vec<std::fs::File> =
+            (0..8).map(|_| std::fs::File::open("/dev/null").expect("it is there")).collect();
+        let kept = [files[5].as_raw_fd(), files[2].as_raw_fd()];
+        // SAFETY: the child makes system calls alone, and leaves with _exit.
+        let child = match unsafe { nix::unistd::fork() }.expect("fork") {
+            nix::unistd::ForkResult::Parent { child } => child,
+            nix::unistd::ForkResult::Child => unsafe {
+                let closed = close_all_but(kept);
+                let is_open = |fd| libc::fcntl(fd, libc::F_GETFD) >= 0;
+                let right = files.iter().all(|file| {
+                    let fd = file.as_raw_fd();
+                    is_open(fd) == kept.contains(&fd)
+                });
+                libc::_exit(i32::from(closed.is_err() || !right || !is_open(2)))
+            },
+        };
+        let ended = nix::sys::wait::waitpid(child, None).expect("a child");
+        assert_eq!(ended, nix::sys::wait::WaitStatus::Exited(child, 0));
     }
 
     #[test]

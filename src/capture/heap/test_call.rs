@@ -36,8 +36,11 @@ impl HeapTracer {
             ForkResult::Child => {
                 drop(word);
                 // with what vmaudit's file lends, its user may not look into the child
-                crate::rights::give_up();
-                call(&go, &file)
+                match crate::rights::give_up_with_only([go.as_fd(), file.as_fd()]) {
+                    Ok(()) => call(&go, &file),
+                    // SAFETY: _exit takes a number and does not return.
+                    Err(_) => unsafe { libc::_exit(1) },
+                }
             }
             ForkResult::Parent { child } => child,
         };
