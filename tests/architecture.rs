@@ -23,12 +23,7 @@ const fn core(name: &'static str, may: &'static [&'static str]) -> Room {
 }
 
 const fn adapter(name: &'static str) -> Room {
-    Room { name, may: May::Only(&["model", "objects"]), core: false }
-}
-
-/// An adapter that asks the kernel by an ioctl which another one needs, too.
-const fn adapter_with_uapi(name: &'static str) -> Room {
-    Room { name, may: May::Only(&["model", "objects", "rights", "uapi"]), core: false }
+    Room { name, may: May::Only(&["model", "objects", "rights", "sys"]), core: false }
 }
 
 const ROOMS: &[Room] = &[
@@ -47,22 +42,23 @@ const ROOMS: &[Room] = &[
     // A live view as data: frames and keys -> what is looked at.
     core("top", &["report"]),
     core("render", &["model", "report", "diff", "compare", "doctor", "heap", "top"]),
-    adapter_with_uapi("capture"),
-    adapter_with_uapi("procfs"),
-    adapter("unwind"),
-    adapter("symbolize"),
-    Room { name: "target", may: May::Only(&["model", "objects", "rights"]), core: false },
+    adapter("capture"),
+    adapter("procfs"),
+    // No system calls: they read what they are given.
+    Room { name: "unwind", may: May::Only(&["model", "objects"]), core: false },
+    Room { name: "symbolize", may: May::Only(&["model", "objects"]), core: false },
+    adapter("target"),
     // What this user may do here, tried.
-    adapter_with_uapi("probe"),
+    adapter("probe"),
     // Engines, their names, cgroups.
-    Room { name: "containers", may: May::Only(&["model"]), core: false },
+    Room { name: "containers", may: May::Only(&["model", "sys"]), core: false },
     Room { name: "store", may: May::Only(&["model"]), core: false },
     // Executable files, parsed once for unwinding and for names.
-    Room { name: "objects", may: May::Only(&["model", "rights"]), core: false },
+    Room { name: "objects", may: May::Only(&["model", "rights", "sys"]), core: false },
     // Capabilities: those that are the user's own, and those that the program's file lends.
-    Room { name: "rights", may: May::Only(&["model"]), core: false },
-    // Layouts and ioctls of the kernel's that several adapters need.
-    Room { name: "uapi", may: May::Only(&[]), core: false },
+    Room { name: "rights", may: May::Only(&["model", "sys"]), core: false },
+    // The kernel's interfaces, each once.
+    Room { name: "sys", may: May::Only(&[]), core: false },
     // The command line as plain data: it starts nothing.
     Room { name: "cli", may: May::Only(&["model"]), core: false },
     Room { name: "app", may: May::Everything, core: false },
@@ -293,7 +289,7 @@ fn the_core_touches_nothing_outside() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// Two adapters that need the same ioctl have it from `uapi`.
+/// Who needs an ioctl has it from `sys`.
 #[test]
 fn an_ioctl_is_declared_once() {
     let mut declared: Vec<(String, String)> = Vec::new();

@@ -4,7 +4,7 @@ use super::child::in_child;
 use super::perf::{Attr, open};
 use super::{Failure, Subject, tracefs};
 use crate::model::{Area, Trial};
-use crate::uapi::lockdown;
+use crate::sys::lockdown;
 use libbpf_rs::libbpf_sys as sys;
 use nix::errno::Errno;
 use nix::sys::memfd::{MFdFlags, memfd_create};

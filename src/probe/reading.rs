@@ -3,7 +3,7 @@
 use super::child::Quiet;
 use super::{Failure, Subject};
 use crate::model::{Area, PAGE, Trial};
-use crate::uapi::pagemap_scan::{PAGE_IS_PRESENT, PageRegion, Wanted, pagemap_scan};
+use crate::sys::pagemap_scan::{PAGE_IS_PRESENT, PageRegion, Wanted, pagemap_scan};
 use nix::errno::Errno;
 use std::fs::{self, File};
 use std::io::{IoSliceMut, Read};

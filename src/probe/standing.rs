@@ -3,7 +3,7 @@
 use super::perf::paranoid;
 use crate::model::{Capabilities, Standing};
 use crate::rights;
-use crate::uapi::lockdown;
+use crate::sys::lockdown;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 

@@ -8,8 +8,8 @@ use super::protocol::{HeldNotice, Message};
 use super::seccomp::Listener;
 use super::task_names::{self, ThreadsOf};
 use crate::model::{Pid, Tid};
+use crate::sys::clock::monotonic_ns;
 use nix::errno::Errno;
-use nix::time::{ClockId, clock_gettime};
 
 /// What became of one notification.
 pub enum Served {
@@ -63,7 +63,7 @@ impl ExitServer {
         match nr {
             NR_EXIT_GROUP => Ok(self.hold(notice)),
             NR_EXIT => {
-                let exit = ThreadExit { pid, tid, now_ns: now_ns() };
+                let exit = ThreadExit { pid, tid, now_ns: monotonic_ns() };
                 if self.is_last(exit, notification.data.arch) {
                     return Ok(self.hold(notice));
                 }
@@ -147,10 +147,4 @@ impl ExitServer {
         self.recent = task_names::process_of(tid);
         self.recent
     }
-}
-
-/// CLOCK_MONOTONIC; 0 if there were none, which no Linux lacks.
-fn now_ns() -> u64 {
-    clock_gettime(ClockId::CLOCK_MONOTONIC)
-        .map_or(0, |now| now.tv_sec() as u64 * 1_000_000_000 + now.tv_nsec() as u64)
 }

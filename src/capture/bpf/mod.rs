@@ -341,19 +341,12 @@ pub struct BpfReader<'a> {
 }
 
 impl EventSource for BpfReader<'_> {
-    fn wake_fd(&self) -> i32 {
-        self.wake.as_ref().map_or_else(|| self.ring.epoll_fd(), |wake| wake.0.as_raw_fd())
-    }
-
-    fn poll(&mut self, timeout_ms: i32) -> Result<(), CaptureError> {
-        // Records do not wake the reader one by one (that costs the target more than tracing):
-        // take what is there, and sleep only if there was nothing.
-        if !waits(&self.ring) && timeout_ms > 0 {
-            let mut event = libc::pollfd { fd: self.wake_fd(), events: libc::POLLIN, revents: 0 };
-            // SAFETY: one valid pollfd. A signal may end it early, which is fine.
-            unsafe { libc::poll(&raw mut event, 1, timeout_ms) };
+    fn wake_fd(&self) -> BorrowedFd<'_> {
+        match &self.wake {
+            Some(wake) => wake.0.as_fd(),
+            // SAFETY: the ring's descriptor is open for as long as the ring lives, which self does.
+            None => unsafe { BorrowedFd::borrow_raw(self.ring.epoll_fd()) },
         }
-        self.poll_while(&mut || true)
     }
 
     fn poll_while(&mut self, more: &mut dyn FnMut() -> bool) -> Result<(), CaptureError> {

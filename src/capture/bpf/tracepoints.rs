@@ -3,7 +3,7 @@
 //! The ids are only in tracefs. Where it is not mounted, a short-lived child mounts it in a mount
 //! namespace of its own and reads them: nothing on the host changes.
 
-use crate::uapi::lockdown::tracefs_may_be_mounted;
+use crate::sys::lockdown::tracefs_may_be_mounted;
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
 use nix::sys::wait::waitpid;

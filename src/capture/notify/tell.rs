@@ -4,7 +4,7 @@ use super::peek::{self, Thread, Vma};
 use super::queue::Queue;
 use crate::capture::bpf::skel::types::vmaudit_record as Record;
 use crate::model::{Mapping, MappingFile, Sharing, Tid};
-use nix::time::{ClockId, clock_gettime};
+use crate::sys::clock::monotonic_ns;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -73,7 +73,7 @@ impl Teller {
 
     fn put(&mut self, mut record: Record, payload: &[u8]) {
         // The order of the records is that of their times.
-        self.last_ns = self.last_ns.max(now_ns());
+        self.last_ns = self.last_ns.max(monotonic_ns());
         record.time_ns = self.last_ns;
         record.payload = payload.len() as u32;
         let mut bytes = Vec::with_capacity(size_of::<Record>() + payload.len());
@@ -148,12 +148,6 @@ pub fn set_comm(record: &mut Record, comm: &[u8]) {
     for (to, &from) in record.comm.iter_mut().take(15).zip(comm) {
         *to = from as _;
     }
-}
-
-/// CLOCK_MONOTONIC.
-pub fn now_ns() -> u64 {
-    clock_gettime(ClockId::CLOCK_MONOTONIC)
-        .map_or(0, |now| now.tv_sec() as u64 * 1_000_000_000 + now.tv_nsec() as u64)
 }
 
 /// Where the stack's bytes worth copying end, as far as that is known.

@@ -2,14 +2,16 @@
 //! execve has mapped, where a thread's stack ends. Out come records as bpf/vmaudit.h has them.
 
 use super::arch::{Cloning, cloning, cloning3};
+use super::image;
 use super::out::{self, Emit};
 use super::plan::Meaning;
 use super::sample::{Call, Mapped, What, When};
-use super::{ends, image};
 use crate::capture::Counters;
 use crate::model::hash::IntMap;
+use crate::sys::{pidfd, poll};
 use std::collections::HashSet;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::Duration;
 
 /// enum vmaudit_op
 const MMAP: u16 = 1;
@@ -89,7 +91,7 @@ impl Life {
         };
         let process = life.process(pid);
         process.threads.insert(pid);
-        process.handle = ends::handle(pid);
+        process.handle = pidfd::open(pid).ok();
         life
     }
 
@@ -317,7 +319,7 @@ impl Life {
         if !is_thread {
             self.last_mm += 1;
             let new = if shares { mm } else { self.last_mm };
-            let process = Process { mm: new, handle: ends::handle(pid), ..Process::default() };
+            let process = Process { mm: new, handle: pidfd::open(pid).ok(), ..Process::default() };
             self.processes.insert(pid, process);
         }
         self.threads.insert(tid, Thread { stack_end, name: name.clone(), ..Thread::default() });
@@ -341,7 +343,7 @@ impl Life {
         if process.threads.is_empty() {
             let status = match process.exit_code {
                 Some(code) => (code & 0xff) << 8,
-                None => ends::status(who.pid, process.handle.as_ref()),
+                None => exit_status(who.pid, process.handle.as_ref()),
             };
             record.args = [i64::from(status) as u64, 1, 0, 0, 0, 0];
             self.processes.remove(&who.pid);
@@ -354,6 +356,18 @@ impl Life {
 fn set_range(record: &mut crate::capture::bpf::skel::types::vmaudit_record, mapped: &Mapped) {
     record.flags |= out::HAS_AUX;
     record.aux = [mapped.start, mapped.start.saturating_add(mapped.len)];
+}
+
+/// The rest of a task's end takes microseconds, unless others want the processor.
+const END: Duration = Duration::from_secs(1);
+
+/// The wait status of a process whose last task has just ended, [`out::UNKNOWN_STATUS`] where nothing tells.
+fn exit_status(pid: i32, handle: Option<&OwnedFd>) -> i32 {
+    if let Some(handle) = handle {
+        // Its task reports before it can be waited for.
+        poll::wait_readable(handle, Some(END));
+    }
+    pidfd::exit_status(pid, handle.map(AsFd::as_fd)).unwrap_or(out::UNKNOWN_STATUS)
 }
 
 /// Where it was not told: asks the kernel, which may know of a later state only.

@@ -8,7 +8,6 @@
 mod arch;
 mod attr;
 mod canary;
-mod ends;
 mod image;
 mod life;
 mod merge;
