@@ -5,15 +5,21 @@
 //! Nothing here knows vmaudit's vocabulary, and nobody else makes a system call by number or declares an
 //! ioctl (`tests/architecture.rs`).
 
+pub mod abi;
 pub mod clock;
 pub mod lockdown;
+pub mod memory;
 pub mod pagemap_scan;
+pub mod perf;
 pub mod pidfd;
 pub mod poll;
 pub mod procmap_query;
+pub mod seccomp;
 pub mod stat;
+pub mod task;
+pub mod tracefs;
 
 /// The same error as the crate that most of vmaudit uses has it.
-fn errno(error: rustix::io::Errno) -> nix::errno::Errno {
+pub fn errno(error: rustix::io::Errno) -> nix::errno::Errno {
     nix::errno::Errno::from_raw(error.raw_os_error())
 }

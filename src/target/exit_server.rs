@@ -9,6 +9,7 @@ use super::seccomp::Listener;
 use super::task_names::{self, ThreadsOf};
 use crate::model::{Pid, Tid};
 use crate::sys::clock::monotonic_ns;
+use crate::sys::task::belongs;
 use nix::errno::Errno;
 
 /// What became of one notification.
@@ -126,7 +127,7 @@ impl ExitServer {
             return false;
         }
         // In this order: who is counted must not be forgotten before.
-        self.last_thread.forget_gone(exit.pid, |tid| task_names::belongs(tid, exit.pid));
+        self.last_thread.forget_gone(exit.pid, |tid| belongs(tid, exit.pid));
         if self.surely_not_last(exit) {
             return false;
         }
@@ -140,7 +141,7 @@ impl ExitServer {
 
     fn process_of(&mut self, tid: Tid) -> Option<Pid> {
         if let Some(pid) = self.recent
-            && task_names::belongs(tid, pid)
+            && belongs(tid, pid)
         {
             return Some(pid);
         }

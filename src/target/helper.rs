@@ -2,13 +2,14 @@
 //! vmaudit, the terminal and whatever else might end or be kept waiting by them.
 
 use crate::sys::stat::{self, Stat};
+use crate::sys::task::close_range;
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, OFlag, fcntl, open};
 use nix::sys::signal::{SigHandler, SigSet, SigmaskHow, Signal, signal, sigprocmask};
 use nix::sys::uio::{RemoteIoVec, process_vm_writev};
 use std::ffi::CStr;
 use std::io::IoSlice;
-use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::FileExt;
 
 /// Their names (`comm`). Not "vmaudit…", nor do they keep its command line: `pkill -9 vmaudit` and
@@ -101,8 +102,7 @@ pub fn keep_only<const N: usize>(fds: [OwnedFd; N]) -> Result<[OwnedFd; N], Errn
     }
     // SAFETY: no Rust value owns a descriptor from `above` on that is used from here on: this
     // process never returns to the code that has them.
-    let closed = unsafe { libc::syscall(libc::SYS_close_range, above, u32::MAX, 0) };
-    if closed != 0 {
+    if unsafe { close_range(above, RawFd::MAX) }.is_err() {
         // close_range is of 5.9.
         for fd in above..4096 {
             // SAFETY: as above.

@@ -5,19 +5,9 @@ use super::last_thread::LookAtThread;
 use super::protocol::Comm;
 use crate::model::{Pid, Tid};
 use crate::sys::stat::{self, Stat};
-use nix::errno::Errno;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::time::Duration;
-
-/// True when thread `tid` belongs to process `pid`. By signal 0, which costs a fraction of
-/// looking into /proc; that it is refused (EPERM) says that the two do belong together
-/// (do_send_specific, kernel/signal.c).
-pub fn belongs(tid: Tid, pid: Pid) -> bool {
-    // SAFETY: the call takes three numbers; signal 0 is never delivered.
-    let sent = unsafe { libc::syscall(libc::SYS_tgkill, pid, tid, 0) };
-    matches!(Errno::result(sent), Ok(_) | Err(Errno::EPERM))
-}
 
 /// The process of a thread; None when it is gone or hidden (hidepid).
 pub fn process_of(tid: Tid) -> Option<Pid> {
@@ -150,7 +140,5 @@ mod tests {
         assert_eq!(listed, Some(true));
         assert!(thread_count(own).is_some_and(|count| count >= 1));
         assert_eq!(process_of(own), Some(own));
-        assert!(belongs(own, own));
-        assert!(!belongs(own, 1));
     }
 }

@@ -3,6 +3,7 @@
 
 use super::shadow::Area;
 use crate::model::{Mapping, MappingFile, Pid, Sharing, Tid};
+use crate::sys::memory;
 use crate::sys::procmap_query::{self, COVERING_OR_NEXT_VMA, VMA_SHARED, procmap_query};
 use crate::sys::stat::{self, Stat};
 use std::fs::File;
@@ -193,16 +194,10 @@ fn parse_place(line: &[u8]) -> Option<Place> {
 
 /// Reads the target's memory; how many bytes were there.
 pub fn read_memory(tid: Tid, address: u64, into: &mut [u8]) -> usize {
-    let local = libc::iovec { iov_base: into.as_mut_ptr().cast(), iov_len: into.len() };
-    let remote = libc::iovec { iov_base: address as *mut _, iov_len: into.len() };
-    // SAFETY: `local` is the slice; `remote` is only an address in the other process.
-    let read = unsafe { libc::process_vm_readv(tid, &local, 1, &remote, 1, 0) };
-    if read > 0 {
-        return read as usize;
+    match memory::read(tid, address, into) {
+        Ok(count) if count > 0 => count,
+        _ => memory::read_through_file(tid, address, into).unwrap_or(0),
     }
-    // Older container profiles forbid the call, but not the file.
-    let file = File::open(format!("/proc/{tid}/mem"));
-    file.and_then(|file| file.read_at(into, address)).unwrap_or(0)
 }
 
 /// `Tgid` and `PPid` of a thread.

@@ -8,6 +8,7 @@ use super::plan::Meaning;
 use super::sample::{Call, Mapped, What, When};
 use crate::capture::Counters;
 use crate::model::hash::IntMap;
+use crate::sys::task::share_memory;
 use crate::sys::{pidfd, poll};
 use std::collections::HashSet;
 use std::os::fd::{AsFd, OwnedFd};
@@ -368,13 +369,6 @@ fn exit_status(pid: i32, handle: Option<&OwnedFd>) -> i32 {
         poll::wait_readable(handle, Some(END));
     }
     pidfd::exit_status(pid, handle.map(AsFd::as_fd)).unwrap_or(out::UNKNOWN_STATUS)
-}
-
-/// Where it was not told: asks the kernel, which may know of a later state only.
-fn share_memory(a: i32, b: i32) -> bool {
-    const KCMP_VM: i32 = 1;
-    // SAFETY: kcmp takes integers.
-    unsafe { libc::syscall(libc::SYS_kcmp, a, b, KCMP_VM, 0, 0) == 0 }
 }
 
 /// Bytes of a process's memory as it is now; fewer where it ends.

@@ -8,6 +8,7 @@ use super::rings::Rings;
 use super::sample::{self, What};
 use crate::capture::{CaptureError, Counters, EventSource};
 use crate::sys::clock::monotonic_ns;
+use crate::sys::task;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -116,32 +117,11 @@ impl<'a, F: FnMut(&[u8])> PerfReader<'a, F> {
 
 const STOP: u64 = 1;
 
-/// `struct sched_attr` (include/uapi/linux/sched/types.h), first published size.
-#[repr(C)]
-#[derive(Default)]
-struct SchedAttr {
-    size: u32,
-    policy: u32,
-    flags: u64,
-    nice: i32,
-    priority: u32,
-    runtime_ns: u64,
-    deadline_ns: u64,
-    period_ns: u64,
-}
-
-/// A short slice lets a thread that sleeps much run soon after it wakes: every user may ask for that
-/// (Linux 6.12, kernel/sched/syscalls.c). The rings fill up in milliseconds.
-fn ask_for_short_slices() {
-    const SLICE_NS: u64 = 100_000;
-    let attr =
-        SchedAttr { size: size_of::<SchedAttr>() as u32, runtime_ns: SLICE_NS, ..SchedAttr::default() };
-    // SAFETY: the structure has the size that it says and outlives the call. Refused, all stays as it was.
-    unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const attr, 0) };
-}
+/// The rings fill up in milliseconds.
+const SLICE_NS: u64 = 100_000;
 
 fn empty_when_full(epoll: &Epoll, rings: &Mutex<Rings>, wake: &EventFd) {
-    ask_for_short_slices();
+    task::ask_for_slices(SLICE_NS);
     let mut events = [EpollEvent::empty(); 8];
     loop {
         match epoll.wait(&mut events, EpollTimeout::NONE) {
