@@ -9,6 +9,7 @@ use crate::model::prot::Sharing;
 use crate::model::{
     Addr, AddrRange, EventId, FileRef, MmKey, NoStack, PAGE, Prot, Task, Touch, VmEvent, VmOp,
 };
+use crate::sys::abi::{MAP_ANONYMOUS, PR_SET_VMA, PR_SET_VMA_ANON_NAME, VM_MAYSHARE, VM_PFNMAP};
 use std::collections::HashMap;
 use std::mem::{offset_of, size_of};
 
@@ -37,12 +38,7 @@ const OP_VMA: u16 = 50;
 const OP_TOUCH: u16 = 64;
 
 /// What maps prints as `s`: VM_SHARED is cleared on shared mappings that can never be written.
-const VM_MAYSHARE: u64 = 0x80;
 /// Pages that are no files' and no program's: without a file, only vvar (lib/vdso/datastore.c).
-const VM_PFNMAP: u64 = 0x400;
-const MAP_ANONYMOUS: u64 = 0x20;
-const PR_SET_VMA: u64 = 0x5356_4d41;
-const PR_SET_VMA_ANON_NAME: u64 = 0;
 
 /// What precedes a thread's next event in the ring.
 #[derive(Default)]

@@ -4,9 +4,6 @@ use crate::model::Addr;
 use crate::model::observation::ResourceUse;
 use crate::sys::stat::{self, Stat};
 
-/// ADDR_NO_RANDOMIZE of include/uapi/linux/personality.h.
-const ADDR_NO_RANDOMIZE: u64 = 0x0004_0000;
-
 /// Where `/proc/PID/task/TID/syscall` finds a thread (fs/proc/base.c, `proc_pid_syscall`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ThreadPlace {
@@ -55,7 +52,7 @@ pub fn parse_cmdline(bytes: &[u8]) -> Vec<Vec<u8>> {
 /// True when ADDR_NO_RANDOMIZE is set in the hexadecimal `/proc/PID/personality`.
 pub fn parse_no_randomize(bytes: &[u8]) -> Option<bool> {
     let text = std::str::from_utf8(bytes).ok()?.trim_ascii();
-    Some(parse_hex(text)? & ADDR_NO_RANDOMIZE != 0)
+    Some(parse_hex(text)? & libc::ADDR_NO_RANDOMIZE as u64 != 0)
 }
 
 /// Page faults and processor time from `/proc/PID/stat`.

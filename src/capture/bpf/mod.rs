@@ -16,6 +16,7 @@ pub use touches::TouchConfig;
 pub(super) use hooks::wants_spares;
 pub(super) use misses::Attached;
 
+use crate::sys::abi::PID_NS_INIT_INO;
 use hooks::CallHook;
 use merge::{Merger, Spilled, positions, waits};
 
@@ -78,11 +79,10 @@ pub(super) struct Shared<'a> {
 }
 
 /// Inode number of the PID namespace that vmaudit is in; 0 for the first one, whose number never
-/// changes (include/uapi/linux/nsfs.h, PID_NS_INIT_INO).
+/// changes.
 pub(super) fn own_pid_namespace() -> u32 {
-    const FIRST: u64 = 0xEFFF_FFFC;
     match std::fs::metadata("/proc/self/ns/pid") {
-        Ok(meta) if meta.ino() != FIRST => meta.ino() as u32,
+        Ok(meta) if meta.ino() != PID_NS_INIT_INO => meta.ino() as u32,
         _ => 0,
     }
 }

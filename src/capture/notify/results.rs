@@ -2,13 +2,13 @@
 
 use super::calls;
 use super::effect::{Effect, Expected, Outcome};
-use super::expect::MAP_ANONYMOUS;
 use super::peek::{self, Place};
 use super::server::{NOBODY_WAITS, Server};
 use super::space::{InCall, Space, What};
 use super::tell;
 use crate::capture::bpf::skel::types::vmaudit_record as Record;
 use crate::model::{HeldCalls, Pid};
+use crate::sys::abi::MAP_ANONYMOUS;
 
 /// A thread that has run for so long since it was let go, ns, is no longer in a call that has
 /// changed nothing; nor in one that goes through all pages.

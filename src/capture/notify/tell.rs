@@ -4,6 +4,7 @@ use super::peek::{self, Thread, Vma};
 use super::queue::Queue;
 use crate::capture::bpf::skel::types::vmaudit_record as Record;
 use crate::model::{Mapping, MappingFile, Sharing, Tid};
+use crate::sys::abi::VM_MAYSHARE;
 use crate::sys::clock::monotonic_ns;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -25,7 +26,6 @@ pub const LISTED: u16 = 16;
 pub const FEW_REGISTERS: u16 = 128;
 
 /// include/linux/mm.h
-const VM_MAYSHARE: u64 = 0x80;
 
 const SPECIAL_STACK: u64 = 1;
 const SPECIAL_VDSO: u64 = 2;

@@ -8,6 +8,7 @@ use super::plan::Meaning;
 use super::sample::{Call, Mapped, What, When};
 use crate::capture::Counters;
 use crate::model::hash::IntMap;
+use crate::sys::abi::{MAP_ANONYMOUS, PR_SET_MM, PR_SET_VMA};
 use crate::sys::task::share_memory;
 use crate::sys::{pidfd, poll};
 use std::collections::HashSet;
@@ -21,9 +22,6 @@ const IO_SETUP: u16 = 12;
 const PRCTL: u16 = 14;
 const SECCOMP: u16 = 15;
 
-const MAP_ANONYMOUS: u64 = 0x20;
-const PR_SET_MM: u64 = 35;
-const PR_SET_VMA: u64 = 0x5356_4d41;
 /// Further away than this the end of a thread's stack is that of another one.
 const PLAUSIBLE_STACK: u64 = 64 << 20;
 

@@ -3,6 +3,7 @@
 use super::sample::{Mapped, When};
 use crate::capture::bpf::skel::types::vmaudit_record as Record;
 use crate::model::PAGE;
+use crate::sys::abi::{MAP_SHARED, VM_MAYSHARE};
 
 pub const OP_FORK: u16 = 32;
 pub const OP_EXEC: u16 = 33;
@@ -23,8 +24,6 @@ pub const UNKNOWN_STATUS: i32 = -1;
 
 const SPECIAL_STACK: u64 = 1;
 const SPECIAL_VDSO: u64 = 2;
-const VM_MAYSHARE: u64 = 0x80;
-const MAP_SHARED: u32 = 1;
 
 /// Where records go.
 pub type Emit<'a> = dyn FnMut(&[u8]) + 'a;
@@ -85,7 +84,7 @@ pub fn send_mapping(when: When, mapped: &Mapped, emit: &mut Emit<'_>) {
     send_path(when, mapped, emit);
     let mut out = record(when, 0, OP_VMA);
     set_file(&mut out, mapped);
-    let shared = if mapped.flags & MAP_SHARED != 0 { VM_MAYSHARE } else { 0 };
+    let shared = if u64::from(mapped.flags) & MAP_SHARED != 0 { VM_MAYSHARE } else { 0 };
     let special = match &mapped.name[..] {
         b"[stack]" => SPECIAL_STACK,
         b"[vdso]" => SPECIAL_VDSO,
