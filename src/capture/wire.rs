@@ -37,9 +37,6 @@ const OP_NAME: u16 = 49;
 const OP_VMA: u16 = 50;
 const OP_TOUCH: u16 = 64;
 
-/// What maps prints as `s`: VM_SHARED is cleared on shared mappings that can never be written.
-/// Pages that are no files' and no program's: without a file, only vvar (lib/vdso/datastore.c).
-
 /// What precedes a thread's next event in the ring.
 #[derive(Default)]
 struct Attachments {

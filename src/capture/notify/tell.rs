@@ -25,8 +25,6 @@ pub const LISTED: u16 = 16;
 /// Of the registers only ip and sp are known.
 pub const FEW_REGISTERS: u16 = 128;
 
-/// include/linux/mm.h
-
 const SPECIAL_STACK: u64 = 1;
 const SPECIAL_VDSO: u64 = 2;
 const SPECIAL_HEAP: u64 = 3;
