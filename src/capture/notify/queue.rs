@@ -104,9 +104,12 @@ impl Queue {
         std::mem::take(&mut waiting.records)
     }
 
-    /// Reader: asks the server to tell what it can.
+    /// Reader: asks the server to tell what it can, unless it has not come to the last request yet.
     pub fn ask(&self) {
-        self.ask_of(&mut self.lock());
+        let mut waiting = self.lock();
+        if waiting.settled == waiting.asked {
+            self.ask_of(&mut waiting);
+        }
     }
 
     /// The number of the request; None where there is no server.
