@@ -98,6 +98,11 @@ enum vmaudit_heap_counter {
 	VMAUDIT_HEAP_COUNTERS = 9,
 };
 
+/* Of one CPU; whole cache lines. */
+struct vmaudit_heap_counts {
+	__u64 of[16];
+};
+
 #define VMAUDIT_HEAP_FUNCTIONS 8192
 
 /* ---- --combined ------------------------------------------------------------------------ */

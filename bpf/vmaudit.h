@@ -92,6 +92,11 @@ enum vmaudit_counter {
 	VMAUDIT_COUNTERS = 7,
 };
 
+/* Of one CPU; a cache line. */
+struct vmaudit_counts {
+	__u64 of[8];
+};
+
 /* In which hierarchy of cgroups the containers are looked for: cgroup v2, or a controller of v1. */
 enum vmaudit_hierarchy {
 	VMAUDIT_CGROUP_NONE = 0,

@@ -154,6 +154,8 @@ pub enum CaptureError {
     Uprobes(#[source] std::io::Error),
     #[error("reading the loss counters: {0:#}")]
     Counters(#[source] libbpf_rs::Error),
+    #[error("mapping the loss counters: {0}")]
+    Mapping(#[source] nix::errno::Errno),
 }
 
 fn each_way(refused: &[(&'static str, CaptureError)]) -> String {

@@ -58,7 +58,7 @@ impl HeapTracer {
             // Executable memory is forbidden here (vm.memfd_noexec, a security module).
             return Err(failed(Errno::EACCES));
         }
-        let after = self.counters()?;
+        let after = self.counters();
         Ok(after.seen + after.skipped > before)
     }
 
@@ -93,7 +93,7 @@ impl HeapTracer {
         if let Some(error) = refused {
             return Err(CaptureError::Uprobes(std::io::Error::other(error)));
         }
-        let counters = self.counters()?;
+        let counters = self.counters();
         write(word, b"g").map_err(failed)?;
         // The probe has to outlive the call.
         let mut end = libc::pollfd { fd: pidfd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
