@@ -11,7 +11,6 @@ pub mod docker;
 pub mod heap;
 pub mod managed;
 pub mod postgres;
-pub mod recorded;
 pub mod redis;
 pub mod report;
 pub mod stacks;
@@ -217,8 +216,14 @@ pub fn skip_without_bpf(test: &str) -> bool {
     bpf_available().inspect_err(|why| skip(test, why)).is_err()
 }
 
+/// A test, or a part of one, is left out. The one place that says so: scripts/test.sh counts these lines.
 pub fn skip(test: &str, why: &str) {
     eprintln!("SKIP {test}: {why}");
+}
+
+/// As [`skip`], of the test that calls: its thread has its name.
+pub fn skip_this(why: &str) {
+    skip(std::thread::current().name().unwrap_or("a test"), why);
 }
 
 /// True, with a SKIP line, where `file` does not exist.

@@ -1,0 +1,111 @@
+//! Forced loss: with rings far too small for the program, the report has to say how much was
+//! lost and which regions are doubtful, and to be right about all others.
+//!
+//! What is right is known from a second run of the same single-threaded program, without
+//! address randomisation and with rings that lose nothing.
+
+use crate::support;
+use crate::support::report::{AuditReport, spans_of_maps, spans_of_regions};
+use crate::support::{audit, program, skip_without_bpf};
+use serde_json::Value;
+use std::path::Path;
+
+/// One thread of the churn program, at the same addresses each time.
+fn churn(options: &[&str], folder: &Path) -> support::Audit {
+    let (churn, out) = (program("churn"), folder.join("maps"));
+    let words =
+        [churn.as_os_str(), "11".as_ref(), "1".as_ref(), "900".as_ref(), out.as_os_str(), "leaf".as_ref()];
+    let options = [&["--aslr", "off"], options].concat();
+    let audit = audit(&options, &words);
+    assert_eq!(audit.code(), Some(0), "{}", audit.stderr);
+    audit
+}
+
+/// The regions are what the program read from its own maps.
+fn assert_true_map(audit: &support::Audit, folder: &Path) {
+    let first = audit.report().first();
+    let text = std::fs::read(folder.join(format!("maps.{}", first["pid"]))).expect("the program's own maps");
+    assert_eq!(spans_of_regions(first), spans_of_maps(&text));
+    assert_eq!(first["coverage"]["ledger_drift"], 0);
+}
+
+fn regions(report: &AuditReport) -> &[Value] {
+    report.first()["regions"].as_array().map_or(&[], Vec::as_slice)
+}
+
+fn address(region: &Value, which: &str) -> u64 {
+    let text = region[which].as_str().unwrap_or_default();
+    u64::from_str_radix(text.trim_start_matches("0x"), 16).expect("an address")
+}
+
+/// Call and category of what made a region.
+fn cause(region: &Value) -> (&Value, &Value) {
+    (&region["origin"]["op"], &region["category"])
+}
+
+fn stack<'r>(report: &'r AuditReport, region: &Value) -> Option<&'r Value> {
+    region["origin"]["stack"].as_u64().map(|n| &report.json["stacks"][n as usize])
+}
+
+fn frames(stack: Option<&Value>) -> &[Value] {
+    stack.and_then(|stack| stack["frames"].as_array()).map_or(&[], Vec::as_slice)
+}
+
+/// The same frames; a stack that says that it ends early (the record of the module that comes next was
+/// lost) has the first of them, and then the address that it could not tell.
+fn assert_true_stack(found: Option<&Value>, truth: Option<&Value>, at: &Value) {
+    let (shown, whole) = (frames(found), frames(truth));
+    match found.filter(|stack| stack["completeness"] == "incomplete").and(shown.split_last()) {
+        Some((last, known)) if last["module"] == "[unknown]" => {
+            assert_eq!(known, &whole[..known.len().min(whole.len())], "{at}");
+        }
+        _ => assert_eq!(shown, whole, "{at}"),
+    }
+}
+
+/// The complete report's region that covers a byte.
+fn covering(complete: &AuditReport, at: u64) -> &Value {
+    let holds = |r: &&Value| address(r, "start") <= at && at < address(r, "end");
+    regions(complete).iter().find(holds).expect("mapped in both runs")
+}
+
+#[test]
+fn what_is_not_doubtful_is_right() {
+    if skip_without_bpf("run_loss") {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let complete = churn(&[], folder.path());
+    assert_eq!(complete.report().event("lost"), 0);
+    let lossy = churn(&["--ring-bytes", "16384", "--spill-bytes", "4096"], folder.path());
+    let report = lossy.report();
+    assert!(report.event("lost") > 0, "nothing was lost");
+    assert_true_map(&lossy, folder.path());
+    let doubtful: u64 =
+        regions(report).iter().filter(|r| !r["doubt"].is_null()).filter_map(|r| r["virt"].as_u64()).sum();
+    assert_eq!(report.first()["coverage"]["doubtful"], doubtful);
+    for region in regions(report).iter().filter(|r| r["doubt"].is_null() && r["category"] != "unknown") {
+        let truth = covering(complete.report(), address(region, "start"));
+        assert_eq!(cause(region), cause(truth), "{}", region["start"]);
+        let stacks = (stack(report, region), stack(complete.report(), truth));
+        assert_true_stack(stacks.0, stacks.1, &region["start"]);
+    }
+}
+
+#[test]
+fn a_full_ring_costs_stacks_and_not_the_ledger() {
+    if skip_without_bpf("run_loss") {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let complete = churn(&[], folder.path());
+    let lossy = churn(&["--ring-bytes", "4096"], folder.path());
+    let report = lossy.report();
+    assert!(report.event("lost") > 0, "nothing was lost");
+    assert_true_map(&lossy, folder.path());
+    assert_eq!(report.first()["coverage"]["unknown"], 0);
+    for region in regions(report) {
+        let truth = covering(complete.report(), address(region, "start"));
+        assert_eq!(region["origin"]["op"], truth["origin"]["op"], "{}", region["start"]);
+    }
+}
