@@ -23,6 +23,13 @@ struct vmaudit_heap_rule_key rule_key_type = {};
 struct vmaudit_heap_rule rule_type = {};
 struct vmaudit_heap_site_key site_key_type = {};
 struct vmaudit_heap_site site_type = {};
+enum vmaudit_heap_op heap_op_type = 0;
+enum vmaudit_heap_flag heap_flag_type = 0;
+enum vmaudit_heap_action action_type = 0;
+enum vmaudit_heap_where where_type = 0;
+enum vmaudit_heap_counter heap_counter_type = 0;
+enum vmaudit_heap_limit limit_type = 0;
+enum vmaudit_heap_rule_kind rule_kind_type = 0;
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);

@@ -31,7 +31,9 @@ enum vmaudit_heap_op {
 };
 
 /* beside enum vmaudit_flag */
-#define VMAUDIT_HEAP_FAILED 256
+enum vmaudit_heap_flag {
+	VMAUDIT_HEAP_FAILED = 256,
+};
 
 enum vmaudit_heap_action {
 	VMAUDIT_ACT_NONE = 0,
@@ -103,7 +105,9 @@ struct vmaudit_heap_counts {
 	__u64 of[16];
 };
 
-#define VMAUDIT_HEAP_FUNCTIONS 8192
+enum vmaudit_heap_limit {
+	VMAUDIT_HEAP_FUNCTIONS = 8192,
+};
 
 /* ---- --combined ------------------------------------------------------------------------ */
 

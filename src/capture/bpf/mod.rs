@@ -51,15 +51,19 @@ pub struct BpfConfig {
     pub entering: Option<Entering>,
 }
 
-/// `enum vmaudit_counter` (bpf/vmaudit.h).
+/// Of the kernel side's [`Counts`].
 pub(super) mod counter {
-    pub const SEEN: usize = 0;
-    pub const SPILLED_EVENTS: usize = 1;
-    pub const LOST_EVENTS: usize = 2;
-    pub const LOST_TASKS: usize = 3;
-    pub const MARKED: usize = 4;
-    pub const UNMARKABLE: usize = 5;
-    pub const HIDDEN: usize = 6;
+    use super::skel::types::vmaudit_counter;
+
+    crate::capture::record::values!(vmaudit_counter: usize {
+        SEEN = VMAUDIT_SEEN,
+        SPILLED_EVENTS = VMAUDIT_SPILLED_EVENTS,
+        LOST_EVENTS = VMAUDIT_LOST_EVENTS,
+        LOST_TASKS = VMAUDIT_LOST_TASKS,
+        MARKED = VMAUDIT_MARKED,
+        UNMARKABLE = VMAUDIT_UNMARKABLE,
+        HIDDEN = VMAUDIT_HIDDEN,
+    });
 }
 
 /// The largest size class of bpf/vmaudit.bpf.c.

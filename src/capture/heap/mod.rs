@@ -21,6 +21,7 @@ use crate::model::Pid;
 use attach::{PerfUprobe, Way};
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{Link, OpenObject, ProgramMut};
+use skel::types::vmaudit_heap_counter as Which;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::sync::Arc;
@@ -125,17 +126,17 @@ impl HeapTracer {
     }
 
     pub fn counters(&self) -> HeapCounters {
-        let read = |which| self.counts.sum(which);
+        let read = |which: Which| self.counts.sum(which.0 as usize);
         HeapCounters {
-            seen: read(0),
-            without_stack: read(1),
-            lost_allocations: read(2),
-            lost_frees: read(3),
-            lost_others: read(4) + self.spaces.missed(),
-            abandoned: read(5),
-            untracked: read(6),
-            skipped: read(7),
-            counted: read(8),
+            seen: read(Which::VMAUDIT_HEAP_SEEN),
+            without_stack: read(Which::VMAUDIT_HEAP_WITHOUT_STACK),
+            lost_allocations: read(Which::VMAUDIT_HEAP_LOST_ALLOCATIONS),
+            lost_frees: read(Which::VMAUDIT_HEAP_LOST_FREES),
+            lost_others: read(Which::VMAUDIT_HEAP_LOST_OTHERS) + self.spaces.missed(),
+            abandoned: read(Which::VMAUDIT_HEAP_ABANDONED),
+            untracked: read(Which::VMAUDIT_HEAP_UNTRACKED),
+            skipped: read(Which::VMAUDIT_HEAP_SKIPPED),
+            counted: read(Which::VMAUDIT_HEAP_COUNTED),
         }
     }
 }

@@ -2,11 +2,12 @@
 //! execve has mapped, where a thread's stack ends. Out come records as bpf/vmaudit.h has them.
 
 use super::arch::{Cloning, cloning, cloning3};
-use super::out::{self, Emit};
+use super::out::{self, Emit, Out};
 use super::plan::Meaning;
 use super::sample::{Call, Mapped, What, When};
 use super::{ends, image};
 use crate::capture::Counters;
+use crate::capture::record::{RecordWriter, flag, op, set_comm};
 use crate::model::hash::IntMap;
 use std::collections::HashSet;
 use std::os::fd::OwnedFd;
@@ -169,7 +170,7 @@ impl Life {
             SECCOMP if ret != -i64::from(libc::EBUSY) => return,
             PRCTL if args[0] == PR_SET_VMA && args[4] != 0 => {
                 let name = text_at(when.pid, args[4]);
-                out::send(out::record(when, 0, out::OP_NAME), &name.unwrap_or_default(), emit);
+                Out(emit).name(&out::record(when, 0, op), &name.unwrap_or_default());
             }
             _ => {}
         }
@@ -187,8 +188,7 @@ impl Life {
             let holds = mapped.start <= at && at - mapped.start < mapped.len;
             match op {
                 MMAP if args[3] & MAP_ANONYMOUS == 0 && holds => {
-                    out::send_path(when, &mapped, emit);
-                    out::set_file(&mut record, &mapped);
+                    Out(emit).mapped_file(&mut record, &mapped);
                 }
                 SHMAT if mapped.start == at => set_range(&mut record, &mapped),
                 IO_SETUP if mapped.name.starts_with(b"/[aio]") => set_range(&mut record, &mapped),
@@ -198,19 +198,19 @@ impl Life {
         let bytes = match stack {
             StackBytes::Copied(bytes) => bytes,
             StackBytes::Lost => {
-                record.flags |= out::SPILLED;
+                record.flags |= flag::SPILLED;
                 &[]
             }
         };
         let to_end = thread.stack_end.checked_sub(registers.sp()).filter(|&left| left < PLAUSIBLE_STACK);
         let bytes = match to_end.and_then(|left| bytes.get(..left as usize)) {
             Some(whole) if !bytes.is_empty() => {
-                record.flags |= out::FULL;
+                record.flags |= flag::STACK_FULL;
                 whole
             }
             _ => bytes,
         };
-        out::send(record, bytes, emit);
+        Out(emit).write(record, bytes);
     }
 
     fn named(&mut self, who: When, exec: bool, name: &[u8], emit: &mut Emit<'_>) {
@@ -220,9 +220,9 @@ impl Life {
             self.process(who.pid).exec = Some(Exec { when: who, name: name.to_vec(), maps: Vec::new() });
             return;
         }
-        let mut record = out::record(who, self.process(who.pid).mm, out::OP_RENAME);
-        out::set_comm(&mut record, name);
-        out::send(record, &[], emit);
+        let mut record = out::record(who, self.process(who.pid).mm, op::RENAME);
+        set_comm(&mut record, name);
+        Out(emit).write(record, &[]);
     }
 
     /// To be called when all reports until now were taken: a 32-bit program's execve returns by another
@@ -251,7 +251,7 @@ impl Life {
         process.threads = HashSet::from([when.tid]);
         let exec = process.exec.take();
         let when = if call.is_some() { when } else { exec.as_ref().map_or(when, |exec| exec.when) };
-        let mut record = out::record(when, mm, out::OP_EXEC);
+        let mut record = out::record(when, mm, op::EXEC);
         let thread = self.threads.entry(when.tid).or_default();
         thread.mapped = None;
         thread.cloning = None;
@@ -264,21 +264,20 @@ impl Life {
         }
         if let Some(exec) = exec {
             let maps = image::mappings(&exec.maps, &image::first_segment);
-            maps.iter().for_each(|mapped| out::send_mapping(when, mapped, emit));
+            maps.iter().for_each(|mapped| Out(emit).mapping(&record, &mapped.mapping()));
             if let Some(program) = exec.maps.iter().find(|mapped| mapped.inode != 0) {
                 if call.is_none() {
                     record.args[3] = u64::from(image::is_32_bit(program));
                 }
-                out::send_path(when, program, emit);
-                out::set_file(&mut record, program);
+                Out(emit).mapped_file(&mut record, program);
             }
-            record.flags |= out::LISTED;
-            out::set_comm(&mut record, &exec.name);
+            record.flags |= flag::LISTED;
+            set_comm(&mut record, &exec.name);
         } else {
-            out::set_comm(&mut record, &thread.name);
+            set_comm(&mut record, &thread.name);
         }
         self.counters.seen += 1;
-        out::send(record, &[], emit);
+        Out(emit).write(record, &[]);
     }
 
     fn about_to_clone(&mut self, when: When, meaning: Meaning, call: &Call<'_>) {
@@ -324,12 +323,12 @@ impl Life {
         let process = self.process(pid);
         process.threads.insert(tid);
         let child_mm = process.mm;
-        let mut record = out::record(by, mm, out::OP_FORK);
+        let mut record = out::record(by, mm, op::FORK);
         record.args = [pid as u64, tid as u64, child_mm, sp, u64::from(is_thread), 0];
         record.ret = i64::from(tid);
-        out::set_comm(&mut record, &name);
+        set_comm(&mut record, &name);
         self.counters.seen += 1;
-        out::send(record, &[], emit);
+        Out(emit).write(record, &[]);
     }
 
     fn exited(&mut self, who: When, emit: &mut Emit<'_>) {
@@ -337,7 +336,7 @@ impl Life {
         let Some(process) = self.processes.get_mut(&who.pid) else { return };
         process.threads.remove(&who.tid);
         self.threads.remove(&who.tid);
-        let mut record = out::record(who, process.mm, out::OP_EXIT);
+        let mut record = out::record(who, process.mm, op::EXIT);
         if process.threads.is_empty() {
             let status = match process.exit_code {
                 Some(code) => (code & 0xff) << 8,
@@ -347,12 +346,12 @@ impl Life {
             self.processes.remove(&who.pid);
         }
         self.counters.seen += 1;
-        out::send(record, &[], emit);
+        Out(emit).write(record, &[]);
     }
 }
 
-fn set_range(record: &mut crate::capture::bpf::skel::types::vmaudit_record, mapped: &Mapped) {
-    record.flags |= out::HAS_AUX;
+fn set_range(record: &mut crate::capture::record::Record, mapped: &Mapped) {
+    record.flags |= flag::HAS_AUX;
     record.aux = [mapped.start, mapped.start.saturating_add(mapped.len)];
 }
 
