@@ -1,8 +1,8 @@
 //! `vmaudit`: why is VIRT so much larger than RSS, and which call stack asked for it?
 //!
 //! A pure core (`model`, `ledger`, `touch`, `attribution`, `report`, `diff`, `compare`, `heap`, `top`, `render`)
-//! between thin adapters (`capture`, `procfs`, `unwind`, `symbolize`, `target`, `containers`, `store`, `rights`). Only `app`
-//! joins the two.
+//! between thin adapters (`capture`, `procfs`, `unwind`, `symbolize`, `target`, `containers`, `store`, `rights`) over the
+//! kernel's own interfaces (`sys`). Only `app` joins the two.
 //! `tests/architecture.rs` holds the import rules.
 
 pub mod app;
@@ -24,8 +24,8 @@ pub mod report;
 pub mod rights;
 pub mod store;
 pub mod symbolize;
+pub mod sys;
 pub mod target;
 pub mod top;
 pub mod touch;
-pub mod uapi;
 pub mod unwind;

@@ -23,12 +23,7 @@ const fn core(name: &'static str, may: &'static [&'static str]) -> Room {
 }
 
 const fn adapter(name: &'static str) -> Room {
-    Room { name, may: May::Only(&["model", "objects"]), core: false }
-}
-
-/// An adapter that asks the kernel by an ioctl which another one needs, too.
-const fn adapter_with_uapi(name: &'static str) -> Room {
-    Room { name, may: May::Only(&["model", "objects", "rights", "uapi"]), core: false }
+    Room { name, may: May::Only(&["model", "objects", "rights", "sys"]), core: false }
 }
 
 const ROOMS: &[Room] = &[
@@ -47,22 +42,23 @@ const ROOMS: &[Room] = &[
     // A live view as data: frames and keys -> what is looked at.
     core("top", &["report"]),
     core("render", &["model", "report", "diff", "compare", "doctor", "heap", "top"]),
-    adapter_with_uapi("capture"),
-    adapter_with_uapi("procfs"),
-    adapter("unwind"),
-    adapter("symbolize"),
-    Room { name: "target", may: May::Only(&["model", "objects", "rights"]), core: false },
+    adapter("capture"),
+    adapter("procfs"),
+    // No system calls: they read what they are given.
+    Room { name: "unwind", may: May::Only(&["model", "objects"]), core: false },
+    Room { name: "symbolize", may: May::Only(&["model", "objects"]), core: false },
+    adapter("target"),
     // What this user may do here, tried.
-    adapter_with_uapi("probe"),
+    adapter("probe"),
     // Engines, their names, cgroups.
-    Room { name: "containers", may: May::Only(&["model"]), core: false },
+    Room { name: "containers", may: May::Only(&["model", "sys"]), core: false },
     Room { name: "store", may: May::Only(&["model"]), core: false },
     // Executable files, parsed once for unwinding and for names.
-    Room { name: "objects", may: May::Only(&["model", "rights"]), core: false },
+    Room { name: "objects", may: May::Only(&["model", "rights", "sys"]), core: false },
     // Capabilities: those that are the user's own, and those that the program's file lends.
-    Room { name: "rights", may: May::Only(&["model"]), core: false },
-    // Layouts and ioctls of the kernel's that several adapters need.
-    Room { name: "uapi", may: May::Only(&[]), core: false },
+    Room { name: "rights", may: May::Only(&["model", "sys"]), core: false },
+    // The kernel's interfaces, each once.
+    Room { name: "sys", may: May::Only(&[]), core: false },
     // The command line as plain data: it starts nothing.
     Room { name: "cli", may: May::Only(&["model"]), core: false },
     Room { name: "app", may: May::Everything, core: false },
@@ -101,6 +97,63 @@ const CRATES_OUTSIDE_CORE: &[&str] = &[
     "procfs",
     "clap",
     "rusqlite",
+    "rustix",
+];
+
+/// How the kernel is asked for what `src/sys` has a function for.
+const ONLY_IN_SYS: &[&str] = &[
+    "libc::syscall",
+    "libc::ioctl",
+    "ioctl_none",
+    "ioctl_read",
+    "ioctl_write",
+    "libc::poll(",
+    "libc::ppoll(",
+    "libc::pollfd",
+    "libc::waitid(",
+    "clock_gettime",
+    "process_vm_readv(",
+    "pidfd_open(",
+    "perf_event_attr",
+];
+
+/// What the names of the kernel's constants begin with.
+const KERNEL_PREFIXES: &[&str] = &[
+    "ADDR_",
+    "AUDIT_ARCH",
+    "BPF_",
+    "CLONE_",
+    "IPC_",
+    "KCMP_",
+    "MADV_",
+    "MAP_",
+    "MREMAP_",
+    "NR_",
+    "PAGE_IS_",
+    "PERF_",
+    "PF_",
+    "PIDFD_",
+    "PR_",
+    "PROT_",
+    "RLIMIT_",
+    "SECBIT_",
+    "SECCOMP_",
+    "SHM_",
+    "SI_",
+    "SYS_",
+    "VM_",
+];
+
+/// errno(3), as far as they mean something to vmaudit.
+const ERRORS: &[&str] = &[
+    "EPERM", "ENOENT", "ESRCH", "EINTR", "EIO", "EAGAIN", "ENOMEM", "EACCES", "EFAULT", "EBUSY", "EEXIST",
+    "EINVAL", "ENFILE", "EMFILE", "ENOTTY", "ENOSPC", "ENOSYS", "ENOTSUPP",
+];
+
+/// Constants that only look like the kernel's.
+const OWN_CONSTANTS: &[(&str, &str)] = &[
+    // The recording's own number for that call, in the file's format.
+    ("src/store/op.rs", "MAP_SHADOW_STACK"),
 ];
 
 /// A source file's text without comments, string contents and trailing test modules.
@@ -189,6 +242,13 @@ fn rooms_named(code: &str, depth: usize) -> BTreeSet<String> {
     rooms
 }
 
+/// True where all that `code` names of `sys` is its numbers, which ask the kernel for nothing.
+fn names_numbers_only(code: &str) -> bool {
+    let mut named = code.match_indices("crate::sys");
+    let in_a_group = code.contains("crate::{") && code.contains("sys::");
+    named.all(|(at, word)| code[at + word.len()..].starts_with("::abi::")) && !in_a_group
+}
+
 /// True where `word` stands in `code` as a path of its own (`libc::`, not `my_libc::`).
 fn names_crate(code: &str, word: &str) -> bool {
     let path = format!("{word}::");
@@ -256,7 +316,9 @@ fn rooms_import_only_what_the_table_allows() {
         for named in rooms_named(&file.code, file.depth) {
             // Only names of rooms count: `crate::Thing` re-exported at the root does not occur.
             let is_room = ROOMS.iter().any(|r| r.name == named);
-            if is_room && named != file.room && !allowed.contains(&named.as_str()) {
+            let is_allowed =
+                allowed.contains(&named.as_str()) || named == "sys" && names_numbers_only(&file.code);
+            if is_room && named != file.room && !is_allowed {
                 wrong.push(format!("{} imports `{named}`", file.path.display()));
             }
         }
@@ -293,7 +355,7 @@ fn the_core_touches_nothing_outside() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// Two adapters that need the same ioctl have it from `uapi`.
+/// Who needs an ioctl has it from `sys`.
 #[test]
 fn an_ioctl_is_declared_once() {
     let mut declared: Vec<(String, String)> = Vec::new();
@@ -317,6 +379,49 @@ fn an_ioctl_is_declared_once() {
         .map(|pair| format!("{}: {} and {}", pair[0].0, pair[0].1, pair[1].1))
         .collect();
     assert!(twice.is_empty(), "{}", twice.join("\n"));
+}
+
+#[test]
+fn the_kernel_is_asked_in_one_place() {
+    let mut wrong = Vec::new();
+    for file in sources().iter().filter(|file| file.room != "sys") {
+        for word in ONLY_IN_SYS.iter().filter(|word| file.code.contains(*word)) {
+            wrong.push(format!("{} has {word}: src/sys is the place for it", file.path.display()));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// The constants that `code` gives a number of its own: `const NAME: u64 = 0x20`.
+fn numbers_given(code: &str) -> Vec<String> {
+    let given = |line: &str| {
+        let (_, rest) = line.split_once("const ")?;
+        let (name, rest) = rest.split_once(": ")?;
+        let (_, value) = rest.split_once(" = ")?;
+        value.trim_start_matches('-').starts_with(|c: char| c.is_ascii_digit()).then(|| name.to_owned())
+    };
+    code.lines().filter_map(given).collect()
+}
+
+fn is_kernels(name: &str) -> bool {
+    KERNEL_PREFIXES.iter().any(|prefix| name.starts_with(prefix))
+        || ERRORS.contains(&name)
+        || name.ends_with("_SUPER_MAGIC")
+}
+
+/// Numbers of the kernel's headers are those of `src/sys`, or of a crate.
+#[test]
+fn a_constant_of_the_kernels_is_defined_once() {
+    let mut wrong = Vec::new();
+    for file in sources().iter().filter(|file| file.room != "sys") {
+        for name in numbers_given(&file.code).into_iter().filter(|name| is_kernels(name)) {
+            let is_own = |&(path, own): &(&str, &str)| file.path.ends_with(path) && own == name;
+            if !OWN_CONSTANTS.iter().any(is_own) {
+                wrong.push(format!("{} defines {name}", file.path.display()));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
 /// What the kernel, a file or a user provides may be anything. (`code_of` leaves a string's closing
@@ -466,6 +571,17 @@ fn the_scanner_sees_what_it_has_to() {
     assert_eq!(code_of("a // crate::x\nb \"crate::y\" c\n"), "a \nb \" c\n");
     assert_eq!(code_of("a\n#[cfg(test)]\nmod tests {\n use crate::app;\n}\n"), "a\n");
     assert_eq!(code_of("a.expect(\"b\")\n"), "a.expect(\")\n");
+    assert!(names_numbers_only("use crate::sys::abi::MAP_FIXED;\nuse crate::sys::abi::refused::EINVAL;"));
+    assert!(!names_numbers_only("use crate::sys::abi::MAP_FIXED;\nuse crate::sys::poll;"));
+    assert!(!names_numbers_only("use crate::{sys::poll, model::Addr};"));
+    assert_eq!(
+        numbers_given(
+            "const MAP_FIXED: u64 = 0x10;\n    pub const E: i64 = -2;\nconst A: u64 = B;\nlet x = 1;\n"
+        ),
+        ["MAP_FIXED", "E"]
+    );
+    assert!(is_kernels("MAP_FIXED") && is_kernels("EINVAL") && is_kernels("FUSE_SUPER_MAGIC"));
+    assert!(!is_kernels("MAX_ROWS") && !is_kernels("ENTRIES"));
     assert!(names_crate("libc::getpid()", "libc"));
     assert!(!names_crate("crate::procfs::read()", "procfs"));
     assert!(!names_crate("my_libc::x", "libc"));

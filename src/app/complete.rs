@@ -4,9 +4,8 @@
 use crate::model::mapping::MappingFile;
 use crate::model::{Addr, AddrRange, FileRef, Mapping, Tid, VmEvent, VmOp};
 use crate::procfs::mapping_at;
+use crate::sys::abi::MAP_ANONYMOUS;
 use std::mem::MaybeUninit;
-
-const MAP_ANONYMOUS: u64 = 0x20;
 
 /// Fills in the range of a shared memory segment or AIO ring, and the file of a mapping.
 pub fn complete(event: &mut VmEvent) {

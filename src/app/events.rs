@@ -20,6 +20,7 @@ use crate::model::{AddrRange, Step};
 use crate::render::Color;
 use crate::render::events::{EventWriter, EventsFormat, EventsOptions, Filter, TimeStyle, calls_named};
 use crate::store::Recording;
+use crate::sys::clock;
 use crate::target::{Attached, Launch, LaunchConfig};
 use std::cell::RefCell;
 use std::io::{self, Write};
@@ -285,9 +286,5 @@ fn filter(args: &FilterArgs) -> Result<Filter, AppError> {
 
 /// CLOCK_REALTIME minus CLOCK_MONOTONIC now, nanoseconds.
 fn clock_offset_ns() -> Option<i64> {
-    let now = |clock| -> Option<i64> {
-        let time = nix::time::clock_gettime(clock).ok()?;
-        time.tv_sec().checked_mul(1_000_000_000)?.checked_add(time.tv_nsec())
-    };
-    now(nix::time::ClockId::CLOCK_REALTIME)?.checked_sub(now(nix::time::ClockId::CLOCK_MONOTONIC)?)
+    i64::try_from(clock::realtime_ns()).ok()?.checked_sub_unsigned(clock::monotonic_ns())
 }

@@ -6,9 +6,11 @@ use super::room::with_room;
 use super::say;
 use crate::model::{Observations, Pid, Tid};
 use crate::procfs::{ObserveError, ObserveOptions, ProcessStatus, observe, read_status};
+use crate::sys::pidfd;
+use nix::errno::Errno;
 use std::fs;
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
 
 /// How often a process that executes another program meanwhile is looked at again.
 const ATTEMPTS: u32 = 3;
@@ -52,7 +54,10 @@ impl Living {
     pub fn open(number: Pid) -> Result<Living, LivingError> {
         let asked = status_of(number, number)?;
         let pid = asked.pid;
-        let handle = pidfd(pid)?;
+        let handle = pidfd::open(pid).map_err(|errno| match errno {
+            Errno::ESRCH => LivingError::Gone(pid),
+            errno => LivingError::NoHandle { pid, source: errno.into() },
+        })?;
         // From here on the number is this process' own, until the handle says that it has ended.
         let status = status_of(pid, pid)?;
         let tid = if status.has_memory { pid } else { Living::other_thread(pid, &status)? };
@@ -126,11 +131,8 @@ impl Living {
         format!("it belongs to {owner}: {}; {copy}", may_not_be_read())
     }
 
-    /// A process' descriptor becomes readable when its last thread has ended.
     fn has_ended(&self) -> bool {
-        let mut poll = libc::pollfd { fd: self.handle.as_raw_fd(), events: libc::POLLIN, revents: 0 };
-        // SAFETY: one valid pollfd, and no waiting.
-        unsafe { libc::poll(&mut poll, 1, 0) == 1 }
+        pidfd::has_ended(&self.handle)
     }
 }
 
@@ -139,20 +141,6 @@ fn status_of(pid: Pid, tid: Tid) -> Result<ProcessStatus, LivingError> {
         ObserveError::Gone { pid, .. } => LivingError::Gone(pid),
         other => other.into(),
     })
-}
-
-fn pidfd(pid: Pid) -> Result<OwnedFd, LivingError> {
-    // SAFETY: pidfd_open takes two integers.
-    let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
-    if fd < 0 {
-        let source = io::Error::last_os_error();
-        return Err(match source.raw_os_error() {
-            Some(libc::ESRCH) => LivingError::Gone(pid),
-            _ => LivingError::NoHandle { pid, source },
-        });
-    }
-    // SAFETY: a new descriptor that nobody else owns.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
 }
 
 /// `root`, `uid 1000`.

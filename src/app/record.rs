@@ -9,8 +9,8 @@ use crate::model::{MmKey, Observations, Pid, SizePoint, StackTable, Step, Symbol
 use crate::report::Report;
 use crate::store::{Facts, Owner, Recorder, RunMeta, StoreError};
 use crate::symbolize::{Config, Symbolizer};
+use crate::sys::clock;
 use crate::target::behind_sudo;
-use nix::time::{ClockId, clock_gettime};
 use std::ffi::OsString;
 use std::path::Path;
 
@@ -49,10 +49,6 @@ impl Record {
         command: &[OsString],
     ) -> Result<Option<Record>, AppError> {
         let RecordOptions { path: Some(path), verbose, timeline, .. } = options else { return Ok(None) };
-        let now = |clock: ClockId| {
-            let time = clock_gettime(clock).map(std::time::Duration::from).unwrap_or_default();
-            u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
-        };
         let meta = RunMeta {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             backend: options.backend.to_owned(),
@@ -60,8 +56,8 @@ impl Record {
             main,
             timeline,
             touch: options.touch,
-            started_ns: now(ClockId::CLOCK_MONOTONIC),
-            started_unix_ns: now(ClockId::CLOCK_REALTIME),
+            started_ns: clock::monotonic_ns(),
+            started_unix_ns: clock::realtime_ns(),
         };
         let owner = behind_sudo()?.map(|(uid, gid)| Owner { uid, gid });
         let recorder = Recorder::create(path, &meta, owner)?;
@@ -158,14 +154,13 @@ pub fn finish(
 }
 
 fn facts(tally: &Tally, undecodable: u64, counters: Counters, exit_code: Option<u8>) -> Facts {
-    let now = clock_gettime(ClockId::CLOCK_MONOTONIC).map(std::time::Duration::from).unwrap_or_default();
     Facts {
         events: tally.events,
         dropped: counters.lost + undecodable,
         without_stack: counters.without_stack,
         truncated: tally.truncated,
         incomplete: tally.incomplete,
-        ended_ns: u64::try_from(now.as_nanos()).unwrap_or(u64::MAX),
+        ended_ns: clock::monotonic_ns(),
         exit_code,
     }
 }

@@ -14,10 +14,10 @@ use super::tracer::WATCHED_CALLS;
 use super::watched::Launched;
 use crate::cli::{Aslr, RunArgs};
 use crate::model::Pid;
+use crate::sys;
 use crate::target::{Launch, LaunchConfig};
 use std::cell::RefCell;
-use std::io;
-use std::os::fd::{FromRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 /// The first look at the command: most that die early by a signal live longer.
@@ -114,14 +114,6 @@ fn warn(pipeline: &Pipeline, without_filter: &str) {
 
 /// A stable handle of a child that has not been waited for.
 pub fn pidfd(pid: Pid) -> Result<OwnedFd, AppError> {
-    // SAFETY: pidfd_open takes two integers.
-    let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
-    if fd < 0 {
-        return Err(AppError::System {
-            operation: "pidfd_open of the command",
-            source: io::Error::last_os_error(),
-        });
-    }
-    // SAFETY: a new descriptor that nobody else owns.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
+    sys::pidfd::open(pid)
+        .map_err(|errno| AppError::System { operation: "pidfd_open of the command", source: errno.into() })
 }

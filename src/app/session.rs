@@ -11,9 +11,9 @@ use crate::capture::EventSource;
 use crate::model::Pid;
 use crate::model::observation::{ResidencySource, SnapshotMoment};
 use crate::procfs::{ObserveError, ObserveOptions, observe};
+use crate::sys::poll;
 use crate::target::{ExitStatus, HeldExit};
 use std::cell::RefCell;
-use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
 
 /// How long the loop sleeps at most while nothing happens. Records do not wake it one by one.
@@ -110,7 +110,7 @@ impl<'a, 'r, W: Watched> Session<'a, 'r, W> {
     /// Takes in what was reported, and waits for a nap at most; what ends the session, if something
     /// does.
     pub fn turn(&mut self) -> Result<Option<End>, AppError> {
-        self.reader.poll(0)?;
+        self.reader.poll()?;
         self.recover_from_loss()?;
         if !self.pipeline.borrow_mut().print_live() {
             return Ok(Some(End::LeftRunning));
@@ -177,14 +177,7 @@ impl<'a, 'r, W: Watched> Session<'a, 'r, W> {
 
     /// Until the target has something to say, the ring has filled up a good deal, or a nap is over.
     fn wait(&self) {
-        let ring = self.reader.wake_fd();
-        let mut ready = [self.watched.as_fd().as_raw_fd(), ring].map(|fd| libc::pollfd {
-            fd,
-            events: libc::POLLIN,
-            revents: 0,
-        });
-        // SAFETY: an array of valid pollfds with its length. A signal may end it early: fine.
-        unsafe { libc::poll(ready.as_mut_ptr(), ready.len() as libc::nfds_t, NAP.as_millis() as i32) };
+        poll::wait(&[self.watched.as_fd(), self.reader.wake_fd()], Some(NAP));
     }
 
     /// When events were lost altogether, the ledger learns from maps what is there now, and that
@@ -210,7 +203,7 @@ impl<'a, 'r, W: Watched> Session<'a, 'r, W> {
             if self.watched.has_ended(pid) {
                 continue;
             }
-            self.reader.poll(0)?;
+            self.reader.settle()?;
             let mut pipeline = self.pipeline.borrow_mut();
             pipeline.resync(&seen);
         }
@@ -226,7 +219,7 @@ impl<'a, 'r, W: Watched> Session<'a, 'r, W> {
 
     /// A process is held at its very end: look, then let it go.
     fn at_exit(&mut self, held: HeldExit) -> Result<(), AppError> {
-        self.reader.poll(0)?;
+        self.reader.settle()?;
         self.recover_from_loss()?;
         if self.is_audited(held.pid) {
             let seen = self.look(held.pid, held.tid, SnapshotMoment::HeldAtExit);
@@ -323,7 +316,7 @@ impl<'a, 'r, W: Watched> Session<'a, 'r, W> {
 
     /// Takes in what is still on its way, and looks at what goes on living.
     fn finish(&mut self, end: End) -> Result<End, AppError> {
-        self.reader.poll(0)?;
+        self.reader.settle()?;
         self.look_at_all();
         if let Some(trouble) = self.reader.trouble() {
             say(trouble);

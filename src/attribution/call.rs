@@ -3,25 +3,21 @@
 use super::units::{count_word, exact_size};
 use crate::ledger::OriginRecord;
 use crate::model::{Addr, Prot, VmOp};
-
-// include/uapi/asm-generic/mman-common.h and mman.h, the same on x86-64 and arm64.
-pub const MAP_SHARED: u64 = 0x1;
-pub const MAP_FIXED: u64 = 0x10;
-pub const MAP_ANONYMOUS: u64 = 0x20;
-pub const MAP_NORESERVE: u64 = 0x4000;
-pub const MAP_STACK: u64 = 0x20000;
-pub const MAP_FIXED_NOREPLACE: u64 = 0x10_0000;
+pub use crate::sys::abi::{
+    MAP_ANONYMOUS, MAP_FIXED, MAP_FIXED_NOREPLACE, MAP_NORESERVE, MAP_SHARED, MAP_STACK,
+};
+use crate::sys::abi::{MAP_GROWSDOWN, MAP_HUGETLB, MAP_LOCKED, MAP_POPULATE};
 
 const NAMED_FLAGS: &[(u64, &str)] = &[
     (MAP_SHARED, "SHARED"),
     (MAP_FIXED, "FIXED"),
     (MAP_FIXED_NOREPLACE, "FIXED_NOREPLACE"),
-    (0x100, "GROWSDOWN"),
-    (0x2000, "LOCKED"),
+    (MAP_GROWSDOWN, "GROWSDOWN"),
+    (MAP_LOCKED, "LOCKED"),
     (MAP_NORESERVE, "NORESERVE"),
-    (0x8000, "POPULATE"),
+    (MAP_POPULATE, "POPULATE"),
     (MAP_STACK, "STACK"),
-    (0x40000, "HUGETLB"),
+    (MAP_HUGETLB, "HUGETLB"),
 ];
 
 /// The arguments of an mmap, for rules.

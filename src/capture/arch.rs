@@ -1,6 +1,7 @@
 //! What depends on the processor: which system calls are traced under which number.
 
 use super::record::{Record, flag, op};
+use crate::sys::abi::SYS_MAP_SHADOW_STACK;
 
 /// A traced system call: the tracepoint `syscalls/sys_exit_<name>`, its number here, and the
 /// wire record's `op` (bpf/vmaudit.h, `enum vmaudit_op`).
@@ -10,9 +11,6 @@ pub struct TracedSyscall {
     pub number: i64,
     pub op: u16,
 }
-
-/// map_shadow_stack has number 453 on every architecture (include/uapi/asm-generic/unistd.h).
-const SYS_MAP_SHADOW_STACK: i64 = 453;
 
 /// What the kernel calls its function for a system call begins with (CONFIG_ARCH_HAS_SYSCALL_WRAPPER).
 pub const SYSCALL_PREFIX: &str = "__x64_sys_";

@@ -15,6 +15,7 @@ mod viewer;
 pub mod wire;
 
 use crate::model::{Refusal, Touch, VmEvent};
+use std::os::fd::BorrowedFd;
 
 /// The registers that unwinding starts from.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -80,20 +81,31 @@ pub struct Counters {
 
 /// A source of events of one or more processes and their descendants.
 pub trait EventSource {
-    /// Handles what waits, oldest first; with nothing there, waits up to `timeout_ms`.
+    /// Handles what waits, oldest first, without waiting for more.
     ///
     /// # Errors
     /// When the backend itself fails; events that do not decode are counted, not returned.
-    fn poll(&mut self, timeout_ms: i32) -> Result<(), CaptureError>;
+    fn poll(&mut self) -> Result<(), CaptureError> {
+        self.poll_while(&mut || true)
+    }
 
-    /// As `poll(0)`, but asks `more` now and then and stops when that says no.
+    /// As `poll`, of all calls that have returned: also of those whose results are still on their way to
+    /// the backend, for which it waits for a moment.
+    ///
+    /// # Errors
+    /// As `poll`.
+    fn settle(&mut self) -> Result<(), CaptureError> {
+        self.poll()
+    }
+
+    /// As `settle`, but asks `more` now and then and stops when that says no.
     ///
     /// # Errors
     /// As `poll`.
     fn poll_while(&mut self, more: &mut dyn FnMut() -> bool) -> Result<(), CaptureError>;
 
     /// Becomes readable when enough waits that it should be handled now.
-    fn wake_fd(&self) -> i32;
+    fn wake_fd(&self) -> BorrowedFd<'_>;
 
     fn counters(&self) -> Result<Counters, CaptureError>;
 

@@ -7,6 +7,7 @@ use super::bpf::skel::types::{vmaudit_flag, vmaudit_op, vmaudit_special};
 use super::heap::skel::types::{vmaudit_heap_flag, vmaudit_heap_op};
 use super::uprobe::skel::types::vmaudit_probe_op;
 use crate::model::{Mapping, MappingFile, PAGE, Sharing};
+use crate::sys::abi::VM_MAYSHARE;
 use std::mem::{offset_of, size_of};
 
 // The C side has no padding: sizes and offsets that user space relies on.
@@ -96,10 +97,6 @@ pub mod special {
         HEAP = VMAUDIT_SPECIAL_HEAP,
     });
 }
-
-/// What maps prints as `s`: VM_SHARED is cleared on shared mappings that can never be written
-/// (include/linux/mm.h).
-pub const VM_MAYSHARE: u64 = 0x80;
 
 /// What a record is about ([`op`]); `None` for what is too short.
 pub fn op_of(bytes: &[u8]) -> Option<u16> {

@@ -1,7 +1,7 @@
 //! Decoding of the ring buffer's records (bpf/vmaudit.h). Pure: bytes in, events out; nothing
 //! here touches libbpf.
 
-use super::record::{Record, VM_MAYSHARE, device, flag, op, op_of, read, special};
+use super::record::{Record, device, flag, op, op_of, read, special};
 use super::{Captured, CapturedTouch, arch};
 use crate::model::hash::IntMap;
 use crate::model::mapping::{Mapping, MappingFile};
@@ -9,13 +9,8 @@ use crate::model::prot::Sharing;
 use crate::model::{
     Addr, AddrRange, EventId, FileRef, MmKey, NoStack, PAGE, Prot, Task, Touch, VmEvent, VmOp,
 };
+use crate::sys::abi::{MAP_ANONYMOUS, PR_SET_VMA, PR_SET_VMA_ANON_NAME, VM_MAYSHARE, VM_PFNMAP};
 use std::collections::HashMap;
-
-/// Pages that are no files' and no program's: without a file, only vvar (lib/vdso/datastore.c).
-const VM_PFNMAP: u64 = 0x400;
-const MAP_ANONYMOUS: u64 = 0x20;
-const PR_SET_VMA: u64 = 0x5356_4d41;
-const PR_SET_VMA_ANON_NAME: u64 = 0;
 
 /// What precedes a thread's next event in the ring.
 #[derive(Default)]
@@ -190,6 +185,7 @@ fn vma(record: &Record, path: Vec<u8>) -> Mapping {
         special::STACK => b"[stack]".to_vec(),
         special::VDSO => b"[vdso]".to_vec(),
         special::HEAP => b"[heap]".to_vec(),
+        // Pages that are no files' and no program's: without a file, only vvar (lib/vdso/datastore.c).
         _ if !has_file && flags & VM_PFNMAP != 0 => b"[vvar]".to_vec(),
         _ => path,
     };

@@ -9,16 +9,13 @@ use super::shims;
 use super::whose::{Cut, Processes};
 use super::{Container, Place};
 use crate::model::{CgroupHierarchy, Pid};
+use nix::sys::statfs::{CGROUP_SUPER_MAGIC, CGROUP2_SUPER_MAGIC};
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-
-/// uapi/linux/magic.h
-const CGROUP_SUPER_MAGIC: i64 = 0x27_e0eb;
-const CGROUP2_SUPER_MAGIC: i64 = 0x6367_7270;
 
 /// The running container that `query` means: a name, an ID, or the begin of an ID.
 ///
@@ -173,10 +170,8 @@ fn read_mounts() -> Result<Mounts, ContainerError> {
 }
 
 fn is_cgroup(directory: &Path) -> bool {
-    nix::sys::statfs::statfs(directory).is_ok_and(|found| {
-        let kind = found.filesystem_type().0;
-        kind == CGROUP_SUPER_MAGIC || kind == CGROUP2_SUPER_MAGIC
-    })
+    nix::sys::statfs::statfs(directory)
+        .is_ok_and(|found| matches!(found.filesystem_type(), CGROUP_SUPER_MAGIC | CGROUP2_SUPER_MAGIC))
 }
 
 pub(super) fn memberships_of(pid: Pid) -> Option<Vec<Membership>> {

@@ -4,6 +4,7 @@
 
 use super::hierarchy::{Membership, Mounts};
 use crate::model::Pid;
+use crate::sys::stat;
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs;
@@ -110,13 +111,7 @@ impl Processes {
 }
 
 fn read_parent(pid: Pid) -> Option<Pid> {
-    parse_parent(&fs::read(format!("/proc/{pid}/stat")).ok()?)
-}
-
-/// `PID (NAME) STATE PPID …`; a name may hold parentheses and any bytes.
-fn parse_parent(stat: &[u8]) -> Option<Pid> {
-    let close = stat.iter().rposition(|&byte| byte == b')')?;
-    std::str::from_utf8(stat.get(close + 1..)?).ok()?.split_ascii_whitespace().nth(1)?.parse().ok()
+    stat::of(pid, |stat| stat.field(stat::PARENT))
 }
 
 /// True for a process of this user's, or of root's: real, effective, saved and file system uid. A setuid
@@ -142,9 +137,7 @@ mod tests {
     const ID: &str = "4f6b9f0e2a1c4f6b9f0e2a1c4f6b9f0e2a1c4f6b9f0e2a1c4f6b9f0e2a1c4f6b";
 
     #[test]
-    fn parents_and_uids() {
-        assert_eq!(parse_parent(b"7 (a) (b) S 41 7"), Some(41));
-        assert_eq!(parse_parent(b"7 (a"), None);
+    fn uids() {
         assert_eq!(parse_uids(b"Name:\tx\nUid:\t0\t1\t2\t3\nGid:\t9\n"), [0, 1, 2, 3]);
         assert!(parse_uids(b"").is_empty());
     }

@@ -5,15 +5,7 @@
 
 use super::{Rung, RungFailure};
 use crate::model::{Capability, Missing, Part, Refusal, Standing};
-
-const EPERM: i32 = 1;
-const ENOENT: i32 = 2;
-const ENOMEM: i32 = 12;
-const EACCES: i32 = 13;
-const EBUSY: i32 = 16;
-const ENFILE: i32 = 23;
-const EMFILE: i32 = 24;
-const ENOSYS: i32 = 38;
+use crate::sys::abi::{EACCES, EBUSY, EMFILE, ENFILE, ENOENT, ENOMEM, ENOSYS, EPERM};
 
 /// Something to type, and when.
 #[derive(Clone, PartialEq, Eq, Debug)]

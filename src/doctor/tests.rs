@@ -1,10 +1,6 @@
 use super::*;
 use crate::model::{Area, Capabilities, LoadTrial, Missing, Part, ProgramTrial, Refusal};
-
-const EPERM: i32 = 1;
-const EACCES: i32 = 13;
-const EBUSY: i32 = 16;
-const EMFILE: i32 = 24;
+use crate::sys::abi::{EACCES, EBUSY, EINVAL, EMFILE, ENOENT, EPERM};
 
 /// An ordinary user on a host.
 fn user() -> Standing {
@@ -143,7 +139,6 @@ fn a_verdict_is_told_by_program_and_by_what_is_missing() {
 #[test]
 fn what_is_not_known_is_not_guessed() {
     let root = with(Standing { uid: 0, ..user() }, &[Capability::SysAdmin]);
-    const EINVAL: i32 = 22;
     let map = Refusal { part: Part::Map("threads".to_owned()), errno: Some(EINVAL), ..Refusal::default() };
     let failure = RungFailure { refusal: Some(map), ..refused_with(EINVAL) };
     assert!(advice_for(Rung::Bpf, &failure, &root).why.contains("the map threads"));
@@ -155,7 +150,6 @@ fn what_is_not_known_is_not_guessed() {
 
 #[test]
 fn tracepoints_that_are_not_there() {
-    const ENOENT: i32 = 2;
     let of = |standing: &Standing| advice_for(Rung::Perf, &refused_with(ENOENT), standing);
     let locked = of(&Standing { lockdown: Some("confidentiality".to_owned()), ..user() });
     assert!(locked.why.contains("locked down") && !locked.why.contains("CONFIG"), "{}", locked.why);

@@ -9,42 +9,19 @@ use super::space::{Ledger, Removal, Report};
 use crate::model::addr::page_up;
 use crate::model::event::VmOp;
 use crate::model::{Addr, AddrRange, FileRef, PAGE, Prot, Sharing, VmEvent};
+use crate::sys::abi::refused::{EINVAL, ENOMEM};
+use crate::sys::abi::{
+    MADV_DOFORK, MADV_DONTFORK, MADV_DONTNEED, MADV_DONTNEED_LOCKED, MADV_FREE, MADV_REMOVE, MAP_ANONYMOUS,
+    MAP_FIXED, MAP_FIXED_NOREPLACE, MAP_GROWSDOWN, MAP_HUGE_MASK, MAP_HUGE_SHIFT, MAP_HUGETLB, MAP_SHARED,
+    MAP_SHARED_VALIDATE, MAP_TYPE, PR_SET_MM_BRK, PROT_GROWSDOWN, SHM_EXEC, SHM_RDONLY, SHM_REMAP,
+};
 use std::sync::Arc;
 
-const EINVAL: i64 = -22;
-const ENOMEM: i64 = -12;
-
-// include/uapi/asm-generic/mman-common.h
-const MAP_TYPE: u64 = 0x0f;
-const MAP_SHARED: u64 = 0x01;
-const MAP_SHARED_VALIDATE: u64 = 0x03;
-const MAP_FIXED: u64 = 0x10;
-const MAP_ANONYMOUS: u64 = 0x20;
-const MAP_GROWSDOWN: u64 = 0x0100;
-const MAP_HUGETLB: u64 = 0x4_0000;
-const MAP_FIXED_NOREPLACE: u64 = 0x10_0000;
-const MAP_HUGE_SHIFT: u64 = 26;
-const MAP_HUGE_MASK: u64 = 0x3f;
-const PROT_GROWSDOWN: u64 = 0x0100_0000;
 const HUGE_2M: u64 = 2 << 20;
 
-const MADV_DONTNEED: i32 = 4;
-const MADV_FREE: i32 = 8;
-const MADV_REMOVE: i32 = 9;
-const MADV_DONTFORK: i32 = 10;
 /// A perf event's ring is kept from forks by its driver (VM_DONTCOPY in perf_mmap, kernel/events/core.c), as
 /// if by MADV_DONTFORK. It lies on the device of nameless files, whose major number is 0.
 const PERF_RING: &[u8] = b"/anon_inode:[perf_event]";
-const MADV_DOFORK: i32 = 11;
-const MADV_DONTNEED_LOCKED: i32 = 24;
-
-// include/uapi/linux/shm.h
-const SHM_RDONLY: u64 = 0o10000;
-const SHM_REMAP: u64 = 0o40000;
-const SHM_EXEC: u64 = 0o100000;
-
-// include/uapi/linux/prctl.h
-const PR_SET_MM_BRK: i32 = 7;
 
 impl Ledger {
     /// One report of a call in this address space. Fork, exec and exit are

@@ -8,10 +8,10 @@ use super::space::{Ledger, LedgerPiece};
 use super::spaces::{AddressSpaces, SpaceId};
 use crate::model::hash::IntMap;
 use crate::model::{Addr, AddrRange, Observations, PAGE, Pid, Prot, Step, VmEvent, VmOp};
+use crate::sys::abi::MAP_FIXED;
+use crate::sys::abi::refused::ENOMEM;
 
 pub use super::life_log::LifeEntry;
-
-const MAP_FIXED: u64 = 0x10;
 
 /// What a step did to the page.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -356,8 +356,6 @@ fn same_page(a: &Option<LedgerPiece>, b: &Option<LedgerPiece>) -> bool {
         _ => false,
     }
 }
-
-const ENOMEM: i64 = -12;
 
 /// The call's range where it tells one (brk does not).
 fn whole(range: AddrRange, piece: &LedgerPiece) -> AddrRange {

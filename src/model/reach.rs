@@ -2,10 +2,7 @@
 
 use super::addr::{Addr, AddrRange};
 use super::event::{VmEvent, VmOp};
-
-/// mmap(2): the address is an order, not a wish.
-const MAP_FIXED: u64 = 0x10;
-const MAP_FIXED_NOREPLACE: u64 = 0x10_0000;
+use crate::sys::abi::{MAP_FIXED, MAP_FIXED_NOREPLACE};
 
 impl VmEvent {
     /// The whole pages that the call is about, by its arguments and its result: up to two ranges

@@ -9,6 +9,7 @@ use super::object::ObjectError;
 use crate::model::Pid;
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, OpenHow, ResolveFlag, openat2};
+use nix::sys::statfs::{BTRFS_SUPER_MAGIC, FUSE_SUPER_MAGIC, FsType, OVERLAYFS_SUPER_MAGIC};
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -16,11 +17,6 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::time::Duration;
-
-/// uapi/linux/magic.h
-const FUSE_SUPER_MAGIC: i64 = 0x6573_5546;
-const BTRFS_SUPER_MAGIC: i64 = 0x9123_683e;
-const OVERLAYFS_SUPER_MAGIC: i64 = 0x794c_7630;
 
 /// Files on a file system that a process serves are read into memory at once, up to this size.
 const MAX_SERVED: u64 = 256 << 20;
@@ -91,20 +87,20 @@ pub(super) fn open(pointed: &File) -> Result<File, ObjectError> {
 }
 
 /// What kind of file system it is on; 0 where that cannot be told.
-fn file_system(file: &File) -> i64 {
-    nix::sys::statfs::fstatfs(file).map_or(0, |found| found.filesystem_type().0)
+fn file_system(file: &File) -> Option<FsType> {
+    nix::sys::statfs::fstatfs(file).ok().map(|found| found.filesystem_type())
 }
 
 /// True where stat(2) shows another device than maps does: btrfs has a device a subvolume, and
 /// overlayfs before Linux 6.8 shows the device below in maps.
 pub(super) fn hides_device(file: &File) -> bool {
-    matches!(file_system(file), BTRFS_SUPER_MAGIC | OVERLAYFS_SUPER_MAGIC)
+    matches!(file_system(file), Some(BTRFS_SUPER_MAGIC | OVERLAYFS_SUPER_MAGIC))
 }
 
 /// The bytes of a file that a process serves (FUSE), which could keep every later read waiting; None
 /// for a file of the kernel's own file systems.
 pub(super) fn read_if_served(file: &File) -> Result<Option<Vec<u8>>, ObjectError> {
-    if file_system(file) != FUSE_SUPER_MAGIC {
+    if file_system(file) != Some(FUSE_SUPER_MAGIC) {
         return Ok(None);
     }
     let mut bytes = Vec::new();

@@ -1,10 +1,12 @@
 //! bpf(2): maps, programs, and what programs can be attached to.
 
 use super::child::in_child;
-use super::perf::{Attr, open};
+use super::perf::open;
 use super::{Failure, Subject, tracefs};
 use crate::model::{Area, Trial};
-use crate::uapi::lockdown;
+use crate::sys::lockdown;
+use crate::sys::perf;
+use crate::sys::tracefs::mount_privately;
 use libbpf_rs::libbpf_sys as sys;
 use nix::errno::Errno;
 use nix::sys::memfd::{MFdFlags, memfd_create};
@@ -116,7 +118,7 @@ fn tracefs() -> Result<String, Failure> {
             "locked down (confidentiality): the kernel has switched tracing off".to_owned(),
         )),
         Err(Failure::Absent(_)) => in_child(|| {
-            tracefs::mount_privately()?;
+            mount_privately()?;
             let (_, number) = tracefs::id(TRACEPOINT).map_err(|_| Errno::ENOENT)?;
             Ok(format!("in a private mount, sys_exit_mmap is {number}"))
         }),
@@ -137,8 +139,7 @@ fn uprobe() -> Result<String, Failure> {
     let kind = std::fs::read_to_string(TYPE)?;
     let kind = kind.trim().parse().map_err(|_| Failure::Absent(format!("{TYPE} has no number")))?;
     let (_file, path) = nobodys_code()?;
-    let attr = Attr { kind, config1: path.as_ptr() as u64, config2: 0, ..Attr::default() };
-    open(&attr, 0)?;
+    open(perf::uprobe(kind, &path, 0), 0)?;
     Ok(String::new())
 }
 

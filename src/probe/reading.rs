@@ -3,10 +3,11 @@
 use super::child::Quiet;
 use super::{Failure, Subject};
 use crate::model::{Area, PAGE, Trial};
-use crate::uapi::pagemap_scan::{PAGE_IS_PRESENT, PageRegion, Wanted, pagemap_scan};
+use crate::sys::memory;
+use crate::sys::pagemap_scan::{PAGE_IS_PRESENT, PageRegion, Wanted, pagemap_scan};
 use nix::errno::Errno;
 use std::fs::{self, File};
-use std::io::{IoSliceMut, Read};
+use std::io::Read;
 use std::os::unix::fs::{FileExt, MetadataExt};
 
 pub fn trials() -> Vec<Trial> {
@@ -79,10 +80,7 @@ fn first_address(pid: i32) -> Result<u64, Failure> {
 
 fn memory_of(pid: i32) -> Result<(), Failure> {
     let mut bytes = [0; 4];
-    let base = first_address(pid)? as usize;
-    let remote = nix::sys::uio::RemoteIoVec { base, len: bytes.len() };
-    let local = &mut [IoSliceMut::new(&mut bytes)];
-    nix::sys::uio::process_vm_readv(nix::unistd::Pid::from_raw(pid), local, &[remote])?;
+    memory::read(pid, first_address(pid)?, &mut bytes)?;
     Ok(())
 }
 

@@ -3,14 +3,10 @@
 use super::perf::paranoid;
 use crate::model::{Capabilities, Standing};
 use crate::rights;
-use crate::uapi::lockdown;
+use crate::sys::abi::{PID_NS_INIT_INO, USER_NS_INIT_INO};
+use crate::sys::lockdown;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
-
-/// Inode numbers of the first namespaces (include/uapi/linux/nsfs.h, enum init_ns_ino; unchanged
-/// since 3.8).
-const FIRST_USER: u64 = 0xEFFF_FFFD;
-const FIRST_PID: u64 = 0xEFFF_FFFC;
 
 /// Reads it. What cannot be read is as it is on most machines.
 pub fn standing() -> Standing {
@@ -35,8 +31,8 @@ pub fn standing() -> Standing {
         bounding: bits("CapBnd"),
         seccomp_filter: field("Seccomp") == "2",
         no_new_privs: field("NoNewPrivs") == "1",
-        first_user_namespace: first("user", FIRST_USER),
-        first_pid_namespace: first("pid", FIRST_PID),
+        first_user_namespace: first("user", USER_NS_INIT_INO),
+        first_pid_namespace: first("pid", PID_NS_INIT_INO),
         perf_event_paranoid: paranoid().ok(),
         lockdown: lockdown::mode().ok(),
         reads_kernel_memory: lockdown::programs_read_kernel_memory(),

@@ -4,10 +4,8 @@
 use super::error::ObserveError;
 use super::process_dir::ProcessDir;
 use crate::model::{Pid, Tid};
+use crate::sys::stat::{self, Stat};
 use std::io::{self, Read};
-
-/// PF_KTHREAD of include/linux/sched.h.
-const KERNEL_THREAD: u64 = 0x0020_0000;
 
 /// One process, as stat and statm show it.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -99,22 +97,16 @@ fn parse_statm(bytes: &[u8]) -> Option<(u64, u64)> {
     Some((words.next()?.parse().ok()?, words.next()?.parse().ok()?))
 }
 
-/// proc_pid_stat(5). The name stands in parentheses and may hold any bytes, parentheses too.
 fn parse_stat(bytes: &[u8]) -> Option<Brief> {
-    let (open, close) = (bytes.iter().position(|&b| b == b'(')?, bytes.iter().rposition(|&b| b == b')')?);
-    let pid = std::str::from_utf8(bytes.get(..open)?).ok()?.trim().parse().ok()?;
-    let rest = std::str::from_utf8(bytes.get(close + 1..)?).ok()?;
-    let fields: Vec<&str> = rest.split_ascii_whitespace().collect();
-    // the first field after the name is number 3
-    let field = |number: usize| fields.get(number - 3)?.parse::<u64>().ok();
+    let stat = Stat::parse(bytes)?;
     Some(Brief {
-        pid,
-        start_ticks: field(22)?,
-        comm: bytes.get(open + 1..close)?.to_vec(),
-        state: fields.first()?.bytes().next()?,
-        kernel_thread: field(9)? & KERNEL_THREAD != 0,
-        threads: field(20)?,
-        start_stack: field(28)?,
+        pid: stat.pid,
+        start_ticks: stat.field(stat::START_TIME)?,
+        comm: stat.comm.to_vec(),
+        state: stat.state()?,
+        kernel_thread: stat.field::<u64>(stat::FLAGS)? & stat::PF_KTHREAD != 0,
+        threads: stat.field(stat::THREADS)?,
+        start_stack: stat.field(stat::START_STACK)?,
         owner: 0,
         virt: 0,
         rss: 0,

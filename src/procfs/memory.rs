@@ -3,11 +3,9 @@
 use super::process_dir::ProcessDir;
 use crate::model::{Addr, Tid};
 use crate::rights;
-use std::io::{self, IoSliceMut};
+use crate::sys::memory::{self, MAX_PLACES};
+use std::io;
 use std::os::unix::fs::FileExt;
-
-/// IOV_MAX: pieces the kernel takes in one call.
-const MAX_PIECES: usize = 1024;
 
 /// Reads `N` bytes at each address; None where nothing is readable. One system call for a
 /// thousand addresses, and `/proc/TID/mem` where process_vm_readv is forbidden (the seccomp
@@ -26,7 +24,7 @@ pub fn read_pieces<const N: usize>(
     }
     let mut pieces = Vec::with_capacity(addrs.len());
     while let Some(rest) = addrs.get(pieces.len()..).filter(|rest| !rest.is_empty()) {
-        let batch = &rest[..rest.len().min(MAX_PIECES)];
+        let batch = &rest[..rest.len().min(MAX_PLACES)];
         match read_vectored::<N>(tid, batch) {
             Ok(read) => {
                 // The call ends at the first unreadable piece: note it, go on behind it.
@@ -48,15 +46,8 @@ pub fn read_pieces<const N: usize>(
 /// The pieces up to the first unreadable one.
 fn read_vectored<const N: usize>(tid: Tid, addrs: &[Addr]) -> io::Result<Vec<[u8; N]>> {
     let mut buffer = vec![[0u8; N]; addrs.len()];
-    let remote: Vec<nix::sys::uio::RemoteIoVec> =
-        addrs.iter().map(|addr| nix::sys::uio::RemoteIoVec { base: addr.0 as usize, len: N }).collect();
-    let mut local = [IoSliceMut::new(buffer.as_flattened_mut())];
-    let pid = nix::unistd::Pid::from_raw(tid);
-    let read = match nix::sys::uio::process_vm_readv(pid, &mut local, &remote) {
-        Ok(bytes) => bytes / N,
-        Err(nix::errno::Errno::EFAULT) => 0,
-        Err(errno) => return Err(errno.into()),
-    };
+    let places: Vec<u64> = addrs.iter().map(|addr| addr.0).collect();
+    let read = memory::read_places(tid, &places, &mut buffer)?;
     buffer.truncate(read);
     Ok(buffer)
 }
@@ -92,7 +83,7 @@ mod tests {
     fn more_places_than_one_call_takes() {
         let pid = std::process::id() as i32;
         let dir = ProcessDir::open(pid, pid).expect("own directory");
-        let numbers: Vec<u64> = (0..3 * MAX_PIECES as u64 + 5).collect();
+        let numbers: Vec<u64> = (0..3 * MAX_PLACES as u64 + 5).collect();
         let places: Vec<Addr> =
             numbers.iter().map(|number| Addr(std::ptr::from_ref(number) as u64)).collect();
         let read = read_pieces::<8>(&dir, pid, &places).expect("own memory");

@@ -17,6 +17,7 @@ use crate::model::observation::{
     HeapInfo, Observations, Residency, ResidencySource, ResourceUse, SnapshotMoment, StatusFigures,
 };
 use crate::model::{AddrRange, CodeMarks, Mapping, Pid, Tid, VmaDetails};
+use crate::sys::clock::{monotonic_ns, process_cpu_ns};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -128,9 +129,8 @@ fn read_resources(dir: &ProcessDir) -> Result<ResourceUse, ObserveError> {
     let mut used = parse_resources(&dir.read("stat")?, ticks_per_second)
         .ok_or_else(|| dir.malformed("stat", "fields 10 to 15 are no numbers"))?;
     // exact, where stat knows ticks only
-    let clock = nix::time::ClockId::pid_cpu_clock_id(nix::unistd::Pid::from_raw(dir.pid()));
-    if let Ok(time) = clock.and_then(nix::time::clock_gettime) {
-        used.cpu_ns = time.tv_sec() as u64 * 1_000_000_000 + time.tv_nsec() as u64;
+    if let Some(used_ns) = process_cpu_ns(dir.pid()) {
+        used.cpu_ns = used_ns;
     }
     Ok(used)
 }
@@ -262,12 +262,6 @@ fn aslr(dir: &ProcessDir, gaps: &mut Vec<String>) -> bool {
         parse_no_randomize(&bytes).ok_or_else(|| dir.malformed("personality", "no hexadecimal number"))
     });
     system_wide && !noted(gaps, personality).unwrap_or(false)
-}
-
-fn monotonic_ns() -> u64 {
-    let clock = nix::time::ClockId::CLOCK_MONOTONIC;
-    nix::time::clock_gettime(clock)
-        .map_or(0, |time| time.tv_sec() as u64 * 1_000_000_000 + time.tv_nsec() as u64)
 }
 
 /// The mapped bytes that are resident and swapped in `range`, page-exact. For

@@ -6,7 +6,7 @@
 
 use super::page_runs::{PageKind, PageRun};
 use crate::model::AddrRange;
-use crate::uapi::pagemap_scan::{
+use crate::sys::pagemap_scan::{
     PAGE_IS_GUARD, PAGE_IS_HUGE, PAGE_IS_PFNZERO, PAGE_IS_PRESENT, PAGE_IS_SWAPPED, PageRegion, Wanted,
     pagemap_scan,
 };

@@ -1,7 +1,7 @@
 //! The PROCMAP_QUERY ioctl (Linux 6.11+) asked for a VMA's page size: "is this VMA hugetlb?".
 
 use crate::model::{Addr, PAGE};
-use crate::uapi::procmap_query::procmap_query;
+use crate::sys::procmap_query::procmap_query;
 use std::fs::File;
 use std::io;
 

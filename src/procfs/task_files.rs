@@ -1,10 +1,8 @@
-//! The small files of a process or thread: syscall, comm, cmdline, personality. No I/O.
+//! The small files of a process or thread: syscall, comm, cmdline, personality, stat. No I/O.
 
 use crate::model::Addr;
 use crate::model::observation::ResourceUse;
-
-/// ADDR_NO_RANDOMIZE of include/uapi/linux/personality.h.
-const ADDR_NO_RANDOMIZE: u64 = 0x0004_0000;
+use crate::sys::stat::{self, Stat};
 
 /// Where `/proc/PID/task/TID/syscall` finds a thread (fs/proc/base.c, `proc_pid_syscall`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -54,31 +52,21 @@ pub fn parse_cmdline(bytes: &[u8]) -> Vec<Vec<u8>> {
 /// True when ADDR_NO_RANDOMIZE is set in the hexadecimal `/proc/PID/personality`.
 pub fn parse_no_randomize(bytes: &[u8]) -> Option<bool> {
     let text = std::str::from_utf8(bytes).ok()?.trim_ascii();
-    Some(parse_hex(text)? & ADDR_NO_RANDOMIZE != 0)
+    Some(parse_hex(text)? & libc::ADDR_NO_RANDOMIZE as u64 != 0)
 }
 
-/// The state letter of `/proc/PID/task/TID/stat`: it follows the last `)`, because the name
-/// in parentheses may hold any bytes.
-pub fn parse_stat_state(bytes: &[u8]) -> Option<u8> {
-    let after = bytes.iter().rposition(|&b| b == b')')? + 1;
-    bytes.get(after + 1).copied().filter(u8::is_ascii_alphabetic)
-}
-
-/// Page faults and processor time from `/proc/PID/stat` (fs/proc/array.c, `do_task_stat`): fields
-/// 10, 12, 14 and 15, counted after the name, times in ticks.
+/// Page faults and processor time from `/proc/PID/stat`.
 pub fn parse_resources(bytes: &[u8], ticks_per_second: u64) -> Option<ResourceUse> {
-    let after = bytes.iter().rposition(|&b| b == b')')? + 1;
-    let rest = std::str::from_utf8(bytes.get(after..)?).ok()?;
-    let fields: Vec<&str> = rest.split_ascii_whitespace().collect();
-    // the first field after the name is number 3
-    let field = |number: usize| fields.get(number - 3)?.parse::<u64>().ok();
+    let stat = Stat::parse(bytes)?;
     let nanoseconds = |ticks: u64| {
         let total = u128::from(ticks) * 1_000_000_000;
         u64::try_from(total.checked_div(u128::from(ticks_per_second))?).ok()
     };
-    let (user_ns, system_ns) = (nanoseconds(field(14)?)?, nanoseconds(field(15)?)?);
+    let (user_ns, system_ns) =
+        (nanoseconds(stat.field(stat::USER_TIME)?)?, nanoseconds(stat.field(stat::SYSTEM_TIME)?)?);
     let cpu_ns = user_ns.saturating_add(system_ns);
-    Some(ResourceUse { minor_faults: field(10)?, major_faults: field(12)?, cpu_ns, user_ns, system_ns })
+    let (minor_faults, major_faults) = (stat.field(stat::MINOR_FAULTS)?, stat.field(stat::MAJOR_FAULTS)?);
+    Some(ResourceUse { minor_faults, major_faults, cpu_ns, user_ns, system_ns })
 }
 
 fn parse_hex(digits: &str) -> Option<u64> {
@@ -130,13 +118,10 @@ mod tests {
     }
 
     #[test]
-    fn personality_and_state() {
+    fn personality() {
         assert_eq!(parse_no_randomize(b"00040000\n"), Some(true));
         assert_eq!(parse_no_randomize(b"00000000\n"), Some(false));
         assert_eq!(parse_no_randomize(b""), None);
         assert_eq!(parse_no_randomize(b"x"), None);
-        assert_eq!(parse_stat_state(b"12 (a) Z (b)) Z 1 2"), Some(b'Z'));
-        assert_eq!(parse_stat_state(b"12 (a)"), None);
-        assert_eq!(parse_stat_state(b""), None);
     }
 }

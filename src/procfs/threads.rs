@@ -1,8 +1,9 @@
 //! The threads of a process: names and stack pointers.
 
 use super::process_dir::ProcessDir;
-use super::task_files::{ThreadPlace, parse_comm, parse_stat_state, parse_syscall};
+use super::task_files::{ThreadPlace, parse_comm, parse_syscall};
 use crate::model::observation::ThreadObservation;
+use crate::sys::stat::Stat;
 use ::procfs::process::Task;
 use ::procfs::{FromRead, ProcError, ProcResult};
 use std::io::Read;
@@ -60,7 +61,7 @@ pub(super) fn read_threads(dir: &ProcessDir, gaps: &mut Vec<String>) -> Vec<Thre
 
 /// A zombie keeps its entry: the first thread of a process whose other threads live on.
 fn is_dead(task: &Task) -> bool {
-    read(task, "stat").is_ok_and(|stat| matches!(parse_stat_state(&stat), Some(b'Z' | b'X')))
+    read(task, "stat").is_ok_and(|bytes| Stat::parse(&bytes).is_some_and(|stat| stat.has_ended()))
 }
 
 fn is_gone(error: &ProcError) -> bool {

@@ -1,7 +1,9 @@
 //! The sets of capabilities of a thread (capget(2), capset(2)).
 
 use crate::model::Capabilities;
+use crate::sys;
 use nix::errno::Errno;
+use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabilities};
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Sets {
@@ -10,37 +12,14 @@ pub struct Sets {
     pub inheritable: Capabilities,
 }
 
-/// include/uapi/linux/capability.h
-const VERSION_3: u32 = 0x2008_0522;
-
-#[repr(C)]
-struct Header {
-    version: u32,
-    /// 0: the calling thread.
-    pid: i32,
-}
-
-/// Half of each set, the lower one first.
-#[repr(C)]
-#[derive(Clone, Copy, Default)]
-struct Half {
-    effective: u32,
-    permitted: u32,
-    inheritable: u32,
-}
-
 /// Those of the calling thread.
 pub fn get() -> Result<Sets, Errno> {
-    let mut header = Header { version: VERSION_3, pid: 0 };
-    let mut halves = [Half::default(); 2];
-    // SAFETY: header and both halves are as the version says, and outlive the call.
-    Errno::result(unsafe { libc::syscall(libc::SYS_capget, &raw mut header, halves.as_mut_ptr()) })?;
-    let [low, high] = halves;
-    let whole = |low: u32, high: u32| Capabilities(u64::from(high) << 32 | u64::from(low));
+    let sets = capabilities(None).map_err(sys::errno)?;
+    let whole = |set: CapabilitySet| Capabilities(set.bits());
     Ok(Sets {
-        effective: whole(low.effective, high.effective),
-        permitted: whole(low.permitted, high.permitted),
-        inheritable: whole(low.inheritable, high.inheritable),
+        effective: whole(sets.effective),
+        permitted: whole(sets.permitted),
+        inheritable: whole(sets.inheritable),
     })
 }
 
@@ -56,15 +35,13 @@ pub fn keep_only(sets: Sets, kept: Capabilities) -> Result<(), Errno> {
 }
 
 fn set(sets: Sets) -> Result<(), Errno> {
-    let mut header = Header { version: VERSION_3, pid: 0 };
-    let half = |shift: u32| Half {
-        effective: (sets.effective.0 >> shift) as u32,
-        permitted: (sets.permitted.0 >> shift) as u32,
-        inheritable: (sets.inheritable.0 >> shift) as u32,
+    let set = |set: Capabilities| CapabilitySet::from_bits_retain(set.0);
+    let sets = CapabilitySets {
+        effective: set(sets.effective),
+        permitted: set(sets.permitted),
+        inheritable: set(sets.inheritable),
     };
-    let halves = [half(0), half(32)];
-    // SAFETY: as above; the kernel only reads.
-    Errno::result(unsafe { libc::syscall(libc::SYS_capset, &raw mut header, halves.as_ptr()) }).map(drop)
+    set_capabilities(None, sets).map_err(sys::errno)
 }
 
 /// What an ordinary user's programs inherit without any file's capabilities; execve of a file that has
@@ -79,8 +56,7 @@ pub fn ambient() -> Capabilities {
 
 /// Uid 0 has its capabilities by being 0, unless SECBIT_NOROOT says otherwise.
 pub fn are_roots_own() -> bool {
-    const SECBIT_NOROOT: i32 = 1;
     // SAFETY: PR_GET_SECUREBITS takes no argument.
     let bits = unsafe { libc::prctl(libc::PR_GET_SECUREBITS) };
-    bits >= 0 && bits & SECBIT_NOROOT == 0
+    bits >= 0 && bits & libc::SECBIT_NOROOT == 0
 }

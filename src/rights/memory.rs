@@ -2,11 +2,8 @@
 
 use super::viewer;
 use crate::model::Tid;
-use nix::sys::uio::{RemoteIoVec, process_vm_readv};
-use nix::unistd::Pid;
-use std::fs::File;
-use std::io::{self, IoSliceMut};
-use std::os::unix::fs::FileExt;
+use crate::sys::memory;
+use std::io;
 
 /// Reads bytes at an address; fewer where not all of them can be read.
 ///
@@ -18,11 +15,9 @@ use std::os::unix::fs::FileExt;
 /// When there is no such process, it may not be read, or nothing is mapped there.
 pub fn read_memory(tid: Tid, at: u64, buffer: &mut [u8]) -> io::Result<usize> {
     if viewer().is_some() {
-        return File::open(format!("/proc/{tid}/mem"))?.read_at(buffer, at);
+        return memory::read_through_file(tid, at, buffer);
     }
-    let base = usize::try_from(at).map_err(|_| io::ErrorKind::InvalidInput)?;
-    let remote = RemoteIoVec { base, len: buffer.len() };
-    Ok(process_vm_readv(Pid::from_raw(tid), &mut [IoSliceMut::new(buffer)], &[remote])?)
+    Ok(memory::read(tid, at, buffer)?)
 }
 
 #[cfg(test)]

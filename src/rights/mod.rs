@@ -16,6 +16,7 @@ mod memory;
 pub use memory::read_memory;
 
 use crate::model::{Capabilities, Capability};
+use crate::sys::task;
 use caps::{ambient, are_roots_own};
 use nix::errno::Errno;
 use nix::unistd::{getresgid, getresuid};
@@ -174,8 +175,8 @@ fn close_range(first: RawFd, last: RawFd) -> Result<(), Errno> {
     if first > last {
         return Ok(());
     }
-    // SAFETY: close_range takes integers. Whoever owns what is closed never gets to drop it in this child.
-    Errno::result(unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) }).map(drop)
+    // SAFETY: whoever owns what is closed never gets to drop it in this child.
+    unsafe { task::close_range(first, last) }
 }
 
 /// Effective until it is dropped.

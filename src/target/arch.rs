@@ -4,15 +4,10 @@
 mod numbers {
     use super::Compat;
 
-    /// AUDIT_ARCH_X86_64 (include/uapi/linux/audit.h): EM_X86_64 | 64-bit | little-endian.
-    pub const AUDIT_ARCH: u32 = 0xc000_003e;
-    /// arch/x86/entry/syscalls/syscall_64.tbl. x32 calls carry bit 30 and so never equal these.
-    pub const NR_EXIT: i32 = 60;
-    pub const NR_EXIT_GROUP: i32 = 231;
+    pub const AUDIT_ARCH: u32 = linux_raw_sys::ptrace::AUDIT_ARCH_X86_64;
 
     pub const COMPAT: Option<Compat> = Some(Compat {
-        // AUDIT_ARCH_I386: EM_386 | little-endian.
-        audit_arch: 0x4000_0003,
+        audit_arch: linux_raw_sys::ptrace::AUDIT_ARCH_I386,
         // arch/x86/entry/syscalls/syscall_32.tbl
         calls: &[
             (1, libc::SYS_exit),
@@ -33,16 +28,16 @@ mod numbers {
 mod numbers {
     use super::Compat;
 
-    /// AUDIT_ARCH_AARCH64 (include/uapi/linux/audit.h): EM_AARCH64 | 64-bit | little-endian.
-    pub const AUDIT_ARCH: u32 = 0xc000_00b7;
-    /// include/uapi/asm-generic/unistd.h.
-    pub const NR_EXIT: i32 = 93;
-    pub const NR_EXIT_GROUP: i32 = 94;
+    pub const AUDIT_ARCH: u32 = linux_raw_sys::ptrace::AUDIT_ARCH_AARCH64;
 
     pub const COMPAT: Option<Compat> = None;
 }
 
-pub use numbers::{AUDIT_ARCH, COMPAT, NR_EXIT, NR_EXIT_GROUP};
+pub use numbers::{AUDIT_ARCH, COMPAT};
+
+/// x32 calls carry bit 30 and so never equal these.
+pub const NR_EXIT: i32 = libc::SYS_exit as i32;
+pub const NR_EXIT_GROUP: i32 = libc::SYS_exit_group as i32;
 
 /// The system calls of 32-bit programs, as far as any of them is notified.
 pub struct Compat {

@@ -8,8 +8,9 @@ use super::protocol::{HeldNotice, Message};
 use super::seccomp::Listener;
 use super::task_names::{self, ThreadsOf};
 use crate::model::{Pid, Tid};
+use crate::sys::clock::monotonic_ns;
+use crate::sys::task::belongs;
 use nix::errno::Errno;
-use nix::time::{ClockId, clock_gettime};
 
 /// What became of one notification.
 pub enum Served {
@@ -63,7 +64,7 @@ impl ExitServer {
         match nr {
             NR_EXIT_GROUP => Ok(self.hold(notice)),
             NR_EXIT => {
-                let exit = ThreadExit { pid, tid, now_ns: now_ns() };
+                let exit = ThreadExit { pid, tid, now_ns: monotonic_ns() };
                 if self.is_last(exit, notification.data.arch) {
                     return Ok(self.hold(notice));
                 }
@@ -126,7 +127,7 @@ impl ExitServer {
             return false;
         }
         // In this order: who is counted must not be forgotten before.
-        self.last_thread.forget_gone(exit.pid, |tid| task_names::belongs(tid, exit.pid));
+        self.last_thread.forget_gone(exit.pid, |tid| belongs(tid, exit.pid));
         if self.surely_not_last(exit) {
             return false;
         }
@@ -140,17 +141,11 @@ impl ExitServer {
 
     fn process_of(&mut self, tid: Tid) -> Option<Pid> {
         if let Some(pid) = self.recent
-            && task_names::belongs(tid, pid)
+            && belongs(tid, pid)
         {
             return Some(pid);
         }
         self.recent = task_names::process_of(tid);
         self.recent
     }
-}
-
-/// CLOCK_MONOTONIC; 0 if there were none, which no Linux lacks.
-fn now_ns() -> u64 {
-    clock_gettime(ClockId::CLOCK_MONOTONIC)
-        .map_or(0, |now| now.tv_sec() as u64 * 1_000_000_000 + now.tv_nsec() as u64)
 }

@@ -1,17 +1,13 @@
 //! The seccomp filter as data: which calls are notified. Nothing here touches the kernel.
 
 use super::arch::{AUDIT_ARCH, COMPAT, NR_EXIT, NR_EXIT_GROUP};
+use libc::{SECCOMP_RET_ALLOW, SECCOMP_RET_USER_NOTIF};
 
-// include/uapi/linux/bpf_common.h
-const BPF_LD_W_ABS: u16 = 0x20;
-const BPF_JMP_JA: u16 = 0x05;
-const BPF_JMP_JEQ_K: u16 = 0x15;
-const BPF_JMP_JSET_K: u16 = 0x45;
-const BPF_RET_K: u16 = 0x06;
-
-// include/uapi/linux/seccomp.h
-const RET_USER_NOTIF: u32 = 0x7fc0_0000;
-const RET_ALLOW: u32 = 0x7fff_0000;
+const BPF_LD_W_ABS: u16 = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16;
+const BPF_JMP_JA: u16 = (libc::BPF_JMP | libc::BPF_JA) as u16;
+const BPF_JMP_JEQ_K: u16 = (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16;
+const BPF_JMP_JSET_K: u16 = (libc::BPF_JMP | libc::BPF_JSET | libc::BPF_K) as u16;
+const BPF_RET_K: u16 = (libc::BPF_RET | libc::BPF_K) as u16;
 
 // Offsets in struct seccomp_data { int nr; __u32 arch; __u64 ip; __u64 args[6]; }
 const OFFSET_NR: u32 = 0;
@@ -48,7 +44,7 @@ pub fn exit_filter() -> Vec<Instruction> {
 /// seccomp.
 fn notify_strict_mode(section: &mut Vec<Instruction>, [prctl, seccomp]: [i32; 2]) {
     let equal = |jump_false, k| Instruction { code: BPF_JMP_JEQ_K, jump_true: 0, jump_false, k };
-    let notify = [result(RET_USER_NOTIF), result(RET_ALLOW)];
+    let notify = [result(SECCOMP_RET_USER_NOTIF), result(SECCOMP_RET_ALLOW)];
     let mut block = vec![load(OFFSET_FIRST), equal(3, PR_SET_SECCOMP), load(OFFSET_SECOND)];
     block.push(equal(1, libc::SECCOMP_MODE_STRICT));
     block.extend(notify);
@@ -97,7 +93,7 @@ pub fn call_filter(set: CallSet) -> Vec<Instruction> {
         let jump_true = (count - index) as u8;
         block.push(Instruction { code: BPF_JMP_JEQ_K, jump_true, jump_false: 0, k: option });
     }
-    block.extend([result(RET_ALLOW), result(RET_USER_NOTIF)]);
+    block.extend([result(SECCOMP_RET_ALLOW), result(SECCOMP_RET_USER_NOTIF)]);
     look_closer(&mut native, libc::SYS_prctl as i32, block);
     if set.executable_files {
         let jump =
@@ -107,8 +103,8 @@ pub fn call_filter(set: CallSet) -> Vec<Instruction> {
             jump((0, 2), libc::PROT_EXEC as u32),
             load(OFFSET_FOURTH),
             jump((0, 1), libc::MAP_ANONYMOUS as u32),
-            result(RET_ALLOW),
-            result(RET_USER_NOTIF),
+            result(SECCOMP_RET_ALLOW),
+            result(SECCOMP_RET_USER_NOTIF),
         ];
         look_closer(&mut native, libc::SYS_mmap as i32, block);
     }
@@ -117,7 +113,7 @@ pub fn call_filter(set: CallSet) -> Vec<Instruction> {
 
 /// One more comparison of the number, before `ret ALLOW`; it leads to `block`, which goes behind all.
 fn look_closer(section: &mut Vec<Instruction>, number: i32, block: Vec<Instruction>) {
-    let at = section.iter().position(|step| *step == result(RET_ALLOW)).unwrap_or(section.len());
+    let at = section.iter().position(|step| *step == result(SECCOMP_RET_ALLOW)).unwrap_or(section.len());
     // One more instruction between the comparisons and their targets.
     for step in section.iter_mut().take(at).filter(|step| step.code == BPF_JMP_JEQ_K) {
         step.jump_true += 1;
@@ -172,7 +168,7 @@ fn by_kind(native: Vec<Instruction>, other: Option<(u32, Vec<Instruction>)>) -> 
     let mut program = vec![load(OFFSET_ARCH), skip_one_if(AUDIT_ARCH), over];
     program.extend(native);
     program.extend(other.iter().map(|&(arch, _)| skip_one_if(arch)));
-    program.push(result(RET_ALLOW));
+    program.push(result(SECCOMP_RET_ALLOW));
     program.extend(other.into_iter().flat_map(|(_, section)| section));
     program
 }
@@ -186,7 +182,7 @@ fn section(numbers: &[i32]) -> Vec<Instruction> {
         let jump_true = (count - index) as u8;
         section.push(Instruction { code: BPF_JMP_JEQ_K, jump_true, jump_false: 0, k: number as u32 });
     }
-    section.extend([result(RET_ALLOW), result(RET_USER_NOTIF)]);
+    section.extend([result(SECCOMP_RET_ALLOW), result(SECCOMP_RET_USER_NOTIF)]);
     section
 }
 
@@ -194,7 +190,7 @@ fn section(numbers: &[i32]) -> Vec<Instruction> {
 mod tests {
     use super::*;
 
-    const AUDIT_ARCH_I386: u32 = 0x4000_0003;
+    const AUDIT_ARCH_I386: u32 = linux_raw_sys::ptrace::AUDIT_ARCH_I386;
     const X32_BIT: u32 = 0x4000_0000;
 
     /// Runs the three instructions that the program uses, as net/core/filter.c does.
@@ -234,8 +230,8 @@ mod tests {
         let program = exit_filter();
         for nr in 0..1024 {
             let expected = match nr as i32 {
-                NR_EXIT | NR_EXIT_GROUP => RET_USER_NOTIF,
-                _ => RET_ALLOW,
+                NR_EXIT | NR_EXIT_GROUP => SECCOMP_RET_USER_NOTIF,
+                _ => SECCOMP_RET_ALLOW,
             };
             assert_eq!(run_with(&program, AUDIT_ARCH, (nr, 7)), expected, "syscall {nr}");
         }
@@ -248,18 +244,18 @@ mod tests {
         let calls = call_filter(CallSet { numbers: &[9], prctl_options: &[15], executable_files: true });
         for call in [(172, [22, 1, 0, 0]), (354, [0, 0, 0, 0])] {
             for program in [&exits, &calls] {
-                assert_eq!(run_with_args(program, AUDIT_ARCH_I386, call), RET_USER_NOTIF, "{call:?}");
+                assert_eq!(run_with_args(program, AUDIT_ARCH_I386, call), SECCOMP_RET_USER_NOTIF, "{call:?}");
             }
         }
         for call in [(prctl, [22, 1, 0, 0]), (seccomp, [0, 0, 0, 0])] {
             for program in [&exits, &calls] {
-                assert_eq!(run_with_args(program, AUDIT_ARCH, call), RET_USER_NOTIF, "{call:?}");
+                assert_eq!(run_with_args(program, AUDIT_ARCH, call), SECCOMP_RET_USER_NOTIF, "{call:?}");
             }
             let [a, b, c, d] = call.1.map(u64::from);
             assert!(asks_for_strict_mode(call.0.into(), &[a, b, c, d, 5, 6]));
         }
         for call in [(prctl, [22, 2, 0, 0]), (prctl, [15, 1, 0, 0]), (seccomp, [1, 8, 0, 0])] {
-            assert_eq!(run_with_args(&exits, AUDIT_ARCH, call), RET_ALLOW, "{call:?}");
+            assert_eq!(run_with_args(&exits, AUDIT_ARCH, call), SECCOMP_RET_ALLOW, "{call:?}");
             let [a, b, c, d] = call.1.map(u64::from);
             assert!(!asks_for_strict_mode(call.0.into(), &[a, b, c, d, 5, 6]));
         }
@@ -275,14 +271,14 @@ mod tests {
             executable_files: true,
         };
         let (program, calls) = (exit_filter(), call_filter(SET));
-        let result = |notified| if notified { RET_USER_NOTIF } else { RET_ALLOW };
+        let result = |notified| if notified { SECCOMP_RET_USER_NOTIF } else { SECCOMP_RET_ALLOW };
         for nr in 0..1024 {
             let (exits, tasks) = (matches!(nr, 1 | 252), matches!(nr, 120 | 11));
             let call = (nr, 15);
             assert_eq!(run_with(&program, AUDIT_ARCH_I386, call), result(exits), "i386 syscall {nr}");
             assert_eq!(run_with(&calls, AUDIT_ARCH_I386, call), result(exits || tasks), "i386 syscall {nr}");
-            assert_eq!(run(&program, 7, nr), RET_ALLOW, "syscall {nr} of another architecture");
-            assert_eq!(run(&program, AUDIT_ARCH, nr | X32_BIT), RET_ALLOW, "x32 syscall {nr}");
+            assert_eq!(run(&program, 7, nr), SECCOMP_RET_ALLOW, "syscall {nr} of another architecture");
+            assert_eq!(run(&program, AUDIT_ARCH, nr | X32_BIT), SECCOMP_RET_ALLOW, "x32 syscall {nr}");
         }
     }
 
@@ -299,16 +295,16 @@ mod tests {
         for nr in 0..1024 {
             let exits = matches!(nr, NR_EXIT | NR_EXIT_GROUP);
             let wanted = SET.numbers.contains(&nr) || exits || nr == seccomp;
-            let expected = if wanted { RET_USER_NOTIF } else { RET_ALLOW };
+            let expected = if wanted { SECCOMP_RET_USER_NOTIF } else { SECCOMP_RET_ALLOW };
             assert_eq!(run(&program, AUDIT_ARCH, nr as u32), expected, "syscall {nr}");
-            assert_eq!(run(&program, AUDIT_ARCH, nr as u32 | X32_BIT), RET_ALLOW, "x32 syscall {nr}");
+            assert_eq!(run(&program, AUDIT_ARCH, nr as u32 | X32_BIT), SECCOMP_RET_ALLOW, "x32 syscall {nr}");
         }
         for option in (0..64).chain([0x5356_4d41]) {
             let wanted = SET.prctl_options.contains(&option) || option == PR_SET_SECCOMP;
-            let expected = if wanted { RET_USER_NOTIF } else { RET_ALLOW };
+            let expected = if wanted { SECCOMP_RET_USER_NOTIF } else { SECCOMP_RET_ALLOW };
             assert_eq!(run_with(&program, AUDIT_ARCH, (prctl, option)), expected, "prctl {option:#x}");
-            assert_eq!(run_with(&program, AUDIT_ARCH, (9, option)), RET_USER_NOTIF);
-            assert_eq!(run_with(&program, AUDIT_ARCH, (0, option)), RET_ALLOW);
+            assert_eq!(run_with(&program, AUDIT_ARCH, (9, option)), SECCOMP_RET_USER_NOTIF);
+            assert_eq!(run_with(&program, AUDIT_ARCH, (0, option)), SECCOMP_RET_ALLOW);
         }
     }
 
@@ -318,19 +314,19 @@ mod tests {
             let program = call_filter(CallSet { numbers: &[59], prctl_options, executable_files: true });
             let mmap = |prot: i32, flags: i32| {
                 let call = (libc::SYS_mmap as u32, [0, 0, prot as u32, flags as u32]);
-                run_with_args(&program, AUDIT_ARCH, call) == RET_USER_NOTIF
+                run_with_args(&program, AUDIT_ARCH, call) == SECCOMP_RET_USER_NOTIF
             };
             let (private, anonymous) = (libc::MAP_PRIVATE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
             assert!(mmap(libc::PROT_READ | libc::PROT_EXEC, private));
             assert!(!mmap(libc::PROT_READ, private));
             assert!(!mmap(libc::PROT_READ | libc::PROT_EXEC, anonymous));
             assert!(!mmap(libc::PROT_READ | libc::PROT_WRITE, anonymous));
-            assert_eq!(run(&program, AUDIT_ARCH, 59), RET_USER_NOTIF);
-            assert_eq!(run(&program, AUDIT_ARCH, 60), RET_USER_NOTIF, "exit");
-            assert_eq!(run(&program, AUDIT_ARCH, 0), RET_ALLOW);
-            assert_eq!(run(&program, AUDIT_ARCH_I386, 59), RET_ALLOW);
+            assert_eq!(run(&program, AUDIT_ARCH, 59), SECCOMP_RET_USER_NOTIF);
+            assert_eq!(run(&program, AUDIT_ARCH, 60), SECCOMP_RET_USER_NOTIF, "exit");
+            assert_eq!(run(&program, AUDIT_ARCH, 0), SECCOMP_RET_ALLOW);
+            assert_eq!(run(&program, AUDIT_ARCH_I386, 59), SECCOMP_RET_ALLOW);
             let prctl = run_with(&program, AUDIT_ARCH, (libc::SYS_prctl as u32, 15));
-            assert_eq!(prctl == RET_USER_NOTIF, !prctl_options.is_empty());
+            assert_eq!(prctl == SECCOMP_RET_USER_NOTIF, !prctl_options.is_empty());
         }
     }
 
@@ -345,7 +341,7 @@ mod tests {
             }
             for nr in 0..200 {
                 let wanted = numbers.contains(&nr);
-                assert_eq!(run(&program, AUDIT_ARCH, nr as u32) == RET_USER_NOTIF, wanted);
+                assert_eq!(run(&program, AUDIT_ARCH, nr as u32) == SECCOMP_RET_USER_NOTIF, wanted);
             }
         }
     }

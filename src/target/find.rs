@@ -1,15 +1,13 @@
 //! Finding a process that runs already, by the number that the user gives. From then on it is
 //! held by descriptor: a number may have a new owner at any time.
 
-use super::pidfd;
 use crate::model::{Pid, Tid};
+use crate::sys::pidfd;
+use crate::sys::stat::{self, Stat};
 use nix::errno::Errno;
 use std::fs;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-
-/// include/linux/sched.h
-const PF_KTHREAD: u64 = 0x0020_0000;
 
 /// Why there is no tracing the process with this number.
 #[derive(Debug, thiserror::Error)]
@@ -119,14 +117,11 @@ impl Status {
     fn parse(status: &[u8], stat: &[u8]) -> Option<Status> {
         let text = String::from_utf8_lossy(status);
         let field = |key: &str| text.lines().find_map(|line| line.strip_prefix(key)).map(str::trim);
-        // The name, in parentheses, may hold anything; flags are the seventh field after it.
-        let stat = String::from_utf8_lossy(stat);
-        let (_, rest) = stat.rsplit_once(')')?;
-        let flags: u64 = rest.split_ascii_whitespace().nth(6)?.parse().ok()?;
+        let flags: u64 = Stat::parse(stat)?.field(stat::FLAGS)?;
         Some(Status {
             name: field("Name:")?.to_owned(),
             tgid: field("Tgid:")?.parse().ok()?,
-            kernel_thread: flags & PF_KTHREAD != 0,
+            kernel_thread: flags & stat::PF_KTHREAD != 0,
         })
     }
 }

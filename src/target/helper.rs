@@ -1,13 +1,15 @@
 //! What vmaudit's two helper processes, the keeper and the guard, have in common: they stand apart from
 //! vmaudit, the terminal and whatever else might end or be kept waiting by them.
 
+use crate::sys::stat::{self, Stat};
+use crate::sys::task::close_range;
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, OFlag, fcntl, open};
 use nix::sys::signal::{SigHandler, SigSet, SigmaskHow, Signal, signal, sigprocmask};
 use nix::sys::uio::{RemoteIoVec, process_vm_writev};
 use std::ffi::CStr;
 use std::io::IoSlice;
-use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::FileExt;
 
 /// Their names (`comm`). Not "vmaudit…", nor do they keep its command line: `pkill -9 vmaudit` and
@@ -51,8 +53,7 @@ pub fn stand_apart(name: &CStr) {
 /// The name, and an argument vector of the name alone.
 pub fn show_as(name: &CStr) {
     let _ = nix::sys::prctl::set_name(name);
-    let stat = std::fs::read("/proc/self/stat").unwrap_or_default();
-    let Some((start, end)) = arguments_of(&stat) else { return };
+    let Some((start, end)) = stat::of("self", arguments_of) else { return };
     let Some(room) = end.checked_sub(start).and_then(|room| usize::try_from(room).ok()) else { return };
     let mut words = vec![0; room];
     let name = name.to_bytes();
@@ -70,13 +71,9 @@ pub fn show_as(name: &CStr) {
     let _ = memory.and_then(|memory| memory.write_all_at(&words, start));
 }
 
-/// `arg_start` and `arg_end`, fields 48 and 49 of /proc/PID/stat (proc(5)).
-fn arguments_of(stat: &[u8]) -> Option<(u64, u64)> {
-    let close = stat.iter().rposition(|&b| b == b')')?;
-    let mut fields = std::str::from_utf8(stat.get(close + 1..)?).ok()?.split_ascii_whitespace();
-    // Behind the name comes field 3.
-    let (start, end) = (fields.nth(48 - 3)?, fields.next()?);
-    Some((start.parse().ok()?, end.parse().ok()?)).filter(|&(start, _)| start != 0)
+/// Where a process's arguments lie; None where that may not be read.
+fn arguments_of(stat: Stat<'_>) -> Option<(u64, u64)> {
+    Some((stat.field(stat::ARG_START)?, stat.field(stat::ARG_END)?)).filter(|&(start, _)| start != 0)
 }
 
 /// Closes all descriptors but these, and gives the standard ones to /dev/null, so that a pipeline's
@@ -105,8 +102,7 @@ pub fn keep_only<const N: usize>(fds: [OwnedFd; N]) -> Result<[OwnedFd; N], Errn
     }
     // SAFETY: no Rust value owns a descriptor from `above` on that is used from here on: this
     // process never returns to the code that has them.
-    let closed = unsafe { libc::syscall(libc::SYS_close_range, above, u32::MAX, 0) };
-    if closed != 0 {
+    if unsafe { close_range(above, RawFd::MAX) }.is_err() {
         // close_range is of 5.9.
         for fd in above..4096 {
             // SAFETY: as above.
@@ -124,13 +120,11 @@ mod tests {
 
     #[test]
     fn the_arguments_are_where_the_kernel_says() {
-        let stat = std::fs::read("/proc/self/stat").expect("stat");
-        let (start, end) = arguments_of(&stat).expect("fields");
+        let (start, end) = stat::of("self", arguments_of).expect("fields");
         let mut words = vec![0; (end - start) as usize];
         let memory = std::fs::File::open("/proc/self/mem").expect("memory");
         memory.read_exact_at(&mut words, start).expect("they are mapped");
         assert_eq!(words, std::fs::read("/proc/self/cmdline").expect("cmdline"));
-        assert_eq!(arguments_of(b"1 (a) R 1 2 3"), None);
-        assert_eq!(arguments_of(b""), None);
+        assert_eq!(arguments_of(Stat::parse(b"1 (a) R 1 2 3").expect("sound")), None);
     }
 }

@@ -2,7 +2,7 @@
 //! interactive programs read the key themselves and then stop only their own process. The
 //! shell waits for vmaudit, so vmaudit has to stop, too, or nobody gets the terminal back.
 
-use super::pidfd;
+use crate::sys::pidfd::{self, WaitIdOptions};
 use nix::errno::Errno;
 use nix::sys::signal::{Signal, raise};
 use nix::unistd::{getpgrp, tcgetpgrp};
@@ -27,9 +27,9 @@ pub fn follow(command: BorrowedFd<'_>, continued: bool) -> Result<(), Errno> {
 
 /// The signal that has stopped the command, if that was not reported before.
 fn stopped_by(command: BorrowedFd<'_>) -> Result<Option<i32>, Errno> {
-    match pidfd::changed(command, libc::WSTOPPED) {
+    match pidfd::changed(command, WaitIdOptions::STOPPED) {
         Err(Errno::ECHILD) => Ok(None),
-        change => Ok(change?.map(|change| change.status)),
+        change => Ok(change?.and_then(|change| change.stopping_signal())),
     }
 }
 

@@ -44,7 +44,6 @@ mod job_control;
 mod keeper;
 mod last_thread;
 mod launch;
-mod pidfd;
 mod protocol;
 mod running;
 mod seccomp;

@@ -5,10 +5,10 @@ use super::error::{LaunchNote, TargetError};
 use super::exit_code::ExitStatus;
 use super::hold::{Heard, HeldExit, Hold, KeeperSeat};
 use super::job_control;
-use super::pidfd;
 use super::signals::{self, Arrived, Before, Requests};
 use super::user::{SUDO_VARIABLES, SudoError, TargetUser};
 use crate::model::Pid;
+use crate::sys::pidfd::{self, WaitIdOptions};
 use nix::errno::Errno;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use nix::sys::signal::{SigSet, Signal};
@@ -337,9 +337,9 @@ fn remaining(until: Option<Instant>) -> EpollTimeout {
 
 /// None: it has not ended.
 fn end_of(command: BorrowedFd<'_>) -> Result<Option<ExitStatus>, TargetError> {
-    let change = pidfd::changed(command, libc::WEXITED).map_err(TargetError::at("waitid"))?;
-    Ok(change.map(|change| match change.code {
-        libc::CLD_EXITED => ExitStatus::Code(change.status),
-        code => ExitStatus::Signal { signal: change.status, core: code == libc::CLD_DUMPED },
+    let end = pidfd::changed(command, WaitIdOptions::EXITED).map_err(TargetError::at("waitid"))?;
+    Ok(end.and_then(|end| match (end.exit_status(), end.terminating_signal()) {
+        (Some(code), _) => Some(ExitStatus::Code(code)),
+        (None, signal) => Some(ExitStatus::Signal { signal: signal?, core: end.dumped() }),
     }))
 }

@@ -3,20 +3,9 @@
 
 use super::filter::Instruction;
 use super::handover;
+use crate::sys::seccomp;
 use nix::errno::Errno;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
-
-mod ioctl {
-    // include/uapi/linux/seccomp.h: SECCOMP_IOC_MAGIC '!'.
-    nix::ioctl_readwrite!(recv, b'!', 0, libc::seccomp_notif);
-    nix::ioctl_readwrite!(send, b'!', 1, libc::seccomp_notif_resp);
-    nix::ioctl_write_ptr!(id_valid, b'!', 2, u64);
-    nix::ioctl_write_int!(set_flags, b'!', 4);
-}
-
-/// SECCOMP_USER_NOTIF_FD_SYNC_WAKE_UP (6.6): wake the other side on this CPU; it is about to be
-/// the only one with work.
-const FD_SYNC_WAKE_UP: i32 = 1;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 /// What installing the filter came to.
 pub struct Installed {
@@ -55,12 +44,8 @@ fn set_mode_filter(program: &[Instruction], flags: libc::c_ulong) -> Result<Owne
         len: program.len() as libc::c_ushort,
         filter: program.as_ptr().cast_mut().cast::<libc::sock_filter>(),
     };
-    // SAFETY: `filter` points to `len` instructions with the layout of sock_filter, which the
-    // kernel only reads and copies.
-    let fd = unsafe { libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, flags, &filter) };
-    let fd = Errno::result(fd)?;
-    // SAFETY: with NEW_LISTENER the call returns a new descriptor that nobody else owns.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd as RawFd) })
+    // SAFETY: `filter` points to `len` instructions with the layout of sock_filter.
+    unsafe { seccomp::set_mode_filter(&filter, flags) }
 }
 
 /// The listener's end of the filter. Copies (dup, SCM_RIGHTS) are equal: any may answer.
@@ -77,18 +62,13 @@ impl Listener {
 
     /// Cheaper wake-ups where the kernel has them.
     pub fn ask_for_sync_wake_up(&self) {
-        // SAFETY: the ioctl takes its flags by value. Kernels before 6.6 answer EINVAL, which
-        // changes nothing.
-        let _ = unsafe { ioctl::set_flags(self.0.as_raw_fd(), FD_SYNC_WAKE_UP as _) };
+        // Kernels before 6.6 answer EINVAL, which changes nothing.
+        let _ = seccomp::ask_for_sync_wake_up(&self.0);
     }
 
     /// Receives one notification into `slot`. ENOENT: its task was killed meanwhile.
     pub fn receive(&self, slot: &mut libc::seccomp_notif) -> Result<(), Errno> {
-        // The kernel insists on a zeroed buffer (check_zeroed_user in seccomp_notify_recv).
-        // SAFETY: all-zero bytes are a valid seccomp_notif, a plain C struct of integers.
-        *slot = unsafe { std::mem::zeroed() };
-        // SAFETY: `slot` is a writable struct of the size that the request number carries.
-        unsafe { ioctl::recv(self.0.as_raw_fd(), slot) }.map(drop)
+        seccomp::receive(&self.0, slot)
     }
 
     /// Lets the call go on as if nothing had been. Ok(false): the task is gone, or somebody
@@ -107,12 +87,9 @@ impl Listener {
     fn answer(&self, id: u64) -> Result<(), Errno> {
         let flags = libc::SECCOMP_USER_NOTIF_FLAG_CONTINUE as u32;
         loop {
-            let mut answer = libc::seccomp_notif_resp { id, val: 0, error: 0, flags };
-            // SAFETY: `answer` is a struct of the size that the request number carries.
-            match unsafe { ioctl::send(self.0.as_raw_fd(), &mut answer) } {
-                Ok(_) => return Ok(()),
+            match seccomp::send(&self.0, libc::seccomp_notif_resp { id, val: 0, error: 0, flags }) {
                 Err(Errno::EINTR) => {}
-                Err(errno) => return Err(errno),
+                other => return other,
             }
         }
     }
@@ -128,8 +105,7 @@ impl Listener {
     /// this call, by its number, was its own.
     pub fn is_held(&self, id: u64) -> bool {
         loop {
-            // SAFETY: the ioctl reads the u64 behind the pointer.
-            match unsafe { ioctl::id_valid(self.0.as_raw_fd(), &id) } {
+            match seccomp::id_valid(&self.0, id) {
                 Ok(_) => return true,
                 // As in `answer`: that says nothing of the task.
                 Err(Errno::EINTR) => {}

@@ -7,10 +7,6 @@ use nix::sys::signalfd::{SfdFlags, SignalFd};
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// SI_KERNEL (include/uapi/asm-generic/siginfo.h): the terminal's driver sent it, to the whole
-/// foreground process group.
-const SI_KERNEL: i32 = 0x80;
-
 /// Those that ask vmaudit to stop.
 const REQUESTS: [Signal; 4] = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP, Signal::SIGQUIT];
 
@@ -108,7 +104,10 @@ pub fn read(from: &SignalFd) -> Result<Option<Arrived>, Errno> {
     Ok(Some(match signal {
         Signal::SIGCHLD => Arrived::Child,
         Signal::SIGCONT => Arrived::Continued,
-        signal => Arrived::Request { signal, from_terminal: info.ssi_code == SI_KERNEL },
+        signal => Arrived::Request {
+            signal, // The terminal's driver sent it, to the whole foreground process group.
+            from_terminal: info.ssi_code == libc::SI_KERNEL,
+        },
     }))
 }
 

@@ -8,6 +8,7 @@ use super::error::TargetError;
 use super::helper;
 use super::signals::{self, Arrived, Before, Requests};
 use crate::model::Pid;
+use crate::sys::stat;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{SigSet, Signal, kill};
@@ -192,10 +193,12 @@ fn children() -> Result<Vec<Process>, Errno> {
     let entries = std::fs::read_dir("/proc").map_err(errno_of)?;
     let pids = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<Pid>().ok());
     let child = |pid: Pid| {
-        let stat = std::fs::read(format!("/proc/{pid}/stat")).ok()?;
-        let (name, state, parent) = parse_stat(&stat)?;
-        // a first thread that has ended, perhaps before the others
-        (parent == me).then_some(Process { pid, name, ended: state == "Z" })
+        stat::of(pid, |stat| {
+            let name = || String::from_utf8_lossy(stat.comm).into_owned();
+            // a first thread that has ended, perhaps before the others
+            let ended = stat.state()? == b'Z';
+            (stat.field(stat::PARENT) == Some(me)).then(|| Process { pid, name: name(), ended })
+        })
     };
     Ok(pids.filter_map(child).collect())
 }
@@ -213,27 +216,5 @@ fn is_other_program(pid: Pid) -> bool {
         (Err(_), Ok(_)) => true,
         // it is ending
         (_, Err(_)) => false,
-    }
-}
-
-/// `PID (NAME) STATE PPID …`; a name may hold parentheses and any bytes.
-fn parse_stat(stat: &[u8]) -> Option<(String, &str, Pid)> {
-    let open = stat.iter().position(|&b| b == b'(')?;
-    let close = stat.iter().rposition(|&b| b == b')')?;
-    let name = stat.get(open + 1..close)?;
-    let mut fields = std::str::from_utf8(stat.get(close + 1..)?).ok()?.split_ascii_whitespace();
-    let (state, parent) = (fields.next()?, fields.next()?);
-    Some((String::from_utf8_lossy(name).into_owned(), state, parent.parse().ok()?))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn names_may_hold_parentheses() {
-        assert_eq!(parse_stat(b"7 (a) (b) S 41 7"), Some(("a) (b".to_owned(), "S", 41)));
-        assert_eq!(parse_stat(b"7 (a"), None);
-        assert_eq!(parse_stat(b"7 (a) S"), None);
     }
 }

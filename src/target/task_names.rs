@@ -4,22 +4,10 @@
 use super::last_thread::LookAtThread;
 use super::protocol::Comm;
 use crate::model::{Pid, Tid};
-use nix::errno::Errno;
+use crate::sys::stat::{self, Stat};
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::time::Duration;
-
-/// PF_EXITING (include/linux/sched.h).
-const PF_EXITING: u64 = 0x4;
-
-/// True when thread `tid` belongs to process `pid`. By signal 0, which costs a fraction of
-/// looking into /proc; that it is refused (EPERM) says that the two do belong together
-/// (do_send_specific, kernel/signal.c).
-pub fn belongs(tid: Tid, pid: Pid) -> bool {
-    // SAFETY: the call takes three numbers; signal 0 is never delivered.
-    let sent = unsafe { libc::syscall(libc::SYS_tgkill, pid, tid, 0) };
-    matches!(Errno::result(sent), Ok(_) | Err(Errno::EPERM))
-}
 
 /// The process of a thread; None when it is gone or hidden (hidepid).
 pub fn process_of(tid: Tid) -> Option<Pid> {
@@ -103,14 +91,10 @@ impl LookAtThread for ThreadsOf {
     }
 }
 
-/// `pid (comm) state ppid pgrp session tty tpgid flags …` (do_task_stat, fs/proc/array.c). The
-/// name may hold anything, parentheses too.
-fn is_exiting(stat: &[u8]) -> bool {
-    let Some(end) = stat.iter().rposition(|&byte| byte == b')') else { return false };
-    let mut fields = stat[end + 1..].split(|&byte| byte == b' ').filter(|field| !field.is_empty());
-    let state = fields.next();
-    let flags = fields.nth(5).and_then(|field| std::str::from_utf8(field).ok()?.parse::<u64>().ok());
-    matches!(state, Some(b"Z" | b"X")) || flags.is_some_and(|flags| flags & PF_EXITING != 0)
+fn is_exiting(bytes: &[u8]) -> bool {
+    let Some(stat) = Stat::parse(bytes) else { return false };
+    let flags: Option<u64> = stat.field(stat::FLAGS);
+    stat.has_ended() || flags.is_some_and(|flags| flags & stat::PF_EXITING != 0)
 }
 
 /// `running`, or `nr args… sp pc`, nr -1 when blocked outside of a call.
@@ -156,7 +140,5 @@ mod tests {
         assert_eq!(listed, Some(true));
         assert!(thread_count(own).is_some_and(|count| count >= 1));
         assert_eq!(process_of(own), Some(own));
-        assert!(belongs(own, own));
-        assert!(!belongs(own, 1));
     }
 }

@@ -4,12 +4,11 @@ use super::filter;
 use super::fork::fork_into;
 use super::launch::reap;
 use super::seccomp::{self, Listener};
+use crate::sys::memory;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::unistd::{pipe, read, write};
-use std::io::IoSliceMut;
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::FileExt;
 
 /// Longer than any machine needs: then the trial has failed.
 const PATIENCE_MS: u16 = 2000;
@@ -101,8 +100,7 @@ fn hold_a_call() -> NotificationTrial {
         ..NotificationTrial::failed(Errno::ETIMEDOUT)
     };
     let caller = fork_into(|| {
-        // SAFETY: the call takes nothing and cannot fail.
-        unsafe { libc::syscall(libc::SYS_getppid) };
+        nix::unistd::getppid();
         Ok(())
     });
     match caller {
@@ -155,14 +153,11 @@ fn stack_pointer(tid: i32) -> Result<u64, Errno> {
 
 fn read_word(pid: i32, at: u64) -> Result<(), Errno> {
     let mut word = [0; 8];
-    let remote = nix::sys::uio::RemoteIoVec { base: at as usize, len: word.len() };
-    let local = &mut [IoSliceMut::new(&mut word)];
-    let read = nix::sys::uio::process_vm_readv(nix::unistd::Pid::from_raw(pid), local, &[remote]);
-    read.map(drop).or_else(|refused| {
-        // Seccomp profiles of older engines forbid the call, not the file.
-        let file = std::fs::File::open(format!("/proc/{pid}/mem"));
-        let read = file.and_then(|file| file.read_exact_at(&mut word, at));
-        read.map_err(|_| refused)
+    memory::read(pid, at, &mut word).map(drop).or_else(|refused| {
+        match memory::read_through_file(pid, at, &mut word) {
+            Ok(count) if count == word.len() => Ok(()),
+            _ => Err(refused),
+        }
     })
 }
 

@@ -14,6 +14,10 @@ pub use pages::{BLOCK, Pages, RowId, Sample};
 use crate::ledger::{AddressSpaces, HeldBy, SpaceId};
 use crate::model::hash::IntMap;
 use crate::model::{AddrRange, MmKey, Sharing, StackId, Touch, VmEvent, VmOp, addr::page_up};
+use crate::sys::abi::{
+    MADV_DONTNEED, MADV_DONTNEED_LOCKED, MADV_POPULATE_READ, MADV_POPULATE_WRITE, MADV_REMOVE, MAP_LOCKED,
+    MAP_POPULATE,
+};
 use std::collections::HashMap;
 
 /// Different pairs of stacks kept at most; what comes later is counted without its stacks.
@@ -22,14 +26,6 @@ const MAX_ROWS: usize = 1 << 18;
 const MAX_PAGES_IN_ALL: usize = 4 << 20;
 /// Faults of an execve that is not reported yet.
 const MAX_EARLY: usize = 256;
-
-const MAP_POPULATE: u64 = 0x8000;
-const MAP_LOCKED: u64 = 0x2000;
-const MADV_DONTNEED: i32 = 4;
-const MADV_REMOVE: i32 = 9;
-const MADV_POPULATE_READ: i32 = 22;
-const MADV_POPULATE_WRITE: i32 = 23;
-const MADV_DONTNEED_LOCKED: i32 = 24;
 
 /// Who reserved, and who touched.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]

@@ -28,6 +28,7 @@ use crate::heap::{Description, LedgerOptions, Sampling};
 use crate::model::Pid;
 use crate::rights::{Use, viewer, with_lent};
 use crate::symbolize::Symbolizer;
+use crate::sys::clock::monotonic_ns;
 use crate::target::{Attached, Launch, LaunchConfig, Prepared};
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -104,7 +105,7 @@ impl<'a> Watcher<'a> {
             filter: super::filter(args),
             allocators: descriptions.iter().map(|each| each.name.clone()).collect(),
             combined: args.combined,
-            start_ns: tell::now_ns(),
+            start_ns: monotonic_ns(),
             main: 0,
         };
         let layouts = descriptions.iter().map(|each| each.context_layout);
@@ -175,7 +176,7 @@ impl<'a> Watcher<'a> {
                     drop(self.print(&mut pipeline, symbols, None)?);
                 }
                 if let Some(heap) = &mut pipeline.heap {
-                    heap.heaps.mark(tell::now_ns());
+                    heap.heaps.mark(monotonic_ns());
                 }
             }
             Ok(())

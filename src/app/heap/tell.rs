@@ -8,7 +8,7 @@ use crate::heap::silence::{self, TestCall, Watched};
 use crate::heap::{Filter, Picture};
 use crate::report::model::Events;
 use crate::symbolize::{Config, Symbolizer};
-use nix::time::{ClockId, clock_gettime};
+use crate::sys::clock::monotonic_ns;
 
 /// What is the same for each report of a run.
 #[derive(Clone, Debug, Default)]
@@ -21,12 +21,6 @@ pub struct Asked {
     pub main: i32,
 }
 
-/// CLOCK_MONOTONIC; 0 if there were none, which no Linux lacks.
-pub fn now_ns() -> u64 {
-    clock_gettime(ClockId::CLOCK_MONOTONIC)
-        .map_or(0, |now| now.tv_sec() as u64 * 1_000_000_000 + now.tv_nsec() as u64)
-}
-
 /// The report as of now; and notes on symbols that were not found.
 pub fn report(
     asked: &Asked,
@@ -34,7 +28,7 @@ pub fn report(
     (counters, lost): (HeapCounters, u64),
 ) -> HeapReport {
     let Some(heap) = &pipeline.heap else { return HeapReport::default() };
-    let now = now_ns();
+    let now = monotonic_ns();
     let mut pictures: Vec<(HeapProcessFacts, Picture)> = Vec::new();
     let living = heap.heaps.ledgers();
     for ledger in heap.ended.iter().chain(living) {

@@ -14,8 +14,9 @@ use crate::capture::uprobe::CounterConfig;
 use crate::cli::ProbeArgs;
 use crate::model::Pid;
 use crate::rights::viewer;
+use crate::sys::poll;
 use crate::target::{Attached, Launch, LaunchConfig, Process};
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 pub fn count(args: &ProbeArgs, file: &CodeFile, selection: &Selection) -> Result<Counted, AppError> {
@@ -117,17 +118,9 @@ fn until_end(watched: &mut impl Watched, args: &ProbeArgs) -> Result<End, AppErr
                     return Ok(End::LeftRunning);
                 }
                 if !watched.has_heard() {
-                    sleep(watched, left);
+                    poll::wait(&[watched.as_fd()], left);
                 }
             }
         }
     }
-}
-
-fn sleep(watched: &impl Watched, left: Option<Duration>) {
-    // Rounded up, so that the end of the time is not waited for in many small steps.
-    let timeout = left.map_or(-1, |left| i32::try_from(left.as_millis() + 1).unwrap_or(i32::MAX));
-    let mut poll = libc::pollfd { fd: watched.as_fd().as_raw_fd(), events: libc::POLLIN, revents: 0 };
-    // SAFETY: one valid pollfd. A signal may end it early, which is fine.
-    unsafe { libc::poll(&raw mut poll, 1, timeout) };
 }

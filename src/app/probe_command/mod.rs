@@ -17,6 +17,7 @@ use crate::render::probe::{
     CallCounts, FunctionCalls, PlacedCounts, RefusedFunction, StackCounts, calls_to_json, calls_to_text,
 };
 use crate::rights::{Use, with_lent};
+use crate::sys::abi::ENOTSUPP;
 use select::Selection;
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
@@ -181,8 +182,6 @@ fn report(
     let refused = counted.placed.refused.iter().filter_map(|refused| {
         let function = selection.functions.get(refused.index)?;
         let error = nix::errno::Errno::from_raw(refused.errno);
-        // include/linux/errno.h: not for user space, but uprobes say it.
-        const ENOTSUPP: i32 = 524;
         let error = if refused.errno == ENOTSUPP { "ENOTSUPP".to_owned() } else { format!("{error:?}") };
         let (name, address) = (function.name.clone(), hex(function.svma));
         Some(RefusedFunction { name, address, errno: refused.errno, error })

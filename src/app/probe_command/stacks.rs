@@ -170,7 +170,7 @@ fn finish(args: &ProbeArgs, finished: Finished) -> Result<Counted, AppError> {
     let calls = counter.counts()?;
     let counters = {
         let mut reader = tracer.reader(|raw| gathering.record(raw))?;
-        reader.poll(0)?;
+        reader.settle()?;
         reader.counters()?
     };
     let Gathering { pipeline, stacks } = gathering;

@@ -5,9 +5,10 @@ use super::inside;
 use super::screen::{self, Heard};
 use crate::app::error::AppError;
 use crate::report::Report;
+use crate::sys::poll;
 use crate::target::{Attached, AttachedEvent};
 use crate::top::ProcessId;
-use std::os::fd::AsRawFd;
+use std::os::fd::AsFd;
 use std::time::Instant;
 
 pub fn run(front: Front) -> Result<u8, AppError> {
@@ -22,13 +23,9 @@ struct Snapshots {
 impl Source for Snapshots {
     fn wait(&mut self, until: Instant, keys: bool) -> Result<Woken, AppError> {
         let left = until.saturating_duration_since(Instant::now());
-        // rounded up: a rest of less than a millisecond must not become a busy loop
-        let millis = i32::try_from(left.as_micros().div_ceil(1000)).unwrap_or(i32::MAX);
-        let ready = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
-        let mut ready =
-            [ready(self.signals.as_fd().as_raw_fd()), ready(if keys { libc::STDIN_FILENO } else { -1 })];
-        // SAFETY: an array of valid pollfds with its length; a negative descriptor is skipped.
-        unsafe { libc::poll(ready.as_mut_ptr(), ready.len() as libc::nfds_t, millis) };
+        let (signals, terminal) = (self.signals.as_fd(), std::io::stdin());
+        let both = [signals, terminal.as_fd()];
+        poll::wait(if keys { &both } else { &both[..1] }, Some(left));
         if let Some(AttachedEvent::Interrupt(_)) = self.signals.poll()? {
             return Ok(Woken::Stop);
         }

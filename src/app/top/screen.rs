@@ -2,7 +2,9 @@
 
 use crate::app::error::AppError;
 use crate::render::top::{Theme, draw, pages};
+use crate::sys::poll;
 use crate::top::{Key, State};
+use nix::poll::PollFlags;
 use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 use ratatui::crossterm::execute;
@@ -92,10 +94,7 @@ pub enum Heard {
 
 /// Without waiting.
 pub fn heard() -> Heard {
-    let mut ready = libc::pollfd { fd: libc::STDIN_FILENO, events: libc::POLLIN, revents: 0 };
-    // SAFETY: one valid pollfd, and no waiting.
-    unsafe { libc::poll(&mut ready, 1, 0) };
-    if ready.revents & (libc::POLLHUP | libc::POLLERR | libc::POLLNVAL) != 0 {
+    if poll::events(io::stdin()).intersects(PollFlags::POLLHUP | PollFlags::POLLERR | PollFlags::POLLNVAL) {
         return Heard::Gone;
     }
     match event::poll(Duration::ZERO) {

@@ -22,9 +22,9 @@ use crate::report::calls::call;
 use crate::report::model::Stack;
 use crate::report::{Report, named_stack};
 use crate::symbolize::{Config, Symbolizer};
+use crate::sys::clock::monotonic_ns;
 use crate::target::Attached;
 use crate::top::{Call, ProcessId, Tracing};
-use nix::time::{ClockId, clock_gettime};
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -211,9 +211,4 @@ impl<W> Drop for Trace<'_, '_, W> {
     fn drop(&mut self) {
         self.session.reader.stop();
     }
-}
-
-fn monotonic_ns() -> u64 {
-    let now = clock_gettime(ClockId::CLOCK_MONOTONIC);
-    now.map_or(0, |now| now.tv_sec() as u64 * 1_000_000_000 + now.tv_nsec() as u64)
 }

@@ -11,6 +11,7 @@ use super::counter;
 use super::skel::types::vmaudit_found as Found;
 use crate::capture::CaptureError;
 use crate::model::{Addr, MmKey, Pid, Tid};
+use crate::sys::pidfd::has_ended;
 use libbpf_rs::{Iter, MapCore, MapFlags};
 use std::io::Read;
 use std::mem::{offset_of, size_of};
@@ -77,13 +78,6 @@ impl BpfTracer {
             Err(source) => Err(CaptureError::Target { pid, source }),
         }
     }
-}
-
-/// A pidfd is readable once all threads of the process are gone.
-fn has_ended(pidfd: BorrowedFd<'_>) -> bool {
-    let mut end = libc::pollfd { fd: pidfd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
-    // SAFETY: one valid pollfd; the call does not wait.
-    unsafe { libc::poll(&raw mut end, 1, 0) == 1 }
 }
 
 /// `bytes` are one `struct vmaudit_found`.

@@ -17,6 +17,7 @@ pub use touches::TouchConfig;
 pub(super) use hooks::wants_spares;
 pub(super) use misses::Attached;
 
+use crate::sys::abi::PID_NS_INIT_INO;
 use counts::Counts;
 use hooks::CallHook;
 use merge::{Merger, Spilled, positions, waits};
@@ -96,11 +97,10 @@ pub(super) struct Shared<'a> {
 }
 
 /// Inode number of the PID namespace that vmaudit is in; 0 for the first one, whose number never
-/// changes (include/uapi/linux/nsfs.h, PID_NS_INIT_INO).
+/// changes.
 pub(super) fn own_pid_namespace() -> u32 {
-    const FIRST: u64 = 0xEFFF_FFFC;
     match std::fs::metadata("/proc/self/ns/pid") {
-        Ok(meta) if meta.ino() != FIRST => meta.ino() as u32,
+        Ok(meta) if meta.ino() != PID_NS_INIT_INO => meta.ino() as u32,
         _ => 0,
     }
 }
@@ -350,19 +350,12 @@ pub struct BpfReader<'a> {
 }
 
 impl EventSource for BpfReader<'_> {
-    fn wake_fd(&self) -> i32 {
-        self.wake.as_ref().map_or_else(|| self.ring.epoll_fd(), |wake| wake.0.as_raw_fd())
-    }
-
-    fn poll(&mut self, timeout_ms: i32) -> Result<(), CaptureError> {
-        // Records do not wake the reader one by one (that costs the target more than tracing):
-        // take what is there, and sleep only if there was nothing.
-        if !waits(&self.ring) && timeout_ms > 0 {
-            let mut event = libc::pollfd { fd: self.wake_fd(), events: libc::POLLIN, revents: 0 };
-            // SAFETY: one valid pollfd. A signal may end it early, which is fine.
-            unsafe { libc::poll(&raw mut event, 1, timeout_ms) };
+    fn wake_fd(&self) -> BorrowedFd<'_> {
+        match &self.wake {
+            Some(wake) => wake.0.as_fd(),
+            // SAFETY: the ring's descriptor is open for as long as the ring lives, which self does.
+            None => unsafe { BorrowedFd::borrow_raw(self.ring.epoll_fd()) },
         }
-        self.poll_while(&mut || true)
     }
 
     fn poll_while(&mut self, more: &mut dyn FnMut() -> bool) -> Result<(), CaptureError> {

@@ -3,17 +3,13 @@
 //! The ids are only in tracefs. Where it is not mounted, a short-lived child mounts it in a mount
 //! namespace of its own and reads them: nothing on the host changes.
 
-use crate::uapi::lockdown::tracefs_may_be_mounted;
-use nix::mount::{MsFlags, mount};
-use nix::sched::{CloneFlags, unshare};
+use crate::sys::lockdown::tracefs_may_be_mounted;
+use crate::sys::{perf, tracefs};
 use nix::sys::wait::waitpid;
 use nix::unistd::{ForkResult, fork, pipe};
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::{self, Read, Write};
-use std::os::fd::{FromRawFd, OwnedFd, RawFd};
-use std::path::Path;
-
-const TRACEFS: &[&str] = &["/sys/kernel/tracing", "/sys/kernel/debug/tracing"];
+use std::os::fd::{OwnedFd, RawFd};
 
 /// Tracepoints by name, below a common prefix of their paths in `events`.
 #[derive(Clone, Copy)]
@@ -38,8 +34,8 @@ pub fn page_fault_ids() -> Vec<(&'static str, u64)> {
 }
 
 fn ids(wanted: Wanted<'_>) -> Vec<(&'static str, u64)> {
-    for root in TRACEFS {
-        let found = read_ids(Path::new(root), wanted);
+    for root in tracefs::ROOTS {
+        let found = read_ids(root, wanted);
         if !found.is_empty() {
             return found;
         }
@@ -47,11 +43,10 @@ fn ids(wanted: Wanted<'_>) -> Vec<(&'static str, u64)> {
     ids_from_private_mount(wanted).unwrap_or_default()
 }
 
-fn read_ids(root: &Path, wanted: Wanted<'_>) -> Vec<(&'static str, u64)> {
+fn read_ids(root: &str, wanted: Wanted<'_>) -> Vec<(&'static str, u64)> {
     let id = |name: &&'static str| {
-        let path = root.join(format!("events/{}{name}/id", wanted.prefix));
-        let text = fs::read_to_string(path).ok()?;
-        Some((*name, text.trim().parse().ok()?))
+        let id = tracefs::id(root, &format!("{}{name}", wanted.prefix)).ok()?;
+        Some((*name, id))
     };
     wanted.names.iter().filter_map(id).collect()
 }
@@ -85,54 +80,23 @@ fn ids_from_private_mount(wanted: Wanted<'_>) -> io::Result<Vec<(&'static str, u
 }
 
 fn send_ids(writer: OwnedFd, wanted: Wanted<'_>) -> io::Result<()> {
-    unshare(CloneFlags::CLONE_NEWNS)?;
-    mount(None::<&str>, "/", None::<&str>, MsFlags::MS_REC | MsFlags::MS_PRIVATE, None::<&str>)?;
-    mount(Some("tracefs"), TRACEFS[0], Some("tracefs"), MsFlags::empty(), None::<&str>)?;
+    tracefs::mount_privately()?;
     let mut out = File::from(writer);
-    for (name, id) in read_ids(Path::new(TRACEFS[0]), wanted) {
+    for (name, id) in read_ids(tracefs::ROOTS[0], wanted) {
         writeln!(out, "{name} {id}")?;
     }
     Ok(())
 }
 
-/// `struct perf_event_attr`, first published size (include/uapi/linux/perf_event.h): all that a
-/// tracepoint event with a BPF program needs.
-#[repr(C)]
-#[derive(Default)]
-struct PerfEventAttr {
-    kind: u32,
-    size: u32,
-    config: u64,
-    rest: [u64; 6],
-}
-
-const PERF_TYPE_TRACEPOINT: u32 = 2;
-const PERF_FLAG_FD_CLOEXEC: libc::c_ulong = 8;
-/// _IO('$', 1), include/uapi/linux/perf_event.h.
-const PERF_EVENT_IOC_DISABLE: u32 = 0x2401;
-
 /// A perf event on a tracepoint: a handle for a BPF program, which then runs on all CPUs.
 pub fn open_event(id: u64) -> io::Result<OwnedFd> {
-    let attr = PerfEventAttr {
-        kind: PERF_TYPE_TRACEPOINT,
-        size: size_of::<PerfEventAttr>() as u32,
-        config: id,
-        ..PerfEventAttr::default()
-    };
-    // SAFETY: `attr` is a valid perf_event_attr of the stated size and outlives the call.
-    let fd =
-        unsafe { libc::syscall(libc::SYS_perf_event_open, &raw const attr, -1, 0, -1, PERF_FLAG_FD_CLOEXEC) };
-    if fd < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: a new descriptor that nobody else owns.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
+    Ok(perf::open(&perf::tracepoint(id), -1, 0)?)
 }
 
 /// Stops the event itself, which libbpf has switched on: the program stays attached to the tracepoint
 /// (perf_call_bpf_exit in kernel/trace/trace_syscalls.c runs it for any event that exists), and where
 /// no event is on, the kernel prepares no sample once the program has left it to others.
-pub fn leave_program_only(fd: RawFd) {
-    // SAFETY: PERF_EVENT_IOC_DISABLE takes no argument; a refusal costs time and nothing else.
-    let _ = unsafe { libc::ioctl(fd, PERF_EVENT_IOC_DISABLE as _, 0) };
+pub fn leave_program_only(event: RawFd) {
+    // A refusal costs time and nothing else.
+    let _ = perf::disable(event);
 }

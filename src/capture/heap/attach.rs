@@ -5,6 +5,7 @@
 
 use super::ProbeFunction;
 use crate::model::Pid;
+use crate::sys::perf;
 use libbpf_rs::libbpf_sys;
 use std::ffi::CString;
 use std::io;
@@ -269,46 +270,13 @@ pub(in crate::capture) struct Single<'a> {
     pub pid: Option<Pid>,
 }
 
-/// `struct perf_event_attr`, first published size (include/uapi/linux/perf_event.h), and config2.
-#[repr(C)]
-#[derive(Default)]
-struct PerfEventAttr {
-    kind: u32,
-    size: u32,
-    config: u64,
-    before: [u64; 4],
-    /// wakeup_events, bp_type
-    wakeup: u64,
-    /// The path.
-    config1: u64,
-    /// The offset.
-    config2: u64,
-}
-
-const _: () = assert!(size_of::<PerfEventAttr>() == 72);
-const PERF_FLAG_FD_CLOEXEC: libc::c_ulong = 8;
-
 impl Single<'_> {
     pub(in crate::capture) fn link(&self, program: RawFd, returns: bool) -> Result<OwnedFd, ProbeError> {
-        let attr = PerfEventAttr {
-            kind: self.kind.kind,
-            size: size_of::<PerfEventAttr>() as u32,
-            config: u64::from(returns) << self.kind.return_bit,
-            config1: self.path.as_ptr() as u64,
-            config2: self.offset,
-            ..PerfEventAttr::default()
-        };
+        let mut attr = perf::uprobe(self.kind.kind, self.path, self.offset);
+        attr.config = u64::from(returns) << self.kind.return_bit;
         // All CPUs of one process, or, through one CPU's event, everybody.
         let (pid, cpu) = self.pid.map_or((-1, 0), |pid| (pid, -1));
-        // SAFETY: `attr` is a valid perf_event_attr of the stated size; it and the path outlive the call.
-        let event = unsafe {
-            libc::syscall(libc::SYS_perf_event_open, &raw const attr, pid, cpu, -1, PERF_FLAG_FD_CLOEXEC)
-        };
-        if event < 0 {
-            return Err(ProbeError::Perf(io::Error::last_os_error()));
-        }
-        // SAFETY: a new descriptor that nobody else owns.
-        let event = unsafe { OwnedFd::from_raw_fd(event as RawFd) };
+        let event = perf::open(&attr, pid, cpu).map_err(|errno| ProbeError::Perf(errno.into()))?;
         let mut options = libbpf_sys::bpf_link_create_opts {
             sz: size_of::<libbpf_sys::bpf_link_create_opts>() as _,
             ..Default::default()

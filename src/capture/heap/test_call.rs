@@ -5,12 +5,13 @@ use super::attach::{MAX_FUNCTIONS, Prober, State};
 use super::{Action, HeapTracer, ProbeFunction, Request, Where};
 use crate::capture::CaptureError;
 use crate::capture::bpf::BpfTracer;
+use crate::sys::{pidfd, poll};
 use nix::errno::Errno;
 use nix::fcntl::OFlag;
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::{ForkResult, fork, pipe2, write};
-use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
 /// Returns its first argument.
 #[cfg(target_arch = "x86_64")]
@@ -70,11 +71,7 @@ impl HeapTracer {
         word: &OwnedFd,
     ) -> Result<u64, CaptureError> {
         let failed = |errno: Errno| CaptureError::Uprobes(errno.into());
-        // SAFETY: pidfd_open takes two integers.
-        let pidfd =
-            Errno::result(unsafe { libc::syscall(libc::SYS_pidfd_open, child, 0) }).map_err(failed)?;
-        // SAFETY: a new descriptor that nobody else owns.
-        let pidfd = unsafe { OwnedFd::from_raw_fd(pidfd as i32) };
+        let pidfd = pidfd::open(child).map_err(failed)?;
         tracer.add_target(child, pidfd.as_fd())?;
         let prober = Prober {
             way: self.prober.way.try_clone().map_err(CaptureError::Uprobes)?,
@@ -95,10 +92,8 @@ impl HeapTracer {
         }
         let counters = self.counters();
         write(word, b"g").map_err(failed)?;
-        // The probe has to outlive the call.
-        let mut end = libc::pollfd { fd: pidfd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
-        // SAFETY: one valid pollfd. The child ends by itself.
-        while unsafe { libc::poll(&raw mut end, 1, -1) } < 0 && Errno::last() == Errno::EINTR {}
+        // The probe has to outlive the call. The child ends by itself.
+        poll::wait_readable(&pidfd, None);
         Ok(counters.seen + counters.skipped)
     }
 }

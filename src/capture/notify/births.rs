@@ -8,8 +8,8 @@ use super::tasks::Process;
 use super::tell::Who;
 use crate::capture::record::{self, RecordWriter, flag, op};
 use crate::model::{HeldCall, HeldCalls, Pid, Tid};
+use crate::sys::pidfd;
 use nix::sys::epoll::{EpollEvent, EpollFlags};
-use std::os::fd::{FromRawFd, OwnedFd};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -56,10 +56,7 @@ impl<C: HeldCalls> Server<C> {
     }
 
     fn add_process(&mut self, pid: Pid, space: u64) {
-        // SAFETY: pidfd_open takes two integers.
-        let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
-        // SAFETY: a new descriptor that nobody else owns.
-        let pidfd = (fd >= 0).then(|| unsafe { OwnedFd::from_raw_fd(fd as i32) });
+        let pidfd = pidfd::open(pid).ok();
         if let Some(pidfd) = &pidfd {
             let _ = self.epoll.add(pidfd, EpollEvent::new(EpollFlags::EPOLLIN, pid as u64));
         }

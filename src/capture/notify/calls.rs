@@ -1,6 +1,10 @@
 //! Which calls are notified, and what kind each is.
 
 use crate::capture::record::op;
+use crate::sys::abi::{
+    CLONE_PARENT_SETTID, CLONE_SETTLS, CLONE_THREAD, CLONE_VFORK, CLONE_VM, PR_SET_NAME, PR_SET_VMA,
+    SYS_MAP_SHADOW_STACK,
+};
 
 /// System calls to be notified, beside the exits.
 pub const NUMBERS: &[i32] = &{
@@ -36,10 +40,6 @@ const EVERYWHERE: &[i32] = &[
 const HERE: &[i32] = &[libc::SYS_fork as i32, libc::SYS_vfork as i32];
 #[cfg(not(target_arch = "x86_64"))]
 const HERE: &[i32] = &[];
-
-const SYS_MAP_SHADOW_STACK: i64 = 453;
-pub const PR_SET_VMA: u64 = 0x5356_4d41;
-pub const PR_SET_NAME: u64 = 15;
 
 /// First arguments of prctl to be notified.
 pub const PRCTL_OPTIONS: &[u32] = &[PR_SET_VMA as u32, PR_SET_NAME as u32];
@@ -88,13 +88,6 @@ pub fn kind(nr: i64, args: &[u64; 6]) -> Kind {
         _ => Kind::Other,
     }
 }
-
-// include/uapi/linux/sched.h
-const CLONE_VM: u64 = 0x100;
-const CLONE_VFORK: u64 = 0x4000;
-const CLONE_THREAD: u64 = 0x1_0000;
-const CLONE_SETTLS: u64 = 0x8_0000;
-const CLONE_PARENT_SETTID: u64 = 0x10_0000;
 
 /// How a new task begins.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]

@@ -2,10 +2,10 @@
 //! before, and from what the kernel shows afterwards. Calls that change an address space run one
 //! at a time, so whatever changed is the one call's work.
 
-use super::expect::{EINVAL, ENOMEM};
 use super::peek::{Gone, Maps, Vma};
 use super::shadow::{Area, Shadow};
 use crate::model::{AddrRange, PAGE};
+use crate::sys::abi::refused::{EINVAL, ENOMEM};
 
 /// Refused, for a reason that cannot be seen (MAX_ERRNO, include/linux/err.h: never a real one).
 pub const REFUSED: i64 = -4095;

@@ -4,7 +4,8 @@ use super::server::Server;
 use super::tell::Who;
 use crate::capture::record::op;
 use crate::model::{HeldCall, HeldCalls, Pid};
-use std::os::fd::OwnedFd;
+use crate::sys::pidfd;
+use std::os::fd::AsFd;
 
 /// The wait status of a process of whose end nothing is known but that it was.
 const UNKNOWN_STATUS: i32 = -1;
@@ -22,7 +23,8 @@ impl<C: HeldCalls> Server<C> {
         let Some(process) = self.tasks.processes.get(&pid) else { return };
         let key = process.space;
         let ended_by = process.ended_by;
-        let code = ended_by.map(|(_, status)| status).or_else(|| exit_code(pid, process.pidfd.as_ref()));
+        let told = ended_by.map(|(_, status)| status);
+        let code = told.or_else(|| pidfd::exit_status(pid, process.pidfd.as_ref().map(AsFd::as_fd)));
         if self.tasks.running_tid(key).and_then(|tid| self.tasks.pid_of(tid)) == Some(pid) {
             self.conclude(key, true);
         }
@@ -61,19 +63,4 @@ impl<C: HeldCalls> Server<C> {
             self.tasks.spaces.remove(&key);
         }
     }
-}
-
-/// The wait status of a process that has ended: from its pidfd once it has been waited for (6.15),
-/// until then from /proc. Somebody may wait for it between the two, hence a second look.
-fn exit_code(pid: Pid, pidfd: Option<&OwnedFd>) -> Option<i32> {
-    let reaped = || pidfd.and_then(super::pidfd_info::exit_code);
-    reaped().or_else(|| zombie_code(pid)).or_else(reaped)
-}
-
-fn zombie_code(pid: Pid) -> Option<i32> {
-    let stat = std::fs::read(format!("/proc/{pid}/stat")).ok()?;
-    let after = stat.iter().rposition(|&b| b == b')')? + 2;
-    let text = std::str::from_utf8(stat.get(after..)?).ok()?;
-    // Field 52; the first here is 3.
-    text.split_ascii_whitespace().nth(49)?.parse().ok()
 }

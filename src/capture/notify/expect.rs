@@ -4,26 +4,11 @@ use super::effect::Expected;
 use super::peek::Maps;
 use super::shadow::{ACCESS, Shadow, pages};
 use crate::model::{AddrRange, Mapping, PAGE};
-
-const EEXIST: i64 = -17;
-const EFAULT: i64 = -14;
-pub const EINVAL: i64 = -22;
-pub const ENOMEM: i64 = -12;
-
-// include/uapi/asm-generic/mman-common.h, linux/mman.h
-const MAP_FIXED: u64 = 0x10;
-pub const MAP_ANONYMOUS: u64 = 0x20;
-const MAP_FIXED_NOREPLACE: u64 = 0x10_0000;
-const MAP_HUGETLB: u64 = 0x4_0000;
-const MAP_32BIT: u64 = 0x40;
-const PROT_SEM: u64 = 8;
-const PROT_GROWSDOWN: u64 = 0x0100_0000;
-const PROT_GROWSUP: u64 = 0x0200_0000;
-const MADV_DONTFORK: i32 = 10;
-const MADV_DOFORK: i32 = 11;
-const MREMAP_MAYMOVE: u64 = 1;
-const MREMAP_FIXED: u64 = 2;
-const MREMAP_DONTUNMAP: u64 = 4;
+use crate::sys::abi::refused::{EEXIST, EFAULT, EINVAL, ENOMEM};
+use crate::sys::abi::{
+    MADV_DOFORK, MADV_DONTFORK, MAP_32BIT, MAP_ANONYMOUS, MAP_FIXED, MAP_FIXED_NOREPLACE, MAP_HUGETLB,
+    MREMAP_DONTUNMAP, MREMAP_FIXED, MREMAP_MAYMOVE, PROT_GROWSDOWN, PROT_GROWSUP, PROT_SEM,
+};
 
 impl Expected {
     pub fn mmap([addr, len, prot, flags, _, offset]: [u64; 6], shadow: &Shadow, maps: &mut Maps) -> Expected {

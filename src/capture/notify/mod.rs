@@ -19,7 +19,6 @@ mod ends;
 mod exec;
 mod expect;
 mod peek;
-mod pidfd_info;
 mod queue;
 mod results;
 mod server;
@@ -35,6 +34,7 @@ use super::{CaptureError, Counters, EventSource};
 use crate::model::{HeldCalls, Pid};
 use queue::Queue;
 use server::Server;
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread;
@@ -112,10 +112,15 @@ impl NotifyReader<'_> {
 }
 
 impl EventSource for NotifyReader<'_> {
-    fn poll(&mut self, timeout_ms: i32) -> Result<(), CaptureError> {
+    fn poll(&mut self) -> Result<(), CaptureError> {
+        self.queue.ask();
         self.drain();
-        let limit = Duration::from_millis(timeout_ms.max(0) as u64).max(SETTLE);
-        self.queue.settle(limit);
+        Ok(())
+    }
+
+    fn settle(&mut self) -> Result<(), CaptureError> {
+        self.drain();
+        self.queue.settle(SETTLE);
         self.drain();
         Ok(())
     }
@@ -129,7 +134,7 @@ impl EventSource for NotifyReader<'_> {
         Ok(())
     }
 
-    fn wake_fd(&self) -> i32 {
+    fn wake_fd(&self) -> BorrowedFd<'_> {
         self.queue.wake_fd()
     }
 

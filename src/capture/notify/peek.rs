@@ -3,7 +3,9 @@
 
 use super::shadow::Area;
 use crate::model::{Mapping, MappingFile, Pid, Sharing, Tid};
-use crate::uapi::procmap_query::{self, COVERING_OR_NEXT_VMA, VMA_SHARED, procmap_query};
+use crate::sys::memory;
+use crate::sys::procmap_query::{self, COVERING_OR_NEXT_VMA, VMA_SHARED, procmap_query};
+use crate::sys::stat::{self, Stat};
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
@@ -192,16 +194,10 @@ fn parse_place(line: &[u8]) -> Option<Place> {
 
 /// Reads the target's memory; how many bytes were there.
 pub fn read_memory(tid: Tid, address: u64, into: &mut [u8]) -> usize {
-    let local = libc::iovec { iov_base: into.as_mut_ptr().cast(), iov_len: into.len() };
-    let remote = libc::iovec { iov_base: address as *mut _, iov_len: into.len() };
-    // SAFETY: `local` is the slice; `remote` is only an address in the other process.
-    let read = unsafe { libc::process_vm_readv(tid, &local, 1, &remote, 1, 0) };
-    if read > 0 {
-        return read as usize;
+    match memory::read(tid, address, into) {
+        Ok(count) if count > 0 => count,
+        _ => memory::read_through_file(tid, address, into).unwrap_or(0),
     }
-    // Older container profiles forbid the call, but not the file.
-    let file = File::open(format!("/proc/{tid}/mem"));
-    file.and_then(|file| file.read_at(into, address)).unwrap_or(0)
 }
 
 /// `Tgid` and `PPid` of a thread.
@@ -221,15 +217,9 @@ pub fn children(pid: Pid, tid: Tid) -> Option<Vec<Pid>> {
     Some(text.split_ascii_whitespace().filter_map(|word| word.parse().ok()).collect())
 }
 
-/// The start of the heap and of the stack (fields 47 and 28 of /proc/PID/stat; fs/proc/array.c).
+/// The start of the heap and of the stack.
 pub fn layout(pid: Pid) -> Option<(u64, u64)> {
-    let stat = std::fs::read(format!("/proc/{pid}/stat")).ok()?;
-    let after = stat.iter().rposition(|&b| b == b')')? + 2;
-    let text = std::str::from_utf8(stat.get(after..)?).ok()?;
-    let fields: Vec<&str> = text.split_ascii_whitespace().collect();
-    // The first of them is field 3.
-    let field = |number: usize| fields.get(number - 3)?.parse().ok();
-    Some((field(47)?, field(28)?))
+    stat::of(pid, |stat| Some((stat.field(stat::START_BRK)?, stat.field(stat::START_STACK)?)))
 }
 
 /// How often the thread has left a processor of its own accord, if it sleeps: in state S or D of
@@ -249,24 +239,19 @@ fn sleeps(status: &str) -> Option<u64> {
 
 /// It has ended and was not waited for.
 pub fn is_zombie(pid: Pid) -> bool {
-    let stat = std::fs::read(format!("/proc/{pid}/stat")).unwrap_or_default();
-    let after = stat.iter().rposition(|&b| b == b')').map_or(0, |at| at + 2);
-    matches!(stat.get(after), Some(b'Z' | b'X'))
+    stat::of(pid, |stat| Some(stat.has_ended())) == Some(true)
 }
 
 /// Nanoseconds that a thread has run: /proc/TID/schedstat, or, where the kernel keeps none, the ticks of
-/// /proc/TID/stat (fields 14 and 15, of 10 ms).
+/// /proc/TID/stat (of 10 ms).
 pub fn processor_time(tid: Tid) -> Option<u64> {
     const TICK: u64 = 10_000_000;
     if let Ok(text) = std::fs::read_to_string(format!("/proc/{tid}/schedstat")) {
         return text.split_ascii_whitespace().next()?.parse().ok();
     }
-    let stat = std::fs::read(format!("/proc/{tid}/stat")).ok()?;
-    let after = stat.iter().rposition(|&b| b == b')')? + 2;
-    let text = std::str::from_utf8(stat.get(after..)?).ok()?;
-    let ticks = text.split_ascii_whitespace().skip(14 - 3).take(2);
-    let ticks: Vec<u64> = ticks.filter_map(|word| word.parse().ok()).collect();
-    Some(ticks.iter().sum::<u64>() * TICK)
+    let ticks =
+        |stat: Stat<'_>| Some(stat.field::<u64>(stat::USER_TIME)? + stat.field::<u64>(stat::SYSTEM_TIME)?);
+    Some(stat::of(tid, ticks)? * TICK)
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use std::collections::VecDeque;
 use std::io;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -104,16 +104,26 @@ impl Queue {
         std::mem::take(&mut waiting.records)
     }
 
+    /// Reader: asks the server to tell what it can.
+    pub fn ask(&self) {
+        self.ask_of(&mut self.lock());
+    }
+
+    /// The number of the request; None where there is no server.
+    fn ask_of(&self, waiting: &mut Waiting) -> Option<u64> {
+        if !waiting.serves {
+            return None;
+        }
+        waiting.asked += 1;
+        let _ = self.call.write(1);
+        Some(waiting.asked)
+    }
+
     /// Reader: asks the server to tell what it can, and waits for that, at most `limit`. Meanwhile the
     /// queue may fill: the caller takes, and asks again.
     pub fn settle(&self, limit: Duration) {
         let mut waiting = self.lock();
-        if !waiting.serves {
-            return;
-        }
-        waiting.asked += 1;
-        let wanted = waiting.asked;
-        let _ = self.call.write(1);
+        let Some(wanted) = self.ask_of(&mut waiting) else { return };
         let ready = |w: &mut Waiting| w.serves && w.settled < wanted && w.bytes < self.capacity;
         let guard = self.changed.wait_timeout_while(waiting, limit, ready);
         drop(guard.unwrap_or_else(PoisonError::into_inner));
@@ -146,7 +156,7 @@ impl Queue {
         self.changed.notify_all();
     }
 
-    pub fn wake_fd(&self) -> i32 {
-        self.wake.as_raw_fd()
+    pub fn wake_fd(&self) -> BorrowedFd<'_> {
+        self.wake.as_fd()
     }
 }

@@ -1,12 +1,12 @@
 //! What the calls that were let go came to.
 
 use super::effect::{Effect, Expected, Outcome};
-use super::expect::MAP_ANONYMOUS;
 use super::peek::{self, Place};
 use super::server::{NOBODY_WAITS, Server};
 use super::space::{InCall, Space, What};
 use crate::capture::record::{Record, RecordWriter, flag, op};
 use crate::model::HeldCalls;
+use crate::sys::abi::MAP_ANONYMOUS;
 
 /// A thread that has run for so long since it was let go, ns, is no longer in a call that has
 /// changed nothing; nor in one that goes through all pages.

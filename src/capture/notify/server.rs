@@ -15,6 +15,7 @@ use super::tasks::Tasks;
 use super::tell::{self, Teller};
 use crate::capture::record::{self, Record, flag, op};
 use crate::model::{Arrival, Ended, HeldCall, HeldCalls, Pid};
+use crate::sys::clock::monotonic_ns;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use std::io;
 use std::os::fd::AsRawFd;
@@ -387,7 +388,7 @@ impl<C: HeldCalls> Server<C> {
 
     fn refresh_name(&mut self, tid: i32, pid: Pid, key: u64) {
         let Some(task) = self.tasks.thread_mut(tid) else { return };
-        let now = tell::now_ns();
+        let now = monotonic_ns();
         if now.saturating_sub(task.named_ns) < NAME_AGE {
             return;
         }

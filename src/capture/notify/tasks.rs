@@ -2,8 +2,8 @@
 
 use super::peek::{self, Thread};
 use super::space::{Begun, Space};
-use super::tell;
 use crate::model::{HeldCall, Pid, Tid};
+use crate::sys::clock::monotonic_ns;
 use std::collections::{HashMap, HashSet};
 use std::os::fd::OwnedFd;
 use std::time::Instant;
@@ -123,7 +123,7 @@ impl Tasks {
     pub fn add_thread(&mut self, tid: Tid, pid: Pid, control_block: u64) -> &Task {
         let thread = Thread::open(tid);
         let comm = thread.comm().unwrap_or_default();
-        let task = Task { pid, thread, comm, named_ns: tell::now_ns(), control_block };
+        let task = Task { pid, thread, comm, named_ns: monotonic_ns(), control_block };
         self.threads.insert(tid, task);
         &self.threads[&tid]
     }

@@ -4,7 +4,7 @@ use super::peek::{self, Thread, Vma};
 use super::queue::Queue;
 use crate::capture::record::{self, Record, RecordWriter, flag, set_file};
 use crate::model::Tid;
-use nix::time::{ClockId, clock_gettime};
+use crate::sys::clock::monotonic_ns;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -60,16 +60,10 @@ impl Teller {
 impl RecordWriter for Teller {
     fn write(&mut self, mut record: Record, payload: &[u8]) {
         // The order of the records is that of their times.
-        self.last_ns = self.last_ns.max(now_ns());
+        self.last_ns = self.last_ns.max(monotonic_ns());
         record.time_ns = self.last_ns;
         self.queue.push(record::to_bytes(record, payload));
     }
-}
-
-/// CLOCK_MONOTONIC.
-pub fn now_ns() -> u64 {
-    clock_gettime(ClockId::CLOCK_MONOTONIC)
-        .map_or(0, |now| now.tv_sec() as u64 * 1_000_000_000 + now.tv_nsec() as u64)
 }
 
 /// Where the stack's bytes worth copying end, as far as that is known.

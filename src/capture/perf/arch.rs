@@ -1,6 +1,7 @@
 //! What depends on the processor: perf's registers (arch/x86/include/uapi/asm/perf_regs.h).
 
 use crate::capture::bpf::skel::types::vmaudit_record as Record;
+use crate::sys::abi::{CLONE_SETTLS, CLONE_VM};
 
 const BX: u32 = 1;
 const DX: u32 = 3;
@@ -64,9 +65,6 @@ pub struct Cloning {
     /// The child's thread control block; 0: as the parent's.
     pub control_block: u64,
 }
-
-const CLONE_VM: u64 = 0x100;
-const CLONE_SETTLS: u64 = 0x8_0000;
 
 /// clone's arguments come in another order on other processors (kernel/fork.c).
 pub fn cloning([flags, sp, _, _, tls, _]: [u64; 6]) -> Cloning {

@@ -3,6 +3,7 @@
 //! nothing says so. Calls of vmaudit's own that change nothing show it.
 
 use super::attr::{self, Heirs, Tells};
+use crate::sys::task;
 use std::io;
 use std::io::Read;
 
@@ -36,7 +37,7 @@ impl Canary {
         let is_silent = |watch: &&Watch| {
             let before = count(&watch.events);
             // SAFETY: 1 is no page's address and no break: nothing is done.
-            unsafe { libc::syscall(watch.number, 1, 0, 0, 0, 0, 0) };
+            unsafe { task::call(watch.number, 1) };
             before.is_some() && before == count(&watch.events)
         };
         self.watched.iter().find(is_silent).map(|watch| watch.name)

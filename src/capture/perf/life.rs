@@ -2,26 +2,20 @@
 //! execve has mapped, where a thread's stack ends. Out come records as bpf/vmaudit.h has them.
 
 use super::arch::{Cloning, cloning, cloning3};
+use super::image;
 use super::out::{self, Emit, Out};
 use super::plan::Meaning;
 use super::sample::{Call, Mapped, What, When};
-use super::{ends, image};
 use crate::capture::Counters;
 use crate::capture::record::{RecordWriter, flag, op, set_comm};
 use crate::model::hash::IntMap;
+use crate::sys::abi::{MAP_ANONYMOUS, PR_SET_MM, PR_SET_VMA};
+use crate::sys::task::share_memory;
+use crate::sys::{pidfd, poll};
 use std::collections::HashSet;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::Duration;
 
-/// enum vmaudit_op
-const MMAP: u16 = 1;
-const SHMAT: u16 = 9;
-const IO_SETUP: u16 = 12;
-const PRCTL: u16 = 14;
-const SECCOMP: u16 = 15;
-
-const MAP_ANONYMOUS: u64 = 0x20;
-const PR_SET_MM: u64 = 35;
-const PR_SET_VMA: u64 = 0x5356_4d41;
 /// Further away than this the end of a thread's stack is that of another one.
 const PLAUSIBLE_STACK: u64 = 64 << 20;
 
@@ -90,7 +84,7 @@ impl Life {
         };
         let process = life.process(pid);
         process.threads.insert(pid);
-        process.handle = ends::handle(pid);
+        process.handle = pidfd::open(pid).ok();
         life
     }
 
@@ -166,9 +160,9 @@ impl Life {
         let ret = call.first;
         let done = !(-4095..0).contains(&ret);
         match op {
-            PRCTL if args[0] != PR_SET_VMA && args[0] != PR_SET_MM => return,
-            SECCOMP if ret != -i64::from(libc::EBUSY) => return,
-            PRCTL if args[0] == PR_SET_VMA && args[4] != 0 => {
+            op::PRCTL if args[0] != PR_SET_VMA && args[0] != PR_SET_MM => return,
+            op::SECCOMP if ret != -i64::from(libc::EBUSY) => return,
+            op::PRCTL if args[0] == PR_SET_VMA && args[4] != 0 => {
                 let name = text_at(when.pid, args[4]);
                 Out(emit).name(&out::record(when, 0, op), &name.unwrap_or_default());
             }
@@ -187,11 +181,11 @@ impl Life {
             let at = ret as u64;
             let holds = mapped.start <= at && at - mapped.start < mapped.len;
             match op {
-                MMAP if args[3] & MAP_ANONYMOUS == 0 && holds => {
+                op::MMAP if args[3] & MAP_ANONYMOUS == 0 && holds => {
                     Out(emit).mapped_file(&mut record, &mapped);
                 }
-                SHMAT if mapped.start == at => set_range(&mut record, &mapped),
-                IO_SETUP if mapped.name.starts_with(b"/[aio]") => set_range(&mut record, &mapped),
+                op::SHMAT if mapped.start == at => set_range(&mut record, &mapped),
+                op::IO_SETUP if mapped.name.starts_with(b"/[aio]") => set_range(&mut record, &mapped),
                 _ => {}
             }
         }
@@ -316,7 +310,7 @@ impl Life {
         if !is_thread {
             self.last_mm += 1;
             let new = if shares { mm } else { self.last_mm };
-            let process = Process { mm: new, handle: ends::handle(pid), ..Process::default() };
+            let process = Process { mm: new, handle: pidfd::open(pid).ok(), ..Process::default() };
             self.processes.insert(pid, process);
         }
         self.threads.insert(tid, Thread { stack_end, name: name.clone(), ..Thread::default() });
@@ -340,7 +334,7 @@ impl Life {
         if process.threads.is_empty() {
             let status = match process.exit_code {
                 Some(code) => (code & 0xff) << 8,
-                None => ends::status(who.pid, process.handle.as_ref()),
+                None => exit_status(who.pid, process.handle.as_ref()),
             };
             record.args = [i64::from(status) as u64, 1, 0, 0, 0, 0];
             self.processes.remove(&who.pid);
@@ -355,11 +349,16 @@ fn set_range(record: &mut crate::capture::record::Record, mapped: &Mapped) {
     record.aux = [mapped.start, mapped.start.saturating_add(mapped.len)];
 }
 
-/// Where it was not told: asks the kernel, which may know of a later state only.
-fn share_memory(a: i32, b: i32) -> bool {
-    const KCMP_VM: i32 = 1;
-    // SAFETY: kcmp takes integers.
-    unsafe { libc::syscall(libc::SYS_kcmp, a, b, KCMP_VM, 0, 0) == 0 }
+/// The rest of a task's end takes microseconds, unless others want the processor.
+const END: Duration = Duration::from_secs(1);
+
+/// The wait status of a process whose last task has just ended, [`out::UNKNOWN_STATUS`] where nothing tells.
+fn exit_status(pid: i32, handle: Option<&OwnedFd>) -> i32 {
+    if let Some(handle) = handle {
+        // Its task reports before it can be waited for.
+        poll::wait_readable(handle, Some(END));
+    }
+    pidfd::exit_status(pid, handle.map(AsFd::as_fd)).unwrap_or(out::UNKNOWN_STATUS)
 }
 
 /// Bytes of a process's memory as it is now; fewer where it ends.

@@ -8,7 +8,6 @@
 mod arch;
 mod attr;
 mod canary;
-mod ends;
 mod image;
 mod life;
 mod merge;
@@ -24,6 +23,7 @@ mod sample;
 pub use reader::PerfReader;
 
 use super::CaptureError;
+use crate::sys::perf;
 use attr::{Heirs, Tells};
 use canary::Canary;
 use plan::{Meaning, Plan, Planned, Stack};
@@ -197,7 +197,7 @@ impl PerfTracer {
             };
             let mut add = |stack_bytes, to: &OwnedFd| {
                 let event = open(Tells::Tracepoint { id, stack_bytes })?;
-                attr::redirect(&event, to).map_err(failed("joining rings"))?;
+                perf::set_output(&event, to).map_err(|errno| failed("joining rings")(errno.into()))?;
                 events.push(event);
                 Ok::<(), CaptureError>(())
             };

@@ -3,6 +3,7 @@
 use super::sample::{Mapped, When};
 use crate::capture::record::{Record, RecordWriter, set_file, to_bytes};
 use crate::model::{AddrRange, Mapping, MappingFile, Prot, Sharing};
+use crate::sys::abi::MAP_SHARED;
 
 /// The wait status of a process of whose end nothing is known but that it was.
 pub const UNKNOWN_STATUS: i32 = -1;
@@ -41,7 +42,7 @@ impl Mapped {
     }
 
     pub fn mapping(&self) -> Mapping {
-        let shared = self.flags & libc::MAP_SHARED as u32 != 0;
+        let shared = u64::from(self.flags) & MAP_SHARED != 0;
         Mapping {
             range: AddrRange::new(self.start, self.start.saturating_add(self.len)),
             // VM_READ, VM_WRITE, VM_EXEC are PROT_READ, PROT_WRITE, PROT_EXEC.

@@ -9,10 +9,13 @@
 use super::attr::{self, Heirs, Tells};
 use super::remembered;
 use super::ring::Ring;
+use crate::sys::perf::{self, abi};
+use crate::sys::task;
 use nix::fcntl::OFlag;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::wait::waitpid;
 use nix::unistd::{ForkResult, fork, pipe2, read};
+use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities};
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -128,15 +131,12 @@ struct Seen {
 /// do. (Where perf_event_paranoid is above 2, as some distributions have it, nothing opens without.)
 fn give_up_capabilities() {
     const MOST: i32 = 2;
-    const VERSION_3: u32 = 0x2008_0522;
     let level = std::fs::read_to_string("/proc/sys/kernel/perf_event_paranoid");
     if level.is_ok_and(|level| level.trim().parse().is_ok_and(|level: i32| level > MOST)) {
         return;
     }
-    // include/uapi/linux/capability.h: version and pid; effective, permitted, inheritable, twice.
-    let (header, none) = ([VERSION_3, 0], [0u32; 6]);
-    // SAFETY: both have the layout and size of that version, and outlive the call.
-    let _ = unsafe { libc::syscall(libc::SYS_capset, header.as_ptr(), none.as_ptr()) };
+    let none = CapabilitySet::empty();
+    let _ = set_capabilities(None, CapabilitySets { effective: none, permitted: none, inheritable: none });
 }
 
 /// The findings, a line each, and what keeps the tracepoints.
@@ -154,7 +154,7 @@ fn search(numbers: &[i64]) -> io::Result<(String, Vec<OwnedFd>)> {
         match attr::open(Tells::RawFields { id }, Heirs::None, 0, -1) {
             Ok(event) => {
                 match open.first() {
-                    Some(first) => attr::redirect(&event, first)?,
+                    Some(first) => perf::set_output(&event, first)?,
                     None => ring = Some(Ring::map(&event, RING_BYTES)?),
                 }
                 open.push(event);
@@ -201,10 +201,10 @@ fn look(numbers: &[i64], ring: Option<&mut Ring>, seen: &mut Seen) {
     ring.read(ring.head(), |_| {});
     for &number in numbers {
         // SAFETY: refused before anything is done.
-        unsafe { libc::syscall(number, MARK, 0, 0, 0, 0, 0) };
+        unsafe { task::call(number, MARK) };
     }
-    // SAFETY: it has no arguments.
-    unsafe { libc::syscall(libc::SYS_getpid) };
+    // Each time a system call.
+    let _ = rustix::process::getpid();
     ring.read(ring.head(), |record| {
         let Some((tracepoint, number, size)) = raw_fields(record) else { return };
         // `struct syscall_trace_exit` has 24 bytes, an entry's 16 and 8 for each argument.
@@ -218,7 +218,7 @@ fn look(numbers: &[i64], ring: Option<&mut Ring>, seen: &mut Seen) {
 /// Header, task and time (24 bytes), then the raw fields behind their size.
 fn raw_fields(record: &[u8]) -> Option<(u64, i64, u32)> {
     let u32_at = |at: usize| Some(u32::from_ne_bytes(record.get(at..at + 4)?.try_into().ok()?));
-    if u32_at(0)? != 9 {
+    if u32_at(0)? != abi::PERF_RECORD_SAMPLE {
         return None;
     }
     Some((u64::from(u32_at(28)? & 0xffff), i64::from(u32_at(36)? as i32), u32_at(24)?))

@@ -7,10 +7,12 @@ use super::plan::{Meaning, Planned, Stack};
 use super::rings::Rings;
 use super::sample::{self, What};
 use crate::capture::{CaptureError, Counters, EventSource};
+use crate::sys::clock::monotonic_ns;
+use crate::sys::task;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use std::collections::{HashMap, HashSet, VecDeque};
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
@@ -81,7 +83,7 @@ impl<'a, F: FnMut(&[u8])> PerfReader<'a, F> {
     /// Everything that happened until now becomes `ready`.
     fn fetch(&mut self) {
         let mut rings = lock(&self.rings);
-        let until = now_ns();
+        let until = monotonic_ns();
         rings.drain();
         self.ready.extend(merge::take(&mut rings, &self.apart, until));
     }
@@ -115,32 +117,11 @@ impl<'a, F: FnMut(&[u8])> PerfReader<'a, F> {
 
 const STOP: u64 = 1;
 
-/// `struct sched_attr` (include/uapi/linux/sched/types.h), first published size.
-#[repr(C)]
-#[derive(Default)]
-struct SchedAttr {
-    size: u32,
-    policy: u32,
-    flags: u64,
-    nice: i32,
-    priority: u32,
-    runtime_ns: u64,
-    deadline_ns: u64,
-    period_ns: u64,
-}
-
-/// A short slice lets a thread that sleeps much run soon after it wakes: every user may ask for that
-/// (Linux 6.12, kernel/sched/syscalls.c). The rings fill up in milliseconds.
-fn ask_for_short_slices() {
-    const SLICE_NS: u64 = 100_000;
-    let attr =
-        SchedAttr { size: size_of::<SchedAttr>() as u32, runtime_ns: SLICE_NS, ..SchedAttr::default() };
-    // SAFETY: the structure has the size that it says and outlives the call. Refused, all stays as it was.
-    unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const attr, 0) };
-}
+/// The rings fill up in milliseconds.
+const SLICE_NS: u64 = 100_000;
 
 fn empty_when_full(epoll: &Epoll, rings: &Mutex<Rings>, wake: &EventFd) {
-    ask_for_short_slices();
+    task::ask_for_slices(SLICE_NS);
     let mut events = [EpollEvent::empty(); 8];
     loop {
         match epoll.wait(&mut events, EpollTimeout::NONE) {
@@ -161,23 +142,9 @@ fn lock(rings: &Mutex<Rings>) -> MutexGuard<'_, Rings> {
     rings.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn now_ns() -> u64 {
-    let time = nix::time::clock_gettime(nix::time::ClockId::CLOCK_MONOTONIC);
-    time.map_or(u64::MAX, |time| time.tv_sec() as u64 * 1_000_000_000 + time.tv_nsec() as u64)
-}
-
 impl<F: FnMut(&[u8])> EventSource for PerfReader<'_, F> {
-    fn wake_fd(&self) -> i32 {
-        self.wake.as_fd().as_raw_fd()
-    }
-
-    fn poll(&mut self, timeout_ms: i32) -> Result<(), CaptureError> {
-        if timeout_ms > 0 && self.ready.is_empty() && !lock(&self.rings).wait() {
-            let mut event = libc::pollfd { fd: self.wake_fd(), events: libc::POLLIN, revents: 0 };
-            // SAFETY: one valid pollfd. A signal may end it early, which is fine.
-            unsafe { libc::poll(&raw mut event, 1, timeout_ms) };
-        }
-        self.poll_while(&mut || true)
+    fn wake_fd(&self) -> BorrowedFd<'_> {
+        self.wake.as_fd()
     }
 
     fn poll_while(&mut self, more: &mut dyn FnMut() -> bool) -> Result<(), CaptureError> {

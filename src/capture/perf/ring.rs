@@ -1,18 +1,19 @@
 //! One ring that the kernel writes and we read (kernel/events/ring_buffer.c).
 
+use crate::sys::perf::abi;
 use nix::sys::mman::{MapFlags, ProtFlags, mmap, munmap};
 use std::ffi::c_void;
 use std::io;
+use std::mem::offset_of;
 use std::num::NonZeroUsize;
 use std::os::fd::OwnedFd;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// In `struct perf_event_mmap_page`.
-const DATA_HEAD: usize = 1024;
-const DATA_TAIL: usize = 1032;
-/// `struct perf_event_header`: type, misc, size.
-const HEADER: usize = 8;
+const DATA_HEAD: usize = offset_of!(abi::perf_event_mmap_page, data_head);
+const DATA_TAIL: usize = offset_of!(abi::perf_event_mmap_page, data_tail);
+/// Type, misc, size.
+const HEADER: usize = size_of::<abi::perf_event_header>();
 
 /// A control page with the ring behind it.
 pub struct Ring {

@@ -1,17 +1,10 @@
 //! The records of a perf ring (include/uapi/linux/perf_event.h, PERF_RECORD_*). Pure: bytes in.
 
 use super::arch::{COUNT, UserRegisters};
-
-const RECORD_LOST: u32 = 2;
-const RECORD_COMM: u32 = 3;
-const RECORD_EXIT: u32 = 4;
-const RECORD_FORK: u32 = 7;
-const RECORD_SAMPLE: u32 = 9;
-const RECORD_MMAP2: u32 = 10;
-/// Of PERF_RECORD_COMM: execve gave the name.
-const MISC_COMM_EXEC: u16 = 1 << 13;
-/// PERF_SAMPLE_REGS_ABI_32
-const ABI_32: u64 = 1;
+use crate::sys::perf::abi::{
+    PERF_RECORD_COMM, PERF_RECORD_EXIT, PERF_RECORD_FORK, PERF_RECORD_LOST, PERF_RECORD_MISC_COMM_EXEC,
+    PERF_RECORD_MMAP2, PERF_RECORD_SAMPLE, PERF_SAMPLE_REGS_ABI_32,
+};
 
 /// What every record tells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -93,7 +86,7 @@ impl<'a> Bytes<'a> {
 /// A record's time: of samples (which begin with task and time) and of all others (which end so).
 pub fn time_of(record: &[u8]) -> Option<u64> {
     let kind = u32::from_ne_bytes(record.get(..4)?.try_into().ok()?);
-    let at = if kind == RECORD_SAMPLE { 16 } else { record.len().checked_sub(8)? };
+    let at = if kind == PERF_RECORD_SAMPLE { 16 } else { record.len().checked_sub(8)? };
     Some(u64::from_ne_bytes(record.get(at..at + 8)?.try_into().ok()?))
 }
 
@@ -105,7 +98,7 @@ pub fn parse<'a>(record: &'a [u8], has_stack: &dyn Fn(u16) -> bool) -> Option<(W
     if record.len() > usize::from(size) {
         return None;
     }
-    if kind == RECORD_SAMPLE {
+    if kind == PERF_RECORD_SAMPLE {
         let (pid, tid, time_ns) = (bytes.i32()?, bytes.i32()?, bytes.u64()?);
         return Some((When { pid, tid, time_ns }, What::Call(call(bytes, has_stack)?)));
     }
@@ -114,22 +107,27 @@ pub fn parse<'a>(record: &'a [u8], has_stack: &dyn Fn(u16) -> bool) -> Option<(W
     let when = When { pid: end.i32()?, tid: end.i32()?, time_ns: end.u64()? };
     let mut body = Bytes(body);
     let what = match kind {
-        RECORD_LOST => {
+        PERF_RECORD_LOST => {
             body.u64()?;
             What::Lost(body.u64()?)
         }
-        RECORD_COMM => {
+        PERF_RECORD_COMM => {
             let (pid, tid) = (body.i32()?, body.i32()?);
-            What::Name { pid, tid, exec: misc & MISC_COMM_EXEC != 0, name: until_nul(body.0) }
+            What::Name {
+                pid,
+                tid,
+                exec: u32::from(misc) & PERF_RECORD_MISC_COMM_EXEC != 0,
+                name: until_nul(body.0),
+            }
         }
-        RECORD_FORK | RECORD_EXIT => {
+        PERF_RECORD_FORK | PERF_RECORD_EXIT => {
             let (pid, parent, tid, parent_tid) = (body.i32()?, body.i32()?, body.i32()?, body.i32()?);
             match kind {
-                RECORD_FORK => What::Fork { pid, parent, tid, parent_tid },
+                PERF_RECORD_FORK => What::Fork { pid, parent, tid, parent_tid },
                 _ => What::Exit { pid, tid },
             }
         }
-        RECORD_MMAP2 => What::Mapped(mapped(body)?),
+        PERF_RECORD_MMAP2 => What::Mapped(mapped(body)?),
         _ => return None,
     };
     Some((when, what))
@@ -148,7 +146,7 @@ fn call<'a>(mut bytes: Bytes<'a>, has_stack: &dyn Fn(u16) -> bool) -> Option<Cal
     if abi == 0 {
         return Some(call);
     }
-    call.is_32_bit = abi == ABI_32;
+    call.is_32_bit = abi == u64::from(PERF_SAMPLE_REGS_ABI_32);
     let mut registers = [0; COUNT];
     for register in &mut registers {
         *register = bytes.u64()?;
@@ -178,7 +176,7 @@ const RAW_EXIT: usize = 32;
 pub fn without_padding(record: &[u8]) -> &[u8] {
     let asked = || Some(u64::from_ne_bytes(record.get(STACK_AT - 8..STACK_AT)?.try_into().ok()?));
     let there = || Some(u64::from_ne_bytes(record.get(record.len() - 8..)?.try_into().ok()?));
-    let is_sample = record.get(..4) == Some(&RECORD_SAMPLE.to_ne_bytes());
+    let is_sample = record.get(..4) == Some(&PERF_RECORD_SAMPLE.to_ne_bytes());
     let (Some(asked), Some(there)) = (asked(), there()) else { return record };
     if !is_sample || record.len() as u64 != STACK_AT as u64 + asked.saturating_add(8) || there > asked {
         return record;
@@ -194,7 +192,7 @@ pub fn is_same_call(a: &[u8], b: &[u8]) -> bool {
 
 /// The tracepoint of a sample.
 pub fn tracepoint_of(record: &[u8]) -> Option<u16> {
-    if record.get(..4)? != RECORD_SAMPLE.to_ne_bytes() {
+    if record.get(..4)? != PERF_RECORD_SAMPLE.to_ne_bytes() {
         return None;
     }
     Some(u16::from_ne_bytes(record.get(28..30)?.try_into().ok()?))

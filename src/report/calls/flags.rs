@@ -1,6 +1,8 @@
 //! Names of flags and constants, in strace's spelling and order
 //! (include/uapi/asm-generic/mman*.h, include/uapi/linux/{mman,shm,prctl}.h, x86's mman.h).
 
+use crate::sys::abi::{MAP_HUGE_MASK, MAP_HUGE_SHIFT, MAP_TYPE};
+
 /// One name a bit (or group of bits).
 type Bits = &'static [(u64, &'static str)];
 
@@ -35,11 +37,8 @@ const MREMAP: Bits = &[(1, "MREMAP_MAYMOVE"), (2, "MREMAP_FIXED"), (4, "MREMAP_D
 const SHM: Bits =
     &[(0o10000, "SHM_RDONLY"), (0o20000, "SHM_RND"), (0o40000, "SHM_REMAP"), (0o100_000, "SHM_EXEC")];
 
-/// MAP_SHARED, MAP_PRIVATE … are numbers, not bits.
-const MAP_TYPE: u64 = 0xf;
 /// The size of huge pages, as a power of two.
-const HUGE_SHIFT: u32 = 26;
-const HUGE_MASK: u64 = 0x3f << HUGE_SHIFT;
+const HUGE_MASK: u64 = MAP_HUGE_MASK << MAP_HUGE_SHIFT;
 
 /// Names joined by `|`, unknown bits in hex at the end: `A|B|0x40`.
 fn bits(value: u64, names: Bits) -> String {
@@ -89,7 +88,7 @@ pub fn map(value: u64) -> String {
         text.push('|');
         text += &bits(named | high, MAP);
     }
-    let huge = (value & HUGE_MASK) >> HUGE_SHIFT;
+    let huge = (value & HUGE_MASK) >> MAP_HUGE_SHIFT;
     if huge != 0 {
         text += &format!("|{huge}<<MAP_HUGE_SHIFT");
     }

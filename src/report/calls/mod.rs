@@ -5,10 +5,10 @@ pub mod errno;
 pub mod flags;
 
 use crate::model::{Addr, VmEvent, VmOp};
+use crate::sys::abi::MREMAP_FIXED;
 use serde_json::{Map, Value, json};
 
 /// mremap(2)'s MREMAP_FIXED: only then the kernel looks at the new address.
-const MREMAP_FIXED: u64 = 2;
 /// A core was dumped (wait status).
 const CORE: i32 = 0x80;
 

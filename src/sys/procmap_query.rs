@@ -2,40 +2,18 @@
 //!
 //! Source: include/uapi/linux/fs.h (`struct procmap_query`), fs/proc/task_mmu.c (`do_procmap_query`).
 
+use linux_raw_sys::general::{self, procmap_query_flags as Flags};
 use nix::errno::Errno;
 use std::fs::File;
 use std::os::fd::AsRawFd;
 
 /// In `query_flags`: where nothing is mapped, the next VMA above.
-pub const COVERING_OR_NEXT_VMA: u64 = 0x10;
+pub const COVERING_OR_NEXT_VMA: u64 = Flags::PROCMAP_QUERY_COVERING_OR_NEXT_VMA as u64;
 
 /// In `Vma::flags`: as maps has `s` instead of `p`.
-pub const VMA_SHARED: u64 = 8;
+pub const VMA_SHARED: u64 = Flags::PROCMAP_QUERY_VMA_SHARED as u64;
 
-/// `struct procmap_query`.
-#[repr(C)]
-#[derive(Default)]
-struct ProcmapQuery {
-    size: u64,
-    query_flags: u64,
-    query_addr: u64,
-    vma_start: u64,
-    vma_end: u64,
-    vma_flags: u64,
-    vma_page_size: u64,
-    vma_offset: u64,
-    inode: u64,
-    dev_major: u32,
-    dev_minor: u32,
-    vma_name_size: u32,
-    build_id_size: u32,
-    vma_name_addr: u64,
-    build_id_addr: u64,
-}
-
-const _: () = assert!(size_of::<ProcmapQuery>() == 104);
-
-nix::ioctl_readwrite!(query_ioctl, b'f', 17, ProcmapQuery);
+nix::ioctl_readwrite!(query_ioctl, b'f', 17, general::procmap_query);
 
 /// What the kernel tells of a VMA.
 #[derive(Clone, Copy, Debug)]
@@ -63,17 +41,16 @@ pub struct Vma {
 /// ENOTTY before Linux 6.11 (EINVAL under some seccomp and compatibility layers), ENOENT where nothing
 /// is mapped, ESRCH when the address space is gone, ENAMETOOLONG for too little room.
 pub fn procmap_query(maps: &File, address: u64, query_flags: u64, name: &mut [u8]) -> Result<Vma, Errno> {
-    let mut query = ProcmapQuery {
-        size: size_of::<ProcmapQuery>() as u64,
-        query_flags,
-        query_addr: address,
-        ..ProcmapQuery::default()
-    };
+    // SAFETY: a structure of integers, for which zeroes are sound.
+    let mut query: general::procmap_query = unsafe { std::mem::zeroed() };
+    query.size = size_of::<general::procmap_query>() as u64;
+    query.query_flags = query_flags;
+    query.query_addr = address;
     if !name.is_empty() {
         query.vma_name_size = u32::try_from(name.len()).unwrap_or(u32::MAX);
         query.vma_name_addr = name.as_mut_ptr() as u64;
     }
-    // SAFETY: `query` has the layout the kernel declares (size checked above), and `name` room for
+    // SAFETY: `query` has the layout the kernel declares, and `name` room for
     // `vma_name_size` bytes; no build id is asked for, so the kernel writes to nothing else.
     unsafe { query_ioctl(maps.as_raw_fd(), &mut query) }?;
     Ok(Vma {

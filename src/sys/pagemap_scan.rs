@@ -3,35 +3,18 @@
 //! Source: include/uapi/linux/fs.h (`struct pm_scan_arg`), fs/proc/task_mmu.c (`do_pagemap_scan`,
 //! `pagemap_page_category`).
 
+use linux_raw_sys::general::{self, pm_scan_arg};
 use nix::errno::Errno;
 use std::fs::File;
 use std::os::fd::AsRawFd;
 
-pub const PAGE_IS_PRESENT: u64 = 1 << 3;
-pub const PAGE_IS_SWAPPED: u64 = 1 << 4;
-pub const PAGE_IS_PFNZERO: u64 = 1 << 5;
-pub const PAGE_IS_HUGE: u64 = 1 << 6;
+pub const PAGE_IS_PRESENT: u64 = general::PAGE_IS_PRESENT as u64;
+pub const PAGE_IS_SWAPPED: u64 = general::PAGE_IS_SWAPPED as u64;
+pub const PAGE_IS_PFNZERO: u64 = general::PAGE_IS_PFNZERO as u64;
+pub const PAGE_IS_HUGE: u64 = general::PAGE_IS_HUGE as u64;
 /// Since Linux 6.15; before, a guard page (MADV_GUARD_INSTALL, 6.13) cannot be told from a
 /// swapped one.
-pub const PAGE_IS_GUARD: u64 = 1 << 8;
-
-/// `struct pm_scan_arg`.
-#[repr(C)]
-#[derive(Default)]
-struct PmScanArg {
-    size: u64,
-    flags: u64,
-    start: u64,
-    end: u64,
-    walk_end: u64,
-    vec: u64,
-    vec_len: u64,
-    max_pages: u64,
-    category_inverted: u64,
-    category_mask: u64,
-    category_anyof_mask: u64,
-    return_mask: u64,
-}
+pub const PAGE_IS_GUARD: u64 = general::PAGE_IS_GUARD as u64;
 
 /// `struct page_region`: neighbouring pages of the same categories.
 #[repr(C)]
@@ -43,9 +26,9 @@ pub struct PageRegion {
     pub categories: u64,
 }
 
-const _: () = assert!(size_of::<PmScanArg>() == 96 && size_of::<PageRegion>() == 24);
+const _: () = assert!(size_of::<PageRegion>() == size_of::<general::page_region>());
 
-nix::ioctl_readwrite!(scan_ioctl, b'f', 16, PmScanArg);
+nix::ioctl_readwrite!(scan_ioctl, b'f', 16, pm_scan_arg);
 
 /// What to look for. The masks are of `PAGE_IS_*`.
 #[derive(Clone, Copy, Debug)]
@@ -78,8 +61,9 @@ pub struct Scanned {
 /// ENOTTY before Linux 6.7; EINVAL for a category that the kernel does not know, or where a seccomp
 /// or compatibility layer gives that instead of ENOTTY.
 pub fn pagemap_scan(pagemap: &File, wanted: &Wanted, found: &mut [PageRegion]) -> Result<Scanned, Errno> {
-    let mut arg = PmScanArg {
-        size: size_of::<PmScanArg>() as u64,
+    let mut arg = pm_scan_arg {
+        size: size_of::<pm_scan_arg>() as u64,
+        flags: 0,
         start: wanted.start,
         end: wanted.end,
         vec: found.as_mut_ptr() as u64,
@@ -89,9 +73,10 @@ pub fn pagemap_scan(pagemap: &File, wanted: &Wanted, found: &mut [PageRegion]) -
         category_mask: wanted.none_of,
         category_anyof_mask: wanted.any_of,
         return_mask: wanted.told,
-        ..PmScanArg::default()
+        walk_end: 0,
+        max_pages: 0,
     };
-    // SAFETY: `arg` has the layout the kernel declares (size checked above), `vec` points to `vec_len`
+    // SAFETY: `arg` has the layout the kernel declares, `vec` points to `vec_len`
     // regions that stay alive and unshared during the call.
     let filled = unsafe { scan_ioctl(pagemap.as_raw_fd(), &mut arg) }?;
     let filled = usize::try_from(filled).unwrap_or(0).min(found.len());

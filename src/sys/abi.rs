@@ -1,0 +1,61 @@
+//! Numbers of the kernel's headers, as records and reports have them: arguments of system calls in 64 bits.
+//! They are linux-raw-sys's and libc's where those have them. No system calls: the pure core may use this.
+
+use linux_raw_sys::{errno, general, prctl};
+
+macro_rules! same {
+    ($kind:ty: $from:ident: $($name:ident)*) => { $(pub const $name: $kind = $from::$name as $kind;)* };
+}
+
+// mmap(2), mprotect(2)
+same! { u64: general:
+    MAP_TYPE MAP_SHARED MAP_PRIVATE MAP_SHARED_VALIDATE MAP_FIXED MAP_ANONYMOUS MAP_GROWSDOWN MAP_LOCKED
+    MAP_NORESERVE MAP_POPULATE MAP_STACK MAP_HUGETLB MAP_FIXED_NOREPLACE MAP_HUGE_SHIFT MAP_HUGE_MASK
+    PROT_SEM PROT_GROWSDOWN PROT_GROWSUP
+    MREMAP_MAYMOVE MREMAP_FIXED MREMAP_DONTUNMAP
+    CLONE_VM CLONE_VFORK CLONE_PARENT_SETTID CLONE_THREAD CLONE_SETTLS
+}
+/// x86's.
+pub const MAP_32BIT: u64 = 0x40;
+
+// madvise(2)
+same! { i32: general:
+    MADV_DONTNEED MADV_FREE MADV_REMOVE MADV_DONTFORK MADV_DOFORK MADV_POPULATE_READ MADV_POPULATE_WRITE
+    MADV_DONTNEED_LOCKED
+}
+
+// prctl(2)
+same! { u64: prctl: PR_SET_NAME PR_SET_MM PR_SET_VMA PR_SET_VMA_ANON_NAME }
+same! { i32: prctl: PR_SET_MM_BRK }
+
+// shmat(2)
+same! { u64: libc: SHM_RDONLY SHM_REMAP SHM_EXEC }
+
+// errno(3)
+same! { i32: errno: EPERM ENOENT ENOMEM EACCES EFAULT EBUSY EEXIST EINVAL ENFILE EMFILE ENOSYS }
+
+/// Not for user space (include/linux/errno.h), but uprobes say it.
+pub const ENOTSUPP: i32 = 524;
+
+/// Inode numbers of the first namespaces, unchanged since 3.8 (include/uapi/linux/nsfs.h, enum
+/// init_ns_ino).
+pub const PID_NS_INIT_INO: u64 = 0xEFFF_FFFC;
+pub const USER_NS_INIT_INO: u64 = 0xEFFF_FFFD;
+
+/// kcmp(2), include/uapi/linux/kcmp.h.
+pub const KCMP_VM: i32 = 1;
+
+/// The same number on every architecture (include/uapi/asm-generic/unistd.h).
+pub const SYS_MAP_SHADOW_STACK: i64 = general::__NR_map_shadow_stack as i64;
+
+// `vm_flags` of a mapping, include/linux/mm.h.
+pub const VM_MAYSHARE: u64 = 0x80;
+pub const VM_PFNMAP: u64 = 0x400;
+
+/// What a refused call returns.
+pub mod refused {
+    macro_rules! negative {
+        ($($name:ident)*) => { $(pub const $name: i64 = -(super::$name as i64);)* };
+    }
+    negative! { EFAULT ENOMEM EEXIST EINVAL }
+}

@@ -1,0 +1,53 @@
+//! ppoll(2) for what is to be read.
+
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, ppoll};
+use nix::sys::time::TimeSpec;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::{Duration, Instant};
+
+/// Until one of these can be read, the time is over (None: never), or a signal has come.
+pub fn wait(fds: &[BorrowedFd<'_>], timeout: Option<Duration>) {
+    let mut fds: Vec<PollFd<'_>> = fds.iter().map(|&fd| PollFd::new(fd, PollFlags::POLLIN)).collect();
+    // An error leaves nothing to wait for: who reads will hear of it.
+    let _ = ppoll(&mut fds, timeout.map(TimeSpec::from_duration), None);
+}
+
+/// Until it can be read or the time is over (None: never), signals or not; true when it can be read.
+pub fn wait_readable(fd: impl AsFd, timeout: Option<Duration>) -> bool {
+    let begun = Instant::now();
+    loop {
+        let left = timeout.map(|timeout| timeout.saturating_sub(begun.elapsed()));
+        let mut fds = [PollFd::new(fd.as_fd(), PollFlags::POLLIN)];
+        match ppoll(&mut fds, left.map(TimeSpec::from_duration), None) {
+            Err(Errno::EINTR) => {}
+            other => return other.is_ok_and(|count| count > 0),
+        }
+    }
+}
+
+/// What there is to be had of it now (POLLIN, and POLLHUP, POLLERR and POLLNVAL unasked), without waiting.
+pub fn events(fd: impl AsFd) -> PollFlags {
+    let mut fds = [PollFd::new(fd.as_fd(), PollFlags::POLLIN)];
+    let _ = ppoll(&mut fds, Some(TimeSpec::from_duration(Duration::ZERO)), None);
+    fds[0].revents().unwrap_or(PollFlags::empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nix::unistd::{pipe, write};
+
+    #[test]
+    fn what_waits_is_seen_and_nothing_is_waited_for_in_vain() {
+        let (reader, writer) = pipe().expect("a pipe");
+        assert_eq!(events(&reader), PollFlags::empty());
+        assert!(!wait_readable(&reader, Some(Duration::from_millis(1))));
+        write(&writer, b"x").expect("room");
+        assert_eq!(events(&reader), PollFlags::POLLIN);
+        assert!(wait_readable(&reader, None));
+        wait(&[reader.as_fd()], None);
+        drop(writer);
+        assert!(events(&reader).contains(PollFlags::POLLHUP));
+    }
+}

@@ -1,0 +1,71 @@
+//! System calls on threads and processes that no crate has.
+
+use nix::errno::Errno;
+use std::os::fd::RawFd;
+
+/// True when thread `tid` belongs to process `pid`. By signal 0, which costs a fraction of
+/// looking into /proc; that it is refused (EPERM) says that the two do belong together
+/// (do_send_specific, kernel/signal.c).
+pub fn belongs(tid: i32, pid: i32) -> bool {
+    // SAFETY: the call takes three numbers; signal 0 is never delivered.
+    let sent = unsafe { libc::syscall(libc::SYS_tgkill, pid, tid, 0) };
+    matches!(Errno::result(sent), Ok(_) | Err(Errno::EPERM))
+}
+
+/// kcmp(2): true when the two have one address space now; false, too, where the kernel does not say.
+pub fn share_memory(a: i32, b: i32) -> bool {
+    // SAFETY: kcmp takes integers.
+    unsafe { libc::syscall(libc::SYS_kcmp, a, b, super::abi::KCMP_VM, 0, 0) == 0 }
+}
+
+/// close_range(2), both ends included (Linux 5.9). Async-signal-safe.
+///
+/// # Errors
+/// ENOSYS, EINVAL.
+///
+/// # Safety
+/// Nobody may own a descriptor between the two and use it from here on.
+pub unsafe fn close_range(first: RawFd, last: RawFd) -> Result<(), Errno> {
+    // SAFETY: the call takes integers; the caller vouches for the descriptors.
+    Errno::result(unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) }).map(drop)
+}
+
+/// Asks for slices of so many nanoseconds for the calling thread (sched_setattr(2)): one that sleeps much then
+/// runs soon after it wakes (Linux 6.12, kernel/sched/syscalls.c). Every user may. Refused, all stays as
+/// it was.
+pub fn ask_for_slices(slice_ns: u64) {
+    let attr = libc::sched_attr {
+        size: size_of::<libc::sched_attr>() as u32,
+        sched_policy: libc::SCHED_OTHER as u32,
+        sched_flags: 0,
+        sched_nice: 0,
+        sched_priority: 0,
+        sched_runtime: slice_ns,
+        sched_deadline: 0,
+        sched_period: 0,
+    };
+    // SAFETY: the structure has the size that it says and outlives the call.
+    unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const attr, 0) };
+}
+
+/// Makes a system call by its number, to see whether it is reported.
+///
+/// # Safety
+/// It has to be refused with `first` as its first argument, or to do no harm with zeroes for the others.
+pub unsafe fn call(number: i64, first: u64) {
+    // SAFETY: the caller vouches for it.
+    unsafe { libc::syscall(number, first, 0, 0, 0, 0, 0) };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn threads_and_their_process() {
+        let own = std::process::id() as i32;
+        let tid = std::thread::spawn(|| nix::unistd::gettid().as_raw()).join().expect("a number");
+        assert!(belongs(own, own) && belongs(nix::unistd::gettid().as_raw(), own));
+        assert!(!belongs(own, 1) && tid != own);
+    }
+}
