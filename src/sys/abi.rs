@@ -3,6 +3,9 @@
 
 use linux_raw_sys::{errno, general, prctl};
 
+/// What seccomp calls an architecture; linux-raw-sys has them beside ptrace's numbers.
+pub use linux_raw_sys::ptrace::{AUDIT_ARCH_AARCH64, AUDIT_ARCH_I386, AUDIT_ARCH_X86_64};
+
 macro_rules! same {
     ($kind:ty: $from:ident: $($name:ident)*) => { $(pub const $name: $kind = $from::$name as $kind;)* };
 }
@@ -49,7 +52,9 @@ pub const KCMP_VM: i32 = 1;
 pub const SYS_MAP_SHADOW_STACK: i64 = general::__NR_map_shadow_stack as i64;
 
 // `vm_flags` of a mapping, include/linux/mm.h.
+/// What maps prints as `s`: VM_SHARED is cleared on shared mappings that can never be written.
 pub const VM_MAYSHARE: u64 = 0x80;
+/// Pages that are no files' and no program's: without a file, only vvar (lib/vdso/datastore.c).
 pub const VM_PFNMAP: u64 = 0x400;
 
 /// What a refused call returns.

@@ -4,10 +4,10 @@
 mod numbers {
     use super::Compat;
 
-    pub const AUDIT_ARCH: u32 = linux_raw_sys::ptrace::AUDIT_ARCH_X86_64;
+    pub const AUDIT_ARCH: u32 = crate::sys::abi::AUDIT_ARCH_X86_64;
 
     pub const COMPAT: Option<Compat> = Some(Compat {
-        audit_arch: linux_raw_sys::ptrace::AUDIT_ARCH_I386,
+        audit_arch: crate::sys::abi::AUDIT_ARCH_I386,
         // arch/x86/entry/syscalls/syscall_32.tbl
         calls: &[
             (1, libc::SYS_exit),
@@ -28,7 +28,7 @@ mod numbers {
 mod numbers {
     use super::Compat;
 
-    pub const AUDIT_ARCH: u32 = linux_raw_sys::ptrace::AUDIT_ARCH_AARCH64;
+    pub const AUDIT_ARCH: u32 = crate::sys::abi::AUDIT_ARCH_AARCH64;
 
     pub const COMPAT: Option<Compat> = None;
 }

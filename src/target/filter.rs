@@ -190,7 +190,7 @@ fn section(numbers: &[i32]) -> Vec<Instruction> {
 mod tests {
     use super::*;
 
-    const AUDIT_ARCH_I386: u32 = linux_raw_sys::ptrace::AUDIT_ARCH_I386;
+    const AUDIT_ARCH_I386: u32 = crate::sys::abi::AUDIT_ARCH_I386;
     const X32_BIT: u32 = 0x4000_0000;
 
     /// Runs the three instructions that the program uses, as net/core/filter.c does.
