@@ -91,17 +91,6 @@ impl Replay {
         Ok(recording.steps(&mut each)?)
     }
 
-    /// Tells all steps up to a time (CLOCK_MONOTONIC, ns; `meta().started_ns` is the begin).
-    ///
-    /// # Errors
-    /// When the recording is damaged.
-    pub fn run_until(&mut self, time_ns: u64) -> Result<(), AppError> {
-        self.run(&mut |step, _| match time_of(step) > time_ns {
-            true => ControlFlow::Break(()),
-            false => ControlFlow::Continue(()),
-        })
-    }
-
     /// The report is to show the moment `time_ns` (CLOCK_MONOTONIC), until which steps were told.
     ///
     /// # Errors

@@ -2,6 +2,7 @@
 
 use crate::model::mapping::is_randomised;
 use crate::model::observation::{Residency, ResidencySource, SnapshotMoment, StatusFigures};
+use crate::model::path::base_name_bytes;
 use crate::model::{CodeMarks, Mapping, Observations, Surroundings, VmaDetails};
 use crate::procfs::{SavedError, SavedMaps, parse_saved};
 use std::io::BufRead;
@@ -53,7 +54,7 @@ pub fn observations(source: impl BufRead) -> Result<Observations, SavedError> {
         moment: SnapshotMoment::Live,
         begun_ns: 0,
         ended_ns: 0,
-        comm: base_name(&exe).to_vec(),
+        comm: base_name_bytes(&exe).to_vec(),
         exe,
         mappings,
         residency,
@@ -78,8 +79,4 @@ fn program(mappings: &[Mapping]) -> &[u8] {
     let image = mappings.iter().find(|mapping| is_file(mapping) && mapping.offset == 0);
     let name = image.map_or(&[][..], |mapping| &mapping.name);
     name.strip_suffix(b" (deleted)").unwrap_or(name)
-}
-
-fn base_name(path: &[u8]) -> &[u8] {
-    path.rsplit(|&byte| byte == b'/').next().unwrap_or(path)
 }

@@ -1,6 +1,6 @@
 //! A creating stack as rules read it: module names, proven function names, and nothing else.
 
-use crate::model::{Completeness, Frame, FrameKind, StackId, StackTable, SymbolizedStacks};
+use crate::model::{Completeness, Frame, StackId, StackTable, SymbolizedStacks};
 
 /// One line of a stack: a frame, or a function inlined into one.
 #[derive(Clone, Debug)]
@@ -26,10 +26,6 @@ impl Line {
     pub fn mentions(&self, part: &str) -> bool {
         self.function.as_deref().is_some_and(|f| f.contains(part))
             || self.display.as_deref().is_some_and(|f| f.contains(part))
-    }
-
-    pub fn is_guess(&self) -> bool {
-        self.frame.kind == FrameKind::Guess
     }
 }
 
@@ -92,7 +88,7 @@ impl CallPath {
         } else {
             let with_names = named.iter().map(|f| Line {
                 module: module_name(&f.frame).unwrap_or_default(),
-                function: f.function.as_ref().map(|n| base_name(&n.linkage).to_string()),
+                function: f.function.as_ref().map(|n| plain_name(&n.linkage).to_string()),
                 display: f.function.as_ref().map(|n| n.name.clone()),
                 bounds_start: f.bounds.map(|b| b.0),
                 frame: f.frame,
@@ -140,11 +136,11 @@ impl CallPath {
 }
 
 /// `base_block_alloc.isra.0` → `base_block_alloc`; `malloc@@GLIBC_2.2.5` → `malloc`.
-fn base_name(linkage: &str) -> &str {
+fn plain_name(linkage: &str) -> &str {
     let name = linkage.split('@').next().unwrap_or(linkage);
     for marker in [".isra.", ".part.", ".constprop.", ".cold", ".lto_priv.", ".llvm."] {
         if let Some(at) = name.find(marker).filter(|&at| at > 0) {
-            return base_name(&name[..at]);
+            return plain_name(&name[..at]);
         }
     }
     name
@@ -152,13 +148,13 @@ fn base_name(linkage: &str) -> &str {
 
 #[cfg(test)]
 mod tests {
-    use super::base_name;
+    use super::plain_name;
 
     #[test]
     fn compiler_suffixes_do_not_hide_a_name() {
-        assert_eq!(base_name("base_block_alloc.isra.0"), "base_block_alloc");
-        assert_eq!(base_name("arena_get2.part.0.cold"), "arena_get2");
-        assert_eq!(base_name("malloc@@GLIBC_2.2.5"), "malloc");
-        assert_eq!(base_name("runtime.(*pageAlloc).sysInit"), "runtime.(*pageAlloc).sysInit");
+        assert_eq!(plain_name("base_block_alloc.isra.0"), "base_block_alloc");
+        assert_eq!(plain_name("arena_get2.part.0.cold"), "arena_get2");
+        assert_eq!(plain_name("malloc@@GLIBC_2.2.5"), "malloc");
+        assert_eq!(plain_name("runtime.(*pageAlloc).sysInit"), "runtime.(*pageAlloc).sysInit");
     }
 }

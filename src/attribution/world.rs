@@ -9,6 +9,7 @@ use super::footprint::overlapping;
 use super::rules::RULES;
 use crate::ledger::{Origin, OriginId, OriginRecord, Region, RegionKind, ThreadRecord};
 use crate::model::observation::HeapInfo;
+use crate::model::path::base_name_bytes;
 use crate::model::{
     Addr, AddrRange, EventId, FileMarks, Mapping, MappingFile, Mark, Overcommit, Sharing, StackId, Tid,
     VmaDetail,
@@ -381,14 +382,6 @@ impl<'a> World<'a> {
         let since = record.map_or(0, |record| record.time_ns);
         self.started_thread_in(range).filter(|thread| thread.created_ns.is_none_or(|time| time >= since))
     }
-
-    /// The latest name of a thread, living or gone.
-    pub fn thread_name(&self, tid: Tid) -> Option<&'a [u8]> {
-        let gone = self.input.reconciled.threads.iter().find(|t| t.tid == tid).map(|t| t.comm.as_slice());
-        let live =
-            || self.input.observations.threads.iter().find(|t| t.tid == tid).map(|t| t.comm.as_slice());
-        gone.or_else(live)
-    }
 }
 
 fn record_of<'a>(input: &AuditInput<'a>, region: &Region) -> Option<&'a OriginRecord> {
@@ -406,6 +399,5 @@ fn anon_name(maps_name: &[u8]) -> Option<&[u8]> {
 
 /// Last path component without " (deleted)", lossy.
 pub fn base_name(path: &[u8]) -> String {
-    let path = path.strip_suffix(b" (deleted)").unwrap_or(path);
-    String::from_utf8_lossy(path.rsplit(|&b| b == b'/').next().unwrap_or(path)).into_owned()
+    String::from_utf8_lossy(base_name_bytes(path)).into_owned()
 }

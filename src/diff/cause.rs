@@ -2,8 +2,8 @@
 
 use super::identity::{StackKey, Stacks};
 use super::model::By;
-use super::select::base_name;
 use super::side::{Item, Side, hex};
+use crate::model::path::base_name;
 use crate::report::model::{Finding, Stack};
 use std::collections::{BTreeSet, HashMap};
 

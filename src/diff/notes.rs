@@ -3,8 +3,8 @@
 use super::cause::ByName;
 use super::identity::Stacks;
 use super::model::By;
-use super::select::base_name;
 use super::side::Side;
+use crate::model::path::base_name;
 use crate::report::units::{size, thousands};
 
 /// Modules named in a note.

@@ -1,5 +1,6 @@
 //! Which processes of a report are compared.
 
+use crate::model::path::base_name;
 use crate::report::model::{Process, Report};
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -66,10 +67,4 @@ pub(super) fn pairs<'a>(
 
 fn identity(process: &Process) -> (&str, &str) {
     (&process.comm, base_name(&process.exe))
-}
-
-/// Last component of a path, without " (deleted)".
-pub(super) fn base_name(path: &str) -> &str {
-    let path = path.strip_suffix(" (deleted)").unwrap_or(path);
-    path.rsplit('/').next().unwrap_or(path)
 }

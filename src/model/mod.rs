@@ -1,6 +1,6 @@
 //! The vocabulary every room shares: addresses, sizes, events, stacks, mappings.
 //!
-//! Imports `std` only. No I/O, no clock, no allocator-specific knowledge.
+//! Imports `std` only, and the kernel's numbers. No I/O, no clock, no allocator-specific knowledge.
 
 pub mod addr;
 pub mod cgroup;
@@ -13,6 +13,7 @@ pub mod journal;
 pub mod mapping;
 pub mod marks;
 pub mod observation;
+pub mod path;
 pub mod prot;
 pub mod reach;
 pub mod refusal;

@@ -3,6 +3,7 @@
 use super::folded_report::NO_MODULE;
 use super::pprof_proto::{Function, Line, Location, Mapping};
 use super::style::clean;
+use crate::model::path::base_name;
 use crate::report::model::{Frame, Report, Stack};
 use std::collections::{BTreeMap, HashMap};
 
@@ -174,11 +175,6 @@ impl<'r> Code<'r> {
 fn offset(frame: &Frame) -> u64 {
     let digits = frame.offset.strip_prefix("0x").unwrap_or_default();
     u64::from_str_radix(digits, 16).unwrap_or(0)
-}
-
-fn base_name(path: &str) -> &str {
-    let path = path.strip_suffix(" (deleted)").unwrap_or(path);
-    path.rsplit('/').next().unwrap_or(path)
 }
 
 /// Full paths by base name, where that is the name of one mapped file only (else None).

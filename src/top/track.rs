@@ -90,11 +90,6 @@ impl Track {
         difference(self.newest.figures.virt, self.first.virt)
     }
 
-    /// Change of RSS since the first frame.
-    pub fn rss_growth(&self) -> i64 {
-        difference(self.newest.figures.rss, self.first.rss)
-    }
-
     /// Change of VIRT since the frame before.
     pub fn last_growth(&self) -> i64 {
         difference(self.newest.figures.virt, self.previous.virt)

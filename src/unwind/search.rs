@@ -161,7 +161,7 @@ impl Walk<'_> {
             Some(Call::Indirect) => Origin::MayCall,
             Some(Call::Slot(distance)) => {
                 let slot = return_address.wrapping_add_signed(i64::from(distance));
-                self.through(placed, object, placed.svma_near(slot), at)
+                self.through(object, placed.svma_near(slot), at)
             }
             Some(Call::Direct(distance)) => {
                 let target = return_address.wrapping_add_signed(i64::from(distance));
@@ -171,7 +171,7 @@ impl Walk<'_> {
                     Some(here) if call_leads_to(object, target, here) => Origin::Calls,
                     // Another module is reached through the procedure linkage table.
                     _ => match linkage_slot(object, target) {
-                        Some(slot) => self.through(placed, object, Some(slot), at),
+                        Some(slot) => self.through(object, Some(slot), at),
                         None => Origin::Elsewhere,
                     },
                 }
@@ -188,7 +188,7 @@ impl Walk<'_> {
     }
 
     /// A call through a slot of the global offset table, of the symbol that the loader puts there.
-    fn through(&self, placed: &Placed, object: &Object, slot: Option<u64>, at: &Position) -> Origin {
+    fn through(&self, object: &Object, slot: Option<u64>, at: &Position) -> Origin {
         let Some(name) = slot.and_then(|slot| object.linkage().symbol_at(slot)) else {
             return Origin::MayCall;
         };
@@ -199,7 +199,6 @@ impl Walk<'_> {
         let start = callee.cfi().bounds(svma).map(|bounds| bounds.start);
         let start = start.or_else(|| callee.function_starts().before(svma));
         let named = start.is_some_and(|start| callee.function_symbols().is_named(start, name));
-        let _ = placed;
         if named { Origin::Calls } else { Origin::MayCall }
     }
 }
