@@ -2,10 +2,9 @@
 //! each piece of them is told apart, and the JVM's own count of its memory agrees.
 
 use crate::support::managed::{
-    NMT, NODE, PYTHON, attach, go_program, installed, parts, reserved_by_nmt, serving_jvm, snapshot, sums,
-    top, waiting,
+    NMT, NODE, PYTHON, attach, installed, parts, reserved_by_nmt, serving_jvm, snapshot, sums, top, waiting,
 };
-use crate::support::{Guard, audit, skip, skip_without_bpf};
+use crate::support::{Guard, audit, go_program, skip, skip_without_bpf};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -20,7 +19,13 @@ fn or_skip(test: &str, what: &str, found: Option<PathBuf>) -> Option<PathBuf> {
     found
 }
 
-/// Categories of the runtime's own agree between two looks at a process that waits.
+/// Stopped: threads of a runtime go on starting, each with an arena of its own, when the program waits.
+fn still(program: Guard) -> Guard {
+    program.stop();
+    program
+}
+
+/// Categories of the runtime's own agree between two looks at a process that is stopped.
 #[track_caller]
 fn agree(one: &Value, other: &Value, ids: &[&str], slack: u64) {
     let (one, other) = (sums(one), sums(other));
@@ -100,6 +105,7 @@ fn a_launched_jvm_is_what_it_counts_itself() {
 /// The JVM's end, and what it says then.
 fn end(jvm: Guard) -> BTreeMap<String, u64> {
     jvm.signal(libc::SIGTERM);
+    jvm.signal(libc::SIGCONT);
     let output = jvm.finish().expect("it ends");
     reserved_by_nmt(&String::from_utf8_lossy(&output.stdout))
 }
@@ -108,7 +114,7 @@ fn end(jvm: Guard) -> BTreeMap<String, u64> {
 fn a_living_jvm_from_a_snapshot_and_attached() {
     const TEST: &str = "a_living_jvm";
     let Some(java) = or_skip(TEST, "java", installed("java")) else { return };
-    let jvm = serving_jvm(&java, &["-XX:+UseG1GC"]);
+    let jvm = still(serving_jvm(&java, &["-XX:+UseG1GC"]));
     let alone = snapshot(jvm.0.id());
     let attached = (!skip_without_bpf(TEST)).then(|| attach(jvm.0.id()));
     let counted = end(jvm);
@@ -146,7 +152,7 @@ fn go_by_stack_and_by_its_layout() {
     const TEST: &str = "go_programs";
     for (name, flags) in [("waits", &[][..]), ("waits", &["-ldflags", "-s -w"]), ("waits_cgo", &[])] {
         let Some(program) = or_skip(TEST, "go", go_program(name, flags)) else { return };
-        let living = waiting(&mut Command::new(&program));
+        let living = still(waiting(&mut Command::new(&program)));
         let alone = snapshot(living.0.id());
         few_unknown(alone.first(), 2 * MIB);
         let (title, no_help) = top(alone.first());
@@ -182,7 +188,7 @@ fn node_its_worker_and_webassembly() {
         format!("let m = [1, 2].map(() => new WebAssembly.Memory({{ initial: 1, maximum: 9 }})); {NODE}");
     let titles = ["V8 code range, reserved", "2 V8 code ranges, reserved", "V8: guards around 2 WebAssembly"];
     for (script, title) in [NODE, worker, &wasm].into_iter().zip(titles) {
-        let living = waiting(Command::new(&node).args(["-e", script]));
+        let living = still(waiting(Command::new(&node).args(["-e", script])));
         let alone = snapshot(living.0.id());
         few_unknown(alone.first(), 8 * MIB);
         let (found, no_help) = top(alone.first());
@@ -214,7 +220,7 @@ fn node_its_worker_and_webassembly() {
 fn python_and_its_threads() {
     const TEST: &str = "python_program";
     let Some(python) = or_skip(TEST, "python3", installed("python3")) else { return };
-    let living = waiting(Command::new(&python).args(["-c", PYTHON]));
+    let living = still(waiting(Command::new(&python).args(["-c", PYTHON])));
     let alone = snapshot(living.0.id());
     few_unknown(alone.first(), 16 * MIB);
     let of = parts(alone.first());

@@ -28,6 +28,45 @@ fn named(name: &str, perms: &str, flags: &str) -> (String, String, &'static str)
     (piece.category.id.to_string(), piece.part.to_string(), piece.evidence.as_str())
 }
 
+/// Where the kernel places the scavenger's index directly above the summaries, tables of more than a MiB lie
+/// between the two: both are Go's all the same. Go 1.19 with cgo, as it was found.
+#[test]
+fn gos_summaries_and_index_may_be_neighbours() {
+    let mut case = Case::new();
+    case.vma((0xc0_0000_0000, 0xc0_0040_0000), "rw-p", "", Origin::Preexisting);
+    case.vma((0xc0_0040_0000, 0xc0_0400_0000), "---p", "", Origin::Preexisting);
+    let bounds: [(u64, &str); 16] = [
+        (0x7f60_341e_e000, "---p"), // a thread's stack with its guard
+        (0x7f60_341e_f000, "rw-p"),
+        (0x7f60_349e_f000, "rw-p"), // the index of arenas, in three pieces for MADV_HUGEPAGE's sake
+        (0x7f60_36c0_0000, "rw-p"),
+        (0x7f60_3700_0000, "rw-p"),
+        (0x7f60_3700_7000, "---p"), // summaries
+        (0x7f60_4758_0000, "rw-p"),
+        (0x7f60_4758_1000, "---p"),
+        (0x7f60_5943_0000, "rw-p"),
+        (0x7f60_5943_1000, "---p"),
+        (0x7f60_5b80_6000, "rw-p"),
+        (0x7f60_5b80_7000, "---p"),
+        (0x7f60_5bc0_0000, "rw-p"), // tables
+        (0x7f60_5bd2_0000, "---p"), // the scavenger's index
+        (0x7f60_5bda_0000, "rw-p"),
+        (0x7f60_5bda_1000, "---p"),
+    ];
+    let ends = bounds.iter().skip(1).map(|&(start, _)| start).chain([0x7f60_5be2_0000]);
+    for (&(start, perms), end) in bounds.iter().zip(ends) {
+        case.vma((start, end), perms, "", Origin::Preexisting);
+    }
+    let found = case.attribute();
+    let of = |part: &str| -> u64 {
+        let pieces = found.pieces.iter().filter(|p| (p.category.id, p.part) == ("go-heap", part));
+        pieces.map(|p| p.range.len()).sum()
+    };
+    assert_eq!(of("heap arena") + of("heap arena, reserved"), 64 * MIB);
+    let (summaries, index) = (0x7f60_5bc0_0000 - 0x7f60_3700_7000, MIB);
+    assert_eq!(of("page summaries and scavenger's index"), summaries + index);
+}
+
 #[test]
 fn devices_by_their_files() {
     let devices = [

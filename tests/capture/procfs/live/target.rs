@@ -1,6 +1,9 @@
 //! Starting programs that say when they are ready, and comparing with smaps.
 
 use crate::support::skip_this;
+use nix::sys::signal::{Signal, kill};
+use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+use nix::unistd::Pid;
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -57,6 +60,15 @@ impl Target {
             std::thread::yield_now();
         }
         panic!("the test program never came to rest");
+    }
+
+    /// Returns when all its threads have stopped: nothing of its own changes its memory any more.
+    pub fn stopped(self) -> Target {
+        let pid = Pid::from_raw(self.pid());
+        kill(pid, Signal::SIGSTOP).expect("a living child");
+        let stopped = waitpid(pid, Some(WaitPidFlag::WUNTRACED));
+        assert!(matches!(stopped, Ok(WaitStatus::Stopped(..))), "{stopped:?}");
+        self
     }
 
     pub fn pid(&self) -> i32 {

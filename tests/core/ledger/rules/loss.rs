@@ -73,6 +73,35 @@ fn after_a_loss_the_maps_are_taken_over() {
     assert_eq!((event_of(&result, region), region.doubt), (Some(own), None));
 }
 
+/// Calls change ranges while the maps are read: what was lost in these is taken over the next time.
+#[test]
+fn what_a_resync_leaves_out_the_next_one_takes_over() {
+    let mut story = Story::new(Vec::new());
+    story.mmap(pages(0, 4), 3, ANON);
+    let lost = story.count * 1000 + 500;
+    story.spaces.note_loss(lost);
+    // Lost: mmap(8..10). Reported after the maps were begun: mprotect(0..2) and (8..10).
+    for range in [pages(0, 2), pages(8, 10)] {
+        story.mprotect(range, 1, 0);
+    }
+    let maps = || {
+        vec![
+            mapping(pages(0, 2), "r--p", ""),
+            mapping(pages(2, 4), "rw-p", ""),
+            mapping(pages(8, 10), "r--p", ""),
+        ]
+    };
+    assert!(!story.spaces.resync(PID, &observed(PID, maps(), lost + 100)), "some was left out");
+    let late = story.count * 1000 + 500;
+    let result = story.reconcile(maps());
+    assert_eq!(result.drift, pages(8, 10).bytes(), "what was lost below a call is not known yet");
+    assert!(story.spaces.resync(PID, &observed(PID, maps(), late)), "nothing moves now");
+    let result = story.reconcile(maps());
+    assert_eq!(result.drift.0, 0);
+    let last = &result.regions[2];
+    assert_eq!((last.origin, last.doubt), (Origin::Unknown, Some(Doubt::EventsLost)));
+}
+
 #[test]
 fn a_landing_on_what_was_lost_proves_nothing() {
     let mut story = Story::new(Vec::new());
