@@ -23,6 +23,13 @@ struct vmaudit_heap_rule_key rule_key_type = {};
 struct vmaudit_heap_rule rule_type = {};
 struct vmaudit_heap_site_key site_key_type = {};
 struct vmaudit_heap_site site_type = {};
+enum vmaudit_heap_op heap_op_type = 0;
+enum vmaudit_heap_flag heap_flag_type = 0;
+enum vmaudit_heap_action action_type = 0;
+enum vmaudit_heap_where where_type = 0;
+enum vmaudit_heap_counter heap_counter_type = 0;
+enum vmaudit_heap_limit limit_type = 0;
+enum vmaudit_heap_rule_kind rule_kind_type = 0;
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -32,10 +39,11 @@ struct {
 } functions SEC(".maps");
 
 struct {
-	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, VMAUDIT_HEAP_COUNTERS);
+	__uint(type, BPF_MAP_TYPE_ARRAY); /* as `counters` in rings.h */
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 1);
 	__type(key, __u32);
-	__type(value, __u64);
+	__type(value, struct vmaudit_heap_counts);
 } heap_counters SEC(".maps");
 
 struct heap_event {
@@ -79,12 +87,13 @@ struct {
 	__type(value, struct heap_call);
 } calls SEC(".maps");
 
-static __always_inline void heap_count(__u32 which)
+static __always_inline void heap_count(enum vmaudit_heap_counter which)
 {
-	__u64 *value = bpf_map_lookup_elem(&heap_counters, &which);
+	__u32 cpu = bpf_get_smp_processor_id();
+	struct vmaudit_heap_counts *counts = bpf_map_lookup_elem(&heap_counters, &cpu);
 
-	if (value)
-		__sync_fetch_and_add(value, 1);
+	if (counts)
+		__sync_fetch_and_add(&counts->of[which], 1);
 }
 
 #include "heap_sample.h"

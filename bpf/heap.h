@@ -31,7 +31,9 @@ enum vmaudit_heap_op {
 };
 
 /* beside enum vmaudit_flag */
-#define VMAUDIT_HEAP_FAILED 256
+enum vmaudit_heap_flag {
+	VMAUDIT_HEAP_FAILED = 256,
+};
 
 enum vmaudit_heap_action {
 	VMAUDIT_ACT_NONE = 0,
@@ -98,7 +100,14 @@ enum vmaudit_heap_counter {
 	VMAUDIT_HEAP_COUNTERS = 9,
 };
 
-#define VMAUDIT_HEAP_FUNCTIONS 8192
+/* Of one CPU; whole cache lines. */
+struct vmaudit_heap_counts {
+	__u64 of[16];
+};
+
+enum vmaudit_heap_limit {
+	VMAUDIT_HEAP_FUNCTIONS = 8192,
+};
 
 /* ---- --combined ------------------------------------------------------------------------ */
 

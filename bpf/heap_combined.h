@@ -368,6 +368,7 @@ static __always_inline int on_new_space(struct mm_struct *mm)
 	{                                                                                             \
 		return mm_of(child) == mm_of(parent) ? 0 : on_new_space(mm_of(child));                \
 	}                                                                                             \
+	/* where the functions for system calls have no probes of their own (below) */                \
 	SEC("tp_btf/sys_enter")                                                                       \
 	int BPF_PROG(combined_enter##suffix, struct pt_regs *regs, long id)                           \
 	{                                                                                             \
@@ -382,5 +383,20 @@ static __always_inline int on_new_space(struct mm_struct *mm)
 COMBINED_PROGRAMS()
 COMBINED_PROGRAMS(_spare)
 COMBINED_PROGRAMS(_spare2)
+
+/* Where the tracepoints' programs are preempted, as syscall_returned: only of the calls that unmap. */
+SEC("kprobe.multi")
+int combined_unmapping(struct pt_regs *ctx)
+{
+	struct pt_regs *user = (struct pt_regs *)bpf_task_pt_regs(bpf_get_current_task_btf());
+
+	return on_unmapping(user, ARCH_SYSCALL_NR(user));
+}
+
+SEC("kretprobe.multi")
+int combined_unmapped(struct pt_regs *ctx)
+{
+	return on_unmapped((struct pt_regs *)bpf_task_pt_regs(bpf_get_current_task_btf()));
+}
 
 #endif

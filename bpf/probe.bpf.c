@@ -14,6 +14,7 @@
 
 /* keeps the type in this object's BTF */
 struct vmaudit_record record_type = {};
+enum vmaudit_probe_op op_type = 0;
 
 /* set by user space before loading */
 const volatile bool only_marked = false;

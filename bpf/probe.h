@@ -5,8 +5,11 @@
 #ifndef VMAUDIT_PROBE_H
 #define VMAUDIT_PROBE_H
 
-/* A probed function was entered; ret: its index. Numbered on from vmaudit.h's and heap.h's. */
-#define VMAUDIT_OP_PROBED 96
+/* Numbered on from vmaudit.h's and heap.h's. */
+enum vmaudit_probe_op {
+	/* a probed function was entered; ret: its index */
+	VMAUDIT_OP_PROBED = 96,
+};
 
 /* traced_thread.low of a process that is not the command yet. */
 #define VMAUDIT_BEFORE_EXEC (~0ULL)

@@ -22,20 +22,25 @@ struct {
 	__uint(max_entries, 4 << 20);
 } spill SEC(".maps");
 
+/* One entry for each CPU, in memory that vmaudit maps: to ask for them with bpf(2) keeps the kernel from
+ * running programs of function returns and perf events on that CPU meanwhile (bpf_prog_active), also when
+ * vmaudit is preempted there. */
 struct {
-	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, VMAUDIT_COUNTERS);
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 1);
 	__type(key, __u32);
-	__type(value, __u64);
+	__type(value, struct vmaudit_counts);
 } counters SEC(".maps");
 
-static __always_inline void count(__u32 which)
+static __always_inline void count(enum vmaudit_counter which)
 {
-	__u64 *value = bpf_map_lookup_elem(&counters, &which);
+	__u32 cpu = bpf_get_smp_processor_id();
+	struct vmaudit_counts *counts = bpf_map_lookup_elem(&counters, &cpu);
 
 	/* atomic: where programs are preempted, another one may count on this CPU in between */
-	if (value)
-		__sync_fetch_and_add(value, 1);
+	if (counts)
+		__sync_fetch_and_add(&counts->of[which], 1);
 }
 
 static __always_inline __u64 wake_flags(void)

@@ -21,8 +21,13 @@
 /* set by user space before loading */
 const volatile __u8 op_of_syscall[MAX_SYSCALL] = {};
 
-/* keeps the record's type in this object's BTF */
+/* keep the types in this object's BTF, from which user space has them */
 struct vmaudit_record record_type = {};
+enum vmaudit_op op_type = 0;
+enum vmaudit_flag flag_type = 0;
+enum vmaudit_special special_type = 0;
+enum vmaudit_counter counter_type = 0;
+enum vmaudit_hierarchy hierarchy_type = 0;
 
 /* Looks at the mapping that a call made. Global functions are verified once, on their own. */
 __noinline int look_at_mapping(__u64 at, __u32 fd, struct extra *extra)

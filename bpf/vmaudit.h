@@ -33,11 +33,10 @@ enum vmaudit_op {
 	VMAUDIT_OP_FILE = 48,   /* dev, ino, nlink; text: path components, leaf first, each ending in NUL */
 	VMAUDIT_OP_NAME = 49,   /* text: a NUL-terminated string (PR_SET_VMA_ANON_NAME) */
 	VMAUDIT_OP_VMA = 50,    /* args: start, end, vm_flags, pgoff, enum vmaudit_special; dev, ino */
+	/* records of the ring `touches` (--touch), apart from all others. args: address, the number of
+	 * faults that it stands for, write, taken inside the kernel, the page was present */
+	VMAUDIT_OP_TOUCH = 64,
 };
-
-/* Records of the ring `touches` (--touch), apart from all others. args: address, the number of
- * faults that it stands for, write, taken inside the kernel, the page was present */
-#define VMAUDIT_OP_TOUCH 64
 
 enum vmaudit_special {
 	VMAUDIT_SPECIAL_NONE = 0,
@@ -90,6 +89,11 @@ enum vmaudit_counter {
 	VMAUDIT_UNMARKABLE = 5,     /* and could not be */
 	VMAUDIT_HIDDEN = 6,         /* a traced task became one that the viewer may not look into */
 	VMAUDIT_COUNTERS = 7,
+};
+
+/* Of one CPU; a cache line. */
+struct vmaudit_counts {
+	__u64 of[8];
 };
 
 /* In which hierarchy of cgroups the containers are looked for: cgroup v2, or a controller of v1. */

@@ -82,10 +82,9 @@ ended_by() {
 # words FILE: the last word of each set, in the order of the sets.
 words() { awk -F '\t' '$1 != "!" { if (!($1 in word)) order[++n] = $1; word[$1] = $2 } END { for (i = 1; i <= n; i++) print order[i] "\t" word[order[i]] }' "$1"; }
 
-# run_row KERNEL VARIANT VMLINUZ: boots until each set has ended, or has taken its guest with it. A set that
-# says itself that something is missing is tried once more, as the tests are: machines are busy.
+# run_row KERNEL VARIANT VMLINUZ: boots until each set has ended, or has taken its guest with it.
 run_row() {
-    local row=$1 kernel=$3 boots=0 begun=$SECONDS again=1 left folder guest broken ended
+    local row=$1 kernel=$3 boots=0 begun=$SECONDS left folder guest broken ended
     [ "$2" = plain ] || row=$1/$2
     variant "$2"
     SETS=${WANTED:-$SETS}
@@ -110,8 +109,6 @@ run_row() {
             left=${left%,}
         elif grep -q '^@done' "$guest/console"; then
             left=
-            [ -z "$again" ] || left=$(words "$folder/checked" | awk -F '\t' '$2 ~ /lost|drift/ { print $1 }' | paste -sd ,)
-            again=
         else
             # Dead before any set, or between two of them: the rest would fare no better.
             printf '!\tboot\t%s\n' "$(ended_by "$guest/console")" >>"$folder/checked"

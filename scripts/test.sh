@@ -1,7 +1,8 @@
 #!/bin/bash
 # Runs all tests; installs what they need first. As root for the tests that trace:
 #   sudo scripts/test.sh [ARGUMENTS OF THE TEST RUNNER]
-# What this machine cannot do is printed as SKIP with the reason. The last line is the runner's summary.
+# What this machine cannot do is printed as SKIP with the reason, and counted in the line before the last one,
+# which is the runner's summary.
 set -uo pipefail
 # shellcheck source=scripts/lib.sh
 . "$(dirname "$0")/lib.sh"
@@ -53,6 +54,17 @@ else
     summary=$(awk '/^test result:/ { p += $4; f += $6; i += $8 } END { printf "test result: %s. %d passed; %d failed; %d ignored", f ? "FAILED" : "ok", p, f, i }' "$log")
 fi
 # nextest's own SKIP lines are tests marked #[ignore]: measurements, to be asked for by name.
-sed 's/\x1b\[[0-9;]*m//g' "$log" | sed -E 's/SKIP \[ *\] \([^)]*\) (.*)/SKIP \1: ignored unless asked for/' | grep -oE 'SKIP .*' | sort -u
+skips=$(sed 's/\x1b\[[0-9;]*m//g' "$log" | sed -E 's/SKIP \[ *\] \([^)]*\) (.*)/SKIP \1: ignored unless asked for/' | grep -oE 'SKIP .*' | sort -u)
+[ -z "$skips" ] || printf '%s\n' "$skips"
+# The others are what this machine cannot do (tests/support/mod.rs, skip): "SKIP TEST: REASON".
+printf '%s\n' "$skips" | awk '
+    !/^SKIP / || /: ignored unless asked for$/ { next }
+    { n++; why = substr($0, index($0, ": ") + 2); if (!count[why]++) order[++reasons] = why }
+    END {
+        printf "%d skipped by the machine%s", n, (n ? ": " : "")
+        for (i = 1; i <= reasons; i++)
+            printf "%s%s (%d)", (i > 1 ? "; " : ""), order[i], count[order[i]]
+        print ""
+    }'
 printf '%s\n' "${summary:-no test summary: the build failed}"
 exit "$rc"

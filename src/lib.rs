@@ -22,6 +22,9 @@ pub mod procfs;
 pub mod render;
 pub mod report;
 pub mod rights;
+#[cfg(test)]
+#[path = "../tests/support/skip.rs"]
+mod skip;
 pub mod store;
 pub mod symbolize;
 pub mod sys;

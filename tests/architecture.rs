@@ -1,6 +1,6 @@
-//! The import table of docs/architecture.md, held by reading the sources: the core (`model`, `ledger`,
+//! The tables of docs/architecture.md, held by reading the sources: the core (`model`, `ledger`,
 //! `attribution`, `report`, `render`) does no I/O and knows no adapter, adapters know `model` and
-//! not each other, and only `app` joins the two.
+//! not each other, and only `app` joins the two. And how tests may be written.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -274,7 +274,7 @@ struct SourceFile {
 }
 
 fn sources() -> Vec<SourceFile> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let root = manifest_dir().join("src");
     let mut files = Vec::new();
     let mut folders = vec![root.clone()];
     while let Some(folder) = folders.pop() {
@@ -452,6 +452,110 @@ fn nothing_in_the_tree_uses_ptrace() {
             file.path.display()
         );
     }
+}
+
+/// The binaries of `tests/`: each is linked with all of vmaudit, which takes long.
+const TEST_BINARIES: &[&str] =
+    &["app", "architecture", "capture", "containers", "core", "launch", "render", "runtimes"];
+
+fn manifest_dir() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+fn read(path: &Path) -> String {
+    fs::read_to_string(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
+}
+
+/// Files below `folder` that end so, without fixtures.
+fn files_below(folder: &str, ending: &str) -> Vec<PathBuf> {
+    let (mut files, mut folders) = (Vec::new(), vec![manifest_dir().join(folder)]);
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(&folder).unwrap_or_else(|e| panic!("{}: {e}", folder.display())) {
+            let path = entry.expect("directory entry").path();
+            if path.is_dir() {
+                if !path.ends_with("tests/fixtures") {
+                    folders.push(path);
+                }
+            } else if path.to_string_lossy().ends_with(ending) {
+                files.push(path);
+            }
+        }
+    }
+    assert!(!files.is_empty(), "no {ending} below {folder}");
+    files
+}
+
+#[test]
+fn the_test_binaries_are_those_of_the_table() {
+    let entries = fs::read_dir(manifest_dir().join("tests")).expect("tests");
+    let mut found: Vec<String> = entries
+        .map(|entry| entry.expect("directory entry").path())
+        .filter(|path| path.extension().is_some_and(|e| e == "rs") || path.join("main.rs").exists())
+        .map(|path| path.file_stem().expect("a name").to_string_lossy().into_owned())
+        .collect();
+    found.sort();
+    assert_eq!(found, TEST_BINARIES);
+    let table = read(&manifest_dir().join("docs/architecture.md"));
+    for name in TEST_BINARIES {
+        assert!(table.contains(&format!("| `{name}` |")), "{name} has no row in docs/architecture.md");
+    }
+}
+
+/// `file.rs:test` and `tests/….rs` in docs: the file is there, and the test in it.
+#[test]
+fn tests_that_docs_name_are_there() {
+    let (mut wrong, mut named) = (Vec::new(), 0);
+    for doc in files_below("docs", ".md") {
+        let (text, mut last) = (read(&doc), PathBuf::new());
+        for word in text.split('`').skip(1).step_by(2) {
+            let (file, test) = match word.split_once(".rs:") {
+                Some((file, test)) => (format!("{file}.rs"), Some(test)),
+                None => match word.strip_prefix("…:") {
+                    Some(test) => (String::new(), Some(test)),
+                    None if word.starts_with("tests/") && word.ends_with(".rs") => (word.to_owned(), None),
+                    None => continue,
+                },
+            };
+            if !file.is_empty() {
+                let beside = file.starts_with("src/") || file.starts_with("tests/");
+                last = manifest_dir().join(if beside { "" } else { "tests" }).join(&file);
+            }
+            named += 1;
+            let holds = |test: &str| read(&last).contains(&format!("fn {test}("));
+            if !last.exists() || !test.is_none_or(holds) {
+                wrong.push(format!("{}: {word}", doc.display()));
+            }
+        }
+    }
+    assert!(named > 50, "found only {named} names: is the pattern right?");
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// A test that fails is not tried again, a counterexample is kept, and what is left out is said in one
+/// way, which scripts/test.sh counts.
+#[test]
+fn tests_hide_nothing() {
+    let config = read(&manifest_dir().join(".config/nextest.toml"));
+    let retries: Vec<&str> = config.lines().filter(|line| line.starts_with("retries")).collect();
+    assert_eq!(retries, ["retries = 0"], "{config}");
+    let mut wrong = Vec::new();
+    let own = manifest_dir().join(file!());
+    for file in files_below("tests", ".rs").into_iter().chain(files_below("src", ".rs")) {
+        let text = read(&file);
+        if file != own && text.contains("failure_persistence") {
+            wrong.push(format!("{} says itself what becomes of counterexamples", file.display()));
+        }
+        let says = ["print!(\"", "println!(\""].iter().any(|print| {
+            text.match_indices(print).any(|(at, _)| {
+                let said = text[at + print.len()..].to_lowercase();
+                said.starts_with("skip")
+            })
+        });
+        if says && file != own && !file.ends_with("tests/support/skip.rs") {
+            wrong.push(format!("{} does not leave out by support::skip", file.display()));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
 #[test]

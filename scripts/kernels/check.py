@@ -358,9 +358,8 @@ def check_huge(s):
 
 
 def check_probe(s):
-    for way in ("auto", "multi", "single"):
+    for way in s.names(".rc"):
         s.attempt(probe, way, 4000)
-    s.attempt(probe, "stacks", 4000)
 
 
 def check_heap(s):

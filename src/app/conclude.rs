@@ -45,11 +45,15 @@ pub fn conclude(gathered: Gathered, wanted: &Wanted, verbose: bool) -> Result<()
     written.and(recorded)
 }
 
+pub fn say_lost_tasks(count: u64) {
+    if count > 0 {
+        say(format_args!("{count} new threads or processes could not be followed"));
+    }
+}
+
 /// What the user should know about what was traced.
 pub fn warn(pipeline: &Pipeline, counters: Counters) {
-    if counters.lost_tasks > 0 {
-        say(format_args!("{} new threads or processes could not be followed", counters.lost_tasks));
-    }
+    say_lost_tasks(counters.lost_tasks);
     if !pipeline.compat.is_empty() {
         let mut names: Vec<&str> = pipeline.compat.iter().map(String::as_str).take(3).collect();
         names.extend((pipeline.compat.len() > names.len()).then_some("…"));

@@ -116,13 +116,21 @@ impl Pipeline {
         }
     }
 
-    /// After a loss: `seen` is what the kernel shows of a process since.
-    pub fn resync(&mut self, seen: &Observations) {
+    /// Events were lost before this time.
+    pub fn note_loss(&mut self, time_ns: u64) {
+        if let Some(record) = &mut self.record {
+            record.lost(time_ns, &self.stacks);
+        }
+        self.spaces.note_loss(time_ns);
+    }
+
+    /// After a loss: `seen` is what the kernel shows of a process since. False where calls changed some of
+    /// it meanwhile.
+    pub fn resync(&mut self, seen: &Observations) -> bool {
         if let Some(record) = &mut self.record {
             record.resync(seen, &self.stacks);
         }
-        self.spaces.note_loss(seen.begun_ns);
-        self.spaces.resync(seen.pid, seen);
+        self.spaces.resync(seen.pid, seen)
     }
 
     /// A look that a report may be made from, with the ledger as it is now.

@@ -72,9 +72,13 @@ impl Record {
         self.recorder.step(&Step::Found { mm, seen: Box::new(seen.clone()) }, stacks);
     }
 
-    /// Events were lost before `seen` was read.
+    /// Events were lost before this time.
+    pub fn lost(&mut self, time_ns: u64, stacks: &StackTable) {
+        self.recorder.step(&Step::Lost { time_ns }, stacks);
+    }
+
+    /// What the ledger takes over after a loss.
     pub fn resync(&mut self, seen: &Observations, stacks: &StackTable) {
-        self.recorder.step(&Step::Lost { time_ns: seen.begun_ns }, stacks);
         self.recorder.step(&Step::Resync(Box::new(seen.clone())), stacks);
     }
 

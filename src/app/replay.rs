@@ -135,7 +135,9 @@ fn tell(step: &Step, pipeline: &mut Pipeline, audits: &mut Audits) {
         Step::Event(event) => pipeline.replay(event),
         Step::Found { mm, seen } => pipeline.spaces.start_observed(*mm, seen),
         Step::Lost { time_ns } => pipeline.spaces.note_loss(*time_ns),
-        Step::Resync(seen) => pipeline.spaces.resync(seen.pid, seen),
+        Step::Resync(seen) => {
+            pipeline.spaces.resync(seen.pid, seen);
+        }
         Step::Look(seen) => audits.replay((**seen).clone(), pipeline),
         Step::Point(point) => audits.replay_point((**point).clone()),
     }

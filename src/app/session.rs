@@ -8,12 +8,13 @@ use super::reporting;
 use super::say::say;
 use super::watched::{News, Watched};
 use crate::capture::EventSource;
-use crate::model::Pid;
 use crate::model::observation::{ResidencySource, SnapshotMoment};
+use crate::model::{Observations, Pid};
 use crate::procfs::{ObserveError, ObserveOptions, observe};
 use crate::sys::poll;
 use crate::target::{ExitStatus, HeldExit};
 use std::cell::RefCell;
+use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 /// How long the loop sleeps at most while nothing happens. Records do not wake it one by one.
@@ -71,6 +72,8 @@ pub struct Session<'a, 'r, W> {
     /// Looks left out because looking took too long, and how long at most.
     left_out: (u128, Duration),
     lost: u64,
+    /// Processes whose last resync left ranges out, because calls changed them meanwhile.
+    unsettled: BTreeSet<Pid>,
 }
 
 impl<'a, 'r, W: Watched> Session<'a, 'r, W> {
@@ -94,6 +97,7 @@ impl<'a, 'r, W: Watched> Session<'a, 'r, W> {
             look_took: Duration::ZERO,
             left_out: (0, Duration::ZERO),
             lost: 0,
+            unsettled: BTreeSet::new(),
         }
     }
 
@@ -191,21 +195,45 @@ impl<'a, 'r, W: Watched> Session<'a, 'r, W> {
         self.pipeline.borrow_mut().note_live_loss();
         let pids = self.living();
         for pid in pids {
-            let options = ObserveOptions {
-                residency_from: ResidencySource::None,
-                threads: false,
-                heap_info: false,
-                details: false,
-                code: false,
-                ..ObserveOptions::default()
-            };
-            let Ok(seen) = observe(pid, pid, options) else { continue };
-            if self.watched.has_ended(pid) {
-                continue;
-            }
-            self.reader.settle()?;
-            let mut pipeline = self.pipeline.borrow_mut();
-            pipeline.resync(&seen);
+            let Some(seen) = self.mappings_of(pid, pid)? else { continue };
+            self.pipeline.borrow_mut().note_loss(seen.begun_ns);
+            self.resync(&seen);
+        }
+        Ok(())
+    }
+
+    /// What the kernel shows of a process, with all taken in that was reported by then.
+    fn mappings_of(&mut self, pid: Pid, tid: Pid) -> Result<Option<Observations>, AppError> {
+        let options = ObserveOptions {
+            residency_from: ResidencySource::None,
+            threads: false,
+            heap_info: false,
+            details: false,
+            code: false,
+            ..ObserveOptions::default()
+        };
+        let Ok(seen) = observe(pid, tid, options) else { return Ok(None) };
+        if self.watched.has_ended(pid) {
+            return Ok(None);
+        }
+        self.reader.settle()?;
+        Ok(Some(seen))
+    }
+
+    fn resync(&mut self, seen: &Observations) {
+        if self.pipeline.borrow_mut().resync(seen) {
+            self.unsettled.remove(&seen.pid);
+        } else {
+            self.unsettled.insert(seen.pid);
+        }
+    }
+
+    /// What a resync left out is taken over by the last one, before the last look.
+    fn resync_rest(&mut self, pid: Pid, tid: Pid) -> Result<(), AppError> {
+        if self.unsettled.remove(&pid)
+            && let Some(seen) = self.mappings_of(pid, tid)?
+        {
+            self.resync(&seen);
         }
         Ok(())
     }
@@ -221,6 +249,7 @@ impl<'a, 'r, W: Watched> Session<'a, 'r, W> {
     fn at_exit(&mut self, held: HeldExit) -> Result<(), AppError> {
         self.reader.settle()?;
         self.recover_from_loss()?;
+        self.resync_rest(held.pid, held.tid)?;
         if self.is_audited(held.pid) {
             let seen = self.look(held.pid, held.tid, SnapshotMoment::HeldAtExit);
             // Killed while it was held: what was read may be another process by now.
@@ -317,6 +346,9 @@ impl<'a, 'r, W: Watched> Session<'a, 'r, W> {
     /// Takes in what is still on its way, and looks at what goes on living.
     fn finish(&mut self, end: End) -> Result<End, AppError> {
         self.reader.settle()?;
+        for pid in self.unsettled.clone() {
+            self.resync_rest(pid, pid)?;
+        }
         self.look_at_all();
         if let Some(trouble) = self.reader.trouble() {
             say(trouble);

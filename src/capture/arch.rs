@@ -1,6 +1,6 @@
 //! What depends on the processor: which system calls are traced under which number.
 
-use super::bpf::skel::types::vmaudit_record as Record;
+use super::record::{Record, flag, op};
 use crate::sys::abi::SYS_MAP_SHADOW_STACK;
 
 /// A traced system call: the tracepoint `syscalls/sys_exit_<name>`, its number here, and the
@@ -19,25 +19,22 @@ pub const SYSCALL_PREFIX: &str = "__x64_sys_";
 pub const IN_EVERY_KERNEL: usize = 5;
 
 pub const TRACED: &[TracedSyscall] = &[
-    TracedSyscall { name: "mmap", number: libc::SYS_mmap, op: 1 },
-    TracedSyscall { name: "munmap", number: libc::SYS_munmap, op: 2 },
-    TracedSyscall { name: "mremap", number: libc::SYS_mremap, op: 3 },
-    TracedSyscall { name: "brk", number: libc::SYS_brk, op: 4 },
-    TracedSyscall { name: "mprotect", number: libc::SYS_mprotect, op: 5 },
-    TracedSyscall { name: "pkey_mprotect", number: libc::SYS_pkey_mprotect, op: 6 },
-    TracedSyscall { name: "madvise", number: libc::SYS_madvise, op: 7 },
-    TracedSyscall { name: "process_madvise", number: libc::SYS_process_madvise, op: 8 },
-    TracedSyscall { name: "shmat", number: libc::SYS_shmat, op: 9 },
-    TracedSyscall { name: "shmdt", number: libc::SYS_shmdt, op: 10 },
-    TracedSyscall { name: "remap_file_pages", number: libc::SYS_remap_file_pages, op: 11 },
-    TracedSyscall { name: "io_setup", number: libc::SYS_io_setup, op: 12 },
-    TracedSyscall { name: "map_shadow_stack", number: SYS_MAP_SHADOW_STACK, op: 13 },
-    TracedSyscall { name: "prctl", number: libc::SYS_prctl, op: 14 },
-    TracedSyscall { name: "seccomp", number: libc::SYS_seccomp, op: 15 },
+    TracedSyscall { name: "mmap", number: libc::SYS_mmap, op: op::MMAP },
+    TracedSyscall { name: "munmap", number: libc::SYS_munmap, op: op::MUNMAP },
+    TracedSyscall { name: "mremap", number: libc::SYS_mremap, op: op::MREMAP },
+    TracedSyscall { name: "brk", number: libc::SYS_brk, op: op::BRK },
+    TracedSyscall { name: "mprotect", number: libc::SYS_mprotect, op: op::MPROTECT },
+    TracedSyscall { name: "pkey_mprotect", number: libc::SYS_pkey_mprotect, op: op::PKEY_MPROTECT },
+    TracedSyscall { name: "madvise", number: libc::SYS_madvise, op: op::MADVISE },
+    TracedSyscall { name: "process_madvise", number: libc::SYS_process_madvise, op: op::PROCESS_MADVISE },
+    TracedSyscall { name: "shmat", number: libc::SYS_shmat, op: op::SHMAT },
+    TracedSyscall { name: "shmdt", number: libc::SYS_shmdt, op: op::SHMDT },
+    TracedSyscall { name: "remap_file_pages", number: libc::SYS_remap_file_pages, op: op::REMAP_FILE_PAGES },
+    TracedSyscall { name: "io_setup", number: libc::SYS_io_setup, op: op::IO_SETUP },
+    TracedSyscall { name: "map_shadow_stack", number: SYS_MAP_SHADOW_STACK, op: op::MAP_SHADOW_STACK },
+    TracedSyscall { name: "prctl", number: libc::SYS_prctl, op: op::PRCTL },
+    TracedSyscall { name: "seccomp", number: libc::SYS_seccomp, op: op::SECCOMP },
 ];
-
-/// `VMAUDIT_FEW_REGISTERS` (bpf/vmaudit.h).
-const FEW_REGISTERS: u16 = 128;
 
 /// The unwinder's registers out of a record.
 pub fn registers(record: &Record) -> super::Registers {
@@ -50,6 +47,6 @@ pub fn registers(record: &Record) -> super::Registers {
         r13: record.r13,
         r14: record.r14,
         r15: record.r15,
-        few: record.flags & FEW_REGISTERS != 0,
+        few: record.flags & flag::FEW_REGISTERS != 0,
     }
 }

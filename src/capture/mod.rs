@@ -6,6 +6,7 @@ pub mod bpf;
 pub mod heap;
 pub mod notify;
 pub mod perf;
+pub mod record;
 pub mod refusal;
 pub mod strace_log;
 pub mod trial;
@@ -166,6 +167,8 @@ pub enum CaptureError {
     Uprobes(#[source] std::io::Error),
     #[error("reading the loss counters: {0:#}")]
     Counters(#[source] libbpf_rs::Error),
+    #[error("mapping the loss counters: {0}")]
+    Mapping(#[source] nix::errno::Errno),
 }
 
 fn each_way(refused: &[(&'static str, CaptureError)]) -> String {

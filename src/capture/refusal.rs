@@ -283,7 +283,7 @@ mod tests {
             .arg(&object)
             .status();
         if !clang.is_ok_and(|status| status.success()) {
-            println!("SKIP: no clang for bpf");
+            crate::skip::skip_this("no clang for bpf");
             return;
         }
         listen();
@@ -291,7 +291,7 @@ mod tests {
         let Err(error) = open.load() else { panic!("a read of address 7 was loaded") };
         let CaptureError::Refused(found) = refused("bad", &error) else { panic!("another error") };
         if found.part == Part::Everything {
-            println!("SKIP: no BPF program can be loaded here");
+            crate::skip::skip_this("no BPF program can be loaded here");
             return;
         }
         assert_eq!(found.part, Part::Program("reads_nowhere".to_owned()));

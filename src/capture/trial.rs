@@ -79,7 +79,7 @@ fn probes() -> Vec<LoadTrial> {
         CounterConfig { functions: 1, only_marked: true, follow_forks: true, stacks: None, way: None };
     let load = |command, with_stacks, way: Way| {
         let trial = LoadTrial { command, object: uprobe::OBJECT, way: way.name(), ..LoadTrial::default() };
-        let try_out = |skel| CallCounter::of(skel, Vec::new(), (way, 1)).map(drop);
+        let try_out = |skel| CallCounter::of(skel, (way, 1)).map(drop);
         load_each(trial, || uprobe::prepare(&config, (way, with_stacks)), try_out)
     };
     let mut trials: Vec<LoadTrial> = Way::ALL.into_iter().map(|way| load("probe", false, way)).collect();

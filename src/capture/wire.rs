@@ -1,7 +1,7 @@
 //! Decoding of the ring buffer's records (bpf/vmaudit.h). Pure: bytes in, events out; nothing
 //! here touches libbpf.
 
-use super::bpf::skel::types::vmaudit_record as Record;
+use super::record::{Record, device, flag, op, op_of, read, special};
 use super::{Captured, CapturedTouch, arch};
 use crate::model::hash::IntMap;
 use crate::model::mapping::{Mapping, MappingFile};
@@ -11,31 +11,6 @@ use crate::model::{
 };
 use crate::sys::abi::{MAP_ANONYMOUS, PR_SET_VMA, PR_SET_VMA_ANON_NAME, VM_MAYSHARE, VM_PFNMAP};
 use std::collections::HashMap;
-use std::mem::{offset_of, size_of};
-
-// The C side has no padding: sizes and offsets that user space relies on.
-const _: () = assert!(size_of::<Record>() == 208);
-const _: () = assert!(offset_of!(Record, ret) == 32);
-const _: () = assert!(offset_of!(Record, args) == 40);
-const _: () = assert!(offset_of!(Record, ip) == 88);
-const _: () = assert!(offset_of!(Record, comm) == 192);
-
-const FULL: u16 = 1;
-const UNREADABLE: u16 = 2;
-const HAS_FILE: u16 = 4;
-const HAS_AUX: u16 = 8;
-const LISTED: u16 = 16;
-const SPILLED: u16 = 32;
-const HOLES: u16 = 64;
-
-const OP_FORK: u16 = 32;
-const OP_EXEC: u16 = 33;
-const OP_EXIT: u16 = 34;
-const OP_RENAME: u16 = 35;
-const OP_FILE: u16 = 48;
-const OP_NAME: u16 = 49;
-const OP_VMA: u16 = 50;
-const OP_TOUCH: u16 = 64;
 
 /// What precedes a thread's next event in the ring.
 #[derive(Default)]
@@ -65,8 +40,7 @@ pub fn time_of(bytes: &[u8]) -> Option<u64> {
 
 /// True for a record of the ring of page faults: [`touch`] decodes it.
 pub fn is_touch(bytes: &[u8]) -> bool {
-    let at = offset_of!(Record, op);
-    bytes.get(at..at + 2).is_some_and(|op| op == OP_TOUCH.to_ne_bytes())
+    op_of(bytes) == Some(op::TOUCH)
 }
 
 /// A page fault; `None` for what is too short.
@@ -86,17 +60,8 @@ pub fn touch(bytes: &[u8]) -> Option<CapturedTouch<'_>> {
         stack: Err(NoStack::Unreadable),
     };
     let registers = arch::registers(&record);
-    let (full, holes) = (record.flags & FULL != 0, record.flags & HOLES != 0);
+    let (full, holes) = (record.flags & flag::STACK_FULL != 0, record.flags & flag::STACK_HOLES != 0);
     Some(CapturedTouch { touch, registers, stack, full, holes })
-}
-
-pub(super) fn read(bytes: &[u8]) -> Option<(Record, &[u8])> {
-    let head = bytes.get(..size_of::<Record>())?;
-    // SAFETY: `Record` is plain integers (any bit pattern is valid) and `head` is as long as it;
-    // read_unaligned needs no alignment.
-    let record = unsafe { head.as_ptr().cast::<Record>().read_unaligned() };
-    let payload = bytes[size_of::<Record>()..].get(..record.payload as usize)?;
-    Some((record, payload))
 }
 
 impl Decoder {
@@ -113,7 +78,7 @@ impl Decoder {
             return None;
         };
         match record.op {
-            OP_FILE | OP_NAME | OP_VMA => {
+            op::FILE | op::NAME | op::VMA => {
                 self.attach(&record, payload);
                 None
             }
@@ -124,12 +89,12 @@ impl Decoder {
     fn attach(&mut self, record: &Record, payload: &[u8]) {
         let attachments = self.pending.entry(record.tid).or_default();
         match record.op {
-            OP_FILE => {
+            op::FILE => {
                 let path = path_from_components(payload);
                 attachments.paths.insert((record.dev, record.ino), path.clone());
                 attachments.file = Some(file_ref(record, path));
             }
-            OP_NAME => {
+            op::NAME => {
                 let end = payload.iter().position(|&b| b == 0).unwrap_or(payload.len());
                 attachments.name = Some(payload[..end].to_vec());
             }
@@ -149,9 +114,9 @@ impl Decoder {
         };
         let comm = self.comm(record, &op);
         self.next += 1;
-        let syscall = record.op < OP_FORK;
-        let spilled = record.flags & SPILLED != 0;
-        let has_stack = syscall && !spilled && record.flags & UNREADABLE == 0;
+        let syscall = record.op < op::FORK;
+        let spilled = record.flags & flag::SPILLED != 0;
+        let has_stack = syscall && !spilled && record.flags & flag::STACK_UNREADABLE == 0;
         let event = VmEvent {
             id: EventId(self.next),
             time_ns: record.time_ns,
@@ -170,8 +135,8 @@ impl Decoder {
             event,
             registers: has_stack.then(|| arch::registers(record)),
             stack: if has_stack { payload } else { &[] },
-            full: record.flags & FULL != 0,
-            holes: record.flags & HOLES != 0,
+            full: record.flags & flag::STACK_FULL != 0,
+            holes: record.flags & flag::STACK_HOLES != 0,
         })
     }
 
@@ -212,19 +177,15 @@ fn file_ref(record: &Record, path: Vec<u8>) -> FileRef {
     FileRef { major, minor, inode: record.ino, path, deleted: record.nlink == 0 }
 }
 
-/// The kernel's dev_t: 12 bits of major, 20 of minor (include/linux/kdev_t.h).
-fn device(dev: u32) -> (u32, u32) {
-    (dev >> 20, dev & 0xf_ffff)
-}
-
 fn vma(record: &Record, path: Vec<u8>) -> Mapping {
     let [start, end, flags, pgoff, special, _] = record.args;
-    let has_file = record.flags & HAS_FILE != 0;
+    let has_file = record.flags & flag::HAS_FILE != 0;
     let (major, minor) = device(record.dev);
     let mut name = match special {
-        1 => b"[stack]".to_vec(),
-        2 => b"[vdso]".to_vec(),
-        3 => b"[heap]".to_vec(),
+        special::STACK => b"[stack]".to_vec(),
+        special::VDSO => b"[vdso]".to_vec(),
+        special::HEAP => b"[heap]".to_vec(),
+        // Pages that are no files' and no program's: without a file, only vvar (lib/vdso/datastore.c).
         _ if !has_file && flags & VM_PFNMAP != 0 => b"[vvar]".to_vec(),
         _ => path,
     };
@@ -242,13 +203,13 @@ fn vma(record: &Record, path: Vec<u8>) -> Mapping {
 }
 
 fn aux_range(record: &Record) -> Option<AddrRange> {
-    (record.flags & HAS_AUX != 0).then(|| AddrRange::new(record.aux[0], record.aux[1]))
+    (record.flags & flag::HAS_AUX != 0).then(|| AddrRange::new(record.aux[0], record.aux[1]))
 }
 
 /// The call out of a record; `None` for an unknown `op`.
 fn operation(record: &Record, attachments: Attachments) -> Option<VmOp> {
     let [a, b, c, d, e, f] = record.args;
-    let listed = record.flags & LISTED != 0;
+    let listed = record.flags & flag::LISTED != 0;
     Some(match record.op {
         1 => VmOp::Mmap {
             addr: Addr(a),
@@ -263,7 +224,7 @@ fn operation(record: &Record, attachments: Attachments) -> Option<VmOp> {
         3 => VmOp::Mremap { old: Addr(a), old_len: b, new_len: c, flags: d, new_addr: Addr(e) },
         4 => VmOp::Brk {
             requested: Addr(a),
-            current: (record.flags & HAS_AUX != 0).then_some(Addr(record.aux[0])),
+            current: (record.flags & flag::HAS_AUX != 0).then_some(Addr(record.aux[0])),
         },
         5 => VmOp::Mprotect { addr: Addr(a), len: b, prot: c, pkey: None },
         6 => VmOp::Mprotect { addr: Addr(a), len: b, prot: c, pkey: Some(d as i32) },
@@ -279,7 +240,7 @@ fn operation(record: &Record, attachments: Attachments) -> Option<VmOp> {
         }
         14 => VmOp::SetMm { option: b as i32, value: c },
         15 => VmOp::SeccompListenerBusy,
-        OP_FORK => VmOp::Fork {
+        op::FORK => VmOp::Fork {
             child_pid: a as i32,
             child_tid: b as i32,
             child_mm: MmKey(c),
@@ -288,8 +249,8 @@ fn operation(record: &Record, attachments: Attachments) -> Option<VmOp> {
             is_thread: e != 0,
             mappings: listed.then_some(attachments.vmas),
         },
-        OP_EXEC => VmOp::Exec {
-            exe: (record.flags & HAS_FILE != 0).then(|| {
+        op::EXEC => VmOp::Exec {
+            exe: (record.flags & flag::HAS_FILE != 0).then(|| {
                 let path = attachments.paths.get(&(record.dev, record.ino)).cloned().unwrap_or_default();
                 file_ref(record, path)
             }),
@@ -299,15 +260,15 @@ fn operation(record: &Record, attachments: Attachments) -> Option<VmOp> {
             compat: d != 0,
             mappings: listed.then_some(attachments.vmas),
         },
-        OP_EXIT => VmOp::Exit { code: a as i32, group_dead: b != 0 },
-        OP_RENAME => VmOp::Rename,
+        op::EXIT => VmOp::Exit { code: a as i32, group_dead: b != 0 },
+        op::RENAME => VmOp::Rename,
         _ => return None,
     })
 }
 
 /// The file of an mmap: its path if the attachment is of the same file, else without path.
 fn mapped_file(record: &Record, flags: u64, attached: Option<FileRef>) -> Option<FileRef> {
-    if flags & MAP_ANONYMOUS != 0 || record.flags & HAS_FILE == 0 {
+    if flags & MAP_ANONYMOUS != 0 || record.flags & flag::HAS_FILE == 0 {
         return attached.filter(|_| flags & MAP_ANONYMOUS == 0);
     }
     let path = attached.filter(|file| file.inode == record.ino).map(|file| file.path).unwrap_or_default();

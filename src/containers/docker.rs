@@ -188,7 +188,7 @@ mod tests {
     #[test]
     fn a_strangers_socket_is_not_asked() {
         if !nix::unistd::geteuid().is_root() {
-            println!("SKIP a_strangers_socket_is_not_asked: needs root for chown");
+            crate::skip::skip_this("needs root for chown");
             return;
         }
         let folder = tempfile::tempdir().expect("a folder");

@@ -146,7 +146,7 @@ mod tests {
     #[test]
     fn roots_cgroup_goes_before_one_that_a_user_has_called_so() {
         if !nix::unistd::geteuid().is_root() {
-            println!("SKIP roots_cgroup_goes_before_one_that_a_user_has_called_so: needs root for chown");
+            crate::skip::skip_this("needs root for chown");
             return;
         }
         let top = tempfile::tempdir().expect("a folder");

@@ -9,8 +9,9 @@ use crate::model::{AddrRange, Mapping, Observations};
 
 impl Ledger {
     /// Outside ranges that calls changed since the look began, the map becomes the kernel's:
-    /// what is gone is dropped, what nothing explains is `Unknown`.
-    pub(super) fn resync(&mut self, seen: &Observations, files: &mut FileTable) {
+    /// what is gone is dropped, what nothing explains is `Unknown`. False where there were such ranges:
+    /// what is wrong in them stays so until the next time.
+    pub(super) fn resync(&mut self, seen: &Observations, files: &mut FileTable) -> bool {
         let busy = self.recent.since(seen.begun_ns);
         let mut outside = RangeSet::default();
         outside.insert(AddrRange::new(0, u64::MAX));
@@ -54,5 +55,6 @@ impl Ledger {
             self.brk = Some(heap.range.end);
         }
         self.unverified = false;
+        busy.is_empty()
     }
 }

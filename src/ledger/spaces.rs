@@ -205,13 +205,14 @@ impl AddressSpaces {
         }
     }
 
-    /// After a loss: makes the ledger agree with the mappings that were read since.
-    pub fn resync(&mut self, pid: Pid, seen: &Observations) {
-        let Some(id) = self.process(pid).and_then(|p| p.space) else { return };
-        if let Some(space) = self.spaces.get_mut(&id) {
-            space.ledger.resync(seen, &mut self.files);
-        }
+    /// After a loss: makes the ledger agree with the mappings that were read since. False where calls
+    /// changed some of them meanwhile: those are left as they were.
+    pub fn resync(&mut self, pid: Pid, seen: &Observations) -> bool {
+        let Some(id) = self.process(pid).and_then(|p| p.space) else { return true };
+        let space = self.spaces.get_mut(&id);
+        let whole = space.is_none_or(|space| space.ledger.resync(seen, &mut self.files));
         self.renew_modules(id);
+        whole
     }
 
     /// Gives up the last state of a process that is gone, once it is reconciled.

@@ -117,7 +117,7 @@ mod tests {
         let glibc =
             code.files.iter().find(|found| found.marks.contains(&Mark::Glibc) && found.glibc.is_some());
         let Some(glibc) = glibc else {
-            println!("SKIP: no glibc here");
+            crate::skip::skip_this("no glibc here");
             return;
         };
         let called = code.libc_malloc.expect("bound at start-up");

@@ -139,7 +139,7 @@ mod tests {
             let kept: Vec<AddrRange> = kept.iter().map(|run| run.range).collect();
             assert_eq!(kept, [AddrRange::new(start.0 + HUGE, start.0 + 2 * HUGE)]);
         } else {
-            println!("SKIPPED: no PAGEMAP_SCAN or no transparent huge pages here: {result:?}");
+            crate::skip::skip_this(&format!("no PAGEMAP_SCAN or no transparent huge pages here: {result:?}"));
         }
         // SAFETY: the mapping made above.
         unsafe { libc::munmap(mapped, length) };

@@ -115,7 +115,7 @@ mod tests {
     #[test]
     fn reading_memory_is_tried_and_agrees_with_the_mode() {
         match (programs_read_kernel_memory(), mode()) {
-            (None, _) => println!("SKIP: no BPF program can be loaded here"),
+            (None, _) => crate::skip::skip_this("no BPF program can be loaded here"),
             (Some(reads), Ok(mode)) => assert_eq!(reads, mode != CONFIDENTIALITY),
             (Some(reads), Err(_)) => assert_eq!(reads, !asked_for_at_boot(&command_line())),
         }

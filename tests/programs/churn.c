@@ -1,6 +1,6 @@
 /* Random address-space work by several threads and their children, then the truth about it.
  *
- *   churn SEED THREADS ITERATIONS OUT [normal|leaf|exec|thread-exec|endless]
+ *   churn SEED THREADS ITERATIONS OUT [normal|leaf|steps|exec|thread-exec|endless]
  *
  * Each thread works on ranges that it alone owns, so every call's effect is determined by the
  * calls before it, whatever the interleaving. At the end the program, and each child that it
@@ -11,6 +11,7 @@
  * mremap that unmaps its target and then fails). Their effect cannot be told from the result.
  *
  *   normal       all of it              leaf         no fork, no exec
+ *   steps        as leaf; before each quarter and after the last one it says STEP and waits for a byte
  *   exec         at the end, main becomes `churn … leaf`
  *   thread-exec  a thread that is not the first one does so while the others go on
  *   endless      as normal, for any number of iterations; says READY when all threads work */
@@ -58,6 +59,7 @@ static int threads, iterations, memfd, exefd;
 static unsigned long seed;
 static const char *out, *mode, *self;
 static int endless; /* no malloc: some time an arena gives up and takes to brk, which is ours */
+static int steps;
 static int single; /* in a forked child there is nobody to lock against */
 
 static uint64_t next(struct worker *w)
@@ -347,12 +349,22 @@ static void op_vfork(void)
         waitpid(pid, NULL, 0);
 }
 
+/* Raw system calls: nothing of the program's own is mapped by them. */
+static void step(void)
+{
+    char go;
+    if (write(1, "STEP\n", 5) != 5 || read(0, &go, 1) != 1)
+        _exit(74);
+}
+
 static void churn(struct worker *w, int n)
 {
     for (int k = 0; k < n; k++) {
         int i = (int)below(w, (size_t)w->count);
         if (k == w->exec_at)
             become_leaf();
+        if (steps && k % (n / 4) == 0)
+            step();
         if (endless)
             usleep(50); /* leaves an auditor of any build the time to follow */
         if (w->may_fork && k > 0 && k % (endless ? 2000 : 40) == 0) {
@@ -383,6 +395,8 @@ static void *worker(void *arg)
     if (endless && ((struct worker *)arg)->index == 0 && write(1, "READY\n", 6) != 6)
         _exit(73);
     churn(arg, iterations);
+    if (steps)
+        step();
     return NULL;
 }
 
@@ -400,7 +414,7 @@ int main(int argc, char **argv)
     aio_context_t aio = 0;
     static char exe[512];
     if (argc < 5) {
-        fprintf(stderr, "usage: churn SEED THREADS ITERATIONS OUT [normal|leaf|exec|thread-exec|endless]\n");
+        fprintf(stderr, "usage: churn SEED THREADS ITERATIONS OUT [normal|leaf|steps|exec|thread-exec|endless]\n");
         return 64;
     }
     seed = strtoul(argv[1], NULL, 10);
@@ -409,6 +423,7 @@ int main(int argc, char **argv)
     out = argv[4];
     mode = argc > 5 ? argv[5] : "normal";
     endless = !strcmp(mode, "endless");
+    steps = !strcmp(mode, "steps");
     if (threads < 1 || threads > MAX_THREADS || readlink("/proc/self/exe", exe, sizeof exe - 1) < 0)
         return 64;
     self = exe;
@@ -424,7 +439,7 @@ int main(int argc, char **argv)
         struct worker *w = &workers[i];
         w->rng = seed * 1000003 + (unsigned long)i;
         w->index = i;
-        w->may_fork = strcmp(mode, "leaf") != 0;
+        w->may_fork = strcmp(mode, "leaf") && !steps;
         w->exec_at = !strcmp(mode, "thread-exec") && i == threads - 1 ? iterations / 2 : -1;
         if (pthread_create(&t[i], NULL, worker, w))
             return 66;

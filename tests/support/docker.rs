@@ -7,6 +7,8 @@ use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+const DOCKERD: &str = "/usr/sbin/dockerd";
+
 pub struct Docker {
     daemon: Guard,
     pub work: tempfile::TempDir,
@@ -19,14 +21,27 @@ impl Docker {
     /// # Errors
     /// In words, for a SKIP line.
     pub fn start() -> Result<Docker, String> {
-        for needed in ["/usr/sbin/dockerd", "/usr/bin/docker"] {
+        Docker::start_by(Command::new(DOCKERD))
+    }
+
+    /// One whose containers have no randomised addresses: they inherit that (personality(2)).
+    ///
+    /// # Errors
+    /// In words, for a SKIP line.
+    pub fn start_with_fixed_addresses() -> Result<Docker, String> {
+        let mut command = Command::new("setarch");
+        command.args(["-R", DOCKERD]);
+        Docker::start_by(command)
+    }
+
+    fn start_by(mut command: Command) -> Result<Docker, String> {
+        for needed in [DOCKERD, "/usr/bin/docker"] {
             if !Path::new(needed).exists() {
                 return Err(format!("no {needed} (apt-get install docker.io)"));
             }
         }
         let work = tempfile::Builder::new().prefix("vmaudit-docker-").tempdir().map_err(|e| e.to_string())?;
         let at = |name: &str| work.path().join(name);
-        let mut command = Command::new("/usr/sbin/dockerd");
         command.arg("--data-root").arg(at("data")).arg("--exec-root").arg(at("exec"));
         command
             .arg("--pidfile")

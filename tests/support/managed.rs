@@ -1,7 +1,7 @@
 //! Programs of managed runtimes that wait, and looks at them.
 
 use super::report::{list, number};
-use super::{Audit, AuditReport, Guard, finished, manifest_dir, vmaudit};
+use super::{Audit, AuditReport, Guard, finished, vmaudit};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
@@ -24,23 +24,6 @@ pub fn installed(name: &str) -> Option<PathBuf> {
     let mut places: Vec<PathBuf> = std::env::split_paths(&path).collect();
     places.insert(0, PathBuf::from("/usr/bin"));
     places.into_iter().map(|folder| folder.join(name)).find(|file| file.exists())
-}
-
-/// `tests/programs/NAME.go`, built; None without go.
-pub fn go_program(name: &str, flags: &[&str]) -> Option<PathBuf> {
-    let go = installed("go")?;
-    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("programs");
-    std::fs::create_dir_all(&folder).expect("target/tmp is writable");
-    let output = folder.join(format!("{name}-{}", if flags.is_empty() { "go" } else { "go-stripped" }));
-    let private = tempfile::tempdir_in(&folder).expect("a temporary folder");
-    let mut build = Command::new(go);
-    build.args(["build", "-o"]).arg(private.path().join(name)).args(flags);
-    build.arg(manifest_dir().join(format!("tests/programs/{name}.go")));
-    build.env("GO111MODULE", "off").env("GOCACHE", folder.join("go-cache"));
-    let built = build.output().expect("go runs");
-    assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
-    std::fs::rename(private.path().join(name), &output).expect("rename within target/tmp");
-    Some(output)
 }
 
 /// A program that says READY and waits.

@@ -51,8 +51,8 @@ backend() {
     json known 60 run --as-root --backend "$1" -- /t/known "$out/known" /tmp/file
     t count 120 vmaudit run --as-root --backend "$1" -o /tmp/rec --report "$out/count.txt" -- /t/counted 4 250
     t events 60 vmaudit events -f json --no-stacks --min-size 77824 --max-size 77824 --call mmap,mprotect,munmap /tmp/rec
-    # one object a line: the number of lines will do
-    wc -l <"$out/events.out" >"$out/counted"
+    # one object a line; a line may also say that something was lost
+    grep -c '"call":' "$out/events.out" >"$out/counted"
     rm -f "$out/events.out" /tmp/rec /tmp/file
     t true 60 vmaudit run --as-root --backend "$1" -v -- /bin/true
 }
@@ -141,7 +141,10 @@ set_combined() {
 }
 
 set_probe() {
-    for way in auto multi single; do
+    ways="auto multi single"
+    # uprobe multi is of 6.6
+    case $(uname -r) in 5.* | 6.[0-5].*) ways="auto single" ;; esac
+    for way in $ways; do
         json "$way" 100 probe --as-root --way "$way" --lib /t/blocks --match '^passed$' -- /t/blocks 4 1000 5
     done
     json stacks 200 probe --as-root --stacks --lib /t/blocks --match '^passed$' -- /t/blocks 8 500 5

@@ -160,7 +160,7 @@ impl<'a> Watcher<'a> {
         let mut due = interval.map(|interval| Instant::now() + interval);
         let symbols = &mut symbolizer;
         session.each_turn = Some(Box::new(move || {
-            let counters = self.heap.counters()?;
+            let counters = self.heap.counters();
             let mut pipeline = pipeline.borrow_mut();
             if let Some(heap) = &mut pipeline.heap {
                 heap.note_losses(counters);
@@ -190,7 +190,7 @@ impl<'a> Watcher<'a> {
         }
         self.tell_probed();
         let mut pipeline = pipeline.borrow_mut();
-        let counters = self.heap.counters()?;
+        let counters = self.heap.counters();
         if let Some(heap) = &mut pipeline.heap {
             heap.note_losses(counters);
             heap.look();
@@ -216,7 +216,7 @@ impl<'a> Watcher<'a> {
         symbolizer: &mut Symbolizer,
         audits: Option<Audits>,
     ) -> Result<Option<String>, AppError> {
-        let counters = self.heap.counters()?;
+        let counters = self.heap.counters();
         if self.args.verbose {
             let own = pipeline.heap.as_ref().map_or(0, |heap| heap.own_frees);
             say(format_args!("{counters:?}, {own} frees inside of an allocator"));

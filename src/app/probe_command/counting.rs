@@ -3,6 +3,7 @@
 use super::select::Selection;
 use super::{Counted, detach, mark, place, start, way};
 use crate::app::code_files::CodeFile;
+use crate::app::conclude::say_lost_tasks;
 use crate::app::error::AppError;
 use crate::app::reporting;
 use crate::app::run::pidfd;
@@ -60,6 +61,11 @@ pub fn count(args: &ProbeArgs, file: &CodeFile, selection: &Selection) -> Result
     };
     let took = begun.elapsed();
     let calls = counter.counts()?;
+    say_lost_tasks(counter.lost_tasks());
+    let missed = counter.missed_tasks();
+    if missed > 0 {
+        say(format_args!("up to {missed} new threads or processes were perhaps not followed"));
+    }
     let way = counter.way();
     detach(counter, args.verbose);
     Ok(Counted { calls, of, placed, way, took, stacks: None, exit_code: exit_code(end) })

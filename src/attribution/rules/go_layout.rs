@@ -36,15 +36,20 @@ const INDEX: u64 = 1 << 20;
 /// The index of all arenas (`mheap.arenas`, 4 Mi pointers), below the summaries.
 const ARENA_INDEX: u64 = 32 << 20;
 
-/// From the first reserved mapping to the last, if all between them are short.
-fn ladder(run: &[Mapping]) -> Option<AddrRange> {
+/// Of the neighbours between two that are in use and long, from the first reserved mapping to the last.
+fn ladder(neighbours: &[Mapping]) -> Option<AddrRange> {
     let reserved = |m: &Mapping| m.prot.is_none() && m.range.len() >= MIN_RESERVED;
-    let first = run.iter().position(reserved)?;
-    let last = run.iter().rposition(reserved)?;
-    let rungs = run.get(first..=last)?;
-    let short = |m: &Mapping| m.prot.is_none() || m.range.len() <= MAX_STEP;
+    let first = neighbours.iter().position(reserved)?;
+    let last = neighbours.iter().rposition(reserved)?;
+    let rungs = neighbours.get(first..=last)?;
     let range = extent(rungs);
-    (rungs.len() >= 3 && rungs.iter().all(short) && range.len() <= MAX_SUMMARIES).then_some(range)
+    (rungs.len() >= 3 && range.len() <= MAX_SUMMARIES).then_some(range)
+}
+
+/// Several where the kernel placed them beside each other, with tables between them.
+fn ladders(run: &[Mapping]) -> impl Iterator<Item = AddrRange> {
+    let long = |m: &Mapping| !m.prot.is_none() && m.range.len() > MAX_STEP;
+    run.split(long).filter_map(ladder)
 }
 
 /// Neighbouring mappings that could be Go's.
@@ -62,7 +67,7 @@ fn summaries(runs: &[&[Mapping]]) -> Option<(usize, AddrRange)> {
             runs.get(*at).map_or(0, |run| run.iter().filter(|m| range.contains_range(m.range)).count());
         range.len() >= MIN_SUMMARIES && rungs >= MIN_RUNGS
     };
-    let mut all = runs.iter().enumerate().filter_map(|(i, run)| Some((i, ladder(run)?)));
+    let mut all = runs.iter().enumerate().flat_map(|(i, run)| ladders(run).map(move |range| (i, range)));
     all.find(large)
 }
 
@@ -84,9 +89,12 @@ pub(super) fn survey(world: &World<'_>) -> Vec<Surveyed> {
         let arenas = range.start.is_aligned(ARENA) && range.len().is_multiple_of(ARENA);
         if usual || (summaries.is_some() && arenas && range.end.0 >> 40 != 0x7f) {
             found.extend(run.iter().map(heap));
-        } else if let Some((_, rungs)) = summaries.filter(|(at, _)| *at == i) {
+            continue;
+        }
+        if let Some((_, rungs)) = summaries.filter(|(at, _)| *at == i) {
             found.extend(run.iter().filter_map(|m| table(m, rungs, run)));
-        } else if let Some(index) = ladder(run).filter(|range| range.len() == INDEX) {
+        }
+        for index in ladders(run).filter(|range| range.len() == INDEX) {
             found.extend(run.iter().filter(|m| index.contains_range(m.range)).map(summary));
         }
     }

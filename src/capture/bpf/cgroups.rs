@@ -1,6 +1,7 @@
 //! Cgroups whose programs are targets from their execve on (bpf/cgroup.h).
 
 use super::skel::VmauditSkel;
+use super::skel::types::vmaudit_hierarchy as Number;
 use crate::capture::CaptureError;
 use crate::model::{CgroupHierarchy, CgroupKey};
 use libbpf_rs::{MapCore, MapFlags};
@@ -14,19 +15,19 @@ pub struct Entering {
     pub from_outside: bool,
 }
 
-/// `enum vmaudit_hierarchy`.
 pub(super) fn number(hierarchy: CgroupHierarchy) -> u32 {
-    match hierarchy {
-        CgroupHierarchy::Unified => 1,
-        CgroupHierarchy::Pids => 2,
-        CgroupHierarchy::Memory => 3,
-        CgroupHierarchy::Cpu => 4,
-        CgroupHierarchy::Cpuset => 5,
-        CgroupHierarchy::Cpuacct => 6,
-        CgroupHierarchy::Devices => 7,
-        CgroupHierarchy::Freezer => 8,
-        CgroupHierarchy::Blkio => 9,
-    }
+    let number = match hierarchy {
+        CgroupHierarchy::Unified => Number::VMAUDIT_CGROUP_V2,
+        CgroupHierarchy::Pids => Number::VMAUDIT_CGROUP_PIDS,
+        CgroupHierarchy::Memory => Number::VMAUDIT_CGROUP_MEMORY,
+        CgroupHierarchy::Cpu => Number::VMAUDIT_CGROUP_CPU,
+        CgroupHierarchy::Cpuset => Number::VMAUDIT_CGROUP_CPUSET,
+        CgroupHierarchy::Cpuacct => Number::VMAUDIT_CGROUP_CPUACCT,
+        CgroupHierarchy::Devices => Number::VMAUDIT_CGROUP_DEVICES,
+        CgroupHierarchy::Freezer => Number::VMAUDIT_CGROUP_FREEZER,
+        CgroupHierarchy::Blkio => Number::VMAUDIT_CGROUP_BLKIO,
+    };
+    number.0
 }
 
 /// Before the programs are attached, so that no execve is missed.

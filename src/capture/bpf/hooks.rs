@@ -11,7 +11,7 @@ use std::os::fd::IntoRawFd;
 
 /// How system calls are seen when they return.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum CallHook {
+pub(in crate::capture) enum CallHook {
     /// Their tracepoints (`syscalls/sys_exit_mmap`), by perf events. Costs no other call anything.
     Tracepoints,
     /// The return of the kernel's own functions (`__x64_sys_mmap`). Needs CONFIG_FPROBE.
@@ -49,7 +49,7 @@ fn hooks() -> &'static Hooks {
     TABLE.iter().find(|hooks| version >= hooks.since).unwrap_or(&TABLE[TABLE.len() - 1])
 }
 
-pub(super) fn call_hooks() -> &'static [CallHook] {
+pub(in crate::capture) fn call_hooks() -> &'static [CallHook] {
     hooks().calls
 }
 
@@ -79,7 +79,10 @@ pub(super) fn attach_calls(
             Ok((links.collect::<Result<_, _>>()?, format!("{} syscall tracepoints", ids.len())))
         }
         CallHook::Returns => {
-            let (links, calls) = attach_returns(&skel.progs.syscall_returned, ids)?;
+            let known = |name: &str| ids.is_empty() || ids.iter().any(|(known, _)| *known == name);
+            let calls: Vec<&str> =
+                arch::TRACED.iter().map(|call| call.name).filter(|name| known(name)).collect();
+            let (links, calls) = attach_functions(&skel.progs.syscall_returned, Moment::Return, &calls)?;
             Ok((links, format!("the return of {calls} system calls")))
         }
         CallHook::RawExit => {
@@ -101,25 +104,32 @@ fn attach_tracepoint(program: &ProgramMut<'_>, name: &str, id: u64) -> Result<Li
     Ok(link)
 }
 
-/// All at once; where that is refused because the kernel was built without one of them, one by one.
-fn attach_returns(
+/// When a program runs on a function of the kernel's.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(in crate::capture) enum Moment {
+    Entry,
+    Return,
+}
+
+/// Attaches to the kernel's functions for these system calls: all at once; where that is refused because the
+/// kernel was built without one of them, one by one. Also returns how many there are.
+pub(in crate::capture) fn attach_functions(
     program: &ProgramMut<'_>,
-    ids: &[(&'static str, u64)],
+    moment: Moment,
+    calls: &[&str],
 ) -> Result<(Vec<Link>, usize), CaptureError> {
-    let known = |name: &str| ids.is_empty() || ids.iter().any(|(known, _)| *known == name);
-    let names: Vec<String> = arch::TRACED
-        .iter()
-        .filter(|call| known(call.name))
-        .map(|call| format!("{}{}", arch::SYSCALL_PREFIX, call.name))
-        .collect();
-    let refused = match program.attach_kprobe_multi(true, names.clone()) {
+    let names: Vec<String> = calls.iter().map(|call| format!("{}{call}", arch::SYSCALL_PREFIX)).collect();
+    let at_return = moment == Moment::Return;
+    let refused = match program.attach_kprobe_multi(at_return, names.clone()) {
         Ok(link) => return Ok((vec![link], names.len())),
         Err(source) => CaptureError::Attach { what: names.join(", "), source },
     };
-    let one = |name: &String| program.attach_kprobe_multi(true, vec![name]).ok();
+    let one = |name: &String| program.attach_kprobe_multi(at_return, vec![name]).ok();
     let links: Vec<Option<Link>> = names.iter().map(one).collect();
-    let in_every_kernel = links.get(..arch::IN_EVERY_KERNEL);
-    if !in_every_kernel.is_some_and(|links| links.iter().all(Option::is_some)) {
+    let missing = |(call, link): (&&str, &Option<Link>)| {
+        link.is_none() && arch::TRACED.iter().take(arch::IN_EVERY_KERNEL).any(|traced| traced.name == *call)
+    };
+    if calls.iter().zip(&links).any(missing) {
         return Err(refused);
     }
     let links: Vec<Link> = links.into_iter().flatten().collect();

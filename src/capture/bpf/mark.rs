@@ -7,6 +7,7 @@
 //! passes are made until one meets no unmarked thread.
 
 use super::BpfTracer;
+use super::counter;
 use super::skel::types::vmaudit_found as Found;
 use crate::capture::CaptureError;
 use crate::model::{Addr, MmKey, Pid, Tid};
@@ -18,9 +19,6 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 
 const _: () = assert!(size_of::<Found>() == 40);
 const _: () = assert!(offset_of!(Found, comm) == 24);
-
-const MARKED: u32 = 4;
-const UNMARKABLE: u32 = 5;
 
 /// A pass takes a fraction of a microsecond a thread. Two are the rule.
 const MAX_PASSES: u32 = 100;
@@ -47,7 +45,7 @@ impl BpfTracer {
     pub fn mark_running(&self, targets: &[(Pid, BorrowedFd<'_>)]) -> Result<Vec<MarkedThread>, CaptureError> {
         let link = self.skel.progs.mark_threads.attach().map_err(CaptureError::Threads)?;
         for _ in 0..MAX_PASSES {
-            let (met, failed) = (self.counter(MARKED)?, self.counter(UNMARKABLE)?);
+            let (met, failed) = (self.counts.sum(counter::MARKED), self.counts.sum(counter::UNMARKABLE));
             let mut new_leader = false;
             // In each pass: another thread's execve makes that one the first.
             for &(pid, pidfd) in targets {
@@ -58,11 +56,11 @@ impl BpfTracer {
                 .map_err(CaptureError::Threads)?
                 .read_to_end(&mut bytes)
                 .map_err(|source| CaptureError::Threads(source.into()))?;
-            let unmarkable = self.counter(UNMARKABLE)? - failed;
+            let unmarkable = self.counts.sum(counter::UNMARKABLE) - failed;
             if unmarkable > 0 {
                 return Err(CaptureError::Unmarkable { count: unmarkable });
             }
-            if self.counter(MARKED)? == met && !new_leader {
+            if self.counts.sum(counter::MARKED) == met && !new_leader {
                 return Ok(bytes.chunks_exact(size_of::<Found>()).map(decode).collect());
             }
         }

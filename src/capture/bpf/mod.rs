@@ -1,7 +1,8 @@
 //! The BPF backend: loads the object, attaches it, marks targets, reads the rings.
 
 mod cgroups;
-mod hooks;
+pub(super) mod counts;
+pub(super) mod hooks;
 mod mark;
 mod merge;
 mod misses;
@@ -17,6 +18,7 @@ pub(super) use hooks::wants_spares;
 pub(super) use misses::Attached;
 
 use crate::sys::abi::PID_NS_INIT_INO;
+use counts::Counts;
 use hooks::CallHook;
 use merge::{Merger, Spilled, positions, waits};
 
@@ -50,6 +52,21 @@ pub struct BpfConfig {
     pub entering: Option<Entering>,
 }
 
+/// Of the kernel side's [`Counts`].
+pub(super) mod counter {
+    use super::skel::types::vmaudit_counter;
+
+    crate::capture::record::values!(vmaudit_counter: usize {
+        SEEN = VMAUDIT_SEEN,
+        SPILLED_EVENTS = VMAUDIT_SPILLED_EVENTS,
+        LOST_EVENTS = VMAUDIT_LOST_EVENTS,
+        LOST_TASKS = VMAUDIT_LOST_TASKS,
+        MARKED = VMAUDIT_MARKED,
+        UNMARKABLE = VMAUDIT_UNMARKABLE,
+        HIDDEN = VMAUDIT_HIDDEN,
+    });
+}
+
 /// The largest size class of bpf/vmaudit.bpf.c.
 pub const MAX_STACK_BYTES: u64 = 262_144;
 
@@ -64,6 +81,7 @@ pub struct BpfTracer {
     wake_bytes: u64,
     events: Attached,
     faults: Attached,
+    counts: Counts,
     /// What was attached, for `-v`: "15 syscall tracepoints" or "raw sys_exit".
     pub attached: String,
 }
@@ -126,6 +144,7 @@ pub(super) fn prepare(config: &BpfConfig) -> Result<skel::OpenVmauditSkel<'stati
     }
     open.maps.ring.set_max_entries(round_ring(config.ring_bytes)).map_err(CaptureError::Load)?;
     open.maps.spill.set_max_entries(round_ring(config.spill_bytes)).map_err(CaptureError::Load)?;
+    open.maps.counters.set_max_entries(counts::entries()?).map_err(CaptureError::Load)?;
     touches::prepare(&mut open, config.touch)?;
     open.progs.mark_threads.set_autoload(config.running_targets);
     open.progs.syscall_returned.set_autoload(hooks::call_hooks().contains(&CallHook::Returns));
@@ -173,6 +192,7 @@ impl BpfTracer {
         if let Some(entering) = config.entering {
             cgroups::add(&skel, entering.cgroup)?;
         }
+        let counts = Counts::of::<skel::types::vmaudit_counts>(&skel.maps.counters)?;
         let (mut events, mut faults) = (Attached::default(), Attached::default());
         let progs = &skel.progs;
         let mut links = Vec::new();
@@ -201,7 +221,7 @@ impl BpfTracer {
             attached += ", page faults";
         }
         let touch = config.touch.is_some();
-        Ok(BpfTracer { skel, links, touch, wake_bytes: wake_bytes(config), events, faults, attached })
+        Ok(BpfTracer { skel, links, touch, wake_bytes: wake_bytes(config), events, faults, counts, attached })
     }
 
     /// Marks the process behind `pidfd` (its first thread, whose descendants follow).
@@ -233,21 +253,10 @@ impl BpfTracer {
         Ok(Some(counters))
     }
 
-    /// The sum over all CPUs of one of `enum vmaudit_counter`.
-    fn counter(&self, which: u32) -> Result<u64, CaptureError> {
-        let map = &self.skel.maps.counters;
-        let per_cpu =
-            map.lookup_percpu(&which.to_ne_bytes(), MapFlags::ANY).map_err(CaptureError::Counters)?;
-        let value =
-            |bytes: &Vec<u8>| bytes.get(..8).and_then(|b| b.try_into().ok()).map_or(0, u64::from_ne_bytes);
-        Ok(per_cpu.iter().flatten().map(value).sum())
-    }
-
     /// True where a traced task became one that the user may not look into. How often is not said: that
     /// is not his to know.
     fn has_hidden(&self) -> bool {
-        const HIDDEN: u32 = 6;
-        self.counter(HIDDEN).is_ok_and(|count| count > 0)
+        self.counts.sum(counter::HIDDEN) > 0
     }
 
     /// What another object of programs shares with this one.
@@ -373,13 +382,13 @@ impl EventSource for BpfReader<'_> {
     }
 
     fn counters(&self) -> Result<Counters, CaptureError> {
-        let read = |which| self.tracer.counter(which);
+        let counts = &self.tracer.counts;
         let missed = self.tracer.events.missed();
         Ok(Counters {
-            seen: read(0)? + missed,
-            without_stack: read(1)?,
-            lost: read(2)? + missed,
-            lost_tasks: read(3)?,
+            seen: counts.sum(counter::SEEN) + missed,
+            without_stack: counts.sum(counter::SPILLED_EVENTS),
+            lost: counts.sum(counter::LOST_EVENTS) + missed,
+            lost_tasks: counts.sum(counter::LOST_TASKS),
         })
     }
 }

@@ -1,5 +1,6 @@
 //! The ring of page faults (`--touch`): its records, kept until their turn comes.
 
+use super::skel::types::touch_state as State;
 use super::{skel, tracepoints, waits};
 use crate::capture::{CaptureError, TouchCounters, wire};
 use libbpf_rs::{Link, MapCore, MapFlags, RingBuffer, RingBufferBuilder};
@@ -66,14 +67,15 @@ pub(super) fn counters(skel: &skel::VmauditSkel<'_>) -> Result<TouchCounters, Ca
         .touch_states
         .lookup_percpu(&0u32.to_ne_bytes(), MapFlags::ANY)
         .map_err(CaptureError::Counters)?;
-    let field = |bytes: &[u8], at: usize| {
-        bytes.get(at..at + 8).and_then(|b| b.try_into().ok()).map_or(0, u64::from_ne_bytes)
-    };
     let mut sum = TouchCounters::default();
-    for state in states.iter().flatten() {
-        sum.faults += field(state, 0);
-        sum.sampled += field(state, 8);
-        sum.lost += field(state, 16);
+    for bytes in states.iter().flatten() {
+        let Some(bytes) = bytes.get(..size_of::<State>()) else { continue };
+        // SAFETY: `State` is plain integers (any bit pattern is valid) and `bytes` is as long as it;
+        // read_unaligned needs no alignment.
+        let state = unsafe { bytes.as_ptr().cast::<State>().read_unaligned() };
+        sum.faults += state.faults;
+        sum.sampled += state.sampled;
+        sum.lost += state.lost;
     }
     Ok(sum)
 }

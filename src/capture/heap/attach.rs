@@ -78,8 +78,8 @@ pub(super) struct State {
     next: u32,
 }
 
-/// VMAUDIT_HEAP_FUNCTIONS (bpf/heap.h).
-pub(super) const MAX_FUNCTIONS: u32 = 8192;
+/// Of the kernel side's table.
+pub(super) const MAX_FUNCTIONS: u32 = super::skel::types::vmaudit_heap_limit::VMAUDIT_HEAP_FUNCTIONS.0;
 
 impl From<u32> for State {
     /// Numbers begin with `next`.

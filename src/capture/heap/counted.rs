@@ -1,6 +1,10 @@
 //! The tables of bpf/heap_combined.h: rules go in, counts by stack come out.
 
-use super::skel::{HeapMaps, types};
+use super::skel::HeapMaps;
+use super::skel::types::{
+    self, vmaudit_heap_rule as Rule, vmaudit_heap_rule_key as RuleKey, vmaudit_heap_rule_kind as Kind,
+    vmaudit_heap_site_key as Site,
+};
 use crate::capture::CaptureError;
 use crate::model::{MmKey, Pid};
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
@@ -69,27 +73,20 @@ impl Counted {
         rule: TaughtRule,
     ) -> Result<(), CaptureError> {
         let (kind, cfa, bp) = match rule {
-            TaughtRule::Offsets { from_bp, cfa, bp } => (1 + u8::from(from_bp), cfa, bp.unwrap_or(0)),
-            TaughtRule::Root => (3, 0, 0),
+            TaughtRule::Offsets { from_bp: false, cfa, bp } => (Kind::VMAUDIT_RULE_SP, cfa, bp.unwrap_or(0)),
+            TaughtRule::Offsets { from_bp: true, cfa, bp } => (Kind::VMAUDIT_RULE_BP, cfa, bp.unwrap_or(0)),
+            TaughtRule::Root => (Kind::VMAUDIT_RULE_ROOT, 0, 0),
         };
-        let mut key = [0; size_of::<types::vmaudit_heap_rule_key>()];
-        key[..8].copy_from_slice(&code.to_ne_bytes());
-        key[8..].copy_from_slice(&(address << 1 | u64::from(innermost)).to_ne_bytes());
-        let mut value = [0; size_of::<types::vmaudit_heap_rule>()];
-        value[..4].copy_from_slice(&cfa.to_ne_bytes());
-        value[4..6].copy_from_slice(&bp.to_ne_bytes());
-        value[6] = kind;
-        self.rules.update(&key, &value, MapFlags::ANY).map_err(CaptureError::Counters)
+        let value = Rule { cfa, bp, kind: kind.0 as u8, unused: 0 };
+        let key = rule_key(code, address, innermost);
+        self.rules.update(bytes_of(&key), bytes_of(&value), MapFlags::ANY).map_err(CaptureError::Counters)
     }
 
     /// Takes back the rules at these addresses.
     pub fn unteach(&self, taught: impl IntoIterator<Item = (u64, u64, bool)>) {
         for (code, address, innermost) in taught {
-            let mut key = [0; size_of::<types::vmaudit_heap_rule_key>()];
-            key[..8].copy_from_slice(&code.to_ne_bytes());
-            key[8..].copy_from_slice(&(address << 1 | u64::from(innermost)).to_ne_bytes());
             // What is not there need not be deleted.
-            let _ = self.rules.delete(&key);
+            let _ = self.rules.delete(bytes_of(&rule_key(code, address, innermost)));
         }
     }
 
@@ -106,12 +103,9 @@ impl Counted {
     /// Forgets counts.
     pub fn forget<'k>(&self, keys: impl IntoIterator<Item = &'k SiteKey>) {
         for key in keys {
-            let mut bytes = [0; size_of::<types::vmaudit_heap_site_key>()];
-            for (at, word) in [key.code, key.first, key.second, u64::from(key.function)].iter().enumerate() {
-                bytes[at * 8..][..8].copy_from_slice(&word.to_le_bytes());
-            }
+            let SiteKey { code, first, second, function } = *key;
             // What is not there need not be deleted.
-            let _ = self.sites.delete(&bytes);
+            let _ = self.sites.delete(bytes_of(&Site { code, first, second, function, unused: 0 }));
         }
     }
 
@@ -130,6 +124,23 @@ impl Counted {
         }
         Ok(())
     }
+}
+
+fn rule_key(code: u64, address: u64, innermost: bool) -> RuleKey {
+    RuleKey { code, address: address << 1 | u64::from(innermost) }
+}
+
+/// What the kernel side has in its maps: plain integers without padding.
+trait Plain {}
+impl Plain for RuleKey {}
+impl Plain for Rule {}
+impl Plain for Site {}
+
+const _: () = assert!(size_of::<RuleKey>() == 16 && size_of::<Rule>() == 8 && size_of::<Site>() == 32);
+
+fn bytes_of<T: Plain>(value: &T) -> &[u8] {
+    // SAFETY: `Plain` types have no padding, so that each byte is initialised.
+    unsafe { std::slice::from_raw_parts((&raw const *value).cast::<u8>(), size_of::<T>()) }
 }
 
 fn site_key(bytes: &[u8]) -> Option<SiteKey> {

@@ -1,22 +1,39 @@
 //! What a probed function does, as the BPF program's table has it.
 
-use super::skel::types::vmaudit_heap_function as Raw;
+use super::skel::types::{
+    vmaudit_heap_action as Act, vmaudit_heap_function as Raw, vmaudit_heap_where as Place,
+};
 use std::mem::{offset_of, size_of};
 
 const _: () = assert!(size_of::<Raw>() == 24);
 const _: () = assert!(offset_of!(Raw, covers) == 8);
 const _: () = assert!(offset_of!(Raw, global) == 16);
 
-/// `enum vmaudit_heap_action`.
+/// What a function does.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Action {
-    Allocate = 1,
-    Free = 2,
-    Resize = 3,
-    CreateContext = 4,
-    ResetContext = 5,
-    DeleteContext = 6,
-    MoveContext = 7,
+    Allocate,
+    Free,
+    Resize,
+    CreateContext,
+    ResetContext,
+    DeleteContext,
+    MoveContext,
+}
+
+impl Action {
+    fn code(self) -> u8 {
+        let code = match self {
+            Action::Allocate => Act::VMAUDIT_ACT_ALLOCATE,
+            Action::Free => Act::VMAUDIT_ACT_FREE,
+            Action::Resize => Act::VMAUDIT_ACT_RESIZE,
+            Action::CreateContext => Act::VMAUDIT_ACT_CREATE,
+            Action::ResetContext => Act::VMAUDIT_ACT_RESET,
+            Action::DeleteContext => Act::VMAUDIT_ACT_DELETE,
+            Action::MoveContext => Act::VMAUDIT_ACT_MOVE,
+        };
+        code.0 as u8
+    }
 }
 
 /// Where a value is when the function is entered, or when it has returned.
@@ -34,14 +51,14 @@ pub enum Where {
 }
 
 impl Where {
-    /// `enum vmaudit_heap_where`.
     fn code(self) -> u8 {
+        let at = |place: Place, argument: u8| place.0 as u8 + (argument & 7);
         match self {
-            Where::Nowhere => 0,
-            Where::Argument(n) => n & 7,
-            Where::Returned => 16,
-            Where::Pointee(n) => 32 + (n & 7),
-            Where::Global => 64,
+            Where::Nowhere => at(Place::VMAUDIT_WHERE_NONE, 0),
+            Where::Argument(n) => at(Place::VMAUDIT_WHERE_NONE, n),
+            Where::Returned => at(Place::VMAUDIT_WHERE_RETURNED, 0),
+            Where::Pointee(n) => at(Place::VMAUDIT_WHERE_POINTEE, n),
+            Where::Global => at(Place::VMAUDIT_WHERE_GLOBAL, 0),
         }
     }
 }
@@ -99,7 +116,7 @@ impl ProbeFunction {
     pub(super) fn encode(&self) -> [u8; size_of::<Raw>()] {
         let mut bytes = [0; size_of::<Raw>()];
         let codes = [
-            self.action as u8,
+            self.action.code(),
             self.size.code(),
             self.factor & 7,
             self.pointer.code(),

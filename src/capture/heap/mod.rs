@@ -12,13 +12,16 @@ pub use attach::{Placed, ProbeError, Prober, Request};
 pub use counted::{Counted, SiteCounts, SiteKey, TaughtRule};
 pub use function::{Action, ProbeFunction, Where};
 
+use super::bpf::counts::{self, Counts};
+use super::bpf::hooks::{CallHook, Moment, attach_functions, call_hooks};
 use super::bpf::{Attached, BpfTracer, Shared, wants_spares};
 use super::viewer::set_viewer;
 use super::{CaptureError, refusal};
 use crate::model::Pid;
 use attach::{PerfUprobe, Way};
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
-use libbpf_rs::{Link, MapCore, MapFlags, OpenObject, ProgramMut};
+use libbpf_rs::{Link, OpenObject, ProgramMut};
+use skel::types::vmaudit_heap_counter as Which;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::sync::Arc;
@@ -78,6 +81,7 @@ pub struct HeapTracer {
     _combined: Vec<Link>,
     /// The programs that do.
     spaces: Attached,
+    counts: Counts,
     /// For `-v`: "uprobe session", "uprobe multi", "single uprobes".
     pub attached: &'static str,
 }
@@ -121,29 +125,19 @@ impl HeapTracer {
         Counted::of(&self.skel.maps)
     }
 
-    /// # Errors
-    /// When the kernel does not hand out the counters.
-    pub fn counters(&self) -> Result<HeapCounters, CaptureError> {
-        let read = |which: u32| {
-            let map = &self.skel.maps.heap_counters;
-            let per_cpu =
-                map.lookup_percpu(&which.to_ne_bytes(), MapFlags::ANY).map_err(CaptureError::Counters)?;
-            let value = |bytes: &Vec<u8>| {
-                bytes.get(..8).and_then(|b| b.try_into().ok()).map_or(0, u64::from_ne_bytes)
-            };
-            Ok(per_cpu.iter().flatten().map(value).sum())
-        };
-        Ok(HeapCounters {
-            seen: read(0)?,
-            without_stack: read(1)?,
-            lost_allocations: read(2)?,
-            lost_frees: read(3)?,
-            lost_others: read(4)? + self.spaces.missed(),
-            abandoned: read(5)?,
-            untracked: read(6)?,
-            skipped: read(7)?,
-            counted: read(8)?,
-        })
+    pub fn counters(&self) -> HeapCounters {
+        let read = |which: Which| self.counts.sum(which.0 as usize);
+        HeapCounters {
+            seen: read(Which::VMAUDIT_HEAP_SEEN),
+            without_stack: read(Which::VMAUDIT_HEAP_WITHOUT_STACK),
+            lost_allocations: read(Which::VMAUDIT_HEAP_LOST_ALLOCATIONS),
+            lost_frees: read(Which::VMAUDIT_HEAP_LOST_FREES),
+            lost_others: read(Which::VMAUDIT_HEAP_LOST_OTHERS) + self.spaces.missed(),
+            abandoned: read(Which::VMAUDIT_HEAP_ABANDONED),
+            untracked: read(Which::VMAUDIT_HEAP_UNTRACKED),
+            skipped: read(Which::VMAUDIT_HEAP_SKIPPED),
+            counted: read(Which::VMAUDIT_HEAP_COUNTED),
+        }
     }
 }
 
@@ -206,11 +200,16 @@ pub(super) fn prepare(
     if !config.combined {
         open.maps.blocks.set_max_entries(1).map_err(CaptureError::Load)?;
     }
-    let spares = wants_spares();
+    open.maps.heap_counters.set_max_entries(counts::entries()?).map_err(CaptureError::Load)?;
+    let (spares, functions) = (wants_spares(), on_functions());
     for mut program in open.open_object_mut().progs_mut() {
         let name = program.name().to_string_lossy().into_owned();
         if name.starts_with("combined_") {
-            program.set_autoload(config.combined && (spares || !name.contains("_spare")));
+            let here = match name.as_str() {
+                "combined_unmapping" | "combined_unmapped" => functions,
+                name => spares || !name.contains("_spare"),
+            };
+            program.set_autoload(config.combined && here);
         }
     }
     match shared {
@@ -233,6 +232,14 @@ pub(super) fn prepare(
     Ok(open)
 }
 
+/// System calls that take code away, or put other code in its place.
+const UNMAP: &[&str] = &["munmap", "mremap", "mmap"];
+
+/// Whether those are seen at the kernel's functions for them, if they can be.
+fn on_functions() -> bool {
+    call_hooks().first() == Some(&CallHook::Returns)
+}
+
 fn load(tracer: &BpfTracer, config: &HeapConfig, kind: Kind) -> Result<HeapTracer, CaptureError> {
     let open = prepare(Some(&tracer.shared()), config, kind)?;
     let skel = open.load().map_err(|error| refusal::refused(OBJECT, &error))?;
@@ -240,12 +247,28 @@ fn load(tracer: &BpfTracer, config: &HeapConfig, kind: Kind) -> Result<HeapTrace
     let spares = wants_spares();
     if config.combined {
         let progs = &skel.progs;
+        let entry = || attach_functions(&progs.combined_unmapping, Moment::Entry, UNMAP);
+        let leave = || attach_functions(&progs.combined_unmapped, Moment::Return, UNMAP);
+        let functions = match on_functions().then(|| Ok((entry()?, leave()?))) {
+            Some(Ok::<_, CaptureError>(((entry, _), (leave, _)))) => {
+                links.extend(entry.into_iter().chain(leave));
+                spaces.add([progs.combined_unmapping.as_fd()]);
+                spaces.add([progs.combined_unmapped.as_fd()]);
+                true
+            }
+            _ => false,
+        };
+        let tracepoints = (!functions).then_some([
+            [&progs.combined_enter, &progs.combined_enter_spare, &progs.combined_enter_spare2],
+            [&progs.combined_leave, &progs.combined_leave_spare, &progs.combined_leave_spare2],
+        ]);
         for programs in [
             [&progs.combined_exec, &progs.combined_exec_spare, &progs.combined_exec_spare2],
             [&progs.combined_fork, &progs.combined_fork_spare, &progs.combined_fork_spare2],
-            [&progs.combined_enter, &progs.combined_enter_spare, &progs.combined_enter_spare2],
-            [&progs.combined_leave, &progs.combined_leave_spare, &progs.combined_leave_spare2],
-        ] {
+        ]
+        .into_iter()
+        .chain(tracepoints.into_iter().flatten())
+        {
             let used = if spares { &programs[..] } else { &programs[..1] };
             for program in used {
                 links.push(program.attach_trace().map_err(CaptureError::Load)?);
@@ -254,7 +277,8 @@ fn load(tracer: &BpfTracer, config: &HeapConfig, kind: Kind) -> Result<HeapTrace
         }
     }
     let prober = Arc::new(prober(&skel, config.only, kind)?);
-    Ok(HeapTracer { skel, prober, _combined: links, spaces, attached: kind.name() })
+    let counts = Counts::of::<skel::types::vmaudit_heap_counts>(&skel.maps.heap_counters)?;
+    Ok(HeapTracer { skel, prober, _combined: links, spaces, counts, attached: kind.name() })
 }
 
 /// What places the probes, if the kernel knows this way of placing them.

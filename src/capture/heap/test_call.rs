@@ -59,7 +59,7 @@ impl HeapTracer {
             // Executable memory is forbidden here (vm.memfd_noexec, a security module).
             return Err(failed(Errno::EACCES));
         }
-        let after = self.counters()?;
+        let after = self.counters();
         Ok(after.seen + after.skipped > before)
     }
 
@@ -90,7 +90,7 @@ impl HeapTracer {
         if let Some(error) = refused {
             return Err(CaptureError::Uprobes(std::io::Error::other(error)));
         }
-        let counters = self.counters()?;
+        let counters = self.counters();
         write(word, b"g").map_err(failed)?;
         // The probe has to outlive the call. The child ends by itself.
         poll::wait_readable(&pidfd, None);

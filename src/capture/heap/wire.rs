@@ -2,7 +2,7 @@
 
 use super::counted::SiteKey;
 use super::skel::types::vmaudit_heap_brief as Brief;
-use crate::capture::bpf::skel::types::vmaudit_record as Record;
+use crate::capture::record::{Record, flag, op, op_of, read};
 use crate::capture::{Registers, arch};
 use crate::model::{Addr, ContextKey, Covers, HeapEvent, HeapOp, MmKey, NoStack, Pid};
 use std::mem::{offset_of, size_of};
@@ -12,22 +12,6 @@ const _: () = assert!(size_of::<Brief>() == 72);
 const _: () = assert!(offset_of!(Brief, op) == offset_of!(Record, op));
 const _: () = assert!(offset_of!(Brief, function) == offset_of!(Record, ret));
 const _: () = assert!(offset_of!(Brief, args) == offset_of!(Record, args));
-
-const ALLOCATED: u16 = 72;
-const FREED: u16 = 73;
-const RESIZE_BEGUN: u16 = 74;
-const RESIZE_ENDED: u16 = 75;
-const REFUSED: u16 = 76;
-const CREATED: u16 = 77;
-const RESET: u16 = 78;
-const DELETED: u16 = 79;
-const MOVED: u16 = 80;
-const SITE: u16 = 81;
-
-const FULL: u16 = 1;
-const SPILLED: u16 = 32;
-const HOLES: u16 = 64;
-const FAILED: u16 = 256;
 
 /// A heap event with what its stack can be made from.
 #[derive(Debug)]
@@ -58,23 +42,17 @@ pub struct CapturedSite<'a> {
 
 /// True for a record that [`decode`] is for.
 pub fn is_heap(bytes: &[u8]) -> bool {
-    let at = offset_of!(Record, op);
-    let op = bytes.get(at..at + 2).and_then(|op| op.try_into().ok()).map(u16::from_ne_bytes);
-    op.is_some_and(|op| (ALLOCATED..=MOVED).contains(&op))
+    op_of(bytes).is_some_and(|op| (op::ALLOCATED..=op::CONTEXT_MOVED).contains(&op))
 }
 
 /// True for a record that [`decode_site`] is for.
 pub fn is_site(bytes: &[u8]) -> bool {
-    let at = offset_of!(Record, op);
-    bytes.get(at..at + 2) == Some(&SITE.to_ne_bytes()[..])
+    op_of(bytes) == Some(op::SITE)
 }
 
 /// The stack of a site; `None` for what is too short.
 pub fn decode_site(bytes: &[u8]) -> Option<CapturedSite<'_>> {
-    let head = bytes.get(..size_of::<Record>())?;
-    // SAFETY: `Record` is plain integers (any bit pattern is valid) and `head` is as long as it;
-    // read_unaligned needs no alignment.
-    let record = unsafe { head.as_ptr().cast::<Record>().read_unaligned() };
+    let (record, stack) = read(bytes)?;
     let [code, first, second, space, ..] = record.args;
     Some(CapturedSite {
         key: SiteKey { code, first, second, function: record.ret as u32 },
@@ -82,9 +60,9 @@ pub fn decode_site(bytes: &[u8]) -> Option<CapturedSite<'_>> {
         mm: MmKey(record.mm),
         pid: record.pid as Pid,
         registers: arch::registers(&record),
-        stack: bytes.get(size_of::<Record>()..)?.get(..record.payload as usize)?,
-        full: record.flags & FULL != 0,
-        holes: record.flags & HOLES != 0,
+        stack,
+        full: record.flags & flag::STACK_FULL != 0,
+        holes: record.flags & flag::STACK_HOLES != 0,
     })
 }
 
@@ -126,29 +104,29 @@ pub fn decode(bytes: &[u8]) -> Option<CapturedHeap<'_>> {
     let [first, second, third, fourth] = brief.args;
     let address = Addr(first);
     let op = match brief.op {
-        ALLOCATED => HeapOp::Allocated { address, size: second, context: key(third) },
-        FREED => HeapOp::Freed { address },
-        RESIZE_BEGUN => HeapOp::ResizeBegun { address },
-        RESIZE_ENDED => HeapOp::ResizeEnded {
+        op::ALLOCATED => HeapOp::Allocated { address, size: second, context: key(third) },
+        op::FREED => HeapOp::Freed { address },
+        op::RESIZE_BEGUN => HeapOp::ResizeBegun { address },
+        op::RESIZE_ENDED => HeapOp::ResizeEnded {
             old: address,
             new: (second != 0).then_some(Addr(second)),
             size: third,
             context: key(fourth),
-            failed: brief.flags & FAILED != 0,
+            failed: brief.flags & flag::HEAP_FAILED != 0,
         },
-        REFUSED => HeapOp::Refused { size: second },
-        CREATED => HeapOp::ContextCreated {
+        op::REFUSED => HeapOp::Refused { size: second },
+        op::CONTEXT_CREATED => HeapOp::ContextCreated {
             context: ContextKey(first),
             parent: key(second),
             name: (!payload.is_empty()).then(|| payload.to_vec()),
         },
-        RESET => HeapOp::ContextReset { context: ContextKey(first), covers: covers(second) },
-        DELETED => HeapOp::ContextDeleted { context: ContextKey(first), covers: covers(second) },
-        MOVED => HeapOp::ContextMoved { context: ContextKey(first), parent: key(second) },
+        op::CONTEXT_RESET => HeapOp::ContextReset { context: ContextKey(first), covers: covers(second) },
+        op::CONTEXT_DELETED => HeapOp::ContextDeleted { context: ContextKey(first), covers: covers(second) },
+        op::CONTEXT_MOVED => HeapOp::ContextMoved { context: ContextKey(first), parent: key(second) },
         _ => return None,
     };
-    let wants_stack = matches!(brief.op, ALLOCATED | RESIZE_ENDED);
-    let lost = brief.flags & SPILLED != 0 && wants_stack;
+    let wants_stack = matches!(brief.op, op::ALLOCATED | op::RESIZE_ENDED);
+    let lost = brief.flags & flag::SPILLED != 0 && wants_stack;
     let record = whole.filter(|_| wants_stack && !lost && !payload.is_empty());
     let event = HeapEvent {
         time_ns: brief.time_ns,
@@ -165,11 +143,11 @@ pub fn decode(bytes: &[u8]) -> Option<CapturedHeap<'_>> {
     };
     Some(CapturedHeap {
         event,
-        caller: (brief.op == FREED && second != 0).then_some(Addr(second)),
+        caller: (brief.op == op::FREED && second != 0).then_some(Addr(second)),
         registers: record.as_ref().map(arch::registers),
         stack: if record.is_some() { payload } else { &[] },
-        full: brief.flags & FULL != 0,
-        holes: brief.flags & HOLES != 0,
+        full: brief.flags & flag::STACK_FULL != 0,
+        holes: brief.flags & flag::STACK_HOLES != 0,
         code: record.as_ref().map_or(0, |record| record.args[4]),
     })
 }
@@ -191,7 +169,7 @@ mod tests {
 
     #[test]
     fn brief_records() {
-        let bytes = brief(RESIZE_ENDED, FAILED | SPILLED, [16, 0, 32, 5]);
+        let bytes = brief(op::RESIZE_ENDED, flag::HEAP_FAILED | flag::SPILLED, [16, 0, 32, 5]);
         assert!(is_heap(&bytes));
         let event = decode(&bytes).expect("decodes").event;
         let expected = HeapOp::ResizeEnded {
@@ -202,17 +180,17 @@ mod tests {
             failed: true,
         };
         assert_eq!((event.op, event.stack, event.time_ns), (expected, Err(NoStack::Lost), 7));
-        let event = decode(&brief(FREED, 0, [16, 0, 0, 0])).expect("decodes").event;
+        let event = decode(&brief(op::FREED, 0, [16, 0, 0, 0])).expect("decodes").event;
         assert_eq!((event.op, event.stack), (HeapOp::Freed { address: Addr(16) }, Err(NoStack::NotTaken)));
     }
 
     #[test]
     fn what_is_no_record() {
-        assert!(decode(&brief(FREED, 0, [1; 4])[..71]).is_none());
-        assert!(decode(&brief(MOVED + 1, 0, [1; 4])).is_none());
+        assert!(decode(&brief(op::FREED, 0, [1; 4])[..71]).is_none());
+        assert!(decode(&brief(op::CONTEXT_MOVED + 1, 0, [1; 4])).is_none());
         assert!(!is_heap(&brief(15, 0, [0; 4])));
         // a payload that is not there
-        let mut bytes = brief(CREATED, 0, [1; 4]);
+        let mut bytes = brief(op::CONTEXT_CREATED, 0, [1; 4]);
         bytes[offset_of!(Brief, payload)] = 9;
         assert!(decode(&bytes).is_none());
     }

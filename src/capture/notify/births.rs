@@ -5,7 +5,8 @@ use super::peek;
 use super::server::Server;
 use super::space::{Begun, Space, What};
 use super::tasks::Process;
-use super::tell::{self, LISTED, OP_FORK, Who};
+use super::tell::Who;
+use crate::capture::record::{self, RecordWriter, flag, op};
 use crate::model::{HeldCall, HeldCalls, Pid, Tid};
 use crate::sys::pidfd;
 use nix::sys::epoll::{EpollEvent, EpollFlags};
@@ -89,10 +90,10 @@ impl<C: HeldCalls> Server<C> {
         let comm = self.tasks.add_thread(tid, pid, new.control_block).comm.clone();
         let parent_tid = begun.map_or(pid, |begun| begun.parent_tid);
         let brk = self.tasks.spaces.get(&key).map_or(0, |space| space.brk);
-        let mut record = Who { pid, tid: parent_tid, mm: key }.record(OP_FORK);
+        let mut record = Who { pid, tid: parent_tid, mm: key }.record(op::FORK);
         record.args = [pid as u64, tid as u64, key, new.sp, 1, brk];
         record.ret = i64::from(tid);
-        tell::set_comm(&mut record, &comm);
+        record::set_comm(&mut record, &comm);
         self.tell.event(record, &[]);
     }
 
@@ -156,14 +157,14 @@ impl<C: HeldCalls> Server<C> {
         };
         let comm = self.tasks.add_thread(pid, pid, control_block).comm.clone();
         let who = Who { pid: begun.parent, tid: begun.parent_tid, mm: begun.space };
-        let mut record = who.record(OP_FORK);
+        let mut record = who.record(op::FORK);
         if let Some(mappings) = listed {
-            self.tell.mappings(who, &mappings);
-            record.flags |= LISTED;
+            mappings.iter().for_each(|mapping| self.tell.mapping(&record, mapping));
+            record.flags |= flag::LISTED;
         }
         record.args = [pid as u64, pid as u64, key, begun.new.sp, 0, brk];
         record.ret = i64::from(pid);
-        tell::set_comm(&mut record, &comm);
+        record::set_comm(&mut record, &comm);
         self.tell.event(record, &[]);
         self.pump(begun.space);
     }

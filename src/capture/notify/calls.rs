@@ -1,5 +1,6 @@
 //! Which calls are notified, and what kind each is.
 
+use crate::capture::record::op;
 use crate::sys::abi::{
     CLONE_PARENT_SETTID, CLONE_SETTLS, CLONE_THREAD, CLONE_VFORK, CLONE_VM, PR_SET_NAME, PR_SET_VMA,
     SYS_MAP_SHADOW_STACK,
@@ -61,36 +62,21 @@ pub enum Kind {
     Other,
 }
 
-pub const OP_MMAP: u16 = 1;
-pub const OP_MUNMAP: u16 = 2;
-pub const OP_MREMAP: u16 = 3;
-pub const OP_BRK: u16 = 4;
-pub const OP_MPROTECT: u16 = 5;
-pub const OP_PKEY_MPROTECT: u16 = 6;
-pub const OP_MADVISE: u16 = 7;
-pub const OP_SHMAT: u16 = 9;
-pub const OP_SHMDT: u16 = 10;
-pub const OP_REMAP_FILE_PAGES: u16 = 11;
-pub const OP_IO_SETUP: u16 = 12;
-pub const OP_MAP_SHADOW_STACK: u16 = 13;
-pub const OP_PRCTL: u16 = 14;
-pub const OP_SECCOMP: u16 = 15;
-
 pub fn kind(nr: i64, args: &[u64; 6]) -> Kind {
     match nr {
-        libc::SYS_mmap => Kind::Memory(OP_MMAP),
-        libc::SYS_munmap => Kind::Memory(OP_MUNMAP),
-        libc::SYS_mremap => Kind::Memory(OP_MREMAP),
-        libc::SYS_brk => Kind::Memory(OP_BRK),
-        libc::SYS_mprotect => Kind::Memory(OP_MPROTECT),
-        libc::SYS_pkey_mprotect => Kind::Memory(OP_PKEY_MPROTECT),
-        libc::SYS_madvise => Kind::Memory(OP_MADVISE),
-        libc::SYS_shmat => Kind::Memory(OP_SHMAT),
-        libc::SYS_shmdt => Kind::Memory(OP_SHMDT),
-        libc::SYS_remap_file_pages => Kind::Memory(OP_REMAP_FILE_PAGES),
-        libc::SYS_io_setup => Kind::Memory(OP_IO_SETUP),
-        SYS_MAP_SHADOW_STACK => Kind::Memory(OP_MAP_SHADOW_STACK),
-        libc::SYS_prctl if args[0] as u32 == PR_SET_VMA as u32 => Kind::Memory(OP_PRCTL),
+        libc::SYS_mmap => Kind::Memory(op::MMAP),
+        libc::SYS_munmap => Kind::Memory(op::MUNMAP),
+        libc::SYS_mremap => Kind::Memory(op::MREMAP),
+        libc::SYS_brk => Kind::Memory(op::BRK),
+        libc::SYS_mprotect => Kind::Memory(op::MPROTECT),
+        libc::SYS_pkey_mprotect => Kind::Memory(op::PKEY_MPROTECT),
+        libc::SYS_madvise => Kind::Memory(op::MADVISE),
+        libc::SYS_shmat => Kind::Memory(op::SHMAT),
+        libc::SYS_shmdt => Kind::Memory(op::SHMDT),
+        libc::SYS_remap_file_pages => Kind::Memory(op::REMAP_FILE_PAGES),
+        libc::SYS_io_setup => Kind::Memory(op::IO_SETUP),
+        SYS_MAP_SHADOW_STACK => Kind::Memory(op::MAP_SHADOW_STACK),
+        libc::SYS_prctl if args[0] as u32 == PR_SET_VMA as u32 => Kind::Memory(op::PRCTL),
         libc::SYS_prctl if args[0] as u32 == PR_SET_NAME as u32 => Kind::Rename,
         libc::SYS_seccomp => Kind::Seccomp,
         libc::SYS_clone | libc::SYS_clone3 => Kind::Clone,

@@ -1,7 +1,8 @@
 //! The ends of threads, processes and address spaces.
 
 use super::server::Server;
-use super::tell::{OP_EXIT, Who};
+use super::tell::Who;
+use crate::capture::record::op;
 use crate::model::{HeldCall, HeldCalls, Pid};
 use crate::sys::pidfd;
 use std::os::fd::AsFd;
@@ -11,7 +12,7 @@ const UNKNOWN_STATUS: i32 = -1;
 
 impl<C: HeldCalls> Server<C> {
     pub fn thread_ended(&mut self, pid: Pid, call: &HeldCall, key: u64) {
-        let mut record = Who { pid, tid: call.tid, mm: key }.record(OP_EXIT);
+        let mut record = Who { pid, tid: call.tid, mm: key }.record(op::EXIT);
         record.args[0] = (call.args[0] & 0xff) << 8;
         self.tasks.threads.remove(&call.tid);
         self.tell.event(record, &[]);
@@ -28,7 +29,7 @@ impl<C: HeldCalls> Server<C> {
             self.conclude(key, true);
         }
         let tid = ended_by.map_or(pid, |(tid, _)| tid);
-        let mut record = Who { pid, tid, mm: key }.record(OP_EXIT);
+        let mut record = Who { pid, tid, mm: key }.record(op::EXIT);
         record.args = [i64::from(code.unwrap_or(UNKNOWN_STATUS)) as u64, 1, 0, 0, 0, 0];
         self.forget_process(pid);
         self.tell.event(record, &[]);

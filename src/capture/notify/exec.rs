@@ -5,7 +5,8 @@ use super::peek;
 use super::server::Server;
 use super::space::Space;
 use super::tasks::Executing;
-use super::tell::{self, LISTED, OP_EXEC, Who};
+use super::tell::Who;
+use crate::capture::record::{self, RecordWriter, flag, op};
 use crate::model::{HeldCalls, Mapping, Pid, Tid};
 use std::time::Duration;
 
@@ -106,21 +107,21 @@ impl<C: HeldCalls> Server<C> {
         self.tasks.begun.retain(|begun| begun.parent != pid || !begun.new.is_thread);
         let comm = self.tasks.add_thread(pid, pid, 0).comm.clone();
         let who = Who { pid, tid: pid, mm: key };
-        let mut record = who.record(OP_EXEC);
+        let mut record = who.record(op::EXEC);
         record.args = [start_brk, start_brk, arguments, u64::from(is_32_bit), 0, 0];
         // A 32-bit program may have mapped a lot before its first notified call.
         if !is_32_bit {
-            self.tell.mappings(who, &mappings);
-            record.flags |= LISTED;
+            mappings.iter().for_each(|mapping| self.tell.mapping(&record, mapping));
+            record.flags |= flag::LISTED;
         }
         let exe = std::fs::read_link(format!("/proc/{pid}/exe")).ok();
         let exe = exe.map(|path| std::os::unix::ffi::OsStringExt::into_vec(path.into_os_string()));
         if let Some(mapping) = mappings.iter().find(|mapping| exe.as_ref() == Some(&mapping.name))
             && let Some(file) = mapping.file
         {
-            tell::set_file(&mut record, file, &mapping.name);
+            record::set_file(&mut record, file, &mapping.name);
         }
-        tell::set_comm(&mut record, &comm);
+        record::set_comm(&mut record, &comm);
         self.tell.event(record, &[]);
     }
 

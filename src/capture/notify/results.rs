@@ -1,13 +1,11 @@
 //! What the calls that were let go came to.
 
-use super::calls;
 use super::effect::{Effect, Expected, Outcome};
 use super::peek::{self, Place};
 use super::server::{NOBODY_WAITS, Server};
 use super::space::{InCall, Space, What};
-use super::tell;
-use crate::capture::bpf::skel::types::vmaudit_record as Record;
-use crate::model::{HeldCalls, Pid};
+use crate::capture::record::{Record, RecordWriter, flag, op};
+use crate::model::HeldCalls;
 use crate::sys::abi::MAP_ANONYMOUS;
 
 /// A thread that has run for so long since it was let go, ns, is no longer in a call that has
@@ -79,28 +77,27 @@ impl<C: HeldCalls> Server<C> {
     pub fn report(&mut self, key: u64, record: Record, stack: &[u8], effect: &Effect, name: Option<Vec<u8>>) {
         let mut record = record;
         record.ret = effect.ret;
-        let who = tell::Who { pid: record.pid as Pid, tid: record.tid as i32, mm: key };
         match (record.op, &effect.mapped) {
-            (calls::OP_BRK, _) => {
+            (op::BRK, _) => {
                 if let Some(space) = self.tasks.spaces.get_mut(&key) {
                     space.brk = effect.ret as u64;
                 }
                 record.aux[0] = effect.ret as u64;
-                record.flags |= tell::HAS_AUX;
+                record.flags |= flag::HAS_AUX;
             }
-            (calls::OP_MMAP, Some((_, Some(vma)))) if record.args[3] & MAP_ANONYMOUS == 0 => {
-                self.tell.mapped_file(who, &mut record, vma);
+            (op::MMAP, Some((_, Some(vma)))) if record.args[3] & MAP_ANONYMOUS == 0 => {
+                self.tell.mapped_file(&mut record, vma);
             }
-            (calls::OP_SHMAT | calls::OP_IO_SETUP, Some((range, _))) => {
+            (op::SHMAT | op::IO_SETUP, Some((range, _))) => {
                 record.aux = [range.start.0, range.end.0];
-                record.flags |= tell::HAS_AUX;
-                if record.op == calls::OP_IO_SETUP {
+                record.flags |= flag::HAS_AUX;
+                if record.op == op::IO_SETUP {
                     record.ret = 0;
                 }
             }
-            (calls::OP_PRCTL, _) => {
+            (op::PRCTL, _) => {
                 if let Some(name) = name {
-                    self.tell.name(who, &name);
+                    self.tell.name(&record, &name);
                 }
             }
             _ => {}

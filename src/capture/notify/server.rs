@@ -12,8 +12,8 @@ use super::peek;
 use super::queue::Queue;
 use super::space::{InCall, Sleeps, What};
 use super::tasks::Tasks;
-use super::tell::{self, FEW_REGISTERS, Teller, UNREADABLE};
-use crate::capture::bpf::skel::types::vmaudit_record as Record;
+use super::tell::{self, Teller};
+use crate::capture::record::{self, Record, flag, op};
 use crate::model::{Arrival, Ended, HeldCall, HeldCalls, Pid};
 use crate::sys::clock::monotonic_ns;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
@@ -257,7 +257,7 @@ impl<C: HeldCalls> Server<C> {
         let [operation, flags, ..] = call.args;
         let wants_listener = flags & libc::SECCOMP_FILTER_FLAG_NEW_LISTENER != 0;
         if operation == u64::from(libc::SECCOMP_SET_MODE_FILTER) && wants_listener {
-            let (mut record, stack) = self.note(key, pid, call, calls::OP_SECCOMP);
+            let (mut record, stack) = self.note(key, pid, call, op::SECCOMP);
             record.ret = i64::from(-libc::EBUSY);
             self.tell.event(record, &stack);
         }
@@ -355,10 +355,10 @@ impl<C: HeldCalls> Server<C> {
     /// The record of a call, without its result, and its stack.
     fn note(&mut self, key: u64, pid: Pid, call: &HeldCall, op: u16) -> (Record, Vec<u8>) {
         let mut record = tell::Who { pid, tid: call.tid, mm: key }.record(op);
-        (record.args, record.ip, record.flags) = (call.args, call.ip, FEW_REGISTERS);
+        (record.args, record.ip, record.flags) = (call.args, call.ip, flag::FEW_REGISTERS);
         let sp = self.tasks.thread(call.tid).and_then(|task| tell::stack_pointer(&task.thread));
         let Some(sp) = sp else {
-            record.flags |= UNREADABLE;
+            record.flags |= flag::STACK_UNREADABLE;
             return (record, Vec::new());
         };
         record.sp = sp;
@@ -372,7 +372,7 @@ impl<C: HeldCalls> Server<C> {
     /// The name that prctl gives to a mapping.
     fn note_name(&self, op: u16, call: &HeldCall) -> Option<Vec<u8>> {
         let at = call.args[4];
-        if op != calls::OP_PRCTL || at == 0 {
+        if op != op::PRCTL || at == 0 {
             return None;
         }
         let mut bytes = [0; 256];
@@ -396,8 +396,8 @@ impl<C: HeldCalls> Server<C> {
         let Some(comm) = task.thread.comm() else { return };
         if comm != task.comm {
             task.comm.clone_from(&comm);
-            let mut record = tell::Who { pid, tid, mm: key }.record(tell::OP_RENAME);
-            tell::set_comm(&mut record, &comm);
+            let mut record = tell::Who { pid, tid, mm: key }.record(op::RENAME);
+            record::set_comm(&mut record, &comm);
             self.tell.event(record, &[]);
         }
     }

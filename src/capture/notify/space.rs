@@ -1,11 +1,11 @@
 //! One address space, in which one call at a time may change something.
 
-use super::calls::{self, NewTask};
+use super::calls::NewTask;
 use super::effect::Expected;
 use super::peek::{Maps, ParseMaps};
 use super::shadow::Shadow;
 use super::tell::StackEnd;
-use crate::capture::bpf::skel::types::vmaudit_record as Record;
+use crate::capture::record::{Record, op};
 use crate::model::{HeldCall, Mapping, PAGE, Pid, Tid};
 use std::collections::VecDeque;
 use std::io;
@@ -115,24 +115,24 @@ impl Space {
     /// What a call that is about to begin will do.
     pub fn expect(&mut self, op: u16, args: [u64; 6], name: Option<&[u8]>) -> Expected {
         match op {
-            calls::OP_MMAP => Expected::mmap(args, &self.shadow, &mut self.maps),
-            calls::OP_MUNMAP => Expected::munmap(args, &self.shadow),
-            calls::OP_MREMAP => Expected::mremap(args, &self.shadow),
-            calls::OP_BRK => Expected::brk(args, self.brk, self.start_brk),
-            calls::OP_MPROTECT | calls::OP_PKEY_MPROTECT => Expected::mprotect(args, &self.shadow),
-            calls::OP_MADVISE => Expected::madvise(args, &self.shadow),
-            calls::OP_SHMAT if args[1] != 0 => {
+            op::MMAP => Expected::mmap(args, &self.shadow, &mut self.maps),
+            op::MUNMAP => Expected::munmap(args, &self.shadow),
+            op::MREMAP => Expected::mremap(args, &self.shadow),
+            op::BRK => Expected::brk(args, self.brk, self.start_brk),
+            op::MPROTECT | op::PKEY_MPROTECT => Expected::mprotect(args, &self.shadow),
+            op::MADVISE => Expected::madvise(args, &self.shadow),
+            op::SHMAT if args[1] != 0 => {
                 // SHM_RND: rounded down to SHMLBA, a page.
                 let place = args[1] & !(PAGE - 1);
                 let before = self.maps.at(place).ok().flatten();
                 Expected::Appears { name: b"/SYSV", place: Some(place), before }
             }
-            calls::OP_SHMAT => anywhere(b"/SYSV"),
-            calls::OP_SHMDT => Expected::shmdt(args, &self.maps),
-            calls::OP_IO_SETUP if args[0] as u32 == 0 => Expected::Known(i64::from(-libc::EINVAL)),
-            calls::OP_IO_SETUP => anywhere(b"/[aio]"),
-            calls::OP_MAP_SHADOW_STACK => anywhere(b""),
-            calls::OP_PRCTL => Expected::Name { at: args[2], name: name.map(<[u8]>::to_vec) },
+            op::SHMAT => anywhere(b"/SYSV"),
+            op::SHMDT => Expected::shmdt(args, &self.maps),
+            op::IO_SETUP if args[0] as u32 == 0 => Expected::Known(i64::from(-libc::EINVAL)),
+            op::IO_SETUP => anywhere(b"/[aio]"),
+            op::MAP_SHADOW_STACK => anywhere(b""),
+            op::PRCTL => Expected::Name { at: args[2], name: name.map(<[u8]>::to_vec) },
             // remap_file_pages: the same range of the same file in another order.
             _ => Expected::Settles(match super::shadow::pages(args[0] & !(PAGE - 1), args[1]) {
                 Some(range) if self.shadow.covers(range) => 0,

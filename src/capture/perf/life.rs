@@ -3,10 +3,11 @@
 
 use super::arch::{Cloning, cloning, cloning3};
 use super::image;
-use super::out::{self, Emit};
+use super::out::{self, Emit, Out};
 use super::plan::Meaning;
 use super::sample::{Call, Mapped, What, When};
 use crate::capture::Counters;
+use crate::capture::record::{RecordWriter, flag, op, set_comm};
 use crate::model::hash::IntMap;
 use crate::sys::abi::{MAP_ANONYMOUS, PR_SET_MM, PR_SET_VMA};
 use crate::sys::task::share_memory;
@@ -14,13 +15,6 @@ use crate::sys::{pidfd, poll};
 use std::collections::HashSet;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
-
-/// enum vmaudit_op
-const MMAP: u16 = 1;
-const SHMAT: u16 = 9;
-const IO_SETUP: u16 = 12;
-const PRCTL: u16 = 14;
-const SECCOMP: u16 = 15;
 
 /// Further away than this the end of a thread's stack is that of another one.
 const PLAUSIBLE_STACK: u64 = 64 << 20;
@@ -166,11 +160,11 @@ impl Life {
         let ret = call.first;
         let done = !(-4095..0).contains(&ret);
         match op {
-            PRCTL if args[0] != PR_SET_VMA && args[0] != PR_SET_MM => return,
-            SECCOMP if ret != -i64::from(libc::EBUSY) => return,
-            PRCTL if args[0] == PR_SET_VMA && args[4] != 0 => {
+            op::PRCTL if args[0] != PR_SET_VMA && args[0] != PR_SET_MM => return,
+            op::SECCOMP if ret != -i64::from(libc::EBUSY) => return,
+            op::PRCTL if args[0] == PR_SET_VMA && args[4] != 0 => {
                 let name = text_at(when.pid, args[4]);
-                out::send(out::record(when, 0, out::OP_NAME), &name.unwrap_or_default(), emit);
+                Out(emit).name(&out::record(when, 0, op), &name.unwrap_or_default());
             }
             _ => {}
         }
@@ -187,31 +181,30 @@ impl Life {
             let at = ret as u64;
             let holds = mapped.start <= at && at - mapped.start < mapped.len;
             match op {
-                MMAP if args[3] & MAP_ANONYMOUS == 0 && holds => {
-                    out::send_path(when, &mapped, emit);
-                    out::set_file(&mut record, &mapped);
+                op::MMAP if args[3] & MAP_ANONYMOUS == 0 && holds => {
+                    Out(emit).mapped_file(&mut record, &mapped);
                 }
-                SHMAT if mapped.start == at => set_range(&mut record, &mapped),
-                IO_SETUP if mapped.name.starts_with(b"/[aio]") => set_range(&mut record, &mapped),
+                op::SHMAT if mapped.start == at => set_range(&mut record, &mapped),
+                op::IO_SETUP if mapped.name.starts_with(b"/[aio]") => set_range(&mut record, &mapped),
                 _ => {}
             }
         }
         let bytes = match stack {
             StackBytes::Copied(bytes) => bytes,
             StackBytes::Lost => {
-                record.flags |= out::SPILLED;
+                record.flags |= flag::SPILLED;
                 &[]
             }
         };
         let to_end = thread.stack_end.checked_sub(registers.sp()).filter(|&left| left < PLAUSIBLE_STACK);
         let bytes = match to_end.and_then(|left| bytes.get(..left as usize)) {
             Some(whole) if !bytes.is_empty() => {
-                record.flags |= out::FULL;
+                record.flags |= flag::STACK_FULL;
                 whole
             }
             _ => bytes,
         };
-        out::send(record, bytes, emit);
+        Out(emit).write(record, bytes);
     }
 
     fn named(&mut self, who: When, exec: bool, name: &[u8], emit: &mut Emit<'_>) {
@@ -221,9 +214,9 @@ impl Life {
             self.process(who.pid).exec = Some(Exec { when: who, name: name.to_vec(), maps: Vec::new() });
             return;
         }
-        let mut record = out::record(who, self.process(who.pid).mm, out::OP_RENAME);
-        out::set_comm(&mut record, name);
-        out::send(record, &[], emit);
+        let mut record = out::record(who, self.process(who.pid).mm, op::RENAME);
+        set_comm(&mut record, name);
+        Out(emit).write(record, &[]);
     }
 
     /// To be called when all reports until now were taken: a 32-bit program's execve returns by another
@@ -252,7 +245,7 @@ impl Life {
         process.threads = HashSet::from([when.tid]);
         let exec = process.exec.take();
         let when = if call.is_some() { when } else { exec.as_ref().map_or(when, |exec| exec.when) };
-        let mut record = out::record(when, mm, out::OP_EXEC);
+        let mut record = out::record(when, mm, op::EXEC);
         let thread = self.threads.entry(when.tid).or_default();
         thread.mapped = None;
         thread.cloning = None;
@@ -265,21 +258,20 @@ impl Life {
         }
         if let Some(exec) = exec {
             let maps = image::mappings(&exec.maps, &image::first_segment);
-            maps.iter().for_each(|mapped| out::send_mapping(when, mapped, emit));
+            maps.iter().for_each(|mapped| Out(emit).mapping(&record, &mapped.mapping()));
             if let Some(program) = exec.maps.iter().find(|mapped| mapped.inode != 0) {
                 if call.is_none() {
                     record.args[3] = u64::from(image::is_32_bit(program));
                 }
-                out::send_path(when, program, emit);
-                out::set_file(&mut record, program);
+                Out(emit).mapped_file(&mut record, program);
             }
-            record.flags |= out::LISTED;
-            out::set_comm(&mut record, &exec.name);
+            record.flags |= flag::LISTED;
+            set_comm(&mut record, &exec.name);
         } else {
-            out::set_comm(&mut record, &thread.name);
+            set_comm(&mut record, &thread.name);
         }
         self.counters.seen += 1;
-        out::send(record, &[], emit);
+        Out(emit).write(record, &[]);
     }
 
     fn about_to_clone(&mut self, when: When, meaning: Meaning, call: &Call<'_>) {
@@ -325,12 +317,12 @@ impl Life {
         let process = self.process(pid);
         process.threads.insert(tid);
         let child_mm = process.mm;
-        let mut record = out::record(by, mm, out::OP_FORK);
+        let mut record = out::record(by, mm, op::FORK);
         record.args = [pid as u64, tid as u64, child_mm, sp, u64::from(is_thread), 0];
         record.ret = i64::from(tid);
-        out::set_comm(&mut record, &name);
+        set_comm(&mut record, &name);
         self.counters.seen += 1;
-        out::send(record, &[], emit);
+        Out(emit).write(record, &[]);
     }
 
     fn exited(&mut self, who: When, emit: &mut Emit<'_>) {
@@ -338,7 +330,7 @@ impl Life {
         let Some(process) = self.processes.get_mut(&who.pid) else { return };
         process.threads.remove(&who.tid);
         self.threads.remove(&who.tid);
-        let mut record = out::record(who, process.mm, out::OP_EXIT);
+        let mut record = out::record(who, process.mm, op::EXIT);
         if process.threads.is_empty() {
             let status = match process.exit_code {
                 Some(code) => (code & 0xff) << 8,
@@ -348,12 +340,12 @@ impl Life {
             self.processes.remove(&who.pid);
         }
         self.counters.seen += 1;
-        out::send(record, &[], emit);
+        Out(emit).write(record, &[]);
     }
 }
 
-fn set_range(record: &mut crate::capture::bpf::skel::types::vmaudit_record, mapped: &Mapped) {
-    record.flags |= out::HAS_AUX;
+fn set_range(record: &mut crate::capture::record::Record, mapped: &Mapped) {
+    record.flags |= flag::HAS_AUX;
     record.aux = [mapped.start, mapped.start.saturating_add(mapped.len)];
 }
 

@@ -8,7 +8,8 @@ pub mod wire;
 
 pub use place::{PlaceError, Placed, Refused};
 
-use super::bpf::{BpfTracer, MAX_STACK_BYTES, own_pid_namespace, wants_spares};
+use super::bpf::counts::{self, Counts};
+use super::bpf::{Attached, BpfTracer, MAX_STACK_BYTES, counter, own_pid_namespace, wants_spares};
 use super::heap::attach::PerfUprobe;
 use super::viewer::set_viewer;
 use super::{CaptureError, refusal};
@@ -65,6 +66,10 @@ pub struct CallCounter {
     skel: skel::ProbeSkel<'static>,
     /// Of the tracepoints.
     _links: Vec<Link>,
+    /// What is attached to those.
+    tasks: Attached,
+    /// None where the tracer of mappings follows processes.
+    own: Option<Counts>,
     probes: Vec<OwnedFd>,
     way: Way,
     perf: Option<PerfUprobe>,
@@ -126,6 +131,16 @@ impl CallCounter {
         (0..self.functions).map(count).collect()
     }
 
+    /// New threads and processes that could not be followed; 0 where the tracer of mappings follows.
+    pub fn lost_tasks(&self) -> u64 {
+        self.own.as_ref().map_or(0, |own| own.sum(counter::LOST_TASKS))
+    }
+
+    /// How many more were perhaps not followed ([`Attached::missed`]).
+    pub fn missed_tasks(&self) -> u64 {
+        self.tasks.missed()
+    }
+
     /// Takes the probes away; returns how long that took.
     pub fn detach(&mut self) -> Duration {
         let begun = Instant::now();
@@ -167,6 +182,7 @@ pub(super) fn prepare(
         open.maps.spill.reuse_fd(shared.spill).map_err(CaptureError::Load)?;
         open.maps.counters.reuse_fd(shared.counters).map_err(CaptureError::Load)?;
     } else {
+        open.maps.counters.set_max_entries(counts::entries()?).map_err(CaptureError::Load)?;
         open.maps.ring.set_max_entries(4096).map_err(CaptureError::Load)?;
         open.maps.spill.set_max_entries(4096).map_err(CaptureError::Load)?;
     }
@@ -192,7 +208,7 @@ fn keeps_own_marks(config: &CounterConfig<'_>) -> bool {
 fn load(config: &CounterConfig<'_>, way: Way) -> Result<CallCounter, CaptureError> {
     let open = prepare(config, (way, config.stacks.is_some()))?;
     let skel = open.load().map_err(|error| refusal::refused(OBJECT, &error))?;
-    let mut links = Vec::new();
+    let (mut links, mut tasks) = (Vec::new(), Attached::default());
     let attach = |program: &libbpf_rs::ProgramMut<'_>| {
         program.attach_trace().map_err(|source| CaptureError::Attach {
             what: program.name().to_string_lossy().into_owned(),
@@ -205,26 +221,40 @@ fn load(config: &CounterConfig<'_>, way: Way) -> Result<CallCounter, CaptureErro
         let forks = [&progs.follow_fork, &progs.follow_fork_spare, &progs.follow_fork_spare2];
         let followed = if config.follow_forks { &[execs, forks][..] } else { &[execs][..] };
         for programs in followed {
-            for program in if spares { &programs[..] } else { &programs[..1] } {
+            let used = if spares { &programs[..] } else { &programs[..1] };
+            for program in used {
                 links.push(attach(program)?);
             }
+            tasks.add(used.iter().map(|program| program.as_fd()));
         }
     }
-    CallCounter::of(skel, links, (way, config.functions))
+    let mut counter = CallCounter::of(skel, (way, config.functions))?;
+    if keeps_own_marks(config) {
+        counter.own = Some(Counts::of::<skel::types::vmaudit_counts>(&counter.skel.maps.counters)?);
+    }
+    Ok(CallCounter { _links: links, tasks, ..counter })
 }
 
 impl CallCounter {
     /// If the kernel knows this way of placing probes.
     pub(super) fn of(
         skel: skel::ProbeSkel<'static>,
-        links: Vec<Link>,
         (way, functions): (Way, usize),
     ) -> Result<CallCounter, CaptureError> {
         let perf = match way {
             Way::Multi => None,
             Way::Single => Some(PerfUprobe::find().ok_or(CaptureError::NoUprobes)?),
         };
-        let counter = CallCounter { skel, _links: links, probes: Vec::new(), way, perf, functions };
+        let counter = CallCounter {
+            skel,
+            _links: Vec::new(),
+            tasks: Attached::default(),
+            own: None,
+            probes: Vec::new(),
+            way,
+            perf,
+            functions,
+        };
         counter.try_out().map_err(CaptureError::Uprobes)?;
         Ok(counter)
     }

@@ -1,16 +1,8 @@
 //! Records of calls with stacks (bpf/probe.h). Bytes in, [`CapturedCall`]s out; no I/O.
 
-use crate::capture::bpf::skel::types::vmaudit_record as Record;
-use crate::capture::wire::read;
+use crate::capture::record::{flag, op, op_of, read};
 use crate::capture::{Registers, arch};
 use crate::model::{MmKey, Pid};
-use std::mem::offset_of;
-
-/// VMAUDIT_OP_PROBED
-const PROBED: u16 = 96;
-// enum vmaudit_flag
-const FULL: u16 = 1;
-const HOLES: u16 = 64;
 
 /// A call of a probed function.
 #[derive(Debug)]
@@ -28,8 +20,7 @@ pub struct CapturedCall<'a> {
 
 /// True for a record that [`decode`] is for.
 pub fn is_call(bytes: &[u8]) -> bool {
-    let at = offset_of!(Record, op);
-    bytes.get(at..at + 2).is_some_and(|op| op == PROBED.to_ne_bytes())
+    op_of(bytes) == Some(op::PROBED)
 }
 
 /// One record; `None` for what is too short.
@@ -41,7 +32,7 @@ pub fn decode(bytes: &[u8]) -> Option<CapturedCall<'_>> {
         mm: MmKey(record.mm),
         registers: arch::registers(&record),
         stack,
-        full: record.flags & FULL != 0,
-        holes: record.flags & HOLES != 0,
+        full: record.flags & flag::STACK_FULL != 0,
+        holes: record.flags & flag::STACK_HOLES != 0,
     })
 }

@@ -1,0 +1,312 @@
+//! `vmaudit attach` to real programs: what was there before, what comes after, and their ends.
+
+use crate::support::report::{category, list, number};
+use crate::support::{Audit, Guard, finished, program, skip_without, skip_without_bpf, vmaudit};
+use serde_json::Value;
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+/// Attaches with `options` and waits for vmaudit's end; `when_tracing` is called once it says that
+/// it traces.
+fn attach(pids: &[u32], options: &[&str], when_tracing: impl FnOnce(&Guard)) -> Audit {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let file = folder.path().join("report.json");
+    let mut command = Command::new(vmaudit());
+    command.args(["attach", "-f", "json", "--report"]).arg(&file).args(options);
+    for pid in pids {
+        command.args(["-p", &pid.to_string()]);
+    }
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut auditor = Guard(command.spawn().expect("vmaudit starts"));
+    let mut stderr = BufReader::new(auditor.0.stderr.take().expect("a pipe"));
+    let mut said = String::new();
+    let mut when_tracing = Some(when_tracing);
+    while let Ok(1..) = stderr.read_line(&mut said) {
+        if said.contains("Ctrl-C ends tracing")
+            && let Some(act) = when_tracing.take()
+        {
+            act(&auditor);
+        }
+    }
+    let mut output = auditor.finish().expect("it ends");
+    output.stderr = said.into_bytes();
+    finished(output, &file)
+}
+
+/// A program that says READY when it has set itself up.
+fn ready(command: &mut Command) -> (Guard, BufReader<std::process::ChildStdout>) {
+    let child: Child =
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("the program starts");
+    let mut guard = Guard(child);
+    let mut out = BufReader::new(guard.0.stdout.take().expect("a pipe"));
+    let mut line = String::new();
+    out.read_line(&mut line).expect("it speaks");
+    assert_eq!(line, "READY\n");
+    (guard, out)
+}
+
+fn interrupt(auditor: &Guard) {
+    auditor.signal(libc::SIGINT);
+}
+
+fn assert_exact(process: &Value) {
+    let coverage = &process["coverage"];
+    assert_eq!((number(coverage, "ledger_drift"), number(coverage, "unknown")), (0, 0), "{coverage}");
+}
+
+fn python(code: &str) -> Command {
+    let mut command = Command::new("/usr/bin/python3");
+    command.args(["-c", code]);
+    command
+}
+
+#[test]
+fn a_quiet_process_is_reported_and_goes_on() {
+    if skip_without_bpf("a_quiet_process_is_reported_and_goes_on") {
+        return;
+    }
+    let (mut target, _out) = ready(Command::new(program("manymaps")).arg("50"));
+    let audit = attach(&[target.0.id()], &[], interrupt);
+    assert_eq!(audit.code(), Some(0), "{}", audit.stderr);
+    let process = audit.report().first();
+    assert_eq!((&process["attached"], &process["exit_code"]), (&Value::Bool(true), &Value::Null));
+    assert_exact(process);
+    assert!(number(&process["coverage"], "preexisting") > 0);
+    assert_eq!(number(&process["coverage"], "traced"), 0);
+    drop(target.0.stdin.take());
+    assert_eq!(target.0.wait().expect("it ends").code(), Some(0), "unharmed");
+}
+
+#[test]
+fn sixty_five_thousand_mappings() {
+    if skip_without_bpf("sixty_five_thousand_mappings") {
+        return;
+    }
+    let (target, _out) = ready(Command::new(program("manymaps")).arg("65000"));
+    let audit = attach(&[target.0.id()], &[], interrupt);
+    assert_exact(audit.report().first());
+    assert!(list(audit.report().first(), "regions").len() >= 65_000);
+}
+
+/// Each of 5,000 threads maps a region of its own once tracing has begun: none is missed.
+#[test]
+fn every_one_of_five_thousand_threads_is_traced() {
+    let name = "every_one_of_five_thousand_threads_is_traced";
+    if skip_without_bpf(name) || skip_without(name, "/usr/bin/python3") {
+        return;
+    }
+    let code = "
+import mmap, sys, threading
+threading.stack_size(65536)
+go, done, kept = threading.Event(), threading.Semaphore(0), []
+def work():
+    go.wait(); kept.append(mmap.mmap(-1, 1 << 20)); done.release(); threading.Event().wait()
+for _ in range(5000): threading.Thread(target=work, daemon=True).start()
+print('READY', flush=True); sys.stdin.readline(); go.set()
+for _ in range(5000): done.acquire()
+print('DONE', flush=True); sys.stdin.readline()
+import os; os._exit(0)";
+    let (mut target, mut out) = ready(&mut python(code));
+    let mut input = target.0.stdin.take().expect("a pipe");
+    let audit = attach(&[target.0.id()], &[], |auditor| {
+        input.write_all(b"go\n").expect("it reads");
+        let mut line = String::new();
+        out.read_line(&mut line).expect("it speaks");
+        assert_eq!(line, "DONE\n");
+        interrupt(auditor);
+    });
+    let process = audit.report().first();
+    assert_exact(process);
+    assert!(number(process, "threads_seen") >= 5001, "{}", process["threads_seen"]);
+    let mapped_by: std::collections::BTreeSet<i64> = list(process, "regions")
+        .iter()
+        .filter(|region| region["origin"]["op"] == "mmap")
+        .filter_map(|region| region["origin"]["tid"].as_i64())
+        .collect();
+    assert!(mapped_by.len() >= 5000, "only {} threads were seen mapping", mapped_by.len());
+}
+
+#[test]
+fn an_exec_after_attaching_begins_a_new_address_space() {
+    let name = "an_exec_after_attaching_begins_a_new_address_space";
+    if skip_without_bpf(name) {
+        return;
+    }
+    let many = program("manymaps");
+    let mut shell = Command::new("sh");
+    shell.args(["-c", "echo READY; read go; exec \"$0\" 30"]).arg(&many);
+    let (mut target, mut out) = ready(&mut shell);
+    let mut input = target.0.stdin.take().expect("a pipe");
+    let audit = attach(&[target.0.id()], &[], |auditor| {
+        input.write_all(b"go\n").expect("it reads");
+        let mut line = String::new();
+        out.read_line(&mut line).expect("it speaks");
+        assert_eq!(line, "READY\n");
+        interrupt(auditor);
+    });
+    let process = audit.report().first();
+    assert_exact(process);
+    assert_eq!(number(&process["coverage"], "preexisting"), 0, "nothing of the old program is left");
+    assert!(number(&process["coverage"], "traced") >= 30 * 4096);
+}
+
+#[test]
+fn children_are_followed_and_the_end_of_the_targets_ends_it() {
+    if skip_without_bpf("children_are_followed_and_the_end_of_the_targets_ends_it") {
+        return;
+    }
+    let script = "echo READY; read go; /bin/true; exit 7";
+    let (mut one, _out) = ready(Command::new("sh").args(["-c", script]));
+    let (mut two, _out2) = ready(Command::new("sh").args(["-c", script]));
+    let pids = [one.0.id(), two.0.id()];
+    let audit = attach(&pids, &[], |_| {
+        drop(one.0.stdin.take());
+        drop(two.0.stdin.take());
+    });
+    assert_eq!(audit.code(), Some(0), "{}", audit.stderr);
+    let report = audit.report();
+    for pid in pids {
+        let process = report.process(u64::from(pid)).expect("each target is in it");
+        assert_eq!((&process["exit_code"], &process["snapshot"]), (&7.into(), &"periodic".into()));
+    }
+    assert!(report.processes().len() >= 4, "two targets and their children: {}", report.processes().len());
+}
+
+#[test]
+fn what_cannot_be_traced_is_said() {
+    let gone = Command::new("true").spawn().and_then(|mut child| child.wait().map(|_| child.id()));
+    let gone = gone.expect("true runs").to_string();
+    let run = |arguments: &[&str]| {
+        let output = Command::new(vmaudit()).arg("attach").args(arguments).output().expect("vmaudit starts");
+        (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    let (code, said) = run(&["-p", &gone]);
+    assert_eq!(code, Some(125));
+    assert!(said.contains(&gone) && said.contains("no such process"), "{said}");
+    // The first kernel thread, where this PID namespace has one.
+    if Path::new("/proc/2/stat").exists()
+        && std::fs::read_to_string("/proc/2/comm").is_ok_and(|comm| comm == "kthreadd\n")
+    {
+        let (code, said) = run(&["-p", "2"]);
+        assert_eq!(code, Some(125));
+        assert!(said.contains("kernel thread"), "{said}");
+    }
+    for bad in ["0", "-1", "99999999999999999999", "redis"] {
+        assert_eq!(run(&["-p", bad]).0, Some(2), "{bad}");
+    }
+}
+
+#[test]
+fn a_thread_leads_to_its_process_and_one_of_several_may_be_gone() {
+    let name = "a_thread_leads_to_its_process_and_one_of_several_may_be_gone";
+    if skip_without_bpf(name) || skip_without(name, "/usr/bin/python3") {
+        return;
+    }
+    let code = "
+import sys, threading
+threading.Thread(target=threading.Event().wait, daemon=True).start()
+print('READY', flush=True); sys.stdin.readline()
+import os; os._exit(0)";
+    let (target, _out) = ready(&mut python(code));
+    let tasks = std::fs::read_dir(format!("/proc/{}/task", target.0.id())).expect("it lives");
+    let ids = tasks.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    let thread = ids.max().expect("threads");
+    assert_ne!(thread, target.0.id());
+    let gone = Command::new("true").spawn().and_then(|mut child| child.wait().map(|_| child.id()));
+    let gone = gone.expect("true runs");
+    let audit = attach(&[gone, thread], &[], interrupt);
+    assert_eq!(audit.code(), Some(0), "{}", audit.stderr);
+    assert!(
+        audit.stderr.contains("no such process") && audit.stderr.contains("is a thread of"),
+        "{}",
+        audit.stderr
+    );
+    assert_eq!(audit.report().first()["pid"], target.0.id());
+}
+
+#[test]
+fn two_auditors_of_one_process_both_report() {
+    if skip_without_bpf("two_auditors_of_one_process_both_report") {
+        return;
+    }
+    let (target, _out) = ready(Command::new(program("manymaps")).arg("50"));
+    let pid = target.0.id();
+    let mut inner = None;
+    let outer = attach(&[pid], &[], |auditor| {
+        inner = Some(attach(&[pid], &[], interrupt));
+        interrupt(auditor);
+    });
+    for audit in [&outer, inner.as_ref().expect("it ran")] {
+        assert_exact(audit.report().first());
+    }
+}
+
+/// Jemalloc's extents that the load makes have stacks; those from before say that they have none.
+#[test]
+fn redis_under_load() {
+    let name = "redis_under_load";
+    if skip_without_bpf(name) || skip_without(name, "/usr/bin/redis-server") {
+        return;
+    }
+    let port = std::net::TcpListener::bind("127.0.0.1:0").and_then(|socket| socket.local_addr());
+    let port = port.expect("a free port").port().to_string();
+    let mut server = Command::new("redis-server");
+    server.args(["--port", &port, "--save", "", "--bind", "127.0.0.1"]).stdout(Stdio::piped());
+    let mut server = Guard(server.spawn().expect("redis-server starts"));
+    let mut log = BufReader::new(server.0.stdout.take().expect("a pipe"));
+    let mut line = String::new();
+    while !line.contains("Ready to accept connections") {
+        line.clear();
+        assert!(log.read_line(&mut line).expect("a log") > 0, "redis-server ended");
+    }
+    let audit = attach(&[server.0.id()], &[], |auditor| {
+        let load = ["-p", &port, "-q", "-n", "20000", "-r", "100000", "-d", "1000", "-t", "set"];
+        assert!(Command::new("redis-benchmark").args(load).output().expect("a client").status.success());
+        interrupt(auditor);
+    });
+    let process = audit.report().first();
+    assert_exact(process);
+    assert!(category(process, "jemalloc").is_some() && category(process, "thread-stack").is_some());
+    let stacks: Vec<Vec<String>> =
+        list(process, "regions").iter().map(|r| audit.report().stack_names(&r["origin"]["stack"])).collect();
+    let by_load = stacks.iter().find(|stack| stack.iter().any(|frame| frame.ends_with("!main")));
+    assert!(by_load.is_some(), "no mapping of the load has a stack that reaches main");
+    assert!(list(process, "findings").iter().any(|finding| number(finding, "preexisting") > 0));
+    server.signal(libc::SIGTERM);
+    let status = server.0.wait().expect("it ends");
+    assert_eq!((status.code(), status.signal()), (Some(0), None), "unharmed");
+}
+
+/// Children map, unmap and end between looks at them and their comparison: what a look saw has an owner.
+#[test]
+fn children_that_end_under_a_look_leave_nothing_unknown() {
+    let name = "children_that_end_under_a_look_leave_nothing_unknown";
+    if skip_without_bpf(name) || skip_without(name, "/usr/bin/python3") {
+        return;
+    }
+    let code = "
+import mmap, os, select, sys
+print('READY', flush=True)
+while not select.select([sys.stdin], [], [], 0)[0]:
+    for child in range(8):
+        if os.fork() == 0:
+            for step in range(3):
+                area = mmap.mmap(-1, 1 << 20)
+                select.select([], [], [], child / 200)
+                area.close()
+            if child == 3:
+                os.execv('/bin/true', ['true'])
+            os._exit(0)
+    for child in range(8):
+        os.wait()";
+    let (mut target, _out) = ready(&mut python(code));
+    let audit = attach(&[target.0.id()], &["--duration", "2"], |_| {});
+    drop(target.0.stdin.take());
+    assert_eq!(target.0.wait().expect("it ends").code(), Some(0), "unharmed");
+    let processes = audit.report().processes();
+    let seen = processes.iter().filter(|process| process["residency"] == "pagemap-scan").count();
+    assert!(seen > 1, "only {seen} of {} were looked at", processes.len());
+    processes.iter().for_each(assert_exact);
+}

@@ -1,0 +1,45 @@
+//! The commands, from their arguments to what they print and leave: the built vmaudit on real programs.
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod attach {
+    mod moment;
+    mod programs;
+}
+mod compare;
+mod diff {
+    mod command;
+    mod runs;
+}
+mod double_kill;
+mod explain;
+mod outputs;
+mod privileges;
+mod recording {
+    mod crash;
+    mod damaged;
+    mod places;
+    mod queries;
+    mod same;
+}
+mod requests;
+mod run {
+    mod moment;
+    mod programs;
+}
+mod security {
+    mod claims;
+    mod lent;
+}
+mod snapshot {
+    mod files;
+    mod processes;
+}
+mod strict_mode;
+mod symbols;
+mod top {
+    mod batch;
+    mod tmux;
+}
+mod verdict;

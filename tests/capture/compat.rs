@@ -1,0 +1,42 @@
+//! 32-bit programs: their calls are not traced, which is said; they have a last look, and what they start
+//! is audited as everything else.
+
+use crate::support::report::number;
+use crate::support::{audit, program_built, skip, skip_without_bpf};
+
+#[test]
+fn they_are_named_and_their_children_kept() {
+    let compat = match program_built("compat.s", &["gcc", "-m32", "-nostdlib", "-static"]) {
+        Ok(compat) => compat.into_os_string(),
+        Err(why) => return skip("compat_programs", &why),
+    };
+    let runs = std::process::Command::new(&compat).status();
+    if !runs.is_ok_and(|status| status.code() == Some(5)) {
+        return skip("compat_programs", "this kernel runs no 32-bit programs");
+    }
+    for backend in ["bpf", "perf", "notify"] {
+        if backend == "bpf" && skip_without_bpf("compat_programs") {
+            continue;
+        }
+        // It is the command, or one program starts the next.
+        let nested = [compat.clone(), compat.clone(), "/bin/true".into()];
+        let plain: [std::ffi::OsString; 3] = ["sh".into(), "-c".into(), "\"$0\" /bin/true; true; :".into()];
+        let plain: Vec<_> = plain.into_iter().chain([compat.clone()]).collect();
+        for (command, status, processes) in [(nested.to_vec(), 5, 3), (plain, 0, 3)] {
+            let audit = audit(&["--backend", backend], &command);
+            assert_eq!(audit.code(), Some(status), "{}", audit.stderr);
+            assert!(audit.stderr.contains("32-bit programs were started (compat"), "{}", audit.stderr);
+            assert!(!audit.stderr.contains("could not be followed"), "{}", audit.stderr);
+            let report = audit.report();
+            assert_eq!(report.processes().len(), processes, "{backend}: {}", audit.stderr);
+            for process in report.processes() {
+                let resident = number(&process["totals"], "rss");
+                assert!(resident > 0, "{backend}: nothing of {} was looked at", process["comm"]);
+                if process["comm"] == "true" {
+                    assert_eq!(number(&process["coverage"], "ledger_drift"), 0, "{backend}");
+                    assert_eq!(number(&process["coverage"], "unknown"), 0, "{backend}");
+                }
+            }
+        }
+    }
+}

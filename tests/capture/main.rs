@@ -1,0 +1,41 @@
+//! What is read of a program, against what is true of it: calls, page faults, allocations and probes
+//! from every backend; maps and residency; stacks and names. Most of it needs root.
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod churn;
+mod compat;
+mod events {
+    mod attached;
+    mod filters;
+    mod strace;
+}
+mod fork_keeps;
+mod heap {
+    mod leak;
+    mod programs;
+    mod rate;
+    mod silence;
+}
+mod loss;
+mod notify;
+mod peak;
+mod perf;
+mod probe;
+mod procfs {
+    mod live;
+    mod speed;
+}
+mod symbolize {
+    mod big;
+    mod truth;
+}
+mod touch;
+mod unwind {
+    pub mod captured;
+    mod damage;
+    mod programs;
+    mod runtimes;
+    mod speed;
+}

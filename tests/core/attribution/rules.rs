@@ -1,0 +1,630 @@
+//! Each allocator's rule on hand-built cases; addresses and stacks follow real captures.
+
+use crate::case::*;
+use vmaudit::ledger::Origin;
+use vmaudit::model::{Addr, AddrRange, Bytes, VmOp};
+
+/// Debian's libc: internal functions have no name, exported ones do.
+const STRIPPED_ARENA: &[&str] = &[
+    "libc.so.6!__mmap+0x13",
+    "libc.so.6@0x95615",
+    "libc.so.6@0x95b32",
+    "libc.so.6@0x982ac",
+    "libc.so.6!malloc+0x11e",
+    "arenas!worker+0x32",
+    "libc.so.6@0x891f5",
+    "libc.so.6@0x1098ec",
+];
+
+fn arena(case: &mut Case, tid: i32, base: u64, stack: &[&str]) {
+    let stack = case.stack(stack);
+    let origin = case.mmap(tid, 128 * MIB, (NONE, ANON | NORESERVE), stack);
+    let record = case.record(origin);
+    record.unmapped = Bytes(64 * MIB);
+    record.unmap_calls = 2;
+    record.mprotect_calls = 1;
+    case.vma((base, base + 0x21000), "rw-p", "", Origin::Event(origin));
+    case.vma((base + 0x21000, base + 64 * MIB), "---p", "", Origin::Event(origin));
+    case.resident(base, base + 0x1000);
+}
+
+#[test]
+fn four_arenas_of_a_stripped_libc_are_one_finding() {
+    let mut case = Case::new();
+    let hint = ["libc.so.6!__mmap+0x13", "libc.so.6@0x95581", "libc.so.6@0x95b32", "libc.so.6@0x982ac"];
+    let hint: Vec<&str> = hint.into_iter().chain(STRIPPED_ARENA[4..].iter().copied()).collect();
+    arena(&mut case, 4001, 0x7f19_6c00_0000, STRIPPED_ARENA);
+    arena(&mut case, 4002, 0x7f19_7400_0000, STRIPPED_ARENA);
+    // the third shape: 64 MiB at a hint, from another call site in alloc_new_heap
+    arena(&mut case, 4003, 0x7f19_7800_0000, &hint);
+    arena(&mut case, 4004, 0x7f19_7c00_0000, STRIPPED_ARENA);
+    let found = case.attribute();
+
+    let [row] = found.rows.as_slice() else { panic!("{:?}", found.rows) };
+    assert_eq!((row.category.id, row.footprint.virt, row.instances), ("glibc-arena", 262_144 * KIB, 4));
+    assert_eq!(row.footprint.writable, 4 * 132 * KIB);
+    assert_eq!(row.footprint.rss, 4 * 4 * KIB);
+    let parts: Vec<&str> = found.pieces.iter().map(|p| p.part).collect();
+    assert_eq!(parts[..2], ["arena used part", "arena reserved part"]);
+    assert!(found.pieces.iter().all(|p| p.evidence.as_str() == "stack"));
+
+    let [finding] = found.findings.as_slice() else { panic!("{:?}", found.findings) };
+    assert_eq!((finding.instances, finding.title.as_str()), (4, "4 glibc malloc arenas"));
+    assert_eq!(finding.threads, [4001, 4002, 4003, 4004]);
+    assert_eq!(
+        finding.ranges[0],
+        AddrRange::new(0x7f19_6c00_0000, 0x7f19_7000_0000),
+        "used and reserved part are one range"
+    );
+    assert_eq!(
+        finding.story.as_deref(),
+        Some("mmap(128 MiB, PROT_NONE, NORESERVE), trimmed to 64 MiB by two munmaps, opened by one mprotect")
+    );
+    let [fix] = finding.fix.as_slice() else { panic!("{:?}", finding.fix) };
+    assert!(fix.knob.starts_with("MALLOC_ARENA_MAX=1"));
+    assert_eq!((fix.saves_virt, fix.saves_rss), (found.totals.unused(), 0));
+}
+
+#[test]
+fn an_arena_that_only_free_made_says_so() {
+    let mut case = Case::new();
+    let mut stack = STRIPPED_ARENA.to_vec();
+    stack[4] = "libc.so.6!__libc_free+0xef";
+    stack[5] = "freeonly!worker+0x6";
+    arena(&mut case, 4001, 0x7feb_7c00_0000, &stack);
+    let found = case.attribute();
+    assert!(finding(&found, "glibc-arena").why.contains("free() of a thread is enough"));
+}
+
+#[test]
+fn a_library_function_that_calls_malloc_is_named() {
+    let mut case = Case::new();
+    let stack = [
+        "libc.so.6!__mmap+0x13",
+        "libc.so.6@0x95615",
+        "libc.so.6!malloc+0x11e",
+        "libc.so.6!_IO_file_doallocate+0x8c",
+        "libc.so.6!fgets+0x8e",
+        "blog-prefix!act+0x2e2",
+        "libc.so.6@0x891f5",
+    ];
+    arena(&mut case, 4001, 0x7f86_5800_0000, &stack);
+    let je = case.stack(&[
+        "libc.so.6!__mmap+0x13",
+        "blog-prefix!je_pages_map",
+        "blog-prefix!je_extent_alloc_mmap",
+        "blog-prefix!base_block_alloc.isra.0",
+        "blog-prefix!je_base_new",
+        "blog-prefix!main",
+    ]);
+    let base = case.mmap(PID, 2 * MIB, (RW, ANON | NORESERVE), je);
+    case.vma((0x7f86_6000_0000, 0x7f86_6020_0000), "rw-p", "", Origin::Event(base));
+    let found = case.attribute();
+    let arena = finding(&found, "glibc-arena");
+    assert!(arena.why.contains("fgets of the C library calls malloc"), "{}", arena.why);
+    assert!(arena.why.contains("beside jemalloc"), "{}", arena.why);
+    assert!(arena.no_help.iter().any(|no| no.knob == "settings of jemalloc"), "{:?}", arena.no_help);
+    assert_eq!(pieces(&found)[2].3, "jemalloc base (metadata)");
+}
+
+#[test]
+fn pthread_getattr_np_makes_an_arena_in_a_stripped_rust_program() {
+    let mut case = Case::new();
+    let stack = [
+        "libc.so.6!__mmap+0x13",
+        "libc.so.6@0x95615",
+        "libc.so.6@0x95b32",
+        "libc.so.6@0x982ac",
+        "libc.so.6!malloc+0x11e",
+        "libc.so.6!pthread_getattr_np+0x11a",
+        "fgrs-je-stripped@0x9f74f",
+        "libc.so.6@0x891f5",
+    ];
+    arena(&mut case, 4001, 0x7f70_3400_0000, &stack);
+    let found = case.attribute();
+    assert!(finding(&found, "glibc-arena").why.contains("pthread_getattr_np of the C library"));
+}
+
+#[test]
+fn merged_extent_and_arena_are_told_apart_by_origin() {
+    let mut case = Case::new();
+    let je = case.stack(&[
+        "libc.so.6!__mmap",
+        "p!_rjem_je_pages_map",
+        "p!_rjem_je_extent_alloc_mmap",
+        "p!_rjem_je_ecache_alloc_grow",
+        "p!pac_alloc_real",
+        "p!_rjem_je_large_palloc",
+        "p!main",
+    ]);
+    let extent = case.mmap(PID, 256 * MIB, (RW, ANON | NORESERVE), je);
+    let glibc = case.stack(STRIPPED_ARENA);
+    let arena = case.mmap(4001, 128 * MIB, (NONE, ANON | NORESERVE), glibc);
+    let base = 0x7f00_1000_0000;
+    let (e, a) = (Origin::Event(extent), Origin::Event(arena));
+    let split = base + 256 * MIB;
+    case.merged_vma("rw-p", "", &[(base, split, e), (split, split + 132 * KIB, a)]);
+    case.vma((split + 132 * KIB, split + 64 * MIB), "---p", "", a);
+    let found = case.attribute();
+    assert_eq!(virt(&found, "jemalloc"), 256 * MIB);
+    assert_eq!(virt(&found, "glibc-arena"), 64 * MIB);
+}
+
+#[test]
+fn without_history_the_heap_header_cuts_a_merged_vma() {
+    let mut case = Case::new();
+    let base = 0x7f00_1000_0000;
+    let split = base + 256 * MIB;
+    case.merged_vma("rw-p", "", &[(base, split + 132 * KIB, Origin::Preexisting)]);
+    case.vma((split + 132 * KIB, split + 64 * MIB), "---p", "", Origin::Preexisting);
+    case.heap_info(split, 132 * KIB);
+    let found = case.attribute();
+    assert_eq!(
+        pieces(&found),
+        [
+            (base, split, "unknown", "unknown", "shape"),
+            (split, split + 132 * KIB, "glibc-arena", "arena used part", "header"),
+            (split + 132 * KIB, split + 64 * MIB, "glibc-arena", "arena reserved part", "header"),
+        ]
+    );
+    assert_eq!(found.rows.iter().map(|r| r.instances).sum::<u64>(), 2);
+}
+
+#[test]
+fn without_history_and_memory_the_pair_of_vmas_is_enough() {
+    let mut case = Case::new();
+    let base = 0x7f00_1000_0000;
+    case.vma((base, base + 132 * KIB), "rw-p", "", Origin::Preexisting);
+    case.vma((base + 132 * KIB, base + 64 * MIB), "---p", "", Origin::Preexisting);
+    // JVM metaspace: the same call, but not on a 64 MiB boundary
+    let meta = 0x7f80_ef00_0000;
+    case.vma((meta, meta + 132 * KIB), "rw-p", "", Origin::Preexisting);
+    case.vma((meta + 132 * KIB, meta + 64 * MIB), "---p", "", Origin::Preexisting);
+    let found = case.attribute();
+    assert_eq!((virt(&found, "glibc-arena"), virt(&found, "unknown")), (64 * MIB, 64 * MIB));
+    assert!(found.pieces[..2].iter().all(|p| p.evidence.as_str() == "shape"));
+}
+
+#[test]
+fn a_static_stripped_glibc_is_known_by_its_call() {
+    let mut case = Case::new();
+    arena(&mut case, 4001, 0x7f00_1000_0000, &["arenas-static@0x20e90"]);
+    let found = case.attribute();
+    assert_eq!(virt(&found, "glibc-arena"), 64 * MIB);
+    assert!(found.pieces.iter().all(|p| p.evidence.as_str() == "shape"));
+}
+
+#[test]
+fn stacks_alive_cached_and_guarded() {
+    let mut case = Case::new();
+    let stack = case.stack(&["libc.so.6!__mmap+0x13", "libc.so.6!pthread_create+0x981", "stacks!main+0xf3"]);
+    for (tid, base) in [(4001, 0x7f37_fa44_0000), (4002, 0x7f37_fac4_1000), (4003, 0x7f37_fb44_2000)] {
+        let origin = case.mmap(PID, 8_392_704, (NONE, ANON | STACK), stack);
+        case.record(origin).mprotect_calls = 1;
+        case.vma((base, base + 0x1000), "---p", "", Origin::Event(origin));
+        case.vma((base + 0x1000, base + 0x80_1000), "rw-p", "", Origin::Event(origin));
+        case.started_thread(tid, base + 0x80_0fc0, tid != 4001);
+        case.resident(base + 0x7f_f000, base + 0x80_1000);
+    }
+    let found = case.attribute();
+    let [row] = found.rows.as_slice() else { panic!("{:?}", found.rows) };
+    assert_eq!((row.category.id, row.instances, row.footprint.virt), ("thread-stack", 3, 3 * 8_392_704));
+    assert_eq!(row.footprint.reserved, 3 * 4096);
+    assert_eq!(row.footprint.rss, 3 * 8192);
+    let parts: Vec<&str> = found.pieces.iter().map(|p| p.part).collect();
+    assert_eq!(parts[..4], ["guard", "thread stack", "guard", "cached stack of an exited thread"]);
+    let finding = &found.findings[0];
+    assert_eq!(finding.threads, [4001, 4002, 4003]);
+    assert!(finding.why.contains("2 of them belonged to threads that have exited"), "{}", finding.why);
+    let cache = finding.fix.iter().find(|f| f.knob.contains("stack_cache_size=0")).unwrap();
+    // the one whose thread ended last stays
+    assert_eq!((cache.saves_virt, cache.saves_rss), (8 * MIB, 8192));
+    let limit = finding.fix.iter().find(|f| f.knob.contains("ulimit -s")).unwrap();
+    assert_eq!(limit.saves_virt, 3 * 8_392_704 / 8 * 7);
+}
+
+#[test]
+fn without_history_a_stack_pointer_proves_a_stack() {
+    let mut case = Case::new();
+    for base in [0x7f37_fa44_0000, 0x7f37_fb00_0000] {
+        case.vma((base, base + 0x1000), "---p", "", Origin::Preexisting);
+        case.vma((base + 0x1000, base + 0x80_1000), "rw-p", "", Origin::Preexisting);
+    }
+    case.live_thread(4001, 0x7f37_fa44_0000 + 0x80_0000);
+    let found = case.attribute();
+    assert_eq!(
+        pieces(&found).iter().map(|p| (p.2, p.3, p.4)).collect::<Vec<_>>(),
+        [
+            ("thread-stack", "guard", "thread"),
+            ("thread-stack", "thread stack", "thread"),
+            ("thread-stack", "guard", "shape"),
+            ("thread-stack", "cached stack of an exited thread", "shape"),
+        ]
+    );
+    assert_eq!(found.pieces[1].thread, Some(4001));
+}
+
+#[test]
+fn calloc_under_pthread_create_is_no_stack() {
+    let mut case = Case::new();
+    let stack = case.stack(&[
+        "libc.so.6!__mmap",
+        "libc.so.6@0x95f28",
+        "libc.so.6!__libc_calloc",
+        "ld-linux-x86-64.so.2@0x10cb3",
+        "ld-linux-x86-64.so.2!_dl_allocate_tls",
+        "libc.so.6!pthread_create",
+        "p!main",
+    ]);
+    let origin = case.mmap(PID, 264 * KIB, (RW, ANON), stack);
+    case.vma((0x7f00_0000_0000, 0x7f00_0000_0000 + 264 * KIB), "rw-p", "", Origin::Event(origin));
+    assert_eq!(virt(&case.attribute(), "glibc-mmapped"), 264 * KIB);
+}
+
+#[test]
+fn a_signal_stack_of_rust() {
+    let mut case = Case::new();
+    let stack = case.stack(&[
+        "libc.so.6!__mmap",
+        "fgrs!std::sys::pal::unix::stack_overflow::imp::make_handler+0x144",
+        "fgrs!main",
+    ]);
+    let origin = case.mmap(PID, 12288, (RW, ANON | STACK), stack);
+    case.vma((0x7f00_0000_0000, 0x7f00_0000_1000), "---p", "", Origin::Event(origin));
+    case.vma((0x7f00_0000_1000, 0x7f00_0000_3000), "rw-p", "", Origin::Event(origin));
+    let found = case.attribute();
+    assert_eq!(found.findings[0].title, "signal stack");
+    assert_eq!(found.pieces[1].part, "signal stack");
+}
+
+#[test]
+fn the_heap_by_brk_is_one_thing_however_it_grew() {
+    let mut case = Case::new();
+    let stack = ["libc.so.6!brk", "libc.so.6!sbrk", "libc.so.6@0x96042", "libc.so.6!malloc", "brk!main"];
+    let stack = case.stack(&stack);
+    let op = || VmOp::Brk { requested: Addr(0x1000), current: None };
+    let (a, b) = (case.call(PID, op(), Some(stack)), case.call(PID, op(), Some(stack)));
+    let base = 0x55d2_516a_8000;
+    let split = base + 132 * KIB;
+    let parts = [(base, split, Origin::Event(a)), (split, split + 196 * KIB, Origin::Event(b))];
+    case.merged_vma("rw-p", "[heap]", &parts);
+    let found = case.attribute();
+    assert_eq!(found.rows[0].category.id, "glibc-main-heap");
+    assert_eq!((found.rows[0].instances, found.findings.len()), (1, 1));
+}
+
+#[test]
+fn blocks_and_the_main_arena_by_mmap() {
+    let mut case = Case::new();
+    let at =
+        |site: &'static str| ["libc.so.6!__mmap", site, "libc.so.6@0x96cfc", "libc.so.6!malloc", "p!main"];
+    let block = case.stack(&at("libc.so.6@0x95f28"));
+    let morecore = case.stack(&at("libc.so.6@0x95e61"));
+    let mut next = 0x7f00_0000_0000;
+    let mut map = |case: &mut Case, len: u64, stack| {
+        let origin = case.mmap(PID, len, (RW, ANON), stack);
+        case.vma((next, next + len), "rw-p", "", Origin::Event(origin));
+        next += len + 0x1000;
+    };
+    map(&mut case, 16_781_312, block);
+    map(&mut case, MIB, block);
+    map(&mut case, MIB, morecore);
+    map(&mut case, MIB, morecore);
+    let found = case.attribute();
+    assert_eq!(virt(&found, "glibc-mmapped"), 16_781_312 + MIB);
+    assert_eq!(virt(&found, "glibc-main-heap"), 2 * MIB);
+}
+
+#[test]
+fn what_jemalloc_purged_and_kept_is_a_part_of_its_own() {
+    let mut case = Case::new();
+    let stack =
+        case.stack(&["libc.so.6!__mmap", "libjemalloc.so.2@0x5d645", "libjemalloc.so.2!malloc", "p!main"]);
+    let origin = case.mmap(PID, 8 * MIB, (RW, ANON | NORESERVE), stack);
+    let base = 0x7f00_0000_0000;
+    case.vma((base, base + 8 * MIB), "rw-p", "", Origin::Event(origin));
+    case.resident(base, base + MIB);
+    // touched again since it was purged
+    case.resident(base + 3 * MIB, base + 3 * MIB + 0x1000);
+    case.reconciled.purged = vec![AddrRange::new(base + 2 * MIB, base + 6 * MIB)];
+    let found = case.attribute();
+    assert_eq!(found.totals.purged, 4 * MIB - 0x1000);
+    let retained: u64 = found.pieces.iter().filter(|p| p.part == "retained").map(|p| p.footprint.virt).sum();
+    assert_eq!(retained, 4 * MIB - 0x1000);
+    assert_eq!((found.rows[0].category.id, found.rows[0].instances), ("jemalloc", 1));
+    assert_eq!(found.rows[0].footprint.virt, 8 * MIB);
+    assert!(found.findings[0].fix.iter().any(|f| f.knob == "MALLOC_CONF=retain:false"));
+}
+
+#[test]
+fn stripped_static_jemalloc_by_its_calls() {
+    let mut case = Case::new();
+    let stack = case.stack(&["alloc-je@0x68222"]);
+    let other = case.stack(&["alloc-je@0x11111"]);
+    for (i, len) in [2 * MIB, 2 * MIB, 5 * MIB / 2].into_iter().enumerate() {
+        let origin = case.mmap(PID, len, (RW, ANON | NORESERVE), stack);
+        let base = 0x7f00_0000_0000 + i as u64 * 16 * MIB;
+        case.vma((base, base + len), "rw-p", "", Origin::Event(origin));
+    }
+    let own = case.mmap(PID, 3 * MIB, (RW, ANON), other);
+    case.vma((0x7f10_0000_0000, 0x7f10_0000_0000 + 3 * MIB), "rw-p", "", Origin::Event(own));
+    let found = case.attribute();
+    assert_eq!(virt(&found, "jemalloc"), 13 * MIB / 2);
+    assert_eq!(virt(&found, "app-mmap"), 3 * MIB);
+    assert!(found.pieces[..3].iter().all(|p| p.evidence.as_str() == "shape"));
+}
+
+#[test]
+fn the_loader_owns_images_bss_tls_and_holes() {
+    let mut case = Case::new();
+    let ld = case.stack(&["ld-linux-x86-64.so.2@0x20ca3", "ld-linux-x86-64.so.2@0x68dc"]);
+    let tls = case.mmap(PID, 12288, (RW, ANON), ld);
+    let lib = case.mmap_file(2 * MIB, "/usr/lib/libfoo.so", ld);
+    let bss = case.mmap(PID, 53072, (RW, ANON | FIXED), ld);
+    case.vma((0x5500_0000_0000, 0x5500_0000_1000), "r-xp", "/opt/program", Origin::Kernel);
+    case.vma((0x5500_0000_1000, 0x5500_0000_2000), "rw-p", "", Origin::Kernel);
+    case.vma((0x7f00_0000_0000, 0x7f00_0000_3000), "rw-p", "", Origin::Event(tls));
+    case.vma((0x7f00_0000_3000, 0x7f00_0000_4000), "r-xp", "/usr/lib/libfoo.so", Origin::Event(lib));
+    case.vma((0x7f00_0000_4000, 0x7f00_0010_0000), "---p", "/usr/lib/libfoo.so", Origin::Event(lib));
+    case.vma((0x7f00_0010_0000, 0x7f00_0010_d000), "rw-p", "", Origin::Event(bss));
+    let found = case.attribute();
+    let got: Vec<_> = pieces(&found).iter().map(|p| (p.2, p.3, p.4)).collect();
+    assert_eq!(
+        got,
+        [
+            ("loader", "image", "kernel"),
+            ("loader", "bss", "kernel"),
+            ("loader", "TLS and loader data", "stack"),
+            ("loader", "image", "stack"),
+            ("loader", "hole between segments", "stack"),
+            ("loader", "bss", "stack"),
+        ]
+    );
+    assert!(found.findings[0].fix[0].knob.contains("max-page-size=4096"));
+}
+
+#[test]
+fn a_malloc_under_dlopen_is_mallocs() {
+    let mut case = Case::new();
+    let stack = case.stack(&[
+        "libc.so.6!__mmap",
+        "libc.so.6@0x95f28",
+        "libc.so.6!malloc",
+        "ld-linux-x86-64.so.2@0x10cb3",
+        "libc.so.6!dlopen",
+        "p!main",
+    ]);
+    let origin = case.mmap(PID, 200 * KIB, (RW, ANON), stack);
+    case.vma((0x7f00_0000_0000, 0x7f00_0000_0000 + 200 * KIB), "rw-p", "", Origin::Event(origin));
+    assert_eq!(virt(&case.attribute(), "glibc-mmapped"), 200 * KIB);
+}
+
+#[test]
+fn files_shared_memory_kernel_and_the_programs_own() {
+    let mut case = Case::new();
+    let own = case.stack(&["libc.so.6!__mmap", "p!load_table table.c:12", "p!main"]);
+    let data = case.mmap_file(MIB, "/var/data.bin", own);
+    let table = case.mmap(PID, 4 * MIB, (RW, ANON), own);
+    case.vma((0x10_0000_0000, 0x10_0010_0000), "r--p", "/var/data.bin", Origin::Event(data));
+    case.vma((0x20_0000_0000, 0x20_0040_0000), "rw-p", "", Origin::Event(table));
+    case.vma((0x30_0000_0000, 0x30_0010_0000), "rw-s", "/dev/zero (deleted)", Origin::Preexisting);
+    case.vma((0x31_0000_0000, 0x31_0010_0000), "rw-s", "/SYSV00000001 (deleted)", Origin::Preexisting);
+    case.vma((0x32_0000_0000, 0x32_0010_0000), "rw-s", "/memfd:buffer (deleted)", Origin::Preexisting);
+    case.vma((0x33_0000_0000, 0x33_0010_0000), "rw-p", "", Origin::Unknown);
+    case.vma((0x40_0000_0000, 0x40_0000_4000), "r--p", "[vvar]", Origin::Kernel);
+    case.vma((0x40_0000_4000, 0x40_0000_6000), "r-xp", "[vdso]", Origin::Kernel);
+    case.vma((0x50_0000_0000, 0x50_0002_1000), "rw-p", "[stack]", Origin::Kernel);
+    case.resident(0x40_0000_0000, 0x40_0000_6000);
+    let found = case.attribute();
+    let ids: Vec<_> = pieces(&found).iter().map(|p| p.2).collect();
+    assert_eq!(
+        ids,
+        ["file", "app-mmap", "shared-anon", "sysv-shm", "memfd", "unknown", "kernel", "kernel", "main-stack"]
+    );
+    // vvar's pages are present in pagemap, but smaps counts none of them
+    assert_eq!(found.totals.rss, 0x2000);
+    assert!(finding(&found, "app-mmap").why.contains("load_table in p calls mmap itself"));
+}
+
+#[test]
+fn inherited_by_fork_is_said() {
+    let mut case = Case::new();
+    arena(&mut case, 3001, 0x7f00_1000_0000, STRIPPED_ARENA);
+    case.reconciled.origins[0].task.pid = 3000;
+    let found = case.attribute();
+    let finding = finding(&found, "glibc-arena");
+    assert_eq!(finding.inherited_from, Some(3000));
+    assert!(finding.why.contains("made by process 3000 and inherited by fork"));
+}
+
+#[test]
+fn without_names_and_without_a_stack_nothing_is_guessed() {
+    let mut case = Case::new();
+    let op = VmOp::Mmap { addr: Addr(0), len: MIB, prot: RW, flags: ANON, fd: -1, offset: 0, file: None };
+    let origin = case.call(PID, op, None);
+    case.vma((0x7f00_0000_0000, 0x7f00_0010_0000), "rw-p", "", Origin::Event(origin));
+    let found = case.attribute();
+    assert_eq!(virt(&found, "unknown"), MIB);
+    assert_eq!(found.coverage.traced, MIB);
+}
+
+/// ld.so runs constructors: its frames are in the stack of whatever they map.
+#[test]
+fn what_a_constructor_maps_is_not_the_loaders() {
+    let mut case = Case::new();
+    let stack = case.stack(&[
+        "libc.so.6!__mmap",
+        "libplugin.so@0x1234",
+        "libplugin.so@0x2345",
+        "ld-linux-x86-64.so.2@0x5555",
+        "ld-linux-x86-64.so.2@0x6666",
+    ]);
+    let origin = case.mmap(PID, 3 * MIB, (RW, ANON), stack);
+    case.vma((0x7f00_0000_0000, 0x7f00_0000_0000 + 3 * MIB), "rw-p", "", Origin::Event(origin));
+    assert_eq!(virt(&case.attribute(), "app-mmap"), 3 * MIB);
+}
+
+#[test]
+fn a_malloc_of_another_library_is_not_glibcs() {
+    let mut case = Case::new();
+    let stack = case.stack(&["libc.so.6!__mmap", "libownalloc.so!malloc", "p!main"]);
+    let origin = case.mmap(PID, 3 * MIB, (RW, ANON), stack);
+    case.vma((0x7f00_0000_0000, 0x7f00_0000_0000 + 3 * MIB), "rw-p", "", Origin::Event(origin));
+    case.vma((0x7f10_0000_0000, 0x7f10_0010_0000), "r-xp", "/usr/lib/libc.so.6", Origin::Preexisting);
+    assert_eq!(virt(&case.attribute(), "app-mmap"), 3 * MIB);
+}
+
+/// 2.5 + 3 + 3.5 MiB, placed one below the other beneath a thread's stack, where nothing is aligned.
+#[test]
+fn merged_extents_of_a_loaded_jemalloc_need_no_alignment() {
+    let found = |library: &str| {
+        let mut case = Case::new();
+        case.vma((0x7f32_bd50_0000, 0x7f32_bd58_0000), "r-xp", library, Origin::Preexisting);
+        case.vma((0x7f32_bb0f_c000, 0x7f32_bb9f_c000), "rw-p", "", Origin::Preexisting);
+        let found = case.attribute();
+        (virt(&found, "jemalloc"), virt(&found, "unknown"))
+    };
+    assert_eq!(found("/usr/lib/libjemalloc.so.2"), (9 * MIB, 0));
+    assert_eq!(found("/usr/lib/libother.so.2"), (0, 9 * MIB));
+}
+
+/// What OpenJDK 17 with a heap of 512 MiB shows to somebody who saw no call, between two arenas.
+#[test]
+fn a_jvm_is_known_by_its_shape() {
+    let found = |library: &str| {
+        let mut case = Case::new();
+        let mut vma = |start: u64, end: u64, perms: &str, name: &str| {
+            case.vma((start, end), perms, name, Origin::Preexisting);
+        };
+        vma(0xe000_0000, 0xf7a0_0000, "rw-p", "");
+        vma(0xf7a0_0000, 0xffe0_0000, "---p", "");
+        vma(0xffe0_0000, 0xffe7_5000, "rw-p", "/usr/lib/jvm/lib/server/classes.jsa");
+        vma(0xffe7_5000, 0x1_0000_0000, "rw-p", "");
+        vma(0x7fbe_0000_0000, 0x7fbe_0002_1000, "rw-p", "");
+        vma(0x7fbe_0002_1000, 0x7fbe_0400_0000, "---p", "");
+        vma(0x7fbe_0400_0000, 0x7fbe_0402_0000, "rw-p", "");
+        vma(0x7fbe_0402_0000, 0x7fbe_0800_0000, "---p", "");
+        vma(0x7fbe_0800_0000, 0x7fbe_08bc_7000, "rw-p", "/usr/lib/jvm/lib/server/classes.jsa");
+        vma(0x7fbe_08bc_7000, 0x7fbe_0900_0000, "---p", "");
+        vma(0x7fbe_0900_0000, 0x7fbe_0901_0000, "rw-p", "");
+        vma(0x7fbe_0901_0000, 0x7fbe_4900_0000, "---p", "");
+        vma(0x7fbe_4c00_0000, 0x7fbe_4c02_1000, "rw-p", "");
+        vma(0x7fbe_4c02_1000, 0x7fbe_5000_0000, "---p", "");
+        // a block of malloc's that merged with the lower of two mark bitmaps of 8 MiB, a card table of 1 MiB
+        vma(0x7fbe_6420_0000, 0x7fbe_6450_0000, "rw-p", "");
+        vma(0x7fbe_6450_0000, 0x7fbe_64b0_0000, "---p", "");
+        vma(0x7fbe_64b0_0000, 0x7fbe_64d0_0000, "rw-p", "");
+        vma(0x7fbe_64d0_0000, 0x7fbe_6530_0000, "---p", "");
+        vma(0x7fbe_6530_0000, 0x7fbe_6534_0000, "rw-p", "");
+        vma(0x7fbe_6534_0000, 0x7fbe_6540_0000, "---p", "");
+        vma(0x7fbe_6540_0000, 0x7fbe_6567_0000, "rwxp", "");
+        vma(0x7fbe_6567_0000, 0x7fbe_6c93_8000, "---p", "");
+        vma(0x7fbe_7000_0000, 0x7fbe_7100_0000, "r-xp", library);
+        for at in [0x7fbe_0000_0000, 0x7fbe_4c00_0000] {
+            case.heap_info(at, 132 * KIB);
+        }
+        let found = case.attribute();
+        let ids = [
+            "jvm-heap",
+            "jvm-metaspace",
+            "jvm-shared-classes",
+            "jvm-class-space",
+            "jvm-code-cache",
+            "jvm-gc",
+            "glibc-arena",
+            "unknown",
+        ];
+        ids.map(|id| virt(&found, id) >> 10)
+    };
+    let (archive, code) = (16 << 10, (0x6c93_8000 - 0x6540_0000) >> 10);
+    assert_eq!(
+        found("/usr/lib/jvm/lib/server/libjvm.so"),
+        [512 << 10, 64 << 10, archive, 1024 << 10, code, 17 << 10, 128 << 10, 1024]
+    );
+    assert_eq!(found("/usr/lib/libother.so")[..6], [0; 6], "without a JVM nothing is the JVM's");
+}
+
+/// Names that the C library and allocators give their mappings come before everything else.
+#[test]
+fn names_of_allocators() {
+    let names = [
+        ("[anon: glibc: malloc arena]", "glibc-arena", "arena used part"),
+        ("[anon: glibc: malloc]", "glibc-mmapped", "block with a mapping of its own"),
+        ("[anon: glibc: loader malloc]", "loader", "thread-local storage"),
+        ("[anon: glibc: pthread stack: 4001]", "thread-stack", "thread stack"),
+        ("[anon: glibc: pthread user stack: 4001]", "thread-stack", "thread stack"),
+        ("[anon: glibc: unused stack]", "thread-stack", "cached stack of an exited thread"),
+        ("[anon: glibc: getrandom states]", "glibc-mmapped", "the C library's own data"),
+        ("[anon:jemalloc_pg]", "jemalloc", "jemalloc extent"),
+        ("[anon:jemalloc_pg_overcommit]", "jemalloc", "jemalloc extent"),
+        ("[anon:mimalloc]", "mimalloc", "arena"),
+        ("[anon:tcmalloc_region_NORMAL]", "tcmalloc", "region"),
+        ("[anon:absl]", "tcmalloc", "region"),
+        ("[anon:scudo:primary]", "bionic-malloc", "small blocks"),
+        ("[anon:scudo:secondary]", "bionic-malloc", "large blocks"),
+        ("[anon:libc_malloc]", "bionic-malloc", "blocks"),
+    ];
+    let mut case = Case::new();
+    for (n, (name, ..)) in names.iter().enumerate() {
+        let at = 0x7f00_0000_0000 + n as u64 * 16 * MIB;
+        case.vma((at, at + MIB), "rw-p", name, Origin::Preexisting);
+    }
+    let found = case.attribute();
+    for (piece, (name, category, part)) in found.pieces.iter().zip(names) {
+        let told = (piece.category.id, piece.evidence.as_str(), piece.part);
+        assert_eq!((told.0, told.1), (category, "name"), "{name}");
+        assert!(category == "loader" || told.2 == part, "{name}: {}", told.2);
+    }
+}
+
+/// retain:false multiplies mappings: near the limit it is what does not help.
+#[test]
+fn retain_is_no_advice_near_max_map_count() {
+    let advice = |limit: Option<u64>| {
+        let mut case = Case::new();
+        case.vma((0x5000_0000, 0x5000_1000), "r-xp", "/usr/lib/libjemalloc.so.2", Origin::Preexisting);
+        for n in 0..100u64 {
+            let at = 0x7f00_0000_0000 + n * 16 * MIB;
+            case.vma((at, at + 2 * MIB), "rw-p", "", Origin::Preexisting);
+        }
+        case.observations.surroundings.max_map_count = limit;
+        let found = case.attribute();
+        let finding = finding(&found, "jemalloc").clone();
+        let wont =
+            finding.no_help.iter().find(|no| no.knob.contains("retain:false")).map(|no| no.why.clone());
+        (finding.fix.iter().any(|fix| fix.knob.contains("retain:false")), wont)
+    };
+    let (offered, wont) = advice(Some(65_530));
+    assert!(offered && wont.is_none());
+    let (offered, wont) = advice(Some(250));
+    assert!(!offered);
+    assert!(wont.is_some_and(|why| why.contains("101 of 250 now")), "the figures are told");
+    assert!(advice(None).0, "where the limit is not known");
+}
+
+/// Programs and runtimes choose the size of stacks, too; the tunable for cached ones came with glibc 2.34.
+#[test]
+fn advice_on_stacks_takes_the_limit_and_the_version_into_account() {
+    let advice = |version: (u32, u32)| {
+        let mut case = Case::new();
+        for n in 0..3u64 {
+            let at = 0x7f00_0000_0000 + n * 16 * MIB;
+            case.vma((at, at + 4 * KIB), "---p", "", Origin::Preexisting);
+            case.vma((at + 4 * KIB, at + 4 * KIB + 2 * MIB), "rw-p", "", Origin::Preexisting);
+        }
+        case.observations.threads = vec![vmaudit::model::observation::ThreadObservation {
+            tid: PID,
+            comm: b"program".to_vec(),
+            stack_pointer: Some(vmaudit::model::Addr(0x7fff_0000_0000)),
+        }];
+        let file = vmaudit::model::MappingFile { major: 8, minor: 1, inode: 7 };
+        let marks = vec![vmaudit::model::Mark::Glibc];
+        let libc = vmaudit::model::FileMarks { file, marks, jemalloc_setting: None, glibc: Some(version) };
+        case.observations.code.files.push(libc);
+        let found = case.attribute();
+        let finding = finding(&found, "thread-stack").clone();
+        assert!(finding.no_help.iter().any(|no| no.knob == "ulimit -s"), "{:?}", finding.no_help);
+        finding.fix.iter().any(|fix| fix.knob.contains("stack_cache_size"))
+    };
+    assert!(advice((2, 36)) && advice((2, 34)) && !advice((2, 31)));
+}

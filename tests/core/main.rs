@@ -1,0 +1,35 @@
+//! The pure core and the recording's file: no other process, no privileges. Fixtures, stories made by
+//! hand, and random work against naive models.
+
+#[path = "../support/case.rs"]
+mod case;
+#[path = "../support/saved.rs"]
+mod saved;
+
+mod attribution {
+    mod rules;
+    mod system;
+}
+mod captures {
+    mod classification;
+    mod damaged;
+    pub mod recorded;
+    mod replay;
+    mod system;
+}
+mod diff_sums;
+mod explain_life;
+mod heap {
+    mod descriptions;
+    mod ledger;
+}
+mod how_sure;
+mod ledger {
+    mod model;
+    mod rules;
+}
+mod store {
+    mod points;
+    mod steps;
+}
+mod touch_rules;

@@ -1,0 +1,23 @@
+//! Reports as text, HTML, flame graphs and profiles: their sums, and what browsers and pprof make of them.
+
+#[path = "../support/case.rs"]
+mod case;
+#[path = "../support/saved.rs"]
+mod saved;
+#[path = "../support/mod.rs"]
+mod support;
+
+mod contract;
+mod flame {
+    mod programs;
+    mod reports;
+    mod sums;
+}
+mod heap;
+mod html {
+    mod browser;
+    mod commands;
+    mod driver;
+    mod firefox;
+}
+mod text;

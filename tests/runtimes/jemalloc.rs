@@ -1,0 +1,102 @@
+//! What jemalloc says about itself, and what `vmaudit heap` says about it from outside.
+
+use crate::support::heap::{Obedient, Watching, first, rows_of, sum};
+use crate::support::report::number;
+use crate::support::{program_with, skip, skip_without_bpf};
+use serde_json::Value;
+use std::collections::HashMap;
+
+const BLOCK: u64 = 512 << 10;
+const PAGE: u64 = 4096;
+/// A 512 KiB block has a page more, to be able to start anywhere in its first page
+/// (`opt.cache_oblivious`; large_malloc of jemalloc 5).
+const EXTENT: u64 = BLOCK + PAGE;
+
+/// `allocated asked=2621440 …`
+struct Step {
+    name: String,
+    bytes: HashMap<String, u64>,
+}
+
+impl Step {
+    fn of(line: &str) -> Step {
+        let mut words = line.split(' ');
+        let name = words.next().expect("a name").to_owned();
+        let pairs = words.map(|word| word.split_once('=').expect("name=value"));
+        let bytes = pairs.map(|(key, value)| (key.to_owned(), value.parse().expect("bytes"))).collect();
+        Step { name, bytes }
+    }
+
+    fn get(&self, name: &str) -> u64 {
+        self.bytes[name]
+    }
+}
+
+/// At one step: what the program says there, and what is seen from outside while it waits there.
+fn at_step(number: usize) -> Option<(Step, Value)> {
+    let path = program_with("c2", "-ljemalloc")?;
+    let mut watched = Obedient::start(&path, &[]);
+    let mut step = Step::of(&watched.answer());
+    let watching = Watching::of(watched.program.0.id(), &[]);
+    for _ in 0..number {
+        step = Step::of(&watched.order(""));
+    }
+    Some((step, watching.stop()))
+}
+
+#[test]
+fn the_same_as_jemalloc_says_of_itself() {
+    if skip_without_bpf("heap_beside") {
+        return;
+    }
+    let mut resident = Vec::new();
+    for (at, name) in ["start", "allocated", "freed", "purged"].into_iter().enumerate() {
+        let Some((step, report)) = at_step(at) else {
+            return skip("heap_beside", "no libjemalloc.so (libjemalloc-dev)");
+        };
+        assert_eq!(step.name, name);
+        let process = first(&report);
+        let beside = &process["beside"];
+        let seen = |key: &str| number(beside, key);
+        println!(
+            "{name}: asked {} mapped {} resident {} purged {} untouched {}; jemalloc {:?}",
+            seen("asked"),
+            seen("mapped"),
+            seen("resident"),
+            seen("purged"),
+            seen("untouched"),
+            step.bytes
+        );
+        // What the program asked for in `ask`, to the byte; stdio's buffer for input comes on top.
+        assert_eq!(sum(&rows_of(&report, "ask"), "bytes"), step.get("asked"), "{name}");
+        assert!(seen("asked") - step.get("asked") <= PAGE, "{name}: {beside:#}");
+        assert_eq!(beside["asked_incomplete"], true);
+        // To the byte: `retained` are mappings that jemalloc keeps without using them, and all mappings
+        // of jemalloc are in one of the two.
+        assert_eq!(seen("mapped"), step.get("mapped") + step.get("retained"), "{name}");
+        // stats.resident is documented as an upper bound: it counts pages that were never touched.
+        assert!(seen("resident") <= step.get("resident"), "{name}");
+        // stats.allocated has the classes' sizes, and blocks of before vmaudit attached.
+        assert!(step.get("allocated") >= seen("asked"), "{name}");
+        assert!(seen("resident") >= seen("asked"), "{name}: all was written to");
+        assert_eq!(seen("kept"), seen("resident") - seen("asked"), "{name}");
+        assert_eq!(
+            seen("mapped"),
+            seen("resident") + seen("swapped") + seen("purged") + seen("untouched"),
+            "{name}"
+        );
+        resident.push((seen("resident"), seen("purged")));
+    }
+    let [start, allocated, freed, purged] = resident[..] else { unreachable!("four steps") };
+    // The blocks were written to; the additional page of each need not be. jemalloc's own records of
+    // five extents take some pages.
+    let grew = allocated.0 - start.0;
+    assert!((5 * BLOCK..=5 * EXTENT + 16 * PAGE).contains(&grew), "{grew}");
+    // Freed blocks stay: freed but kept.
+    assert_eq!(freed.1, 0);
+    assert!(freed.0.abs_diff(allocated.0) <= 4 * PAGE, "{freed:?} {allocated:?}");
+    // Purged: three extents, and whatever else was dirty, a few pages.
+    let shrank = freed.0 - purged.0;
+    assert!((3 * BLOCK..=3 * EXTENT + 4 * PAGE).contains(&shrank), "{shrank}");
+    assert!((3 * BLOCK..=3 * EXTENT + 4 * PAGE).contains(&purged.1), "{purged:?}");
+}

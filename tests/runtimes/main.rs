@@ -1,0 +1,10 @@
+//! Programs on each allocator and managed runtime: what their memory is taken for.
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod jemalloc;
+mod managed;
+mod native;
+mod postgres;
+mod system;

@@ -1,0 +1,241 @@
+//! Go, the JVM, Node.js and CPython as they are: launched, attached to, and from a snapshot alone,
+//! each piece of them is told apart, and the JVM's own count of its memory agrees.
+
+use crate::support::managed::{
+    NMT, NODE, PYTHON, attach, installed, parts, reserved_by_nmt, serving_jvm, snapshot, sums, top, waiting,
+};
+use crate::support::{Guard, audit, go_program, skip, skip_without_bpf};
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::process::Command;
+
+const MIB: u64 = 1 << 20;
+
+fn or_skip(test: &str, what: &str, found: Option<PathBuf>) -> Option<PathBuf> {
+    if found.is_none() {
+        skip(test, &format!("no {what}"));
+    }
+    found
+}
+
+/// Stopped: threads of a runtime go on starting, each with an arena of its own, when the program waits.
+fn still(program: Guard) -> Guard {
+    program.stop();
+    program
+}
+
+/// Categories of the runtime's own agree between two looks at a process that is stopped.
+#[track_caller]
+fn agree(one: &Value, other: &Value, ids: &[&str], slack: u64) {
+    let (one, other) = (sums(one), sums(other));
+    for id in ids {
+        let of = |sums: &BTreeMap<String, u64>| sums.get(*id).copied().unwrap_or_default();
+        assert!(of(&one).abs_diff(of(&other)) <= slack, "{id}: {} and {}", of(&one), of(&other));
+    }
+}
+
+#[track_caller]
+fn few_unknown(process: &Value, most: u64) {
+    let unknown = sums(process).get("unknown").copied().unwrap_or_default();
+    assert!(unknown <= most, "{} KiB unknown: {:#?}", unknown >> 10, parts(process));
+}
+
+/// What both count, by NMT's name and ours.
+const COUNTED: [(&str, &str); 6] = [
+    ("Java Heap", "jvm-heap"),
+    ("Class", "jvm-class-space"),
+    ("Metaspace", "jvm-metaspace"),
+    ("Shared class space", "jvm-shared-classes"),
+    ("Code", "jvm-code-cache"),
+    ("GC", "jvm-gc"),
+];
+
+/// `slack` is for tables that are committed as a whole (a snapshot cannot tell them from other
+/// memory) and for what neighbours of theirs are merged with.
+#[track_caller]
+fn as_nmt_counts(process: &Value, nmt: &BTreeMap<String, u64>, slack: u64) {
+    let ours = sums(process);
+    for (theirs, id) in COUNTED {
+        let (counted, found) = (nmt.get(theirs).copied(), ours.get(id).copied().unwrap_or_default());
+        let counted = counted.unwrap_or_default();
+        let allowed = if id == "jvm-gc" || id == "jvm-code-cache" { slack } else { 0 };
+        assert!(
+            counted.abs_diff(found) <= allowed,
+            "{theirs}: {} KiB by NMT, {} KiB found: {:#?}",
+            counted >> 10,
+            found >> 10,
+            parts(process)
+        );
+    }
+}
+
+#[test]
+fn a_launched_jvm_is_what_it_counts_itself() {
+    const TEST: &str = "a_launched_jvm";
+    let Some(java) = or_skip(TEST, "java", installed("java")) else { return };
+    if skip_without_bpf(TEST) {
+        return;
+    }
+    for collector in ["-XX:+UseG1GC", "-XX:+UseSerialGC"] {
+        let mut command = vec![java.to_str().expect("UTF-8")];
+        command.extend(NMT);
+        command.extend([collector, "--version"]);
+        let run = audit(&[], &command);
+        let process = run.report().first();
+        // by stack all is known: nothing is allowed to differ
+        as_nmt_counts(process, &reserved_by_nmt(&run.stdout), 0);
+        let instances = |id: &str| {
+            let rows = process["categories"].as_array().expect("rows");
+            rows.iter().find(|row| row["id"] == id).map(|row| row["regions"].clone())
+        };
+        // committed in several steps, one each all the same
+        for id in ["jvm-heap", "jvm-class-space", "jvm-metaspace"] {
+            assert_eq!(instances(id), Some(1.into()), "{id}: {:#?}", parts(process));
+        }
+        let (title, no_help) = top(process);
+        assert!(
+            ["Java heap, ", "JVM compressed class space, "].iter().any(|t| title.starts_with(t)),
+            "{title}"
+        );
+        assert!(no_help.iter().any(|knob| knob == "-Xms" || knob == "-Xmx"), "{no_help:?}");
+    }
+}
+
+/// The JVM's end, and what it says then.
+fn end(jvm: Guard) -> BTreeMap<String, u64> {
+    jvm.signal(libc::SIGTERM);
+    jvm.signal(libc::SIGCONT);
+    let output = jvm.finish().expect("it ends");
+    reserved_by_nmt(&String::from_utf8_lossy(&output.stdout))
+}
+
+#[test]
+fn a_living_jvm_from_a_snapshot_and_attached() {
+    const TEST: &str = "a_living_jvm";
+    let Some(java) = or_skip(TEST, "java", installed("java")) else { return };
+    let jvm = still(serving_jvm(&java, &["-XX:+UseG1GC"]));
+    let alone = snapshot(jvm.0.id());
+    let attached = (!skip_without_bpf(TEST)).then(|| attach(jvm.0.id()));
+    let counted = end(jvm);
+    // G1's marking stack of 32 MiB is not told where it merged with malloc's blocks
+    as_nmt_counts(alone.first(), &counted, 34 * MIB);
+    few_unknown(alone.first(), 48 * MIB);
+    if let Some(attached) = attached {
+        let ids = COUNTED.map(|(_, id)| id);
+        agree(alone.first(), attached.report().first(), &ids, 33 * MIB);
+    }
+}
+
+#[test]
+fn other_collectors_and_heaps_from_a_snapshot() {
+    const TEST: &str = "other_collectors";
+    let Some(java) = or_skip(TEST, "java", installed("java")) else { return };
+    let variants: [&[&str]; 4] = [
+        &["-XX:+UseSerialGC"],
+        &["-XX:+UseParallelGC"],
+        &["-XX:+UseG1GC", "-XX:-UseCompressedOops"],
+        &["-XX:+UseZGC", "-Xmx64m"],
+    ];
+    for options in variants {
+        let jvm = serving_jvm(&java, options);
+        let alone = snapshot(jvm.0.id());
+        let counted = end(jvm);
+        // Parallel's and ZGC's tables are committed as a whole
+        as_nmt_counts(alone.first(), &counted, 40 * MIB);
+        few_unknown(alone.first(), 56 * MIB);
+    }
+}
+
+#[test]
+fn go_by_stack_and_by_its_layout() {
+    const TEST: &str = "go_programs";
+    for (name, flags) in [("waits", &[][..]), ("waits", &["-ldflags", "-s -w"]), ("waits_cgo", &[])] {
+        let Some(program) = or_skip(TEST, "go", go_program(name, flags)) else { return };
+        let living = still(waiting(&mut Command::new(&program)));
+        let alone = snapshot(living.0.id());
+        few_unknown(alone.first(), 2 * MIB);
+        let (title, no_help) = top(alone.first());
+        assert_eq!(title, "Go runtime, reserved but not used");
+        assert!(no_help.contains(&"GOMEMLIMIT".to_string()), "{no_help:?}");
+        let found = parts(alone.first());
+        let arenas = found["go-heap/heap arena"] + found["go-heap/heap arena, reserved"];
+        assert_eq!(arenas % (64 * MIB), 0, "{found:#?}");
+        assert!(found["go-heap/page summaries and scavenger's index"] > 512 * MIB, "{found:#?}");
+        if skip_without_bpf(TEST) {
+            continue;
+        }
+        let attached = attach(living.0.id());
+        agree(alone.first(), attached.report().first(), &["go-heap", "thread-stack", "glibc-arena"], MIB);
+        drop(living);
+        let run = audit(&[], &[&program]);
+        let launched = run.report().first();
+        few_unknown(launched, 0);
+        // threads come and go, and with them small tables; the arenas may have grown
+        agree(alone.first(), launched, &["go-heap"], 66 * MIB);
+        assert_eq!(top(launched).0, "Go runtime, reserved but not used");
+    }
+}
+
+#[test]
+fn node_its_worker_and_webassembly() {
+    const TEST: &str = "node_programs";
+    let Some(node) = or_skip(TEST, "node", installed("node")) else { return };
+    let worker = "const { Worker } = require('worker_threads'); const w = new Worker('setTimeout(() => {}, 1e6)', \
+                  { eval: true }); w.on('online', () => process.stdout.write('READY\\n')); \
+                  process.stdin.on('end', () => process.exit(0)); process.stdin.resume();";
+    let wasm =
+        format!("let m = [1, 2].map(() => new WebAssembly.Memory({{ initial: 1, maximum: 9 }})); {NODE}");
+    let titles = ["V8 code range, reserved", "2 V8 code ranges, reserved", "V8: guards around 2 WebAssembly"];
+    for (script, title) in [NODE, worker, &wasm].into_iter().zip(titles) {
+        let living = still(waiting(Command::new(&node).args(["-e", script])));
+        let alone = snapshot(living.0.id());
+        few_unknown(alone.first(), 8 * MIB);
+        let (found, no_help) = top(alone.first());
+        assert!(found.starts_with(title), "{found}");
+        assert!(no_help.contains(&"--max-old-space-size".to_string()), "{no_help:?}");
+        let isolates = if script == worker { 2 } else { 1 };
+        let of = parts(alone.first());
+        let ranges = of["v8/code range"] + of["v8/copy of the built-in functions"];
+        assert_eq!(ranges, isolates * 512 * MIB, "{of:#?}");
+        if script == wasm {
+            let memories = of["v8/WebAssembly memory"] + of["v8/WebAssembly memory, guard"];
+            assert_eq!(memories, 2 * 10240 * MIB, "{of:#?}");
+        }
+        if skip_without_bpf(TEST) {
+            continue;
+        }
+        let attached = attach(living.0.id());
+        agree(alone.first(), attached.report().first(), &["v8", "glibc-arena", "thread-stack"], 4 * MIB);
+    }
+    if !skip_without_bpf(TEST) {
+        let run = audit(&[], &[node.to_str().expect("UTF-8"), "-e", NODE]);
+        let of = parts(run.report().first());
+        assert_eq!(of["v8/code range"] + of["v8/copy of the built-in functions"], 512 * MIB, "{of:#?}");
+        few_unknown(run.report().first(), 0);
+    }
+}
+
+#[test]
+fn python_and_its_threads() {
+    const TEST: &str = "python_program";
+    let Some(python) = or_skip(TEST, "python3", installed("python3")) else { return };
+    let living = still(waiting(Command::new(&python).args(["-c", PYTHON])));
+    let alone = snapshot(living.0.id());
+    few_unknown(alone.first(), 16 * MIB);
+    let of = parts(alone.first());
+    // a lower bound: those that merged with a neighbour are not known
+    assert!(of.get("python-arena/arena").is_some_and(|bytes| bytes % MIB == 0), "{of:#?}");
+    assert_eq!(sums(alone.first())["glibc-arena"], 4 * 64 * MIB);
+    assert_eq!(top(alone.first()).0, "4 glibc malloc arenas");
+    if skip_without_bpf(TEST) {
+        return;
+    }
+    let attached = attach(living.0.id());
+    agree(alone.first(), attached.report().first(), &["glibc-arena", "thread-stack", "python-arena"], 0);
+    let run = audit(&[], &[python.to_str().expect("UTF-8"), "-c", PYTHON]);
+    let of = parts(run.report().first());
+    assert!(of.get("python-arena/arena").is_some_and(|bytes| *bytes >= 4 * MIB), "{of:#?}");
+    few_unknown(run.report().first(), 0);
+    assert_eq!(top(run.report().first()).0, "4 glibc malloc arenas");
+}
