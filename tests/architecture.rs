@@ -6,27 +6,27 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// What a room (a top-level module) may name with `crate::`, besides itself.
+/// What a module (a top-level module) may name with `crate::`, besides itself.
 enum May {
     Only(&'static [&'static str]),
     Everything,
 }
 
-struct Room {
+struct Module {
     name: &'static str,
     may: May,
     core: bool,
 }
 
-const fn core(name: &'static str, may: &'static [&'static str]) -> Room {
-    Room { name, may: May::Only(may), core: true }
+const fn core(name: &'static str, may: &'static [&'static str]) -> Module {
+    Module { name, may: May::Only(may), core: true }
 }
 
-const fn adapter(name: &'static str) -> Room {
-    Room { name, may: May::Only(&["model", "objects", "rights", "sys"]), core: false }
+const fn adapter(name: &'static str) -> Module {
+    Module { name, may: May::Only(&["model", "objects", "rights", "sys"]), core: false }
 }
 
-const ROOMS: &[Room] = &[
+const MODULES: &[Module] = &[
     core("model", &[]),
     core("ledger", &["model"]),
     core("attribution", &["model", "ledger"]),
@@ -45,28 +45,28 @@ const ROOMS: &[Room] = &[
     adapter("capture"),
     adapter("procfs"),
     // No system calls: they read what they are given.
-    Room { name: "unwind", may: May::Only(&["model", "objects"]), core: false },
-    Room { name: "symbolize", may: May::Only(&["model", "objects"]), core: false },
+    Module { name: "unwind", may: May::Only(&["model", "objects"]), core: false },
+    Module { name: "symbolize", may: May::Only(&["model", "objects"]), core: false },
     adapter("target"),
     // What this user may do here, tried.
     adapter("probe"),
     // Engines, their names, cgroups.
-    Room { name: "containers", may: May::Only(&["model", "sys"]), core: false },
-    Room { name: "store", may: May::Only(&["model"]), core: false },
+    Module { name: "containers", may: May::Only(&["model", "sys"]), core: false },
+    Module { name: "store", may: May::Only(&["model"]), core: false },
     // Executable files, parsed once for unwinding and for names.
-    Room { name: "objects", may: May::Only(&["model", "rights", "sys"]), core: false },
+    Module { name: "objects", may: May::Only(&["model", "rights", "sys"]), core: false },
     // Capabilities: those that are the user's own, and those that the program's file lends.
-    Room { name: "rights", may: May::Only(&["model", "sys"]), core: false },
+    Module { name: "rights", may: May::Only(&["model", "sys"]), core: false },
     // The kernel's interfaces, each once.
-    Room { name: "sys", may: May::Only(&[]), core: false },
+    Module { name: "sys", may: May::Only(&[]), core: false },
     // The command line as plain data: it starts nothing.
-    Room { name: "cli", may: May::Only(&["model"]), core: false },
-    Room { name: "app", may: May::Everything, core: false },
-    Room { name: "lib", may: May::Everything, core: false },
-    Room { name: "main", may: May::Everything, core: false },
+    Module { name: "cli", may: May::Only(&["model"]), core: false },
+    Module { name: "app", may: May::Everything, core: false },
+    Module { name: "lib", may: May::Everything, core: false },
+    Module { name: "main", may: May::Everything, core: false },
 ];
 
-/// What a core room must not touch: files, network, processes, clocks, threads, the environment …
+/// What a core module must not touch: files, network, processes, clocks, threads, the environment …
 const FORBIDDEN_IN_CORE: &[&str] = &[
     "std::fs",
     "std::net",
@@ -225,23 +225,23 @@ fn heads(after: &str) -> BTreeSet<String> {
     found
 }
 
-/// Rooms that `code` names, by `crate::` or by climbing to the crate's root with `super::`.
+/// Modules that `code` names, by `crate::` or by climbing to the crate's root with `super::`.
 /// `depth`: how many modules deep the file's module is (src/capture/wire.rs: 2).
-fn rooms_named(code: &str, depth: usize) -> BTreeSet<String> {
-    let mut rooms = BTreeSet::new();
+fn modules_named(code: &str, depth: usize) -> BTreeSet<String> {
+    let mut modules = BTreeSet::new();
     for (at, word) in code.match_indices("crate::") {
         if !code[..at].ends_with(|c: char| c.is_alphanumeric() || c == '_') {
-            rooms.extend(heads(&code[at + word.len()..]));
+            modules.extend(heads(&code[at + word.len()..]));
         }
     }
     let climb = "super::".repeat(depth);
     for (at, _) in code.match_indices(&climb) {
         let rest = &code[at + climb.len()..];
         if !code[..at].ends_with("super::") && !rest.starts_with("super::") {
-            rooms.extend(heads(rest));
+            modules.extend(heads(rest));
         }
     }
-    rooms
+    modules
 }
 
 /// True where all that `code` names of `sys` is its numbers, which ask the kernel for nothing.
@@ -268,7 +268,7 @@ fn is_test_file(path: &Path) -> bool {
 
 struct SourceFile {
     path: PathBuf,
-    room: String,
+    module: String,
     depth: usize,
     code: String,
 }
@@ -288,7 +288,7 @@ fn sources() -> Vec<SourceFile> {
                     inside.with_extension("").iter().map(|p| p.to_string_lossy().into_owned()).collect();
                 let depth = parts.len() - usize::from(parts.last().is_some_and(|p| p == "mod"));
                 let code = code_of(&fs::read_to_string(&path).expect("readable source"));
-                files.push(SourceFile { room: parts[0].clone(), depth, code, path });
+                files.push(SourceFile { module: parts[0].clone(), depth, code, path });
             }
         }
     }
@@ -297,30 +297,31 @@ fn sources() -> Vec<SourceFile> {
 }
 
 #[test]
-fn every_room_is_in_the_table() {
+fn every_module_is_in_the_table() {
     for file in sources() {
         assert!(
-            ROOMS.iter().any(|room| room.name == file.room),
-            "{}: the room `{}` has no row in ROOMS; say there what it may import",
+            MODULES.iter().any(|module| module.name == file.module),
+            "{}: the module `{}` has no row in MODULES; say there what it may import",
             file.path.display(),
-            file.room
+            file.module
         );
     }
 }
 
 #[test]
-fn rooms_import_only_what_the_table_allows() {
+fn modules_import_only_what_the_table_allows() {
     let mut wrong = Vec::new();
     for file in sources() {
-        let Some(Room { may: May::Only(allowed), .. }) = ROOMS.iter().find(|r| r.name == file.room) else {
+        let Some(Module { may: May::Only(allowed), .. }) = MODULES.iter().find(|r| r.name == file.module)
+        else {
             continue;
         };
-        for named in rooms_named(&file.code, file.depth) {
-            // Only names of rooms count: `crate::Thing` re-exported at the root does not occur.
-            let is_room = ROOMS.iter().any(|r| r.name == named);
+        for named in modules_named(&file.code, file.depth) {
+            // Only names of modules count: `crate::Thing` re-exported at the root does not occur.
+            let is_module = MODULES.iter().any(|r| r.name == named);
             let is_allowed =
                 allowed.contains(&named.as_str()) || named == "sys" && names_numbers_only(&file.code);
-            if is_room && named != file.room && !is_allowed {
+            if is_module && named != file.module && !is_allowed {
                 wrong.push(format!("{} imports `{named}`", file.path.display()));
             }
         }
@@ -332,7 +333,7 @@ fn rooms_import_only_what_the_table_allows() {
 fn the_core_touches_nothing_outside() {
     let mut wrong = Vec::new();
     for file in sources() {
-        if !ROOMS.iter().any(|r| r.core && r.name == file.room) {
+        if !MODULES.iter().any(|r| r.core && r.name == file.module) {
             continue;
         }
         for word in FORBIDDEN_IN_CORE {
@@ -386,7 +387,7 @@ fn an_ioctl_is_declared_once() {
 #[test]
 fn the_kernel_is_asked_in_one_place() {
     let mut wrong = Vec::new();
-    for file in sources().iter().filter(|file| file.room != "sys") {
+    for file in sources().iter().filter(|file| file.module != "sys") {
         for word in ONLY_IN_SYS.iter().filter(|word| file.code.contains(*word)) {
             wrong.push(format!("{} has {word}: src/sys is the place for it", file.path.display()));
         }
@@ -415,7 +416,7 @@ fn is_kernels(name: &str) -> bool {
 #[test]
 fn a_constant_of_the_kernels_is_defined_once() {
     let mut wrong = Vec::new();
-    for file in sources().iter().filter(|file| file.room != "sys") {
+    for file in sources().iter().filter(|file| file.module != "sys") {
         for name in numbers_given(&file.code).into_iter().filter(|name| is_kernels(name)) {
             let is_own = |&(path, own): &(&str, &str)| file.path.ends_with(path) && own == name;
             if !OWN_CONSTANTS.iter().any(is_own) {
@@ -561,15 +562,15 @@ fn tests_hide_nothing() {
 #[test]
 fn the_scanner_sees_what_it_has_to() {
     let set = |names: &[&str]| names.iter().map(|n| n.to_string()).collect::<BTreeSet<_>>();
-    assert_eq!(rooms_named("use crate::model::Addr;", 2), set(&["model"]));
+    assert_eq!(modules_named("use crate::model::Addr;", 2), set(&["model"]));
     assert_eq!(
-        rooms_named("use crate::{model::{Addr, Prot}, capture::wire, app};", 2),
+        modules_named("use crate::{model::{Addr, Prot}, capture::wire, app};", 2),
         set(&["model", "capture", "app"])
     );
-    assert_eq!(rooms_named("fn f() -> super::super::procfs::X {}", 2), set(&["procfs"]));
-    assert_eq!(rooms_named("use super::region;", 2), set(&[]));
-    assert_eq!(rooms_named("use super::procfs::X;", 1), set(&["procfs"]));
-    assert_eq!(rooms_named("use mycrate::procfs;", 2), set(&[]));
+    assert_eq!(modules_named("fn f() -> super::super::procfs::X {}", 2), set(&["procfs"]));
+    assert_eq!(modules_named("use super::region;", 2), set(&[]));
+    assert_eq!(modules_named("use super::procfs::X;", 1), set(&["procfs"]));
+    assert_eq!(modules_named("use mycrate::procfs;", 2), set(&[]));
     assert_eq!(code_of("a // crate::x\nb \"crate::y\" c\n"), "a \nb \" c\n");
     assert_eq!(code_of("a\n#[cfg(test)]\nmod tests {\n use crate::app;\n}\n"), "a\n");
     assert_eq!(code_of("a.expect(\"b\")\n"), "a.expect(\")\n");

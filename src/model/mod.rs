@@ -1,4 +1,4 @@
-//! The vocabulary every room shares: addresses, sizes, events, stacks, mappings.
+//! The vocabulary that all modules share: addresses, sizes, events, stacks, mappings.
 //!
 //! Imports `std` only, and the kernel's numbers. No I/O, no clock, no allocator-specific knowledge.
 

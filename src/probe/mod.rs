@@ -20,7 +20,7 @@ use crate::rights::{Use, with_lent};
 use nix::errno::Errno;
 use std::io;
 
-/// Every trial of this room, in the order in which people want to read them.
+/// Every trial of this module, in the order in which people want to read them.
 pub fn all() -> Vec<Trial> {
     let mut trials = with_lent(Use::Tracing, bpf::trials);
     trials.extend(perf::trials());
