@@ -245,7 +245,8 @@ fn is_for_newer_kernels(program: &str) -> bool {
     let release = fs::read_to_string("/proc/sys/kernel/osrelease").expect("a release");
     let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(|number| number.parse().unwrap_or(0));
     let version: (u32, u32) = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
-    program.contains("_spare") && version < (7, 0) || program == "syscall_returned" && version < (7, 2)
+    let on_functions = ["syscall_returned", "combined_unmapping", "combined_unmapped"];
+    program.contains("_spare") && version < (7, 0) || on_functions.contains(&program) && version < (7, 2)
 }
 
 #[test]
