@@ -7,6 +7,7 @@ use crate::model::Tid;
 use crate::sys::clock::monotonic_ns;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
 
 /// Whose record it is.
 #[derive(Clone, Copy, Debug)]
@@ -76,16 +77,25 @@ pub struct StackEnd {
     pub control_block: u64,
 }
 
-/// How often to ask again where a thread is that has not quite come to rest.
-const ASK_AGAIN: usize = 200;
+/// A thread is reported before it has quite come to rest. How often it is asked at once where it is, and for how
+/// long more and more rarely: others may have the processor that it needs for it.
+const ASK_AT_ONCE: usize = 200;
+const COMES_TO_REST: Duration = Duration::from_millis(100);
+const FIRST_NAP: Duration = Duration::from_micros(50);
 
 /// The thread's stack pointer in the call that it waits in.
 pub fn stack_pointer(thread: &Thread) -> Option<u64> {
-    for _ in 0..ASK_AGAIN {
+    let mut begun = None;
+    let mut nap = FIRST_NAP;
+    for asked in 0.. {
         match thread.place() {
             peek::Place::Blocked { sp, .. } => return Some(sp).filter(|&sp| sp != 0),
-            peek::Place::Running => std::thread::yield_now(),
-            peek::Place::Gone => return None,
+            peek::Place::Running if asked < ASK_AT_ONCE => std::thread::yield_now(),
+            peek::Place::Running if begun.get_or_insert_with(Instant::now).elapsed() < COMES_TO_REST => {
+                std::thread::sleep(nap);
+                nap *= 2;
+            }
+            peek::Place::Running | peek::Place::Gone => return None,
         }
     }
     None
