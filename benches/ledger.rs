@@ -128,7 +128,7 @@ fn look(mappings: Vec<Mapping>) -> Observations {
         exe: Vec::new(),
         cmdline: Vec::new(),
         stack_limit: None,
-        surroundings: vmaudit::model::Surroundings::default(),
+        limits: vmaudit::model::Limits::default(),
         code: vmaudit::model::CodeMarks::default(),
         blocks: Vec::new(),
         aslr: true,

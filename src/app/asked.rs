@@ -3,7 +3,7 @@
 use super::contained::add_roots;
 use super::dump::Dump;
 use super::error::AppError;
-use super::output::{self, Destination, Other, Output, Wanted};
+use super::output::{self, Destination, Other, Output, OutputSpec};
 use super::pipeline::Pipeline;
 use super::record::{Record, RecordOptions};
 use super::session::Schedule;
@@ -18,7 +18,7 @@ use std::time::Duration;
 
 /// The options that both have.
 #[derive(Clone, Copy)]
-pub struct Asked<'a> {
+pub struct RunOptions<'a> {
     audit: &'a AuditArgs,
     detail: &'a DetailArgs,
     inside: &'a InsideArgs,
@@ -29,9 +29,9 @@ pub struct Asked<'a> {
     interval: Option<Duration>,
 }
 
-impl<'a> From<&'a RunArgs> for Asked<'a> {
-    fn from(args: &'a RunArgs) -> Asked<'a> {
-        Asked {
+impl<'a> From<&'a RunArgs> for RunOptions<'a> {
+    fn from(args: &'a RunArgs) -> RunOptions<'a> {
+        RunOptions {
             audit: &args.audit,
             detail: &args.detail,
             inside: &args.inside,
@@ -44,9 +44,9 @@ impl<'a> From<&'a RunArgs> for Asked<'a> {
     }
 }
 
-impl<'a> From<&'a AttachArgs> for Asked<'a> {
-    fn from(args: &'a AttachArgs) -> Asked<'a> {
-        Asked {
+impl<'a> From<&'a AttachArgs> for RunOptions<'a> {
+    fn from(args: &'a AttachArgs) -> RunOptions<'a> {
+        RunOptions {
             audit: &args.audit,
             detail: &args.detail,
             inside: &args.inside,
@@ -67,7 +67,7 @@ pub struct Subject<'a> {
     pub container: Option<&'a Container>,
 }
 
-impl<'a> Asked<'a> {
+impl<'a> RunOptions<'a> {
     /// # Errors
     /// When the file cannot be created.
     pub fn dump(&self) -> Result<Option<Dump>, AppError> {
@@ -141,7 +141,7 @@ impl<'a> Asked<'a> {
     /// # Errors
     /// When switches and format do not go together, when the report cannot be written, or would be written
     /// over another of the command line's files.
-    pub fn wanted(&self, command: &[OsString]) -> Result<Wanted, AppError> {
+    pub fn wanted(&self, command: &[OsString]) -> Result<OutputSpec, AppError> {
         let report = self.audit.report.as_deref();
         if let Some(recording) = &self.audit.output {
             output::check_recording(report, recording)?;
@@ -150,6 +150,6 @@ impl<'a> Asked<'a> {
         let dump = self.inside.dump_events.as_deref();
         others.extend(dump.map(|path| Other { path, what: "the file of --dump-events" }));
         let output = Output::open(report, &others)?;
-        Wanted::new(self.audit.format, self.flame, Destination { output, top: self.detail.top })
+        OutputSpec::new(self.audit.format, self.flame, Destination { output, top: self.detail.top })
     }
 }

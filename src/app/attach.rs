@@ -4,7 +4,7 @@
 //! held by descriptor; all their threads are marked, so that each call is reported from then on;
 //! each is looked at; only then are reports read, and told from those that the look has in it.
 
-use super::asked::{Asked, Subject};
+use super::asked::{RunOptions, Subject};
 use super::audits::Audits;
 use super::choose;
 use super::conclude::{Gathered, conclude};
@@ -35,7 +35,7 @@ const LOOK_PAUSE: Duration = Duration::from_millis(200);
 /// Traces running processes; returns vmaudit's exit code.
 pub fn attach(args: &AttachArgs) -> Result<u8, AppError> {
     let begun = Instant::now();
-    let asked = Asked::from(args);
+    let asked = RunOptions::from(args);
     let wanted = asked.wanted(&[])?;
     let container = container(&args.of)?;
     // Whoever enters a container later belongs to it, as children do.

@@ -1,9 +1,9 @@
 //! What is known of each process at its last look, and the report made of it.
 
+use super::cgroup_limits::with_cgroup_limits;
 use super::container_view::ContainerView;
 use super::from_ledger::{AsOf, from_ledger};
 use super::pipeline::Pipeline;
-use super::room::with_room;
 use super::timeline::Timelines;
 use super::touch;
 use crate::attribution::AuditInput;
@@ -59,7 +59,7 @@ pub struct LookCost {
 
 /// Why a look at a process is worth nothing.
 #[derive(thiserror::Error, Clone, Copy, PartialEq, Eq, Debug)]
-pub enum LookVoid {
+pub enum StaleSnapshot {
     #[error("it ended meanwhile")]
     Ended,
     #[error("it executed another program meanwhile")]
@@ -80,7 +80,7 @@ impl Look {
     pub fn take((pid, tid): (Pid, Pid), moment: SnapshotMoment) -> Result<Look, ObserveError> {
         let begun = Instant::now();
         let options = ObserveOptions { moment, ..ObserveOptions::default() };
-        let observations = with_room(observe(pid, tid, options)?);
+        let observations = with_cgroup_limits(observe(pid, tid, options)?);
         Ok(Look { observations, read: begun.elapsed() })
     }
 }
@@ -101,7 +101,7 @@ impl Audits {
         look: Look,
         pipeline: &RefCell<Pipeline>,
         drain: &mut dyn FnMut() -> bool,
-    ) -> Result<LookCost, LookVoid> {
+    ) -> Result<LookCost, StaleSnapshot> {
         let Look { observations, read } = look;
         let begun = Instant::now();
         let reconciled = joined(&observations, pipeline, drain);
@@ -337,15 +337,15 @@ fn joined(
     seen: &Observations,
     pipeline: &RefCell<Pipeline>,
     drain: &mut dyn FnMut() -> bool,
-) -> Result<Reconciled, LookVoid> {
+) -> Result<Reconciled, StaleSnapshot> {
     if seen.moment != SnapshotMoment::Live {
         return match drain() {
             true => Ok(pipeline.borrow().spaces.reconcile(seen.pid, seen)),
-            false => Err(LookVoid::Ended),
+            false => Err(StaleSnapshot::Ended),
         };
     }
     let mut until = seen.ended_ns;
-    let mut result = Err(LookVoid::Ended);
+    let mut result = Err(StaleSnapshot::Ended);
     for (round, flight) in FLIGHTS_MS.into_iter().enumerate() {
         let mut left = flight;
         while left > 0 {
@@ -357,11 +357,11 @@ fn joined(
                 std::thread::sleep(Duration::from_millis(slice));
             }
             if !drain() {
-                return Err(LookVoid::Ended);
+                return Err(StaleSnapshot::Ended);
             }
         }
         if pipeline.borrow().spaces.replaced_since(seen.pid, seen.begun_ns) {
-            return Err(LookVoid::Replaced);
+            return Err(StaleSnapshot::Replaced);
         }
         let reconciled = pipeline.borrow().spaces.reconcile(seen.pid, seen);
         let explained = reconciled.regions.iter().all(|region| region.origin != Origin::Unknown);

@@ -2,7 +2,7 @@
 
 use super::audits::{Audits, EventTotals};
 use super::error::AppError;
-use super::output::Wanted;
+use super::output::OutputSpec;
 use super::pipeline::Pipeline;
 use super::record;
 use super::say::say;
@@ -25,7 +25,7 @@ pub struct Gathered {
 ///
 /// # Errors
 /// When a file cannot be written.
-pub fn conclude(gathered: Gathered, wanted: &Wanted, verbose: bool) -> Result<(), AppError> {
+pub fn conclude(gathered: Gathered, wanted: &OutputSpec, verbose: bool) -> Result<(), AppError> {
     let Gathered { main, audits, counters, mut pipeline, exit_code } = gathered;
     warn(&pipeline, counters);
     let events = EventTotals {

@@ -1,7 +1,7 @@
 //! `-f folded`, `svg`, `pprof`: the report's stacks, as wide as what is asked for.
 
 use super::error::AppError;
-use super::output::Wanted;
+use super::output::OutputSpec;
 use super::say::say;
 use crate::cli::{self, DiffFormat, FlameArgs, Format};
 use crate::diff::Side;
@@ -19,7 +19,7 @@ const NO_RESIDENCY: &str = "none";
 ///
 /// # Errors
 /// When nothing of what is asked for is known.
-pub fn render(report: &Report, wanted: &Wanted) -> Result<Vec<u8>, AppError> {
+pub fn render(report: &Report, wanted: &OutputSpec) -> Result<Vec<u8>, AppError> {
     let processes: Vec<&Process> = report.processes.iter().collect();
     let known = processes.iter().any(|process| process.residency != NO_RESIDENCY);
     let options =
@@ -48,7 +48,7 @@ pub fn render_diff(sides: (&Side<'_>, &Side<'_>), how: (DiffFormat, FlameArgs)) 
 ///
 /// # Errors
 /// As [`render`], and for a profile.
-pub fn render_growth(moments: (&Report, &Report), wanted: &Wanted) -> Result<Vec<u8>, AppError> {
+pub fn render_growth(moments: (&Report, &Report), wanted: &OutputSpec) -> Result<Vec<u8>, AppError> {
     let format = match wanted.format {
         Format::Folded => DiffFormat::Folded,
         Format::Svg => DiffFormat::Svg,

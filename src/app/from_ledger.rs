@@ -7,7 +7,7 @@ use crate::model::mapping::is_randomised;
 use crate::model::observation::{
     HeapInfo, Residency, ResidencySource, SnapshotMoment, StatusFigures, ThreadObservation,
 };
-use crate::model::{Addr, AddrRange, Mapping, MappingFile, Observations, Pid, Surroundings, VmaDetails};
+use crate::model::{Addr, AddrRange, Limits, Mapping, MappingFile, Observations, Pid, VmaDetails};
 use std::collections::HashMap;
 
 /// A moment of a recording.
@@ -80,7 +80,7 @@ pub fn from_ledger(pipeline: &Pipeline, pid: Pid, as_of: Option<&AsOf>) -> Optio
         exe: later.map_or(exe, |seen| seen.exe.clone()),
         cmdline: later.map(|seen| seen.cmdline.clone()).unwrap_or_default(),
         stack_limit: later.and_then(|seen| seen.stack_limit),
-        surroundings: Surroundings::default(),
+        limits: Limits::default(),
         blocks: later
             .map(|seen| seen.blocks.iter().filter(|block| untouched(block.start)).copied().collect())
             .unwrap_or_default(),

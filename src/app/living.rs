@@ -1,8 +1,8 @@
 //! A running process, held by descriptor while it is looked at: its number alone may have a new
 //! owner by the time the last file is read.
 
+use super::cgroup_limits::with_cgroup_limits;
 use super::remedy::may_not_be_read;
-use super::room::with_room;
 use super::say;
 use crate::model::{Observations, Pid, Tid};
 use crate::procfs::{ObserveError, ObserveOptions, ProcessStatus, observe, read_status};
@@ -105,7 +105,7 @@ impl Living {
                 return Err(LivingError::Ended(self.pid));
             }
             match seen {
-                Ok(seen) if same => return Ok(with_room(seen)),
+                Ok(seen) if same => return Ok(with_cgroup_limits(seen)),
                 Ok(_) => {}
                 Err(source @ ObserveError::PermissionDenied { .. }) => {
                     return Err(LivingError::Forbidden { pid: self.pid, source, remedy: self.remedy() });

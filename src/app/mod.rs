@@ -4,6 +4,7 @@
 mod asked;
 mod attach;
 mod audits;
+mod cgroup_limits;
 mod choose;
 mod code_files;
 mod compare;
@@ -34,7 +35,6 @@ mod remedy;
 pub mod replay;
 mod report;
 mod reporting;
-mod room;
 mod run;
 mod saved;
 mod say;

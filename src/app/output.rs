@@ -19,24 +19,24 @@ use std::path::Path;
 
 /// A report that is wanted: in which format, and where.
 #[derive(Debug)]
-pub struct Wanted {
+pub struct OutputSpec {
     pub format: Format,
     pub flame: FlameArgs,
     pub to: Destination,
 }
 
-impl Wanted {
+impl OutputSpec {
     /// # Errors
     /// When the switches do not go with the format, or the format not with where it goes: to be told
     /// before anything is started.
-    pub fn new(format: Format, flame: FlameArgs, to: Destination) -> Result<Wanted, AppError> {
+    pub fn new(format: Format, flame: FlameArgs, to: Destination) -> Result<OutputSpec, AppError> {
         flame.check(format).map_err(AppError::Usage)?;
         if format == Format::Pprof && to.output.is_stdout() && io::stdout().is_terminal() {
             let why =
                 "-f pprof is compressed and nothing to read on a terminal: name a file with --report FILE";
             return Err(AppError::Usage(why.to_owned()));
         }
-        Ok(Wanted { format, flame, to })
+        Ok(OutputSpec { format, flame, to })
     }
 
     /// Renders the report and writes it.

@@ -4,7 +4,7 @@ use super::error::AppError;
 use crate::capture::CaptureError;
 use crate::capture::refusal::errno_in;
 use crate::doctor::{Advice, Rung, RungFailure, advice_for};
-use crate::model::Standing;
+use crate::model::Privileges;
 use crate::probe;
 use crate::rights::viewer;
 
@@ -12,7 +12,7 @@ use crate::rights::viewer;
 pub const SEE_DOCTOR: &str = "(`vmaudit doctor` shows all that can be tried)";
 
 /// The reason and the commands that help, in as many lines as it takes.
-pub fn remedy(rung: Rung, failure: &RungFailure, standing: &Standing) -> String {
+pub fn remedy(rung: Rung, failure: &RungFailure, standing: &Privileges) -> String {
     let advice = advice_for(rung, failure, standing);
     let mut text = advice.why;
     let width = advice.commands.iter().map(|each| each.when.chars().count()).max().unwrap_or(0);
@@ -93,15 +93,15 @@ mod tests {
         failure(&CaptureError::Load(libbpf_rs::Error::from_raw_os_error(errno)).into())
     }
 
-    fn user() -> Standing {
-        Standing {
+    fn user() -> Privileges {
+        Privileges {
             uid: 1000,
             btf: true,
             first_user_namespace: true,
             first_pid_namespace: true,
             effective: Capabilities(0),
             exe: "/usr/bin/vmaudit".to_owned(),
-            ..Standing::default()
+            ..Privileges::default()
         }
     }
 

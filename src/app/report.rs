@@ -3,7 +3,7 @@
 use super::error::AppError;
 use super::flame;
 use super::moment::{MomentError, last_moment, report_at, since_zero};
-use super::output::{Destination, Other, Output, Wanted};
+use super::output::{Destination, Other, Output, OutputSpec};
 use super::replay::Replay;
 use super::say::say;
 use crate::cli::{Format, Moments, ReportArgs};
@@ -20,7 +20,7 @@ pub fn report(args: &ReportArgs) -> Result<u8, AppError> {
     let begun = Instant::now();
     let others = [Other { path: &args.recording, what: "the recording that is read" }];
     let output = Output::open(args.report.as_deref(), &others)?;
-    let wanted = Wanted::new(args.format, args.flame, Destination { output, top: args.top })?;
+    let wanted = OutputSpec::new(args.format, args.flame, Destination { output, top: args.top })?;
     match (args.growth, args.at) {
         (Some(moments), _) => growth(&args.recording, moments, &wanted)?,
         (None, Some(moment)) => {
@@ -39,7 +39,7 @@ pub fn report(args: &ReportArgs) -> Result<u8, AppError> {
 }
 
 /// What grew and shrank between two moments.
-fn growth(path: &Path, moments: Moments, wanted: &Wanted) -> Result<(), AppError> {
+fn growth(path: &Path, moments: Moments, wanted: &OutputSpec) -> Result<(), AppError> {
     let begin = moments.from.map_or(Ok(0), |moment| since_zero(path, moment))?;
     let end = moments.to.map_or_else(|| last_moment(path), |moment| since_zero(path, moment))?;
     if begin > end {

@@ -1,6 +1,6 @@
 //! `vmaudit run`: from the command line to the report.
 
-use super::asked::{Asked, Subject};
+use super::asked::{RunOptions, Subject};
 use super::choose;
 use super::conclude::{Gathered, conclude};
 use super::entering::{container_of, entering_of, main_process, view_of};
@@ -28,7 +28,7 @@ const LOOK_PAUSE: Duration = Duration::from_secs(1);
 /// Starts the command under audit; returns vmaudit's exit code.
 pub fn run(args: &RunArgs) -> Result<u8, AppError> {
     let begun = Instant::now();
-    let asked = Asked::from(args);
+    let asked = RunOptions::from(args);
     let wanted = asked.wanted(&args.command)?;
     let dump = asked.dump()?;
     let container = container_of(&args.command);

@@ -3,7 +3,7 @@
 use crate::model::mapping::is_randomised;
 use crate::model::observation::{Residency, ResidencySource, SnapshotMoment, StatusFigures};
 use crate::model::path::base_name_bytes;
-use crate::model::{CodeMarks, Mapping, Observations, Surroundings, VmaDetails};
+use crate::model::{CodeMarks, Limits, Mapping, Observations, VmaDetails};
 use crate::procfs::{SavedError, SavedMaps, parse_saved};
 use std::io::BufRead;
 
@@ -64,7 +64,7 @@ pub fn observations(source: impl BufRead) -> Result<Observations, SavedError> {
         status: StatusFigures { vm_size: virt, vm_rss, vm_swap, ..StatusFigures::default() },
         cmdline: Vec::new(),
         stack_limit: None,
-        surroundings: Surroundings::default(),
+        limits: Limits::default(),
         code: CodeMarks::default(),
         blocks: Vec::new(),
         aslr: randomised.unwrap_or(true),

@@ -1,6 +1,6 @@
 //! A traced run, from the first event to the last look: one loop over the ring and the target.
 
-use super::audits::{Audits, Look, LookVoid, shares_space_with_parent};
+use super::audits::{Audits, Look, StaleSnapshot, shares_space_with_parent};
 use super::error::AppError;
 use super::load::Load;
 use super::pipeline::Pipeline;
@@ -285,7 +285,7 @@ impl<'a, 'r, W: Watched> Session<'a, 'r, W> {
     }
 
     /// Joins a look with the calls that were reported by then. An error was told.
-    fn compare(&mut self, look: Look) -> Result<(), LookVoid> {
+    fn compare(&mut self, look: Look) -> Result<(), StaleSnapshot> {
         let (pid, moment) = (look.observations.pid, look.observations.moment);
         let (reader, watched, pipeline) = (&mut *self.reader, &self.watched, self.pipeline);
         let mut drain = || {
@@ -328,7 +328,7 @@ impl<'a, 'r, W: Watched> Session<'a, 'r, W> {
             pids = Vec::new();
             for (pid, look) in looks {
                 let again = match look {
-                    Ok(look) => self.compare(look) == Err(LookVoid::Replaced),
+                    Ok(look) => self.compare(look) == Err(StaleSnapshot::Replaced),
                     // Its address space ended under the look: so does execve.
                     Err(error) => matches!(error, ObserveError::Gone { .. }),
                 };

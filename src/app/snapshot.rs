@@ -5,7 +5,7 @@ use super::contained;
 use super::container_view::ContainerView;
 use super::error::AppError;
 use super::living::{Living, LivingError};
-use super::output::{Destination, Other, Output, Wanted};
+use super::output::{Destination, Other, Output, OutputSpec};
 use super::saved;
 use super::say::say;
 use crate::attribution::AuditInput;
@@ -42,7 +42,7 @@ pub fn snapshot(args: &SnapshotArgs) -> Result<u8, AppError> {
     let others: Vec<Other<'_>> =
         args.smaps.iter().map(|path| Other { path, what: "the saved file that is read" }).collect();
     let output = Output::open(args.report.as_deref(), &others)?;
-    let wanted = Wanted::new(args.format, args.flame, Destination { output, top: args.top })?;
+    let wanted = OutputSpec::new(args.format, args.flame, Destination { output, top: args.top })?;
     let (looks, containers) = match &args.smaps {
         Some(path) => (vec![saved_look(path)?], Vec::new()),
         None => living_looks(args)?,

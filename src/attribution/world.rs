@@ -275,7 +275,7 @@ impl<'a> World<'a> {
     /// False where VmFlags say that the kernel accounts this memory: it was not mapped with
     /// MAP_NORESERVE. That flag has no effect under overcommit_memory 2 (mm/mmap.c, `do_mmap`).
     pub fn may_be_noreserve(&self, at: Addr) -> bool {
-        let never = self.input.observations.surroundings.overcommit == Some(Overcommit::Never);
+        let never = self.input.observations.limits.overcommit == Some(Overcommit::Never);
         never || self.detail_at(at).is_none_or(|detail| detail.flags.has("nr"))
     }
 

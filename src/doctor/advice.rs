@@ -4,7 +4,7 @@
 //! asm-generic/errno-base.h).
 
 use super::{Rung, RungFailure};
-use crate::model::{Capability, Missing, Part, Refusal, Standing};
+use crate::model::{Capability, Missing, Part, Privileges, Refusal};
 use crate::sys::abi::{EACCES, EBUSY, EMFILE, ENFILE, ENOENT, ENOMEM, ENOSYS, EPERM};
 
 /// Something to type, and when.
@@ -30,7 +30,7 @@ fn command(when: &'static str, command: impl Into<String>) -> Command {
 }
 
 /// For a rung that failed.
-pub fn advice_for(rung: Rung, failure: &RungFailure, standing: &Standing) -> Advice {
+pub fn advice_for(rung: Rung, failure: &RungFailure, standing: &Privileges) -> Advice {
     let errno = failure.errno;
     let (why, commands) = match (errno, rung) {
         (Some(EMFILE), _) => {
@@ -53,14 +53,14 @@ pub fn advice_for(rung: Rung, failure: &RungFailure, standing: &Standing) -> Adv
 }
 
 /// `CAP_BPF and CAP_PERFMON are`, of those that are not there.
-fn missing(wanted: &[Capability], standing: &Standing) -> Option<String> {
+fn missing(wanted: &[Capability], standing: &Privileges) -> Option<String> {
     let missing: Vec<_> =
         wanted.iter().filter(|&&each| !standing.effective.allows(each)).map(|each| each.name()).collect();
     let verb = if missing.len() == 1 { "is" } else { "are" };
     (!missing.is_empty()).then(|| format!("{} {verb}", missing.join(" and ")))
 }
 
-fn in_container(standing: &Standing) -> bool {
+fn in_container(standing: &Privileges) -> bool {
     !standing.first_pid_namespace || standing.seccomp_filter
 }
 
@@ -69,7 +69,7 @@ fn from_the_host() -> Command {
     command("on the host", "sudo vmaudit attach -p PID")
 }
 
-fn setcap(capabilities: &str, standing: &Standing) -> Command {
+fn setcap(capabilities: &str, standing: &Privileges) -> Command {
     command("for good", format!("sudo setcap {capabilities}+ep {}", standing.exe))
 }
 
@@ -89,7 +89,7 @@ fn unlock() -> Command {
 }
 
 /// What the verifier, or libbpf before it, found to be missing or wrong.
-fn verdict(refusal: &Refusal, standing: &Standing) -> (String, Vec<Command>) {
+fn verdict(refusal: &Refusal, standing: &Privileges) -> (String, Vec<Command>) {
     let subject = refusal.subject();
     let reads_memory = |helper: &str| helper.starts_with("bpf_probe_read") && !helper.contains("user");
     match &refusal.missing {
@@ -142,7 +142,7 @@ fn no_btf() -> (String, Vec<Command>) {
     (why.to_owned(), Vec::new())
 }
 
-fn bpf(failure: &RungFailure, standing: &Standing) -> (String, Vec<Command>) {
+fn bpf(failure: &RungFailure, standing: &Privileges) -> (String, Vec<Command>) {
     let errno = failure.errno;
     if !standing.btf {
         return no_btf();
@@ -205,7 +205,7 @@ fn bpf(failure: &RungFailure, standing: &Standing) -> (String, Vec<Command>) {
 }
 
 /// Without tracing, no tracepoint has a number: "Tracing disabled due to lockdown" (kernel/trace/trace.c).
-fn no_tracepoints(standing: &Standing) -> (String, Vec<Command>) {
+fn no_tracepoints(standing: &Privileges) -> (String, Vec<Command>) {
     match (standing.lockdown.as_deref(), standing.reads_kernel_memory) {
         (Some(CONFIDENTIALITY), _) => (
             "the kernel is locked down (confidentiality), and has switched all its tracepoints off".to_owned(),
@@ -232,7 +232,7 @@ fn no_tracepoints(standing: &Standing) -> (String, Vec<Command>) {
     }
 }
 
-fn perf(errno: Option<i32>, standing: &Standing) -> (String, Vec<Command>) {
+fn perf(errno: Option<i32>, standing: &Privileges) -> (String, Vec<Command>) {
     const MOST: i32 = 2;
     let level = standing.perf_event_paranoid;
     if errno == Some(ENOENT) {
@@ -267,7 +267,7 @@ fn perf(errno: Option<i32>, standing: &Standing) -> (String, Vec<Command>) {
     ("the kernel refuses perf events (a security module, or CONFIG_PERF_EVENTS=n)".to_owned(), Vec::new())
 }
 
-fn notify(errno: Option<i32>, standing: &Standing) -> (String, Vec<Command>) {
+fn notify(errno: Option<i32>, standing: &Privileges) -> (String, Vec<Command>) {
     match errno {
         Some(EBUSY) => (
             "the processes here have a seccomp listener already (EBUSY), and there can be one only"
@@ -289,20 +289,20 @@ fn notify(errno: Option<i32>, standing: &Standing) -> (String, Vec<Command>) {
 }
 
 /// bpf works, but other users' processes cannot be read.
-pub(super) fn others(standing: &Standing) -> Advice {
+pub(super) fn others(standing: &Privileges) -> Advice {
     Advice { unlocks: "other users' processes", ..ptrace(standing) }
 }
 
 /// Other users' mappings are readable (CAP_PERFMON is enough for that since Linux 6.15, mm_access() in
 /// kernel/fork.c), but not their memory or pages.
-pub(super) fn all_of_others(standing: &Standing) -> Advice {
+pub(super) fn all_of_others(standing: &Privileges) -> Advice {
     Advice { unlocks: "exact pages and heap headers of other users' processes", ..ptrace(standing) }
 }
 
 /// Files in /proc/PID that only the owner may open (pagemap, map_files) ask for
 /// CAP_DAC_READ_SEARCH, too. Both have to be the user's own: those of vmaudit's file open nobody else's
 /// process.
-fn ptrace(standing: &Standing) -> Advice {
+fn ptrace(standing: &Privileges) -> Advice {
     let missing = missing(&[Capability::SysPtrace, Capability::DacReadSearch], standing);
     let why = missing.map_or_else(|| "a security module forbids it".to_owned(), |m| format!("{m} missing"));
     let commands = if in_container(standing) {

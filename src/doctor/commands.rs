@@ -2,7 +2,7 @@
 //! loaded.
 
 use super::{Rung, RungFailure, TriedRung, advice_for};
-use crate::model::{LoadTrial, ProgramTrial, Standing};
+use crate::model::{LoadTrial, Privileges, ProgramTrial};
 
 /// What one command comes to.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -15,7 +15,7 @@ pub struct CommandVerdict {
 
 /// `auto`: what `run` takes.
 pub(super) fn commands(
-    standing: &Standing,
+    standing: &Privileges,
     (rungs, auto): (&[TriedRung], Option<Rung>),
     loads: &[LoadTrial],
 ) -> Vec<CommandVerdict> {

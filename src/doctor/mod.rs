@@ -8,7 +8,7 @@ mod tests;
 pub use advice::{Advice, Command, advice_for};
 pub use commands::CommandVerdict;
 
-use crate::model::{Capability, LoadTrial, Outcome, Refusal, Standing, Trial};
+use crate::model::{Capability, LoadTrial, Outcome, Privileges, Refusal, Trial};
 
 /// The ways to see an address space, from the one that shows most to the one that shows least.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -78,7 +78,7 @@ pub struct RungFailure {
 /// All that `vmaudit doctor` says.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Diagnosis {
-    pub standing: Standing,
+    pub standing: Privileges,
     pub trials: Vec<Trial>,
     /// Each program of each command; none where no program can be loaded at all.
     pub loads: Vec<LoadTrial>,
@@ -93,7 +93,7 @@ pub struct Diagnosis {
 /// Draws the conclusions. `failures`: each rung that traces, with why it does not work (None: it
 /// does).
 pub fn diagnose(
-    standing: Standing,
+    standing: Privileges,
     (trials, loads): (Vec<Trial>, Vec<LoadTrial>),
     failures: Vec<(Rung, Option<RungFailure>)>,
 ) -> Diagnosis {
@@ -139,7 +139,7 @@ pub fn diagnose(
     Diagnosis { standing, trials, loads, commands, rungs, auto, advice }
 }
 
-fn reach(standing: &Standing, trials: &[Trial]) -> Reach {
+fn reach(standing: &Privileges, trials: &[Trial]) -> Reach {
     let outcome = |id: &str| trials.iter().find(|trial| trial.id == id).map(|trial| &trial.outcome);
     match outcome("smaps-other") {
         Some(Outcome::Works) => Reach::Everybody,

@@ -3,26 +3,26 @@ use crate::model::{Area, Capabilities, LoadTrial, Missing, Part, ProgramTrial, R
 use crate::sys::abi::{EACCES, EBUSY, EINVAL, EMFILE, ENOENT, EPERM};
 
 /// An ordinary user on a host.
-fn user() -> Standing {
-    Standing {
+fn user() -> Privileges {
+    Privileges {
         btf: true,
         uid: 1000,
         first_user_namespace: true,
         first_pid_namespace: true,
         perf_event_paranoid: Some(2),
         exe: "/usr/local/bin/vmaudit".to_owned(),
-        ..Standing::default()
+        ..Privileges::default()
     }
 }
 
 /// Root in a default container.
-fn contained() -> Standing {
-    Standing { uid: 0, seccomp_filter: true, first_pid_namespace: false, ..user() }
+fn contained() -> Privileges {
+    Privileges { uid: 0, seccomp_filter: true, first_pid_namespace: false, ..user() }
 }
 
-fn with(standing: Standing, capabilities: &[Capability]) -> Standing {
+fn with(standing: Privileges, capabilities: &[Capability]) -> Privileges {
     let bits = capabilities.iter().fold(0, |bits, each| bits | 1 << (*each as u32));
-    Standing { effective: Capabilities(bits), ..standing }
+    Privileges { effective: Capabilities(bits), ..standing }
 }
 
 fn commands(advice: &Advice) -> String {
@@ -31,12 +31,12 @@ fn commands(advice: &Advice) -> String {
 
 #[test]
 fn what_bpf_lacks() {
-    let of = |standing: &Standing| advice_for(Rung::Bpf, &refused_with(EPERM), standing);
+    let of = |standing: &Privileges| advice_for(Rung::Bpf, &refused_with(EPERM), standing);
     let advice = of(&user());
     assert_eq!(advice.why, "CAP_BPF and CAP_PERFMON are missing");
     assert!(commands(&advice).contains("sudo setcap cap_bpf,cap_perfmon+ep /usr/local/bin/vmaudit"));
     assert_eq!(of(&with(user(), &[Capability::Bpf])).why, "CAP_PERFMON is missing");
-    assert!(of(&Standing { uid: 0, ..user() }).why.contains("though this is root"));
+    assert!(of(&Privileges { uid: 0, ..user() }).why.contains("though this is root"));
     let advice = of(&contained());
     assert!(advice.why.ends_with("missing in this container"), "{}", advice.why);
     for wanted in ["--cap-add BPF --cap-add PERFMON", "--cap-add SYS_ADMIN", "sudo vmaudit attach"] {
@@ -45,17 +45,17 @@ fn what_bpf_lacks() {
     // The capabilities are there, and the profile is what forbids.
     let profile = of(&with(contained(), &[Capability::SysAdmin]));
     assert!(profile.why.contains("seccomp profile") && commands(&profile).contains("seccomp=unconfined"));
-    let rootless = of(&Standing { first_user_namespace: false, ..contained() });
+    let rootless = of(&Privileges { first_user_namespace: false, ..contained() });
     assert!(rootless.why.contains("user namespace"), "{}", rootless.why);
-    let locked = Standing { lockdown: Some("confidentiality".to_owned()), ..user() };
+    let locked = Privileges { lockdown: Some("confidentiality".to_owned()), ..user() };
     assert!(of(&with(locked, &[Capability::SysAdmin])).why.contains("locked down"));
-    assert!(of(&Standing { btf: false, ..user() }).why.contains("BTF"));
+    assert!(of(&Privileges { btf: false, ..user() }).why.contains("BTF"));
 }
 
 #[test]
 fn what_perf_lacks() {
-    let of = |errno, standing: &Standing| advice_for(Rung::Perf, &refused_with(errno), standing);
-    let strict = Standing { perf_event_paranoid: Some(3), ..user() };
+    let of = |errno, standing: &Privileges| advice_for(Rung::Perf, &refused_with(errno), standing);
+    let strict = Privileges { perf_event_paranoid: Some(3), ..user() };
     let advice = of(EACCES, &strict);
     assert_eq!(advice.why, "kernel.perf_event_paranoid is 3");
     assert!(commands(&advice).contains("sysctl kernel.perf_event_paranoid=2"));
@@ -72,7 +72,7 @@ fn what_perf_lacks() {
 
 #[test]
 fn what_notify_lacks() {
-    let of = |errno, standing: &Standing| advice_for(Rung::Notify, &refused_with(errno), standing);
+    let of = |errno, standing: &Privileges| advice_for(Rung::Notify, &refused_with(errno), standing);
     assert!(of(EBUSY, &user()).why.contains("listener already"));
     assert!(of(EPERM, &contained()).why.contains("seccomp profile"));
     assert!(of(EPERM, &user()).why.contains("no seccomp user notification"));
@@ -95,7 +95,7 @@ fn failed(errno: i32) -> Option<RungFailure> {
 }
 
 /// A program that was refused, by root on a host that is not locked down.
-fn verdict(missing: Option<Missing>, verifier: &[&str], standing: &Standing) -> Advice {
+fn verdict(missing: Option<Missing>, verifier: &[&str], standing: &Privileges) -> Advice {
     let refusal = Refusal {
         object: "heap".to_owned(),
         part: Part::Program("heap_entry".to_owned()),
@@ -111,17 +111,17 @@ fn verdict(missing: Option<Missing>, verifier: &[&str], standing: &Standing) -> 
 #[test]
 fn a_verdict_is_told_by_program_and_by_what_is_missing() {
     let root =
-        with(Standing { uid: 0, lockdown: Some("none".to_owned()), ..user() }, &[Capability::SysAdmin]);
+        with(Privileges { uid: 0, lockdown: Some("none".to_owned()), ..user() }, &[Capability::SysAdmin]);
     let kfunc = verdict(Some(Missing::Kfunc("bpf_x".to_owned())), &[], &user());
     assert!(kfunc.why.contains("bpf_x") && kfunc.why.contains("heap_entry"), "{}", kfunc.why);
     let words = verdict(None, &["R1 invalid mem access 'scalar'", "processed 9 insns"], &user());
     assert!(words.why.ends_with("the program heap_entry: R1 invalid mem access 'scalar'"), "{}", words.why);
     assert!(commands(&words).contains("-v"), "{words:?}");
     let helper =
-        |name: &str, standing: &Standing| verdict(Some(Missing::Helper(name.to_owned())), &[], standing);
+        |name: &str, standing: &Privileges| verdict(Some(Missing::Helper(name.to_owned())), &[], standing);
     assert!(helper("bpf_x", &root).why.contains("the helper bpf_x"));
     for name in ["bpf_probe_read", "bpf_probe_read_kernel", "bpf_probe_read_kernel_str"] {
-        let locked = Standing { lockdown: Some("confidentiality".to_owned()), ..root.clone() };
+        let locked = Privileges { lockdown: Some("confidentiality".to_owned()), ..root.clone() };
         let advice = helper(name, &locked);
         assert!(
             advice.why.contains("locked down (confidentiality)") && advice.why.contains(name),
@@ -129,16 +129,16 @@ fn a_verdict_is_told_by_program_and_by_what_is_missing() {
         );
         assert!(commands(&advice).contains("lockdown=integrity"));
         // Not seen is not guessed: how to see it is said.
-        let unseen = helper(name, &Standing { lockdown: None, ..root.clone() });
+        let unseen = helper(name, &Privileges { lockdown: None, ..root.clone() });
         assert!(commands(&unseen).contains("mount -t securityfs"), "{unseen:?}");
         assert!(!helper(name, &root).why.contains("locked"), "lockdown is off");
     }
-    assert!(!helper("bpf_probe_read_user", &Standing { lockdown: None, ..root }).why.contains("lockdown"));
+    assert!(!helper("bpf_probe_read_user", &Privileges { lockdown: None, ..root }).why.contains("lockdown"));
 }
 
 #[test]
 fn what_is_not_known_is_not_guessed() {
-    let root = with(Standing { uid: 0, ..user() }, &[Capability::SysAdmin]);
+    let root = with(Privileges { uid: 0, ..user() }, &[Capability::SysAdmin]);
     let map = Refusal { part: Part::Map("threads".to_owned()), errno: Some(EINVAL), ..Refusal::default() };
     let failure = RungFailure { refusal: Some(map), ..refused_with(EINVAL) };
     assert!(advice_for(Rung::Bpf, &failure, &root).why.contains("the map threads"));
@@ -150,13 +150,13 @@ fn what_is_not_known_is_not_guessed() {
 
 #[test]
 fn tracepoints_that_are_not_there() {
-    let of = |standing: &Standing| advice_for(Rung::Perf, &refused_with(ENOENT), standing);
-    let locked = of(&Standing { lockdown: Some("confidentiality".to_owned()), ..user() });
+    let of = |standing: &Privileges| advice_for(Rung::Perf, &refused_with(ENOENT), standing);
+    let locked = of(&Privileges { lockdown: Some("confidentiality".to_owned()), ..user() });
     assert!(locked.why.contains("locked down") && !locked.why.contains("CONFIG"), "{}", locked.why);
-    let unseen = of(&Standing { reads_kernel_memory: Some(false), ..user() });
+    let unseen = of(&Privileges { reads_kernel_memory: Some(false), ..user() });
     assert!(unseen.why.contains("lockdown=confidentiality") && commands(&unseen).contains("securityfs"));
     let other =
-        of(&Standing { lockdown: Some("none".to_owned()), reads_kernel_memory: Some(true), ..user() });
+        of(&Privileges { lockdown: Some("none".to_owned()), reads_kernel_memory: Some(true), ..user() });
     assert!(other.why.contains("CONFIG_FTRACE_SYSCALLS") && commands(&other).contains("dmesg"), "{other:?}");
 }
 
@@ -212,7 +212,7 @@ fn load(command: &'static str, way: &'static str, programs: &[(&str, bool)]) -> 
 
 /// Each command's verdict: by what it works, or why not.
 fn verdicts(bpf: Option<RungFailure>, loads: Vec<LoadTrial>) -> Vec<(&'static str, Result<String, String>)> {
-    let root = with(Standing { uid: 0, ..user() }, &[Capability::SysAdmin]);
+    let root = with(Privileges { uid: 0, ..user() }, &[Capability::SysAdmin]);
     let rungs = vec![(Rung::Bpf, bpf), (Rung::Perf, None)];
     let found = diagnose(root, (Vec::new(), loads), rungs);
     found.commands.into_iter().map(|command| (command.name, command.outcome)).collect()

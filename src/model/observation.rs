@@ -3,9 +3,9 @@
 
 use super::addr::{Addr, AddrRange};
 use super::event::{Pid, Tid};
+use super::limits::Limits;
 use super::mapping::Mapping;
 use super::marks::CodeMarks;
-use super::surroundings::Surroundings;
 use super::vma_detail::VmaDetails;
 
 /// How page-exact the residency is.
@@ -110,7 +110,7 @@ pub struct Observations {
     pub cmdline: Vec<Vec<u8>>,
     /// RLIMIT_STACK's soft limit, None for unlimited or unreadable.
     pub stack_limit: Option<u64>,
-    pub surroundings: Surroundings,
+    pub limits: Limits,
     /// Blocks to which glibc's malloc gave a mapping of their own, by their headers; sorted, disjoint.
     pub blocks: Vec<AddrRange>,
     /// Allocators and runtimes in the files with code.

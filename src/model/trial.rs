@@ -143,7 +143,7 @@ impl Capabilities {
 
 /// Who vmaudit is on this machine.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Standing {
+pub struct Privileges {
     /// `6.18.44`.
     pub kernel: String,
     /// `x86_64`.

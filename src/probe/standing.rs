@@ -1,7 +1,7 @@
 //! Who vmaudit is here.
 
 use super::perf::paranoid;
-use crate::model::{Capabilities, Standing};
+use crate::model::{Capabilities, Privileges};
 use crate::rights;
 use crate::sys::abi::{PID_NS_INIT_INO, USER_NS_INIT_INO};
 use crate::sys::lockdown;
@@ -9,7 +9,7 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 
 /// Reads it. What cannot be read is as it is on most machines.
-pub fn standing() -> Standing {
+pub fn standing() -> Privileges {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let field = |name: &str| {
         let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
@@ -20,7 +20,7 @@ pub fn standing() -> Standing {
         fs::metadata(format!("/proc/self/ns/{name}")).map_or(true, |meta| meta.ino() == number)
     };
     let exe = std::env::current_exe().unwrap_or_else(|_| "vmaudit".into());
-    Standing {
+    Privileges {
         kernel: fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default().trim().to_owned(),
         arch: std::env::consts::ARCH,
         btf: fs::exists("/sys/kernel/btf/vmlinux").unwrap_or(false),

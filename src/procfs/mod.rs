@@ -12,6 +12,7 @@ mod details;
 mod error;
 mod heap_blocks;
 mod heap_headers;
+mod limits;
 mod mapping_at;
 mod maps;
 mod marks;
@@ -27,7 +28,6 @@ mod rollup;
 mod saved;
 mod smaps;
 mod status;
-mod surroundings;
 mod task_files;
 mod threads;
 

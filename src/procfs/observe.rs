@@ -4,13 +4,13 @@ use super::details::read_details;
 use super::error::ObserveError;
 use super::heap_blocks::read_blocks;
 use super::heap_headers::{HEADER, decode_heap_info, heap_candidates};
+use super::limits::read_limits;
 use super::maps::{ParsedMaps, parse_maps, user_span};
 use super::marks::read_marks;
 use super::memory;
 use super::process_dir::ProcessDir;
 use super::residency::{self, PageReader};
 use super::status::{ProcessStatus, parse_limits, parse_status};
-use super::surroundings::read_surroundings;
 use super::task_files::{parse_cmdline, parse_comm, parse_no_randomize, parse_resources};
 use super::threads::read_threads;
 use crate::model::observation::{
@@ -85,7 +85,7 @@ pub fn observe(pid: Pid, tid: Tid, options: ObserveOptions) -> Result<Observatio
         .and_then(|bytes| parse_limits(&bytes).map_err(|error| dir.malformed("limits", error)));
     let limits = noted(&mut gaps, limits);
     let code = if options.code { read_marks(&dir, tid, &space.mappings) } else { CodeMarks::default() };
-    let surroundings = read_surroundings(&dir, tid, status.as_ref(), limits);
+    let limits = read_limits(&dir, tid, status.as_ref(), limits);
     Ok(Observations {
         pid,
         moment: options.moment,
@@ -101,7 +101,7 @@ pub fn observe(pid: Pid, tid: Tid, options: ObserveOptions) -> Result<Observatio
         exe: noted(&mut gaps, dir.exe()).unwrap_or_default(),
         cmdline: noted(&mut gaps, dir.read("cmdline")).map(|bytes| parse_cmdline(&bytes)).unwrap_or_default(),
         stack_limit: limits.and_then(|limits| limits.stack),
-        surroundings,
+        limits,
         blocks,
         code,
         aslr: aslr(&dir, &mut gaps),

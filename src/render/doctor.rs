@@ -5,7 +5,7 @@ mod json;
 use super::style::{Color, Tone, clean, truncated, wrapped};
 use super::text::WIDTH;
 use crate::doctor::{Advice, CommandVerdict, Diagnosis, Reach, Rung, TriedRung};
-use crate::model::{Area, LoadTrial, Outcome, Refusal, Standing, Trial};
+use crate::model::{Area, LoadTrial, Outcome, Privileges, Refusal, Trial};
 
 pub use json::doctor_to_json;
 
@@ -55,7 +55,7 @@ fn area_name(area: Area) -> &'static str {
     }
 }
 
-fn heading(standing: &Standing, color: Color) -> String {
+fn heading(standing: &Privileges, color: Color) -> String {
     let who = if standing.uid == 0 { "root".to_owned() } else { format!("uid {}", standing.uid) };
     let first = format!(
         "vmaudit {} on Linux {} ({}), as {who}",

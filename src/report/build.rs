@@ -231,7 +231,7 @@ fn process(audit: &ProcessAudit<'_>, found: &Attributed, stacks: &mut StackNumbe
                 rss: found.totals.rss,
                 mappings: seen.mappings.len() as u64,
             },
-            &seen.surroundings,
+            &seen.limits,
         ),
         coverage: model::Coverage {
             traced: found.coverage.traced,

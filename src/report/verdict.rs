@@ -2,7 +2,7 @@
 
 use super::model::{Check, Verdict};
 use super::units::{size, thousands};
-use crate::model::{HugePages, Overcommit, Surroundings};
+use crate::model::{HugePages, Limits, Overcommit};
 
 /// From this many percent of a limit on, it is near.
 const NEAR: u64 = 80;
@@ -22,7 +22,7 @@ pub struct Counted {
 }
 
 /// None where the limits are not known: an older recording, a saved file.
-pub fn judge(counted: Counted, around: &Surroundings) -> Option<Verdict> {
+pub fn judge(counted: Counted, around: &Limits) -> Option<Verdict> {
     if !around.known {
         return None;
     }
@@ -57,7 +57,7 @@ fn percent(used: u64, limit: u64) -> u64 {
     u64::try_from(exact).unwrap_or(u64::MAX)
 }
 
-fn address_space(counted: Counted, around: &Surroundings) -> Option<Check> {
+fn address_space(counted: Counted, around: &Limits) -> Option<Check> {
     let used = counted.virt;
     let Some(limit) = around.address_space else {
         return Some(check("address-space", used, None, "RLIMIT_AS is unlimited"));
@@ -79,7 +79,7 @@ fn address_space(counted: Counted, around: &Surroundings) -> Option<Check> {
     })
 }
 
-fn data(around: &Surroundings) -> Option<Check> {
+fn data(around: &Limits) -> Option<Check> {
     let used = around.vm_data?;
     let Some(limit) = around.data else {
         return Some(check("data", used, None, "RLIMIT_DATA is unlimited"));
@@ -94,7 +94,7 @@ fn data(around: &Surroundings) -> Option<Check> {
     Some(Check { state: state(used, limit).into(), ..check("data", used, Some(limit), &text) })
 }
 
-fn overcommit(around: &Surroundings) -> Option<Check> {
+fn overcommit(around: &Limits) -> Option<Check> {
     let used = around.committed.unwrap_or_default();
     match around.overcommit? {
         Overcommit::Never => {
@@ -123,7 +123,7 @@ fn overcommit(around: &Surroundings) -> Option<Check> {
     }
 }
 
-fn maps(counted: Counted, around: &Surroundings) -> Option<Check> {
+fn maps(counted: Counted, around: &Limits) -> Option<Check> {
     let (used, limit) = (counted.mappings, around.max_map_count?);
     let near = percent(used, limit) >= NEAR;
     let text = match near {
@@ -141,7 +141,7 @@ fn maps(counted: Counted, around: &Surroundings) -> Option<Check> {
 }
 
 /// Counts what is resident: never a reason for VIRT to matter.
-fn cgroup(counted: Counted, around: &Surroundings) -> Option<Check> {
+fn cgroup(counted: Counted, around: &Limits) -> Option<Check> {
     let room = around.cgroup?;
     let text = format!(
         "the memory limit of its cgroup, {}, counts what is resident, not VIRT: {} ({} %) is in use; the RSS of \
@@ -156,7 +156,7 @@ fn cgroup(counted: Counted, around: &Surroundings) -> Option<Check> {
     Some(Check { counts_virt: false, state: state.into(), ..found })
 }
 
-fn page_tables(counted: Counted, around: &Surroundings) -> Option<Check> {
+fn page_tables(counted: Counted, around: &Limits) -> Option<Check> {
     let used = around.page_tables?;
     let large = used >= PAGE_TABLES && used >= counted.rss / 10;
     let text = match large {
@@ -172,7 +172,7 @@ fn page_tables(counted: Counted, around: &Surroundings) -> Option<Check> {
     Some(Check { counts_virt: false, state: state.into(), ..check("page-tables", used, None, &text) })
 }
 
-fn huge_pages(counted: Counted, around: &Surroundings) -> Option<Check> {
+fn huge_pages(counted: Counted, around: &Limits) -> Option<Check> {
     let used = around.huge.filter(|_| around.thp == Some(HugePages::Always))?;
     let large = used >= HUGE && used >= counted.rss / 2;
     let text = match large {
@@ -211,7 +211,7 @@ fn name(id: &str) -> &'static str {
 }
 
 /// What was looked at, so that nobody has to take it on trust.
-fn harmless_text(checks: &[Check], around: &Surroundings) -> String {
+fn harmless_text(checks: &[Check], around: &Limits) -> String {
     let text = |id: &str| checks.iter().find(|check| check.id == id).map(|check| check.text.clone());
     let mut looked = vec!["RLIMIT_AS and RLIMIT_DATA are unlimited".to_owned()];
     looked.extend(around.overcommit.map(|mode| match mode {
@@ -228,12 +228,12 @@ fn harmless_text(checks: &[Check], around: &Surroundings) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::CgroupRoom;
+    use crate::model::CgroupLimit;
 
     const MIB: u64 = 1 << 20;
 
-    fn plain() -> Surroundings {
-        Surroundings {
+    fn plain() -> Limits {
+        Limits {
             known: true,
             vm_data: Some(10 * MIB),
             page_tables: Some(MIB / 4),
@@ -244,13 +244,13 @@ mod tests {
             memory: Some(8000 * MIB),
             thp: Some(HugePages::Madvise),
             cpus: Some(2),
-            ..Surroundings::default()
+            ..Limits::default()
         }
     }
 
     const SMALL: Counted = Counted { virt: 100 * MIB, vm_peak: 120 * MIB, rss: 9 * MIB, mappings: 212 };
 
-    fn of(around: Surroundings) -> Verdict {
+    fn of(around: Limits) -> Verdict {
         judge(SMALL, &around).expect("limits are known")
     }
 
@@ -267,32 +267,32 @@ mod tests {
             "VIRT does no harm here, no limit counts it (RLIMIT_AS and RLIMIT_DATA are unlimited, overcommit \
              is by heuristics, 212 of 65,530 mappings, page tables take 256 KiB)"
         );
-        assert!(judge(SMALL, &Surroundings::default()).is_none());
+        assert!(judge(SMALL, &Limits::default()).is_none());
     }
 
     #[test]
     fn a_limit_on_the_address_space_counts_the_peak() {
-        let wide = of(Surroundings { address_space: Some(200 * MIB), ..plain() });
+        let wide = of(Limits { address_space: Some(200 * MIB), ..plain() });
         assert!(wide.matters && state_of(&wide, "address-space") == LIMITED);
         assert_eq!(wide.text, "VIRT matters here: RLIMIT_AS counts it");
-        let tight = of(Surroundings { address_space: Some(140 * MIB), ..plain() });
+        let tight = of(Limits { address_space: Some(140 * MIB), ..plain() });
         assert_eq!(tight.text, "VIRT matters here, and it is near a limit: RLIMIT_AS counts it");
         assert!(tight.checks[0].text.contains("100.0 MiB (71 %) is taken, 120.0 MiB at its peak"));
     }
 
     #[test]
     fn strict_overcommit_counts_and_heuristics_do_not() {
-        let strict = of(Surroundings { overcommit: Some(Overcommit::Never), ..plain() });
+        let strict = of(Limits { overcommit: Some(Overcommit::Never), ..plain() });
         assert!(strict.matters && state_of(&strict, "overcommit") == CLOSE);
-        let both = Surroundings { data: Some(100 * MIB), overcommit: Some(Overcommit::Never), ..plain() };
+        let both = Limits { data: Some(100 * MIB), overcommit: Some(Overcommit::Never), ..plain() };
         assert!(of(both).text.ends_with("RLIMIT_DATA and vm.overcommit_memory=2 count it"));
-        assert!(!of(Surroundings { overcommit: Some(Overcommit::Always), ..plain() }).matters);
+        assert!(!of(Limits { overcommit: Some(Overcommit::Always), ..plain() }).matters);
     }
 
     #[test]
     fn a_memory_limit_counts_what_is_resident() {
-        let room = CgroupRoom { limit: 50 * MIB, current: 49 * MIB };
-        let verdict = of(Surroundings { cgroup: Some(room), ..plain() });
+        let room = CgroupLimit { limit: 50 * MIB, current: 49 * MIB };
+        let verdict = of(Limits { cgroup: Some(room), ..plain() });
         assert!(!verdict.matters && state_of(&verdict, "cgroup-memory") == CLOSE);
     }
 
@@ -305,9 +305,9 @@ mod tests {
 
     #[test]
     fn sparse_page_tables_and_huge_pages_are_told() {
-        let sparse = Surroundings { page_tables: Some(40 * MIB), ..plain() };
+        let sparse = Limits { page_tables: Some(40 * MIB), ..plain() };
         assert_eq!(state_of(&of(sparse), "page-tables"), CLOSE);
-        let huge = Surroundings { thp: Some(HugePages::Always), huge: Some(80 * MIB), ..plain() };
+        let huge = Limits { thp: Some(HugePages::Always), huge: Some(80 * MIB), ..plain() };
         let counted = Counted { rss: 90 * MIB, ..SMALL };
         let verdict = judge(counted, &huge).expect("limits are known");
         assert_eq!(state_of(&verdict, "huge-pages"), CLOSE);

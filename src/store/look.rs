@@ -7,7 +7,7 @@ use super::row::{Place, SnapshotKind};
 use super::sum;
 use super::writer::Name;
 use crate::model::observation::{Residency, ResidencySource, ResourceUse, SnapshotMoment};
-use crate::model::{Mapping, Observations, Pid, Surroundings};
+use crate::model::{Limits, Mapping, Observations, Pid};
 use rusqlite::{Connection, params};
 use std::collections::{BTreeMap, HashMap};
 use std::time::{Duration, Instant};
@@ -166,7 +166,7 @@ impl Looks {
         )?;
         self.in_file += 1;
         residency(db, place.id, &seen.residency)?;
-        surroundings(db, place.id, seen.surroundings)?;
+        surroundings(db, place.id, seen.limits)?;
         detail::write(db, place.id, &seen.details)?;
         code::write(db, place.id, (&seen.code, &seen.blocks))?;
         let mut insert = db.prepare_cached(
@@ -286,7 +286,7 @@ fn residency(db: &Connection, snapshot: i64, residency: &Residency) -> Result<()
     Ok(())
 }
 
-fn surroundings(db: &Connection, snapshot: i64, known: Surroundings) -> Result<(), Fault> {
+fn surroundings(db: &Connection, snapshot: i64, known: Limits) -> Result<(), Fault> {
     let figures: BTreeMap<&str, u64> = known.to_pairs().into_iter().collect();
     let figures = serde_json::to_string(&figures).unwrap_or_default();
     sum::insert(

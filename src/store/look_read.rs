@@ -8,7 +8,7 @@ use super::schema;
 use crate::model::observation::{
     HeapInfo, Residency, ResidencySource, ResourceUse, SnapshotMoment, StatusFigures, ThreadObservation,
 };
-use crate::model::{Addr, AddrRange, Mapping, MappingFile, Observations, Prot, Sharing, Surroundings};
+use crate::model::{Addr, AddrRange, Limits, Mapping, MappingFile, Observations, Prot, Sharing};
 use rusqlite::Connection;
 use std::collections::BTreeMap;
 
@@ -180,7 +180,7 @@ pub(super) fn snapshot(db: &Connection, backings: &Backings, id: i64) -> Result<
         exe: row.bytes(24)?.to_vec(),
         cmdline,
         stack_limit: row.maybe(26)?.map(|limit| limit as u64),
-        surroundings: surroundings(db, id)?,
+        limits: surroundings(db, id)?,
         blocks,
         code,
         aslr: row.flag(27)?,
@@ -248,9 +248,9 @@ fn heap_infos(db: &Connection, id: i64) -> Result<Vec<HeapInfo>, Fault> {
 }
 
 /// Recordings of format 1 have none.
-fn surroundings(db: &Connection, id: i64) -> Result<Surroundings, Fault> {
+fn surroundings(db: &Connection, id: i64) -> Result<Limits, Fault> {
     if schema::format(db)? < 2 {
-        return Ok(Surroundings::default());
+        return Ok(Limits::default());
     }
     let mut query =
         db.prepare_cached("SELECT snapshot, figures, sum FROM surroundings WHERE snapshot = ?1")?;
@@ -261,7 +261,7 @@ fn surroundings(db: &Connection, id: i64) -> Result<Surroundings, Fault> {
     let row = Columns::whole(row)?;
     let figures: BTreeMap<String, u64> = serde_json::from_slice(row.bytes(1)?)
         .map_err(|error| Fault::damaged(format!("the surroundings of snapshot {id}: {error}")))?;
-    Ok(Surroundings::from_pairs(figures.iter().map(|(name, value)| (name.as_str(), *value))))
+    Ok(Limits::from_pairs(figures.iter().map(|(name, value)| (name.as_str(), *value))))
 }
 
 fn gaps(db: &Connection, id: i64) -> Result<Vec<String>, Fault> {

@@ -28,7 +28,7 @@ use crate::model::hash::IntMap;
 use crate::model::{Completeness, Frame, FrameKind, MmKey, ModuleId, ModuleInfo, Stack, StackId, StackTable};
 use crate::objects::{FileCache, FileKey, OpenRequest};
 use registers::StackBytes;
-use space::{Placed, Space};
+use space::{MappedModule, Space};
 use walk::{Scratch, Walk};
 
 /// Unwinds the stacks of any number of address spaces.
@@ -80,7 +80,7 @@ impl Unwinder {
         let mut mappings: Vec<ExecMapping<'m>> = mappings.into_iter().collect();
         mappings.sort_unstable_by_key(|m| m.range);
         let known = self.spaces.remove(&state.mm);
-        let old: &[Placed] = known.as_ref().map_or(&[], |space| &space.placed);
+        let old: &[MappedModule] = known.as_ref().map_or(&[], |space| &space.placed);
         let unchanged = old.len() == mappings.len() && old.iter().zip(&mappings).all(|(p, m)| p.is_same(m));
         let space = match known {
             Some(space) if unchanged => Space { generation: state.generation, ..space },
@@ -91,7 +91,7 @@ impl Unwinder {
                     while before.next_if(|p| p.range.start < mapping.range.start).is_some() {}
                     let same = before.peek().filter(|p| p.is_same(mapping));
                     placed.push(match same {
-                        Some(same) => Placed::clone(same),
+                        Some(same) => MappedModule::clone(same),
                         None => self.place(mapping, state, table),
                     });
                 }
@@ -102,8 +102,13 @@ impl Unwinder {
         self.spaces.insert(state.mm, space);
     }
 
-    fn place(&mut self, mapping: &ExecMapping<'_>, state: SpaceState, table: &mut StackTable) -> Placed {
-        let mut placed = Placed {
+    fn place(
+        &mut self,
+        mapping: &ExecMapping<'_>,
+        state: SpaceState,
+        table: &mut StackTable,
+    ) -> MappedModule {
+        let mut placed = MappedModule {
             range: mapping.range,
             offset: mapping.offset,
             key: mapping.file.map(FileKey::from),

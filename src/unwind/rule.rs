@@ -56,17 +56,17 @@ pub struct Caller {
 
 /// Why there is no caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stuck {
+pub enum UnwindError {
     Memory(Unread),
     /// The rule asks for a register that was not captured and that no frame below has saved.
     Unknown,
     /// The rule asks for a register that calls do not keep, or its arithmetic makes no sense.
-    Nonsense,
+    InvalidCfa,
 }
 
-impl From<Unread> for Stuck {
-    fn from(unread: Unread) -> Stuck {
-        Stuck::Memory(unread)
+impl From<Unread> for UnwindError {
+    fn from(unread: Unread) -> UnwindError {
+        UnwindError::Memory(unread)
     }
 }
 
@@ -140,7 +140,7 @@ impl Offsets {
         regs: &mut Registers,
         stack: &StackBytes<'_>,
         innermost: bool,
-    ) -> Result<u64, Stuck> {
+    ) -> Result<u64, UnwindError> {
         let base = match self.base {
             7 => regs.sp,
             other => base_register(regs, other)?,
@@ -149,7 +149,12 @@ impl Offsets {
     }
 
     /// The same for a frame whose CFA is known otherwise: its base register is known then, too.
-    pub fn apply_at(&self, cfa: u64, regs: &Registers, stack: &StackBytes<'_>) -> Result<Caller, Stuck> {
+    pub fn apply_at(
+        &self,
+        cfa: u64,
+        regs: &Registers,
+        stack: &StackBytes<'_>,
+    ) -> Result<Caller, UnwindError> {
         let mut registers = *regs;
         if let Some(index) = saved_index(u16::from(self.base)) {
             registers.set(index, cfa.wrapping_sub(self.cfa as i64 as u64));
@@ -171,10 +176,10 @@ impl Offsets {
         regs: &mut Registers,
         stack: &StackBytes<'_>,
         innermost: bool,
-    ) -> Result<u64, Stuck> {
+    ) -> Result<u64, UnwindError> {
         // A caller's frame lies above its callee's: this also ends loops.
         if cfa <= regs.sp {
-            return Err(Stuck::Nonsense);
+            return Err(UnwindError::InvalidCfa);
         }
         for (index, words) in self.saved.into_iter().enumerate() {
             if words == NOT_SAVED {
@@ -192,7 +197,7 @@ impl Offsets {
     }
 
     /// As [`Offsets::advance`], leaving the frame's own registers as they are.
-    pub fn apply(&self, regs: &Registers, stack: &StackBytes<'_>) -> Result<Caller, Stuck> {
+    pub fn apply(&self, regs: &Registers, stack: &StackBytes<'_>) -> Result<Caller, UnwindError> {
         let mut registers = *regs;
         let return_address = self.advance(&mut registers, stack, false)?;
         Ok(Caller { return_address, registers })
@@ -200,9 +205,13 @@ impl Offsets {
 }
 
 #[inline]
-fn base_register(regs: &Registers, number: u8) -> Result<u64, Stuck> {
+fn base_register(regs: &Registers, number: u8) -> Result<u64, UnwindError> {
     let number = u16::from(number);
-    regs.by_dwarf(number).ok_or(if saved_index(number).is_some() { Stuck::Unknown } else { Stuck::Nonsense })
+    regs.by_dwarf(number).ok_or(if saved_index(number).is_some() {
+        UnwindError::Unknown
+    } else {
+        UnwindError::InvalidCfa
+    })
 }
 
 /// Applies a row with expressions. The stack pointer may move anywhere: a signal handler runs on
@@ -212,14 +221,14 @@ pub fn evaluate(
     svma: u64,
     context: &mut UnwindContext<usize>,
     frame: (&Registers, &StackBytes<'_>, u64),
-) -> Result<Caller, Stuck> {
+) -> Result<Caller, UnwindError> {
     let apply = &mut |row: &UnwindTableRow<usize>,
                       facts: &crate::objects::FdeFacts,
                       source: &ExpressionSource<'_, '_>| {
         let (registers, stack, ip) = frame;
         Row { row, source, encoding: facts.encoding, registers, stack, ip }.caller(facts.signal)
     };
-    cfi.with_row(svma, context, apply).unwrap_or(Err(Stuck::Nonsense))
+    cfi.with_row(svma, context, apply).unwrap_or(Err(UnwindError::InvalidCfa))
 }
 
 /// Everything that a row with expressions is evaluated against.
@@ -233,18 +242,18 @@ struct Row<'a, 's, 'd> {
 }
 
 impl<'d> Row<'_, '_, 'd> {
-    fn caller(&self, signal: bool) -> Result<Caller, Stuck> {
+    fn caller(&self, signal: bool) -> Result<Caller, UnwindError> {
         let cfa = match self.row.cfa() {
             CfaRule::RegisterAndOffset { register, offset } => {
                 self.register(register.0)?.wrapping_add_signed(*offset)
             }
             CfaRule::Expression(expression) => {
-                let expression = (self.source)(expression).ok_or(Stuck::Nonsense)?;
+                let expression = (self.source)(expression).ok_or(UnwindError::InvalidCfa)?;
                 self.evaluate(expression, None)?
             }
         };
         if !signal && cfa <= self.registers.sp {
-            return Err(Stuck::Nonsense);
+            return Err(UnwindError::InvalidCfa);
         }
         let mut caller = Registers { sp: cfa, ..*self.registers };
         for index in 0..SAVED {
@@ -252,23 +261,23 @@ impl<'d> Row<'_, '_, 'd> {
                 caller.set(index, word);
             }
         }
-        let return_address = self.recover(X86_64::RA.0, cfa)?.ok_or(Stuck::Nonsense)?;
+        let return_address = self.recover(X86_64::RA.0, cfa)?.ok_or(UnwindError::InvalidCfa)?;
         Ok(Caller { return_address, registers: caller })
     }
 
     /// A register of the caller; None where the row says nothing about it.
-    fn recover(&self, number: u16, cfa: u64) -> Result<Option<u64>, Stuck> {
+    fn recover(&self, number: u16, cfa: u64) -> Result<Option<u64>, UnwindError> {
         let Some(rule) = self.row.register(gimli::Register(number)) else { return Ok(None) };
         let value = match rule {
             RegisterRule::Offset(offset) => self.stack.word(cfa.wrapping_add_signed(offset))?,
             RegisterRule::ValOffset(offset) => cfa.wrapping_add_signed(offset),
             RegisterRule::Register(register) => self.register(register.0)?,
             RegisterRule::Expression(expression) => {
-                let expression = (self.source)(&expression).ok_or(Stuck::Nonsense)?;
+                let expression = (self.source)(&expression).ok_or(UnwindError::InvalidCfa)?;
                 self.stack.word(self.evaluate(expression, Some(cfa))?)?
             }
             RegisterRule::ValExpression(expression) => {
-                let expression = (self.source)(&expression).ok_or(Stuck::Nonsense)?;
+                let expression = (self.source)(&expression).ok_or(UnwindError::InvalidCfa)?;
                 self.evaluate(expression, Some(cfa))?
             }
             _ => return Ok(None),
@@ -276,17 +285,18 @@ impl<'d> Row<'_, '_, 'd> {
         Ok(Some(value))
     }
 
-    fn register(&self, number: u16) -> Result<u64, Stuck> {
+    fn register(&self, number: u16) -> Result<u64, UnwindError> {
         if number == X86_64::RA.0 {
             return Ok(self.ip);
         }
-        let stuck = if saved_index(number).is_some() { Stuck::Unknown } else { Stuck::Nonsense };
+        let stuck =
+            if saved_index(number).is_some() { UnwindError::Unknown } else { UnwindError::InvalidCfa };
         self.registers.by_dwarf(number).ok_or(stuck)
     }
 
     /// Evaluates a DWARF expression to an address; `cfa` is pushed first where the standard says
     /// so (DWARF 5, 6.4.2: rules for registers, not for the CFA itself).
-    fn evaluate(&self, expression: Expression<Slice<'d>>, cfa: Option<u64>) -> Result<u64, Stuck> {
+    fn evaluate(&self, expression: Expression<Slice<'d>>, cfa: Option<u64>) -> Result<u64, UnwindError> {
         /// Real expressions have under 20 operations; a hostile one may branch for ever.
         const MAX_STEPS: u32 = 1000;
         let mut evaluation: Evaluation<Slice<'d>> = expression.evaluation(self.encoding);
@@ -294,14 +304,14 @@ impl<'d> Row<'_, '_, 'd> {
         if let Some(cfa) = cfa {
             evaluation.set_initial_value(cfa);
         }
-        let mut state = evaluation.evaluate().map_err(|_| Stuck::Nonsense)?;
+        let mut state = evaluation.evaluate().map_err(|_| UnwindError::InvalidCfa)?;
         for _ in 0..MAX_STEPS {
             state = match state {
                 EvaluationResult::Complete => {
                     let pieces = evaluation.as_result();
                     return match pieces.last().map(|piece| &piece.location) {
                         Some(Location::Address { address }) => Ok(*address),
-                        _ => Err(Stuck::Nonsense),
+                        _ => Err(UnwindError::InvalidCfa),
                     };
                 }
                 EvaluationResult::RequiresRegister { register, .. } => {
@@ -312,10 +322,10 @@ impl<'d> Row<'_, '_, 'd> {
                     let word = self.stack.word(address)?;
                     evaluation.resume_with_memory(Value::Generic(word))
                 }
-                _ => return Err(Stuck::Nonsense),
+                _ => return Err(UnwindError::InvalidCfa),
             }
-            .map_err(|_| Stuck::Nonsense)?;
+            .map_err(|_| UnwindError::InvalidCfa)?;
         }
-        Err(Stuck::Nonsense)
+        Err(UnwindError::InvalidCfa)
     }
 }

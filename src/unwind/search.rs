@@ -12,8 +12,8 @@
 
 use super::calls::{Call, LONGEST_CALL, call_before};
 use super::registers::{Registers, Unread};
-use super::rule::{Caller, Rule, Stuck};
-use super::space::Placed;
+use super::rule::{Caller, Rule, UnwindError};
+use super::space::MappedModule;
 use super::walk::{Position, Step, Walk};
 use crate::model::{Completeness, FrameKind, PAGE};
 use crate::objects::Object;
@@ -102,7 +102,7 @@ impl Walk<'_> {
             let Rule::Offsets(offsets) = self.known(&at).rule else { return result };
             let Caller { return_address, registers } = match offsets.apply(&at.registers, &self.stack) {
                 Ok(caller) => caller,
-                Err(Stuck::Unknown | Stuck::Memory(Unread::BeyondCopy)) => return result,
+                Err(UnwindError::Unknown | UnwindError::Memory(Unread::BeyondCopy)) => return result,
                 Err(_) => return Trial::Fails,
             };
             if return_address == 0 {
@@ -180,7 +180,7 @@ impl Walk<'_> {
     }
 
     /// The call instruction before an address of a file.
-    pub(super) fn call_before(&self, placed: &Placed, address: u64) -> Option<Call> {
+    pub(super) fn call_before(&self, placed: &MappedModule, address: u64) -> Option<Call> {
         let object = placed.object.as_ref()?;
         let offset = placed.file_offset(address);
         let len = (LONGEST_CALL as u64).min(offset);

@@ -26,7 +26,7 @@ pub struct SpaceState {
 
 /// A module at its place.
 #[derive(Clone)]
-pub(super) struct Placed {
+pub(super) struct MappedModule {
     pub range: AddrRange,
     pub offset: u64,
     pub key: Option<FileKey>,
@@ -34,7 +34,7 @@ pub(super) struct Placed {
     pub object: Option<Arc<Object>>,
 }
 
-impl Placed {
+impl MappedModule {
     pub fn file_offset(&self, address: u64) -> u64 {
         address.wrapping_sub(self.range.start.0).wrapping_add(self.offset)
     }
@@ -44,7 +44,7 @@ impl Placed {
         self.object.as_ref()?.layout().svma_of(self.file_offset(address))
     }
 
-    /// As [`Placed::svma`], also for an address in another part of the same file: its parts are mapped
+    /// As [`MappedModule::svma`], also for an address in another part of the same file: its parts are mapped
     /// at the distances that the file states.
     pub fn svma_near(&self, address: u64) -> Option<u64> {
         Some(self.svma(self.range.start.0)?.wrapping_add(address.wrapping_sub(self.range.start.0)))
@@ -63,11 +63,11 @@ pub(super) struct Space {
     /// Never the same for two lists: what caches are keyed by. A fork's child shares it.
     pub id: u64,
     pub generation: u64,
-    pub placed: Arc<[Placed]>,
+    pub placed: Arc<[MappedModule]>,
 }
 
 impl Space {
-    pub fn find(&self, address: u64) -> Option<&Placed> {
+    pub fn find(&self, address: u64) -> Option<&MappedModule> {
         let after = self.placed.partition_point(|p| p.range.start.0 <= address);
         let placed = self.placed.get(after.checked_sub(1)?)?;
         placed.range.contains(Addr(address)).then_some(placed)

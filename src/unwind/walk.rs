@@ -4,9 +4,9 @@ use super::cache::{Known, RuleCache};
 use super::go;
 use super::memo::Trail;
 use super::registers::{CapturedStack, RBP, Registers, StackBytes, Unread};
-use super::rule::{Caller, Rule, Stuck, evaluate};
+use super::rule::{Caller, Rule, UnwindError, evaluate};
 use super::search::Origin;
-use super::space::{Placed, Space};
+use super::space::{MappedModule, Space};
 use crate::model::{Completeness, Frame, FrameKind, PAGE};
 use gimli::UnwindContext;
 
@@ -102,7 +102,7 @@ impl Walk<'_> {
                         return self.stack.end_at_zero();
                     }
                     Ok(_) => return Completeness::Incomplete,
-                    Err(Stuck::Unknown) => {
+                    Err(UnwindError::Unknown) => {
                         let offsets = *offsets;
                         self.scratch.trail.spoil();
                         match self.search(&at, Rule::Offsets(offsets)) {
@@ -208,16 +208,16 @@ impl Walk<'_> {
                 registers: caller.registers,
                 by_frame_pointer: false,
             }),
-            Err(Stuck::Unknown) => self.search(at, rule),
+            Err(UnwindError::Unknown) => self.search(at, rule),
             Err(stuck) => Step::End(completeness_of(stuck)),
         }
     }
 
     #[cold]
-    fn evaluate(&mut self, at: &Position) -> Result<Caller, Stuck> {
-        let placed = self.space.find(at.lookup()).ok_or(Stuck::Nonsense)?;
-        let object = placed.object.as_ref().ok_or(Stuck::Nonsense)?;
-        let svma = placed.svma(at.lookup()).ok_or(Stuck::Nonsense)?;
+    fn evaluate(&mut self, at: &Position) -> Result<Caller, UnwindError> {
+        let placed = self.space.find(at.lookup()).ok_or(UnwindError::InvalidCfa)?;
+        let object = placed.object.as_ref().ok_or(UnwindError::InvalidCfa)?;
+        let svma = placed.svma(at.lookup()).ok_or(UnwindError::InvalidCfa)?;
         evaluate(object.cfi(), svma, &mut self.scratch.context, (&at.registers, &self.stack, at.address))
     }
 
@@ -230,7 +230,7 @@ impl Walk<'_> {
         match self.frame_pointer(&at.registers) {
             Ok(caller) if self.could_return_to(caller.return_address) => Step::To(by_frame_pointer(caller)),
             Ok(_) => Step::End(Completeness::Incomplete),
-            Err(Stuck::Unknown) => self.search(at, Rule::NoModule),
+            Err(UnwindError::Unknown) => self.search(at, Rule::NoModule),
             Err(stuck) => Step::End(completeness_of(stuck)),
         }
     }
@@ -261,7 +261,7 @@ impl Walk<'_> {
             }
         }
         // Go keeps frame pointers everywhere: where they end, nothing is left to be guessed.
-        let is_go = |placed: &Placed| placed.object.as_ref().is_some_and(|o| o.is_go());
+        let is_go = |placed: &MappedModule| placed.object.as_ref().is_some_and(|o| o.is_go());
         if self.space.find(at.lookup()).is_some_and(is_go) {
             return Step::End(Completeness::Incomplete);
         }
@@ -269,10 +269,10 @@ impl Walk<'_> {
     }
 
     /// `[rbp]` the caller's rbp, `[rbp + 8]` the return address.
-    fn frame_pointer(&self, registers: &Registers) -> Result<Caller, Stuck> {
-        let bp = registers.bp().ok_or(Stuck::Unknown)?;
+    fn frame_pointer(&self, registers: &Registers) -> Result<Caller, UnwindError> {
+        let bp = registers.bp().ok_or(UnwindError::Unknown)?;
         if !bp.is_multiple_of(8) || bp < registers.sp {
-            return Err(Stuck::Nonsense);
+            return Err(UnwindError::InvalidCfa);
         }
         let mut caller = Registers { sp: bp.wrapping_add(16), ..*registers };
         caller.set(RBP, self.stack.word(bp)?);
@@ -312,7 +312,7 @@ impl Walk<'_> {
 }
 
 impl Scratch {
-    fn rule_at(&mut self, placed: &Placed, address: u64) -> Rule {
+    fn rule_at(&mut self, placed: &MappedModule, address: u64) -> Rule {
         let Some(object) = &placed.object else {
             // A file that could not be opened may well have had tables: no guessing there.
             return Rule::NoModule;
@@ -325,7 +325,7 @@ impl Scratch {
 
 /// In the code that the kernel starts, which nobody called. That of ld.so (`_start` and, behind
 /// it, `_dl_start_user`; sysdeps/x86_64/dl-machine.h) has no unwind information to say so.
-fn is_entry(placed: &Placed, address: u64) -> bool {
+fn is_entry(placed: &MappedModule, address: u64) -> bool {
     let (Some(object), Some(svma)) = (&placed.object, placed.svma(address)) else { return false };
     let entry = object.layout().entry;
     svma.checked_sub(entry).is_some_and(|d| d < LONGEST_ENTRY)
@@ -341,9 +341,11 @@ fn by_frame_pointer(caller: Caller) -> Position {
     }
 }
 
-fn completeness_of(stuck: Stuck) -> Completeness {
+fn completeness_of(stuck: UnwindError) -> Completeness {
     match stuck {
-        Stuck::Memory(Unread::BeyondCopy) => Completeness::Truncated,
-        Stuck::Memory(Unread::NoStack) | Stuck::Unknown | Stuck::Nonsense => Completeness::Incomplete,
+        UnwindError::Memory(Unread::BeyondCopy) => Completeness::Truncated,
+        UnwindError::Memory(Unread::NoStack) | UnwindError::Unknown | UnwindError::InvalidCfa => {
+            Completeness::Incomplete
+        }
     }
 }

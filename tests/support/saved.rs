@@ -4,7 +4,7 @@ use std::path::Path;
 use vmaudit::attribution::AuditInput;
 use vmaudit::ledger::AddressSpaces;
 use vmaudit::model::observation::{Residency, ResidencySource, SnapshotMoment, StatusFigures};
-use vmaudit::model::{Observations, StackTable, Surroundings, SymbolizedStacks};
+use vmaudit::model::{Limits, Observations, StackTable, SymbolizedStacks};
 use vmaudit::procfs::parse_saved;
 use vmaudit::report::{ProcessAudit, ProcessFacts, Report, RunFacts, build};
 
@@ -32,7 +32,7 @@ pub fn capture(path: &Path, comm: &str, run: &RunFacts) -> Report {
         exe: Vec::new(),
         cmdline: Vec::new(),
         stack_limit: None,
-        surroundings: Surroundings::default(),
+        limits: Limits::default(),
         code: vmaudit::model::CodeMarks::default(),
         blocks: Vec::new(),
         aslr: true,

@@ -1,6 +1,6 @@
 //! `--combined`: what the kernel's counts belong to, and the rules that it walks stacks by.
 
-use crate::capture::heap::{Counted, SiteCounts, SiteKey, TaughtRule};
+use crate::capture::heap::{Counted, SiteCounts, SiteKey, UnwindRow};
 use crate::heap::ledger::{CountedSite, Site};
 use crate::heap::sampling::BLOCK;
 use crate::heap::{Heaps, ledger::Flow};
@@ -72,8 +72,8 @@ impl Combined {
                 continue;
             }
             let rule = match step.rule {
-                PlainRule::Offsets { from_bp, cfa, bp } => TaughtRule::Offsets { from_bp, cfa, bp },
-                PlainRule::Root => TaughtRule::Root,
+                PlainRule::Offsets { from_bp, cfa, bp } => UnwindRow::Offsets { from_bp, cfa, bp },
+                PlainRule::Root => UnwindRow::Root,
             };
             if self.counted.teach(code, (step.address, step.innermost), rule).is_err() {
                 self.taught.remove(&(code, step.address, step.innermost));

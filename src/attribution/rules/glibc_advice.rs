@@ -5,7 +5,7 @@ use super::{Advice, Group, World};
 use crate::attribution::callpath::{CallPath, Line};
 use crate::attribution::findings::Fix;
 use crate::attribution::units::count_word;
-use crate::model::{Mark, Surroundings};
+use crate::model::{Limits, Mark};
 
 /// M_TOP_PAD and rounding leave up to this much unused in any heap; no knob changes that.
 const WORTH_A_KNOB: u64 = 1 << 20;
@@ -37,7 +37,7 @@ fn arena(group: &Group<'_>, world: &World<'_>) -> Advice {
     }
     if group.instances > 1 {
         why += "; threads get one each until there are 8 per processor, and arenas outlive their threads";
-        why += &too_many_processors(&world.input.observations.surroundings);
+        why += &too_many_processors(&world.input.observations.limits);
     }
     let other = other_allocator(world);
     if let Some(other) = other {
@@ -68,7 +68,7 @@ fn own_calls_stay_inside(world: &World<'_>) -> bool {
 
 /// glibc counts the processors that a thread may run on, not the time that a cgroup gives it
 /// (malloc/arena.c, `arena_get2`; sysdeps/unix/sysv/linux/getsysstats.c).
-fn too_many_processors(around: &Surroundings) -> String {
+fn too_many_processors(around: &Limits) -> String {
     let (Some(cpus), Some(quota)) = (around.cpus, around.cpu_quota) else { return String::new() };
     if quota >= cpus.saturating_mul(1000) {
         return String::new();
@@ -136,8 +136,7 @@ mod tests {
 
     #[test]
     fn a_quota_below_the_processors_is_told() {
-        let around =
-            |cpus, cpu_quota| Surroundings { cpus: Some(cpus), cpu_quota, ..Surroundings::default() };
+        let around = |cpus, cpu_quota| Limits { cpus: Some(cpus), cpu_quota, ..Limits::default() };
         let text = too_many_processors(&around(64, Some(2000)));
         assert_eq!(
             text,

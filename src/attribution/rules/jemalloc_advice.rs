@@ -66,7 +66,7 @@ fn why(only_base: bool, kept: bool, purged: bool) -> String {
 fn unmapping(advice: Advice, world: &World<'_>, (variable, spare): (&str, u64)) -> Advice {
     let knob = format!("{variable}=retain:false");
     let now = world.mappings().len() as u64;
-    let Some(limit) = world.input.observations.surroundings.max_map_count else {
+    let Some(limit) = world.input.observations.limits.max_map_count else {
         let note = "unmaps instead of keeping; many more munmap calls, and more mappings";
         return advice.fix(Fix::new(&knob, spare, 0).note(note));
     };

@@ -87,7 +87,7 @@ fn heap(group: &Group<'_>, world: &World<'_>) -> Advice {
 
 /// Why the heap may be as large as it is, where that can be told.
 fn whence(largest: u64, asked: Option<u64>, world: &World<'_>) -> String {
-    let around = &world.input.observations.surroundings;
+    let around = &world.input.observations.limits;
     // rounded to the heap's alignment
     let quarter_of =
         |memory: u64| largest <= memory / 4 + 32 * MIB && largest + 32 * MIB >= memory / 4 && largest > 0;

@@ -131,7 +131,7 @@ fn by_limit(world: &World<'_>, each: u64) -> bool {
     let seen = world.input.observations;
     match seen.stack_limit {
         Some(limit) => limit == each,
-        None => seen.surroundings.known && each == UNLIMITED,
+        None => seen.limits.known && each == UNLIMITED,
     }
 }
 

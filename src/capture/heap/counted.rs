@@ -37,7 +37,7 @@ pub struct SiteCounts {
 
 /// From a frame to its caller.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum TaughtRule {
+pub enum UnwindRow {
     /// The canonical frame address is so far from the stack pointer or rbp; the caller's rbp is so many
     /// words from there, or still in the register.
     Offsets { from_bp: bool, cfa: i32, bp: Option<i16> },
@@ -70,12 +70,12 @@ impl Counted {
         &self,
         code: u64,
         (address, innermost): (u64, bool),
-        rule: TaughtRule,
+        rule: UnwindRow,
     ) -> Result<(), CaptureError> {
         let (kind, cfa, bp) = match rule {
-            TaughtRule::Offsets { from_bp: false, cfa, bp } => (Kind::VMAUDIT_RULE_SP, cfa, bp.unwrap_or(0)),
-            TaughtRule::Offsets { from_bp: true, cfa, bp } => (Kind::VMAUDIT_RULE_BP, cfa, bp.unwrap_or(0)),
-            TaughtRule::Root => (Kind::VMAUDIT_RULE_ROOT, 0, 0),
+            UnwindRow::Offsets { from_bp: false, cfa, bp } => (Kind::VMAUDIT_RULE_SP, cfa, bp.unwrap_or(0)),
+            UnwindRow::Offsets { from_bp: true, cfa, bp } => (Kind::VMAUDIT_RULE_BP, cfa, bp.unwrap_or(0)),
+            UnwindRow::Root => (Kind::VMAUDIT_RULE_ROOT, 0, 0),
         };
         let value = Rule { cfa, bp, kind: kind.0 as u8, unused: 0 };
         let key = rule_key(code, address, innermost);

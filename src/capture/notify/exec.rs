@@ -48,7 +48,7 @@ impl<C: HeldCalls> Server<C> {
             if let Some(space) = self.tasks.spaces.get_mut(&old) {
                 space.closed = false;
             }
-            self.pump(old);
+            self.dispatch_next(old);
             return;
         }
         match Space::open(pid, self.config.parse_maps) {

@@ -12,10 +12,8 @@
 //!      └─────── CONTINUE ◀─────────┘
 //! ```
 
-mod births;
 mod calls;
 mod effect;
-mod ends;
 mod exec;
 mod expect;
 mod peek;
@@ -24,6 +22,8 @@ mod results;
 mod server;
 mod shadow;
 mod space;
+mod task_creation;
+mod task_exit;
 mod tasks;
 mod tell;
 

@@ -12,7 +12,7 @@ use super::peek;
 use super::queue::Queue;
 use super::space::{InCall, Sleeps, What};
 use super::tasks::Tasks;
-use super::tell::{self, Teller};
+use super::tell::{self, RecordQueue};
 use crate::capture::record::{self, Record, flag, op};
 use crate::model::{Arrival, Ended, HeldCall, HeldCalls, Pid};
 use crate::sys::clock::monotonic_ns;
@@ -49,7 +49,7 @@ const FROM_READER: u64 = 0;
 
 pub struct Server<C> {
     pub calls: C,
-    pub tell: Teller,
+    pub tell: RecordQueue,
     pub config: NotifyConfig,
     pub epoll: Epoll,
     pub tasks: Tasks,
@@ -80,7 +80,7 @@ impl<C: HeldCalls> Server<C> {
     pub fn new(calls: C, queue: Arc<Queue>, config: NotifyConfig, main: Pid) -> io::Result<Server<C>> {
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
         epoll.add(&queue.call, EpollEvent::new(EpollFlags::EPOLLIN, FROM_READER))?;
-        let tell = Teller::new(Arc::clone(&queue));
+        let tell = RecordQueue::new(Arc::clone(&queue));
         Ok(Server {
             calls,
             tell,
@@ -116,7 +116,7 @@ impl<C: HeldCalls> Server<C> {
                 Ok(Arrival::Other) => self.hear(EpollTimeout::ZERO),
                 Ok(Arrival::Nothing) => self.look_again(),
                 Ok(Arrival::NoTaskLeft) => {
-                    self.take_leave();
+                    self.drain_exits();
                     break;
                 }
                 // The listener itself failed: the keeper takes over when this end is dropped.
@@ -135,7 +135,7 @@ impl<C: HeldCalls> Server<C> {
     }
 
     /// All tasks have ended: waits until the kernel says so of each process.
-    fn take_leave(&mut self) {
+    fn drain_exits(&mut self) {
         let begun = Instant::now();
         while self.tasks.any_process() && begun.elapsed() < LAST_ENDS {
             self.hear(EpollTimeout::from(10u8));
@@ -179,7 +179,7 @@ impl<C: HeldCalls> Server<C> {
         for key in self.tasks.busy_spaces() {
             self.conclude(key, false);
             self.give_up(key);
-            self.pump(key);
+            self.dispatch_next(key);
         }
         self.last_look = Instant::now();
         self.look_took = self.last_look - begun;
@@ -217,7 +217,7 @@ impl<C: HeldCalls> Server<C> {
         self.finish_clones(call.tid);
         self.refresh_name(call.tid, pid, key);
         self.take(key, pid, call);
-        self.pump(key);
+        self.dispatch_next(key);
     }
 
     /// A call of a process that is not watched.
@@ -292,7 +292,7 @@ impl<C: HeldCalls> Server<C> {
     }
 
     /// Begins what waits, as far as it can.
-    pub fn pump(&mut self, key: u64) {
+    pub fn dispatch_next(&mut self, key: u64) {
         loop {
             let Some(space) = self.tasks.spaces.get_mut(&key) else { return };
             if space.closed || space.running.is_some() {

@@ -25,14 +25,14 @@ impl Who {
 }
 
 /// The server's end of the queue.
-pub struct Teller {
+pub struct RecordQueue {
     pub queue: Arc<Queue>,
     last_ns: u64,
 }
 
-impl Teller {
-    pub fn new(queue: Arc<Queue>) -> Teller {
-        Teller { queue, last_ns: 0 }
+impl RecordQueue {
+    pub fn new(queue: Arc<Queue>) -> RecordQueue {
+        RecordQueue { queue, last_ns: 0 }
     }
 
     /// An event, with the bytes that belong to it.
@@ -58,7 +58,7 @@ impl Teller {
     }
 }
 
-impl RecordWriter for Teller {
+impl RecordWriter for RecordQueue {
     fn write(&mut self, mut record: Record, payload: &[u8]) {
         // The order of the records is that of their times.
         self.last_ns = self.last_ns.max(monotonic_ns());

@@ -1,7 +1,7 @@
 //! The diagnosis as JSON (docs/doctor.md).
 
 use crate::doctor::{Advice, Command, CommandVerdict, Diagnosis, Reach, TriedRung};
-use crate::model::{Area, LoadTrial, Missing, Outcome, Refusal, Standing, Trial};
+use crate::model::{Area, LoadTrial, Missing, Outcome, Privileges, Refusal, Trial};
 use serde::Serialize;
 
 #[derive(Serialize)]
@@ -108,7 +108,7 @@ pub fn doctor_to_json(diagnosis: &Diagnosis) -> Result<String, serde_json::Error
     Ok(out)
 }
 
-fn machine(standing: &Standing) -> Machine<'_> {
+fn machine(standing: &Privileges) -> Machine<'_> {
     Machine {
         kernel: &standing.kernel,
         arch: standing.arch,

@@ -72,7 +72,7 @@ fn look() -> Observations {
         exe: b"/bin/x".to_vec(),
         cmdline: vec![b"x".to_vec()],
         stack_limit: None,
-        surroundings: vmaudit::model::Surroundings::default(),
+        limits: vmaudit::model::Limits::default(),
         code: vmaudit::model::CodeMarks::default(),
         blocks: Vec::new(),
         aslr: true,

@@ -587,7 +587,7 @@ fn retain_is_no_advice_near_max_map_count() {
             let at = 0x7f00_0000_0000 + n * 16 * MIB;
             case.vma((at, at + 2 * MIB), "rw-p", "", Origin::Preexisting);
         }
-        case.observations.surroundings.max_map_count = limit;
+        case.observations.limits.max_map_count = limit;
         let found = case.attribute();
         let finding = finding(&found, "jemalloc").clone();
         let wont =

@@ -67,7 +67,7 @@ pub fn observed(pid: i32, smaps: &[u8]) -> Observations {
         exe: Vec::new(),
         cmdline: Vec::new(),
         stack_limit: Some(8 << 20),
-        surroundings: vmaudit::model::Surroundings::default(),
+        limits: vmaudit::model::Limits::default(),
         code: vmaudit::model::CodeMarks::default(),
         blocks: Vec::new(),
         aslr: true,

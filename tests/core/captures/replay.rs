@@ -123,7 +123,7 @@ fn observed(pid: i32, mappings: &[Mapping]) -> Observations {
         exe: Vec::new(),
         cmdline: Vec::new(),
         stack_limit: None,
-        surroundings: vmaudit::model::Surroundings::default(),
+        limits: vmaudit::model::Limits::default(),
         code: vmaudit::model::CodeMarks::default(),
         blocks: Vec::new(),
         aslr: true,

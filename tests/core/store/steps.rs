@@ -8,8 +8,8 @@ use vmaudit::model::observation::{
 };
 use vmaudit::model::{
     Addr, AddrRange, CodeMarks, Completeness, EventId, FileMarks, FileRef, Frame, FrameKind, FunctionName,
-    Mapping, MappingFile, Mark, MmKey, ModuleInfo, NoStack, Prot, Sharing, SourceLine, StackId, StackTable,
-    Step, Surroundings, SymbolFrame, SymbolizedStacks, Task, VmEvent, VmOp,
+    Limits, Mapping, MappingFile, Mark, MmKey, ModuleInfo, NoStack, Prot, Sharing, SourceLine, StackId,
+    StackTable, Step, SymbolFrame, SymbolizedStacks, Task, VmEvent, VmOp,
 };
 use vmaudit::store::{Facts, Recorder, Recording, RunMeta};
 
@@ -180,12 +180,7 @@ fn observations(pid: i32, source: ResidencySource) -> Box<Observations> {
         exe: b"/bin/\xfe".to_vec(),
         cmdline: vec![b"a".to_vec(), Vec::new(), b"\xff b".to_vec()],
         stack_limit: Some(u64::MAX),
-        surroundings: Surroundings {
-            known: true,
-            data: Some(u64::MAX >> 1),
-            cpus: Some(2),
-            ..Surroundings::default()
-        },
+        limits: Limits { known: true, data: Some(u64::MAX >> 1), cpus: Some(2), ..Limits::default() },
         blocks: vec![AddrRange::from_len(Addr(0x7000), 0x3000)],
         code: CodeMarks {
             files: vec![FileMarks {

@@ -168,7 +168,7 @@ pub fn observed(pid: Pid, mappings: Vec<Mapping>, begun_ns: u64) -> Observations
         exe: Vec::new(),
         cmdline: Vec::new(),
         stack_limit: None,
-        surroundings: vmaudit::model::Surroundings::default(),
+        limits: vmaudit::model::Limits::default(),
         code: vmaudit::model::CodeMarks::default(),
         blocks: Vec::new(),
         aslr: true,

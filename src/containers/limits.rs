@@ -1,28 +1,28 @@
 //! What the cgroups of a process leave it: the tightest memory limit and CPU quota of its own and of
-//! those above it. Bytes in, values out; only [`room_of`] opens files.
+//! those above it. Bytes in, values out; only [`limits_of`] opens files.
 
 use super::figures::read_limit;
 use super::find::memberships_of;
 use super::hierarchy::Mounts;
-use crate::model::{CgroupHierarchy, CgroupRoom, Pid};
+use crate::model::{CgroupHierarchy, CgroupLimit, Pid};
 use std::path::Path;
 use std::sync::OnceLock;
 
 /// None: no limit, or not known.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Room {
+pub struct CgroupLimits {
     /// The limit with the least left.
-    pub memory: Option<CgroupRoom>,
+    pub memory: Option<CgroupLimit>,
     /// In thousandths of a processor.
     pub cpu_quota: Option<u64>,
 }
 
 /// Reads the limits of a process' cgroups, as far as this mount namespace shows them.
-pub fn room_of(pid: Pid) -> Room {
+pub fn limits_of(pid: Pid) -> CgroupLimits {
     // Hierarchies are mounted once, at boot; reading all mounts at each look would cost more than the look.
     static MOUNTS: OnceLock<Mounts> = OnceLock::new();
     let mounts = MOUNTS.get_or_init(|| Mounts::read().unwrap_or_default());
-    let mut room = Room::default();
+    let mut limits = CgroupLimits::default();
     for membership in memberships_of(pid).unwrap_or_default() {
         for hierarchy in membership.hierarchies {
             let Some(own) = mounts.directory(hierarchy, &membership.path) else { continue };
@@ -32,21 +32,21 @@ pub fn room_of(pid: Pid) -> Room {
                 .find(|mount| own.starts_with(&mount.at) && mount.hierarchies.contains(&hierarchy));
             let Some(top) = top else { continue };
             for directory in own.ancestors().take_while(|directory| directory.starts_with(&top.at)) {
-                tighten(&mut room, hierarchy, directory);
+                tighten(&mut limits, hierarchy, directory);
             }
         }
     }
-    room
+    limits
 }
 
-fn tighten(room: &mut Room, hierarchy: CgroupHierarchy, directory: &Path) {
+fn tighten(limits: &mut CgroupLimits, hierarchy: CgroupHierarchy, directory: &Path) {
     if matches!(hierarchy, CgroupHierarchy::Memory | CgroupHierarchy::Unified)
         && let (Some(current), Some(limit)) = read_limit(hierarchy, directory)
     {
-        let left = |room: &CgroupRoom| room.limit.saturating_sub(room.current);
-        let found = CgroupRoom { limit, current };
-        if room.memory.as_ref().is_none_or(|known| left(&found) < left(known)) {
-            room.memory = Some(found);
+        let left = |limits: &CgroupLimit| limits.limit.saturating_sub(limits.current);
+        let found = CgroupLimit { limit, current };
+        if limits.memory.as_ref().is_none_or(|known| left(&found) < left(known)) {
+            limits.memory = Some(found);
         }
     }
     if matches!(hierarchy, CgroupHierarchy::Cpu | CgroupHierarchy::Unified) {
@@ -55,7 +55,7 @@ fn tighten(room: &mut Room, hierarchy: CgroupHierarchy, directory: &Path) {
             CgroupHierarchy::Unified => parse_quota(&read("cpu.max")),
             _ => parse_quota(&format!("{} {}", read("cpu.cfs_quota_us").trim(), read("cpu.cfs_period_us"))),
         };
-        room.cpu_quota = [room.cpu_quota, quota].into_iter().flatten().min();
+        limits.cpu_quota = [limits.cpu_quota, quota].into_iter().flatten().min();
     }
 }
 
@@ -94,11 +94,14 @@ mod tests {
         write(outer.path(), "memory.max", "2000\n");
         write(outer.path(), "memory.current", "1950\n");
         write(outer.path(), "cpu.max", "50000 100000\n");
-        let mut room = Room::default();
-        tighten(&mut room, CgroupHierarchy::Unified, &inner);
-        assert_eq!(room, Room { memory: Some(CgroupRoom { limit: 1000, current: 100 }), cpu_quota: None });
-        tighten(&mut room, CgroupHierarchy::Unified, outer.path());
-        let memory = Some(CgroupRoom { limit: 2000, current: 1950 });
-        assert_eq!(room, Room { memory, cpu_quota: Some(500) });
+        let mut limits = CgroupLimits::default();
+        tighten(&mut limits, CgroupHierarchy::Unified, &inner);
+        assert_eq!(
+            limits,
+            CgroupLimits { memory: Some(CgroupLimit { limit: 1000, current: 100 }), cpu_quota: None }
+        );
+        tighten(&mut limits, CgroupHierarchy::Unified, outer.path());
+        let memory = Some(CgroupLimit { limit: 2000, current: 1950 });
+        assert_eq!(limits, CgroupLimits { memory, cpu_quota: Some(500) });
     }
 }

@@ -3,7 +3,7 @@
 
 /// None: not known, or (limits) none.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Surroundings {
+pub struct Limits {
     /// False for a look that did not ask, of an older recording, of a saved file.
     pub known: bool,
     /// RLIMIT_AS, soft, bytes: counts all of VIRT.
@@ -23,7 +23,7 @@ pub struct Surroundings {
     /// MemTotal.
     pub memory: Option<u64>,
     /// The tightest memory limit of the process' cgroup and those above it.
-    pub cgroup: Option<CgroupRoom>,
+    pub cgroup: Option<CgroupLimit>,
     pub thp: Option<HugePages>,
     /// Of what is resident: in transparent huge pages (AnonHugePages of smaps_rollup).
     pub huge: Option<u64>,
@@ -46,7 +46,7 @@ pub enum Overcommit {
 
 /// A memory cgroup with a limit: it counts what is resident, never VIRT.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct CgroupRoom {
+pub struct CgroupLimit {
     pub limit: u64,
     pub current: u64,
 }
@@ -60,7 +60,7 @@ pub enum HugePages {
     Never,
 }
 
-impl Surroundings {
+impl Limits {
     /// Name and value of all that is known, for a recording.
     pub fn to_pairs(self) -> Vec<(&'static str, u64)> {
         let overcommit = self.overcommit.map(|mode| match mode {
@@ -95,8 +95,8 @@ impl Surroundings {
     }
 
     /// The other way round; names that this version does not know are left out.
-    pub fn from_pairs<'n>(pairs: impl IntoIterator<Item = (&'n str, u64)>) -> Surroundings {
-        let mut out = Surroundings::default();
+    pub fn from_pairs<'n>(pairs: impl IntoIterator<Item = (&'n str, u64)>) -> Limits {
+        let mut out = Limits::default();
         let (mut limit, mut current) = (None, None);
         for (name, value) in pairs {
             match name {
@@ -126,7 +126,7 @@ impl Surroundings {
                 _ => {}
             }
         }
-        out.cgroup = limit.zip(current).map(|(limit, current)| CgroupRoom { limit, current });
+        out.cgroup = limit.zip(current).map(|(limit, current)| CgroupLimit { limit, current });
         out
     }
 }
@@ -148,7 +148,7 @@ mod tests {
 
     #[test]
     fn pairs_and_back() {
-        let full = Surroundings {
+        let full = Limits {
             known: true,
             address_space: Some(1),
             data: Some(u64::MAX),
@@ -159,7 +159,7 @@ mod tests {
             commit_limit: Some(5),
             committed: Some(6),
             memory: Some(7),
-            cgroup: Some(CgroupRoom { limit: 8, current: 9 }),
+            cgroup: Some(CgroupLimit { limit: 8, current: 9 }),
             thp: Some(HugePages::Madvise),
             huge: Some(0),
             cpus: Some(2),
@@ -167,8 +167,8 @@ mod tests {
         };
         let pairs = full.to_pairs();
         assert_eq!(pairs.len(), 16);
-        assert_eq!(Surroundings::from_pairs(pairs), full);
-        assert_eq!(Surroundings::from_pairs(Surroundings::default().to_pairs()), Surroundings::default());
-        assert_eq!(Surroundings::from_pairs([("from-a-later-version", 1)]), Surroundings::default());
+        assert_eq!(Limits::from_pairs(pairs), full);
+        assert_eq!(Limits::from_pairs(Limits::default().to_pairs()), Limits::default());
+        assert_eq!(Limits::from_pairs([("from-a-later-version", 1)]), Limits::default());
     }
 }

@@ -4,21 +4,21 @@
 use super::process_dir::ProcessDir;
 use super::rollup::read_huge;
 use super::status::{ProcessLimits, ProcessStatus};
-use crate::model::{HugePages, Overcommit, Surroundings, Tid};
+use crate::model::{HugePages, Limits, Overcommit, Tid};
 use ::procfs::{FromRead, Meminfo};
 use std::fs;
 
 /// Reads what can be had; what cannot stays unknown. Some file operations on kernel memory, no locks of
 /// the target but where the machine hands out huge pages unasked.
-pub(super) fn read_surroundings(
+pub(super) fn read_limits(
     dir: &ProcessDir,
     tid: Tid,
     status: Option<&ProcessStatus>,
     limits: Option<ProcessLimits>,
-) -> Surroundings {
+) -> Limits {
     let meminfo = fs::read("/proc/meminfo").ok().and_then(|text| Meminfo::from_read(text.as_slice()).ok());
     let thp = fs::read("/sys/kernel/mm/transparent_hugepage/enabled").ok().and_then(|text| parse_thp(&text));
-    Surroundings {
+    Limits {
         known: true,
         address_space: limits.and_then(|limits| limits.address_space),
         data: limits.and_then(|limits| limits.data),
@@ -77,7 +77,7 @@ mod tests {
     fn of_this_process() {
         let pid = std::process::id() as Tid;
         let dir = ProcessDir::open(pid, pid).expect("its own");
-        let found = read_surroundings(&dir, pid, None, None);
+        let found = read_limits(&dir, pid, None, None);
         assert!(found.known && found.memory.is_some_and(|bytes| bytes > 1 << 24));
         assert!(found.max_map_count.is_some_and(|count| count > 1000));
         assert!(found.cpus.is_some_and(|cpus| cpus >= 1));

@@ -52,7 +52,7 @@ impl<C: HeldCalls> Server<C> {
             if tid.is_some_and(|tid| self.tasks.pid_of(tid).is_none_or(|owner| owner == pid)) {
                 self.conclude(key, true);
             }
-            self.pump(key);
+            self.dispatch_next(key);
             return;
         }
         for call in std::mem::take(&mut space.waiting) {

@@ -166,7 +166,7 @@ impl<C: HeldCalls> Server<C> {
         record.ret = i64::from(pid);
         record::set_comm(&mut record, &comm);
         self.tell.event(record, &[]);
-        self.pump(begun.space);
+        self.dispatch_next(begun.space);
     }
 
     /// What a call that makes a task asks for.
@@ -200,13 +200,13 @@ impl<C: HeldCalls> Server<C> {
                     self.thread_begins(begun.parent, new, Some(begun));
                 }
             } else {
-                self.meet_child(begun);
+                self.adopt_child(begun);
             }
         }
     }
 
     /// Looks for the child that this call made. False: there is none, or it cannot be seen.
-    fn meet_child(&mut self, begun: Begun) -> bool {
+    fn adopt_child(&mut self, begun: Begun) -> bool {
         let children = peek::children(begun.parent, begun.parent_tid).unwrap_or_default();
         // Those that have ended stay in the list until they are waited for.
         let is_new = |pid: &&Pid| {
@@ -232,7 +232,7 @@ impl<C: HeldCalls> Server<C> {
         self.tasks.begun = others;
         for begun in unmet {
             // Its thread has ended in the execve; its children are now those of the one that executed.
-            if !self.meet_child(Begun { parent_tid: pid, ..begun }) {
+            if !self.adopt_child(Begun { parent_tid: pid, ..begun }) {
                 self.tasks.begun.push(begun);
             }
         }
@@ -245,7 +245,7 @@ impl<C: HeldCalls> Server<C> {
         let Some(index) = self.tasks.begun.iter().position(of_thread) else { return true };
         let begun = self.tasks.begun[index];
         self.tasks.begun.remove(index);
-        if self.meet_child(begun) {
+        if self.adopt_child(begun) {
             return true;
         }
         // Where the kernel does not list children, the child's first call tells; but not for ever.
