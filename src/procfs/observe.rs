@@ -85,7 +85,7 @@ pub fn observe(pid: Pid, tid: Tid, options: ObserveOptions) -> Result<Observatio
         .and_then(|bytes| parse_limits(&bytes).map_err(|error| dir.malformed("limits", error)));
     let limits = noted(&mut gaps, limits);
     let code = if options.code { read_marks(&dir, tid, &space.mappings) } else { CodeMarks::default() };
-    let limits = read_limits(&dir, tid, status.as_ref(), limits);
+    let machine = read_limits(&dir, tid, status.as_ref(), limits);
     Ok(Observations {
         pid,
         moment: options.moment,
@@ -101,7 +101,7 @@ pub fn observe(pid: Pid, tid: Tid, options: ObserveOptions) -> Result<Observatio
         exe: noted(&mut gaps, dir.exe()).unwrap_or_default(),
         cmdline: noted(&mut gaps, dir.read("cmdline")).map(|bytes| parse_cmdline(&bytes)).unwrap_or_default(),
         stack_limit: limits.and_then(|limits| limits.stack),
-        limits,
+        limits: machine,
         blocks,
         code,
         aslr: aslr(&dir, &mut gaps),
