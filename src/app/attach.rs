@@ -21,7 +21,7 @@ use super::watched::Watched;
 use crate::capture::bpf::{Entering, MarkedThread};
 use crate::cli::{AttachArgs, TargetArgs};
 use crate::containers::{self, Container, short};
-use crate::model::observation::{ResidencySource, ThreadObservation};
+use crate::model::observation::ThreadObservation;
 use crate::model::{Addr, AddrRange, Mapping, MmKey, Observations, Prot, Sharing};
 use crate::procfs::{ObserveError, ObserveOptions, observe};
 use crate::render::style::clean;
@@ -237,14 +237,7 @@ pub fn first_look(process: &Process, threads: &[&MarkedThread]) -> Result<(MmKey
             false => AppError::OtherNamespace { pid, name },
         });
     };
-    let options = ObserveOptions {
-        residency_from: ResidencySource::None,
-        threads: false,
-        heap_info: false,
-        details: false,
-        code: false,
-        ..ObserveOptions::default()
-    };
+    let options = ObserveOptions::mappings_only();
     // It may be this thread that has just ended.
     let seen = observe(pid, tid, options).or_else(|_| observe(pid, pid, options));
     if process.has_ended() {

@@ -8,7 +8,7 @@ use super::reporting;
 use super::say::say;
 use super::watched::{News, Watched};
 use crate::capture::EventSource;
-use crate::model::observation::{ResidencySource, SnapshotMoment};
+use crate::model::observation::SnapshotMoment;
 use crate::model::{Observations, Pid};
 use crate::procfs::{ObserveError, ObserveOptions, observe};
 use crate::sys::poll;
@@ -204,14 +204,7 @@ impl<'a, 'r, W: Watched> Session<'a, 'r, W> {
 
     /// What the kernel shows of a process, with all taken in that was reported by then.
     fn mappings_of(&mut self, pid: Pid, tid: Pid) -> Result<Option<Observations>, AppError> {
-        let options = ObserveOptions {
-            residency_from: ResidencySource::None,
-            threads: false,
-            heap_info: false,
-            details: false,
-            code: false,
-            ..ObserveOptions::default()
-        };
+        let options = ObserveOptions::mappings_only();
         let Ok(seen) = observe(pid, tid, options) else { return Ok(None) };
         if self.watched.has_ended(pid) {
             return Ok(None);

@@ -6,6 +6,7 @@ pub mod bpf;
 pub mod heap;
 pub mod notify;
 pub mod perf;
+mod plain;
 pub mod record;
 pub mod refusal;
 pub mod strace_log;

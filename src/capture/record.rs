@@ -5,13 +5,13 @@ pub use super::bpf::skel::types::vmaudit_record as Record;
 
 use super::bpf::skel::types::{vmaudit_flag, vmaudit_op, vmaudit_special};
 use super::heap::skel::types::{vmaudit_heap_flag, vmaudit_heap_op};
+use super::plain::{bytes_of, value_of};
 use super::uprobe::skel::types::vmaudit_probe_op;
 use crate::model::{Mapping, MappingFile, PAGE, Sharing};
 use crate::sys::abi::VM_MAYSHARE;
 use std::mem::{offset_of, size_of};
 
-// The C side has no padding: sizes and offsets that user space relies on.
-const _: () = assert!(size_of::<Record>() == 208);
+// Offsets that user space relies on.
 const _: () = assert!(offset_of!(Record, ret) == 32);
 const _: () = assert!(offset_of!(Record, args) == 40);
 const _: () = assert!(offset_of!(Record, ip) == 88);
@@ -98,6 +98,9 @@ pub mod special {
     });
 }
 
+/// The wait status of a process of whose end nothing is known but that it was.
+pub const UNKNOWN_STATUS: i32 = -1;
+
 /// What a record is about ([`op`]); `None` for what is too short.
 pub fn op_of(bytes: &[u8]) -> Option<u16> {
     let at = offset_of!(Record, op);
@@ -106,10 +109,7 @@ pub fn op_of(bytes: &[u8]) -> Option<u16> {
 
 /// A record and what follows it; `None` for what is too short.
 pub fn read(bytes: &[u8]) -> Option<(Record, &[u8])> {
-    let head = bytes.get(..size_of::<Record>())?;
-    // SAFETY: `Record` is plain integers (any bit pattern is valid) and `head` is as long as it;
-    // read_unaligned needs no alignment.
-    let record = unsafe { head.as_ptr().cast::<Record>().read_unaligned() };
+    let record: Record = value_of(bytes)?;
     let payload = bytes[size_of::<Record>()..].get(..record.payload as usize)?;
     Some((record, payload))
 }
@@ -117,9 +117,7 @@ pub fn read(bytes: &[u8]) -> Option<(Record, &[u8])> {
 /// The bytes of a record and of what follows it.
 pub fn to_bytes(mut record: Record, payload: &[u8]) -> Vec<u8> {
     record.payload = payload.len() as u32;
-    // SAFETY: a record is plain integers without padding (asserted above).
-    let head = unsafe { std::slice::from_raw_parts((&raw const record).cast::<u8>(), size_of::<Record>()) };
-    [head, payload].concat()
+    [bytes_of(&record), payload].concat()
 }
 
 /// The kernel's dev_t: 12 bits of major, 20 of minor (include/linux/kdev_t.h).

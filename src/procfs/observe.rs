@@ -40,6 +40,20 @@ pub struct ObserveOptions {
     pub code: bool,
 }
 
+impl ObserveOptions {
+    /// Nothing but maps, status and what they cost.
+    pub fn mappings_only() -> ObserveOptions {
+        ObserveOptions {
+            residency_from: ResidencySource::None,
+            threads: false,
+            heap_info: false,
+            details: false,
+            code: false,
+            ..ObserveOptions::default()
+        }
+    }
+}
+
 impl Default for ObserveOptions {
     fn default() -> ObserveOptions {
         ObserveOptions {

@@ -137,7 +137,7 @@ pub(in crate::capture) fn attach_functions(
     Ok((links, calls))
 }
 
-pub(super) fn attach_trace(program: &ProgramMut<'_>) -> Result<Link, CaptureError> {
+pub(in crate::capture) fn attach_trace(program: &ProgramMut<'_>) -> Result<Link, CaptureError> {
     program.attach_trace().map_err(|source| attach_error(program.name(), source))
 }
 

@@ -10,6 +10,7 @@ use super::BpfTracer;
 use super::counter;
 use super::skel::types::vmaudit_found as Found;
 use crate::capture::CaptureError;
+use crate::capture::plain::value_of;
 use crate::model::{Addr, MmKey, Pid, Tid};
 use crate::sys::pidfd::has_ended;
 use libbpf_rs::{Iter, MapCore, MapFlags};
@@ -17,7 +18,6 @@ use std::io::Read;
 use std::mem::{offset_of, size_of};
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-const _: () = assert!(size_of::<Found>() == 40);
 const _: () = assert!(offset_of!(Found, comm) == 24);
 
 /// A pass takes a fraction of a microsecond a thread. Two are the rule.
@@ -61,7 +61,7 @@ impl BpfTracer {
                 return Err(CaptureError::Unmarkable { count: unmarkable });
             }
             if self.counts.sum(counter::MARKED) == met && !new_leader {
-                return Ok(bytes.chunks_exact(size_of::<Found>()).map(decode).collect());
+                return Ok(bytes.chunks_exact(size_of::<Found>()).filter_map(decode).collect());
             }
         }
         Err(CaptureError::NeverDone { passes: MAX_PASSES })
@@ -80,17 +80,14 @@ impl BpfTracer {
     }
 }
 
-/// `bytes` are one `struct vmaudit_found`.
-fn decode(bytes: &[u8]) -> MarkedThread {
-    // SAFETY: `Found` is plain integers (any bit pattern is valid), callers hand in as many bytes as
-    // it has, and read_unaligned needs no alignment.
-    let found = unsafe { bytes.as_ptr().cast::<Found>().read_unaligned() };
+fn decode(bytes: &[u8]) -> Option<MarkedThread> {
+    let found: Found = value_of(bytes)?;
     let comm: Vec<u8> = found.comm.iter().map(|&c| c as u8).take_while(|&c| c != 0).collect();
-    MarkedThread {
+    Some(MarkedThread {
         pid: found.pid as Pid,
         tid: found.tid as Tid,
         mm: (found.mm != 0).then_some(MmKey(found.mm)),
         brk: (found.brk != 0).then_some(Addr(found.brk)),
         comm,
-    }
+    })
 }

@@ -202,11 +202,7 @@ impl BpfTracer {
             [&progs.task_exited, &progs.task_exited_spare, &progs.task_exited_spare2],
             [&progs.task_renamed, &progs.task_renamed_spare, &progs.task_renamed_spare2],
         ] {
-            let used = if wants_spares() { &programs[..] } else { &programs[..1] };
-            for program in used {
-                links.push(hooks::attach_trace(program)?);
-            }
-            events.add(used.iter().map(|program| program.as_fd()));
+            links.append(&mut events.attach(&programs, hooks::attach_trace)?);
         }
         let (mut calls, mut attached) = hooks::attach_calls(&skel, hook, ids)?;
         links.append(&mut calls);

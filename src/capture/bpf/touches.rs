@@ -2,6 +2,7 @@
 
 use super::skel::types::touch_state as State;
 use super::{skel, tracepoints, waits};
+use crate::capture::plain::value_of;
 use crate::capture::{CaptureError, TouchCounters, wire};
 use libbpf_rs::{Link, MapCore, MapFlags, RingBuffer, RingBufferBuilder};
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
@@ -69,10 +70,7 @@ pub(super) fn counters(skel: &skel::VmauditSkel<'_>) -> Result<TouchCounters, Ca
         .map_err(CaptureError::Counters)?;
     let mut sum = TouchCounters::default();
     for bytes in states.iter().flatten() {
-        let Some(bytes) = bytes.get(..size_of::<State>()) else { continue };
-        // SAFETY: `State` is plain integers (any bit pattern is valid) and `bytes` is as long as it;
-        // read_unaligned needs no alignment.
-        let state = unsafe { bytes.as_ptr().cast::<State>().read_unaligned() };
+        let Some(state) = value_of::<State>(bytes) else { continue };
         sum.faults += state.faults;
         sum.sampled += state.sampled;
         sum.lost += state.lost;

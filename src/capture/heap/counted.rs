@@ -2,13 +2,13 @@
 
 use super::skel::HeapMaps;
 use super::skel::types::{
-    self, vmaudit_heap_rule as Rule, vmaudit_heap_rule_key as RuleKey, vmaudit_heap_rule_kind as Kind,
-    vmaudit_heap_site_key as Site,
+    vmaudit_heap_rule as Rule, vmaudit_heap_rule_key as RuleKey, vmaudit_heap_rule_kind as Kind,
+    vmaudit_heap_site as Counts, vmaudit_heap_site_key as Site,
 };
 use crate::capture::CaptureError;
+use crate::capture::plain::{bytes_of, value_of};
 use crate::model::{MmKey, Pid};
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
-use std::mem::size_of;
 
 /// The kernel's number for a stack that calls a function.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -130,31 +130,13 @@ fn rule_key(code: u64, address: u64, innermost: bool) -> RuleKey {
     RuleKey { code, address: address << 1 | u64::from(innermost) }
 }
 
-/// What the kernel side has in its maps: plain integers without padding.
-trait Plain {}
-impl Plain for RuleKey {}
-impl Plain for Rule {}
-impl Plain for Site {}
-
-const _: () = assert!(size_of::<RuleKey>() == 16 && size_of::<Rule>() == 8 && size_of::<Site>() == 32);
-
-fn bytes_of<T: Plain>(value: &T) -> &[u8] {
-    // SAFETY: `Plain` types have no padding, so that each byte is initialised.
-    unsafe { std::slice::from_raw_parts((&raw const *value).cast::<u8>(), size_of::<T>()) }
-}
-
 fn site_key(bytes: &[u8]) -> Option<SiteKey> {
-    let bytes = bytes.get(..size_of::<types::vmaudit_heap_site_key>())?;
-    // SAFETY: the type is plain integers (any bit pattern is valid) and `bytes` is as long as it;
-    // read_unaligned needs no alignment.
-    let key = unsafe { bytes.as_ptr().cast::<types::vmaudit_heap_site_key>().read_unaligned() };
-    Some(SiteKey { code: key.code, first: key.first, second: key.second, function: key.function })
+    let Site { code, first, second, function, .. } = value_of(bytes)?;
+    Some(SiteKey { code, first, second, function })
 }
 
 fn site_counts(bytes: &[u8]) -> Option<SiteCounts> {
-    let bytes = bytes.get(..size_of::<types::vmaudit_heap_site>())?;
-    // SAFETY: as in `site_key`.
-    let site = unsafe { bytes.as_ptr().cast::<types::vmaudit_heap_site>().read_unaligned() };
+    let site: Counts = value_of(bytes)?;
     Some(SiteCounts {
         allocations: site.allocations,
         bytes: site.bytes,

@@ -240,40 +240,35 @@ fn on_functions() -> bool {
     call_hooks().first() == Some(&CallHook::Returns)
 }
 
+fn attach_to_functions(progs: &skel::HeapProgs<'_>) -> Result<Vec<Link>, CaptureError> {
+    let (mut links, _) = attach_functions(&progs.combined_unmapping, Moment::Entry, UNMAP)?;
+    let (mut leave, _) = attach_functions(&progs.combined_unmapped, Moment::Return, UNMAP)?;
+    links.append(&mut leave);
+    Ok(links)
+}
+
 fn load(tracer: &BpfTracer, config: &HeapConfig, kind: Kind) -> Result<HeapTracer, CaptureError> {
     let open = prepare(Some(&tracer.shared()), config, kind)?;
     let skel = open.load().map_err(|error| refusal::refused(OBJECT, &error))?;
     let (mut links, mut spaces) = (Vec::new(), Attached::default());
-    let spares = wants_spares();
     if config.combined {
         let progs = &skel.progs;
-        let entry = || attach_functions(&progs.combined_unmapping, Moment::Entry, UNMAP);
-        let leave = || attach_functions(&progs.combined_unmapped, Moment::Return, UNMAP);
-        let functions = match on_functions().then(|| Ok((entry()?, leave()?))) {
-            Some(Ok::<_, CaptureError>(((entry, _), (leave, _)))) => {
-                links.extend(entry.into_iter().chain(leave));
-                spaces.add([progs.combined_unmapping.as_fd()]);
-                spaces.add([progs.combined_unmapped.as_fd()]);
-                true
-            }
-            _ => false,
-        };
-        let tracepoints = (!functions).then_some([
-            [&progs.combined_enter, &progs.combined_enter_spare, &progs.combined_enter_spare2],
-            [&progs.combined_leave, &progs.combined_leave_spare, &progs.combined_leave_spare2],
-        ]);
-        for programs in [
+        let functions = on_functions().then(|| attach_to_functions(progs)).and_then(Result::ok);
+        let mut events = vec![
             [&progs.combined_exec, &progs.combined_exec_spare, &progs.combined_exec_spare2],
             [&progs.combined_fork, &progs.combined_fork_spare, &progs.combined_fork_spare2],
-        ]
-        .into_iter()
-        .chain(tracepoints.into_iter().flatten())
-        {
-            let used = if spares { &programs[..] } else { &programs[..1] };
-            for program in used {
-                links.push(program.attach_trace().map_err(CaptureError::Load)?);
-            }
-            spaces.add(used.iter().map(|program| program.as_fd()));
+        ];
+        if let Some(mut functions) = functions {
+            links.append(&mut functions);
+            spaces.add([progs.combined_unmapping.as_fd()]);
+            spaces.add([progs.combined_unmapped.as_fd()]);
+        } else {
+            events.push([&progs.combined_enter, &progs.combined_enter_spare, &progs.combined_enter_spare2]);
+            events.push([&progs.combined_leave, &progs.combined_leave_spare, &progs.combined_leave_spare2]);
+        }
+        for programs in &events {
+            let attach = |program: &ProgramMut<'_>| program.attach_trace().map_err(CaptureError::Load);
+            links.append(&mut spaces.attach(programs, attach)?);
         }
     }
     let prober = Arc::new(prober(&skel, config.only, kind)?);

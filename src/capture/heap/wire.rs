@@ -2,13 +2,13 @@
 
 use super::counted::SiteKey;
 use super::skel::types::vmaudit_heap_brief as Brief;
+use crate::capture::plain::value_of;
 use crate::capture::record::{Record, flag, op, op_of, read};
 use crate::capture::{Registers, arch};
 use crate::model::{Addr, ContextKey, Covers, HeapEvent, HeapOp, MmKey, NoStack, Pid};
 use std::mem::{offset_of, size_of};
 
 // A brief record is the beginning of a whole one.
-const _: () = assert!(size_of::<Brief>() == 72);
 const _: () = assert!(offset_of!(Brief, op) == offset_of!(Record, op));
 const _: () = assert!(offset_of!(Brief, function) == offset_of!(Record, ret));
 const _: () = assert!(offset_of!(Brief, args) == offset_of!(Record, args));
@@ -89,13 +89,8 @@ fn key(address: u64) -> Option<ContextKey> {
 
 /// One record; `None` for what is too short or of an unknown kind.
 pub fn decode(bytes: &[u8]) -> Option<CapturedHeap<'_>> {
-    let head = bytes.get(..size_of::<Brief>())?;
-    // SAFETY: `Brief` is plain integers (any bit pattern is valid) and `head` is as long as it;
-    // read_unaligned needs no alignment.
-    let brief = unsafe { head.as_ptr().cast::<Brief>().read_unaligned() };
-    let whole = bytes.get(..size_of::<Record>());
-    // SAFETY: as above.
-    let whole = whole.map(|whole| unsafe { whole.as_ptr().cast::<Record>().read_unaligned() });
+    let brief: Brief = value_of(bytes)?;
+    let whole: Option<Record> = value_of(bytes);
     let payload = match (&whole, brief.payload) {
         (_, 0) => &[][..],
         (Some(_), length) => bytes[size_of::<Record>()..].get(..length as usize)?,

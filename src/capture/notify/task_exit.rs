@@ -2,13 +2,10 @@
 
 use super::server::Server;
 use super::tell::Who;
-use crate::capture::record::op;
+use crate::capture::record::{UNKNOWN_STATUS, op};
 use crate::model::{HeldCall, HeldCalls, Pid};
 use crate::sys::pidfd;
 use std::os::fd::AsFd;
-
-/// The wait status of a process of whose end nothing is known but that it was.
-const UNKNOWN_STATUS: i32 = -1;
 
 impl<C: HeldCalls> Server<C> {
     pub fn thread_ended(&mut self, pid: Pid, call: &HeldCall, key: u64) {

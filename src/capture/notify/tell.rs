@@ -85,20 +85,21 @@ const FIRST_NAP: Duration = Duration::from_micros(50);
 
 /// The thread's stack pointer in the call that it waits in.
 pub fn stack_pointer(thread: &Thread) -> Option<u64> {
-    let mut begun = None;
-    let mut nap = FIRST_NAP;
-    for asked in 0.. {
+    let begun = Instant::now();
+    let (mut asked, mut nap) = (0, FIRST_NAP);
+    loop {
         match thread.place() {
             peek::Place::Blocked { sp, .. } => return Some(sp).filter(|&sp| sp != 0),
+            peek::Place::Gone => return None,
             peek::Place::Running if asked < ASK_AT_ONCE => std::thread::yield_now(),
-            peek::Place::Running if begun.get_or_insert_with(Instant::now).elapsed() < COMES_TO_REST => {
+            peek::Place::Running if begun.elapsed() < COMES_TO_REST => {
                 std::thread::sleep(nap);
                 nap *= 2;
             }
-            peek::Place::Running | peek::Place::Gone => return None,
+            peek::Place::Running => return None,
         }
+        asked += 1;
     }
-    None
 }
 
 /// Copies the stack; sets the flags of `record` that go with it.

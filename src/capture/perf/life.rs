@@ -7,7 +7,7 @@ use super::out::{self, Emit, Out};
 use super::plan::Meaning;
 use super::sample::{Call, Mapped, What, When};
 use crate::capture::Counters;
-use crate::capture::record::{RecordWriter, flag, op, set_comm};
+use crate::capture::record::{RecordWriter, UNKNOWN_STATUS, flag, op, set_comm};
 use crate::model::hash::IntMap;
 use crate::sys::abi::{MAP_ANONYMOUS, PR_SET_MM, PR_SET_VMA};
 use crate::sys::task::share_memory;
@@ -352,13 +352,13 @@ fn set_range(record: &mut crate::capture::record::Record, mapped: &Mapped) {
 /// The rest of a task's end takes microseconds, unless others want the processor.
 const END: Duration = Duration::from_secs(1);
 
-/// The wait status of a process whose last task has just ended, [`out::UNKNOWN_STATUS`] where nothing tells.
+/// The wait status of a process whose last task has just ended, [`UNKNOWN_STATUS`] where nothing tells.
 fn exit_status(pid: i32, handle: Option<&OwnedFd>) -> i32 {
     if let Some(handle) = handle {
         // Its task reports before it can be waited for.
         poll::wait_readable(handle, Some(END));
     }
-    pidfd::exit_status(pid, handle.map(AsFd::as_fd)).unwrap_or(out::UNKNOWN_STATUS)
+    pidfd::exit_status(pid, handle.map(AsFd::as_fd)).unwrap_or(UNKNOWN_STATUS)
 }
 
 /// Bytes of a process's memory as it is now; fewer where it ends.

@@ -5,9 +5,6 @@ use crate::capture::record::{Record, RecordWriter, set_file, to_bytes};
 use crate::model::{AddrRange, Mapping, MappingFile, Prot, Sharing};
 use crate::sys::abi::MAP_SHARED;
 
-/// The wait status of a process of whose end nothing is known but that it was.
-pub const UNKNOWN_STATUS: i32 = -1;
-
 /// Where records go.
 pub type Emit<'a> = dyn FnMut(&[u8]) + 'a;
 

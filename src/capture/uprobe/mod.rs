@@ -9,6 +9,7 @@ pub mod wire;
 pub use place::{PlaceError, Placed, Refused};
 
 use super::bpf::counts::{self, Counts};
+use super::bpf::hooks;
 use super::bpf::{Attached, BpfTracer, MAX_STACK_BYTES, counter, own_pid_namespace, wants_spares};
 use super::heap::attach::PerfUprobe;
 use super::viewer::set_viewer;
@@ -209,23 +210,13 @@ fn load(config: &CounterConfig<'_>, way: Way) -> Result<CallCounter, CaptureErro
     let open = prepare(config, (way, config.stacks.is_some()))?;
     let skel = open.load().map_err(|error| refusal::refused(OBJECT, &error))?;
     let (mut links, mut tasks) = (Vec::new(), Attached::default());
-    let attach = |program: &libbpf_rs::ProgramMut<'_>| {
-        program.attach_trace().map_err(|source| CaptureError::Attach {
-            what: program.name().to_string_lossy().into_owned(),
-            source,
-        })
-    };
     if keeps_own_marks(config) {
-        let (progs, spares) = (&skel.progs, wants_spares());
+        let progs = &skel.progs;
         let execs = [&progs.follow_exec, &progs.follow_exec_spare, &progs.follow_exec_spare2];
         let forks = [&progs.follow_fork, &progs.follow_fork_spare, &progs.follow_fork_spare2];
         let followed = if config.follow_forks { &[execs, forks][..] } else { &[execs][..] };
         for programs in followed {
-            let used = if spares { &programs[..] } else { &programs[..1] };
-            for program in used {
-                links.push(attach(program)?);
-            }
-            tasks.add(used.iter().map(|program| program.as_fd()));
+            links.append(&mut tasks.attach(programs, hooks::attach_trace)?);
         }
     }
     let mut counter = CallCounter::of(skel, (way, config.functions))?;
