@@ -1,7 +1,7 @@
 //! `vmaudit`: why is VIRT so much larger than RSS, and which call stack asked for it?
 //!
 //! A pure core (`model`, `ledger`, `touch`, `attribution`, `report`, `diff`, `compare`, `heap`, `top`, `render`)
-//! between thin adapters (`capture`, `procfs`, `unwind`, `symbolize`, `target`, `containers`, `store`, `rights`) over the
+//! between thin adapters (`capture`, `procfs`, `unwind`, `symbolize`, `launch`, `containers`, `store`, `rights`) over the
 //! kernel's own interfaces (`sys`). Only `app` joins the two.
 //! `tests/architecture.rs` holds the import rules.
 
@@ -14,6 +14,7 @@ pub mod containers;
 pub mod diff;
 pub mod doctor;
 pub mod heap;
+pub mod launch;
 pub mod ledger;
 pub mod model;
 pub mod objects;
@@ -28,7 +29,6 @@ mod skip;
 pub mod store;
 pub mod symbolize;
 pub mod sys;
-pub mod target;
 pub mod top;
 pub mod touch;
 pub mod unwind;

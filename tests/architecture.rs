@@ -47,7 +47,7 @@ const MODULES: &[Module] = &[
     // No system calls: they read what they are given.
     Module { name: "unwind", may: May::Only(&["model", "objects"]), core: false },
     Module { name: "symbolize", may: May::Only(&["model", "objects"]), core: false },
-    adapter("target"),
+    adapter("launch"),
     // What this user may do here, tried.
     adapter("probe"),
     // Engines, their names, cgroups.

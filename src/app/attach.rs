@@ -21,11 +21,11 @@ use super::watched::Watched;
 use crate::capture::bpf::{Entering, MarkedThread};
 use crate::cli::{AttachArgs, TargetArgs};
 use crate::containers::{self, Container, short};
+use crate::launch::{Attached, Process};
 use crate::model::observation::ThreadObservation;
 use crate::model::{Addr, AddrRange, Mapping, MmKey, Observations, Prot, Sharing};
 use crate::procfs::{ObserveError, ObserveOptions, observe};
 use crate::render::style::clean;
-use crate::target::{Attached, Process};
 use std::cell::RefCell;
 use std::time::{Duration, Instant};
 

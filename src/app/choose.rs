@@ -7,10 +7,10 @@ use super::say::say;
 use super::tracer::{self, Tracer, TracerOptions};
 use crate::cli::Backend;
 use crate::doctor::{Rung, RungFailure, advice_for};
+use crate::launch::Prepared;
 use crate::model::Pid;
 use crate::probe;
 use crate::rights::viewer;
-use crate::target::Prepared;
 use std::os::fd::AsFd;
 
 /// A backend that may be taken.

@@ -6,11 +6,11 @@ use super::output;
 use crate::capture::trial::load_everything;
 use crate::cli::{DoctorArgs, PlainFormat};
 use crate::doctor::{Rung, RungFailure, diagnose};
+use crate::launch::NotificationTrial;
 use crate::model::{Area, Outcome, Trial};
 use crate::probe;
 use crate::render::{doctor_to_json, doctor_to_text};
 use crate::rights::{Use, with_lent};
-use crate::target::NotificationTrial;
 use nix::errno::Errno;
 use std::io;
 

@@ -2,9 +2,9 @@
 
 use crate::capture::CaptureError;
 use crate::containers::ContainerError;
+use crate::launch::{FindError, LaunchError, TargetError};
 use crate::model::Pid;
 use crate::procfs::ObserveError;
-use crate::target::{FindError, LaunchError, TargetError};
 use std::io;
 use std::path::PathBuf;
 
@@ -13,7 +13,7 @@ pub enum AppError {
     #[error("{0}")]
     Rights(#[from] crate::rights::RightsError),
     #[error("{0}")]
-    Sudo(#[from] crate::target::SudoError),
+    Sudo(#[from] crate::launch::SudoError),
     #[error("{0}")]
     Launch(#[from] LaunchError),
     #[error("{0}")]

@@ -2,7 +2,7 @@
 
 use super::error::AppError;
 use super::say::say;
-use crate::target::Running;
+use crate::launch::Running;
 use std::ffi::OsStr;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Stdio};

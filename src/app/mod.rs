@@ -51,8 +51,8 @@ pub use error::AppError;
 pub use say::say;
 
 use crate::cli::{Cli, Command};
+use crate::launch::{behind_sudo, survive_file_limit};
 use crate::rights;
-use crate::target::{behind_sudo, survive_file_limit};
 use clap::CommandFactory;
 
 /// Does what the command line says.

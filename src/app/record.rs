@@ -5,12 +5,12 @@ use super::error::AppError;
 use super::pipeline::{Pipeline, Tally};
 use super::say::say;
 use crate::capture::Counters;
+use crate::launch::behind_sudo;
 use crate::model::{MmKey, Observations, Pid, SizePoint, StackTable, Step, SymbolizedStacks, VmEvent};
 use crate::report::Report;
 use crate::store::{Facts, Owner, Recorder, RunMeta, StoreError};
 use crate::symbolize::{Config, Symbolizer};
 use crate::sys::clock;
-use crate::target::behind_sudo;
 use std::ffi::OsString;
 use std::path::Path;
 

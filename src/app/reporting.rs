@@ -2,7 +2,7 @@
 //! does, for whoever does not want to wait.
 
 use super::say::say;
-use crate::target::Requests;
+use crate::launch::Requests;
 
 /// From here to the end of vmaudit.
 pub fn begin(requests: Requests) {

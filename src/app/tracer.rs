@@ -6,10 +6,10 @@ use crate::capture::notify::{self, NotifyConfig, NotifyTracer};
 use crate::capture::perf::{PerfConfig, PerfTracer};
 use crate::capture::{EventSource, TouchCounters};
 use crate::cli::Backend;
+use crate::launch::{CallSet, NotificationTrial, Prepared, Running};
 use crate::model::Pid;
 use crate::procfs::parse_maps;
 use crate::rights::{Use, with_lent};
-use crate::target::{CallSet, NotificationTrial, Prepared, Running};
 use nix::errno::Errno;
 use std::os::fd::BorrowedFd;
 

@@ -3,8 +3,8 @@
 use super::error::AppError;
 use super::say::say;
 use super::session::End;
+use crate::launch::{Attached, AttachedEvent, HeldExit, Process, Requests, Running, TargetEvent};
 use crate::model::{MmKey, Observations, Pid};
-use crate::target::{Attached, AttachedEvent, HeldExit, Process, Requests, Running, TargetEvent};
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 

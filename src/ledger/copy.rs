@@ -1,13 +1,13 @@
 //! A forked child's ledger: the parent's, made to agree with what the kernel copied.
 
-use super::effects::pages;
 use super::fork::Late;
-use super::history::{Removed, disown};
 use super::names::attributes_of;
-use super::origins::FileTable;
-use super::piece::{Attributes, Owner, Piece};
-use super::range_set::RangeSet;
 use super::region::RegionKind;
+use super::space::effects::pages;
+use super::space::history::{Removed, disown};
+use super::space::origins::FileTable;
+use super::space::piece::{Attributes, Owner, Piece};
+use super::space::range_set::RangeSet;
 use super::space::{Ledger, Removal, Start};
 use crate::model::hash::IntMap;
 use crate::model::{Addr, AddrRange, Mapping, Tid, VmEvent, VmOp};

@@ -1,8 +1,8 @@
 //! New tasks: threads and vfork children share the address space, others get a copy.
 
-use super::origins::OriginEntry;
-use super::piece::Piece;
-use super::range_set::RangeSet;
+use super::space::origins::OriginEntry;
+use super::space::piece::Piece;
+use super::space::range_set::RangeSet;
 use super::spaces::{AddressSpaces, SpaceId};
 use crate::model::event::VmOp;
 use crate::model::{AddrRange, Tid, VmEvent};

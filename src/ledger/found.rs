@@ -15,9 +15,9 @@
 //! they touch is *unsettled* until a later call settles it: there the kernel's word stands, and
 //! what no call explains was there before.
 
-use super::piece::Owner;
-use super::range_set::RangeSet;
 use super::space::Ledger;
+use super::space::piece::Owner;
+use super::space::range_set::RangeSet;
 use crate::model::AddrRange;
 
 /// A call that was on its way during the look is reported within this time.

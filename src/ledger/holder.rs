@@ -1,7 +1,7 @@
 //! Whose memory is at an address at this moment: what a page fault is joined with.
 
-use super::piece::{Attributes, Owner};
 use super::space::Ledger;
+use super::space::piece::{Attributes, Owner};
 use super::spaces::{AddressSpaces, SpaceId};
 use crate::model::{Addr, AddrRange, MmKey, Pid, Prot, Sharing, StackId};
 

@@ -5,25 +5,16 @@
 
 mod alive;
 mod copy;
-mod effects;
 mod fork;
 mod found;
-mod history;
 mod holder;
 mod life;
-mod life_log;
-mod limbo;
 mod looks;
 mod names;
-mod origins;
 mod peak;
-mod piece;
 mod process;
-mod range_set;
-mod recent;
 mod reconcile;
 pub mod region;
-mod remap;
 mod resync;
 mod space;
 mod spaces;

@@ -1,9 +1,9 @@
 //! What the last column of `/proc/PID/maps` (or a dentry's path) says about a mapping
 //! (fs/proc/task_mmu.c, `show_map_vma`; arch/x86/entry/vdso/vma.c).
 
-use super::origins::FileTable;
-use super::piece::{Attributes, Owner};
 use super::region::RegionKind;
+use super::space::origins::FileTable;
+use super::space::piece::{Attributes, Owner};
 use crate::model::{FileRef, Mapping, Sharing};
 
 /// Kind of a file mapping by the file's path, without " (deleted)".

@@ -15,8 +15,8 @@
 //! stacks that grew, which happens without a call (mm/vma.c, acct_stack_growth), and, with several
 //! threads, calls that took effect and are not reported yet.
 
-use super::origins::{Call, OriginEntry, OriginTable};
-use super::piece::{Attributes, Owner, Piece};
+use super::space::origins::{Call, OriginEntry, OriginTable};
+use super::space::piece::{Attributes, Owner, Piece};
 use crate::model::event::VmOp;
 use crate::model::hash::IntMap;
 use crate::model::{NoStack, StackId};

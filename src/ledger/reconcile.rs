@@ -2,10 +2,10 @@
 
 use super::copy::may_be;
 use super::names::{is_kernel_name, mapping_kind};
-use super::origins::Call;
-use super::piece::{Attributes, Owner, Piece, Slot};
-use super::range_set::RangeSet;
 use super::region::{Doubt, Origin, OriginId, OriginRecord, Reconciled, Region, RegionKind};
+use super::space::origins::Call;
+use super::space::piece::{Attributes, Owner, Piece, Slot};
+use super::space::range_set::RangeSet;
 use super::space::{Ledger, Start};
 use super::spaces::AddressSpaces;
 use crate::model::{AddrRange, Bytes, FileRef, Mapping, Observations, Pid};

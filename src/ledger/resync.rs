@@ -1,9 +1,9 @@
 //! After a loss: the ledger takes over what the kernel shows.
 
 use super::copy::may_be;
-use super::origins::FileTable;
-use super::piece::Owner;
-use super::range_set::RangeSet;
+use super::space::origins::FileTable;
+use super::space::piece::Owner;
+use super::space::range_set::RangeSet;
 use super::space::{Ledger, Removal};
 use crate::model::{AddrRange, Mapping, Observations};
 

@@ -5,8 +5,8 @@
 
 use super::found::FirstLook;
 use super::looks::Looks;
-use super::origins::FileTable;
 use super::process::ProcessRecord;
+use super::space::origins::FileTable;
 use super::space::{Ledger, Start};
 use crate::model::event::VmOp;
 use crate::model::hash::IntMap;
@@ -164,7 +164,7 @@ impl AddressSpaces {
             let ledger = &mut space.ledger;
             let by_exec = |m: &&Mapping| super::names::is_kernel_name(&m.name) || ledger.is_exec_image(m);
             let images: Vec<Mapping> = mappings.iter().filter(by_exec).cloned().collect();
-            ledger.fill_gaps(&images, super::piece::Owner::Kernel, &mut self.files);
+            ledger.fill_gaps(&images, super::space::piece::Owner::Kernel, &mut self.files);
             self.renew_modules(id);
             self.join(pid, id);
             return;
@@ -185,7 +185,7 @@ impl AddressSpaces {
         let ledger = &mut space.ledger;
         ledger.start = Start::Preexisting;
         ledger.first_look = FirstLook::taken(window);
-        ledger.fill_gaps(mappings, super::piece::Owner::Preexisting, &mut self.files);
+        ledger.fill_gaps(mappings, super::space::piece::Owner::Preexisting, &mut self.files);
         ledger.threads.entry(pid).or_insert(0);
         ledger.peak = ledger.peak.for_copy(window.1);
         if ledger.brk.is_none() {
@@ -337,7 +337,7 @@ impl AddressSpaces {
             ledger.exec_brk = Some(*brk);
         }
         if let Some(mappings) = mappings {
-            ledger.fill_gaps(mappings, super::piece::Owner::Kernel, &mut self.files);
+            ledger.fill_gaps(mappings, super::space::piece::Owner::Kernel, &mut self.files);
         }
         let exe = ledger.exe.clone();
         let id = self.add_space(event.mm, ledger);

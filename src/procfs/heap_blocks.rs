@@ -4,8 +4,8 @@
 //! (0 here) and its own length, a multiple of the page size, with the bit IS_MMAPPED (2) and no other.
 
 use super::memory;
-use super::pagemap::is_plain_anonymous;
 use super::process_dir::ProcessDir;
+use super::residency::pagemap::is_plain_anonymous;
 use crate::model::observation::{Residency, ResidencySource};
 use crate::model::{Addr, AddrRange, Mapping, PAGE, Tid};
 

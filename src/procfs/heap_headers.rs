@@ -3,7 +3,7 @@
 //! Source: glibc malloc/arena.c, `struct _heap_info`: ar_ptr, prev, size, mprotect_size, and
 //! from 2.35 on pagesize. A heap is HEAP_MAX_SIZE (64 MiB) long and aligned to it.
 
-use super::pagemap::is_plain_anonymous;
+use super::residency::pagemap::is_plain_anonymous;
 use crate::model::observation::{HeapInfo, Residency, ResidencySource};
 use crate::model::{Addr, AddrRange, Mapping, PAGE};
 

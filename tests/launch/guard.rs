@@ -7,8 +7,8 @@ use nix::errno::Errno;
 use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::WaitStatus;
 use nix::unistd::Pid;
+use vmaudit::launch::{CallSet, Launch, LaunchConfig, Running, TargetEvent};
 use vmaudit::model::{Arrival, HeldCalls};
-use vmaudit::target::{CallSet, Launch, LaunchConfig, Running, TargetEvent};
 
 fn exited(pid: i32, code: i32) -> WaitStatus {
     WaitStatus::Exited(Pid::from_raw(pid), code)

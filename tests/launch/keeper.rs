@@ -6,8 +6,8 @@ use nix::sys::wait::WaitStatus;
 use nix::unistd::Pid;
 use std::fs;
 use std::os::fd::AsRawFd;
+use vmaudit::launch::{CallSet, Launch, LaunchConfig, Running, TargetEvent};
 use vmaudit::model::{Arrival, HeldCalls};
-use vmaudit::target::{CallSet, Launch, LaunchConfig, Running, TargetEvent};
 
 fn exited(pid: i32, code: i32) -> WaitStatus {
     WaitStatus::Exited(Pid::from_raw(pid), code)
@@ -18,7 +18,7 @@ fn killed(pid: i32) -> WaitStatus {
 }
 
 /// Waits for the first final exit, and tells it.
-fn wait_for_hold(running: &mut Running) -> vmaudit::target::HeldExit {
+fn wait_for_hold(running: &mut Running) -> vmaudit::launch::HeldExit {
     loop {
         if let TargetEvent::HeldExit(held) = running.poll(None).expect("poll") {
             tell_held(running, &held);
@@ -99,7 +99,7 @@ fn vmaudit_leaves_a_target_that_is_held() {
 #[test]
 fn vmaudit_killed_before_go_runs_nothing() {
     let mut player = play(|| {
-        let prepared = vmaudit::target::Launch::prepare(config(&[modes(), "wait", "0"])).expect("prepare");
+        let prepared = vmaudit::launch::Launch::prepare(config(&[modes(), "wait", "0"])).expect("prepare");
         tell(&format!("prepared {} {}", prepared.pid(), keeper()));
         wait_for_ever();
     });
@@ -116,7 +116,7 @@ fn vmaudit_killed_before_go_runs_nothing() {
 #[test]
 fn dropping_what_was_prepared_runs_nothing() {
     let mut player = play(|| {
-        drop(vmaudit::target::Launch::prepare(config(&[modes(), "wait", "0"])).expect("prepare"));
+        drop(vmaudit::launch::Launch::prepare(config(&[modes(), "wait", "0"])).expect("prepare"));
         tell("dropped");
     });
     assert_eq!(player.rest(), ["dropped"]);

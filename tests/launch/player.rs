@@ -10,7 +10,7 @@ use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
-use vmaudit::target::{HeldExit, Launch, LaunchConfig, Running, TargetEvent};
+use vmaudit::launch::{HeldExit, Launch, LaunchConfig, Running, TargetEvent};
 
 /// False, with a SKIP line, where a test cannot show anything because it is not run by root.
 pub fn is_root() -> bool {

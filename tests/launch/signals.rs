@@ -7,7 +7,7 @@ use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::{Pid, setsid};
 use std::io::Write;
 use std::os::fd::{AsRawFd, OwnedFd};
-use vmaudit::target::TargetEvent;
+use vmaudit::launch::TargetEvent;
 
 #[test]
 fn a_signal_sent_to_vmaudit_is_passed_on() {

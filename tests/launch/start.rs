@@ -6,7 +6,7 @@ use nix::errno::Errno;
 use nix::unistd::{Gid, Uid, setgroups, setresgid, setresuid};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use vmaudit::target::{Launch, LaunchConfig, LaunchError, LaunchNote, NoHold};
+use vmaudit::launch::{Launch, LaunchConfig, LaunchError, LaunchNote, NoHold};
 
 const NOBODY: u32 = 65534;
 

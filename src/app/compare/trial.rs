@@ -3,8 +3,8 @@
 use super::plan::Plan;
 use crate::app::error::AppError;
 use crate::cli::{Aslr, CompareArgs};
+use crate::launch::{Supervisor, Waited, secure};
 use crate::report::Report;
-use crate::target::{Supervisor, Waited, secure};
 use nix::sys::signal::Signal;
 use std::ffi::OsString;
 use std::fs::{self, File};

@@ -6,8 +6,8 @@
 
 use super::peek::read_string;
 use super::probes::Probes;
+use crate::launch::{CallServer, CallSet};
 use crate::model::{Arrival, Ended, HeldCall, HeldCalls, Tid};
-use crate::target::{CallServer, CallSet};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use std::ffi::OsStr;
 use std::io;

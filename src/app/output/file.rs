@@ -10,7 +10,7 @@
 use super::conflict::{self, Other};
 use super::print;
 use crate::app::error::AppError;
-use crate::target::behind_sudo;
+use crate::launch::behind_sudo;
 use nix::errno::Errno;
 use nix::fcntl::{AT_FDCWD, AtFlags, FcntlArg, OFlag, fcntl};
 use nix::unistd::linkat;

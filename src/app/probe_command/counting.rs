@@ -12,10 +12,10 @@ use crate::app::session::End;
 use crate::app::watched::{Launched, News, Watched};
 use crate::capture::uprobe::CounterConfig;
 use crate::cli::ProbeArgs;
+use crate::launch::{Attached, Launch, LaunchConfig, Process};
 use crate::model::Pid;
 use crate::rights::viewer;
 use crate::sys::poll;
-use crate::target::{Attached, Launch, LaunchConfig, Process};
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 

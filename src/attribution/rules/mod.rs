@@ -10,33 +10,21 @@ mod bionic;
 mod device;
 mod files;
 mod glibc;
-mod glibc_advice;
-mod glibc_shape;
 mod go;
-mod go_layout;
 mod jemalloc;
-mod jemalloc_advice;
 mod jvm;
-mod jvm_advice;
-mod jvm_layout;
-mod jvm_spans;
-mod jvm_tables;
 mod kernel;
-mod kernel_buffer;
 mod loader;
 mod mimalloc;
 mod musl;
 mod named;
 mod pthread;
-mod pthread_advice;
-mod pthread_shape;
 mod python;
 mod runs;
 mod sanitizer;
 mod shared;
 mod tcmalloc;
 mod v8;
-mod v8_layout;
 mod valgrind;
 
 use super::callpath::Line;
@@ -123,7 +111,7 @@ pub static RULES: &[&dyn Rule] = &[
     &sanitizer::SanitizerRule,
     &valgrind::ValgrindRule,
     &device::DeviceRule,
-    &kernel_buffer::KernelBufferRule,
+    &kernel::buffer::KernelBufferRule,
     &go::GoRule,
     &v8::V8Rule,
     &jvm::JvmRule,

@@ -4,8 +4,8 @@
 
 use super::app::APP_MMAP;
 use super::loader::LOADER;
+use super::pthread::advice;
 use super::pthread::{LIVE, THREAD_STACK};
-use super::pthread_advice;
 use super::{Advice, Claim, Group, Rule, Subject, World};
 use crate::attribution::callpath::CallPath;
 use crate::attribution::category::{Category, Evidence, Instance, Merge};
@@ -69,7 +69,7 @@ impl Rule for NamedRule {
 
     fn advise(&self, group: &Group<'_>, world: &World<'_>) -> Advice {
         if group.category == THREAD_STACK {
-            return pthread_advice::advise(group, world);
+            return advice::advise(group, world);
         }
         let mut names: Vec<(u64, Vec<u8>)> = Vec::new();
         for piece in &group.pieces {

@@ -5,7 +5,7 @@ use super::theme::{Look, Theme};
 use super::{Page, Part};
 use crate::render::chain::chain_of_caller;
 use crate::render::style::{clean, wrapped};
-use crate::render::text_findings::fix_text;
+use crate::render::text::findings::fix_text;
 use crate::report::model::{Finding, Region};
 use crate::report::units::{size, thousands};
 use crate::top::{Details, Opened, Pages, Pane, State};

@@ -9,7 +9,7 @@ use quick_xml::events::Event;
 use std::collections::HashSet;
 use std::io::Read;
 use std::path::Path;
-use vmaudit::render::pprof_proto::Profile;
+use vmaudit::render::pprof::proto::Profile;
 use vmaudit::report::model::{CategoryRow, Frame, Origin, Process, Region, Stack, Totals};
 use vmaudit::report::{Report, RunFacts};
 

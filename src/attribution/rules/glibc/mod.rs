@@ -1,0 +1,305 @@
+//! glibc's malloc (ptmalloc, malloc/malloc.c and malloc/arena.c of 2.36): the main arena in
+//! brk, secondary arenas in 64 MiB heaps, blocks with a mapping of their own.
+//!
+//! Stripped, the internal functions have no names: the exported entry (`malloc`, `free` …)
+//! further out in the stack and the call's shape decide.
+
+mod advice;
+mod shape;
+
+use super::{Advice, Claim, Group, Rule, Subject, World};
+use crate::attribution::call::{MAP_NORESERVE, MAP_STACK, MmapCall};
+use crate::attribution::callpath::{CallPath, Line};
+use crate::attribution::category::{Category, Evidence, Instance, Merge};
+use crate::ledger::{Origin, Region, RegionKind};
+use crate::model::observation::HeapInfo;
+use crate::model::{Addr, Mark, PAGE, Prot, VmOp};
+use shape::{MORECORE_BY_MMAP, heap_of, is_morecore, libc_is_loaded_twice};
+
+pub const ARENA: Category = Category {
+    id: "glibc-arena",
+    name: "glibc malloc arenas",
+    one: "glibc malloc arena",
+    many: "glibc malloc arenas",
+};
+pub const MAIN_HEAP: Category = Category {
+    id: "glibc-main-heap",
+    name: "glibc main heap",
+    one: "glibc main heap",
+    many: "glibc main heaps",
+};
+pub const MMAPPED: Category = Category {
+    id: "glibc-mmapped",
+    name: "glibc large blocks (mmap)",
+    one: "large malloc block",
+    many: "large malloc blocks",
+};
+
+pub const USED: &str = "arena used part";
+pub const RESERVED: &str = "arena reserved part";
+pub const BRK: &str = "main heap (brk)";
+pub const BRK_MMAP: &str = "main heap by mmap (brk refused)";
+pub const BLOCK: &str = "block with a mapping of its own";
+const OWN: &str = "the C library's own data";
+
+/// HEAP_MAX_SIZE: 2 × DEFAULT_MMAP_THRESHOLD_MAX, 64 MiB on 64-bit systems.
+pub const HEAP_MAX: u64 = 64 << 20;
+
+pub const ENTRIES: &[&str] = &[
+    "malloc",
+    "__libc_malloc",
+    "__malloc",
+    "calloc",
+    "__libc_calloc",
+    "__calloc",
+    "realloc",
+    "__libc_realloc",
+    "__realloc",
+    "free",
+    "__libc_free",
+    "__free",
+    "cfree",
+    "memalign",
+    "__libc_memalign",
+    "aligned_alloc",
+    "__aligned_alloc",
+    "posix_memalign",
+    "__posix_memalign",
+    "valloc",
+    "__libc_valloc",
+    "pvalloc",
+    "__libc_pvalloc",
+    "malloc_trim",
+    "reallocarray",
+    "__libc_reallocarray",
+];
+/// Internal functions that no other allocator shares.
+const INTERNAL: &[&str] = &[
+    "alloc_new_heap",
+    "new_heap",
+    "_int_new_arena",
+    "arena_get2",
+    "arena_get_retry",
+    "reused_arena",
+    "grow_heap",
+    "shrink_heap",
+    "heap_trim",
+    "sysmalloc",
+    "sysmalloc_mmap",
+    "sysmalloc_mmap_fallback",
+    "_int_malloc",
+    "_int_memalign",
+    "_int_realloc",
+    "_int_free",
+    "__glibc_morecore",
+    "__default_morecore",
+    "mremap_chunk",
+    "munmap_chunk",
+    "ptmalloc_init",
+];
+const HEAP_MAKERS: &[&str] = &["alloc_new_heap", "new_heap"];
+
+pub struct GlibcRule;
+
+/// True for glibc's shared object: `libc.so.6`, and `libc-2.31.so` before 2.34.
+pub fn is_libc(module: &str) -> bool {
+    module == "libc.so.6" || (module.starts_with("libc-2.") && module.ends_with(".so"))
+}
+
+impl Rule for GlibcRule {
+    fn id(&self) -> &'static str {
+        "glibc"
+    }
+
+    fn categories(&self) -> &'static [Category] {
+        &[ARENA, MAIN_HEAP, MMAPPED]
+    }
+
+    fn by_name(&self, subject: &Subject<'_>, _world: &World<'_>) -> Option<Claim> {
+        // With glibc.mem.decorate_maps=1, as of 2.39 (sysdeps/unix/sysv/linux/setvmaname.c). Of an arena
+        // only the first writable part has the name. Stacks are `pthread`'s, the loader's are its own.
+        let name = subject.anon_name()?.trim_ascii_start().strip_prefix(b"glibc: ")?;
+        match name {
+            b"malloc arena" => Some(arena_claim(subject, Evidence::Name, 0)),
+            b"malloc" => Some(Claim::new(MMAPPED, Evidence::Name, BLOCK)),
+            name if name == b"loader malloc" || name.windows(5).any(|part| part == b"stack") => None,
+            // "fatal", "assert", "getrandom states"
+            _ => Some(Claim::new(MMAPPED, Evidence::Name, OWN).merge(Merge::ByCategory)),
+        }
+    }
+
+    fn knows(&self, line: &Line) -> bool {
+        line.is(INTERNAL) || line.is(ENTRIES) || (line.function.is_none() && is_libc(&line.module))
+    }
+
+    fn by_stack(&self, subject: &Subject<'_>, world: &World<'_>, at: usize) -> Option<Claim> {
+        let path = subject.path?;
+        let entry = entry(path, at, world)?;
+        let record = subject.record?;
+        match (&record.op, subject.call) {
+            (VmOp::Brk { .. }, _) => Some(brk_claim(Evidence::Stack)),
+            (VmOp::Mremap { .. }, _) if subject.is_private_anonymous() => {
+                Some(Claim::new(MMAPPED, Evidence::Stack, BLOCK).merge(Merge::ByCaller(entry)))
+            }
+            (_, Some(call)) if subject.is_private_anonymous() => {
+                by_call(subject, world, call, Entry { at, line: entry })
+            }
+            _ => None,
+        }
+    }
+
+    fn by_header(&self, subject: &Subject<'_>, world: &World<'_>) -> Option<Claim> {
+        if !subject.is_private_anonymous() {
+            return None;
+        }
+        if let Some(block) = world.block_at(subject.range.start) {
+            let claim = Claim::new(MMAPPED, Evidence::Header, BLOCK).instance(Instance::At(block.start));
+            return Some(claim);
+        }
+        let heap = heap_holding(world, subject.range.start)?;
+        Some(arena_claim(subject, Evidence::Header, 0).instance(Instance::At(heap.at)))
+    }
+
+    fn by_shape(&self, subject: &Subject<'_>, world: &World<'_>) -> Option<Claim> {
+        if subject.region.kind == RegionKind::Brk || subject.name() == b"[heap]" {
+            // a program that calls sbrk itself is named in the stack
+            if !subject.shape_may_decide() || world.lacks_mark(Mark::Glibc) {
+                return None;
+            }
+            return Some(brk_claim(Evidence::Shape));
+        }
+        if !subject.is_private_anonymous() || !subject.shape_may_decide() {
+            return None;
+        }
+        if let Some(call) = subject.call {
+            // JVM metaspace makes the same call, but is not aligned to 64 MiB
+            let aligned = subject.span.start.is_aligned(HEAP_MAX) && subject.span.len() <= HEAP_MAX;
+            return (is_heap_call(call) && aligned).then(|| arena_claim(subject, Evidence::Shape, 0));
+        }
+        if let Some(heap) = heap_of(subject, world) {
+            return Some(arena_claim(subject, Evidence::Shape, 0).instance(Instance::At(heap)));
+        }
+        is_morecore(subject, world)
+            .then(|| Claim::new(MAIN_HEAP, Evidence::Shape, BRK_MMAP).merge(Merge::ByCategory))
+    }
+
+    fn cuts(&self, region: &Region, world: &World<'_>) -> Vec<Addr> {
+        if matches!(region.origin, Origin::Event(_)) {
+            return Vec::new();
+        }
+        let infos = world.heaps();
+        let from = infos.partition_point(|h| h.at.0 + HEAP_MAX < region.range.start.0);
+        let inside = infos.iter().skip(from).take_while(|h| h.at < region.range.end);
+        let mut at: Vec<Addr> =
+            inside.filter(|h| plausible(h)).flat_map(|h| [h.at, Addr(h.at.0 + HEAP_MAX)]).collect();
+        at.extend(shape::cuts(region, world));
+        at.extend(world.blocks_in(region.range).flat_map(|block| [block.start, block.end]));
+        at
+    }
+
+    fn advise(&self, group: &Group<'_>, world: &World<'_>) -> Advice {
+        advice::advise(group, world)
+    }
+}
+
+struct Entry {
+    at: usize,
+    line: usize,
+}
+
+/// The line of the exported entry through which the program came in (malloc, free …), at or
+/// outside of line `at`. None if these frames are not malloc's.
+fn entry(path: &CallPath, at: usize, world: &World<'_>) -> Option<usize> {
+    let line = path.lines.get(at)?;
+    if line.is(ENTRIES) {
+        // Another allocator's malloc under this name? Only if a libc exists that it is not.
+        let foreign = !is_libc(&line.module) && world.has_file(is_libc);
+        return (!foreign).then_some(at);
+    }
+    let same_module = path.run(at, |l| l.module == line.module);
+    let found = same_module.iter().position(|l| l.is(ENTRIES)).map(|i| at + i);
+    if line.is(INTERNAL) {
+        return found.or(Some(at));
+    }
+    // unnamed code of libc: malloc's only if malloc follows, or if the stack ends too early to tell
+    let cut_off = at + same_module.len() == path.lines.len() && !path.complete;
+    found.or(cut_off.then_some(at))
+}
+
+fn by_call(subject: &Subject<'_>, world: &World<'_>, call: MmapCall, entry: Entry) -> Option<Claim> {
+    let path = subject.path?;
+    if !call.is_anonymous() || call.has(MAP_STACK) {
+        return None;
+    }
+    let made_heap = path.any(|l| l.is(HEAP_MAKERS));
+    if made_heap || is_heap_call(call) {
+        return Some(arena_claim(subject, Evidence::Stack, entry.line));
+    }
+    if call.prot != Prot::RW || call.has(MAP_NORESERVE) {
+        return None;
+    }
+    let caller = Merge::ByCaller(entry.line);
+    if is_morecore_by_mmap(path, world, call, entry.at) {
+        return Some(Claim::new(MAIN_HEAP, Evidence::Stack, BRK_MMAP).merge(Merge::ByCategory));
+    }
+    Some(Claim::new(MMAPPED, Evidence::Stack, BLOCK).merge(caller))
+}
+
+/// `alloc_new_heap`'s calls: 128 MiB to trim, or 64 MiB where the last one ended.
+fn is_heap_call(call: MmapCall) -> bool {
+    call.is_anonymous()
+        && call.prot.is_none()
+        && call.has(MAP_NORESERVE)
+        && !call.has(MAP_STACK)
+        && (call.len == 2 * HEAP_MAX || call.len == HEAP_MAX)
+}
+
+/// `sysmalloc_mmap_fallback` by name; stripped, by always asking for just 1 MiB at the same
+/// call site, which blocks of chance sizes do not.
+fn is_morecore_by_mmap(path: &CallPath, world: &World<'_>, call: MmapCall, at: usize) -> bool {
+    if path.any(|l| l.is(&["sysmalloc_mmap_fallback"])) {
+        return true;
+    }
+    if path.any(|l| l.is(&["sysmalloc_mmap"])) || call.len != MORECORE_BY_MMAP {
+        return false;
+    }
+    let Some(site) = path.lines.get(at).filter(|l| l.function.is_none()).map(|l| l.frame) else {
+        return false;
+    };
+    let brk_works = world.mappings().iter().any(|m| m.is_special("[heap]"));
+    let same_site = world.origins().iter().filter(|r| {
+        let lines = r.stack.ok().and_then(|id| world.path(id)).map(|p| &p.lines);
+        lines.and_then(|l| l.get(at)).is_some_and(|l| l.frame == site)
+    });
+    let lens: Vec<Option<MmapCall>> = same_site.map(|r| MmapCall::of(&r.op)).collect();
+    let only_this_size = lens.iter().all(|c| c.is_some_and(|c| c.len == MORECORE_BY_MMAP));
+    only_this_size && (lens.len() >= 2 || !brk_works || libc_is_loaded_twice(world))
+}
+
+/// All of brk is one heap, however many steps it grew by.
+fn brk_claim(evidence: Evidence) -> Claim {
+    Claim::new(MAIN_HEAP, evidence, BRK).instance(Instance::Named(b"[heap]".into())).merge(Merge::ByCategory)
+}
+
+fn arena_claim(subject: &Subject<'_>, evidence: Evidence, entry: usize) -> Claim {
+    let part = if subject.is_reserved() { RESERVED } else { USED };
+    Claim::new(ARENA, evidence, part).merge(Merge::ByCaller(entry))
+}
+
+/// A `heap_info` that makes sense (malloc/arena.c): the first heap's `ar_ptr` lies right after
+/// the header, later heaps have a `prev`.
+fn plausible(h: &HeapInfo) -> bool {
+    let first = h.prev.0 == 0 && (0x20..=0x80).contains(&h.ar_ptr.0.wrapping_sub(h.at.0));
+    let later = h.prev.0 != 0 && h.prev.is_aligned(HEAP_MAX) && h.ar_ptr.0 != 0;
+    h.at.is_aligned(HEAP_MAX)
+        && (first || later)
+        && h.size > 0
+        && h.size <= h.mprotect_size
+        && h.mprotect_size <= HEAP_MAX
+        && h.mprotect_size.is_multiple_of(PAGE)
+}
+
+fn heap_holding<'w>(world: &'w World<'_>, addr: Addr) -> Option<&'w HeapInfo> {
+    let at = world.heaps().binary_search_by_key(&addr.align_down(HEAP_MAX), |h| h.at).ok()?;
+    world.heaps().get(at).filter(|h| plausible(h))
+}

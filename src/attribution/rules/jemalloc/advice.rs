@@ -1,0 +1,94 @@
+//! jemalloc in plain words, and which of its settings help here.
+
+use super::{BASE, LARGE, RETAINED, plain_name};
+use crate::attribution::findings::Fix;
+use crate::attribution::rules::{Advice, Group, World};
+use crate::attribution::units::count_word;
+use crate::model::Mark;
+
+/// What every jemalloc reads that was configured without a prefix.
+const USUAL_SETTING: &str = "MALLOC_CONF";
+/// Unmapping instead of keeping made 308 mappings of 122 (Redis): with that much less room than now,
+/// the advice would do harm.
+const MORE_MAPPINGS: u64 = 3;
+
+pub fn advise(group: &Group<'_>, world: &World<'_>) -> Advice {
+    let retained = group.part(RETAINED);
+    let base = group.part(BASE);
+    let only_base = base.virt == group.footprint.virt;
+    let unused = group.unused();
+    let variable = setting(group, world);
+    let purged = group.footprint.purged > 0;
+    let mut advice = Advice::why(why(only_base, retained.virt > 0 || purged, purged));
+    if only_base {
+        advice.title = Some("jemalloc's own bookkeeping".to_string());
+    } else {
+        // A large block fills its extent: what is not touched of it is in use all the same.
+        let large = group.path.is_some_and(|p| p.any(|l| plain_name(l).is_some_and(|n| LARGE.contains(&n))));
+        let spare = if large { retained.unused() } else { unused.saturating_sub(base.unused()) };
+        advice = unmapping(advice, world, (&variable, spare));
+        // Which pages are free is known to jemalloc alone, so no figure is promised.
+        advice = advice.fix(Fix::new(&format!("{variable}=dirty_decay_ms:0,muzzy_decay_ms:0"), 0, 0).note(
+            "gives freed pages back at once: lowers RSS by what was freed and not reused, which only a run \
+             with it can tell (vmaudit compare); VIRT stays as it is",
+        ));
+    }
+    if only_base && group.instances > 4 {
+        advice = advice.fix(
+            Fix::new(&format!("{variable}=narenas:1"), unused, 0)
+                .note("each arena has its own; threads that share one wait for each other"),
+        );
+    }
+    if variable != USUAL_SETTING {
+        advice = advice.wont(USUAL_SETTING, &format!("this copy of jemalloc reads {variable}"));
+    }
+    advice.wont("MALLOC_ARENA_MAX, malloc_trim", "they are glibc's, and this memory is jemalloc's")
+}
+
+fn why(only_base: bool, kept: bool, purged: bool) -> String {
+    let mut why = if only_base {
+        "jemalloc keeps its own bookkeeping in blocks of 2 MiB and more, at least one per arena".to_string()
+    } else {
+        let rest = if purged { "" } else { "; what was not handed out yet is mapped but never touched" };
+        format!(
+            "jemalloc asks the kernel for extents in growing steps (2, 2.5, 3 … MiB) and hands out \
+             pieces{rest}"
+        )
+    };
+    if kept {
+        why += "; freed memory was given back page by page but its addresses are kept for later use \
+                (\"retained\")";
+    }
+    why
+}
+
+/// retain:false, unless its mappings would come near the limit.
+fn unmapping(advice: Advice, world: &World<'_>, (variable, spare): (&str, u64)) -> Advice {
+    let knob = format!("{variable}=retain:false");
+    let now = world.mappings().len() as u64;
+    let Some(limit) = world.input.observations.limits.max_map_count else {
+        let note = "unmaps instead of keeping; many more munmap calls, and more mappings";
+        return advice.fix(Fix::new(&knob, spare, 0).note(note));
+    };
+    let of_limit = format!("{} of {} now", count_word(now), count_word(limit));
+    if now.saturating_mul(MORE_MAPPINGS) > limit {
+        let why = format!(
+            "it unmaps piece by piece, which made 308 mappings of 122 on Redis: here they are {of_limit}, and \
+             at the limit mmap fails"
+        );
+        return advice.wont(&knob, &why);
+    }
+    let note = format!("unmaps instead of keeping; many more munmap calls, and more mappings ({of_limit})");
+    advice.fix(Fix::new(&knob, spare, 0).note(&note))
+}
+
+/// The variable that the jemalloc at hand reads: its functions' names tell, else its strings.
+fn setting(group: &Group<'_>, world: &World<'_>) -> String {
+    if group.path.is_some_and(|p| p.any(|l| l.mentions("_rjem_"))) {
+        return "_RJEM_MALLOC_CONF".to_string();
+    }
+    let mut known = world.marked(Mark::Jemalloc).filter_map(|found| found.jemalloc_setting.as_deref());
+    let first = known.next().unwrap_or(USUAL_SETTING);
+    // Two copies that read different ones: nobody can tell whose memory this is.
+    if known.all(|other| other == first) { first.to_string() } else { USUAL_SETTING.to_string() }
+}

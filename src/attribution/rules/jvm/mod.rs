@@ -1,0 +1,263 @@
+//! HotSpot: Java heap, class space and metaspace, code cache, the collectors' tables.
+//!
+//! By stack: what libjvm's frames say the reservation is for. What is committed later (mmap over a
+//! part of it) belongs to the reservation; where that was not seen, and without any stack, the
+//! layout of the whole process tells (`jvm_layout`).
+
+mod advice;
+mod layout;
+mod spans;
+mod tables;
+
+use super::pthread::{GUARD, THREAD_STACK};
+use super::{Advice, Claim, Group, Rule, Subject, World};
+use crate::attribution::call::{MAP_FIXED, MmapCall};
+use crate::attribution::callpath::{CallPath, Line};
+use crate::attribution::category::{Category, Evidence, Instance, Merge};
+use crate::attribution::world::Surveyed;
+use crate::ledger::Region;
+use crate::model::{Addr, AddrRange, EventId, StackId};
+
+pub const HEAP: Category =
+    Category { id: "jvm-heap", name: "Java heap", one: "Java heap", many: "Java heaps" };
+pub const CLASSES: Category = Category {
+    id: "jvm-class-space",
+    name: "JVM class space",
+    one: "JVM compressed class space",
+    many: "JVM compressed class spaces",
+};
+pub const META: Category = Category {
+    id: "jvm-metaspace",
+    name: "JVM metaspace",
+    one: "JVM metaspace node",
+    many: "JVM metaspace nodes",
+};
+pub const SHARED: Category = Category {
+    id: "jvm-shared-classes",
+    name: "JVM shared classes (CDS)",
+    one: "archive of shared classes (CDS)",
+    many: "archives of shared classes (CDS)",
+};
+pub const CODE: Category =
+    Category { id: "jvm-code-cache", name: "JVM code cache", one: "JVM code cache", many: "JVM code heaps" };
+pub const GC: Category = Category {
+    id: "jvm-gc",
+    name: "JVM collector tables",
+    one: "table of the garbage collector",
+    many: "tables of the garbage collector",
+};
+pub const OTHER: Category =
+    Category { id: "jvm-other", name: "JVM, other", one: "JVM memory", many: "mappings of the JVM" };
+
+/// One kind of the JVM's memory, and what its parts are called.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct What {
+    pub category: Category,
+    pub committed: &'static str,
+    pub reserved: &'static str,
+}
+
+macro_rules! what {
+    ($category:expr, $name:literal) => {
+        What {
+            category: $category,
+            committed: concat!($name, ", committed"),
+            reserved: concat!($name, ", reserved"),
+        }
+    };
+}
+
+pub(super) const JAVA_HEAP: What = what!(HEAP, "heap");
+pub(super) const CLASS_SPACE: What = what!(CLASSES, "class space");
+pub(super) const NODE: What = what!(META, "metaspace");
+pub(super) const ARCHIVE: What =
+    What { category: SHARED, committed: "archive of shared classes", reserved: "room beside the archive" };
+pub(super) const CODE_CACHE: What = what!(CODE, "code cache");
+pub(super) const CODE_MAP: What = what!(CODE, "map of a code heap's segments");
+pub(super) const BITMAP: What = what!(GC, "mark bitmap");
+pub(super) const CARDS: What = what!(GC, "card or offset table");
+pub(super) const MARK_STACK: What = what!(GC, "marking stack");
+pub(super) const Z_MARK_STACK: What = what!(GC, "ZGC's marking stacks");
+const G1_TABLES: What = what!(GC, "G1's bitmaps and card tables");
+const TABLES: What = what!(GC, "collector tables");
+pub(super) const POLLING: What =
+    What { category: OTHER, committed: "safepoint polling page", reserved: "safepoint polling page" };
+pub(super) const MODULES: &str = "the JDK's classes (lib/modules)";
+const REST: What = What { category: OTHER, committed: "other", reserved: "other" };
+
+/// What libjvm's functions reserve, the innermost first.
+const PURPOSES: &[(&[&str], What)] = &[
+    (&["SafepointMechanism", "initialize_assert_poison"], POLLING),
+    (&["CodeHeap::"], CODE_MAP),
+    (&["ReservedCodeSpace", "CodeMemoryReserver", "CodeCache::"], CODE_CACHE),
+    (&["VirtualSpaceNode", "metaspace::"], NODE),
+    (&["reserve_address_space_for_compressed_classes", "Metaspace::global_initialize"], CLASS_SPACE),
+    (&["G1CMMarkStack", "MarkStack::", "TaskQueue"], MARK_STACK),
+    (&["ZMarkStack"], Z_MARK_STACK),
+    (&["create_aux_memory_mapper"], G1_TABLES),
+    (&["MarkBitMap", "CMBitMap", "MarkingBitMap"], BITMAP),
+    (&["CardTable", "BlockOffset", "ObjectStartArray", "CardCounts"], CARDS),
+    (&["ParallelCompactData", "RemSet", "FromCardCache", "ZPageTable", "ZForwarding", "ZLiveMap"], TABLES),
+    (
+        &[
+            "ReservedHeapSpace",
+            "HeapReserver",
+            "reserve_heap",
+            "ZVirtualMemory",
+            "ZPhysicalMemory",
+            "ZMemoryManager",
+            "PSOldGen",
+            "PSYoungGen",
+            "DefNewGeneration",
+            "TenuredGeneration",
+        ],
+        JAVA_HEAP,
+    ),
+];
+
+const ID: &str = "jvm";
+
+pub struct JvmRule;
+
+fn is_jvm(line: &Line) -> bool {
+    line.module == "libjvm.so"
+}
+
+impl Rule for JvmRule {
+    fn id(&self) -> &'static str {
+        ID
+    }
+
+    fn categories(&self) -> &'static [Category] {
+        &[HEAP, CLASSES, META, SHARED, CODE, GC, OTHER]
+    }
+
+    fn survey(&self, world: &World<'_>) -> Vec<Surveyed> {
+        layout::survey(world)
+    }
+
+    fn by_name(&self, subject: &Subject<'_>, world: &World<'_>) -> Option<Claim> {
+        let name = subject.name();
+        let known = [b".jsa".as_slice(), b"/lib/modules"].iter().any(|end| name.ends_with(end));
+        let heap = name.starts_with(b"/memfd:java_heap");
+        if !(known || heap || name.starts_with(b"/tmp/hsperfdata_")) || !layout::is_jvm(world) {
+            return None;
+        }
+        if let Some(found) = world.surveyed(ID, subject.range.start) {
+            return Some(Claim { evidence: Evidence::Name, ..found.claim.clone() });
+        }
+        let (category, part) = match name {
+            _ if heap => (HEAP, JAVA_HEAP.committed),
+            _ if name.ends_with(b".jsa") => (SHARED, ARCHIVE.committed),
+            _ if name.ends_with(b"/lib/modules") => (OTHER, MODULES),
+            _ => (OTHER, "performance counters (hsperfdata)"),
+        };
+        let claim = Claim::new(category, Evidence::Name, part).instance(Instance::Named(name.to_vec()));
+        // the library is worth a finding of its own
+        Some(if category == OTHER && part != MODULES { claim } else { claim.merge(Merge::ByCategory) })
+    }
+
+    fn knows(&self, line: &Line) -> bool {
+        is_jvm(line)
+    }
+
+    fn by_stack(&self, subject: &Subject<'_>, world: &World<'_>, at: usize) -> Option<Claim> {
+        if !subject.is_private_anonymous() {
+            return None;
+        }
+        let path = subject.path?;
+        if let Some(guard) = stack_guard(subject, world, path) {
+            return Some(guard);
+        }
+        // what is committed later belongs to what it was reserved for
+        let reservation = reservation_around(subject, world);
+        let event = reservation.as_ref().map(|r| r.0).or(subject.record.map(|r| r.event));
+        let of = reservation.as_ref().and_then(|(_, stack)| world.path(*stack));
+        let what = of.and_then(|path| purpose(path, 0)).or_else(|| purpose(path, at));
+        let laid_out = world.surveyed(ID, subject.range.start).map(|found| &found.claim);
+        // the archive and the class space are one reservation; G1's tables come from one function
+        let split = [CLASSES, SHARED, GC];
+        let same = |claim: &&Claim| {
+            what.is_none_or(|what| {
+                what.category == claim.category
+                    || (split.contains(&what.category) && split.contains(&claim.category))
+            })
+        };
+        if let Some(claim) = laid_out.filter(same) {
+            let evidence = if what.is_some() { Evidence::Stack } else { Evidence::Shape };
+            return Some(Claim { evidence, ..claim.clone() });
+        }
+        let what = what.unwrap_or(REST);
+        let part = if subject.is_reserved() { what.reserved } else { what.committed };
+        let merge = if what.category == OTHER { Merge::ByCaller(at) } else { Merge::ByCategory };
+        let claim = Claim::new(what.category, Evidence::Stack, part).merge(merge);
+        Some(match event {
+            Some(EventId(event)) => claim.instance(Instance::Call(EventId(event))),
+            None => claim,
+        })
+    }
+
+    fn by_shape(&self, subject: &Subject<'_>, world: &World<'_>) -> Option<Claim> {
+        let unseen = subject.path.is_none_or(|path| path.lines.is_empty());
+        if !unseen || !subject.is_private_anonymous() {
+            return None;
+        }
+        world.surveyed(ID, subject.range.start).map(|found| found.claim.clone())
+    }
+
+    fn cuts(&self, region: &Region, world: &World<'_>) -> Vec<Addr> {
+        world.survey_cuts(ID, region.range)
+    }
+
+    fn stack_size_knob(&self, world: &World<'_>) -> Option<(&'static str, &'static str)> {
+        let note = "the stacks of Java threads only; too small a one ends in StackOverflowError";
+        layout::is_jvm(world).then_some(("-Xss256k", note))
+    }
+
+    fn advise(&self, group: &Group<'_>, world: &World<'_>) -> Advice {
+        advice::advise(group, world)
+    }
+}
+
+/// Java threads protect the lowest pages of their stacks, which are mapped anew for it
+/// (os_linux.cpp, `os::pd_create_stack_guard_pages`).
+fn stack_guard(subject: &Subject<'_>, world: &World<'_>, path: &CallPath) -> Option<Claim> {
+    path.any(|line| is_jvm(line) && line.mentions("stack_guard_pages")).then_some(())?;
+    let claim = Claim::new(THREAD_STACK, Evidence::Stack, GUARD).merge(Merge::ByCategory);
+    let regions = &world.input.reconciled.regions;
+    let above = regions.get(regions.partition_point(|r| r.range.start < subject.range.end));
+    let stack = above.filter(|r| r.range.start == subject.range.end).and_then(|r| world.record(r));
+    Some(match stack {
+        Some(record) => claim.instance(Instance::Call(record.event)).thread(Some(record.task.tid)),
+        None => claim,
+    })
+}
+
+/// The first purpose that libjvm's frames name, from line `from` on.
+fn purpose(path: &CallPath, from: usize) -> Option<What> {
+    let own = path.lines.get(from..)?.iter().filter(|line| is_jvm(line));
+    own.take(16).find_map(|line| {
+        PURPOSES.iter().find(|(words, _)| words.iter().any(|w| line.mentions(w))).map(|(_, what)| *what)
+    })
+}
+
+/// The reservation (PROT_NONE) that this MAP_FIXED call lies in, the smallest one.
+fn reservation_around(subject: &Subject<'_>, world: &World<'_>) -> Option<(EventId, StackId)> {
+    subject.call.filter(|c| c.has(MAP_FIXED))?;
+    let own = subject.record?.event;
+    let around = world.origins().iter().filter_map(|r| {
+        let call = MmapCall::of(&r.op).filter(|c| c.prot.is_none() && r.event != own)?;
+        let start = u64::try_from(r.ret).ok()?;
+        let range = AddrRange::from_len(Addr(start), call.len);
+        let stack = r.stack.ok().filter(|_| range.contains_range(subject.range))?;
+        // trimmed to be aligned: others may have got what was cut off
+        let (rest, left) = (world.span(r.event)?, (r.mapped - r.unmapped).0);
+        let near = rest.end.0 <= subject.range.start.0.saturating_add(left)
+            && subject.range.end.0 <= rest.start.0.saturating_add(left);
+        if !near {
+            return None;
+        }
+        world.path(stack).is_some_and(|path| path.any(is_jvm)).then_some((call.len, (r.event, stack)))
+    });
+    around.min_by_key(|(len, _)| *len).map(|(_, found)| found)
+}

@@ -1,0 +1,185 @@
+//! The collectors' tables by their sizes, which follow from the largest heap: a bit for each 64
+//! bytes of it, a byte for each 512, and one by which a heap outside of the low addresses is known.
+
+use super::layout::Heap;
+use super::spans::{Kind, Span, Spans, page_up, reservable};
+use super::{BITMAP, CARDS, MARK_STACK, Z_MARK_STACK};
+use crate::attribution::rules::runs::extent;
+use crate::model::{Addr, AddrRange, PAGE};
+
+/// Bytes of heap for a byte of a mark bitmap; Parallel's (17) and Shenandoah's hold two in one.
+const BITMAPS: [u64; 2] = [64, 32];
+/// Bytes of heap for a byte of a card table or a block offset table (BOT).
+const CARD: u64 = 512;
+/// G1CMMarkStack with MarkStackSizeMax's default of 4 Mi entries.
+const MARK_STACK_SIZE: u64 = 32 << 20;
+const HUGE_PAGE: u64 = 2 << 20;
+/// ZMarkStackSpaceLimit's default.
+const Z_MARK_STACK_SIZE: u64 = 8 << 30;
+/// Reserved parts are larger than stacks' guards.
+const MIN_RESERVED: u64 = 64 << 10;
+/// Smaller ones that are committed as a whole are not looked for.
+const MIN_WHOLE: u64 = 4 << 20;
+/// Mappings that a table may consist of where both its ends are known.
+const MAX_PARTS: usize = 16;
+const MIN_HEAP: u64 = 16 << 20;
+/// Reservations that one heap can consist of.
+const GENERATIONS: usize = 3;
+
+/// What is reserved and not yet known to be something: each begins with its committed part.
+pub(super) fn reservations(spans: &Spans) -> Vec<AddrRange> {
+    let mut found = Vec::new();
+    for run in spans.runs(reservable) {
+        for part in run.split(|span| !spans.is_free(span.range)) {
+            let mut last: Option<AddrRange> = None;
+            for (i, span) in part.iter().enumerate() {
+                let begins = i == 0 || (span.kind == Kind::Open && part[i - 1].kind == Kind::Closed);
+                match &mut last {
+                    Some(open) if !begins => open.end = span.range.end,
+                    _ => found.extend(last.replace(span.range)),
+                }
+            }
+            found.extend(last);
+        }
+    }
+    found
+}
+
+/// The largest reservation (or neighbouring ones together) that tables of its size exist for,
+/// or that is as large as the command line says.
+pub(super) fn largest_with_tables(free: &[AddrRange], asked: Option<u64>) -> Option<AddrRange> {
+    let sizes: std::collections::HashSet<u64> = free.iter().map(|r| r.len()).collect();
+    let mut best: Option<AddrRange> = None;
+    for (i, first) in free.iter().enumerate() {
+        let mut whole = *first;
+        for next in free[i..].iter().take(GENERATIONS) {
+            if next.start > whole.end {
+                break;
+            }
+            whole.end = next.end;
+            let size = whole.len();
+            let tables = [page_up(size / 64), page_up(size / CARD), page_up(size / CARD) + PAGE];
+            let proven = asked == Some(size) || tables.iter().any(|table| sizes.contains(table));
+            if size >= MIN_HEAP && proven && best.is_none_or(|best| best.len() < size) {
+                best = Some(whole);
+            }
+        }
+    }
+    best
+}
+
+pub(super) fn find(spans: &mut Spans, heap: Option<Heap>) {
+    let Some(heap) = heap else { return };
+    if heap.is_zgc {
+        return;
+    }
+    let cards = |bytes: u64| page_up(bytes / CARD);
+    let mut sizes: Vec<(u64, bool)> = BITMAPS.iter().map(|per| (page_up(heap.size / per), true)).collect();
+    // a card table has a guard page
+    sizes.extend([(cards(heap.size), false), (cards(heap.size) + PAGE, false)]);
+    if heap.generations.len() > 1 {
+        sizes.extend(heap.generations.iter().map(|&bytes| (cards(bytes), false)));
+    }
+    sizes.retain(|(size, _)| *size >= MIN_RESERVED);
+    // what is found is an edge for what lies beside it
+    while let Some((range, bitmap)) = next_table(spans, &sizes) {
+        spans.take(range, if bitmap { &BITMAP } else { &CARDS });
+    }
+    let stacks: Vec<AddrRange> = spans.all.iter().filter_map(|span| mark_stack(spans, span)).collect();
+    if let [stack] = stacks.as_slice() {
+        spans.take(*stack, &MARK_STACK);
+    }
+}
+
+/// 32 MiB between multiples of 2 MiB, where the kernel puts what is that long (mm/huge_memory.c,
+/// `thp_get_unmapped_area`); a smaller block may have merged with it at either end.
+fn mark_stack(spans: &Spans, span: &Span) -> Option<AddrRange> {
+    let len = span.range.len();
+    let (start, end) = (span.range.start, span.range.end);
+    // a table above it is known by now
+    let range = if end.is_aligned(HUGE_PAGE) && spans.is_free(span.range) {
+        AddrRange { start: Addr(end.0.saturating_sub(MARK_STACK_SIZE)), end }
+    } else {
+        AddrRange::from_len(start, MARK_STACK_SIZE)
+    };
+    let fits = (MARK_STACK_SIZE..MARK_STACK_SIZE * 3 / 2).contains(&len) && span.kind == Kind::Open;
+    (fits && range.start.is_aligned(HUGE_PAGE) && spans.is_free(range)).then_some(range)
+}
+
+/// A table of one of these sizes below an edge: what is mapped later lies, as a rule, lower, and may
+/// have merged with the table's committed part. Where a committed part follows a reserved one is an
+/// edge only if the lower one's end is not committed, too.
+fn next_table(spans: &Spans, sizes: &[(u64, bool)]) -> Option<(AddrRange, bool)> {
+    // one that is committed as a whole has only its size to be known by
+    for span in spans.all.iter().filter(|span| span.kind == Kind::Open && span.range.len() >= MIN_WHOLE) {
+        let own = sizes.iter().find(|(size, _)| span.range.len() == *size && spans.is_free(span.range));
+        if let Some((_, bitmap)) = own {
+            return Some((span.range, *bitmap));
+        }
+    }
+    let runs = spans.runs(reservable);
+    for sure in [true, false] {
+        for run in &runs {
+            let all = extent(run);
+            let edges = || spans.edges_in(all).into_iter().chain([all.end]);
+            let known = |addr| spans.is_edge(addr) || is_border(run, addr);
+            let borders = || run.iter().map(|span| span.range.end).filter(|&end| is_border(run, end));
+            let ends: Vec<Addr> = if sure { edges().collect() } else { borders().collect() };
+            for end in ends {
+                let fits = |(size, _): &&(u64, bool), parts| {
+                    let range = AddrRange { start: Addr(end.0.saturating_sub(*size)), end };
+                    is_table(spans, range, parts) && (parts == 3 || known(range.start))
+                };
+                let found = sizes
+                    .iter()
+                    .find(|size| fits(size, 3))
+                    .or_else(|| sizes.iter().find(|size| fits(size, MAX_PARTS)));
+                if let Some(&(size, bitmap)) = found {
+                    return Some((AddrRange { start: Addr(end.0 - size), end }, bitmap));
+                }
+            }
+        }
+    }
+    None
+}
+
+/// The run's own ends, and where a committed part follows a reserved one.
+fn is_border(run: &[Span], addr: Addr) -> bool {
+    let at = run.partition_point(|span| span.range.end <= addr);
+    let begins = run.get(at).is_some_and(|span| span.range.start == addr);
+    let opens = || {
+        let below = at.checked_sub(1).and_then(|below| run.get(below));
+        run[at].kind == Kind::Open && below.is_none_or(|below| below.kind == Kind::Closed)
+    };
+    (begins && opens()) || run.last().is_some_and(|span| span.range.end == addr)
+}
+
+/// Committed from its beginning on, as the heap is, and perhaps at its end (archived objects lie
+/// there); the rest reserved.
+fn is_table(spans: &Spans, range: AddrRange, parts: usize) -> bool {
+    let inside = spans.within(range);
+    let reserved: u64 = inside.iter().filter(|s| s.kind == Kind::Closed).map(|s| s.range.len()).sum();
+    let begins = inside.first().is_some_and(|span| span.kind == Kind::Open);
+    spans.is_free(range)
+        && spans.covers(range, reservable)
+        && inside.len() <= parts
+        && begins
+        && reserved >= MIN_RESERVED
+        && inside.last().is_some_and(|s| s.kind == Kind::Closed || s.range.len() <= range.len() / 32)
+}
+
+/// Of a reservation of 8 GiB a first piece is committed.
+pub(super) fn z_mark_stack(spans: &mut Spans) {
+    let mut found = None;
+    let large = |span: &&Span| span.kind == Kind::Closed && span.range.len() >= Z_MARK_STACK_SIZE / 2;
+    for span in spans.all.iter().filter(large) {
+        let end = span.range.end;
+        let range = AddrRange { start: Addr(end.0.saturating_sub(Z_MARK_STACK_SIZE)), end };
+        if spans.is_free(range) && spans.covers(range, reservable) {
+            found = Some(range);
+        }
+    }
+    if let Some(range) = found {
+        spans.take(range, &Z_MARK_STACK);
+    }
+}

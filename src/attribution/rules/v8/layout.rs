@@ -1,0 +1,146 @@
+//! V8 as maps shows it. Node.js 20 (no pointer compression) and Chromium, Linux x86-64:
+//!
+//! ```text
+//! 0x1ebed0b8…   rw-p  256 KiB               a page of the JavaScript heap; they lie anywhere
+//! 0x7f8ce8…     rw-p, ---p, rwxp, ---p …    code range, 512 MiB, one an isolate
+//!               r-xp  /usr/bin/node         in it: a second copy of the built-in functions
+//! 0x7fbafc…     ---p 2 GiB, rw-p, ---p      a WebAssembly memory: 2 GiB of guard below, 8 GiB above
+//! 0x3ec0…       ---p, rw-p, ---p  > 1 TiB   Chromium: the sandbox with the heap's cage of 4 GiB
+//! 0x55c2ab…     rwxp  512 MiB               and its code range, near the program
+//! ```
+//!
+//! All of Node's has MADV_DONTFORK (`dc`) and NORESERVE (`nr`); the sandbox has `nr` and `dd`.
+
+use super::{BUILTINS, CAGE, CODE_RANGE, HEAP, V8, WASM, WASM_GUARD};
+use crate::attribution::category::{Claim, Evidence, Instance, Merge};
+use crate::attribution::footprint::difference;
+use crate::attribution::rules::World;
+use crate::attribution::rules::runs::{extent, runs};
+use crate::attribution::world::Surveyed;
+use crate::model::{Addr, AddrRange, Mapping, Sharing};
+
+/// CodeRange::kMaximalCodeRangeSize on x86-64.
+const CODE_RANGE_SIZE: u64 = 512 << 20;
+const MIN_CODE_RANGE: u64 = 64 << 20;
+/// Of what lies below the generated code, each.
+const MAX_HEAD: u64 = 64 << 10;
+/// wasm::kFullGuardSize64 and kNegativeGuardSize of the versions seen (BackingStore::TryAllocateAndPartiallyCommitMemory).
+const WASM_BELOW: u64 = 2 << 30;
+const WASM_ABOVE: u64 = 8 << 30;
+/// Sandbox::kSandboxSize; the cage and what guards it lie around.
+const SANDBOX: u64 = 1 << 40;
+
+fn is_anonymous(mapping: &Mapping) -> bool {
+    mapping.file.is_none() && mapping.name.is_empty() && mapping.sharing == Sharing::Private
+}
+
+fn is_code(mapping: &Mapping) -> bool {
+    is_anonymous(mapping) && mapping.prot.write && mapping.prot.exec
+}
+
+pub(super) fn survey(world: &World<'_>) -> Vec<Surveyed> {
+    let flags = |m: &Mapping, wanted: &[&str]| {
+        let detail = world.detail_of(m)?;
+        Some(wanted.iter().all(|flag| detail.flags.has(flag)))
+    };
+    let mut found = code_ranges(world);
+    if found.is_empty() {
+        return found;
+    }
+    let dontfork = |m: &Mapping| is_anonymous(m) && flags(m, &["dc", "nr"]).unwrap_or(false);
+    // a guard may have merged with the end of a code range
+    let taken: Vec<AddrRange> = found.iter().map(|s| s.range).collect();
+    let mut left = Vec::new();
+    for mapping in world.mappings().iter().filter(|m| dontfork(m)) {
+        let whole = [mapping.range];
+        let parts = difference(&whole, &taken, mapping.range);
+        left.extend(parts.into_iter().map(|range| Mapping { range, ..mapping.clone() }));
+    }
+    for run in runs(&left, |_| true) {
+        let memories = wasm(run);
+        for mapping in run {
+            match memories.iter().find(|memory| memory.overlaps(mapping.range)) {
+                Some(_) => found.extend(wasm_parts(mapping, &memories)),
+                None => found.push(surveyed(mapping.range, HEAP, mapping.range.start)),
+            }
+        }
+    }
+    let sandbox = |m: &Mapping| is_anonymous(m) && !m.prot.exec && flags(m, &["nr"]).unwrap_or(true);
+    for run in runs(world.mappings(), sandbox).into_iter().filter(|run| extent(run).len() >= SANDBOX) {
+        found.extend(run.iter().map(|m| surveyed(m.range, CAGE, extent(run).start)));
+    }
+    found.sort_by_key(|s| s.range);
+    found
+}
+
+fn surveyed(range: AddrRange, part: &'static str, instance: Addr) -> Surveyed {
+    let claim = Claim::new(V8, Evidence::Shape, part).instance(Instance::At(instance));
+    Surveyed { range, claim: claim.merge(Merge::ByKind(super::kind(part))) }
+}
+
+/// Generated code within one large range; around a copy of the program's own code it is V8's for
+/// sure, and one whole writable and executable mapping of the full size is, too.
+fn code_ranges(world: &World<'_>) -> Vec<Surveyed> {
+    let mut found = Vec::new();
+    let part_of = |m: &Mapping| is_anonymous(m) || (m.file.is_some() && m.prot.exec && world.is_image(m));
+    for run in runs(world.mappings(), part_of) {
+        for (at, _) in run.iter().enumerate().filter(|(_, m)| m.file.is_some()) {
+            let below = run[..at].iter().rev().take_while(|m| is_anonymous(m)).count();
+            // what is reserved above it is the range's end: others may follow
+            let above = run.get(at + 1).filter(|m| is_anonymous(m) && m.prot.is_none());
+            let Some(end) = above.map(|m| m.range.end) else { continue };
+            if let Some(start) = start_of_code_range(&run[at - below..at]) {
+                let end = Addr(end.0.min(start.0 + CODE_RANGE_SIZE));
+                let inside = run.iter().filter(|m| start <= m.range.start && m.range.start < end);
+                found.extend(inside.map(|m| {
+                    let range = m.range.intersect(AddrRange { start, end });
+                    surveyed(range, if m.file.is_some() { BUILTINS } else { CODE_RANGE }, start)
+                }));
+            }
+        }
+    }
+    let whole = |m: &&Mapping| is_code(m) && m.range.len() == CODE_RANGE_SIZE;
+    if found.is_empty() {
+        let all = world.mappings().iter().filter(whole);
+        found.extend(all.map(|m| surveyed(m.range, CODE_RANGE, m.range.start)));
+    }
+    found
+}
+
+/// Where the range begins: with two short mappings below the first generated code.
+fn start_of_code_range(below: &[Mapping]) -> Option<Addr> {
+    below.last().filter(|m| m.prot.is_none() && m.range.len() >= MIN_CODE_RANGE)?;
+    let head = |first: usize| below[..first].iter().rev().take(2).take_while(|m| m.range.len() <= MAX_HEAD);
+    let starts = below
+        .iter()
+        .enumerate()
+        .filter(|(_, m)| is_code(m))
+        .map(|(first, code)| head(first).last().map_or(code.range.start, |m| m.range.start));
+    let end = below.last().map(|m| m.range.end)?;
+    starts.into_iter().find(|start| end.0 - start.0 <= CODE_RANGE_SIZE)
+}
+
+/// The reservations of WebAssembly memories in a run of neighbours: each begins 2 GiB below what
+/// is committed of it, and the guards of neighbours are one mapping.
+fn wasm(run: &[Mapping]) -> Vec<AddrRange> {
+    let range = extent(run);
+    let mut found: Vec<AddrRange> = Vec::new();
+    let opened = run.iter().filter(|m| !m.prot.is_none()).map(|m| m.range.start.0);
+    for start in opened {
+        let memory = AddrRange {
+            start: Addr(start.saturating_sub(WASM_BELOW)),
+            end: Addr(start.saturating_add(WASM_ABOVE)),
+        };
+        let fits = range.contains_range(memory) && found.last().is_none_or(|last| last.end <= memory.start);
+        if fits {
+            found.push(memory);
+        }
+    }
+    found
+}
+
+fn wasm_parts(mapping: &Mapping, memories: &[AddrRange]) -> Vec<Surveyed> {
+    let part = if mapping.prot.is_none() { WASM_GUARD } else { WASM };
+    let mine = memories.iter().filter(|memory| memory.overlaps(mapping.range));
+    mine.map(|memory| surveyed(mapping.range.intersect(*memory), part, memory.start)).collect()
+}

@@ -1,0 +1,157 @@
+//! V8 (Node.js, Chromium): a code range of 512 MiB per isolate, heap pages of 256 KiB, the guards
+//! of WebAssembly memories, Chromium's sandbox.
+
+mod layout;
+
+use super::{Advice, Claim, Group, Rule, Subject, World};
+use crate::attribution::callpath::Line;
+use crate::attribution::category::{Category, Evidence, Merge};
+use crate::attribution::findings::Fix;
+use crate::attribution::world::Surveyed;
+use crate::ledger::Region;
+use crate::model::Addr;
+
+pub const V8: Category = Category { id: "v8", name: "V8", one: "V8 memory", many: "mappings of V8" };
+
+pub(super) const CODE_RANGE: &str = "code range";
+pub(super) const BUILTINS: &str = "copy of the built-in functions";
+pub(super) const HEAP: &str = "heap";
+pub(super) const WASM: &str = "WebAssembly memory";
+pub(super) const WASM_GUARD: &str = "WebAssembly memory, guard";
+pub(super) const CAGE: &str = "sandbox and pointer cage";
+
+const ID: &str = "v8";
+
+/// What belongs into one finding.
+pub(super) fn kind(part: &'static str) -> &'static str {
+    match part {
+        BUILTINS => CODE_RANGE,
+        WASM_GUARD => WASM,
+        other => other,
+    }
+}
+
+pub struct V8Rule;
+
+impl Rule for V8Rule {
+    fn id(&self) -> &'static str {
+        ID
+    }
+
+    fn categories(&self) -> &'static [Category] {
+        &[V8]
+    }
+
+    fn survey(&self, world: &World<'_>) -> Vec<Surveyed> {
+        layout::survey(world)
+    }
+
+    /// The copy of the built-in functions shows the program's own name.
+    fn by_name(&self, subject: &Subject<'_>, world: &World<'_>) -> Option<Claim> {
+        let found = world.surveyed(ID, subject.range.start).filter(|_| subject.is_file())?;
+        (found.claim.part == BUILTINS).then(|| Claim { evidence: Evidence::Name, ..found.claim.clone() })
+    }
+
+    fn knows(&self, line: &Line) -> bool {
+        line.display
+            .as_deref()
+            .is_some_and(|f| f.starts_with("v8::base::") || f.starts_with("v8::internal::"))
+    }
+
+    fn by_stack(&self, subject: &Subject<'_>, world: &World<'_>, at: usize) -> Option<Claim> {
+        let path = subject.path.filter(|_| subject.is_private_anonymous())?;
+        let any = |words: &[&str]| path.any(|l| words.iter().any(|w| l.mentions(w)));
+        let laid_out = world.surveyed(ID, subject.range.start);
+        let part = if any(&["CodeRange", "VirtualMemoryCage"]) {
+            CODE_RANGE
+        } else if any(&["Sandbox::Initialize", "IsolateGroup", "PtrComprCage"]) {
+            CAGE
+        } else if subject.call.is_some_and(|c| c.len >= 8 << 30) && any(&["BackingStore::", "WasmMemory"]) {
+            if subject.is_reserved() { WASM_GUARD } else { WASM }
+        } else {
+            laid_out.map_or(HEAP, |found| found.claim.part)
+        };
+        let claim = Claim::new(V8, Evidence::Stack, part);
+        Some(match laid_out.filter(|found| found.claim.part == part) {
+            Some(found) => Claim { evidence: Evidence::Stack, ..found.claim.clone() },
+            None if part == HEAP => claim.merge(Merge::ByCaller(at)),
+            None => claim.merge(Merge::ByKind(kind(part))),
+        })
+    }
+
+    fn by_shape(&self, subject: &Subject<'_>, world: &World<'_>) -> Option<Claim> {
+        let unseen = subject.path.is_none_or(|path| path.lines.is_empty());
+        let found = world.surveyed(ID, subject.range.start)?;
+        (unseen && subject.is_private_anonymous()).then(|| found.claim.clone())
+    }
+
+    fn cuts(&self, region: &Region, world: &World<'_>) -> Vec<Addr> {
+        world.survey_cuts(ID, region.range)
+    }
+
+    fn advise(&self, group: &Group<'_>, _world: &World<'_>) -> Advice {
+        let code = group.part(CODE_RANGE);
+        let guards = group.part(WASM_GUARD).virt + group.part(WASM).virt;
+        let largest = [(code.virt, CODE_RANGE), (guards, WASM), (group.part(CAGE).virt, CAGE)];
+        let (bytes, what) = largest.into_iter().max().unwrap_or_default();
+        let advice = match what {
+            _ if bytes == 0 => {
+                return Advice::why("pages of the JavaScript heap, mapped with room to align them");
+            }
+            WASM => wasm(group),
+            CAGE => {
+                let mut advice = Advice::why(
+                    "V8 keeps all that JavaScript can reach in one range, the sandbox (1 TiB and its guards), in \
+                     which a page of 4 GiB holds the compressed pointers' heap; a bug can then not write \
+                     elsewhere, and what is not used costs nothing",
+                );
+                advice.title = Some("V8 sandbox, reserved but not used".to_string());
+                advice
+            }
+            _ => code_range(group),
+        };
+        advice
+            .wont("--max-old-space-size", "limits the heap's objects; these reservations stay")
+            .wont("UV_THREADPOOL_SIZE", "changes libuv's threads and their stacks, not V8's ranges")
+    }
+}
+
+fn code_range(group: &Group<'_>) -> Advice {
+    let code = group.part(CODE_RANGE);
+    let isolates = group.instances_with(CODE_RANGE);
+    let mut advice = Advice::why(
+        "V8 reserves 512 MiB per isolate (each worker has one) so that compiled code stays within reach of \
+         short jumps; it costs nothing until used",
+    )
+    .fix(
+        Fix::new("--jitless", code.unused(), 0)
+            .note("no compiled code at all: JavaScript runs many times slower, WebAssembly not at all"),
+    );
+    if isolates > 1 {
+        advice = advice.fix(Fix::new("fewer workers", 0, 0).note("each has a code range of its own"));
+    }
+    advice.title = Some(match isolates {
+        0 | 1 => "V8 code range, reserved but not used".to_string(),
+        n => format!("{n} V8 code ranges, reserved but not used"),
+    });
+    advice
+}
+
+fn wasm(group: &Group<'_>) -> Advice {
+    let memories = group.instances_with(WASM).max(1);
+    let mut advice = Advice::why(
+        "each WebAssembly memory reserves 10 GiB around itself, so that no access needs a check: one that goes \
+         wrong hits a guard; guards cost nothing",
+    )
+    .fix(Fix::new("fewer WebAssembly.Memory objects", 0, 0).note("each reserves as much, however small it is"))
+    .fix(
+        Fix::new("--disable-wasm-trap-handler (Node.js)", group.part(WASM_GUARD).virt, 0)
+            .note("checks each access instead of guarding it: slower"),
+    )
+    .wont("maximum of WebAssembly.Memory", "limits how far it grows, not what is reserved around it");
+    advice.title = Some(match memories {
+        1 => "V8: guards around a WebAssembly memory".to_string(),
+        n => format!("V8: guards around {n} WebAssembly memories"),
+    });
+    advice
+}

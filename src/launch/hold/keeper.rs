@@ -1,0 +1,236 @@
+//! The keeper: a tiny process that receives the notifications and outlives vmaudit.
+//!
+//! Were vmaudit the only one to hold the listener, its death would make every later exit_group
+//! fail with ENOSYS, and libc then crashes the program. The keeper forwards final exits while
+//! vmaudit lives; when vmaudit's end of the socket closes, it lets everything go on, until no
+//! task has the filter any more. Should both be killed at once, there is the [guard](super::guard).
+
+use super::app_socket::{AppSocket, Heard};
+use super::exit_server::{ExitServer, Served};
+use super::guard;
+use super::guard::{Guarded, Line, Post};
+use super::handover;
+use super::helper;
+use super::helper::{keep_only, stand_apart};
+use super::protocol::{HeldNotice, Message};
+use super::seccomp::Listener;
+use super::slots::{Inbox, SharedSlots};
+use crate::launch::fork;
+use crate::model::Pid;
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::Instant;
+
+/// Where the keeper's listener comes from.
+pub enum Source {
+    /// The child sends it over `keeper`, and to the guard, which is forked at once, over `guard`. End of
+    /// file: there is none, nothing to keep.
+    Child { keeper: OwnedFd, guard: OwnedFd, watched: OwnedFd },
+    /// A replacement gets the copy, and what its predecessor left unanswered. It has that one's guard.
+    Copy { listener: Listener, held: Vec<HeldNotice>, stands_by: bool },
+}
+
+/// What the keeper shares with vmaudit.
+pub struct Ends {
+    /// Its end of the socket to vmaudit.
+    pub app: OwnedFd,
+    pub line: Line,
+    pub slots: SharedSlots,
+}
+
+/// Forks the keeper.
+pub fn spawn(ends: Ends, source: Source) -> Result<Pid, Errno> {
+    fork::fork_into(move || {
+        stand_apart(helper::KEEPER);
+        let Ends { app, line, slots } = ends;
+        let mut keeper = match source {
+            Source::Child { keeper, guard, watched } => {
+                let [app, line, socket, guards_end, watched] =
+                    keep_only([app, line.into(), keeper, guard, watched])?;
+                // Where the kernel refuses one, there will be other attempts.
+                let guard = guard::spawn(Post::Child(guards_end), watched, slots.clone()).ok();
+                let app = AppSocket::new(app);
+                app.say(Message::Ready);
+                let Some(listener) = handover::receive_fd(socket.as_fd())? else {
+                    Guarded::new(line.into(), guard).dismiss();
+                    return Ok(());
+                };
+                let guarded = Guarded::new(line.into(), guard);
+                Keeper::new(Listener::new(listener), app, guarded, slots)
+            }
+            Source::Copy { listener, held, stands_by } => {
+                let [app, line, listener] = keep_only([app, line.into(), listener.into()])?;
+                let (app, guarded) = (AppSocket::new(app), Guarded::new(line.into(), None));
+                let mut keeper = Keeper::new(Listener::new(listener), app, guarded, slots);
+                keeper.stands_by = stands_by;
+                keeper.server.inherit(held);
+                keeper
+            }
+        };
+        // That it is only to stand by was said before there was a listener. Then vmaudit receives, and
+        // what is in a slot by now is not left behind: it is being looked at.
+        keeper.hear();
+        if !keeper.stands_by {
+            keeper.inherit();
+        }
+        keeper.run()
+    })
+}
+
+pub struct Keeper {
+    server: ExitServer,
+    inbox: Inbox,
+    slots: SharedSlots,
+    app: AppSocket,
+    guarded: Guarded,
+    /// vmaudit receives the notifications itself.
+    stands_by: bool,
+}
+
+impl Keeper {
+    fn new(listener: Listener, app: AppSocket, guarded: Guarded, slots: SharedSlots) -> Keeper {
+        let inbox = Inbox::new(slots.clone());
+        Keeper { server: ExitServer::new(listener), inbox, slots, app, guarded, stands_by: false }
+    }
+
+    /// The keeper after vmaudit and its keeper: all that they had received goes on, as soon as there is
+    /// another guard.
+    pub fn successor(listener: Listener, slots: SharedSlots) -> Result<Keeper, Errno> {
+        let (line, watched) = Line::new()?;
+        let guard = guard::spawn(Post::Copy(listener.duplicate()?), watched, slots.clone()).ok();
+        let guarded = Guarded::new(line, guard);
+        let mut keeper = Keeper::new(listener, AppSocket::closed(), guarded, slots);
+        keeper.let_all_go();
+        Ok(keeper)
+    }
+
+    /// Until no task has the filter any more.
+    pub fn run(mut self) -> Result<(), Errno> {
+        loop {
+            self.guarded.see_to_it(self.server.listener(), &self.slots);
+            let [from_listener, from_line, from_app] = self.wait()?;
+            if from_line.contains(PollFlags::POLLERR) {
+                self.guarded.is_gone();
+            }
+            if from_app.intersects(PollFlags::POLLIN | PollFlags::POLLHUP | PollFlags::POLLERR) {
+                self.hear();
+            }
+            if from_app.contains(PollFlags::POLLOUT) {
+                self.send_waiting();
+            }
+            if from_listener.contains(PollFlags::POLLIN) && !self.stands_by {
+                self.receive();
+            } else if from_listener.contains(PollFlags::POLLHUP) {
+                // No task has the filter any more.
+                self.guarded.dismiss();
+                return Ok(());
+            }
+        }
+    }
+
+    /// What happened to the listener, to the line and to the socket.
+    fn wait(&mut self) -> Result<[PollFlags; 3], Errno> {
+        if !self.inbox.has_room() {
+            self.inbox.forget_gone(self.server.listener());
+        }
+        let receives = !self.stands_by && self.inbox.has_room();
+        let input = if receives { PollFlags::POLLIN } else { PollFlags::empty() };
+        let output = if self.app.has_unsent() { PollFlags::POLLOUT } else { PollFlags::empty() };
+        let (line, app) = (self.guarded.line(), self.app.fd());
+        let mut fds = vec![PollFd::new(self.server.listener().as_fd(), input)];
+        fds.extend(line.map(|line| PollFd::new(line, PollFlags::empty())));
+        fds.extend(app.map(|app| PollFd::new(app, PollFlags::POLLIN | output)));
+        match poll(&mut fds, until(self.guarded.due())) {
+            Ok(_) | Err(Errno::EINTR) => {}
+            Err(errno) => return Err(errno),
+        }
+        let mut got = fds.iter().map(|fd| fd.revents().unwrap_or(PollFlags::empty()));
+        let mut of = |there: bool| there.then(|| got.next()).flatten().unwrap_or(PollFlags::empty());
+        Ok([of(true), of(line.is_some()), of(app.is_some())])
+    }
+
+    fn receive(&mut self) {
+        // Errors: nothing that waiting could mend; the next notification may fare better.
+        if let Ok(Some(notification)) = self.inbox.receive(self.server.listener()) {
+            self.judge(&notification);
+        }
+    }
+
+    /// What a keeper left that was killed between receiving and acting.
+    fn inherit(&mut self) {
+        for notification in self.inbox.inherit() {
+            if self.server.is_unknown_and_held(notification.id) {
+                self.judge(&notification);
+            }
+        }
+        self.inbox.forget_gone(self.server.listener());
+    }
+
+    fn judge(&mut self, notification: &libc::seccomp_notif) {
+        match self.server.judge(notification) {
+            Ok(Served::Final(notice)) if self.app.is_open() => {
+                self.app.push(Message::Held(notice));
+                self.send_waiting();
+            }
+            Ok(Served::AlsoEnding(_)) if self.app.is_open() => {}
+            Ok(Served::Strict(message)) => {
+                self.app.push(message);
+                self.send_waiting();
+                self.let_go(notification.id);
+            }
+            Ok(Served::Final(notice) | Served::AlsoEnding(notice)) => self.let_go(notice.id),
+            Ok(Served::Done) | Err(_) => self.inbox.forget(notification.id),
+        }
+    }
+
+    /// Processes at their end, too: nobody is there to look.
+    fn let_all_go(&mut self) {
+        for notification in self.inbox.inherit() {
+            self.let_go(notification.id);
+        }
+    }
+
+    fn let_go(&mut self, id: u64) {
+        let _ = self.server.listener().let_continue(id);
+        self.server.answered(id);
+        self.inbox.forget(id);
+    }
+
+    fn send_waiting(&mut self) {
+        if !self.app.send_waiting() {
+            self.app_is_gone();
+        }
+    }
+
+    fn hear(&mut self) {
+        loop {
+            match self.app.hear() {
+                Heard::Message(Message::Answered { id }) => {
+                    self.server.answered(id);
+                    self.inbox.forget(id);
+                }
+                Heard::Message(Message::StandBy) => self.stands_by = true,
+                Heard::Message(Message::Serve) => {
+                    self.stands_by = false;
+                    self.let_all_go();
+                }
+                Heard::Message(Message::Held(_) | Message::Ready | Message::Strict { .. }) => {}
+                Heard::Silence => return,
+                Heard::Gone => return self.app_is_gone(),
+            }
+        }
+    }
+
+    fn app_is_gone(&mut self) {
+        self.stands_by = false;
+        self.let_all_go();
+    }
+}
+
+/// Rounded up: what is due then is due when it returns.
+fn until(due: Option<Instant>) -> PollTimeout {
+    let Some(due) = due else { return PollTimeout::NONE };
+    let millis = due.saturating_duration_since(Instant::now()).as_micros().div_ceil(1000);
+    PollTimeout::try_from(millis.min(1000) as i32).unwrap_or(PollTimeout::ZERO)
+}

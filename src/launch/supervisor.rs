@@ -1,0 +1,221 @@
+//! Child processes one after the other, each with all that it leaves behind: nothing that one run
+//! started may disturb the next one, and nothing else is ever touched.
+//!
+//! vmaudit becomes a subreaper (prctl(2)), so that whatever a child leaves running becomes a child
+//! of vmaudit. A child that was not waited for keeps its number: signals by number are safe.
+
+use super::error::TargetError;
+use super::hold::helper;
+use super::signals;
+use super::signals::{Arrived, Before, Requests};
+use crate::model::Pid;
+use crate::sys::stat;
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::signal::{SigSet, Signal, kill};
+use nix::sys::signalfd::SignalFd;
+use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+use std::cell::Cell;
+use std::collections::HashSet;
+use std::io;
+use std::os::fd::AsFd;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+/// How often children that were asked to end are looked for again, should no signal tell.
+const LOOK_AGAIN: Duration = Duration::from_millis(50);
+/// How long helper processes may take to notice that their last target is gone.
+const HELPERS: Duration = Duration::from_secs(1);
+
+/// Why waiting for a child ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Waited {
+    Exited(i32),
+    Killed(Signal),
+    /// The user wants vmaudit to stop; the child still runs.
+    Interrupted(Signal),
+}
+
+/// Starts children, waits for them, ends what they leave.
+pub struct Supervisor {
+    signals: SignalFd,
+    taken: SigSet,
+    before: Before,
+    /// Whoever has the requests now unblocks them.
+    requests_taken: Cell<bool>,
+    /// A request that came while something else was waited for.
+    request: Cell<Option<Signal>>,
+}
+
+impl Supervisor {
+    /// From here on SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGCHLD and SIGCONT are blocked in this thread.
+    ///
+    /// # Errors
+    /// When signals or the subreaper are refused.
+    pub fn new() -> Result<Supervisor, TargetError> {
+        let (taken, before) = signals::block().map_err(TargetError::at("blocking signals"))?;
+        let signals = signals::open(&taken).map_err(TargetError::at("signalfd"))?;
+        nix::sys::prctl::set_child_subreaper(true).map_err(TargetError::at("becoming a subreaper"))?;
+        let requests_taken = Cell::new(false);
+        Ok(Supervisor { signals, taken, before, requests_taken, request: Cell::new(None) })
+    }
+
+    /// Requests to stop from now on: they stay blocked when this is dropped.
+    ///
+    /// # Errors
+    /// When the kernel refuses a descriptor.
+    pub fn take_requests(&self) -> Result<Requests, TargetError> {
+        self.requests_taken.set(true);
+        Requests::of(&self.taken, self.before).map_err(TargetError::at("signalfd"))
+    }
+
+    /// Starts a child with the signal mask that vmaudit was started with.
+    ///
+    /// # Errors
+    /// Those of fork and exec.
+    pub fn spawn(&self, command: &mut Command) -> io::Result<Pid> {
+        let before = self.before;
+        // SAFETY: between fork and exec only signal(2) and sigprocmask(2) are called.
+        unsafe { command.pre_exec(move || before.restore_in_child().map_err(io::Error::from)) };
+        // The handle is dropped: waiting for it is done here, by number.
+        Ok(command.spawn()?.id() as Pid)
+    }
+
+    /// Until the child ends or the user interrupts. Other children that end meanwhile are reaped.
+    ///
+    /// # Errors
+    /// When the kernel refuses to wait or to poll.
+    pub fn wait(&self, child: Pid) -> Result<Waited, TargetError> {
+        loop {
+            while let Some(ended) = reap_one()? {
+                match ended {
+                    WaitStatus::Exited(pid, code) if pid.as_raw() == child => {
+                        return Ok(Waited::Exited(code));
+                    }
+                    WaitStatus::Signaled(pid, signal, _) if pid.as_raw() == child => {
+                        return Ok(Waited::Killed(signal));
+                    }
+                    _ => {}
+                }
+            }
+            if let Some(signal) = self.request.take() {
+                return Ok(Waited::Interrupted(signal));
+            }
+            self.next_signal(None)?;
+        }
+    }
+
+    /// Ends every child there is, and what becomes a child because its parent ended: SIGTERM, and
+    /// after `grace` SIGKILL. Returns the names of those that were running.
+    ///
+    /// # Errors
+    /// When processes cannot be listed or waited for.
+    pub fn end_all(&self, grace: Duration) -> Result<Vec<String>, TargetError> {
+        let begun = Instant::now();
+        let mut asked = HashSet::new();
+        let mut names = Vec::new();
+        loop {
+            while reap_one()?.is_some() {}
+            let children = children().map_err(TargetError::at("listing child processes"))?;
+            if children.is_empty() {
+                return Ok(names);
+            }
+            for Process { pid, name, ended } in children {
+                let helpers = [helper::KEEPER, helper::GUARD];
+                let helper = helpers.iter().any(|helper| name.as_bytes() == helper.to_bytes());
+                let kill_from = if helper { grace + HELPERS } else { grace };
+                let raw = nix::unistd::Pid::from_raw(pid);
+                // A zombie by now, or root's while vmaudit is not: both show below or at the deadline.
+                if begun.elapsed() >= kill_from {
+                    let _ = kill(raw, Signal::SIGKILL);
+                } else if !helper && asked.insert(pid) {
+                    names.extend(Some(name).filter(|_| !ended && is_other_program(pid)));
+                    let _ = kill(raw, Signal::SIGTERM);
+                    // one that is stopped cannot hear it
+                    let _ = kill(raw, Signal::SIGCONT);
+                }
+            }
+            if begun.elapsed() > grace + 2 * HELPERS {
+                return Err(TargetError { step: "ending what the run left", errno: Errno::ETIMEDOUT });
+            }
+            self.next_signal(Some(LOOK_AGAIN))?;
+        }
+    }
+
+    /// Waits for a signal, and keeps it if it is a request to stop.
+    fn next_signal(&self, timeout: Option<Duration>) -> Result<(), TargetError> {
+        let millis = timeout.map(|t| i32::try_from(t.as_millis()).unwrap_or(i32::MAX));
+        let timeout = millis.map_or(Ok(PollTimeout::NONE), PollTimeout::try_from);
+        let mut ready = [PollFd::new(self.signals.as_fd(), PollFlags::POLLIN)];
+        match poll(&mut ready, timeout.unwrap_or(PollTimeout::NONE)) {
+            Ok(_) | Err(Errno::EINTR) => {}
+            Err(errno) => return Err(TargetError { step: "poll", errno }),
+        }
+        while let Some(arrived) = signals::read(&self.signals).map_err(TargetError::at("signalfd"))? {
+            if let Arrived::Request { signal, .. } = arrived {
+                self.request.set(Some(signal));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Supervisor {
+    fn drop(&mut self) {
+        if !self.requests_taken.get() {
+            let _ = self.before.restore();
+        }
+    }
+}
+
+/// A child that has ended; None when none has, or there is none.
+fn reap_one() -> Result<Option<WaitStatus>, TargetError> {
+    loop {
+        return match waitpid(None, Some(WaitPidFlag::WNOHANG)) {
+            Ok(WaitStatus::StillAlive) | Err(Errno::ECHILD) => Ok(None),
+            Ok(status) => Ok(Some(status)),
+            Err(Errno::EINTR) => continue,
+            Err(errno) => Err(TargetError { step: "waitpid", errno }),
+        };
+    }
+}
+
+struct Process {
+    pid: Pid,
+    name: String,
+    ended: bool,
+}
+
+/// The children of this process and their names. /proc/PID/task/TID/children would be shorter, but
+/// not every kernel has it (CONFIG_PROC_CHILDREN).
+fn children() -> Result<Vec<Process>, Errno> {
+    let me = nix::unistd::getpid().as_raw();
+    let entries = std::fs::read_dir("/proc").map_err(errno_of)?;
+    let pids = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<Pid>().ok());
+    let child = |pid: Pid| {
+        stat::of(pid, |stat| {
+            let name = || String::from_utf8_lossy(stat.comm).into_owned();
+            // a first thread that has ended, perhaps before the others
+            let ended = stat.state()? == b'Z';
+            (stat.field(stat::PARENT) == Some(me)).then(|| Process { pid, name: name(), ended })
+        })
+    };
+    Ok(pids.filter_map(child).collect())
+}
+
+fn errno_of(error: io::Error) -> Errno {
+    Errno::from_raw(error.raw_os_error().unwrap_or(libc::EIO))
+}
+
+/// A running program that is not vmaudit: its own helpers end with their parent, and nobody needs to
+/// hear of them.
+fn is_other_program(pid: Pid) -> bool {
+    let exe = |whose: &str| std::fs::read_link(format!("/proc/{whose}/exe"));
+    match (exe("self"), exe(&pid.to_string())) {
+        (Ok(own), Ok(other)) => own != other,
+        (Err(_), Ok(_)) => true,
+        // it is ending
+        (_, Err(_)) => false,
+    }
+}

@@ -1,0 +1,390 @@
+//! What each call does to an address space, in pages as the kernel does it (mm/mmap.c,
+//! mm/mprotect.c, mm/madvise.c, ipc/shm.c, fs/aio.c; Linux 6.12).
+
+use super::origins::FileTable;
+use super::piece::{Attributes, Owner};
+use super::{Ledger, Removal, Report};
+use crate::ledger::peak::Moment;
+use crate::ledger::region::RegionKind;
+use crate::model::addr::page_up;
+use crate::model::event::VmOp;
+use crate::model::{Addr, AddrRange, FileRef, PAGE, Prot, Sharing, VmEvent};
+use crate::sys::abi::refused::{EINVAL, ENOMEM};
+use crate::sys::abi::{
+    MADV_DOFORK, MADV_DONTFORK, MADV_DONTNEED, MADV_DONTNEED_LOCKED, MADV_FREE, MADV_REMOVE, MAP_ANONYMOUS,
+    MAP_FIXED, MAP_FIXED_NOREPLACE, MAP_GROWSDOWN, MAP_HUGE_MASK, MAP_HUGE_SHIFT, MAP_HUGETLB, MAP_SHARED,
+    MAP_SHARED_VALIDATE, MAP_TYPE, PR_SET_MM_BRK, PROT_GROWSDOWN, SHM_EXEC, SHM_RDONLY, SHM_REMAP,
+};
+use std::sync::Arc;
+
+const HUGE_2M: u64 = 2 << 20;
+
+/// A perf event's ring is kept from forks by its driver (VM_DONTCOPY in perf_mmap, kernel/events/core.c), as
+/// if by MADV_DONTFORK. It lies on the device of nameless files, whose major number is 0.
+const PERF_RING: &[u8] = b"/anon_inode:[perf_event]";
+
+impl Ledger {
+    /// One report of a call in this address space. Fork, exec and exit are
+    /// `AddressSpaces`' business; here they only count as reports of their thread.
+    pub(in crate::ledger) fn apply(&mut self, event: &VmEvent, files: &mut FileTable) -> u64 {
+        self.events += 1;
+        self.reports += 1;
+        let number = self.reports;
+        let previous = self.threads.insert(event.task.tid, number).unwrap_or(0);
+        self.now_ns = event.time_ns;
+        self.in_flight = self.overlaps_first_look(event.time_ns, previous, number);
+        if event.time_ns < self.first_look.begun_ns {
+            return previous;
+        }
+        let call = Report { event, previous, number };
+        // A refused brk returns the break that holds; an error comes from seccomp only.
+        if event.failed() {
+            self.failed += 1;
+            self.apply_failed(&call);
+        } else {
+            self.apply_done(&call, files);
+        }
+        self.expire_limbo(previous, event.time_ns);
+        self.peak.settle(Moment {
+            time_ns: event.time_ns,
+            total_vm: event.total_vm,
+            alone: self.threads.len() <= 1,
+        });
+        previous
+    }
+
+    /// Drops limbo entries that no thread can claim any more. Only a thread's first report since
+    /// the oldest entry can change that.
+    pub(in crate::ledger) fn expire_limbo(&mut self, previous: u64, now_ns: u64) {
+        if self.limbo.is_empty() || !(self.limbo.awaits(previous) || self.limbo.is_stale(now_ns)) {
+            return;
+        }
+        let oldest_report = self.threads.values().copied().min().unwrap_or(u64::MAX);
+        let dropped = self.limbo.expire(oldest_report, now_ns);
+        self.release(dropped, Removal::Unmapped);
+    }
+
+    fn apply_done(&mut self, call: &Report<'_>, files: &mut FileTable) {
+        let ret = Addr(call.event.ret as u64);
+        match &call.event.op {
+            VmOp::Mmap { .. } => self.mmap(call, files),
+            VmOp::Munmap { addr, len } => self.unmap(call, pages(*addr, *len)),
+            VmOp::Mremap { .. } => self.mremap(call),
+            VmOp::Brk { requested, current } => self.brk(call, *requested, *current),
+            VmOp::Mprotect { addr, len, prot, .. } => {
+                let range = self.mprotect_range(pages(*addr, *len), *prot);
+                self.mprotect(call, range, Prot::from_mmap_bits(*prot));
+            }
+            VmOp::Madvise { addr, len, advice } => self.madvise(call, pages(*addr, *len), *advice),
+            VmOp::Shmat { flags, mapped, .. } => self.shmat(call, *flags, *mapped),
+            VmOp::Shmdt { addr } => self.shmdt(call, *addr),
+            VmOp::RemapFilePages { addr, len, pgoff, .. } => {
+                let start = addr.page_down();
+                self.remap_file_pages(call, AddrRange::from_len(start, len & !(PAGE - 1)), *pgoff);
+            }
+            VmOp::IoSetup { mapped, .. } => self.io_setup(call, *mapped),
+            VmOp::MapShadowStack { len, .. } => {
+                let range = AddrRange::from_len(ret, page_up(*len));
+                self.vacate(call, range);
+                let attr = anonymous(Prot::RW, Sharing::Private, RegionKind::ShadowStack);
+                self.map_for(call, range, attr);
+                self.touch(call.event.time_ns, range);
+            }
+            VmOp::SetVmaName { addr, len, name } => self.name(pages(*addr, *len), name.as_deref()),
+            VmOp::SetMm { option: PR_SET_MM_BRK, value } => self.brk = Some(Addr(*value)),
+            VmOp::SetMm { .. }
+            | VmOp::ProcessMadvise { .. }
+            | VmOp::SeccompListenerBusy
+            | VmOp::Fork { .. }
+            | VmOp::Exec { .. }
+            | VmOp::Exit { .. }
+            | VmOp::Rename => {}
+        }
+    }
+
+    /// Refused calls change nothing, but for those that give up midway.
+    fn apply_failed(&mut self, call: &Report<'_>) {
+        match &call.event.op {
+            VmOp::Mprotect { addr, len, prot, .. } => {
+                let range = self.mprotect_range(pages(*addr, *len), *prot);
+                let done = AddrRange::new(range.start.0, self.pieces.mapped_until(range).0);
+                if call.event.ret == ENOMEM && done != range {
+                    // A hole: the VMAs before it are already changed.
+                    self.mprotect(call, done, Prot::from_mmap_bits(*prot));
+                } else if self.pieces.overlapping(range).nth(1).is_some() {
+                    // Refused for one of several VMAs; which is not told.
+                    self.uncertain.insert(range);
+                }
+            }
+            VmOp::Madvise { addr, len, advice } if call.event.ret == ENOMEM => {
+                self.madvise(call, pages(*addr, *len), *advice);
+            }
+            VmOp::SetVmaName { addr, len, name } if call.event.ret == EINVAL => {
+                self.name(pages(*addr, *len), name.as_deref());
+            }
+            VmOp::Mremap { old, old_len, new_len, flags, new_addr } if flags & super::remap::FIXED != 0 => {
+                // Before 6.17 the destination was unmapped, and a shrink done, before the last checks.
+                self.uncertain.insert(pages(*new_addr, *new_len));
+                if new_len < old_len {
+                    let end = page_up(*old_len);
+                    let cut = page_up(*new_len).min(end);
+                    self.uncertain
+                        .insert(AddrRange::new(old.saturating_add(cut).0, old.saturating_add(end).0));
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn mmap(&mut self, call: &Report<'_>, files: &mut FileTable) {
+        let VmOp::Mmap { len, prot, flags, offset, file, .. } = &call.event.op else { return };
+        let kind = mmap_kind(*flags, file.as_ref());
+        let unit = if kind == RegionKind::HugeTlb { huge_page_size(*flags) } else { PAGE };
+        let range = AddrRange::from_len(Addr(call.event.ret as u64), round_up(*len, unit));
+        if flags & MAP_FIXED != 0 && flags & MAP_FIXED_NOREPLACE == 0 {
+            self.replace(range);
+        } else {
+            self.vacate(call, range);
+        }
+        let prot = Prot::from_mmap_bits(*prot);
+        let attr = Attributes {
+            owner: Owner::Unknown,
+            prot,
+            sharing: sharing_of(*flags),
+            kind,
+            grows_down: flags & MAP_GROWSDOWN != 0,
+            module: prot.exec && file.is_some(),
+            file: file.as_ref().map(|f| files.intern(f)),
+            offset: if flags & MAP_ANONYMOUS != 0 { 0 } else { *offset },
+        };
+        self.map_for(call, range, attr);
+        if file.as_ref().is_some_and(|file| file.major == 0 && file.path == PERF_RING) {
+            self.dont_fork.insert(range);
+        }
+        self.touch(call.event.time_ns, range);
+    }
+
+    /// mm/mmap.c, SYSCALL_DEFINE1(brk).
+    fn brk(&mut self, call: &Report<'_>, requested: Addr, current: Option<Addr>) {
+        // The result is the break in force; a plain question tells it as well.
+        let new = current.unwrap_or(Addr(call.event.ret as u64));
+        let Some(old) = self.brk else {
+            self.brk = Some(new);
+            if self.exec_brk.is_none() && requested.0 == 0 {
+                self.exec_brk = Some(new);
+            }
+            return;
+        };
+        if call.event.ret as u64 != requested.0 {
+            // A question, or refused: nothing moved. Whoever has moved it meanwhile reports that,
+            // unless there is nobody: fork copies mm->brk without a lock.
+            if self.threads.len() == 1 {
+                self.brk = Some(new);
+            }
+            return;
+        }
+        self.brk = Some(new);
+        let (old_end, new_end) = (old.page_up(), new.page_up());
+        if new_end > old_end {
+            let range = AddrRange::new(old_end.0, new_end.0);
+            self.vacate(call, range);
+            self.map_for(call, range, anonymous(Prot::RW, Sharing::Private, RegionKind::Brk));
+            self.touch(call.event.time_ns, range);
+        } else if new_end < old_end {
+            self.unmap(call, AddrRange::new(new_end.0, old_end.0));
+        }
+    }
+
+    /// PROT_GROWSDOWN extends the change to the start of a mapping that grows down.
+    fn mprotect_range(&self, range: AddrRange, prot: u64) -> AddrRange {
+        if prot & PROT_GROWSDOWN == 0 {
+            return range;
+        }
+        match self.pieces.at(range.start) {
+            Some((piece, attr)) if attr.grows_down => AddrRange::new(piece.start.0, range.end.0),
+            _ => range,
+        }
+    }
+
+    fn mprotect(&mut self, call: &Report<'_>, range: AddrRange, prot: Prot) {
+        let origins = &mut self.origins;
+        let mut new_module = false;
+        let mut last = None;
+        self.pieces.update(range, |attr| {
+            attr.prot = prot;
+            if prot.exec && attr.file.is_some() && !attr.module {
+                attr.module = true;
+                new_module = true;
+            }
+            if let Owner::Event(slot) = attr.owner
+                && last != Some(slot)
+            {
+                last = Some(slot);
+                if let Some(entry) = origins.get_mut(slot) {
+                    entry.mprotect_calls += 1;
+                }
+            }
+        });
+        self.modules_changed |= new_module;
+        if !self.uncertain.is_empty() && call.event.ret == 0 {
+            self.uncertain.remove(range);
+        }
+        self.touch(call.event.time_ns, range);
+    }
+
+    fn madvise(&mut self, call: &Report<'_>, range: AddrRange, advice: i32) {
+        let purges = matches!(advice, MADV_DONTNEED | MADV_FREE | MADV_REMOVE | MADV_DONTNEED_LOCKED);
+        let mut last = None;
+        for (piece, attr) in self.pieces.overlapping(range) {
+            match advice {
+                _ if purges => self.purged.insert(piece.intersect(range)),
+                MADV_DONTFORK => self.dont_fork.insert(piece.intersect(range)),
+                MADV_DOFORK => self.dont_fork.remove(piece.intersect(range)),
+                _ => {}
+            }
+            if let Owner::Event(slot) = attr.owner
+                && last != Some(slot)
+            {
+                last = Some(slot);
+                if let Some(entry) = self.origins.get_mut(slot) {
+                    entry.madvise_calls += 1;
+                }
+            }
+        }
+        if purges {
+            self.touch(call.event.time_ns, range);
+        }
+    }
+
+    fn name(&mut self, range: AddrRange, name: Option<&[u8]>) {
+        let name: Option<Arc<[u8]>> = name.map(Arc::from);
+        for (_, attr) in self.pieces.overlapping(range) {
+            if let Owner::Event(slot) = attr.owner
+                && let Some(entry) = self.origins.get_mut(slot)
+            {
+                entry.anon_name.clone_from(&name);
+            }
+        }
+    }
+
+    fn shmat(&mut self, call: &Report<'_>, flags: u64, mapped: Option<AddrRange>) {
+        // Without the VMA the length is not known: reconcile extends the first page.
+        let range = mapped.unwrap_or(AddrRange::from_len(Addr(call.event.ret as u64), PAGE));
+        if flags & SHM_REMAP != 0 {
+            self.replace(range);
+        } else {
+            self.vacate(call, range);
+        }
+        let prot = Prot { read: true, write: flags & SHM_RDONLY == 0, exec: flags & SHM_EXEC != 0 };
+        self.map_for(call, range, anonymous(prot, Sharing::Shared, RegionKind::SysvShm));
+        self.touch(call.event.time_ns, range);
+    }
+
+    /// ipc/shm.c, ksys_shmdt: all of one attachment, wherever mprotect or munmap cut it.
+    fn shmdt(&mut self, call: &Report<'_>, addr: Addr) {
+        let belongs = |start: Addr, attr: &Attributes| {
+            attr.kind == RegionKind::SysvShm && start >= addr && start.0 - addr.0 == attr.offset
+        };
+        let waiting = self.limbo.find(call.previous, |p| belongs(p.range.start, &p.attr));
+        let whole = AddrRange::new(addr.0, u64::MAX);
+        let first = waiting.map(|p| (p.range, p.attr.owner)).or_else(|| {
+            self.pieces.overlapping(whole).find(|(r, a)| belongs(r.start, a)).map(|(r, a)| (r, a.owner))
+        });
+        let Some((first, owner)) = first else { return };
+        let size = match owner {
+            Owner::Event(slot) => self.origins.get(slot).map_or(0, |o| o.mapped),
+            // Read from maps: the pieces follow each other.
+            _ => first.end.0 - addr.0,
+        };
+        let span = AddrRange::from_len(addr, size.max(first.end.0 - addr.0));
+        let mut parts: Vec<AddrRange> = self
+            .pieces
+            .overlapping(span)
+            .filter(|(r, a)| a.owner == owner && belongs(r.start, a))
+            .map(|(r, _)| r)
+            .collect();
+        if waiting.is_some() {
+            parts.push(first);
+        }
+        for part in parts {
+            self.unmap(call, part);
+        }
+    }
+
+    /// mm/mmap.c, remap_file_pages: emulated since 4.0 by mapping the same file again.
+    fn remap_file_pages(&mut self, call: &Report<'_>, range: AddrRange, pgoff: u64) {
+        let Some((_, old)) = self.pieces.at(range.start) else { return };
+        let attr = Attributes { offset: pgoff.saturating_mul(PAGE), ..old.clone() };
+        self.replace(range);
+        self.map_for(call, range, attr);
+        self.touch(call.event.time_ns, range);
+    }
+
+    fn io_setup(&mut self, call: &Report<'_>, mapped: Option<AddrRange>) {
+        let Some(range) = mapped else {
+            self.unplaced_rings.push(super::origins::Call::of(call.event));
+            // More rings than anybody has: the oldest were destroyed.
+            if self.unplaced_rings.len() > 64 {
+                self.unplaced_rings.remove(0);
+            }
+            return;
+        };
+        self.vacate(call, range);
+        self.map_for(call, range, anonymous(Prot::RW, Sharing::Shared, RegionKind::AioRing));
+        self.touch(call.event.time_ns, range);
+    }
+}
+
+/// Attributes of memory without a file; the owner is filled in by `map_for`.
+fn anonymous(prot: Prot, sharing: Sharing, kind: RegionKind) -> Attributes {
+    Attributes {
+        owner: Owner::Unknown,
+        prot,
+        sharing,
+        kind,
+        grows_down: false,
+        module: false,
+        file: None,
+        offset: 0,
+    }
+}
+
+/// The pages that `[addr, addr + len)` stands for.
+pub(in crate::ledger) fn pages(addr: Addr, len: u64) -> AddrRange {
+    let start = addr.page_down();
+    AddrRange::new(start.0, start.saturating_add(page_up(len)).0)
+}
+
+fn round_up(len: u64, unit: u64) -> u64 {
+    len.checked_add(unit - 1).map_or(!(unit - 1), |sum| sum & !(unit - 1))
+}
+
+fn sharing_of(flags: u64) -> Sharing {
+    match flags & MAP_TYPE {
+        MAP_SHARED | MAP_SHARED_VALIDATE => Sharing::Shared,
+        _ => Sharing::Private,
+    }
+}
+
+/// Huge page size that the flags ask for: log2 in bits 26..32, 0 for the default.
+pub(in crate::ledger) fn huge_page_size(flags: u64) -> u64 {
+    match (flags >> MAP_HUGE_SHIFT) & MAP_HUGE_MASK {
+        0 => HUGE_2M,
+        log2 @ 12..=40 => 1 << log2,
+        _ => HUGE_2M,
+    }
+}
+
+fn mmap_kind(flags: u64, file: Option<&FileRef>) -> RegionKind {
+    if flags & MAP_ANONYMOUS != 0 {
+        return match (flags & MAP_HUGETLB != 0, sharing_of(flags)) {
+            (true, _) => RegionKind::HugeTlb,
+            (false, Sharing::Shared) => RegionKind::SharedAnonymous,
+            (false, Sharing::Private) => RegionKind::Anonymous,
+        };
+    }
+    match file {
+        Some(f) => crate::ledger::names::file_kind(&f.path, sharing_of(flags)),
+        None => RegionKind::File,
+    }
+}

@@ -1,0 +1,123 @@
+//! Stacks with a value each, and the text that every flame graph tool reads: frames from the root
+//! inwards joined by `;`, a space, the value.
+
+pub(super) mod diff;
+pub(super) mod report;
+
+use super::style::clean;
+use std::collections::HashMap;
+use std::ops::AddAssign;
+
+/// A frame of [`Folded`].
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct FrameNumber(u32);
+
+/// Stacks and what they hold; equal stacks are added up.
+#[derive(Clone, Debug, Default)]
+pub struct Folded<V> {
+    texts: Vec<String>,
+    numbers: HashMap<String, FrameNumber>,
+    rows: HashMap<Box<[FrameNumber]>, V>,
+}
+
+impl<V: AddAssign + Default> Folded<V> {
+    pub fn new() -> Folded<V> {
+        Folded { texts: Vec::new(), numbers: HashMap::new(), rows: HashMap::new() }
+    }
+
+    /// A frame by its name, which may hold anything; see [`frame_text`].
+    pub fn frame(&mut self, name: &str) -> FrameNumber {
+        let text = frame_text(name);
+        if let Some(number) = self.numbers.get(&text) {
+            return *number;
+        }
+        let number = FrameNumber(self.texts.len() as u32);
+        self.texts.push(text.clone());
+        self.numbers.insert(text, number);
+        number
+    }
+
+    /// Adds to a stack, root first.
+    pub fn add(&mut self, stack: &[FrameNumber], value: V) {
+        match self.rows.get_mut(stack) {
+            Some(sum) => *sum += value,
+            None => _ = self.rows.insert(stack.into(), value),
+        }
+    }
+
+    /// All stacks, root first, sorted by their frames' text.
+    pub fn sorted(&self) -> Vec<(Vec<&str>, &V)> {
+        let text = |number: &FrameNumber| self.texts.get(number.0 as usize).map_or("", String::as_str);
+        let mut rows: Vec<(Vec<&str>, &V)> =
+            self.rows.iter().map(|(stack, value)| (stack.iter().map(text).collect(), value)).collect();
+        rows.sort_by(|a, b| a.0.cmp(&b.0));
+        rows
+    }
+
+    /// A line a stack, sorted; `columns` gives what follows the stack, None for a stack without a line.
+    pub fn to_text(&self, columns: impl Fn(&V) -> Option<String>) -> String {
+        let mut out = String::new();
+        for (stack, value) in self.sorted() {
+            if let Some(columns) = columns(value) {
+                out += &stack.join(";");
+                out.push(' ');
+                out += &columns;
+                out.push('\n');
+            }
+        }
+        out
+    }
+}
+
+/// A name as a frame: on one line, without the `;` that separates frames (`:` stands for it, as the
+/// stackcollapse scripts write it), and with nothing at its end or beginning that could be taken for
+/// a value or a comment.
+pub fn frame_text(name: &str) -> String {
+    let mut text = allowed(&clean(name.trim())).replace(';', ":");
+    if text.is_empty() {
+        return "[no name]".to_owned();
+    }
+    let is_value = |word: &str| word.bytes().all(|b| b.is_ascii_digit() || b == b'.');
+    if let Some((head, word)) = text.rsplit_once(char::is_whitespace)
+        && is_value(word)
+    {
+        text = format!("{}_{word}", head.trim_end());
+    }
+    if text.starts_with('#') {
+        text.insert(0, '_');
+    }
+    text
+}
+
+/// Without the two characters that `clean` lets through and XML has no way to write.
+pub(super) fn allowed(text: &str) -> String {
+    text.replace(['\u{fffe}', '\u{ffff}'], "\u{fffd}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn equal_stacks_add_up_and_come_sorted() {
+        let mut folded = Folded::<u64>::new();
+        let [main, a, b] = ["main", "a", "b"].map(|name| folded.frame(name));
+        for (stack, value) in [(vec![main, b], 3), (vec![main], 1), (vec![main, a], 2), (vec![main, b], 4)] {
+            folded.add(&stack, value);
+        }
+        assert_eq!(folded.to_text(|v| Some(v.to_string())), "main 1\nmain;a 2\nmain;b 7\n");
+        assert_eq!(folded.to_text(|v| (*v > 1).then(|| v.to_string())), "main;a 2\nmain;b 7\n");
+    }
+
+    #[test]
+    fn no_name_breaks_a_line() {
+        assert_eq!(frame_text("f<[u8; 8]>"), "f<[u8: 8]>");
+        assert_eq!(frame_text("a\nb\t"), "a\\nb");
+        assert_eq!(frame_text(" \n "), "[no name]");
+        assert_eq!(frame_text("/tmp/file 12"), "/tmp/file_12");
+        assert_eq!(frame_text("a 1 2.5"), "a 1_2.5");
+        assert_eq!(frame_text("12"), "12");
+        assert_eq!(frame_text("# comment"), "_# comment");
+        assert_eq!(frame_text("f(int, char 5)"), "f(int, char 5)");
+    }
+}

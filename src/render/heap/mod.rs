@@ -1,0 +1,297 @@
+//! The heap report as text and JSON.
+
+pub(super) mod folded;
+mod tables;
+mod tree;
+
+use super::chain::{chain, is_root};
+use super::frames::frames;
+use super::style::{Tone, clean, truncated};
+use super::text::{TextOptions, WIDTH, duration, end, labelled, note};
+use crate::heap::report::{HeapProcess, HeapReport, Row};
+use crate::report::model::{Frame, Process, Stack};
+use crate::report::units::{exact_size, size, thousands};
+use tables::{beside, by_context, by_stack, in_blocks, signed, totals};
+use tree::tree;
+
+/// Pretty-printed, with a final newline.
+///
+/// # Errors
+/// None in practice: the model holds nothing that JSON cannot say.
+pub fn heap_to_json(report: &HeapReport) -> Result<String, serde_json::Error> {
+    let mut out = serde_json::to_string_pretty(report)?;
+    out.push('\n');
+    Ok(out)
+}
+
+/// At most 100 columns; `options.top` stacks of each process and as many processes. `reverse`: a tree
+/// from who called the allocator to its callers, in place of the stacks.
+pub fn heap_to_text(report: &HeapReport, reverse: bool, options: TextOptions) -> String {
+    let mut out = String::new();
+    let Some(first) = report.processes.first() else {
+        out += "no process was observed\n";
+        return out;
+    };
+    let mut others: Vec<&HeapProcess> = report.processes.iter().skip(1).collect();
+    others.sort_by_key(|p| (std::cmp::Reverse(p.shown.bytes), p.pid));
+    let shown = options.top.min(others.len());
+    let (named, rest) = others.split_at(shown);
+    for (at, process) in std::iter::once(first).chain(named.iter().copied()).enumerate() {
+        if at > 0 {
+            out.push('\n');
+        }
+        of_process(report, process, at == 0, &mut out, (reverse, options));
+    }
+    if !rest.is_empty() {
+        let bytes = rest.iter().map(|p| p.shown.bytes).sum();
+        let text = format!(
+            "  … and {} other processes, {} together (--top)",
+            thousands(rest.len() as u64),
+            size(bytes)
+        );
+        out += &format!("\n{}\n", options.color.paint(Tone::Dim, &text));
+    }
+    out
+}
+
+fn of_process(
+    report: &HeapReport,
+    p: &HeapProcess,
+    first: bool,
+    out: &mut String,
+    (reverse, options): (bool, TextOptions),
+) {
+    head(report, p, first, options, out);
+    out.push('\n');
+    totals(report, p, options, out);
+    notes(report, p, first, options, out);
+    // Nothing is known of what its mappings hold, either.
+    if let Some(nothing) = &p.nothing_seen {
+        *out += "\n  no allocation was seen\n";
+        labelled("why", Tone::Dim, &clean(&nothing.why), options, out);
+        return;
+    }
+    if let Some(found) = &p.beside {
+        out.push('\n');
+        beside(found, options, out);
+    }
+    if p.rows.is_empty() {
+        let what = match (p.left_out.blocks, report.sampling_bytes) {
+            (1.., _) => "nothing of it is outstanding",
+            (0, Some(_)) => "nothing that is outstanding is in the sample",
+            (0, None) => "nothing is outstanding",
+        };
+        *out += &format!("\n  {what}\n");
+        return;
+    }
+    if !reverse {
+        out.push('\n');
+        by_stack(report, p, options, out);
+    }
+    if !p.contexts.is_empty() {
+        out.push('\n');
+        by_context(p, options, out);
+    }
+    if reverse {
+        out.push('\n');
+        tree(report, p, options, out);
+        return;
+    }
+    for (at, row) in p.rows.iter().take(options.top).enumerate() {
+        out.push('\n');
+        of_stack(report, p, (at + 1, row), options, out);
+    }
+    let hidden = p.rows.get(options.top..).unwrap_or(&[]);
+    if !hidden.is_empty() {
+        let bytes = hidden.iter().map(|row| row.amount.bytes).sum();
+        let what = if hidden.len() == 1 { "other stack" } else { "other stacks" };
+        let text =
+            format!("  … and {} {what}, {} together (--top)", thousands(hidden.len() as u64), size(bytes));
+        *out += &format!("\n{}\n", options.color.paint(Tone::Dim, &text));
+    }
+}
+
+/// `cxxleak (pid 4123) still running, watched for 10.0 s · backend bpf · 31 events, 0 lost`.
+fn head(report: &HeapReport, p: &HeapProcess, first: bool, options: TextOptions, out: &mut String) {
+    let known = Process { exit_code: p.exit_code, signal: p.signal, ..Process::default() };
+    let running = p.exit_code.is_none() && p.signal.is_none();
+    let state = match (running, p.attached) {
+        (true, true) => format!("still {}", end(&known)),
+        _ => end(&known),
+    };
+    let watched = p.watched_ns.map(|ns| format!(", watched for {}", duration(ns))).unwrap_or_default();
+    let mut text = format!(" (pid {}) {state}{watched}", p.pid);
+    if let Some(container) = &p.container {
+        text += &format!(" · container {}", truncated(&clean(container), 24));
+    }
+    if first {
+        let (seen, lost) = (report.events.seen, report.events.lost);
+        let plural = if seen == 1 { "" } else { "s" };
+        text += &format!(" · {} event{plural}, {} lost", thousands(seen), thousands(lost));
+    }
+    let name = truncated(&clean(&p.comm), 32);
+    let room = WIDTH.saturating_sub(name.chars().count());
+    *out += &format!("{}{}\n", options.color.paint(Tone::Heading, &name), truncated(&text, room));
+}
+
+/// `  1  18.0 MiB in 18 blocks · operator new(unsigned long) · …`, and the stack.
+fn of_stack(
+    report: &HeapReport,
+    p: &HeapProcess,
+    (number, row): (usize, &Row),
+    options: TextOptions,
+    out: &mut String,
+) {
+    let key = options.color.paint(Tone::Key, &size(row.amount.bytes));
+    let mut parts = vec![in_blocks(&row.amount)];
+    if row.amount.standard_error > 0 {
+        parts.push(format!("± {}", size(row.amount.standard_error)));
+    }
+    parts.push(truncated(&function(report, row), 40));
+    parts.push(match (row.allocations, row.frees) {
+        (made, 0) => format!("{} allocated, none freed", thousands(made)),
+        (made, freed) => format!("{} allocated, {} freed", thousands(made), thousands(freed)),
+    });
+    if row.leak {
+        parts.push("grows".to_owned());
+    } else if p.growth_ns.is_some() && row.growth != 0 {
+        parts.push(signed(row.growth));
+    }
+    let used = size(row.amount.bytes).chars().count() + 6;
+    let text = truncated(&parts.join(" · "), WIDTH.saturating_sub(used + 1));
+    *out += &format!("{number:>3}  {key} {text}\n");
+    match stack(report, row) {
+        Some(stack) => frames(stack, options, out),
+        None => {
+            *out += &format!("{}\n", options.color.paint(Tone::Dim, &format!("       ({})", no_stack(row))))
+        }
+    }
+}
+
+pub(super) fn stack<'a>(report: &'a HeapReport, row: &Row) -> Option<&'a Stack> {
+    row.stack.and_then(|k| report.stacks.get(usize::try_from(k).ok()?))
+}
+
+/// The probed function's name, clean.
+pub(super) fn function(report: &HeapReport, row: &Row) -> String {
+    let known = usize::try_from(row.function).ok().and_then(|at| report.functions.get(at));
+    known.map_or_else(|| "?".to_owned(), |f| clean(&f.name))
+}
+
+/// `1 block`, `2 blocks`.
+fn counted(n: u64, noun: &str) -> String {
+    format!("{} {noun}{}", thousands(n), if n == 1 { "" } else { "s" })
+}
+
+pub(super) fn no_stack(row: &Row) -> String {
+    match row.no_stack.as_deref() {
+        Some("lost") => "no stack: the buffer was full".to_owned(),
+        Some("unreadable") => "no stack: it could not be read".to_owned(),
+        _ => "no stack was taken".to_owned(),
+    }
+}
+
+/// `malloc < readline < main`: who asked for it, in one line.
+pub(super) fn who(report: &HeapReport, row: &Row, width: usize) -> String {
+    let name = function(report, row);
+    // operator new[](unsigned long): the arguments tell nothing here
+    let short = name.split_once('(').filter(|_| name.starts_with("operator ")).map(|(short, _)| short);
+    let function = truncated(short.unwrap_or(&name), 30);
+    match stack(report, row) {
+        Some(stack) => {
+            let rest = width.saturating_sub(function.chars().count() + 3);
+            let of = |frames: &[Frame]| Stack { frames: frames.to_vec(), ..Stack::default() };
+            let own = own_frames(stack);
+            let all = chain(&of(own), rest);
+            // not even the outermost has room: the innermost in full is better than a bit of each
+            let cut = all.ends_with('…') && own.len() > 1;
+            let text = if cut { chain(&of(own.get(..1).unwrap_or(own)), rest) } else { all };
+            format!("{function} < {text}")
+        }
+        None => truncated(&format!("{function} ({})", no_stack(row)), width),
+    }
+}
+
+/// Without what is below every program's own functions: `_start`, `clone`, and the C library's functions
+/// without a name next to them.
+pub(super) fn own_frames(stack: &Stack) -> &[Frame] {
+    let below = |f: &Frame| {
+        let library = f.module.starts_with("libc.so") || f.module.starts_with("ld-");
+        is_root(f) || (library && f.symbol.is_none())
+    };
+    let end = stack.frames.iter().rposition(|f| !below(f)).map_or(stack.frames.len(), |last| last + 1);
+    stack.frames.get(..end).unwrap_or(&stack.frames)
+}
+
+/// What the reader has to know before trusting the figures.
+fn notes(report: &HeapReport, p: &HeapProcess, first: bool, options: TextOptions, out: &mut String) {
+    let mut say = |text: &str| note(text, options, out);
+    let doubts = &p.doubts;
+    if doubts.lost_events > 0 {
+        say(&format!(
+            "{} were lost because the buffer was full: blocks whose free was lost are shown as outstanding \
+             until their address is used again",
+            counted(doubts.lost_events, "event")
+        ));
+    }
+    if first && report.without_stack > 0 {
+        say(&format!(
+            "{} without a stack, because the buffer was full: counted, in rows of their own (a larger one: \
+             --ring-bytes; fewer events: --sample, --combined)",
+            counted(report.without_stack, "allocation")
+        ));
+    }
+    if doubts.lost_frees > 0 {
+        say(&format!(
+            "{} whose free nobody saw, since their address was handed out again: freed by a function that is \
+             not probed, or in a lost event",
+            counted(doubts.lost_frees, "block")
+        ));
+    }
+    if doubts.unseen_frees > 0 && report.sampling_bytes.is_none() {
+        let why = match p.attached {
+            true => "allocated before vmaudit attached, or by a function that is not probed",
+            false => "allocated by a function that is not probed",
+        };
+        say(&format!("{} of what was {why}: in no figure here", counted(doubts.unseen_frees, "free")));
+    }
+    if doubts.doubtful_frees > 0 && report.sampling_bytes.is_none() {
+        say(&format!(
+            "{} after the loss, of what nobody saw allocated: perhaps that is among what was lost",
+            counted(doubts.doubtful_frees, "free")
+        ));
+    }
+    if doubts.refused > 0 {
+        say(&format!(
+            "{} refused, {} in all",
+            counted(doubts.refused, "allocation"),
+            size(doubts.refused_bytes)
+        ));
+    }
+    if first && report.events.truncated_stacks > 0 {
+        say(&format!(
+            "{} stacks end early: not enough of the stack was copied (--stack-bytes)",
+            thousands(report.events.truncated_stacks)
+        ));
+    }
+    if first && report.events.unwind_incomplete > 0 {
+        say(&format!(
+            "{} stacks end early: no unwind information for a frame, or it was called on another stack",
+            thousands(report.events.unwind_incomplete)
+        ));
+    }
+    if let Some(mean) = report.sampling_bytes {
+        say(&format!(
+            "estimated from {} blocks, one mark every {} on average; ± is one standard error: the truth is \
+             within two of them 19 times in 20",
+            thousands(p.shown.samples),
+            exact_size(mean)
+        ));
+    }
+    if report.filter.leaks_only && p.intervals < 2 {
+        say("fewer than two intervals have ended: which stacks keep growing cannot be told yet (--interval)");
+    }
+    for gap in &p.gaps {
+        say(&clean(gap));
+    }
+}

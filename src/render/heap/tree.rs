@@ -1,0 +1,135 @@
+//! Stacks merged from the inside: who called the allocator, and who called that.
+
+use super::folded::name;
+use super::{no_stack, own_frames, stack};
+use crate::heap::report::{HeapProcess, HeapReport};
+use crate::render::style::{Tone, clean, truncated};
+use crate::render::text::{TextOptions, WIDTH};
+use crate::report::model::Frame;
+use crate::report::units::{size, thousands};
+use std::cmp::Reverse;
+use std::collections::HashMap;
+
+/// Branches of less than one part in this many of the total are not drawn, but summed up.
+const SMALL: u64 = 100;
+/// Callers drawn of one function.
+const BRANCHES: usize = 8;
+/// Frames of one path.
+const MAX_DEPTH: usize = 64;
+
+/// A function, and what was asked for through it.
+#[derive(Default)]
+struct Node {
+    bytes: u64,
+    module: String,
+    name: String,
+    /// `file:line`, as long as all agree.
+    place: Option<String>,
+    callers: Vec<Node>,
+    /// Positions in `callers`.
+    by_name: HashMap<(String, String), usize>,
+}
+
+impl Node {
+    fn caller(&mut self, module: &str, name: String, place: Option<String>) -> &mut Node {
+        let key = (module.to_owned(), name.clone());
+        let at = *self.by_name.entry(key).or_insert_with(|| {
+            let module = module.to_owned();
+            self.callers.push(Node { module, name, place: place.clone(), ..Node::default() });
+            self.callers.len() - 1
+        });
+        let node = &mut self.callers[at];
+        if node.place != place {
+            node.place = None;
+        }
+        node
+    }
+
+    fn add<'a>(&mut self, bytes: u64, frames: impl Iterator<Item = &'a Frame>) {
+        self.bytes = self.bytes.saturating_add(bytes);
+        let mut node = self;
+        for frame in frames.take(MAX_DEPTH) {
+            node = node.caller(&frame.module, name(frame), place(frame));
+            node.bytes = node.bytes.saturating_add(bytes);
+        }
+    }
+}
+
+fn place(frame: &Frame) -> Option<String> {
+    let file = frame.file.as_ref()?;
+    let base = file.rsplit('/').next().unwrap_or(file);
+    Some(frame.line.map_or_else(|| base.to_owned(), |line| format!("{base}:{line}")))
+}
+
+/// Each line: bytes, share of the total, function. A caller is below what it called; what only one
+/// function calls is not indented further.
+pub(super) fn tree(report: &HeapReport, p: &HeapProcess, options: TextOptions, out: &mut String) {
+    let mut root = Node::default();
+    for row in &p.rows {
+        match stack(report, row) {
+            Some(stack) => {
+                root.add(row.amount.bytes, own_frames(stack).iter());
+            }
+            None => {
+                root.bytes = root.bytes.saturating_add(row.amount.bytes);
+                let node = root.caller("", format!("({})", no_stack(row)), None);
+                node.bytes = node.bytes.saturating_add(row.amount.bytes);
+            }
+        }
+    }
+    let head =
+        format!("{:>13}{:>8}  called the allocator; below it, who called that", "outstanding", "share");
+    *out += &format!("{}\n", options.color.paint(Tone::Dim, &head));
+    branches(&root, root.bytes, (0, 0), (options, out));
+}
+
+fn branches(
+    node: &Node,
+    total: u64,
+    (indent, depth): (usize, usize),
+    (options, out): (TextOptions, &mut String),
+) {
+    let mut callers: Vec<&Node> = node.callers.iter().collect();
+    callers
+        .sort_by(|a, b| (Reverse(a.bytes), &a.name, &a.module).cmp(&(Reverse(b.bytes), &b.name, &b.module)));
+    let large = callers.iter().take(BRANCHES).take_while(|n| n.bytes >= total / SMALL).count();
+    // one that is left out takes a line, too
+    let shown = if large + 1 == callers.len() { callers.len() } else { large };
+    let (shown, rest) = callers.split_at(shown);
+    let alone = callers.len() == 1 && callers.iter().all(|caller| caller.bytes == node.bytes);
+    let indent = if alone || depth == 0 { indent } else { indent + 2 };
+    let margin = " ".repeat(indent);
+    for caller in shown {
+        let figures = match alone && depth > 0 {
+            true => " ".repeat(FIGURES),
+            false => figures(caller.bytes, total),
+        };
+        let name = truncated(&clean(&caller.name), 60);
+        let place = caller.place.as_deref().unwrap_or(&caller.module);
+        let text = format!("{figures}{margin}{name}  {}", truncated(&clean(place), 40));
+        *out += &format!("{}\n", truncated(text.trim_end(), WIDTH));
+        branches(caller, total, (indent, depth + 1), (options, out));
+    }
+    let ended = node.bytes.saturating_sub(callers.iter().map(|n| n.bytes).sum());
+    let mut dim = |bytes: u64, what: &str| {
+        let text = format!("{}{margin}{what}", figures(bytes, total));
+        *out += &format!("{}\n", options.color.paint(Tone::Dim, &text));
+    };
+    if !rest.is_empty() {
+        let bytes = rest.iter().map(|n| n.bytes).sum();
+        dim(bytes, &format!("… {} other callers", thousands(rest.len() as u64)));
+    }
+    if ended > 0 && !callers.is_empty() {
+        dim(ended, "(nothing above it)");
+    }
+}
+
+/// Columns of [`figures`].
+const FIGURES: usize = 23;
+
+/// `     18.0 MiB    90 %  `.
+fn figures(bytes: u64, total: u64) -> String {
+    let percent =
+        (u128::from(bytes) * 100 + u128::from(total) / 2).checked_div(u128::from(total)).unwrap_or(0);
+    format!("{:>13}{percent:>6} %  ", size(bytes))
+}

@@ -1,0 +1,193 @@
+//! Frames as pprof knows them: mappings, locations, functions, strings, each once.
+
+use super::proto::{Function, Line, Location, Mapping};
+use crate::model::path::base_name;
+use crate::render::folded::report::NO_MODULE;
+use crate::render::style::clean;
+use crate::report::model::{Frame, Report, Stack};
+use std::collections::{BTreeMap, HashMap};
+
+/// Mappings begin at multiples of it.
+const PAGE: u64 = 4096;
+/// Where the first begins: pprof takes a mapping at 0 for one that is not known.
+const FIRST: u64 = 0x40_0000;
+
+/// Each distinct string, and its index.
+#[derive(Default)]
+pub(super) struct Strings {
+    pub list: Vec<String>,
+    numbers: HashMap<String, i64>,
+}
+
+impl Strings {
+    pub fn number(&mut self, text: &str) -> i64 {
+        if self.list.is_empty() {
+            self.list.push(String::new());
+            self.numbers.insert(String::new(), 0);
+        }
+        let text = clean(text);
+        if let Some(number) = self.numbers.get(&text) {
+            return *number;
+        }
+        let number = self.list.len() as i64;
+        self.list.push(text.clone());
+        self.numbers.insert(text, number);
+        number
+    }
+}
+
+/// A module by its name and its build.
+type Module<'a> = (&'a str, Option<&'a str>);
+
+/// Everything that samples refer to.
+pub(super) struct Code<'r> {
+    report: &'r Report,
+    pub strings: Strings,
+    pub mappings: Vec<Mapping>,
+    pub locations: Vec<Location>,
+    pub functions: Vec<Function>,
+    modules: HashMap<Module<'r>, usize>,
+    location_ids: HashMap<(u64, u64, Vec<Line>), u64>,
+    function_ids: HashMap<(i64, i64), u64>,
+    /// Of the report's stacks, innermost first.
+    stacks: HashMap<u64, Vec<u64>>,
+}
+
+impl<'r> Code<'r> {
+    /// With a mapping for each module that has a frame, the program's own first, as pprof expects it.
+    pub fn new(report: &'r Report) -> Code<'r> {
+        let mut code = Code {
+            report,
+            strings: Strings::default(),
+            mappings: Vec::new(),
+            locations: Vec::new(),
+            functions: Vec::new(),
+            modules: HashMap::new(),
+            location_ids: HashMap::new(),
+            function_ids: HashMap::new(),
+            stacks: HashMap::new(),
+        };
+        let mut ends: BTreeMap<Module<'r>, u64> = BTreeMap::new();
+        let frames = report.stacks.iter().flat_map(|stack| &stack.frames);
+        for frame in frames.filter(|frame| frame.module != NO_MODULE) {
+            let end = ends.entry((&frame.module, frame.build_id.as_deref())).or_default();
+            *end = (*end).max(offset(frame).saturating_add(1));
+        }
+        let paths = paths(report);
+        let program = report.processes.first().map(|process| base_name(&process.exe));
+        let mut modules: Vec<(Module<'r>, u64)> = ends.into_iter().collect();
+        modules.sort_by_key(|((name, _), _)| Some(*name) != program);
+        let mut start = FIRST;
+        for (module, end) in modules {
+            // As if each file were mapped whole, one after the other: file offsets are addresses less
+            // the start, and two profiles of one program have the same addresses.
+            let limit = start.saturating_add(end.div_ceil(PAGE).max(1).saturating_mul(PAGE));
+            let path = paths.get(module.0).copied().flatten().unwrap_or(module.0);
+            code.modules.insert(module, code.mappings.len());
+            code.mappings.push(Mapping {
+                id: code.mappings.len() as u64 + 1,
+                memory_start: start,
+                memory_limit: limit,
+                file_offset: 0,
+                filename: code.strings.number(path),
+                build_id: code.strings.number(module.1.unwrap_or_default()),
+                has_functions: true,
+                has_filenames: true,
+                has_line_numbers: true,
+                has_inline_frames: true,
+            });
+            start = limit;
+        }
+        code
+    }
+
+    /// A frame that is no code: what memory is, or why there is no stack.
+    pub fn note(&mut self, name: &str) -> u64 {
+        let function_id = self.function(name, "");
+        self.location(0, 0, vec![Line { function_id, line: 0 }])
+    }
+
+    /// The locations of one of the report's stacks, innermost first; None for one that it does not have.
+    pub fn stack(&mut self, at: u64) -> Option<Vec<u64>> {
+        if let Some(known) = self.stacks.get(&at) {
+            return Some(known.clone());
+        }
+        let stack: &'r Stack = self.report.stacks.get(usize::try_from(at).ok()?)?;
+        let mut out = Vec::with_capacity(stack.frames.len());
+        let mut lines = Vec::new();
+        for frame in crate::render::folded::report::shown(stack) {
+            lines.push(self.line(frame));
+            if frame.inlined {
+                continue;
+            }
+            let lines = std::mem::take(&mut lines);
+            // Of a caller the address after the call is known; the call itself is before it.
+            let offset = offset(frame).saturating_sub(u64::from(!out.is_empty()));
+            let module = self.modules.get(&(frame.module.as_str(), frame.build_id.as_deref()));
+            let (id, start) = match module.and_then(|at| self.mappings.get(*at)) {
+                Some(mapping) => (mapping.id, mapping.memory_start),
+                None => (0, 0),
+            };
+            out.push(self.location(id, start.saturating_add(offset), lines));
+        }
+        if !lines.is_empty() {
+            // Inlined into nothing that is known: a report that was cut.
+            out.push(self.location(0, 0, lines));
+        }
+        self.stacks.insert(at, out.clone());
+        Some(out)
+    }
+
+    fn line(&mut self, frame: &Frame) -> Line {
+        let name = match (&frame.symbol, &frame.function_start) {
+            (Some(symbol), _) => symbol.clone(),
+            (None, _) if frame.module == NO_MODULE => "[code outside of all files]".to_owned(),
+            (None, Some(start)) => format!("fn@{start} ({})", frame.module),
+            (None, None) => format!("+{} ({})", frame.offset, frame.module),
+        };
+        let function_id = self.function(&name, frame.file.as_deref().unwrap_or_default());
+        Line { function_id, line: frame.line.unwrap_or(0).into() }
+    }
+
+    fn function(&mut self, name: &str, file: &str) -> u64 {
+        let key = (self.strings.number(name), self.strings.number(file));
+        if let Some(id) = self.function_ids.get(&key) {
+            return *id;
+        }
+        let id = self.functions.len() as u64 + 1;
+        self.functions.push(Function { id, name: key.0, system_name: key.0, filename: key.1 });
+        self.function_ids.insert(key, id);
+        id
+    }
+
+    fn location(&mut self, mapping_id: u64, address: u64, line: Vec<Line>) -> u64 {
+        let key = (mapping_id, address, line);
+        if let Some(id) = self.location_ids.get(&key) {
+            return *id;
+        }
+        let id = self.locations.len() as u64 + 1;
+        self.locations.push(Location { id, mapping_id, address, line: key.2.clone() });
+        self.location_ids.insert(key, id);
+        id
+    }
+}
+
+fn offset(frame: &Frame) -> u64 {
+    let digits = frame.offset.strip_prefix("0x").unwrap_or_default();
+    u64::from_str_radix(digits, 16).unwrap_or(0)
+}
+
+/// Full paths by base name, where that is the name of one mapped file only (else None).
+fn paths(report: &Report) -> HashMap<&str, Option<&str>> {
+    let mut found: HashMap<&str, Option<&str>> = HashMap::new();
+    let regions = report.processes.iter().flat_map(|process| &process.regions);
+    let files = regions.filter_map(|region| region.path.as_deref()).filter(|path| path.starts_with('/'));
+    for path in files {
+        let path = path.strip_suffix(" (deleted)").unwrap_or(path);
+        let known = found.entry(base_name(path)).or_insert(Some(path));
+        if *known != Some(path) {
+            *known = None;
+        }
+    }
+    found
+}

@@ -1,0 +1,96 @@
+//! Aligned tables: totals, categories, processes.
+
+use super::{TextOptions, WIDTH, end};
+use crate::render::style::{Tone, clean, truncated};
+use crate::report::model::{CategoryRow, Process};
+use crate::report::units::{size, thousands};
+
+/// `Process::residency` of a process that nobody could look at.
+pub(super) const UNKNOWN: &str = "none";
+
+/// Bytes that rest on residency.
+fn known(p: &Process, bytes: u64) -> String {
+    if p.residency == UNKNOWN { "not known".to_string() } else { size(bytes) }
+}
+
+/// VIRT, RSS and what is left.
+pub(super) fn totals_table(p: &Process, options: TextOptions, out: &mut String) {
+    let t = &p.totals;
+    let mut headings = vec!["VIRT", "RSS"];
+    let mut cells = vec![size(t.virt), known(p, t.rss)];
+    if t.swap > 0 {
+        headings.push("swap");
+        cells.push(size(t.swap));
+    }
+    headings.push("unused");
+    cells.push(known(p, t.unused));
+    let mut head = " ".repeat(9);
+    let mut line = "  total  ".to_string();
+    for (heading, cell) in headings.iter().zip(&cells) {
+        head += &format!("{heading:>11}");
+        line += &format!("{cell:>11}");
+    }
+    let percent = (u128::from(t.unused) * 100).checked_div(u128::from(t.virt)).unwrap_or(0);
+    let ended_unseen = p.source.is_none() && (p.exit_code.is_some() || p.signal.is_some());
+    let remark = match (t.swap, t.purged) {
+        _ if p.residency == UNKNOWN && ended_unseen => {
+            "it ended before what is in memory could be seen".to_string()
+        }
+        _ if p.residency == UNKNOWN => "what is in memory is not known".to_string(),
+        (0, 0) => format!("{percent} % of the address space is not in memory"),
+        (0, purged) => format!("{percent} % is not in memory; {} were given back", size(purged)),
+        _ => format!("{percent} % is neither in memory nor in swap"),
+    };
+    *out += &format!("{}\n", options.color.paint(Tone::Dim, &head));
+    *out += &format!("{}    {remark}\n", options.color.paint(Tone::Heading, &line));
+}
+
+/// One row a category; they add up to the total, byte for byte.
+pub(super) fn category_table(p: &Process, options: TextOptions, out: &mut String) {
+    let name = |row: &CategoryRow| truncated(&clean(&row.name), 34);
+    let width = p.categories.iter().map(|r| name(r).chars().count()).max().unwrap_or(0).max(20);
+    let line = |name: &str, cells: [&str; 5]| {
+        let [virt, writable, rss, unused, regions] = cells;
+        format!("  {name:<width$}{virt:>11}{writable:>11}{rss:>11}{unused:>11}{regions:>9}")
+    };
+    let head = line("what", ["VIRT", "writable", "RSS", "unused", "regions"]);
+    *out += &format!("{}\n", options.color.paint(Tone::Dim, &head));
+    for row in &p.categories {
+        let [virt, writable] = [row.virt, row.writable].map(size);
+        let [rss, unused] = [row.rss, row.unused].map(|bytes| known(p, bytes));
+        let text = line(&name(row), [&virt, &writable, &rss, &unused, &thousands(row.regions)]);
+        let unexplained = row.id == "unknown";
+        *out += &if unexplained { options.color.paint(Tone::Warning, &text) } else { text };
+        out.push('\n');
+    }
+    let remark = "  (rows add up to the total, byte for byte; what nothing explains is a row of its own)";
+    *out += &format!("{}\n", options.color.paint(Tone::Dim, remark));
+}
+
+/// The other processes, largest unused first: the first `options.top`, and the sum of the rest.
+pub(super) fn process_table(processes: &[&Process], options: TextOptions, out: &mut String) {
+    let line = |pid: &str, name: &str, cells: [&str; 3], mostly: &str| {
+        let [virt, rss, unused] = cells;
+        format!("  {pid:>8}  {name:<16}{virt:>11}{rss:>11}{unused:>11}  {mostly}")
+    };
+    let head = line("pid", "other processes", ["VIRT", "RSS", "unused"], "mostly");
+    *out += &format!("{}\n", options.color.paint(Tone::Dim, &head));
+    let (shown, rest) = processes.split_at(options.top.min(processes.len()));
+    for p in shown {
+        let mostly = p.categories.first().map(|c| clean(&c.name)).unwrap_or_default();
+        let text = line(
+            &p.pid.to_string(),
+            &truncated(&clean(&p.comm), 15),
+            [&size(p.totals.virt), &known(p, p.totals.rss), &known(p, p.totals.unused)],
+            &format!("{} · {}", mostly, end(p)),
+        );
+        *out += &format!("{}\n", truncated(&text, WIDTH));
+    }
+    if !rest.is_empty() {
+        let sum = |of: fn(&Process) -> u64| size(rest.iter().map(|p| of(p)).sum());
+        let name = format!("{} more", thousands(rest.len() as u64));
+        let cells = [sum(|p| p.totals.virt), sum(|p| p.totals.rss), sum(|p| p.totals.unused)];
+        let text = line("…", &name, [&cells[0], &cells[1], &cells[2]], "together; --top shows more");
+        *out += &format!("{}\n", options.color.paint(Tone::Dim, &text));
+    }
+}
