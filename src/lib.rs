@@ -23,6 +23,7 @@ pub mod procfs;
 pub mod render;
 pub mod report;
 pub mod rights;
+pub mod session;
 #[cfg(test)]
 #[path = "../tests/support/skip.rs"]
 mod skip;

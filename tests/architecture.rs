@@ -26,6 +26,26 @@ const fn adapter(name: &'static str) -> Module {
     Module { name, may: May::Only(&["model", "objects", "rights", "sys"]), core: false }
 }
 
+const SESSION: &[&str] = &[
+    "model",
+    "ledger",
+    "attribution",
+    "touch",
+    "report",
+    "doctor",
+    "capture",
+    "procfs",
+    "launch",
+    "probe",
+    "containers",
+    "store",
+    "objects",
+    "rights",
+    "sys",
+    "unwind",
+    "symbolize",
+];
+
 const MODULES: &[Module] = &[
     core("model", &[]),
     core("ledger", &["model"]),
@@ -60,7 +80,9 @@ const MODULES: &[Module] = &[
     // The kernel's interfaces, each once.
     Module { name: "sys", may: May::Only(&[]), core: false },
     // The command line as plain data: it starts nothing.
-    Module { name: "cli", may: May::Only(&["model"]), core: false },
+    Module { name: "cli", may: May::Only(&["model", "doctor"]), core: false },
+    // The engine of all that traces, without a command line and without a report's looks.
+    Module { name: "session", may: May::Only(SESSION), core: false },
     Module { name: "app", may: May::Everything, core: false },
     Module { name: "lib", may: May::Everything, core: false },
     Module { name: "main", may: May::Everything, core: false },

@@ -1,19 +1,22 @@
 //! What `run` and `attach` do alike with what both are asked for.
 
-use super::contained::add_roots;
+use super::conclude::conclude;
 use super::dump::Dump;
 use super::error::AppError;
 use super::output::{self, Destination, Other, Output, OutputSpec};
-use super::pipeline::Pipeline;
-use super::record::{Record, RecordOptions};
-use super::session::Schedule;
-use super::touch;
-use super::tracer::{Tracer, TracerOptions};
-use crate::capture::bpf::Entering;
+use crate::capture::bpf::TouchConfig;
 use crate::cli::{AttachArgs, AuditArgs, DetailArgs, FlameArgs, InsideArgs, RunArgs};
-use crate::containers::Container;
-use crate::model::Pid;
+use crate::session::engine::Schedule;
+use crate::session::pipeline::Pipeline;
+use crate::session::record::{Record, RecordOptions};
+use crate::session::start::{Start, Traced};
+use crate::session::touch;
+use crate::session::tracer::TracerOptions;
+use crate::touch::Touches;
+use std::cell::RefCell;
 use std::ffi::OsString;
+use std::path::PathBuf;
+use std::rc::Rc;
 use std::time::Duration;
 
 /// The options that both have.
@@ -29,72 +32,57 @@ pub struct RunOptions<'a> {
     interval: Option<Duration>,
 }
 
-impl<'a> From<&'a RunArgs> for RunOptions<'a> {
-    fn from(args: &'a RunArgs) -> RunOptions<'a> {
-        RunOptions {
-            audit: &args.audit,
-            detail: &args.detail,
-            inside: &args.inside,
-            flame: args.flame,
-            stack_bytes: args.stacks.stack_bytes,
-            follow_forks: !args.no_follow_forks,
-            duration: args.duration.map(Duration::from_secs_f64),
-            interval: args.interval.map(Duration::from_secs_f64),
-        }
-    }
+macro_rules! options_of {
+    ($($args:ty),*) => {
+        $(impl<'a> From<&'a $args> for RunOptions<'a> {
+            fn from(args: &'a $args) -> RunOptions<'a> {
+                RunOptions {
+                    audit: &args.audit,
+                    detail: &args.detail,
+                    inside: &args.inside,
+                    flame: args.flame,
+                    stack_bytes: args.stacks.stack_bytes,
+                    follow_forks: !args.no_follow_forks,
+                    duration: args.duration.map(Duration::from_secs_f64),
+                    interval: args.interval.map(Duration::from_secs_f64),
+                }
+            }
+        })*
+    };
 }
 
-impl<'a> From<&'a AttachArgs> for RunOptions<'a> {
-    fn from(args: &'a AttachArgs) -> RunOptions<'a> {
-        RunOptions {
-            audit: &args.audit,
-            detail: &args.detail,
-            inside: &args.inside,
-            flame: args.flame,
-            stack_bytes: args.stacks.stack_bytes,
-            follow_forks: !args.no_follow_forks,
-            duration: args.duration.map(Duration::from_secs_f64),
-            interval: args.interval.map(Duration::from_secs_f64),
-        }
-    }
-}
+options_of!(RunArgs, AttachArgs);
 
-/// Of whom the report will be.
-pub struct Subject<'a> {
-    /// Comes first.
-    pub main: Pid,
-    pub command: &'a [OsString],
-    pub container: Option<&'a Container>,
+/// What listens to a run besides its report.
+#[derive(Default)]
+pub struct Sinks {
+    dump: Option<(PathBuf, Rc<RefCell<Dump>>)>,
+    touches: Option<Rc<RefCell<Touches>>>,
+    record: Option<Rc<RefCell<Record>>>,
 }
 
 impl<'a> RunOptions<'a> {
     /// # Errors
     /// When the file cannot be created.
-    pub fn dump(&self) -> Result<Option<Dump>, AppError> {
-        let Some(path) = &self.inside.dump_events else { return Ok(None) };
-        Ok(Some(Dump::new(Output::open(Some(path), &[])?.stream())))
+    pub fn dump(&self) -> Result<Sinks, AppError> {
+        let Some(path) = &self.inside.dump_events else { return Ok(Sinks::default()) };
+        let dump = Dump::new(Output::open(Some(path), &[])?.stream());
+        Ok(Sinks { dump: Some((path.clone(), Rc::new(RefCell::new(dump)))), ..Sinks::default() })
     }
 
-    /// # Errors
-    /// The write of the dump that failed.
-    pub fn finish_dump(&self, pipeline: &mut Pipeline) -> Result<(), AppError> {
-        match (pipeline.finish_dump(), &self.inside.dump_events) {
-            (Err(source), Some(path)) => Err(AppError::Write { path: path.clone(), source }),
-            _ => Ok(()),
-        }
-    }
-
-    /// For targets that are started; those that run already need one setting more.
-    pub fn tracer_options(&self, entering: Option<Entering>) -> TracerOptions {
+    /// The backend's side.
+    pub fn tracer_options(&self) -> TracerOptions {
+        let touch = &self.detail.touch;
+        let budget = TouchConfig { budget: touch.touch_budget, ring_bytes: touch.touch_ring_bytes };
         TracerOptions {
-            backend: self.audit.backend,
+            only: self.audit.backend.only(),
             stack_bytes: self.stack_bytes,
             ring_bytes: self.inside.rings.ring_bytes,
             spill_bytes: self.inside.rings.spill_bytes,
             follow_forks: self.follow_forks,
             running_targets: false,
-            touch: touch::config(&self.detail.touch),
-            entering,
+            touch: touch.touch.then_some(budget),
+            entering: None,
             verbose: self.inside.verbose,
         }
     }
@@ -105,24 +93,53 @@ impl<'a> RunOptions<'a> {
     /// When the recording cannot be begun.
     pub fn pipeline(
         &self,
-        tracer: &Tracer,
-        subject: &Subject<'_>,
-        dump: Option<Dump>,
+        start: &Start<'_>,
+        command: &[OsString],
+        sinks: &mut Sinks,
     ) -> Result<Pipeline, AppError> {
-        let mut pipeline = Pipeline::new(tracer.name(), dump);
-        if let Some(container) = subject.container {
-            add_roots(container, &mut pipeline);
+        let mut pipeline = start.pipeline();
+        if let Some((_, dump)) = &sinks.dump {
+            pipeline.add_sink(dump.clone());
         }
-        pipeline.touches = touch::begin(&self.detail.touch);
         let options = RecordOptions {
-            backend: tracer.name(),
+            backend: start.tracer.name(),
             path: self.audit.output.as_deref(),
             timeline: self.interval.is_some(),
             touch: self.detail.touch.touch,
             verbose: self.inside.verbose,
         };
-        pipeline.record = Record::begin(options, subject.main, subject.command)?;
+        let record = Record::begin(options, start.main(), command)?;
+        sinks.record = record.map(|record| Rc::new(RefCell::new(record)));
+        if let Some(record) = &sinks.record {
+            pipeline.add_sink(record.clone());
+        }
+        if self.detail.touch.touch {
+            let touches = Rc::new(RefCell::new(Touches::default()));
+            pipeline.add_sink(touches.clone());
+            sinks.touches = Some(touches);
+        }
         Ok(pipeline)
+    }
+
+    /// Writes the report and all else that was asked for, and on standard error what the user should know
+    /// about its numbers.
+    ///
+    /// # Errors
+    /// When a file cannot be written.
+    pub fn conclude<T>(
+        &self,
+        traced: &mut Traced<T>,
+        (wanted, sinks): (&OutputSpec, Sinks),
+        exit_code: Option<u8>,
+    ) -> Result<(), AppError> {
+        if let Some((path, dump)) = sinks.dump {
+            dump.borrow_mut().finish().map_err(|source| AppError::Write { path, source })?;
+        }
+        if let Some(touches) = &sinks.touches {
+            touch::finish(&mut touches.borrow_mut(), &traced.tracer)?;
+        }
+        traced.audits.touches = sinks.touches;
+        conclude(traced, wanted, (sinks.record.as_deref(), exit_code, self.inside.verbose))
     }
 
     /// Looks first after `first_look`, and then each `pause` where no interval is asked for.

@@ -1,8 +1,6 @@
 //! Files with code, found by what the user calls them: a path, a library's name, a process.
 
 use super::error::AppError;
-use super::living::Living;
-use super::remedy::may_not_be_read;
 use crate::model::{AddrRange, FileRef, Mapping, Pid};
 use crate::objects::library::{self, FoundLibrary};
 use crate::objects::open::open_regular;
@@ -10,6 +8,8 @@ use crate::objects::{
     DebugFiles, FileCache, FileKey, FunctionTable, Object, ObjectError, OpenRequest, debug_file, elf,
 };
 use crate::procfs::parse_maps;
+use crate::session::living::Living;
+use crate::session::remedy::may_not_be_read;
 use std::collections::HashSet;
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -119,7 +119,7 @@ pub fn named(name: &OsStr) -> Result<CodeFile, AppError> {
 /// # Errors
 /// When the process is gone, may not be read, or has no such file.
 pub fn of_process(pid: Pid, lib: Option<&OsString>) -> Result<(Vec<CodeFile>, Vec<String>), AppError> {
-    let living = Living::open(pid).map_err(super::snapshot::SnapshotError::from)?;
+    let living = Living::open(pid).map_err(crate::session::snapshots::SnapshotError::from)?;
     let pid = living.pid;
     let maps = std::fs::read(format!("/proc/{pid}/maps")).map_err(|source| {
         let denied = source.kind() == io::ErrorKind::PermissionDenied;

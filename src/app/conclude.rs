@@ -1,48 +1,42 @@
 //! From what a session has gathered to the written report: the same for each way of tracing.
 
-use super::audits::{Audits, EventTotals};
 use super::error::AppError;
 use super::output::OutputSpec;
-use super::pipeline::Pipeline;
-use super::record;
-use super::say::say;
 use crate::capture::Counters;
-use crate::model::Pid;
+use crate::session::audits::EventTotals;
+use crate::session::pipeline::Pipeline;
+use crate::session::record::Record;
+use crate::session::say::say;
+use crate::session::start::Traced;
+use std::cell::RefCell;
 use std::time::Instant;
-
-/// What a session leaves behind.
-pub struct Gathered {
-    /// The process that comes first in the report.
-    pub main: Pid,
-    pub audits: Audits,
-    pub counters: Counters,
-    pub pipeline: Pipeline,
-    /// What vmaudit exits with, where that is the command's.
-    pub exit_code: Option<u8>,
-}
 
 /// Writes the report, and on standard error what the user should know about its numbers.
 ///
 /// # Errors
 /// When a file cannot be written.
-pub fn conclude(gathered: Gathered, wanted: &OutputSpec, verbose: bool) -> Result<(), AppError> {
-    let Gathered { main, audits, counters, mut pipeline, exit_code } = gathered;
-    warn(&pipeline, counters);
+pub fn conclude<T>(
+    traced: &mut Traced<T>,
+    wanted: &OutputSpec,
+    (record, exit_code, verbose): (Option<&RefCell<Record>>, Option<u8>, bool),
+) -> Result<(), AppError> {
+    let Traced { main, audits, counters, pipeline, .. } = traced;
+    warn(pipeline, *counters);
     let events = EventTotals {
         dropped: counters.lost + pipeline.undecodable(),
         without_stack: counters.without_stack,
     };
     let reporting = Instant::now();
-    let (report, notes) = audits.report(main, events, &mut pipeline);
-    for note in notes {
-        say(format_args!("{note}"));
-    }
+    let (report, notes) = std::mem::take(audits).report(*main, events, pipeline);
+    notes.iter().for_each(say);
     let written = wanted.write(&report);
     if verbose {
         say(format_args!("report made in {:.1?}", reporting.elapsed()));
     }
-    let recorded = record::finish(&mut pipeline, (&report, counters), exit_code);
-    written.and(recorded)
+    let Some(record) = record else { return written };
+    let json = serde_json::to_string(&report)?;
+    let recorded = record.borrow_mut().finish(pipeline, (&json, *counters), exit_code);
+    written.and(recorded.map_err(AppError::from))
 }
 
 pub fn say_lost_tasks(count: u64) {

@@ -2,6 +2,7 @@
 
 use super::output::Stream;
 use crate::model::{FrameKind, StackTable, VmEvent, VmOp};
+use crate::session::sink::{Context, Sink};
 use serde_json::json;
 use std::io::{self, BufWriter, Write};
 
@@ -15,7 +16,17 @@ impl Dump {
         Dump { out: BufWriter::new(to), failed: None }
     }
 
-    pub fn event(&mut self, event: &VmEvent, stacks: &StackTable) {
+    /// # Errors
+    /// The first failed write.
+    pub fn finish(&mut self) -> io::Result<()> {
+        self.out.flush()?;
+        self.failed.take().map_or(Ok(()), Err)
+    }
+}
+
+impl Sink for Dump {
+    fn event(&mut self, event: &VmEvent, context: &mut Context<'_>) {
+        let stacks = context.stacks;
         let frames: Vec<String> = match event.stack {
             Ok(id) => stacks.stack(id).frames.iter().map(|frame| describe(frame, stacks)).collect(),
             Err(_) => Vec::new(),
@@ -31,13 +42,6 @@ impl Dump {
         if let Err(error) = writeln!(self.out, "{line}") {
             self.failed.get_or_insert(error);
         }
-    }
-
-    /// # Errors
-    /// The first failed write.
-    pub fn finish(&mut self) -> io::Result<()> {
-        self.out.flush()?;
-        self.failed.take().map_or(Ok(()), Err)
     }
 }
 

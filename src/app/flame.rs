@@ -2,7 +2,6 @@
 
 use super::error::AppError;
 use super::output::OutputSpec;
-use super::say::say;
 use crate::cli::{self, DiffFormat, FlameArgs, Format};
 use crate::diff::Side;
 use crate::render::{
@@ -11,6 +10,7 @@ use crate::render::{
 };
 use crate::report::Report;
 use crate::report::model::Process;
+use crate::session::say::say;
 
 /// Where a process' report says that nobody knows what of it is in memory.
 const NO_RESIDENCY: &str = "none";

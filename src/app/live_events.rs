@@ -8,6 +8,7 @@ use crate::objects::FileCache;
 use crate::render::events::{EventWriter, StackSource};
 use crate::report::model::Stack;
 use crate::report::named_stack;
+use crate::session::sink::{Context, Sink};
 use crate::symbolize::{Config, Symbolizer};
 use std::collections::HashSet;
 use std::io::{self, Write};
@@ -69,32 +70,8 @@ impl LiveEvents {
         }
     }
 
-    pub fn event(&mut self, event: &VmEvent) {
-        let mut event = event.clone();
-        // Not printed, and long.
-        if let VmOp::Fork { mappings, .. } | VmOp::Exec { mappings, .. } = &mut event.op {
-            *mappings = None;
-        }
-        self.waiting.push(Step::Event(event));
-    }
-
-    /// A process that ran before it was traced.
-    pub fn found(&mut self, mm: MmKey, seen: &Observations) {
-        self.waiting.push(Step::Found { mm, seen: Box::new(seen.clone()) });
-    }
-
-    /// After the events that waited already.
-    pub fn lost(&mut self) {
-        let newest = self.waiting.iter().rev().find_map(|step| match step {
-            Step::Event(event) => Some(event.time_ns),
-            _ => None,
-        });
-        self.newest_ns = newest.unwrap_or(self.newest_ns);
-        self.waiting.push(Step::Lost { time_ns: self.newest_ns });
-    }
-
     /// Prints what waits. False when nothing more is wanted.
-    pub fn flush(&mut self, table: &StackTable, files: &mut FileCache) -> bool {
+    fn flush(&mut self, table: &StackTable, files: &mut FileCache) -> bool {
         if self.writer.is_over() {
             self.waiting.clear();
             return false;
@@ -124,7 +101,7 @@ impl LiveEvents {
             self.stop(error);
         }
         for note in self.symbolizer.take_notes() {
-            super::say(note);
+            crate::session::say::say(note);
         }
         let unheard = self.closed || self.failed.is_some();
         !self.writer.is_over() && (self.to_the_end || !unheard)
@@ -136,14 +113,14 @@ impl LiveEvents {
             return;
         }
         if self.to_the_end {
-            super::say(format_args!("printing stops here, the command goes on: {error}"));
+            crate::session::say::say(format_args!("printing stops here, the command goes on: {error}"));
         }
         self.failed = Some(error);
     }
 
     /// # Errors
     /// The write that failed.
-    pub fn finish(mut self) -> Result<(), AppError> {
+    pub fn finish(&mut self) -> Result<(), AppError> {
         // Nothing may have been printed: then that is the result.
         if !self.closed
             && self.failed.is_none()
@@ -152,9 +129,40 @@ impl LiveEvents {
             self.to_the_end = false;
             self.stop(error);
         }
-        match self.failed {
+        match self.failed.take() {
             Some(error) => Err(self.to.failed(error)),
             None => Ok(()),
         }
+    }
+}
+
+impl Sink for LiveEvents {
+    fn event(&mut self, event: &VmEvent, _: &mut Context<'_>) {
+        let mut event = event.clone();
+        // Not printed, and long.
+        if let VmOp::Fork { mappings, .. } | VmOp::Exec { mappings, .. } = &mut event.op {
+            *mappings = None;
+        }
+        self.waiting.push(Step::Event(event));
+    }
+
+    /// A process that ran before it was traced.
+    fn found(&mut self, mm: MmKey, seen: &Observations, _: &mut Context<'_>) {
+        self.waiting.push(Step::Found { mm, seen: Box::new(seen.clone()) });
+    }
+
+    /// After the events that waited already.
+    fn lost(&mut self) {
+        let newest = self.waiting.iter().rev().find_map(|step| match step {
+            Step::Event(event) => Some(event.time_ns),
+            _ => None,
+        });
+        self.newest_ns = newest.unwrap_or(self.newest_ns);
+        self.waiting.push(Step::Lost { time_ns: self.newest_ns });
+    }
+
+    /// False when nobody reads any more.
+    fn turn(&mut self, context: &mut Context<'_>) -> bool {
+        self.flush(context.stacks, context.files())
     }
 }

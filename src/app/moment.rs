@@ -3,11 +3,11 @@
 //! at its exit by then, because nobody looked at just that moment.
 
 use super::error::AppError;
-use super::replay::{Replay, time_of};
-use super::report::report_of;
+use super::recorded::report_of;
 use crate::cli::Moment;
 use crate::model::{Step, TimeZero, VmOp};
 use crate::report::Report;
+use crate::session::replay::{Replay, time_of};
 use crate::store::Recording;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};

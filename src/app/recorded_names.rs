@@ -41,7 +41,7 @@ fn symbolize(stacks: &StackTable, ids: Vec<StackId>) -> SymbolizedStacks {
     let mut symbolizer = Symbolizer::new(Config::default());
     let names = symbolizer.symbolize(stacks, ids, Unwinder::default().files_mut());
     for note in symbolizer.take_notes() {
-        super::say(note);
+        crate::session::say::say(note);
     }
     names
 }

@@ -40,6 +40,7 @@ pub use target::TargetArgs;
 pub use top::{TopArgs, TopSort};
 pub use touch::TouchArgs;
 
+use crate::doctor::Rung;
 use clap::{Parser, Subcommand, ValueEnum};
 
 /// Explain why VIRT is so much larger than RSS, and which call stack asked for it
@@ -192,6 +193,18 @@ pub enum Backend {
     Perf,
     /// seccomp user notification: no privileges, works in a default container; `run` only
     Notify,
+}
+
+impl Backend {
+    /// The only one that may be taken; None for `auto`.
+    pub fn only(self) -> Option<Rung> {
+        match self {
+            Backend::Auto => None,
+            Backend::Bpf => Some(Rung::Bpf),
+            Backend::Perf => Some(Rung::Perf),
+            Backend::Notify => Some(Rung::Notify),
+        }
+    }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]

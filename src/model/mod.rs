@@ -4,6 +4,7 @@
 
 pub mod addr;
 pub mod cgroup;
+mod clean;
 pub mod event;
 pub mod function;
 pub mod hash;
@@ -28,6 +29,7 @@ pub mod vma_detail;
 
 pub use addr::{Addr, AddrRange, Bytes, PAGE};
 pub use cgroup::{CgroupHierarchy, CgroupKey};
+pub use clean::clean;
 pub use event::{EventId, FileRef, MmKey, NoStack, Pid, Task, Tid, VmEvent, VmOp};
 pub use function::{Binding, FunctionKind, ListedFunction, Probe, ProbeSummary, Skip, Source, Sources};
 pub use heap::{ContextKey, Covers, HeapEvent, HeapOp};

@@ -1,5 +1,7 @@
 //! Colour, and text that cannot harm a terminal.
 
+pub use crate::model::clean;
+
 /// Whether to write ANSI escape sequences.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Color {
@@ -35,21 +37,6 @@ impl Color {
         };
         format!("\x1b[{code}m{text}\x1b[0m")
     }
-}
-
-/// Names come from the audited process and may hold anything: control characters and
-/// bidirectional overrides are written as escapes, so that no name can drive the terminal.
-pub fn clean(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    for c in text.chars() {
-        let hidden = matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{feff}');
-        if c.is_control() || hidden {
-            out.extend(c.escape_default());
-        } else {
-            out.push(c);
-        }
-    }
-    out
 }
 
 /// A word of a command line as a shell would take it: `--save`, `''`, `'two words'`.

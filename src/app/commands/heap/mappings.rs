@@ -1,0 +1,33 @@
+//! The mapping audit of the processes whose heaps were watched, as they were looked at last.
+
+use crate::heap::beside::beside;
+use crate::heap::report::HeapReport;
+use crate::model::observation::{ResidencySource, SnapshotMoment};
+use crate::model::{Observations, Pid};
+use crate::session::audits::{Audits, EventTotals};
+use crate::session::pipeline::Pipeline;
+use std::collections::HashSet;
+
+/// Puts what each process has mapped beside its heap. One that ended unseen has none: what was resident
+/// is not known, and an earlier look is about another heap.
+pub fn put_beside(report: &mut HeapReport, main: Pid, audits: Audits, pipeline: &mut Pipeline) {
+    let seen: HashSet<Pid> = audits.looks().filter(|look| is_last(look, pipeline)).map(|l| l.pid).collect();
+    // Calls that were lost are told in the heap's own figures.
+    let nothing = EventTotals { dropped: 0, without_stack: 0 };
+    let (mappings, _) = audits.report(main, nothing, pipeline);
+    for process in &mut report.processes {
+        let found = mappings.processes.iter().find(|mapped| mapped.pid == process.pid);
+        match found.filter(|_| seen.contains(&process.pid)) {
+            Some(mapped) => process.beside = beside(process, mapped),
+            None => process.gaps.push(
+                "what of it is resident is not known: it ended before its mappings could be looked at"
+                    .to_owned(),
+            ),
+        }
+    }
+}
+
+fn is_last(look: &Observations, pipeline: &Pipeline) -> bool {
+    let lives = || pipeline.spaces.process(look.pid).is_some_and(|process| process.exited_ns.is_none());
+    look.residency.source != ResidencySource::None && (look.moment == SnapshotMoment::HeldAtExit || lives())
+}

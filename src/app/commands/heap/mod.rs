@@ -1,0 +1,77 @@
+//! `vmaudit heap`: who holds the memory that an allocator handed out.
+
+mod combined;
+mod contexts;
+pub mod hold;
+mod mappings;
+mod peek;
+pub mod probes;
+mod resolve;
+mod run;
+mod tell;
+pub mod watch;
+
+pub use run::heap;
+
+use crate::app::error::AppError;
+use crate::app::output;
+use crate::app::output::{Other, Output};
+use crate::cli::{HeapArgs, HeapFormat};
+use crate::heap::describe::{DEFAULT_ALLOCATORS, built_in, built_in_names, parse};
+use crate::heap::report::HeapReport;
+use crate::heap::{Description, Filter};
+use crate::render::{Color, TextOptions, heap_to_folded, heap_to_json, heap_to_text};
+use std::path::Path;
+use std::{fs, io};
+
+/// The descriptions that `--allocator` names, or those that need no name.
+fn descriptions(args: &HeapArgs) -> Result<Vec<Description>, AppError> {
+    let usage = |text: String| AppError::Usage(text);
+    let named = |name: &str| match built_in(name) {
+        Some(description) => description.map_err(|error| usage(error.to_string())),
+        None if name.contains('/') || name.ends_with(".toml") => {
+            let text = fs::read_to_string(name)
+                .map_err(|error| usage(format!("--allocator {name}: it cannot be read: {error}")))?;
+            parse(&text, name).map_err(|error| usage(format!("--allocator {error}")))
+        }
+        None => {
+            let known: Vec<&str> = built_in_names().collect();
+            Err(usage(format!(
+                "--allocator {name}: known are {}, or a description of your own, FILE.toml",
+                known.join(", ")
+            )))
+        }
+    };
+    if args.allocators.is_empty() {
+        return DEFAULT_ALLOCATORS.iter().map(|name| named(name)).collect();
+    }
+    args.allocators.iter().map(|name| named(name)).collect()
+}
+
+fn filter(args: &HeapArgs) -> Filter {
+    Filter {
+        older_ns: args.older.map(|age| u64::try_from(age.as_nanos()).unwrap_or(u64::MAX)),
+        min_size: args.min_size,
+        max_size: args.max_size,
+        leaks_only: args.leaks_only,
+    }
+}
+
+fn output(args: &HeapArgs) -> Result<Output, AppError> {
+    let mut others = output::program(&args.command);
+    let described = args.allocators.iter().map(Path::new);
+    others.extend(described.map(|path| Other { path, what: "the description of an allocator" }));
+    Output::open(args.report.as_deref(), &others)
+}
+
+fn write(args: &HeapArgs, to: &Output, report: &HeapReport) -> Result<(), AppError> {
+    let rendered = match args.format {
+        HeapFormat::Json => heap_to_json(report)?,
+        HeapFormat::Folded => heap_to_folded(report, args.reverse),
+        HeapFormat::Text => {
+            let color = if to.is_stdout() { output::color(&io::stdout()) } else { Color::Never };
+            heap_to_text(report, args.reverse, TextOptions { color, top: args.top })
+        }
+    };
+    to.put(rendered.as_bytes())
+}

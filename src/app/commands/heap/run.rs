@@ -1,0 +1,314 @@
+//! From the command line to the report.
+
+use super::combined::Combined;
+use super::contexts::name_contexts;
+use super::hold::{self, HELD_CALLS};
+use super::mappings::put_beside;
+use super::probes::Probes;
+use super::tell::{self, Asked};
+use super::watch::HeapWatch;
+use crate::app::error::AppError;
+use crate::app::output::Output;
+use crate::capture::bpf::BpfTracer;
+use crate::capture::heap::{HeapConfig, HeapTracer, WayWanted};
+use crate::cli::{Aslr, Backend, HeapArgs};
+use crate::heap::describe::ContextLayout;
+use crate::heap::silence::TestCall;
+use crate::heap::{Description, LedgerOptions, Sampling};
+use crate::launch::{LaunchConfig, Prepared};
+use crate::model::Pid;
+use crate::rights::{Use, viewer, with_lent};
+use crate::session::SessionError;
+use crate::session::audits::Audits;
+use crate::session::engine::{AT_THE_END, End, Schedule, Session};
+use crate::session::pipeline::Pipeline;
+use crate::session::remedy::explained;
+use crate::session::say::say;
+use crate::session::start::{Start, Traced};
+use crate::session::tracer::{Tracer, TracerOptions};
+use crate::symbolize::Symbolizer;
+use crate::sys::clock::monotonic_ns;
+use std::cell::{Cell, RefCell};
+use std::ops::ControlFlow;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Of the second ring, for what has no room in the first: then without stack.
+const SPILL_BYTES: u32 = 8 << 20;
+
+/// Seconds between looks for what keeps growing.
+const LEAK_LOOKS: f64 = 1.0;
+
+/// Watches the heaps of processes, or of a command; returns vmaudit's exit code.
+pub fn heap(args: &HeapArgs) -> Result<u8, AppError> {
+    args.check().map_err(AppError::Usage)?;
+    let descriptions = super::descriptions(args)?;
+    let to = super::output(args)?;
+    if args.command.is_empty() { attach((args, to), descriptions) } else { start((args, to), descriptions) }
+}
+
+fn options(args: &HeapArgs) -> TracerOptions {
+    TracerOptions {
+        only: Backend::Bpf.only(),
+        stack_bytes: args.stack_bytes,
+        ring_bytes: args.ring_bytes,
+        spill_bytes: SPILL_BYTES,
+        follow_forks: !args.no_follow_forks,
+        running_targets: false,
+        touch: None,
+        entering: None,
+        verbose: args.verbose,
+    }
+}
+
+/// What both ways have in common.
+struct Watcher<'a> {
+    args: &'a HeapArgs,
+    to: Output,
+    heap: HeapTracer,
+    watch: Rc<RefCell<HeapWatch>>,
+    probes: Arc<Probes>,
+    asked: Asked,
+    layout: ContextLayout,
+}
+
+impl<'a> Watcher<'a> {
+    fn new(
+        (args, to): (&'a HeapArgs, Output),
+        tracer: &Tracer,
+        (descriptions, only): (Vec<Description>, Option<Pid>),
+    ) -> Result<Watcher<'a>, AppError> {
+        let config = HeapConfig {
+            stack_bytes: args.stack_bytes,
+            sample: Sampling::every(args.sample.unwrap_or(0)).mean(),
+            only,
+            combined: args.combined,
+            way: match std::env::var("VMAUDIT_UPROBES").as_deref() {
+                Ok("multi") => WayWanted::Multi,
+                Ok("single") => WayWanted::Single,
+                _ => WayWanted::Best,
+            },
+        };
+        let mappings = bpf_of(tracer)?;
+        let heap = with_lent(Use::Placing, || HeapTracer::start(mappings, &config))
+            .map_err(|error| explained(error, args.verbose))?;
+        if viewer().is_some() && only.is_none() && !heap.leaves_others_alone() {
+            return Err(AppError::Usage(
+                "on this kernel (before Linux 6.13) the return from a probed function is changed in every process \
+                 that maps the file, also in those of others: name one process (-p PID --no-follow-forks, or \
+                 --no-follow-forks -- CMD), or sudo vmaudit heap …"
+                    .to_owned(),
+            ));
+        }
+        let asked = Asked {
+            filter: super::filter(args),
+            allocators: descriptions.iter().map(|each| each.name.clone()).collect(),
+            combined: args.combined,
+            start_ns: monotonic_ns(),
+            main: Cell::new(0),
+        };
+        let layouts = descriptions.iter().map(|each| each.context_layout);
+        let layout = layouts.into_iter().find(|each| *each != ContextLayout::default()).unwrap_or_default();
+        let probes = Arc::new(Probes::new(heap.prober(), descriptions));
+        if args.verbose {
+            say(format_args!("{} and {}", tracer.attached(), heap.attached));
+        }
+        let options =
+            LedgerOptions { sampling: Sampling::every(args.sample.unwrap_or(0)), start_ns: asked.start_ns };
+        let mut watch = HeapWatch::new(options, Arc::clone(&probes));
+        if args.combined {
+            watch.combined = Some(Combined::new(heap.counted()?));
+        }
+        Ok(Watcher { args, to, heap, watch: Rc::new(RefCell::new(watch)), probes, asked, layout })
+    }
+
+    fn tell_probed(&self) {
+        let notes = self.probes.take_notes();
+        if self.args.verbose {
+            notes.into_iter().for_each(say);
+        }
+    }
+
+    /// Until the end; prints the reports.
+    fn run(&self, start: Start<'_>) -> Result<Traced<End>, AppError> {
+        let schedule = Schedule {
+            duration: self.args.duration.map(Duration::from_secs_f64),
+            first_look: AT_THE_END,
+            interval: AT_THE_END,
+            timeline: false,
+            verbose: self.args.verbose,
+        };
+        let mut symbolizer = tell::symbolizer();
+        let mut pipeline = start.pipeline();
+        pipeline.add_sink(self.watch.clone());
+        let attached = !start.processes().is_empty();
+        let mut traced = start.run(pipeline, schedule, |session| {
+            self.asked.main.set(session.main);
+            self.tell_probed();
+            if attached {
+                if self.probes.functions().is_empty() {
+                    say("no function of these allocators is in what is mapped now; files that are mapped later \
+                         are looked at");
+                }
+                say("Ctrl-C ends watching and reports; the target goes on");
+            }
+            self.watch(session, &mut symbolizer)
+        })?;
+        let lost = traced.counters.lost;
+        if lost > 0 {
+            say(format_args!("{lost} calls that change mappings were lost: frames may have no module"));
+        }
+        self.tell_probed();
+        let troubles = {
+            let mut heap = self.watch.borrow_mut();
+            heap.note_losses(self.heap.counters());
+            heap.look();
+            heap.combined.as_ref().map_or(0, |combined| combined.troubles)
+        };
+        if troubles > 0 {
+            say(format_args!(
+                "the tables of --combined were full or could not be read {troubles} times: counts may be old"
+            ));
+        }
+        let audits = std::mem::take(&mut traced.audits);
+        let tracer = bpf_of(&traced.tracer)?;
+        let test = || self.test_call(tracer);
+        match self.print(&mut traced.pipeline, &mut symbolizer, Some((audits, &test)))? {
+            Some(why) => Err(AppError::NothingSeen { why }),
+            None => Ok(traced),
+        }
+    }
+
+    fn watch(&self, session: &mut Session<'_>, symbols: &mut Symbolizer) -> Result<End, AppError> {
+        let printed = self.args.interval.is_some();
+        // Growth is told from one look to the next.
+        let interval = self.args.interval.or(self.args.leaks_only.then_some(LEAK_LOOKS));
+        let interval = interval.map(Duration::from_secs_f64);
+        let mut due = interval.map(|interval| Instant::now() + interval);
+        let pipeline = session.pipeline;
+        let mut failed = Ok(());
+        let end = session.run_while(|| {
+            self.watch.borrow_mut().note_losses(self.heap.counters());
+            if let (Some(interval), Some(at)) = (interval, due)
+                && Instant::now() >= at
+            {
+                due = Some(at + interval);
+                self.watch.borrow_mut().look();
+                if printed {
+                    failed = self.print(&mut pipeline.borrow_mut(), symbols, None).map(drop);
+                }
+                self.watch.borrow_mut().heaps.mark(monotonic_ns());
+            }
+            if failed.is_err() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        })?;
+        failed.map(|()| end)
+    }
+
+    /// With the mappings beside, where they were looked at: at the end. Returns why nothing was seen, where
+    /// there was something to see.
+    fn print(
+        &self,
+        pipeline: &mut Pipeline,
+        symbolizer: &mut Symbolizer,
+        at_the_end: Option<(Audits, &dyn Fn() -> TestCall)>,
+    ) -> Result<Option<String>, AppError> {
+        let counters = self.heap.counters();
+        let heap = &mut *self.watch.borrow_mut();
+        if self.args.verbose {
+            say(format_args!("{counters:?}, {} frees inside of an allocator", heap.own_frees));
+        }
+        name_contexts(heap, self.layout);
+        let mut report = tell::report((&self.asked, heap), (pipeline, symbolizer), (counters, 0));
+        let test = at_the_end.as_ref().map(|(_, test)| *test).filter(|_| counters.skipped == 0);
+        if let Some((audits, _)) = at_the_end {
+            put_beside(&mut report, self.asked.main.get(), audits, pipeline);
+        }
+        let failure = tell::tell_silence(&mut report, heap, (self.heap.attached, test));
+        symbolizer.take_notes().iter().for_each(say);
+        super::write(self.args, &self.to, &report)?;
+        Ok(failure)
+    }
+
+    /// Whether these probes see anything on this kernel.
+    fn test_call(&self, tracer: &BpfTracer) -> TestCall {
+        match self.heap.sees_a_call(tracer) {
+            Ok(true) => TestCall::Seen,
+            Ok(false) => TestCall::Unseen,
+            Err(error) => {
+                if self.args.verbose {
+                    say(format_args!("no test call could be made: {error}"));
+                }
+                TestCall::NotMade
+            }
+        }
+    }
+}
+
+fn bpf_of(tracer: &Tracer) -> Result<&BpfTracer, AppError> {
+    match tracer {
+        Tracer::Bpf(tracer) => Ok(tracer),
+        _ => Err(AppError::Usage("heap needs the backend bpf".to_owned())),
+    }
+}
+
+fn attach((args, to): (&HeapArgs, Output), descriptions: Vec<Description>) -> Result<u8, AppError> {
+    let start = Start::running(&args.pids, options(args))?;
+    // With children, and of several processes: probes are in every process that maps the file.
+    let only = match start.processes() {
+        [one] if args.no_follow_forks => Some(one.pid()),
+        _ => None,
+    };
+    let watcher = Watcher::new((args, to), &start.tracer, (descriptions, only))?;
+    let traced = watcher.run(start)?;
+    drop(watcher);
+    traced.detach_in_background();
+    Ok(0)
+}
+
+fn start((args, to): (&HeapArgs, Output), descriptions: Vec<Description>) -> Result<u8, AppError> {
+    let config = LaunchConfig {
+        argv: args.command.clone(),
+        as_root: args.as_root,
+        hold_exits: true,
+        aslr_off: args.aslr == Aslr::Off,
+        calls: HELD_CALLS,
+        ..LaunchConfig::default()
+    };
+    let without_filter = "start it by itself, and attach (vmaudit heap -p PID)";
+    let mut start = Start::command(config, options(args), (None, without_filter, without_filter))?;
+    let only = args.no_follow_forks.then_some(start.main());
+    let watcher = Watcher::new((args, to), &start.tracer, (descriptions, only))?;
+    watcher.asked.main.set(start.main());
+    if let Some(prepared) = start.prepared() {
+        hold_code(prepared, &watcher);
+    }
+    let probes = Arc::clone(&watcher.probes);
+    start.on_start(move |running| {
+        if let Some(calls) = running.take_calls() {
+            hold::serve(calls, probes)
+                .map_err(|source| SessionError::System { operation: "starting a thread", source })?;
+        }
+        Ok(None)
+    });
+    let traced = watcher.run(start)?;
+    drop(watcher);
+    Ok(match traced.detach_in_background() {
+        End::Exited(status) => status.exit_code(),
+        End::LoadEnded(code) => code,
+        End::NoneLeft | End::LeftRunning => 0,
+    })
+}
+
+/// The command's own file is probed now, what it maps when it maps it.
+fn hold_code(prepared: &mut Prepared, watcher: &Watcher<'_>) {
+    if let Err(error) = prepared.watch_calls() {
+        say(format_args!(
+            "{error}\nlibraries are probed while they are used already: their first allocations are missed"
+        ));
+    }
+    if let Some(path) = prepared.file() {
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        watcher.probes.cover_path(&path, &name);
+    }
+}

@@ -1,0 +1,121 @@
+//! From ledgers to the report.
+
+use super::watch::{HeapWatch, Known};
+use crate::capture::heap::HeapCounters;
+use crate::heap::report::{HeapFacts, HeapProcessFacts, HeapReport, build};
+use crate::heap::silence;
+use crate::heap::silence::{TestCall, Watched};
+use crate::heap::{Filter, Picture};
+use crate::model::Pid;
+use crate::report::model::Events;
+use crate::session::pipeline::Pipeline;
+use crate::symbolize::{Config, Symbolizer};
+use crate::sys::clock::monotonic_ns;
+use std::cell::Cell;
+
+/// What is the same for each report of a run.
+#[derive(Clone, Debug, Default)]
+pub struct Asked {
+    pub filter: Filter,
+    pub allocators: Vec<String>,
+    pub combined: bool,
+    pub start_ns: u64,
+    /// The process that comes first.
+    pub main: Cell<Pid>,
+}
+
+/// The report as of now; and notes on symbols that were not found.
+pub fn report(
+    (asked, heap): (&Asked, &HeapWatch),
+    (pipeline, symbolizer): (&mut Pipeline, &mut Symbolizer),
+    (counters, lost): (HeapCounters, u64),
+) -> HeapReport {
+    let main = asked.main.get();
+    let now = monotonic_ns();
+    let mut pictures: Vec<(HeapProcessFacts, Picture)> = Vec::new();
+    let living = heap.heaps.ledgers();
+    for ledger in heap.ended.iter().chain(living) {
+        let known = heap.known.get(&ledger.pid).cloned().unwrap_or_default();
+        let at = known.until_ns.unwrap_or(now);
+        let facts = facts(&known, now);
+        pictures.push((facts, ledger.picture(heap.heaps.sites(), asked.filter, at)));
+    }
+    pictures.sort_by_key(|(_, picture)| (picture.pid != main, picture.pid));
+    let wanted: Vec<_> = pictures.iter().flat_map(|(_, picture)| picture.stacks()).collect();
+    let run = HeapFacts {
+        backend: pipeline.backend.clone(),
+        allocators: asked.allocators.clone(),
+        functions: heap.probes.functions(),
+        combined: asked.combined,
+        events: Events {
+            seen: counters.seen,
+            lost: counters.lost_allocations
+                + counters.lost_frees
+                + counters.lost_others
+                + lost
+                + pipeline.undecodable(),
+            truncated_stacks: pipeline.tally.truncated,
+            unwind_incomplete: pipeline.tally.incomplete,
+        },
+        without_stack: counters.without_stack,
+        start_ns: asked.start_ns,
+    };
+    let names = symbolizer.symbolize(&pipeline.stacks, wanted, pipeline.unwinder.files_mut());
+    let processes: Vec<_> = pictures.iter().map(|(facts, picture)| (facts, picture)).collect();
+    build(&run, &processes, &pipeline.stacks, &names)
+}
+
+fn facts(known: &Known, now: u64) -> HeapProcessFacts {
+    let end = known.until_ns.unwrap_or(now);
+    HeapProcessFacts {
+        comm: known.comm.clone(),
+        exe: known.exe.clone(),
+        cmdline: known.cmdline.clone(),
+        exit_code: known.ended.filter(|status| *status >= 0 && status & 0x7f == 0).map(|s| s >> 8 & 0xff),
+        signal: known.ended.filter(|status| *status >= 0).map(|s| s & 0x7f).filter(|signal| *signal != 0),
+        container: None,
+        attached: known.attached,
+        watched_ns: Some(end.saturating_sub(known.since_ns)),
+        gaps: Vec::new(),
+    }
+}
+
+/// Says of each process without an allocation why none was seen. `test`: at the end of all, makes a test call
+/// for a run without any. Returns why that is a failure.
+pub fn tell_silence(
+    report: &mut HeapReport,
+    heap: &HeapWatch,
+    (way, test): (&'static str, Option<&dyn Fn() -> TestCall>),
+) -> Option<String> {
+    let launched = report.processes.iter().all(|process| !process.attached);
+    let whole_run = report.processes.iter().all(silence::is_silent);
+    let test = test.filter(|_| whole_run && !report.processes.is_empty()).map(|test| test());
+    // Of a sample, what is not in it was not looked at; counted in the kernel, a child of fork starts with
+    // nothing that it could free.
+    if report.sampling_bytes.is_some() && test.is_none() {
+        return None;
+    }
+    let from_the_start = launched && (!report.combined || whole_run);
+    let mut failure = None;
+    for process in report.processes.iter_mut().filter(|process| silence::is_silent(process)) {
+        let probed = heap.probed.get(&process.pid).cloned().unwrap_or_default();
+        let watched = Watched {
+            allocators: report.allocators.clone(),
+            probed: probed.into_iter().collect(),
+            refused: heap.probes.refused(),
+            way,
+            test: test.unwrap_or_default(),
+            from_the_start,
+        };
+        let nothing = silence::why(process, &watched);
+        if test.is_some() && failure.is_none() && silence::is_failure(&nothing) {
+            failure = Some(format!("{} (pid {}): {}", process.comm, process.pid, nothing.why));
+        }
+        process.nothing_seen = Some(nothing);
+    }
+    failure
+}
+
+pub fn symbolizer() -> Symbolizer {
+    Symbolizer::new(Config::default())
+}

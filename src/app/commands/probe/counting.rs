@@ -1,0 +1,126 @@
+//! Counting without stacks: the kernel's side does it all, and vmaudit sleeps.
+
+use super::select::Selection;
+use super::{Counted, detach, mark, place, start, way};
+use crate::app::code_files::CodeFile;
+use crate::app::conclude::say_lost_tasks;
+use crate::app::error::AppError;
+use crate::capture::uprobe::CounterConfig;
+use crate::cli::ProbeArgs;
+use crate::launch::{Attached, Launch, LaunchConfig, Process};
+use crate::model::Pid;
+use crate::rights::viewer;
+use crate::session::engine::End;
+use crate::session::reporting;
+use crate::session::say::say;
+use crate::session::targets::pidfd;
+use crate::session::watched::{Launched, News, Watched};
+use crate::sys::poll;
+use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
+
+pub fn count(args: &ProbeArgs, file: &CodeFile, selection: &Selection) -> Result<Counted, AppError> {
+    let prepared = (!args.command.is_empty()).then(|| Launch::prepare(launch(args))).transpose()?;
+    // Before anything is loaded: a request to stop ends with a result from here on.
+    let attached = match &prepared {
+        Some(_) => None,
+        None => Some(Attached::new(args.pid.map(Process::find).transpose()?.into_iter().collect())?),
+    };
+    let process = attached.as_ref().and_then(|attached| attached.processes().first());
+    let only = process.filter(|_| args.no_follow_forks).map(Process::pid);
+    let config = CounterConfig {
+        functions: selection.functions.len(),
+        only_marked: prepared.is_some() || process.is_some(),
+        follow_forks: !args.no_follow_forks,
+        stacks: None,
+        way: way(args),
+    };
+    let mut counter = start(&config, args.verbose)?;
+    if let Some(prepared) = &prepared {
+        mark(&counter, (prepared.pid(), pidfd(prepared.pid())?.as_fd()), true)?;
+    }
+    if let Some(process) = process {
+        mark(&counter, (process.pid(), process.as_fd()), false)?;
+    }
+    let placed = place(&mut counter, (file, selection), only, args.verbose)?;
+    let begun = Instant::now();
+    let of_process = process.map(|process| format!("{} (pid {})", process.name(), process.pid()));
+    let (of, end) = match (prepared, attached) {
+        (Some(prepared), _) => {
+            let running = prepared.go()?;
+            running.notes().iter().for_each(say);
+            let of = of_command(args, running.pid());
+            (of, watch(Launched::new(running, "start it without vmaudit"), args)?)
+        }
+        (None, attached) => {
+            let of = of_process.unwrap_or_else(everybody);
+            say(format_args!("counting the calls of {of}; Ctrl-C ends it"));
+            let attached = attached.map_or_else(|| Attached::new(Vec::new()), Ok)?;
+            (of, watch(attached, args)?)
+        }
+    };
+    let took = begun.elapsed();
+    let calls = counter.counts()?;
+    say_lost_tasks(counter.lost_tasks());
+    let missed = counter.missed_tasks();
+    if missed > 0 {
+        say(format_args!("up to {missed} new threads or processes were perhaps not followed"));
+    }
+    let way = counter.way();
+    detach(counter, args.verbose);
+    Ok(Counted { calls, of, placed, way, took, stacks: None, exit_code: exit_code(end) })
+}
+
+pub fn launch(args: &ProbeArgs) -> LaunchConfig {
+    LaunchConfig { argv: args.command.clone(), as_root: args.as_root, ..LaunchConfig::default() }
+}
+
+/// Whose calls are counted where nobody is named.
+fn everybody() -> String {
+    match viewer() {
+        Some(viewer) => format!("all processes that uid {} may look into", viewer.uid),
+        None => "all processes".to_owned(),
+    }
+}
+
+/// Whose calls are counted.
+pub fn of_command(args: &ProbeArgs, pid: Pid) -> String {
+    let name = args.command.first().map(|name| name.to_string_lossy()).unwrap_or_default();
+    format!("{name} (pid {pid}){}", if args.no_follow_forks { "" } else { " and its children" })
+}
+
+pub fn exit_code(end: End) -> u8 {
+    match end {
+        End::Exited(status) => status.exit_code(),
+        End::NoneLeft | End::LeftRunning | End::LoadEnded(_) => 0,
+    }
+}
+
+/// Until the targets have ended, the time is over, or the user wants the result.
+fn watch(mut watched: impl Watched, args: &ProbeArgs) -> Result<End, AppError> {
+    let end = until_end(&mut watched, args)?;
+    reporting::begin(watched.take_requests()?);
+    Ok(end)
+}
+
+fn until_end(watched: &mut impl Watched, args: &ProbeArgs) -> Result<End, AppError> {
+    let limit = args.duration.map(Duration::from_secs_f64);
+    let begun = Instant::now();
+    loop {
+        match watched.next()? {
+            News::Held(held) => watched.release(held)?,
+            News::Over(end) => return Ok(end),
+            News::Asked { stop: true } => return Ok(End::LeftRunning),
+            News::Asked { stop: false } | News::Joined(_) => {}
+            News::Nothing => {
+                let left = limit.map(|limit| limit.saturating_sub(begun.elapsed()));
+                if left == Some(Duration::ZERO) {
+                    return Ok(End::LeftRunning);
+                }
+                if !watched.has_heard() {
+                    poll::wait(&[watched.as_fd()], left);
+                }
+            }
+        }
+    }
+}

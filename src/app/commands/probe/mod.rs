@@ -1,0 +1,211 @@
+//! `vmaudit probe`: how often the functions of a library are called, all of them at once.
+
+mod counting;
+mod select;
+mod stacks;
+
+use super::symbols::pattern;
+use crate::app::code_files;
+use crate::app::code_files::CodeFile;
+use crate::app::error::AppError;
+use crate::app::output::{Destination, Other, Output, program};
+use crate::capture::uprobe::{CallCounter, CounterConfig, Placed, Way};
+use crate::cli::{PlainFormat, ProbeArgs, ProbeWay};
+use crate::model::Pid;
+use crate::render::probe::{
+    CallCounts, FunctionCalls, PlacedCounts, RefusedFunction, StackCounts, calls_to_json, calls_to_text,
+};
+use crate::rights::{Use, with_lent};
+use crate::session::remedy::explained;
+use crate::session::say::say;
+use crate::sys::abi::ENOTSUPP;
+use select::Selection;
+use std::os::fd::BorrowedFd;
+use std::time::Duration;
+
+/// What came of counting.
+struct Counted {
+    calls: Vec<u64>,
+    of: String,
+    placed: Placed,
+    way: Way,
+    took: Duration,
+    /// Stacks and their calls, in the numbering of the selection.
+    stacks: Option<StackCounts>,
+    exit_code: u8,
+}
+
+/// Counts; returns the exit code.
+pub fn probe(args: &ProbeArgs) -> Result<u8, AppError> {
+    let wanted = pattern(&args.pattern)?;
+    if args.stacks && args.pid.is_none() && args.command.is_empty() {
+        return Err(AppError::Usage(
+            "--stacks needs a process (-p PID) or a command: what is mapped where is followed of those only"
+                .to_owned(),
+        ));
+    }
+    let file = file(args)?;
+    let selection = Selection::of(&file, &wanted);
+    if selection.functions.is_empty() {
+        return Err(AppError::Usage(selection.why_none(&file, &args.pattern)));
+    }
+    let to = destination(args, &file)?;
+    let counted = if args.stacks {
+        stacks::count(args, &file, &selection)?
+    } else {
+        counting::count(args, &file, &selection)?
+    };
+    let exit_code = counted.exit_code;
+    let (counts, summary) = report(args, &file, selection, counted);
+    let written = match args.format {
+        PlainFormat::Text => calls_to_text(&counts, &summary, to.options()),
+        PlainFormat::Json => calls_to_json(&counts)?,
+    };
+    to.put(written.as_bytes())?;
+    Ok(exit_code)
+}
+
+/// Before anything is started.
+fn destination(args: &ProbeArgs, file: &CodeFile) -> Result<Destination, AppError> {
+    let mut others = program(&args.command);
+    others.push(Other { path: &file.path, what: "the file that is probed" });
+    Ok(Destination { output: Output::open(args.report.as_deref(), &others)?, top: args.top })
+}
+
+/// The one file whose functions are probed.
+fn file(args: &ProbeArgs) -> Result<CodeFile, AppError> {
+    let Some(pid) = args.pid else { return code_files::named(&args.lib) };
+    let (mut files, failures) = code_files::of_process(pid, Some(&args.lib))?;
+    if files.len() > 1 {
+        let paths: Vec<_> = files.iter().map(|file| file.path.display().to_string()).collect();
+        return Err(AppError::Usage(format!("--lib means several files: {}", paths.join(", "))));
+    }
+    files.pop().ok_or_else(|| AppError::Usage(failures.join("; ")))
+}
+
+fn way(args: &ProbeArgs) -> Option<Way> {
+    match args.way {
+        ProbeWay::Auto => None,
+        ProbeWay::Multi => Some(Way::Multi),
+        ProbeWay::Single => Some(Way::Single),
+    }
+}
+
+fn start(config: &CounterConfig<'_>, verbose: bool) -> Result<CallCounter, AppError> {
+    with_lent(Use::Placing, || CallCounter::start(config)).map_err(|error| explained(error, verbose).into())
+}
+
+/// As [`CallCounter::mark`].
+fn mark(counter: &CallCounter, (pid, pidfd): (Pid, BorrowedFd<'_>), at_exec: bool) -> Result<(), AppError> {
+    Ok(with_lent(Use::Placing, || counter.mark(pid, pidfd, at_exec))?)
+}
+
+/// Places the probes, and says so.
+fn place(
+    counter: &mut CallCounter,
+    (file, selection): (&CodeFile, &Selection),
+    only: Option<Pid>,
+    verbose: bool,
+) -> Result<Placed, AppError> {
+    let Some(fd) = file.object.raw_fd() else {
+        return Err(AppError::Usage(format!(
+            "{}: no file that probes could be placed on",
+            file.path.display()
+        )));
+    };
+    // SAFETY: the object keeps its descriptor open, and it is borrowed for longer than this.
+    let fd = unsafe { BorrowedFd::borrow_raw(fd) };
+    let offsets: Vec<u64> = selection.functions.iter().map(|function| function.offset).collect();
+    let placed = with_lent(Use::Placing, || counter.place(fd, &offsets, only))?;
+    if verbose {
+        say(format_args!(
+            "{}: {} functions probed in {:.1?} ({}, {} system calls)",
+            file.path.display(),
+            offsets.len() - placed.refused.len(),
+            placed.took,
+            counter.way().name(),
+            placed.calls
+        ));
+    }
+    Ok(placed)
+}
+
+/// Takes the probes away; in the background where nobody wants to know how long that takes.
+fn detach(mut counter: CallCounter, verbose: bool) {
+    if verbose {
+        say(format_args!("probes taken away in {:.1?}", counter.detach()));
+    } else {
+        crate::capture::bpf::leave_to_a_child(counter);
+    }
+}
+
+fn report(
+    args: &ProbeArgs,
+    file: &CodeFile,
+    selection: Selection,
+    counted: Counted,
+) -> (CallCounts, crate::model::ProbeSummary) {
+    let refused = |index: usize| counted.placed.refused.iter().any(|refused| refused.index == index);
+    let hex = |number: u64| format!("0x{number:x}");
+    let mut functions: Vec<(usize, FunctionCalls)> = selection
+        .functions
+        .iter()
+        .enumerate()
+        .filter(|&(index, _)| counted.placed.refused.is_empty() || !refused(index))
+        .map(|(index, function)| {
+            let calls = counted.calls.get(index).copied().unwrap_or(0);
+            let (name, linkage) = (function.name.clone(), function.linkage.clone());
+            let row = FunctionCalls {
+                name,
+                linkage,
+                address: hex(function.svma),
+                offset: hex(function.offset),
+                calls,
+            };
+            (index, row)
+        })
+        .collect();
+    // By address among equals.
+    functions.sort_by_key(|(_, row)| std::cmp::Reverse(row.calls));
+    let mut place_of = vec![usize::MAX; selection.functions.len()];
+    for (place, (index, _)) in functions.iter().enumerate() {
+        if let Some(slot) = place_of.get_mut(*index) {
+            *slot = place;
+        }
+    }
+    let stacks = counted.stacks.map(|mut stacks| {
+        for each in &mut stacks.distinct {
+            each.function = place_of.get(each.function).copied().unwrap_or(usize::MAX);
+        }
+        stacks
+    });
+    let functions: Vec<FunctionCalls> = functions.into_iter().map(|(_, row)| row).collect();
+    let refused = counted.placed.refused.iter().filter_map(|refused| {
+        let function = selection.functions.get(refused.index)?;
+        let error = nix::errno::Errno::from_raw(refused.errno);
+        let error = if refused.errno == ENOTSUPP { "ENOTSUPP".to_owned() } else { format!("{error:?}") };
+        let (name, address) = (function.name.clone(), hex(function.svma));
+        Some(RefusedFunction { name, address, errno: refused.errno, error })
+    });
+    let counts = CallCounts {
+        schema: 1,
+        file: file.path.to_string_lossy().into_owned(),
+        build_id: file.object.build_id().map(str::to_owned),
+        pattern: args.pattern.clone(),
+        of: counted.of,
+        seconds: counted.took.as_secs_f64(),
+        placed: PlacedCounts {
+            how: counted.way.name(),
+            matching: selection.summary.functions,
+            probed: functions.len() as u64,
+            milliseconds: counted.placed.took.as_secs_f64() * 1e3,
+        },
+        calls: functions.iter().map(|function| function.calls).sum(),
+        functions,
+        stacks,
+        skipped: selection.summary.skipped.iter().map(|(skip, &count)| (skip.id(), count)).collect(),
+        refused: refused.collect(),
+        notes: selection.notes,
+    };
+    (counts, selection.summary)
+}

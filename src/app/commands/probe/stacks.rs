@@ -1,0 +1,172 @@
+//! Counting with stacks: the tracer of mappings runs beside, because a stack is unwound by what is
+//! mapped at that time.
+
+use super::counting::{exit_code, launch, of_command};
+use super::select::Selection;
+use super::{Counted, detach, mark, place, start, way};
+use crate::app::code_files::CodeFile;
+use crate::app::conclude;
+use crate::app::error::AppError;
+use crate::capture::uprobe::wire::CapturedCall;
+use crate::capture::uprobe::{CallCounter, CounterConfig, Placed};
+use crate::cli::{Backend, ProbeArgs};
+use crate::launch::LaunchConfig;
+use crate::model::StackId;
+use crate::render::probe::{StackCalls, StackCounts};
+use crate::report::named_stack;
+use crate::session::engine::{NEVER, Schedule};
+use crate::session::pipeline::Pipeline;
+use crate::session::say::say;
+use crate::session::sink::Sink;
+use crate::session::start::Start;
+use crate::session::targets::pidfd;
+use crate::session::tracer::{Tracer, TracerOptions, WATCHED_CALLS};
+use crate::symbolize::{Config, Symbolizer};
+use std::cell::RefCell;
+use std::cmp::Reverse;
+use std::collections::HashMap;
+use std::os::fd::AsFd;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+/// Calls by function and stack.
+type Stacks = HashMap<(u32, StackId), u64>;
+
+pub fn count(args: &ProbeArgs, file: &CodeFile, selection: &Selection) -> Result<Counted, AppError> {
+    match args.pid {
+        Some(pid) => attached(args, pid, (file, selection)),
+        None => launched(args, (file, selection)),
+    }
+}
+
+fn options(args: &ProbeArgs) -> TracerOptions {
+    TracerOptions {
+        only: Backend::Bpf.only(),
+        stack_bytes: args.stack_bytes,
+        ring_bytes: args.ring_bytes,
+        spill_bytes: 4 << 20,
+        follow_forks: !args.no_follow_forks,
+        running_targets: false,
+        touch: None,
+        entering: None,
+        verbose: args.verbose,
+    }
+}
+
+fn counter(args: &ProbeArgs, tracer: &Tracer, functions: usize) -> Result<CallCounter, AppError> {
+    let Tracer::Bpf(tracer) = tracer else {
+        return Err(AppError::Usage("--stacks needs the bpf backend".to_owned()));
+    };
+    start(
+        &CounterConfig {
+            functions,
+            only_marked: true,
+            follow_forks: !args.no_follow_forks,
+            stacks: Some((tracer, args.stack_bytes)),
+            way: way(args),
+        },
+        args.verbose,
+    )
+}
+
+fn launched(args: &ProbeArgs, which: (&CodeFile, &Selection)) -> Result<Counted, AppError> {
+    let config = LaunchConfig { calls: WATCHED_CALLS, ..launch(args) };
+    let without_filter = "start it without vmaudit";
+    let start = Start::command(config, options(args), (None, without_filter, without_filter))?;
+    let mut counter = counter(args, &start.tracer, which.1.functions.len())?;
+    mark(&counter, (start.main(), pidfd(start.main())?.as_fd()), true)?;
+    let placed = place(&mut counter, which, None, args.verbose)?;
+    let of = of_command(args, start.main());
+    finish(args, start, Placement { counter, placed, of })
+}
+
+fn attached(args: &ProbeArgs, pid: i32, which: (&CodeFile, &Selection)) -> Result<Counted, AppError> {
+    let start = Start::running(&[pid], options(args))?;
+    let mut counter = counter(args, &start.tracer, which.1.functions.len())?;
+    let process = start.processes().first();
+    let only = process.filter(|_| args.no_follow_forks).map(|process| process.pid());
+    let of =
+        process.map_or_else(String::new, |process| format!("{} (pid {})", process.name(), process.pid()));
+    let placed = place(&mut counter, which, only, args.verbose)?;
+    finish(args, start, Placement { counter, placed, of })
+}
+
+/// Nothing is looked at: calls are counted, not mappings.
+fn schedule(args: &ProbeArgs) -> Schedule {
+    Schedule {
+        duration: args.duration.map(Duration::from_secs_f64),
+        first_look: NEVER,
+        interval: NEVER,
+        timeline: false,
+        verbose: false,
+    }
+}
+
+/// Probes that are in place.
+struct Placement {
+    counter: CallCounter,
+    placed: Placed,
+    of: String,
+}
+
+/// Counts calls by stack.
+#[derive(Default)]
+struct Counting(Stacks);
+
+impl Sink for Counting {
+    fn probed(&mut self, call: &CapturedCall<'_>, stack: StackId) {
+        *self.0.entry((call.function, stack)).or_default() += 1;
+    }
+}
+
+fn finish(args: &ProbeArgs, start: Start<'_>, placement: Placement) -> Result<Counted, AppError> {
+    let Placement { mut counter, placed, of } = placement;
+    let counting = Rc::new(RefCell::new(Counting::default()));
+    let mut pipeline = start.pipeline();
+    pipeline.add_sink(counting.clone());
+    let mut traced = start.run(pipeline, schedule(args), |session| {
+        let begun = Instant::now();
+        session.run().map(|end| (end, begun.elapsed()))
+    })?;
+    let (end, took) = traced.outcome;
+    let way = counter.way();
+    // First the probes, then what they had sent by then: the counts are those of the stacks.
+    let detached = counter.detach();
+    if args.verbose {
+        say(format_args!("probes taken away in {detached:.1?}"));
+    }
+    let calls = counter.counts()?;
+    traced.settle()?;
+    conclude::warn(&traced.pipeline, traced.counters);
+    if traced.counters.lost > 0 {
+        say(format_args!(
+            "{} changes of mappings were lost: stacks of libraries loaded then may be incomplete",
+            traced.counters.lost
+        ));
+    }
+    let stacks = std::mem::take(&mut counting.borrow_mut().0);
+    let counted = StackCounts {
+        calls: stacks.values().sum(),
+        lost: calls.iter().sum::<u64>().saturating_sub(stacks.values().sum()),
+        distinct: named(stacks, &mut traced.pipeline),
+    };
+    detach(counter, false);
+    traced.detach_in_background();
+    Ok(Counted { calls, of, placed, way, took, stacks: Some(counted), exit_code: exit_code(end) })
+}
+
+fn named(stacks: Stacks, pipeline: &mut Pipeline) -> Vec<StackCalls> {
+    let mut symbolizer = Symbolizer::new(Config::default());
+    let ids = stacks.keys().map(|&(_, id)| id).collect::<Vec<_>>();
+    let names = symbolizer.symbolize(&pipeline.stacks, ids, pipeline.unwinder.files_mut());
+    symbolizer.take_notes().iter().for_each(say);
+    let mut rows: Vec<((u32, StackId), u64)> = stacks.into_iter().collect();
+    rows.sort_by_key(|&((function, id), calls)| (Reverse(calls), function, id.0));
+    rows.into_iter()
+        .map(|((function, id), calls)| StackCalls {
+            function: function as usize,
+            calls,
+            stack: named_stack(id, &pipeline.stacks, &names),
+        })
+        .collect()
+}

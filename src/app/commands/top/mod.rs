@@ -1,0 +1,100 @@
+//! `vmaudit top`: a live view of the machine, of processes, or of a container.
+//!
+//! `list` reads the cheap figures of all processes, `inside` looks into one, `newest` keeps the calls
+//! of a trace; `screen` owns the terminal, and `front` joins them with the state ([`crate::top`]) and
+//! its drawing ([`crate::render::top`]).
+
+mod front;
+mod inside;
+mod list;
+mod newest;
+mod plain;
+mod screen;
+mod traced;
+mod users;
+
+use crate::app::error::AppError;
+use crate::cli::{TopArgs, TopSort};
+use crate::procfs::read_brief;
+use crate::session::SessionError;
+use crate::session::living::Living;
+use crate::session::say;
+use crate::session::say::say;
+use crate::session::targets::named_container;
+use crate::top::{ProcessId, Settings, SortBy};
+use front::Front;
+use list::{ProcessList, Scope};
+use std::io::{self, IsTerminal};
+
+/// Does `vmaudit top`; returns the exit code.
+pub fn top(args: &TopArgs) -> Result<u8, AppError> {
+    if !args.batch {
+        screen::usable()?;
+    }
+    let container = named_container(args.of.container.as_deref(), args.of.cgroup.as_deref())?;
+    let scope = match &container {
+        Some(container) => Scope::Group(container.clone()),
+        None if args.of.pids.is_empty() => Scope::All,
+        None => Scope::These(these(&args.of.pids)?),
+    };
+    let title = match &scope {
+        Scope::All => nix::unistd::gethostname()
+            .map_or_else(|_| "this machine".to_owned(), |name| name.to_string_lossy().into_owned()),
+        Scope::These(_) => String::new(),
+        Scope::Group(container) => container.name.clone(),
+    };
+    let settings = Settings {
+        title,
+        interval_ms: (args.interval * 1000.0).round().clamp(1.0, 1e12) as u64,
+        sort: match args.sort {
+            TopSort::Virt => SortBy::Virt,
+            TopSort::Rss => SortBy::Rss,
+            TopSort::Unused => SortBy::Unused,
+            TopSort::Growth => SortBy::Growth,
+            TopSort::Name => SortBy::Name,
+        },
+        single: matches!(&scope, Scope::These(ids) if ids.len() == 1),
+    };
+    let color = crate::app::output::color(&io::stdout());
+    let front = Front::new(ProcessList::new(scope), settings, (args.iterations, args.batch, color));
+    let outcome = if args.trace { traced::run(args, container.as_ref(), front) } else { plain::run(front) };
+    say::release();
+    outcome
+}
+
+/// The processes that the user named, each once. Of several some may be gone.
+fn these(numbers: &[i32]) -> Result<Vec<ProcessId>, AppError> {
+    let mut ids: Vec<ProcessId> = Vec::new();
+    let mut errors = Vec::new();
+    for &number in numbers {
+        let living = match Living::open(number) {
+            Ok(living) => living,
+            Err(error) => {
+                errors.push(error);
+                continue;
+            }
+        };
+        living.tell_of_thread();
+        if let Ok(brief) = read_brief(living.pid) {
+            let id = ProcessId { pid: living.pid, start_ticks: brief.start_ticks };
+            if !ids.contains(&id) {
+                ids.push(id);
+            }
+        }
+    }
+    match errors.pop() {
+        Some(error) if ids.is_empty() => {
+            errors.iter().for_each(say);
+            Err(crate::session::snapshots::SnapshotError::from(error).into())
+        }
+        last => {
+            errors.iter().chain(&last).for_each(say);
+            if ids.is_empty() { Err(SessionError::NoTargetLeft.into()) } else { Ok(ids) }
+        }
+    }
+}
+
+/// Standard output is a terminal that can be drawn on, and keys can be read.
+fn is_screen() -> bool {
+    io::stdin().is_terminal() && io::stdout().is_terminal()
+}

@@ -1,0 +1,48 @@
+//! Without a trace: everything is read from /proc.
+
+use super::front::{Front, Source, Traced, Woken};
+use super::inside;
+use super::screen;
+use super::screen::Heard;
+use crate::app::error::AppError;
+use crate::launch::{Attached, AttachedEvent};
+use crate::report::Report;
+use crate::sys::poll;
+use crate::top::ProcessId;
+use std::os::fd::AsFd;
+use std::time::Instant;
+
+pub fn run(front: Front) -> Result<u8, AppError> {
+    // Of nobody: it hears the signals that ask vmaudit to stop.
+    front.run(&mut Snapshots { signals: Attached::new(Vec::new())? })
+}
+
+struct Snapshots {
+    signals: Attached,
+}
+
+impl Source for Snapshots {
+    fn wait(&mut self, until: Instant, keys: bool) -> Result<Woken, AppError> {
+        let left = until.saturating_duration_since(Instant::now());
+        let (signals, terminal) = (self.signals.as_fd(), std::io::stdin());
+        let both = [signals, terminal.as_fd()];
+        poll::wait(if keys { &both } else { &both[..1] }, Some(left));
+        if let Some(AttachedEvent::Interrupt(_)) = self.signals.poll()? {
+            return Ok(Woken::Stop);
+        }
+        // A signal may have ended the wait: that of a new size.
+        Ok(match if keys { screen::heard() } else { Heard::Nothing } {
+            Heard::Keys => Woken::Keys,
+            Heard::Gone => Woken::Stop,
+            Heard::Nothing => Woken::Time,
+        })
+    }
+
+    fn look(&mut self, id: ProcessId) -> Result<Report, String> {
+        inside::look(id)
+    }
+
+    fn newest(&mut self) -> Option<Traced> {
+        None
+    }
+}

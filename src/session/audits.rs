@@ -1,0 +1,392 @@
+//! What is known of each process at its last look, and the report made of it.
+
+use super::cgroup_limits::with_cgroup_limits;
+use super::container_view::ContainerView;
+use super::from_ledger::{AsOf, from_ledger};
+use super::pipeline::Pipeline;
+use super::timeline::Timelines;
+use super::touch;
+use crate::attribution::AuditInput;
+use crate::ledger::{AddressSpaces, Ledger, Origin, Peak, Reconciled};
+use crate::model::observation::{ResidencySource, SnapshotMoment};
+use crate::model::{Bytes, Observations, Pid, SizePoint, StackId, SymbolizedStacks};
+use crate::procfs::{ObserveError, ObserveOptions, observe};
+use crate::report::{
+    EventCounts, MAX_GONE, ProcessAudit, ProcessFacts, Report, RunFacts, TouchFacts, build, build_touched,
+};
+use crate::symbolize::{Config, Symbolizer};
+use crate::touch::{SpaceTouches, Touches};
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+/// One process's newest look, already joined with the ledger as it was at that moment.
+struct Audit {
+    observations: Observations,
+    reconciled: Reconciled,
+    /// Taken at its end, because the ledger does not keep what is gone for ever.
+    peak: Option<Peak>,
+}
+
+/// The newest look at each process.
+#[derive(Default)]
+pub struct Audits {
+    looks: HashMap<Pid, Audit>,
+    /// Where `--interval` was given.
+    timelines: Option<Timelines>,
+    /// Which processes are in containers, and what is known of those.
+    pub containers: ContainerView,
+    /// With --touch.
+    pub touches: Option<Rc<RefCell<Touches>>>,
+    /// The moment that the report is to show, where it is not the end.
+    as_of: Option<AsOf>,
+}
+
+/// What overflowed.
+#[derive(Clone, Copy, Debug)]
+pub struct EventTotals {
+    /// Not known at all.
+    pub dropped: u64,
+    /// Known, but for their stacks.
+    pub without_stack: u64,
+}
+
+/// How long looking took, for `-v`.
+#[derive(Clone, Copy, Debug)]
+pub struct LookCost {
+    pub read: Duration,
+    pub reconcile: Duration,
+    pub mappings: usize,
+}
+
+/// Why a look at a process is worth nothing.
+#[derive(thiserror::Error, Clone, Copy, PartialEq, Eq, Debug)]
+pub enum StaleSnapshot {
+    #[error("it ended meanwhile")]
+    Ended,
+    #[error("it executed another program meanwhile")]
+    Replaced,
+}
+
+/// What was read of a process, not yet compared with its calls.
+pub struct Look {
+    pub observations: Observations,
+    read: Duration,
+}
+
+impl Look {
+    /// Reads through a living thread of the process.
+    ///
+    /// # Errors
+    /// When the process cannot be read.
+    pub fn take((pid, tid): (Pid, Pid), moment: SnapshotMoment) -> Result<Look, ObserveError> {
+        let begun = Instant::now();
+        let options = ObserveOptions { moment, ..ObserveOptions::default() };
+        let observations = with_cgroup_limits(observe(pid, tid, options)?);
+        Ok(Look { observations, read: begun.elapsed() })
+    }
+}
+
+impl Audits {
+    /// With a timeline of the looks at each process, or without.
+    pub fn new(timeline: bool) -> Audits {
+        Audits { timelines: timeline.then(Timelines::new), ..Audits::default() }
+    }
+
+    /// Takes a look. `drain` has to hand what was reported until now to the pipeline before the
+    /// ledger is asked, and tells whether it was still that process which was looked at.
+    ///
+    /// # Errors
+    /// When it was not.
+    pub fn add(
+        &mut self,
+        look: Look,
+        pipeline: &RefCell<Pipeline>,
+        drain: &mut dyn FnMut() -> bool,
+    ) -> Result<LookCost, StaleSnapshot> {
+        let Look { observations, read } = look;
+        let begun = Instant::now();
+        let reconciled = joined(&observations, pipeline, drain);
+        if reconciled.is_ok() {
+            // Before anything else is told to the ledger.
+            pipeline.borrow_mut().note_look(&observations);
+        }
+        let cost = LookCost { read, reconcile: begun.elapsed(), mappings: observations.mappings.len() };
+        if let (Some(timelines), Ok(reconciled)) = (&mut self.timelines, &reconciled) {
+            timelines.add(observations.pid, (&observations, reconciled), &mut pipeline.borrow_mut());
+        }
+        pipeline.borrow_mut().hold_after(u64::MAX);
+        let reconciled = reconciled?;
+        self.containers.note(&observations);
+        let (pid, at_its_end) = (observations.pid, observations.moment == SnapshotMoment::HeldAtExit);
+        let peak = if at_its_end { peak_of(&pipeline.borrow().spaces, pid) } else { None };
+        self.looks.insert(pid, Audit { observations, reconciled, peak });
+        Ok(cost)
+    }
+
+    /// Takes in a look from a recording, with the ledger as it was then.
+    pub fn replay(&mut self, observations: Observations, pipeline: &Pipeline) {
+        let spaces = &pipeline.spaces;
+        let (pid, reconciled) = (observations.pid, spaces.reconcile(observations.pid, &observations));
+        let at_its_end = observations.moment == SnapshotMoment::HeldAtExit;
+        let peak = if at_its_end { peak_of(spaces, pid) } else { None };
+        self.looks.insert(pid, Audit { observations, reconciled, peak });
+    }
+
+    /// Takes in a point of the timeline from a recording.
+    pub fn replay_point(&mut self, point: SizePoint) {
+        if let Some(timelines) = &mut self.timelines {
+            timelines.replay(point);
+        }
+    }
+
+    /// The newest look at each process.
+    pub fn looks(&self) -> impl Iterator<Item = &Observations> {
+        self.looks.values().map(|audit| &audit.observations)
+    }
+
+    /// The report is to show what the ledger knows now, of the processes that live: looks count only
+    /// where a process was held at its end by then.
+    pub fn as_of(&mut self, moment: AsOf, pipeline: &Pipeline) {
+        self.as_of = Some(moment);
+        self.looks.retain(|pid, audit| {
+            let held = audit.observations.moment == SnapshotMoment::HeldAtExit;
+            held && pipeline.spaces.process(*pid).is_some_and(|process| process.exited_ns.is_none())
+        });
+    }
+
+    /// True once the process was seen at its very end.
+    pub fn is_final(&self, pid: Pid) -> bool {
+        self.looks.get(&pid).is_some_and(|audit| audit.observations.moment == SnapshotMoment::HeldAtExit)
+    }
+
+    /// A look that was added and turned out to be worth nothing.
+    pub fn discard(&mut self, pid: Pid) {
+        if let Some(timelines) = &mut self.timelines {
+            timelines.discard_newest(pid);
+        }
+        self.looks.remove(&pid);
+    }
+
+    /// Processes that ended unseen are shown as the ledger has them, without residency.
+    fn complete_from_ledger(&mut self, pipeline: &Pipeline) {
+        for process in pipeline.spaces.processes() {
+            if self.looks.contains_key(&process.pid) {
+                continue;
+            }
+            if self.as_of.is_some() && process.exited_ns.is_some() {
+                continue;
+            }
+            let Some(observations) = from_ledger(pipeline, process.pid, self.as_of.as_ref()) else {
+                continue;
+            };
+            let mut reconciled = pipeline.spaces.reconcile(process.pid, &observations);
+            // both sides are the ledger: the kernel was not asked, so nothing can disagree with it
+            reconciled.drift = Bytes(0);
+            self.looks.insert(process.pid, Audit { observations, reconciled, peak: None });
+        }
+    }
+
+    /// The report, the main process first. Also what symbolizing has to say.
+    pub fn report(
+        mut self,
+        main: Pid,
+        events: EventTotals,
+        pipeline: &mut Pipeline,
+    ) -> (Report, Vec<String>) {
+        self.complete_from_ledger(pipeline);
+        let mut order: Vec<Pid> = self.looks.keys().copied().collect();
+        order.sort_unstable_by_key(|&pid| (pid != main, pid));
+        for (pid, audit) in &mut self.looks {
+            audit.peak = audit.peak.take().or_else(|| peak_of(&pipeline.spaces, *pid));
+        }
+        let (symbols, notes) = self.symbolize(pipeline);
+        if let Some(timelines) = &mut self.timelines {
+            for (pid, audit) in &self.looks {
+                let found = (&audit.observations, &audit.reconciled);
+                timelines.correct(*pid, found, (&pipeline.stacks, &symbols));
+            }
+        }
+        let facts: Vec<ProcessFacts> = order.iter().map(|&pid| self.facts(pid, pipeline)).collect();
+        let audits: Vec<ProcessAudit<'_>> = order
+            .iter()
+            .zip(&facts)
+            .filter_map(|(pid, facts)| {
+                let audit = self.looks.get(pid)?;
+                let input = AuditInput {
+                    reconciled: &audit.reconciled,
+                    observations: &audit.observations,
+                    stacks: &pipeline.stacks,
+                    symbols: &symbols,
+                };
+                Some(ProcessAudit { input, facts })
+            })
+            .collect();
+        let run = RunFacts {
+            backend: pipeline.backend.clone(),
+            events: EventCounts {
+                seen: pipeline.tally.events + events.dropped,
+                lost: events.dropped + events.without_stack,
+                truncated_stacks: pipeline.tally.truncated,
+                unwind_incomplete: pipeline.tally.incomplete,
+            },
+            containers: self.containers.facts(),
+        };
+        let touches = self.touches.as_ref().map(|touches| touches.borrow());
+        let spaces: Vec<Option<&SpaceTouches>> =
+            order.iter().map(|&pid| touch::touches_of(touches.as_deref()?, &pipeline.spaces, pid)).collect();
+        let facts = touches.as_deref().map(|touches| TouchFacts { touches, spaces: &spaces });
+        (build_touched(&run, &audits, facts), notes)
+    }
+
+    /// The stacks of the newest look at a process, if that is not older than `since_ns`
+    /// (CLOCK_MONOTONIC).
+    pub fn stacks_of(&self, pid: Pid, since_ns: u64) -> Option<Vec<StackId>> {
+        let audit = self.looks.get(&pid).filter(|audit| audit.observations.ended_ns >= since_ns)?;
+        let mut stacks: Vec<StackId> = owners(&audit.reconciled).collect();
+        stacks.sort_unstable();
+        stacks.dedup();
+        Some(stacks)
+    }
+
+    /// The report of one process, from the newest look at it, while the session goes on.
+    pub fn report_of(&self, pid: Pid, symbols: &SymbolizedStacks, pipeline: &Pipeline) -> Option<Report> {
+        let Audit { reconciled, observations, .. } = self.looks.get(&pid)?;
+        let input = AuditInput { reconciled, observations, stacks: &pipeline.stacks, symbols };
+        let facts = self.facts(pid, pipeline);
+        let run = RunFacts { backend: pipeline.backend.clone(), ..RunFacts::default() };
+        Some(build(&run, &[ProcessAudit { input, facts: &facts }]))
+    }
+
+    /// Names for the stacks that still own a byte, or had their part in a peak.
+    fn symbolize(&self, pipeline: &mut Pipeline) -> (SymbolizedStacks, Vec<String>) {
+        let spaces = &pipeline.spaces;
+        let mut wanted: Vec<StackId> = self
+            .looks
+            .values()
+            .flat_map(|audit| owners(&audit.reconciled).chain(audit.peak.iter().flat_map(stacks_of_peak)))
+            .chain(self.looks.keys().flat_map(|&pid| {
+                let touches = self.touches.iter();
+                touches.flat_map(move |touches| touch::stacks(&touches.borrow(), spaces, pid))
+            }))
+            .collect();
+        wanted.sort_unstable();
+        wanted.dedup();
+        if let Some(names) = &pipeline.recorded_names {
+            return (names.symbolized(wanted, &pipeline.stacks), Vec::new());
+        }
+        let mut symbolizer = Symbolizer::new(Config::default());
+        let symbols = symbolizer.symbolize(&pipeline.stacks, wanted, pipeline.unwinder.files_mut());
+        pipeline.note_names(&symbols);
+        (symbols, symbolizer.take_notes())
+    }
+
+    fn facts(&self, pid: Pid, pipeline: &Pipeline) -> ProcessFacts {
+        let (Some(process), Some(audit)) = (pipeline.spaces.process(pid), self.looks.get(&pid)) else {
+            return ProcessFacts::default();
+        };
+        let end = match audit.observations.moment {
+            SnapshotMoment::HeldAtExit => audit.observations.at_ns(),
+            _ => process.exited_ns.unwrap_or(audit.observations.ended_ns),
+        };
+        let start = process.found_ns.or(process.begun_ns).unwrap_or(end);
+        let unseen_end = process.exited_ns.is_some()
+            && audit.observations.moment == SnapshotMoment::Live
+            && audit.observations.residency.source != ResidencySource::None;
+        ProcessFacts {
+            exit_code: process.exit_code(),
+            signal: process.signal(),
+            threads_seen: Some(process.threads_seen),
+            inside: self.containers.inside(pid, |pid| pipeline.spaces.process(pid)?.parent),
+            wall_ns: Some(end.saturating_sub(start)),
+            attached: process.found_ns.is_some(),
+            snapshot_age_ns: unseen_end.then(|| end.saturating_sub(audit.observations.ended_ns)),
+            began_ns: pipeline.spaces.began_ns(),
+            peak: audit.peak.clone(),
+            timeline: self.timelines.as_ref().and_then(|timelines| timelines.of(pid)),
+            ..ProcessFacts::default()
+        }
+    }
+}
+
+/// The stacks that still own a byte.
+fn owners(reconciled: &Reconciled) -> impl Iterator<Item = StackId> + '_ {
+    let owners = reconciled.regions.iter().filter_map(|region| match region.origin {
+        Origin::Event(id) => reconciled.origins.get(id.0 as usize),
+        _ => None,
+    });
+    owners.filter_map(|origin| origin.stack.ok())
+}
+
+/// The most that the process had mapped at once; None where no call of it was seen.
+fn peak_of(spaces: &AddressSpaces, pid: Pid) -> Option<Peak> {
+    spaces.ledger_of_pid(pid).map(Ledger::peak)
+}
+
+/// Of those that are in the report or have to be classified by name.
+fn stacks_of_peak(peak: &Peak) -> impl Iterator<Item = StackId> + '_ {
+    peak.shares.iter().take(MAX_GONE).filter_map(|share| share.stack)
+}
+
+/// How long to wait for the reports of calls that a look at a running process has overtaken: after
+/// the look, then again as long as something is not explained. A thread that is not running can be
+/// between a call's effect and its report for as long as the machine is busy with others. There is no
+/// event to wait for instead: most of these calls have been reported already, the ring cannot tell
+/// that one more is on its way, and nothing is stopped that could be asked.
+const FLIGHTS_MS: [u64; 5] = [1, 3, 10, 40, 150];
+/// The ring is read at least this often.
+const SLICE_MS: u64 = 10;
+
+/// Joins a look with the calls reported by then.
+fn joined(
+    seen: &Observations,
+    pipeline: &RefCell<Pipeline>,
+    drain: &mut dyn FnMut() -> bool,
+) -> Result<Reconciled, StaleSnapshot> {
+    if seen.moment != SnapshotMoment::Live {
+        return match drain() {
+            true => Ok(pipeline.borrow().spaces.reconcile(seen.pid, seen)),
+            false => Err(StaleSnapshot::Ended),
+        };
+    }
+    let mut until = seen.ended_ns;
+    let mut result = Err(StaleSnapshot::Ended);
+    for (round, flight) in FLIGHTS_MS.into_iter().enumerate() {
+        let mut left = flight;
+        while left > 0 {
+            let slice = left.min(SLICE_MS);
+            left -= slice;
+            until += slice * 1_000_000;
+            pipeline.borrow_mut().hold_after(until);
+            if round > 0 {
+                std::thread::sleep(Duration::from_millis(slice));
+            }
+            if !drain() {
+                return Err(StaleSnapshot::Ended);
+            }
+        }
+        if pipeline.borrow().spaces.replaced_since(seen.pid, seen.begun_ns) {
+            return Err(StaleSnapshot::Replaced);
+        }
+        let reconciled = pipeline.borrow().spaces.reconcile(seen.pid, seen);
+        let explained = reconciled.regions.iter().all(|region| region.origin != Origin::Unknown);
+        let agrees = reconciled.drift == Bytes(0) && explained;
+        result = Ok(reconciled);
+        if agrees {
+            break;
+        }
+    }
+    result
+}
+
+/// A vfork child that has not executed anything: its end is not the end of an address space.
+pub fn shares_space_with_parent(pipeline: &Pipeline, pid: Pid) -> bool {
+    let spaces = &pipeline.spaces;
+    let Some(process) = spaces.process(pid) else { return false };
+    let Some(parent) = process.parent else { return false };
+    match (spaces.ledger_of_pid(pid), spaces.ledger_of_pid(parent)) {
+        (Some(own), Some(parents)) => std::ptr::eq(own, parents),
+        _ => false,
+    }
+}

@@ -1,0 +1,375 @@
+//! A traced run, from the first event to the last look: one loop over the ring and the target.
+
+use super::audits::{Audits, Look, StaleSnapshot, shares_space_with_parent};
+use super::error::SessionError;
+use super::load::Load;
+use super::pipeline::Pipeline;
+use super::reporting;
+use super::say::say;
+use super::watched::{News, Watched};
+use crate::capture::EventSource;
+use crate::launch::{ExitStatus, HeldExit};
+use crate::model::observation::SnapshotMoment;
+use crate::model::{Observations, Pid};
+use crate::procfs::{ObserveError, ObserveOptions, observe};
+use crate::sys::poll;
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+use std::ops::ControlFlow;
+use std::time::{Duration, Instant};
+
+/// How long the loop sleeps at most while nothing happens. Records do not wake it one by one.
+const NAP: Duration = Duration::from_millis(10);
+/// Looking at the processes may take one part in this many of the time; more where the user wants
+/// a timeline.
+const LOOK_SHARE: u32 = 50;
+const TIMELINE_SHARE: u32 = 10;
+/// As `Schedule::interval`: the processes are not looked at, because nothing is reported of them.
+pub const NEVER: Duration = Duration::from_secs(31_536_000);
+/// As `Schedule::interval`: they are looked at when the run ends, and not before.
+pub const AT_THE_END: Duration = Duration::from_secs(31_535_999);
+/// How often a process that executes another program under a look is looked at.
+const ATTEMPTS: u32 = 3;
+
+/// How the run ended for vmaudit.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum End {
+    /// The command ended.
+    Exited(ExitStatus),
+    /// All processes that vmaudit was attached to ended.
+    NoneLeft,
+    /// `--duration` is over, or the user wants the report: the targets go on.
+    LeftRunning,
+    /// So did the load, with this exit code: the command goes on.
+    LoadEnded(u8),
+}
+
+/// When to look and when to stop.
+#[derive(Clone, Copy, Debug)]
+pub struct Schedule {
+    pub duration: Option<Duration>,
+    /// When to look at the targets first, and how often then.
+    pub first_look: Duration,
+    pub interval: Duration,
+    /// Each look becomes a point of a timeline.
+    pub timeline: bool,
+    pub verbose: bool,
+}
+
+pub struct Session<'a> {
+    watched: Box<dyn Watched + 'a>,
+    pub reader: &'a mut (dyn EventSource + 'a),
+    /// The process that comes first.
+    pub main: Pid,
+    pub pipeline: &'a RefCell<Pipeline>,
+    pub audits: Audits,
+    schedule: Schedule,
+    started: Instant,
+    next_look: Instant,
+    /// What drives the command: its end is the end of the run.
+    pub load: Option<Load>,
+    /// How long the last look at all processes took.
+    look_took: Duration,
+    /// Looks left out because looking took too long, and how long at most.
+    left_out: (u128, Duration),
+    lost: u64,
+    /// Processes whose last resync left ranges out, because calls changed them meanwhile.
+    unsettled: BTreeSet<Pid>,
+}
+
+impl<'a> Session<'a> {
+    pub fn new(
+        watched: Box<dyn Watched + 'a>,
+        reader: &'a mut (dyn EventSource + 'a),
+        pipeline: &'a RefCell<Pipeline>,
+        schedule: Schedule,
+    ) -> Session<'a> {
+        let started = Instant::now();
+        Session {
+            watched,
+            reader,
+            main: 0,
+            pipeline,
+            audits: Audits::new(schedule.timeline),
+            schedule,
+            started,
+            next_look: started + schedule.first_look.min(schedule.interval),
+            load: None,
+            look_took: Duration::ZERO,
+            left_out: (0, Duration::ZERO),
+            lost: 0,
+            unsettled: BTreeSet::new(),
+        }
+    }
+
+    /// Until the targets have ended, the time is over, or the user wants the report.
+    ///
+    /// # Errors
+    /// When events cannot be read any more.
+    pub fn run(&mut self) -> Result<End, SessionError> {
+        self.run_while(|| ControlFlow::Continue(()))
+    }
+
+    /// As [`Session::run`]; `each_turn` is called now and then, and may end it.
+    ///
+    /// # Errors
+    /// The same.
+    pub fn run_while(&mut self, mut each_turn: impl FnMut() -> ControlFlow<()>) -> Result<End, SessionError> {
+        loop {
+            let end = match self.turn()? {
+                None if each_turn().is_break() => Some(End::LeftRunning),
+                other => other,
+            };
+            if let Some(end) = end {
+                reporting::begin(self.watched.take_requests()?);
+                return self.finish(end);
+            }
+        }
+    }
+
+    /// Takes in what was reported, and waits for a nap at most; what ends the session, if something
+    /// does.
+    pub fn turn(&mut self) -> Result<Option<End>, SessionError> {
+        self.reader.poll()?;
+        self.recover_from_loss()?;
+        let wanted = self.pipeline.borrow_mut().turn();
+        if !wanted {
+            return Ok(Some(End::LeftRunning));
+        }
+        if !self.watched.has_heard() {
+            self.wait();
+        }
+        match self.watched.next()? {
+            News::Held(held) => self.at_exit(held)?,
+            News::Over(end) => return Ok(Some(end)),
+            News::Joined(newcomers) => {
+                let mut pipeline = self.pipeline.borrow_mut();
+                newcomers.iter().for_each(|(mm, seen)| pipeline.found(*mm, seen));
+            }
+            News::Asked { stop } => {
+                self.look_at_all();
+                if stop {
+                    return Ok(Some(End::LeftRunning));
+                }
+            }
+            News::Nothing => {}
+        }
+        if self.schedule.duration.is_some_and(|limit| self.started.elapsed() >= limit) {
+            return Ok(Some(End::LeftRunning));
+        }
+        if let Some(code) = self.load.as_mut().map(Load::ended).transpose()?.flatten() {
+            return Ok(Some(End::LoadEnded(code)));
+        }
+        if Instant::now() >= self.next_look {
+            let begun = Instant::now();
+            self.look_at_all();
+            self.plan_next_look(begun);
+        }
+        Ok(None)
+    }
+
+    /// At even steps, unless looking takes too large a part of the time.
+    fn plan_next_look(&mut self, begun: Instant) {
+        let elapsed = begun.elapsed();
+        // Reading a program's symbols takes long, but only once.
+        let took = elapsed.min(std::mem::replace(&mut self.look_took, elapsed));
+        let share = if self.schedule.timeline { TIMELINE_SHARE } else { LOOK_SHARE };
+        let soonest = begun + took * share;
+        let interval = self.schedule.interval.max(Duration::from_nanos(1));
+        let number = |at: Instant| at.duration_since(self.started).as_nanos() / interval.as_nanos();
+        let after = |number: u128| {
+            let nanos = u64::try_from((number + 1) * interval.as_nanos()).unwrap_or(u64::MAX);
+            self.started + Duration::from_nanos(nanos)
+        };
+        let planned = after(number(self.next_look));
+        self.next_look = if soonest > planned + interval / 2 {
+            let (count, longest) = self.left_out;
+            let skipped = number(soonest) - number(self.next_look);
+            self.left_out = (count + skipped, longest.max(took));
+            after(number(soonest))
+        } else {
+            planned.max(soonest)
+        };
+    }
+
+    /// Until the target has something to say, the ring has filled up a good deal, or a nap is over.
+    fn wait(&self) {
+        poll::wait(&[self.watched.as_fd(), self.reader.wake_fd()], Some(NAP));
+    }
+
+    /// When events were lost altogether, the ledger learns from maps what is there now, and that
+    /// every origin older than the loss is doubtful.
+    fn recover_from_loss(&mut self) -> Result<(), SessionError> {
+        let lost = self.reader.counters()?.lost;
+        if lost == self.lost {
+            return Ok(());
+        }
+        self.lost = lost;
+        self.pipeline.borrow_mut().note_lost_events();
+        let pids = self.living();
+        for pid in pids {
+            let Some(seen) = self.mappings_of(pid, pid)? else { continue };
+            self.pipeline.borrow_mut().note_loss(seen.begun_ns);
+            self.resync(&seen);
+        }
+        Ok(())
+    }
+
+    /// What the kernel shows of a process, with all taken in that was reported by then.
+    fn mappings_of(&mut self, pid: Pid, tid: Pid) -> Result<Option<Observations>, SessionError> {
+        let options = ObserveOptions::mappings_only();
+        let Ok(seen) = observe(pid, tid, options) else { return Ok(None) };
+        if self.watched.has_ended(pid) {
+            return Ok(None);
+        }
+        self.reader.settle()?;
+        Ok(Some(seen))
+    }
+
+    fn resync(&mut self, seen: &Observations) {
+        if self.pipeline.borrow_mut().resync(seen) {
+            self.unsettled.remove(&seen.pid);
+        } else {
+            self.unsettled.insert(seen.pid);
+        }
+    }
+
+    /// What a resync left out is taken over by the last one, before the last look.
+    fn resync_rest(&mut self, pid: Pid, tid: Pid) -> Result<(), SessionError> {
+        if self.unsettled.remove(&pid)
+            && let Some(seen) = self.mappings_of(pid, tid)?
+        {
+            self.resync(&seen);
+        }
+        Ok(())
+    }
+
+    /// Processes that live and have an address space of their own.
+    fn living(&self) -> Vec<Pid> {
+        let pipeline = self.pipeline.borrow();
+        let alive = pipeline.spaces.processes().iter().filter(|process| process.exited_ns.is_none());
+        alive.map(|process| process.pid).filter(|&pid| !shares_space_with_parent(&pipeline, pid)).collect()
+    }
+
+    /// A process is held at its very end: look, then let it go.
+    fn at_exit(&mut self, held: HeldExit) -> Result<(), SessionError> {
+        self.reader.settle()?;
+        self.recover_from_loss()?;
+        self.resync_rest(held.pid, held.tid)?;
+        if self.is_audited(held.pid) {
+            let seen = self.look(held.pid, held.tid, SnapshotMoment::HeldAtExit);
+            // Killed while it was held: what was read may be another process by now.
+            if seen && !self.watched.is_held(&held) {
+                self.audits.discard(held.pid);
+                self.pipeline.borrow_mut().forget_look(held.pid);
+            }
+        }
+        self.watched.release(held)?;
+        Ok(())
+    }
+
+    /// Holding is inherited by every process that the command starts, tracing need not be; and a
+    /// vfork child's end is not the end of an address space.
+    fn is_audited(&self, pid: Pid) -> bool {
+        let pipeline = self.pipeline.borrow();
+        pipeline.spaces.process(pid).is_some() && !shares_space_with_parent(&pipeline, pid)
+    }
+
+    fn look(&mut self, pid: Pid, tid: Pid, moment: SnapshotMoment) -> bool {
+        self.read(pid, tid, moment).is_ok_and(|look| self.compare(look).is_ok())
+    }
+
+    fn read(&self, pid: Pid, tid: Pid, moment: SnapshotMoment) -> Result<Look, ObserveError> {
+        let look = Look::take((pid, tid), moment);
+        look.inspect_err(|error| self.tell_verbose(pid, error))
+    }
+
+    fn tell_verbose(&self, pid: Pid, error: &dyn std::error::Error) {
+        if self.schedule.verbose {
+            say(format_args!("looking at {pid}: {error}"));
+        }
+    }
+
+    /// Joins a look with the calls that were reported by then. An error was told.
+    fn compare(&mut self, look: Look) -> Result<(), StaleSnapshot> {
+        let (pid, moment) = (look.observations.pid, look.observations.moment);
+        let (reader, watched, pipeline) = (&mut *self.reader, &self.watched, self.pipeline);
+        let mut drain = || {
+            // A failing ring ends the run at the next poll of the loop.
+            drop(reader.poll_while(&mut || !pipeline.borrow().is_holding()));
+            !watched.has_ended(pid)
+        };
+        match self.audits.add(look, pipeline, &mut drain) {
+            Ok(cost) if self.schedule.verbose => say(format_args!(
+                "{moment:?} of {pid}: {} mappings read in {:.1?}, reconciled in {:.1?}",
+                cost.mappings, cost.read, cost.reconcile
+            )),
+            Ok(_) => {}
+            Err(void) => {
+                self.tell_verbose(pid, &void);
+                return Err(void);
+            }
+        }
+        Ok(())
+    }
+
+    /// Looks at every process that lives and was not seen at its end. All are read before the
+    /// first is compared: reports that come meanwhile are caught up with once, not for each.
+    pub fn look_at_all(&mut self) {
+        if self.schedule.interval == NEVER {
+            return;
+        }
+        let mut pids = self.living();
+        pids.retain(|&pid| !self.audits.is_final(pid));
+        self.look_at(pids);
+        self.audits.containers.read_memory();
+    }
+
+    /// Looks at these processes, whatever the schedule says. What cannot be looked at is left as it was.
+    pub fn look_at(&mut self, mut pids: Vec<Pid>) {
+        self.pipeline.borrow_mut().spaces.look_begins();
+        for _ in 0..ATTEMPTS {
+            let looks: Vec<_> =
+                pids.into_iter().map(|pid| (pid, self.read(pid, pid, SnapshotMoment::Live))).collect();
+            pids = Vec::new();
+            for (pid, look) in looks {
+                let again = match look {
+                    Ok(look) => self.compare(look) == Err(StaleSnapshot::Replaced),
+                    // Its address space ended under the look: so does execve.
+                    Err(error) => matches!(error, ObserveError::Gone { .. }),
+                };
+                if again {
+                    pids.push(pid);
+                }
+            }
+            if pids.is_empty() {
+                break;
+            }
+        }
+        self.pipeline.borrow_mut().spaces.looks_compared();
+    }
+
+    /// Takes in what is still on its way, and looks at what goes on living.
+    fn finish(&mut self, end: End) -> Result<End, SessionError> {
+        self.reader.settle()?;
+        for pid in self.unsettled.clone() {
+            self.resync_rest(pid, pid)?;
+        }
+        self.look_at_all();
+        if let Some(trouble) = self.reader.trouble() {
+            say(trouble);
+        }
+        self.audits.containers.read_shares();
+        let (count, took) = self.left_out;
+        if count > 0 && self.schedule.timeline {
+            let looks = if count == 1 { "1 look was".to_owned() } else { format!("{count} looks were") };
+            say(format_args!(
+                "{looks} left out of the timeline (one each {:?}): looking at the processes took up \
+                 to {took:.1?}, and may take no more than a tenth of the time",
+                self.schedule.interval
+            ));
+        }
+        self.reader.stop();
+        Ok(end)
+    }
+}

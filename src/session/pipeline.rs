@@ -1,0 +1,368 @@
+//! One event's way: decode, unwind against the modules mapped at that time, apply to the ledger.
+
+use super::complete::complete;
+use super::sink::{Context, Sink};
+use crate::capture::heap::wire::{self as heap_wire, CapturedHeap, CapturedSite};
+use crate::capture::uprobe::wire::{self as uprobe_wire, CapturedCall};
+use crate::capture::wire::{self, Decoder, time_of};
+use crate::capture::{Captured, CapturedTouch, Registers};
+use crate::ledger::AddressSpaces;
+use crate::model::{
+    Completeness, MmKey, Observations, Pid, SizePoint, StackId, StackTable, SymbolizedStacks, VmEvent, VmOp,
+};
+use crate::objects::Root;
+use crate::store::FrameNames;
+use crate::unwind::{CapturedStack, ExecMapping, SpaceState, Unwinder};
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+use std::rc::Rc;
+
+/// What was counted on the way.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Tally {
+    pub events: u64,
+    pub stacks: u64,
+    pub truncated: u64,
+    pub incomplete: u64,
+}
+
+/// A record of a ring, decoded.
+enum Incoming<'a> {
+    Call(Captured<'a>),
+    Touch(CapturedTouch<'a>),
+    Allocation(CapturedHeap<'a>),
+    Site(CapturedSite<'a>),
+    Probed(CapturedCall<'a>),
+}
+
+/// The state between the ring and the report.
+pub struct Pipeline {
+    decoder: Decoder,
+    pub spaces: AddressSpaces,
+    pub unwinder: Unwinder,
+    pub stacks: StackTable,
+    pub tally: Tally,
+    /// Who asked for a seccomp listener of its own and was refused: `PID (NAME)`.
+    pub listener_refused: BTreeSet<String>,
+    /// Names of 32-bit programs: their calls take entries that are not traced.
+    pub compat: BTreeSet<String>,
+    /// What sees the calls, as the report calls it.
+    pub backend: String,
+    sinks: Vec<Rc<RefCell<dyn Sink>>>,
+    /// Names that a recording brought along: files are not asked then.
+    pub recorded_names: Option<FrameNames>,
+    /// Records from after this time wait (CLOCK_MONOTONIC, ns).
+    hold_after: u64,
+    held: Vec<Vec<u8>>,
+    undecodable: u64,
+}
+
+impl Pipeline {
+    pub fn new(backend: &str) -> Pipeline {
+        Pipeline {
+            decoder: Decoder::default(),
+            spaces: AddressSpaces::new(),
+            unwinder: Unwinder::default(),
+            stacks: StackTable::default(),
+            tally: Tally::default(),
+            listener_refused: BTreeSet::new(),
+            compat: BTreeSet::new(),
+            backend: backend.to_owned(),
+            sinks: Vec::new(),
+            recorded_names: None,
+            hold_after: u64::MAX,
+            held: Vec::new(),
+            undecodable: 0,
+        }
+    }
+
+    /// From now on `sink` hears what comes. It may not be borrowed while records are taken.
+    pub fn add_sink(&mut self, sink: Rc<RefCell<dyn Sink>>) {
+        self.sinks.push(sink);
+    }
+
+    fn for_each_sink(&mut self, mut call: impl FnMut(&mut dyn Sink, &mut Context<'_>)) {
+        let mut context =
+            Context { spaces: &self.spaces, stacks: &self.stacks, unwinder: &mut self.unwinder };
+        for sink in &self.sinks {
+            call(&mut *sink.borrow_mut(), &mut context);
+        }
+    }
+
+    /// A process that ran before it was traced, as it was found: `mm` is what its events carry. To
+    /// be told before any of its events.
+    pub fn found(&mut self, mm: MmKey, seen: &Observations) {
+        for thread in &seen.threads {
+            self.decoder.set_comm(thread.tid, &thread.comm);
+        }
+        self.spaces.start_observed(mm, seen);
+        // Its files are opened while it lives: a program that was replaced on disk is found no other
+        // way, and the first stack may be that of a child that has ended since.
+        self.renew_modules(mm, seen.pid);
+        self.for_each_sink(|sink, context| sink.found(mm, seen, context));
+    }
+
+    /// Files are looked for in this process' root, too, also after its end: others of its container
+    /// live shortly.
+    pub fn look_in_root_of(&mut self, pid: Pid) {
+        if let Ok(root) = Root::of(pid) {
+            self.unwinder.files_mut().add_root(root);
+        }
+    }
+
+    /// Events were lost.
+    pub fn note_lost_events(&mut self) {
+        self.for_each_sink(|sink, _| sink.lost());
+    }
+
+    /// Events were lost before this time.
+    pub fn note_loss(&mut self, time_ns: u64) {
+        self.for_each_sink(|sink, context| sink.lost_before(time_ns, context));
+        self.spaces.note_loss(time_ns);
+    }
+
+    /// After a loss: `seen` is what the kernel shows of a process since. False where calls changed some of
+    /// it meanwhile.
+    pub fn resync(&mut self, seen: &Observations) -> bool {
+        self.for_each_sink(|sink, context| sink.resynced(seen, context));
+        self.spaces.resync(seen.pid, seen)
+    }
+
+    /// A look that a report may be made from, with the ledger as it is now.
+    pub fn note_look(&mut self, seen: &Observations) {
+        self.for_each_sink(|sink, context| sink.snapshot(seen, context));
+    }
+
+    /// What a look came to.
+    pub fn note_point(&mut self, point: &SizePoint) {
+        self.for_each_sink(|sink, _| sink.point(point));
+    }
+
+    /// The newest look at a process was worth nothing.
+    pub fn forget_look(&mut self, pid: Pid) {
+        self.for_each_sink(|sink, _| sink.snapshot_discarded(pid));
+    }
+
+    /// Names that the report uses.
+    pub fn note_names(&mut self, names: &SymbolizedStacks) {
+        self.for_each_sink(|sink, context| sink.named(names, context));
+    }
+
+    /// Nothing was started.
+    pub fn abandon(&mut self) {
+        self.for_each_sink(|sink, _| sink.abandoned());
+    }
+
+    /// To be called now and then, also while nothing happens. False when nobody wants more.
+    pub fn turn(&mut self) -> bool {
+        let mut wanted = true;
+        self.for_each_sink(|sink, context| wanted &= sink.turn(context));
+        wanted
+    }
+
+    /// From now on records of a later time wait, until a later time is given: a look is compared
+    /// with what was reported by then, not with what a busy process did since. `u64::MAX` ends it.
+    pub fn hold_after(&mut self, time_ns: u64) {
+        self.hold_after = time_ns;
+        let (ready, waiting): (Vec<_>, Vec<_>) =
+            std::mem::take(&mut self.held).into_iter().partition(|raw| time_of(raw) <= Some(time_ns));
+        self.held = waiting;
+        for raw in ready {
+            self.take(&raw);
+        }
+    }
+
+    /// True when a record waits.
+    pub fn is_holding(&self) -> bool {
+        !self.held.is_empty()
+    }
+
+    /// Takes one record of the ring.
+    pub fn record(&mut self, raw: &[u8]) {
+        if self.hold_after == u64::MAX || time_of(raw) <= Some(self.hold_after) {
+            self.take(raw);
+        } else {
+            self.held.push(raw.to_vec());
+        }
+    }
+
+    fn take(&mut self, raw: &[u8]) {
+        match self.decode(raw) {
+            Some(Incoming::Call(captured)) => self.call(captured),
+            Some(Incoming::Touch(captured)) => self.touch(captured),
+            Some(Incoming::Allocation(captured)) => self.allocation(captured),
+            Some(Incoming::Site(site)) => self.site(&site),
+            Some(Incoming::Probed(call)) => self.probed(&call),
+            None => {}
+        }
+    }
+
+    /// None for what completes an earlier record, and for what makes no sense, which is counted.
+    fn decode<'r>(&mut self, raw: &'r [u8]) -> Option<Incoming<'r>> {
+        if uprobe_wire::is_call(raw) {
+            // One that makes no sense is found missing by the counts.
+            return uprobe_wire::decode(raw).map(Incoming::Probed);
+        }
+        if wire::is_touch(raw) {
+            return wire::touch(raw).map(Incoming::Touch);
+        }
+        let decoded = match (heap_wire::is_site(raw), heap_wire::is_heap(raw)) {
+            (true, _) => heap_wire::decode_site(raw).map(Incoming::Site),
+            (_, true) => heap_wire::decode(raw).map(Incoming::Allocation),
+            _ => return self.decoder.decode(raw).map(Incoming::Call),
+        };
+        self.undecodable += u64::from(decoded.is_none());
+        decoded
+    }
+
+    fn call(&mut self, captured: Captured<'_>) {
+        let Captured { mut event, registers, stack, full, holes } = captured;
+        self.tally.events += 1;
+        if let Some(r) = registers {
+            let captured = CapturedStack { holes, ..captured_stack(r, stack, full) };
+            let (id, completeness) = self.unwind(event.mm, event.task.pid, &captured);
+            event.stack = Ok(id);
+            self.count(completeness);
+        }
+        complete(&mut event);
+        self.note(&event);
+        self.spaces.apply(&event);
+        self.for_each_sink(|sink, context| sink.event(&event, context));
+    }
+
+    /// The ledger of mappings is not told.
+    fn allocation(&mut self, mut captured: CapturedHeap<'_>) {
+        let (mm, pid) = (captured.event.mm, captured.event.pid);
+        let stack = captured.registers.map(|r| CapturedStack {
+            holes: captured.holes,
+            returned: true,
+            ..captured_stack(r, captured.stack, captured.full)
+        });
+        if let Some(stack) = &stack {
+            let (id, completeness) = self.unwind(mm, pid, stack);
+            captured.event.stack = Ok(id);
+            self.count(completeness);
+        }
+        self.for_each_sink(|sink, context| sink.allocated(&captured, stack.as_ref(), context));
+    }
+
+    fn site(&mut self, site: &CapturedSite<'_>) {
+        let stack = CapturedStack {
+            holes: site.holes,
+            returned: true,
+            ..captured_stack(site.registers, site.stack, site.full)
+        };
+        let (id, completeness) = self.unwind(site.mm, site.pid, &stack);
+        self.count(completeness);
+        self.for_each_sink(|sink, _| sink.site(site, id));
+    }
+
+    /// A page fault is no call: the ledger is asked, not told.
+    fn touch(&mut self, captured: CapturedTouch<'_>) {
+        let CapturedTouch { mut touch, registers, stack, full, holes } = captured;
+        let captured = CapturedStack { holes, ..captured_stack(registers, stack, full) };
+        touch.stack = Ok(self.unwind(touch.mm, touch.pid, &captured).0);
+        self.for_each_sink(|sink, context| sink.touched(&touch, context));
+    }
+
+    /// A call of a probed function is no event: the ledger is not told.
+    fn probed(&mut self, call: &CapturedCall<'_>) {
+        let stack =
+            CapturedStack { holes: call.holes, ..captured_stack(call.registers, call.stack, call.full) };
+        let (id, completeness) = self.unwind(call.mm, call.pid, &stack);
+        self.count(completeness);
+        self.for_each_sink(|sink, _| sink.probed(call, id));
+    }
+
+    /// Tells the ledger an event of a recording.
+    pub fn replay(&mut self, event: &VmEvent) {
+        self.tally.events += 1;
+        if let Ok(stack) = event.stack {
+            let completeness = self.stacks.frame_numbers(stack).1;
+            self.count(completeness);
+        }
+        match &event.op {
+            VmOp::SeccompListenerBusy => self.note_refused_listener(event),
+            VmOp::Exec { compat: true, .. } => self.note_compat(event),
+            _ => {}
+        }
+        self.spaces.apply(event);
+    }
+
+    /// Records that could not be decoded.
+    pub fn undecodable(&self) -> u64 {
+        self.decoder.undecodable + self.undecodable
+    }
+
+    fn unwind(&mut self, mm: MmKey, pid: Pid, captured: &CapturedStack<'_>) -> (StackId, Completeness) {
+        self.renew_modules(mm, pid);
+        self.unwinder.unwind_interned(mm, captured, &mut self.stacks)
+    }
+
+    /// Tells the unwinder what is mapped now, where that has changed.
+    fn renew_modules(&mut self, mm: MmKey, pid: Pid) {
+        if let Some(generation) = self.spaces.module_generation(mm)
+            && !self.unwinder.is_current(mm, generation)
+        {
+            let regions = self.spaces.executable_regions(mm);
+            let modules = regions.iter().map(|(range, offset, file)| ExecMapping {
+                range: *range,
+                offset: *offset,
+                file: Some(&**file),
+            });
+            self.unwinder.set_modules(SpaceState { mm, generation, pid }, modules, &mut self.stacks);
+        }
+    }
+
+    fn count(&mut self, completeness: Completeness) {
+        self.tally.stacks += 1;
+        match completeness {
+            Completeness::Complete => {}
+            Completeness::Truncated => self.tally.truncated += 1,
+            Completeness::Incomplete => self.tally.incomplete += 1,
+        }
+    }
+
+    fn note_refused_listener(&mut self, event: &VmEvent) {
+        let name = String::from_utf8_lossy(&event.task.comm);
+        self.listener_refused.insert(format!("{} ({name})", event.task.pid));
+    }
+
+    fn note_compat(&mut self, event: &VmEvent) {
+        self.compat.insert(String::from_utf8_lossy(&event.task.comm).into_owned());
+    }
+
+    fn note(&mut self, event: &VmEvent) {
+        match &event.op {
+            VmOp::SeccompListenerBusy => self.note_refused_listener(event),
+            VmOp::Exec { compat, .. } => {
+                if *compat {
+                    self.note_compat(event);
+                }
+                self.unwinder.forget(event.mm);
+            }
+            VmOp::Fork { child_mm, is_thread: false, .. } if *child_mm != event.mm => {
+                self.unwinder.fork(event.mm, *child_mm);
+            }
+            _ => {}
+        }
+    }
+}
+
+fn captured_stack(r: Registers, bytes: &[u8], full: bool) -> CapturedStack<'_> {
+    CapturedStack {
+        ip: r.ip,
+        sp: r.sp,
+        bp: r.bp,
+        bx: r.bx,
+        r12: r.r12,
+        r13: r.r13,
+        r14: r.r14,
+        r15: r.r15,
+        few: r.few,
+        bytes,
+        full,
+        holes: false,
+        returned: false,
+    }
+}

@@ -1,0 +1,144 @@
+//! A recording told to the ledger again, by the code that a live run uses.
+
+use super::audits::{Audits, EventTotals};
+use super::error::SessionError;
+use super::from_ledger::AsOf;
+use super::pipeline::Pipeline;
+use crate::model::{Addr, NoStack, Pid, Step};
+use crate::report::Report;
+use crate::store::{Recording, RunMeta};
+use std::collections::HashMap;
+use std::ops::ControlFlow;
+use std::path::Path;
+
+/// A recording, and what the ledger knows by the steps that were told to it so far.
+///
+/// ```text
+/// let mut replay = Replay::open(path)?;
+/// replay.run(&mut |step, pipeline| {
+///     // `pipeline.spaces` is as it was just before `step`; stop here, or go on.
+///     ControlFlow::Continue(())
+/// })?;
+/// let (report, notes) = replay.report();
+/// ```
+pub struct Replay {
+    recording: Recording,
+    /// Address spaces, stacks, names and counts; nothing is read from a ring.
+    pub pipeline: Pipeline,
+    /// The newest look at each process, joined with the ledger.
+    pub audits: Audits,
+    without_stack: u64,
+    /// Where mappings began in processes that ran already.
+    found: HashMap<Pid, Vec<Addr>>,
+}
+
+impl Replay {
+    /// Opens a recording, with its stacks and names; no step has been told yet.
+    ///
+    /// # Errors
+    /// When it is no recording, or damaged.
+    pub fn open(path: &Path) -> Result<Replay, SessionError> {
+        Replay::of(Recording::open(path)?)
+    }
+
+    /// As [`Replay::open`].
+    ///
+    /// # Errors
+    /// When it is damaged.
+    pub fn of(recording: Recording) -> Result<Replay, SessionError> {
+        let mut pipeline = Pipeline::new(&recording.meta().backend);
+        // Looks come without a warning.
+        pipeline.spaces.look_begins();
+        pipeline.stacks = recording.stacks()?;
+        let names = recording.names(&pipeline.stacks)?;
+        // A recording that was cut has none: then the files are asked, if they are still the same.
+        pipeline.recorded_names = recording.facts().is_some().then_some(names);
+        let audits = Audits::new(recording.meta().timeline);
+        Ok(Replay { recording, pipeline, audits, without_stack: 0, found: HashMap::new() })
+    }
+
+    pub fn meta(&self) -> &RunMeta {
+        self.recording.meta()
+    }
+
+    /// True when vmaudit was killed before the end: names, the last look and the count of what
+    /// was lost are missing.
+    pub fn is_cut(&self) -> bool {
+        self.recording.facts().is_none()
+    }
+
+    /// Tells all steps to the ledger, in order. `before` sees each before it is told, and the
+    /// state until then; what it breaks at is not told any more.
+    ///
+    /// # Errors
+    /// When the recording is damaged.
+    pub fn run(
+        &mut self,
+        before: &mut dyn FnMut(&Step, &Pipeline) -> ControlFlow<()>,
+    ) -> Result<(), SessionError> {
+        let Replay { recording, pipeline, audits, without_stack, found } = self;
+        let mut each = |step: &Step| {
+            before(step, pipeline)?;
+            if let Step::Event(event) = step {
+                *without_stack += u64::from(event.stack == Err(NoStack::Lost));
+            }
+            if let Step::Found { seen, .. } = step {
+                found.insert(seen.pid, seen.mappings.iter().map(|mapping| mapping.range.start).collect());
+            }
+            tell(step, pipeline, audits);
+            ControlFlow::Continue(())
+        };
+        Ok(recording.steps(&mut each)?)
+    }
+
+    /// The report is to show the moment `time_ns` (CLOCK_MONOTONIC), until which steps were told.
+    ///
+    /// # Errors
+    /// When the recording is damaged.
+    pub fn as_of(&mut self, time_ns: u64) -> Result<(), SessionError> {
+        let looks = self.recording.newest_looks()?;
+        let later = looks.into_iter().map(|seen| (seen.pid, seen)).collect();
+        let found = std::mem::take(&mut self.found);
+        self.audits.as_of(AsOf { time_ns, later, found }, &self.pipeline);
+        Ok(())
+    }
+
+    /// When vmaudit had done with the target (CLOCK_MONOTONIC, ns); None where it was killed before.
+    pub fn ended_ns(&self) -> Option<u64> {
+        self.recording.facts().map(|facts| facts.ended_ns)
+    }
+
+    /// The report of what was told so far. Also what symbolizing has to say.
+    pub fn report(mut self) -> (Report, Vec<String>) {
+        let facts = self.recording.facts();
+        let totals = EventTotals {
+            dropped: facts.map_or(0, |facts| facts.dropped),
+            without_stack: facts.map_or(self.without_stack, |facts| facts.without_stack),
+        };
+        let main: Pid = self.recording.meta().main;
+        self.audits.report(main, totals, &mut self.pipeline)
+    }
+}
+
+/// When a step happened, CLOCK_MONOTONIC, ns.
+pub fn time_of(step: &Step) -> u64 {
+    match step {
+        Step::Event(event) => event.time_ns,
+        Step::Lost { time_ns } => *time_ns,
+        Step::Found { seen, .. } | Step::Resync(seen) | Step::Look(seen) => seen.ended_ns,
+        Step::Point(point) => point.time_ns,
+    }
+}
+
+fn tell(step: &Step, pipeline: &mut Pipeline, audits: &mut Audits) {
+    match step {
+        Step::Event(event) => pipeline.replay(event),
+        Step::Found { mm, seen } => pipeline.spaces.start_observed(*mm, seen),
+        Step::Lost { time_ns } => pipeline.spaces.note_loss(*time_ns),
+        Step::Resync(seen) => {
+            pipeline.spaces.resync(seen.pid, seen);
+        }
+        Step::Look(seen) => audits.replay((**seen).clone(), pipeline),
+        Step::Point(point) => audits.replay_point((**point).clone()),
+    }
+}

@@ -1,0 +1,107 @@
+//! Processes as they are now, and saved smaps files: nothing of them was traced.
+
+use super::living::{Living, LivingError};
+use super::saved;
+use super::say::say;
+use crate::attribution::AuditInput;
+use crate::ledger::AddressSpaces;
+use crate::model::{Observations, Pid, StackTable, SymbolizedStacks};
+use crate::procfs::SavedError;
+use crate::report::{ProcessAudit, ProcessFacts, Report, RunFacts, build, model};
+use std::collections::HashSet;
+use std::fs::File;
+use std::io::{self, BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+#[derive(thiserror::Error, Debug)]
+pub enum SnapshotError {
+    #[error("{0}")]
+    Process(#[from] LivingError),
+    #[error("{}: {source}", path.display())]
+    Open { path: PathBuf, source: io::Error },
+    #[error("{}: {source}", path.display())]
+    Saved { path: PathBuf, source: SavedError },
+}
+
+/// One look, and what is known beside it.
+pub struct Look {
+    pub seen: Observations,
+    pub facts: ProcessFacts,
+}
+
+/// All that can be read; the first that cannot is the error only if none can.
+pub fn looks_at(numbers: &[Pid], verbose: bool) -> Result<Vec<Look>, SnapshotError> {
+    let mut looks = Vec::new();
+    let mut seen_pids: HashSet<Pid> = HashSet::new();
+    let mut errors = Vec::new();
+    for &number in numbers {
+        let begun = Instant::now();
+        let living = match Living::open(number) {
+            Ok(living) => living,
+            Err(error) => {
+                errors.push(error);
+                continue;
+            }
+        };
+        living.tell_of_thread();
+        if !seen_pids.insert(living.pid) {
+            continue;
+        }
+        match living.observe() {
+            Ok(seen) => {
+                if verbose {
+                    let (count, took) = (seen.mappings.len(), begun.elapsed());
+                    say(format_args!("{}: {count} mappings read in {took:.1?}", living.pid));
+                }
+                looks.push(Look { seen, facts: ProcessFacts::default() });
+            }
+            Err(error) => errors.push(error),
+        }
+    }
+    if looks.is_empty()
+        && let Some(first) = errors.pop()
+    {
+        errors.iter().for_each(say);
+        return Err(first.into());
+    }
+    errors.iter().for_each(say);
+    Ok(looks)
+}
+
+/// A saved smaps or maps file; `-` is standard input.
+pub fn saved_look(path: &Path) -> Result<Look, SnapshotError> {
+    if path == Path::new("-") {
+        return saved_look_in("standard input", io::stdin().lock());
+    }
+    let file = File::open(path).map_err(|source| SnapshotError::Open { path: path.to_owned(), source })?;
+    saved_look_in(&path.to_string_lossy(), BufReader::with_capacity(64 << 10, file))
+}
+
+/// The text of a saved smaps or maps file that is called `name`.
+pub fn saved_look_in(name: &str, text: impl BufRead) -> Result<Look, SnapshotError> {
+    let seen = saved::observations(text)
+        .map_err(|source| SnapshotError::Saved { path: PathBuf::from(name), source })?;
+    Ok(Look { seen, facts: ProcessFacts { source: Some(name.to_owned()), ..ProcessFacts::default() } })
+}
+
+/// What can be said of processes of which no call was seen.
+pub fn report_of(looks: &[Look]) -> Report {
+    report_of_containers(looks, Vec::new())
+}
+
+pub fn report_of_containers(looks: &[Look], containers: Vec<model::Container>) -> Report {
+    let (nothing, stacks, symbols) =
+        (AddressSpaces::new(), StackTable::default(), SymbolizedStacks::default());
+    let reconciled: Vec<_> = looks.iter().map(|look| nothing.reconcile(look.seen.pid, &look.seen)).collect();
+    let audits: Vec<ProcessAudit<'_>> = looks
+        .iter()
+        .zip(&reconciled)
+        .map(|(look, reconciled)| ProcessAudit {
+            input: AuditInput { reconciled, observations: &look.seen, stacks: &stacks, symbols: &symbols },
+            facts: &look.facts,
+        })
+        .collect();
+    let run = RunFacts { backend: "snapshot".to_owned(), containers, ..RunFacts::default() };
+    build(&run, &audits)
+}

@@ -1,0 +1,202 @@
+//! A backend at work, and what all of them can do. Which one it is, `choose` says.
+
+use super::error::SessionError;
+use crate::capture::bpf::{BpfConfig, BpfTracer, Entering, MarkedThread, TouchConfig};
+use crate::capture::notify;
+use crate::capture::notify::{NotifyConfig, NotifyTracer};
+use crate::capture::perf::{PerfConfig, PerfTracer};
+use crate::capture::{EventSource, TouchCounters};
+use crate::doctor::Rung;
+use crate::launch::{CallSet, NotificationTrial, Prepared, Running};
+use crate::model::Pid;
+use crate::procfs::parse_maps;
+use crate::rights::{Use, with_lent};
+use nix::errno::Errno;
+use std::os::fd::BorrowedFd;
+
+/// What is to be traced.
+#[derive(Clone, Debug)]
+pub struct TracerOptions {
+    /// The only one that may be taken; None: the best that works.
+    pub only: Option<Rung>,
+    /// Most bytes of user stack to copy.
+    pub stack_bytes: u64,
+    /// Room between kernel and vmaudit, and for calls without stack when that is full.
+    pub ring_bytes: u32,
+    pub spill_bytes: u32,
+    pub follow_forks: bool,
+    /// The targets run already (`attach`).
+    pub running_targets: bool,
+    /// Record page faults, too.
+    pub touch: Option<TouchConfig>,
+    /// Programs executed in a cgroup are targets, whoever started them.
+    pub entering: Option<Entering>,
+    /// Show the verifier's last lines where it refuses a program.
+    pub verbose: bool,
+}
+
+/// A backend at work.
+pub enum Tracer {
+    Bpf(Box<BpfTracer>),
+    Perf(Box<PerfTracer>),
+    Notify(NotifyTracer),
+}
+
+/// What the `notify` backend has notified.
+pub const WATCHED_CALLS: CallSet =
+    CallSet { numbers: notify::NUMBERS, prctl_options: notify::PRCTL_OPTIONS, executable_files: false };
+
+impl Tracer {
+    /// As in the report: `bpf`, `perf`, `notify`.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Tracer::Bpf(_) => "bpf",
+            Tracer::Perf(_) => "perf",
+            Tracer::Notify(_) => "notify",
+        }
+    }
+
+    /// What was attached, for `-v`.
+    pub fn attached(&self) -> &str {
+        match self {
+            Tracer::Bpf(tracer) => &tracer.attached,
+            Tracer::Perf(tracer) => tracer.attached(),
+            Tracer::Notify(tracer) => &tracer.attached,
+        }
+    }
+
+    /// Marks a process: its calls, and those of its descendants, are reported from now on.
+    ///
+    /// # Errors
+    /// When it is gone, or the kernel refuses.
+    pub fn add_target(&self, pid: Pid, pidfd: BorrowedFd<'_>) -> Result<(), SessionError> {
+        match self {
+            Tracer::Bpf(tracer) => Ok(with_lent(Use::Placing, || tracer.add_target(pid, pidfd))?),
+            Tracer::Perf(tracer) => Ok(tracer.add_target(pid)?),
+            // The filter says who is watched.
+            Tracer::Notify(_) => Ok(()),
+        }
+    }
+
+    /// What this backend needs of a command that is about to start.
+    ///
+    /// # Errors
+    /// When the command cannot be started so.
+    pub fn prepare(&self, prepared: &mut Prepared) -> Result<(), SessionError> {
+        match self {
+            Tracer::Bpf(_) | Tracer::Perf(_) => Ok(()),
+            Tracer::Notify(_) => Ok(prepared.watch_calls()?),
+        }
+    }
+
+    /// The calls come through the listener that also holds exits.
+    pub fn watches_calls(&self) -> bool {
+        matches!(self, Tracer::Notify(_))
+    }
+
+    /// To be called at once when the command runs.
+    ///
+    /// # Errors
+    /// When no thread can be made.
+    pub fn started(&self, running: &mut Running) -> Result<(), SessionError> {
+        let Tracer::Notify(tracer) = self else { return Ok(()) };
+        match running.take_calls() {
+            Some(calls) => Ok(tracer.serve(calls, running.pid())?),
+            None => Ok(()),
+        }
+    }
+
+    /// Marks processes that run already, with all their threads.
+    ///
+    /// # Errors
+    /// As [`BpfTracer::mark_running`]; `choose` never takes another backend for them.
+    pub fn mark_running(&self, targets: &[(Pid, BorrowedFd<'_>)]) -> Result<Vec<MarkedThread>, SessionError> {
+        match self {
+            Tracer::Bpf(tracer) => Ok(with_lent(Use::Placing, || tracer.mark_running(targets))?),
+            Tracer::Perf(_) | Tracer::Notify(_) => Ok(Vec::new()),
+        }
+    }
+
+    /// Hands each record to `handle`, oldest first.
+    ///
+    /// # Errors
+    /// When the buffers cannot be mapped.
+    pub fn reader<'a>(
+        &'a self,
+        handle: impl FnMut(&[u8]) + 'a,
+    ) -> Result<Box<dyn EventSource + 'a>, SessionError> {
+        match self {
+            Tracer::Bpf(tracer) => Ok(Box::new(tracer.reader(handle)?)),
+            Tracer::Perf(tracer) => Ok(Box::new(tracer.reader(handle)?)),
+            Tracer::Notify(tracer) => Ok(Box::new(tracer.reader(handle))),
+        }
+    }
+
+    /// What was counted of page faults; nothing where they are not recorded.
+    ///
+    /// # Errors
+    /// When the kernel does not hand out the counters.
+    pub fn touch_counters(&self) -> Result<Option<TouchCounters>, SessionError> {
+        match self {
+            Tracer::Bpf(tracer) => Ok(tracer.touch_counters()?),
+            Tracer::Perf(_) | Tracer::Notify(_) => Ok(None),
+        }
+    }
+
+    /// To be called just before vmaudit exits.
+    pub fn detach_in_background(self) {
+        match self {
+            Tracer::Bpf(tracer) => tracer.detach_in_background(),
+            Tracer::Perf(tracer) => tracer.detach_in_background(),
+            Tracer::Notify(_) => {}
+        }
+    }
+}
+
+/// Loads and attaches the programs.
+pub fn bpf(options: &TracerOptions) -> Result<Tracer, SessionError> {
+    let config = BpfConfig {
+        stack_bytes: options.stack_bytes,
+        ring_bytes: options.ring_bytes,
+        spill_bytes: options.spill_bytes,
+        follow_forks: options.follow_forks,
+        running_targets: options.running_targets,
+        touch: options.touch,
+        entering: options.entering,
+    };
+    Ok(Tracer::Bpf(Box::new(with_lent(Use::Tracing, || BpfTracer::start(&config))?)))
+}
+
+/// Finds the tracepoints.
+pub fn perf(options: &TracerOptions) -> Result<Tracer, SessionError> {
+    let config = PerfConfig {
+        stack_bytes: options.stack_bytes,
+        ring_bytes: options.ring_bytes,
+        spill_bytes: options.spill_bytes,
+        follow_forks: options.follow_forks,
+    };
+    // With the user's own rights: perf events go on when a process makes itself not dumpable, and what
+    // an ordinary user may have of them is kernel.perf_event_paranoid's to say.
+    Ok(Tracer::Perf(Box::new(PerfTracer::start(config)?)))
+}
+
+/// Tries whether a call can be held and looked at: later, the command itself would fail.
+pub fn notify(options: &TracerOptions) -> Result<Tracer, SessionError> {
+    let refused = |operation| move |errno: Errno| SessionError::System { operation, source: errno.into() };
+    let trial = NotificationTrial::run().map_err(refused("trying to hold a call (seccomp)"))?;
+    let steps = [
+        (trial.held, "holding a call (seccomp user notification)"),
+        (trial.place, "reading where a held call was made (/proc/TID/syscall)"),
+        (trial.stack, "reading the stack of a held call (process_vm_readv, /proc/TID/mem)"),
+    ];
+    for (failed, operation) in steps {
+        failed.map_or(Ok(()), |errno| Err(refused(operation)(errno)))?;
+    }
+    let config = NotifyConfig {
+        stack_bytes: options.stack_bytes,
+        queue_bytes: options.ring_bytes,
+        follow_forks: options.follow_forks,
+        parse_maps: |bytes| parse_maps(bytes).mappings,
+    };
+    Ok(Tracer::Notify(NotifyTracer::start(config)?))
+}
