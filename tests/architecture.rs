@@ -2,7 +2,7 @@
 //! `attribution`, `report`, `render`) does no I/O and knows no adapter, adapters know `model` and
 //! not each other, and only `app` joins the two. And how tests may be written.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -610,4 +610,161 @@ fn the_scanner_sees_what_it_has_to() {
     assert!(names_crate("libc::getpid()", "libc"));
     assert!(!names_crate("crate::procfs::read()", "procfs"));
     assert!(!names_crate("my_libc::x", "libc"));
+}
+
+/// Each file's module, and the files' modules that its code names.
+fn imports() -> BTreeMap<Vec<String>, BTreeSet<Vec<String>>> {
+    let files: Vec<(Vec<String>, String)> =
+        sources().into_iter().map(|file| (module_path(&file.path), file.code)).collect();
+    let known: BTreeSet<&Vec<String>> = files.iter().map(|(module, _)| module).collect();
+    let mut imports = BTreeMap::new();
+    for (module, code) in &files {
+        let mut named = BTreeSet::new();
+        for path in paths_named(code) {
+            let up = path.iter().take_while(|segment| *segment == "super").count();
+            let below = match path.first().map(String::as_str) {
+                Some("crate") => &[][..],
+                _ => &module[..module.len().saturating_sub(up)],
+            };
+            let rest = path.iter().filter(|segment| !["crate", "super", "self"].contains(&segment.as_str()));
+            let mut at: Vec<String> = below.iter().chain(rest).cloned().collect();
+            while !at.is_empty() && !known.contains(&at) {
+                at.pop();
+            }
+            if !at.is_empty() && at != *module {
+                named.insert(at);
+            }
+        }
+        imports.insert(module.clone(), named);
+    }
+    imports
+}
+
+/// `src/capture/bpf/mod.rs`: capture, bpf.
+fn module_path(file: &Path) -> Vec<String> {
+    let inside = file.strip_prefix(manifest_dir().join("src")).expect("below src").with_extension("");
+    let parts: Vec<String> = inside.iter().map(|part| part.to_string_lossy().into_owned()).collect();
+    match parts.split_last() {
+        Some((last, folder)) if last == "mod" => folder.to_vec(),
+        _ => parts,
+    }
+}
+
+/// Paths that begin with `crate`, `super` or `self`, groups taken apart.
+fn paths_named(code: &str) -> Vec<Vec<String>> {
+    let mut paths = Vec::new();
+    for root in ["crate::", "super::", "self::"] {
+        for (at, _) in code.match_indices(root) {
+            let before = &code[..at];
+            if !before.ends_with(|c: char| c.is_alphanumeric() || c == '_' || c == ':') {
+                leaves(&code[at..], &mut Vec::new(), &mut paths);
+            }
+        }
+    }
+    paths
+}
+
+/// Adds the paths of what begins `text`, each below `prefix`; returns how much of it that was.
+fn leaves(text: &str, prefix: &mut Vec<String>, paths: &mut Vec<Vec<String>>) -> usize {
+    let depth = prefix.len();
+    let mut at = 0;
+    loop {
+        let rest = &text[at..];
+        let word = rest.find(|c: char| !c.is_alphanumeric() && c != '_').unwrap_or(rest.len());
+        if word > 0 {
+            prefix.push(rest[..word].to_owned());
+            at += word;
+        }
+        if text[at..].starts_with("::") {
+            at += 2;
+        } else {
+            break;
+        }
+        if text[at..].starts_with('{') {
+            at += 1;
+            while !text[at..].is_empty() && !text[at..].starts_with('}') {
+                let skipped = text[at..].find(|c: char| !c.is_whitespace() && c != ',').unwrap_or(0);
+                at += skipped;
+                let taken = leaves(&text[at..], prefix, paths);
+                at += taken.max(usize::from(!text[at..].is_empty() && !text[at..].starts_with('}')));
+            }
+            prefix.truncate(depth);
+            return at + 1;
+        }
+    }
+    paths.push(prefix.clone());
+    prefix.truncate(depth);
+    at
+}
+
+/// Circles of imports that are larger, and why.
+const LARGER_CIRCLES: &[(&str, usize)] = &[
+    // An object file is parsed in parts, by files that each extend `Object`.
+    ("objects", 7),
+];
+
+#[test]
+fn no_circle_of_imports_is_large() {
+    let imports = imports();
+    assert!(imports.len() > 300, "{} files: is the path right?", imports.len());
+    let reached = |from: &Vec<String>| {
+        let mut seen: BTreeSet<Vec<String>> = BTreeSet::new();
+        let mut next = vec![from.clone()];
+        while let Some(module) = next.pop() {
+            for named in imports.get(&module).into_iter().flatten() {
+                if seen.insert(named.clone()) {
+                    next.push(named.clone());
+                }
+            }
+        }
+        seen
+    };
+    let all: BTreeMap<&Vec<String>, BTreeSet<Vec<String>>> =
+        imports.keys().map(|module| (module, reached(module))).collect();
+    let mut wrong = BTreeSet::new();
+    for (module, seen) in &all {
+        let circle: Vec<String> =
+            seen.iter().filter(|other| all[other].contains(*module)).map(|m| m.join("::")).collect();
+        let larger = LARGER_CIRCLES.iter().find(|(name, _)| module[0] == *name);
+        if circle.len() > larger.map_or(3, |(_, most)| *most) {
+            wrong.insert(circle.join(", "));
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+#[test]
+fn the_circles_are_found_where_they_are() {
+    let mut paths = Vec::new();
+    leaves("crate::a::{b, c::{D, e}, f::g as h};", &mut Vec::new(), &mut paths);
+    let text: Vec<String> = paths.iter().map(|path| path.join("::")).collect();
+    assert_eq!(text[..4], ["crate::a::b", "crate::a::c::D", "crate::a::c::e", "crate::a::f::g"]);
+    // Files that extend `Object` are a circle, if the imports are read right.
+    let object = &imports()[&vec!["objects".to_owned(), "object".to_owned()]];
+    assert!(object.contains(&vec!["objects".to_owned(), "cfi".to_owned()]), "{object:?}");
+}
+
+/// A command knows what commands share, and no other command.
+#[test]
+fn commands_do_not_import_commands() {
+    for (module, named) in imports() {
+        let [app, commands, own, ..] = &module[..] else { continue };
+        if app != "app" || commands != "commands" {
+            continue;
+        }
+        for other in named.iter().filter(|other| other.starts_with(&[app.clone(), commands.clone()])) {
+            assert_eq!(other.get(2), Some(own), "{} imports {}", module.join("::"), other.join("::"));
+        }
+    }
+}
+
+#[test]
+fn no_folder_is_crowded() {
+    const MOST: usize = 25;
+    let mut folders: BTreeMap<PathBuf, usize> = BTreeMap::new();
+    for file in sources() {
+        *folders.entry(file.path.parent().expect("a folder").to_owned()).or_default() += 1;
+    }
+    let crowded: Vec<_> = folders.iter().filter(|(_, files)| **files > MOST).collect();
+    assert!(crowded.is_empty(), "{crowded:?}");
 }

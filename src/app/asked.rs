@@ -80,10 +80,9 @@ impl<'a> RunOptions<'a> {
             ring_bytes: self.inside.rings.ring_bytes,
             spill_bytes: self.inside.rings.spill_bytes,
             follow_forks: self.follow_forks,
-            running_targets: false,
             touch: touch.touch.then_some(budget),
-            entering: None,
             verbose: self.inside.verbose,
+            ..TracerOptions::default()
         }
     }
 

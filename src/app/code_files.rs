@@ -1,6 +1,6 @@
 //! Files with code, found by what the user calls them: a path, a library's name, a process.
 
-use super::error::AppError;
+use super::error::{AppError, CodeFileError};
 use crate::model::{AddrRange, FileRef, Mapping, Pid};
 use crate::objects::library::{self, FoundLibrary};
 use crate::objects::open::open_regular;
@@ -8,33 +8,15 @@ use crate::objects::{
     DebugFiles, FileCache, FileKey, FunctionTable, Object, ObjectError, OpenRequest, debug_file, elf,
 };
 use crate::procfs::parse_maps;
-use crate::session::living::Living;
-use crate::session::remedy::may_not_be_read;
+use crate::session::snapshots::living::Living;
+use crate::session::tracer::remedy::may_not_be_read;
+use regex::Regex;
 use std::collections::HashSet;
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-
-#[derive(thiserror::Error, Debug)]
-pub enum CodeFileError {
-    #[error("{}: {source}", path.display())]
-    Open { path: PathBuf, source: ObjectError },
-    #[error("{}: {what}", path.display())]
-    Unusable { path: PathBuf, what: String },
-    #[error(
-        "no library or program called {name} was found (LD_LIBRARY_PATH, /etc/ld.so.cache, the standard \
-         directories, PATH){similar}; a path works, too"
-    )]
-    NoLibrary { name: String, similar: String },
-    #[error("process {pid} has no file called {name} mapped as code; it has: {mapped}")]
-    NotMapped { pid: Pid, name: String, mapped: String },
-    #[error("process {0} has no file mapped as code")]
-    NoCode(Pid),
-    #[error("reading /proc/{pid}/maps: {source}{remedy}")]
-    Maps { pid: Pid, source: io::Error, remedy: String },
-}
 
 /// A file with code.
 pub struct CodeFile {
@@ -193,6 +175,16 @@ fn is_called(path: &Path, lib: &OsString) -> bool {
     let version =
         |rest: &[u8]| rest.starts_with(b".") && rest.iter().all(|b| b.is_ascii_digit() || *b == b'.');
     name.strip_prefix(lib.as_bytes()).is_some_and(|rest| rest.is_empty() || version(rest))
+}
+
+/// A regular expression of the command line.
+pub fn pattern(text: &str) -> Result<Regex, AppError> {
+    Regex::new(text).map_err(|error| AppError::Usage(format!("--match {text}: {error}")))
+}
+
+/// A pattern means the name as it is in the table, or as it is shown.
+pub fn is_wanted(wanted: &Regex, name: &str, demangled: &str) -> bool {
+    wanted.is_match(name) || demangled != name && wanted.is_match(demangled)
 }
 
 #[cfg(test)]

@@ -1,5 +1,9 @@
 //! Everything that ends vmaudit early.
 
+use crate::diff::SideError;
+use crate::model::Pid;
+use crate::objects::ObjectError;
+use crate::session::snapshots::SnapshotError;
 use crate::session::{OWN_FAILURE, SessionError, UNUSABLE};
 use std::io;
 use std::path::PathBuf;
@@ -19,13 +23,13 @@ pub enum AppError {
     #[error("{0}")]
     Usage(String),
     #[error("{0}")]
-    Snapshot(#[from] crate::session::snapshots::SnapshotError),
+    Snapshot(#[from] SnapshotError),
     #[error("{0}")]
-    CodeFile(#[from] super::code_files::CodeFileError),
+    CodeFile(#[from] CodeFileError),
     #[error("{0}")]
-    Diff(#[from] super::commands::diff::DiffError),
+    Diff(#[from] DiffError),
     #[error("{0}")]
-    Moment(#[from] super::moment::MomentError),
+    Moment(#[from] MomentError),
     /// Of allocations that there were.
     #[error("no allocation was seen: {why}")]
     NothingSeen { why: String },
@@ -39,6 +43,61 @@ impl<E: Into<SessionError>> From<E> for AppError {
     fn from(error: E) -> AppError {
         AppError::Session(error.into())
     }
+}
+
+/// What cannot be compared.
+#[derive(thiserror::Error, Debug)]
+pub enum DiffError {
+    #[error("{}: {source}", path.display())]
+    Open { path: PathBuf, source: io::Error },
+    #[error("{}: not a report of vmaudit -f json: {source}", path.display())]
+    Json { path: PathBuf, source: serde_json::Error },
+    #[error("{}: {why}", path.display())]
+    NotAReport { path: PathBuf, why: &'static str },
+    #[error("{}: {source}", path.display())]
+    Side { path: PathBuf, source: SideError },
+    #[error("both A and B are -: standard input can be read once")]
+    BothStdin,
+    #[error("a recording cannot be read from standard input: name its file")]
+    RecordingFromPipe,
+    #[error("{0}")]
+    Saved(#[from] SnapshotError),
+}
+
+/// Why there is no report of a moment.
+#[derive(thiserror::Error, Debug)]
+pub enum MomentError {
+    #[error("{}: nothing was recorded", path.display())]
+    Empty { path: PathBuf },
+    #[error(
+        "{}: the recording ends after {end:.3} s, there is no moment at {asked} s (times count from the start \
+         of the command, or of tracing)", path.display()
+    )]
+    TooLate { path: PathBuf, asked: f64, end: f64 },
+    #[error("{}: no process was alive at {asked} s", path.display())]
+    NobodyAlive { path: PathBuf, asked: f64 },
+    #[error("{}: no peak is known of the first process, because no call of it was seen", path.display())]
+    NoPeak { path: PathBuf },
+}
+
+/// Why a file with code cannot be read.
+#[derive(thiserror::Error, Debug)]
+pub enum CodeFileError {
+    #[error("{}: {source}", path.display())]
+    Open { path: PathBuf, source: ObjectError },
+    #[error("{}: {what}", path.display())]
+    Unusable { path: PathBuf, what: String },
+    #[error(
+        "no library or program called {name} was found (LD_LIBRARY_PATH, /etc/ld.so.cache, the standard \
+         directories, PATH){similar}; a path works, too"
+    )]
+    NoLibrary { name: String, similar: String },
+    #[error("process {pid} has no file called {name} mapped as code; it has: {mapped}")]
+    NotMapped { pid: Pid, name: String, mapped: String },
+    #[error("process {0} has no file mapped as code")]
+    NoCode(Pid),
+    #[error("reading /proc/{pid}/maps: {source}{remedy}")]
+    Maps { pid: Pid, source: io::Error, remedy: String },
 }
 
 /// What EFBIG means for a file that is far from what a file system can hold.

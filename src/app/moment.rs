@@ -2,7 +2,7 @@
 //! ledger, which knows every byte of VIRT; what was resident is known only where a process was held
 //! at its exit by then, because nobody looked at just that moment.
 
-use super::error::AppError;
+use super::error::{AppError, MomentError};
 use super::recorded::report_of;
 use crate::cli::Moment;
 use crate::model::{Step, TimeZero, VmOp};
@@ -10,23 +10,7 @@ use crate::report::Report;
 use crate::session::replay::{Replay, time_of};
 use crate::store::Recording;
 use std::ops::ControlFlow;
-use std::path::{Path, PathBuf};
-
-/// Why there is no report of a moment.
-#[derive(thiserror::Error, Debug)]
-pub enum MomentError {
-    #[error("{}: nothing was recorded", path.display())]
-    Empty { path: PathBuf },
-    #[error(
-        "{}: the recording ends after {end:.3} s, there is no moment at {asked} s (times count from the start \
-         of the command, or of tracing)", path.display()
-    )]
-    TooLate { path: PathBuf, asked: f64, end: f64 },
-    #[error("{}: no process was alive at {asked} s", path.display())]
-    NobodyAlive { path: PathBuf, asked: f64 },
-    #[error("{}: no peak is known of the first process, because no call of it was seen", path.display())]
-    NoPeak { path: PathBuf },
-}
+use std::path::Path;
 
 /// What is printed with milliseconds may be typed.
 const PRECISION_NS: u64 = 500_000;

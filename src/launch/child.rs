@@ -4,6 +4,7 @@ use super::command::Command;
 use super::error::{LaunchError, LaunchNote, NoHold};
 use super::hold::filter;
 use super::hold::filter::CallSet;
+use super::hold::handover::ListenerTo;
 use super::hold::{handover, seccomp};
 use super::signals::Before;
 use super::user::{STEPS, TargetUser};
@@ -108,12 +109,6 @@ pub struct Child<'a> {
     pub listener_to: Option<ListenerTo>,
     /// What the filter notifies beside exits, if the word is [`WATCH_CALLS`].
     pub calls: CallSet,
-}
-
-pub struct ListenerTo {
-    pub guard: OwnedFd,
-    pub keeper: OwnedFd,
-    pub app: OwnedFd,
 }
 
 /// The words that let the child go on: only its exits are notified, or the calls, too, or nothing.

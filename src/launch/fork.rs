@@ -3,6 +3,7 @@
 use crate::model::Pid;
 use crate::rights;
 use nix::errno::Errno;
+use nix::sys::wait::waitpid;
 use nix::unistd::{ForkResult, fork};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -24,4 +25,9 @@ pub fn fork_into(body: impl FnOnce() -> Result<(), Errno>) -> Result<Pid, Errno>
             unsafe { libc::_exit(code) }
         }
     }
+}
+
+/// Waits for the end of a child of ours; its number is its own until then.
+pub fn reap(pid: Pid) {
+    while waitpid(nix::unistd::Pid::from_raw(pid), None) == Err(Errno::EINTR) {}
 }

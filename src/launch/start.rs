@@ -23,7 +23,6 @@ use nix::fcntl::OFlag;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::socket::{MsgFlags, send};
-use nix::sys::wait::waitpid;
 use nix::unistd::{Uid, pipe2, read, write};
 use std::ffi::OsString;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
@@ -148,7 +147,7 @@ fn start(
         Ok(pidfd) => pidfd,
         Err(errno) => {
             drop(go);
-            reap(pid);
+            fork::reap(pid);
             return Err(LaunchError::System { step: "pidfd_open (Linux 5.3)", errno });
         }
     };
@@ -323,7 +322,7 @@ impl Parts {
             })),
             None => {
                 // The filter was refused. The keeper knows, and ends.
-                reap(hold.keeper);
+                fork::reap(hold.keeper);
                 Ok(None)
             }
         }
@@ -335,10 +334,10 @@ impl Parts {
         drop(self.go);
         // It may have got further than its parent knows.
         let _ = pidfd::send_signal(self.pidfd.as_fd(), Signal::SIGKILL);
-        reap(self.pid);
+        fork::reap(self.pid);
         if let Some(hold) = self.hold {
             drop((hold.socket, hold.listener_from, hold.line));
-            reap(hold.keeper);
+            fork::reap(hold.keeper);
         }
         let _ = self.before.restore();
     }
@@ -386,11 +385,6 @@ fn can_be_read(status: BorrowedFd<'_>) -> Result<bool, Errno> {
         Err(Errno::EINTR) => Ok(false),
         Err(errno) => Err(errno),
     }
-}
-
-/// Waits for the end of a child of ours; its number is its own until then.
-pub(super) fn reap(pid: Pid) {
-    while waitpid(nix::unistd::Pid::from_raw(pid), None) == Err(Errno::EINTR) {}
 }
 
 fn close(fd: RawFd) {

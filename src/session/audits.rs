@@ -1,9 +1,9 @@
 //! What is known of each process at its last look, and the report made of it.
 
-use super::cgroup_limits::with_cgroup_limits;
-use super::container_view::ContainerView;
 use super::from_ledger::{AsOf, from_ledger};
 use super::pipeline::Pipeline;
+use super::snapshots::cgroup_limits::with_cgroup_limits;
+use super::targets::container_view::ContainerView;
 use super::timeline::Timelines;
 use super::touch;
 use crate::attribution::AuditInput;

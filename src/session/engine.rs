@@ -56,6 +56,13 @@ pub struct Schedule {
     pub verbose: bool,
 }
 
+impl Schedule {
+    /// Looks each `interval`, until the targets end.
+    pub fn each(interval: Duration) -> Schedule {
+        Schedule { duration: None, first_look: interval, interval, timeline: false, verbose: false }
+    }
+}
+
 pub struct Session<'a> {
     watched: Box<dyn Watched + 'a>,
     pub reader: &'a mut (dyn EventSource + 'a),

@@ -1,23 +1,21 @@
-//! The engine that commands share: a backend, targets, events, sinks, snapshots, the end.
+//! The engine that commands share: a backend, targets, events, sinks, snapshots, the end. It can be used without
+//! the command line (`examples/audit.rs`):
+//!
+//! [`start::Start`] prepares the targets and chooses a backend; [`start::Start::run`] lets them go, and gives
+//! what follows a [`engine::Session`], which reads events until the end. Each record is decoded once,
+//! unwound and told to the ledger, and then to every [`sink::Sink`] of the [`pipeline::Pipeline`]. What is left,
+//! [`start::Traced`], becomes a report ([`audits::Audits::report`]).
 
 pub mod audits;
-pub mod cgroup_limits;
-pub mod choose;
 mod complete;
-pub mod contained;
-pub mod container_view;
 pub mod engine;
-pub mod entering;
 pub mod error;
 mod from_ledger;
-pub mod living;
 pub mod load;
 pub mod pipeline;
 pub mod record;
-pub mod remedy;
 pub mod replay;
 pub mod reporting;
-pub mod saved;
 pub mod say;
 pub mod sink;
 pub mod snapshots;
@@ -28,4 +26,5 @@ pub mod touch;
 pub mod tracer;
 pub mod watched;
 
+pub use crate::rights::begin;
 pub use error::{OWN_FAILURE, SessionError, UNUSABLE};

@@ -2,16 +2,17 @@
 //! snapshots, read events until the end.
 
 use super::audits::Audits;
-use super::choose;
-use super::contained::{self, Contained, add_roots, members};
-use super::container_view::ContainerView;
 use super::engine::{Schedule, Session};
-use super::entering::view_of;
 use super::error::SessionError;
 use super::load::Load;
 use super::pipeline::Pipeline;
 use super::say::say;
+use super::targets::contained;
+use super::targets::contained::{Contained, add_roots, members};
+use super::targets::container_view::ContainerView;
+use super::targets::entering::view_of;
 use super::targets::{begin, entering, keep, mark, readable, targets};
+use super::tracer::choose;
 use super::tracer::{Tracer, TracerOptions};
 use super::watched::{Launched, Watched};
 use crate::capture::Counters;

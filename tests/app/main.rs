@@ -14,6 +14,7 @@ mod diff {
 }
 mod double_kill;
 mod explain;
+mod library;
 mod outputs;
 mod privileges;
 mod recording {

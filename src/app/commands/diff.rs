@@ -1,41 +1,23 @@
 //! `vmaudit diff`: whatever the two files are, each becomes a report, and the reports are compared.
 
-use crate::app::error::AppError;
+use crate::app::error::{AppError, DiffError};
 use crate::app::flame;
 use crate::app::output::{Destination, Other, Output};
 use crate::app::recorded::report_of as report_of_recording;
 use crate::cli::{DiffArgs, DiffFormat, GroupBy, PidPair};
-use crate::diff::{By, Options, Pick, Side, SideError, compare};
+use crate::diff::{By, Options, Pick, Side, compare};
 use crate::render::{diff_to_json, diff_to_text};
 use crate::report::Report;
-use crate::session::snapshots::{SnapshotError, report_of, saved_look_in};
+use crate::session::snapshots::{report_of, saved_look_in};
 use crate::store::Recording;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// The longest report that is read: one of 65,000 mappings has 40 MiB.
 const MAX_REPORT: u64 = 1 << 30;
 /// How a recording (an SQLite database) begins.
 const SQLITE: &[u8] = b"SQLite format 3\0";
-
-#[derive(thiserror::Error, Debug)]
-pub enum DiffError {
-    #[error("{}: {source}", path.display())]
-    Open { path: PathBuf, source: io::Error },
-    #[error("{}: not a report of vmaudit -f json: {source}", path.display())]
-    Json { path: PathBuf, source: serde_json::Error },
-    #[error("{}: {why}", path.display())]
-    NotAReport { path: PathBuf, why: &'static str },
-    #[error("{}: {source}", path.display())]
-    Side { path: PathBuf, source: SideError },
-    #[error("both A and B are -: standard input can be read once")]
-    BothStdin,
-    #[error("a recording cannot be read from standard input: name its file")]
-    RecordingFromPipe,
-    #[error("{0}")]
-    Saved(#[from] SnapshotError),
-}
 
 /// Does `vmaudit diff`; returns the exit code.
 pub fn diff(args: &DiffArgs) -> Result<u8, AppError> {

@@ -10,7 +10,7 @@ use crate::model::{Area, Outcome, Trial};
 use crate::probe;
 use crate::render::{doctor_to_json, doctor_to_text};
 use crate::rights::{Use, with_lent};
-use crate::session::choose::{CANDIDATES, Candidate};
+use crate::session::tracer::choose::{CANDIDATES, Candidate};
 use nix::errno::Errno;
 use std::io;
 

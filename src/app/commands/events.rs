@@ -14,9 +14,9 @@ use crate::render::Color;
 use crate::render::events::{EventWriter, EventsFormat, EventsOptions, Filter, TimeStyle, calls_named};
 use crate::session::SessionError;
 use crate::session::engine::{End, NEVER, Schedule, Session};
-use crate::session::entering::container_of;
 use crate::session::say::say;
 use crate::session::start::{Start, Traced};
+use crate::session::targets::entering::container_of;
 use crate::session::tracer::{TracerOptions, WATCHED_CALLS};
 use crate::store::Recording;
 use crate::sys::clock;
@@ -178,14 +178,12 @@ fn live_options(args: &EventsArgs) -> LiveOptions {
 fn tracer_options(options: &LiveArgs) -> TracerOptions {
     TracerOptions {
         only: options.backend.only(),
-        entering: None,
-        touch: None,
         stack_bytes: options.stacks.stack_bytes,
         ring_bytes: options.rings.ring_bytes,
         spill_bytes: options.rings.spill_bytes,
         follow_forks: !options.no_follow_forks,
-        running_targets: false,
         verbose: options.verbose,
+        ..TracerOptions::default()
     }
 }
 

@@ -10,7 +10,7 @@ use crate::model::{Addr, Observations, Pid, StackTable, Step, SymbolizedStacks};
 use crate::render::{explanation_to_json, explanation_to_text};
 use crate::report::ProcessFacts;
 use crate::report::explanation::{ExplainInput, Explanation, explain as explanation_of};
-use crate::session::living::Living;
+use crate::session::snapshots::living::Living;
 use crate::session::snapshots::{self, Look, SnapshotError};
 use crate::store::Recording;
 use std::collections::HashMap;

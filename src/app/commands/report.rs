@@ -1,8 +1,9 @@
 //! `vmaudit report`: the report of a recording.
 
 use crate::app::error::AppError;
+use crate::app::error::MomentError;
 use crate::app::flame;
-use crate::app::moment::{MomentError, last_moment, report_at, since_zero};
+use crate::app::moment::{last_moment, report_at, since_zero};
 use crate::app::output::{Destination, Other, Output, OutputSpec};
 use crate::app::recorded::report_of;
 use crate::cli::{Format, Moments, ReportArgs};

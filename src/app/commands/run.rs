@@ -5,10 +5,10 @@ use crate::app::error::AppError;
 use crate::cli::{Aslr, RunArgs};
 use crate::launch::LaunchConfig;
 use crate::session::engine::End;
-use crate::session::entering::{container_of, main_process};
 use crate::session::load::Load;
 use crate::session::say::say;
 use crate::session::start::Start;
+use crate::session::targets::entering::{container_of, main_process};
 use crate::session::tracer::WATCHED_CALLS;
 use std::time::Duration;
 

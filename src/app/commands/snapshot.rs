@@ -5,9 +5,9 @@ use crate::app::output::{Destination, Other, Output, OutputSpec};
 use crate::cli::SnapshotArgs;
 use crate::launch::Process;
 use crate::report::model;
-use crate::session::contained;
-use crate::session::container_view::ContainerView;
 use crate::session::snapshots::{Look, looks_at, report_of_containers, saved_look};
+use crate::session::targets::contained;
+use crate::session::targets::container_view::ContainerView;
 use crate::session::targets::named_container;
 
 /// Does `vmaudit snapshot`; returns the exit code.

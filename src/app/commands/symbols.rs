@@ -47,11 +47,6 @@ pub fn symbols(args: &SymbolsArgs) -> Result<u8, AppError> {
     }
 }
 
-/// A regular expression of the command line.
-pub fn pattern(text: &str) -> Result<Regex, AppError> {
-    Regex::new(text).map_err(|error| AppError::Usage(format!("--match {text}: {error}")))
-}
-
 /// Calls `each` for every function that is wanted.
 fn for_each<E>(
     table: &FunctionTable,
@@ -66,11 +61,6 @@ fn for_each<E>(
         }
     }
     Ok(())
-}
-
-/// A pattern means the name as it is in the table, or as it is shown.
-pub fn is_wanted(wanted: &Regex, name: &str, demangled: &str) -> bool {
-    wanted.is_match(name) || demangled != name && wanted.is_match(demangled)
 }
 
 fn with_listed<E>(

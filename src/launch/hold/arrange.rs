@@ -1,14 +1,13 @@
 //! Sets up what holds exits, before there is a child: the keeper, its guard, and the ways between them.
 
 use super::guard::Line;
-use super::handover::closed_early;
+use super::handover::{ListenerTo, closed_early};
 use super::keeper;
 use super::keeper::{Ends, Source};
 use super::protocol::{Message, PACKET};
 use super::slots::SharedSlots;
-use crate::launch::child::ListenerTo;
 use crate::launch::error::LaunchError;
-use crate::launch::start::reap;
+use crate::launch::fork::reap;
 use crate::model::Pid;
 use nix::errno::Errno;
 use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockType, recv, socketpair};

@@ -13,7 +13,7 @@ use super::helper::{keep_only, stand_apart};
 use super::keeper::Keeper;
 use super::seccomp::Listener;
 use super::slots::SharedSlots;
-use crate::launch::{fork, start};
+use crate::launch::fork;
 use crate::model::Pid;
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, open};
@@ -152,7 +152,7 @@ impl Guarded {
     /// Nobody reads the line any more.
     pub fn is_gone(&mut self) {
         if let Some(guard) = self.guard.take() {
-            start::reap(guard);
+            fork::reap(guard);
         }
         let (first, longest) = PAUSES;
         let soon = self.forked.elapsed() < TOO_SOON;
@@ -182,7 +182,7 @@ impl Guarded {
         if let Some(guard) = self.guard {
             // Its number is its own until it is waited for.
             let _ = kill(nix::unistd::Pid::from_raw(guard), Signal::SIGKILL);
-            start::reap(guard);
+            fork::reap(guard);
         }
     }
 }

@@ -7,6 +7,12 @@ use nix::sys::socket::{ControlMessage, ControlMessageOwned, MsgFlags, recvmsg, s
 use std::io::{IoSlice, IoSliceMut};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
+pub struct ListenerTo {
+    pub guard: OwnedFd,
+    pub keeper: OwnedFd,
+    pub app: OwnedFd,
+}
+
 pub fn duplicate(fd: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
     let copy = fd.try_clone_to_owned();
     copy.map_err(|error| Errno::from_raw(error.raw_os_error().unwrap_or(libc::EIO)))

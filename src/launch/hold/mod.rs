@@ -19,7 +19,7 @@ pub(super) mod trial;
 
 use super::arch::NR_EXIT_GROUP;
 use super::error::TargetError;
-use super::start::reap;
+use super::fork::reap;
 use crate::model::{Pid, Tid};
 use guard::Line;
 use handover::closed_early;

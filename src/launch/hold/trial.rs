@@ -4,7 +4,7 @@ use super::filter;
 use super::seccomp;
 use super::seccomp::Listener;
 use crate::launch::fork::fork_into;
-use crate::launch::start::reap;
+use crate::launch::fork::reap;
 use crate::sys::memory;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};

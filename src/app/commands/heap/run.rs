@@ -22,9 +22,9 @@ use crate::session::SessionError;
 use crate::session::audits::Audits;
 use crate::session::engine::{AT_THE_END, End, Schedule, Session};
 use crate::session::pipeline::Pipeline;
-use crate::session::remedy::explained;
 use crate::session::say::say;
 use crate::session::start::{Start, Traced};
+use crate::session::tracer::remedy::explained;
 use crate::session::tracer::{Tracer, TracerOptions};
 use crate::symbolize::Symbolizer;
 use crate::sys::clock::monotonic_ns;
@@ -55,10 +55,8 @@ fn options(args: &HeapArgs) -> TracerOptions {
         ring_bytes: args.ring_bytes,
         spill_bytes: SPILL_BYTES,
         follow_forks: !args.no_follow_forks,
-        running_targets: false,
-        touch: None,
-        entering: None,
         verbose: args.verbose,
+        ..TracerOptions::default()
     }
 }
 

@@ -4,9 +4,9 @@ mod counting;
 mod select;
 mod stacks;
 
-use super::symbols::pattern;
 use crate::app::code_files;
 use crate::app::code_files::CodeFile;
+use crate::app::code_files::pattern;
 use crate::app::error::AppError;
 use crate::app::output::{Destination, Other, Output, program};
 use crate::capture::uprobe::{CallCounter, CounterConfig, Placed, Way};
@@ -16,8 +16,8 @@ use crate::render::probe::{
     CallCounts, FunctionCalls, PlacedCounts, RefusedFunction, StackCounts, calls_to_json, calls_to_text,
 };
 use crate::rights::{Use, with_lent};
-use crate::session::remedy::explained;
 use crate::session::say::say;
+use crate::session::tracer::remedy::explained;
 use crate::sys::abi::ENOTSUPP;
 use select::Selection;
 use std::os::fd::BorrowedFd;

@@ -1,7 +1,7 @@
 //! Which functions of a file are probed: each address once, by its best name among those that match.
 
 use crate::app::code_files::CodeFile;
-use crate::app::commands::symbols::is_wanted;
+use crate::app::code_files::is_wanted;
 use crate::model::{Probe, ProbeSummary, Skip};
 use crate::symbolize::demangle;
 use regex::Regex;

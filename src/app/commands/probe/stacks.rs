@@ -44,12 +44,9 @@ fn options(args: &ProbeArgs) -> TracerOptions {
         only: Backend::Bpf.only(),
         stack_bytes: args.stack_bytes,
         ring_bytes: args.ring_bytes,
-        spill_bytes: 4 << 20,
         follow_forks: !args.no_follow_forks,
-        running_targets: false,
-        touch: None,
-        entering: None,
         verbose: args.verbose,
+        ..TracerOptions::default()
     }
 }
 

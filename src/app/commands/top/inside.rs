@@ -4,7 +4,7 @@ use crate::model::Pid;
 use crate::model::observation::ResidencySource;
 use crate::procfs::{ObserveOptions, read_brief};
 use crate::report::{ProcessFacts, Report};
-use crate::session::living::{Living, LivingError};
+use crate::session::snapshots::living::{Living, LivingError};
 use crate::session::snapshots::{Look, report_of};
 use crate::top::{Known, ProcessId};
 

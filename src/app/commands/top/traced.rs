@@ -25,9 +25,6 @@ use std::collections::HashMap;
 use std::rc::Rc;
 use std::time::Instant;
 
-/// Room between kernel and vmaudit, as `attach` has it.
-const RING: u32 = 32 << 20;
-const SPILL: u32 = 4 << 20;
 /// Stacks whose names are kept, beyond those that a look needs.
 const MAX_NAMED: usize = 8192;
 
@@ -36,13 +33,7 @@ pub fn run(args: &TopArgs, container: Option<&Container>, front: Front) -> Resul
     let options = TracerOptions {
         only: args.backend.only(),
         stack_bytes: args.stacks.stack_bytes,
-        ring_bytes: RING,
-        spill_bytes: SPILL,
-        follow_forks: true,
-        running_targets: true,
-        touch: None,
-        verbose: false,
-        entering: None,
+        ..TracerOptions::default()
     };
     let start = match container {
         Some(container) => Start::container(container, true, options)?,

@@ -1,10 +1,14 @@
 //! Processes that run already, as targets: found, marked, looked at.
 
+pub mod contained;
+pub mod container_view;
+pub mod entering;
+
 use super::error::SessionError;
 use super::pipeline::Pipeline;
-use super::remedy::may_not_be_read;
 use super::say::say;
 use super::tracer::Tracer;
+use super::tracer::remedy::may_not_be_read;
 use crate::capture::bpf::{Entering, MarkedThread};
 use crate::containers::{self, Container, short};
 use crate::launch::{Attached, Process};

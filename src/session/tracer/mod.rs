@@ -1,5 +1,8 @@
 //! A backend at work, and what all of them can do. Which one it is, `choose` says.
 
+pub mod choose;
+pub mod remedy;
+
 use super::error::SessionError;
 use crate::capture::bpf::{BpfConfig, BpfTracer, Entering, MarkedThread, TouchConfig};
 use crate::capture::notify;
@@ -33,6 +36,29 @@ pub struct TracerOptions {
     pub entering: Option<Entering>,
     /// Show the verifier's last lines where it refuses a program.
     pub verbose: bool,
+}
+
+/// Stacks of at most this many bytes, where nothing else is asked for.
+pub const STACK_BYTES: u64 = 65_536;
+/// Bytes of the ring of calls with stacks, and of those without.
+pub const RING_BYTES: u32 = 32 << 20;
+pub const SPILL_BYTES: u32 = 4 << 20;
+
+impl Default for TracerOptions {
+    /// The best backend, and children as well.
+    fn default() -> TracerOptions {
+        TracerOptions {
+            only: None,
+            stack_bytes: STACK_BYTES,
+            ring_bytes: RING_BYTES,
+            spill_bytes: SPILL_BYTES,
+            follow_forks: true,
+            running_targets: false,
+            touch: None,
+            entering: None,
+            verbose: false,
+        }
+    }
 }
 
 /// A backend at work.

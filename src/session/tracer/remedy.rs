@@ -1,12 +1,12 @@
 //! What to do when a backend cannot work: the error, and the advice of `vmaudit doctor`.
 
-use super::error::SessionError;
 use crate::capture::CaptureError;
 use crate::capture::refusal::errno_in;
 use crate::doctor::{Advice, Rung, RungFailure, advice_for};
 use crate::model::Privileges;
 use crate::probe;
 use crate::rights::viewer;
+use crate::session::error::SessionError;
 
 /// What ends each such error.
 pub const SEE_DOCTOR: &str = "(`vmaudit doctor` shows all that can be tried)";

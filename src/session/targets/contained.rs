@@ -5,19 +5,19 @@
 //! bpf/cgroup.h). What is left are processes that are moved into the cgroup as they run: the members
 //! are read five times a second, and strangers among them are treated as those of the beginning.
 
-use super::engine::End;
-use super::error::SessionError;
-use super::pipeline::Pipeline;
-use super::say::say;
-use super::targets::first_look;
-use super::tracer::Tracer;
-use super::watched::{News, Watched};
+use super::first_look;
 use crate::capture::bpf::MarkedThread;
 use crate::containers::{Container, ContainerError};
 use crate::launch::{Attached, FindError, HeldExit, Process, Requests};
 use crate::model::{MmKey, Observations, Pid};
 use crate::procfs::read_status;
 use crate::rights::viewer;
+use crate::session::engine::End;
+use crate::session::error::SessionError;
+use crate::session::pipeline::Pipeline;
+use crate::session::say::say;
+use crate::session::tracer::Tracer;
+use crate::session::watched::{News, Watched};
 use std::collections::HashSet;
 use std::fs::File;
 use std::os::fd::BorrowedFd;

@@ -1,14 +1,14 @@
 //! `vmaudit run -- docker exec …`: what the command starts is not its child. The engine puts it into
 //! the container's cgroup; from there on the kernel's side knows it (bpf/cgroup.h).
 
-use super::audits::Audits;
 use super::container_view::ContainerView;
-use super::pipeline::Pipeline;
-use super::say::say;
 use crate::containers;
 use crate::containers::{Client, Container};
 use crate::model::Pid;
 use crate::model::clean;
+use crate::session::audits::Audits;
+use crate::session::pipeline::Pipeline;
+use crate::session::say::say;
 use std::ffi::OsString;
 
 /// The container that a command enters, if it is a client's that does. Says what will be traced.

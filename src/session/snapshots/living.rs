@@ -2,10 +2,10 @@
 //! owner by the time the last file is read.
 
 use super::cgroup_limits::with_cgroup_limits;
-use super::remedy::may_not_be_read;
-use super::say::say;
 use crate::model::{Observations, Pid, Tid};
 use crate::procfs::{ObserveError, ObserveOptions, ProcessStatus, observe, read_status};
+use crate::session::say::say;
+use crate::session::tracer::remedy::may_not_be_read;
 use crate::sys::pidfd;
 use nix::errno::Errno;
 use std::fs;

@@ -1,16 +1,16 @@
 //! Which backend: the one that was asked for, or the best that works.
 
-use super::error::SessionError;
 use super::remedy::{SEE_DOCTOR, failure, hint, remedy, verifier_lines};
-use super::say::say;
-use super::tracer;
-use super::tracer::{Tracer, TracerOptions};
+use super::{Tracer, TracerOptions};
 use crate::doctor::{Rung, RungFailure, advice_for};
 use crate::launch::Prepared;
 use crate::model::Pid;
 use crate::probe;
 use crate::rights::viewer;
+use crate::session::error::SessionError;
+use crate::session::say::say;
 use crate::session::targets::pidfd;
+use crate::session::tracer;
 use std::os::fd::AsFd;
 
 /// A backend that may be taken.

@@ -1,13 +1,16 @@
 //! Processes as they are now, and saved smaps files: nothing of them was traced.
 
-use super::living::{Living, LivingError};
-use super::saved;
+pub mod cgroup_limits;
+pub mod living;
+pub mod saved;
+
 use super::say::say;
 use crate::attribution::AuditInput;
 use crate::ledger::AddressSpaces;
 use crate::model::{Observations, Pid, StackTable, SymbolizedStacks};
 use crate::procfs::SavedError;
 use crate::report::{ProcessAudit, ProcessFacts, Report, RunFacts, build, model};
+use living::{Living, LivingError};
 use std::collections::HashSet;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader};
