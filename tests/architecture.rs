@@ -481,6 +481,129 @@ fn nothing_in_the_tree_uses_ptrace() {
 const TEST_BINARIES: &[&str] =
     &["app", "architecture", "capture", "containers", "core", "launch", "render", "runtimes"];
 
+/// A field of a struct.
+#[derive(PartialEq, Eq, Debug)]
+struct Field {
+    name: String,
+    /// The first word of its type.
+    of: String,
+}
+
+fn is_identifier(word: &str) -> bool {
+    word.starts_with(|c: char| c.is_alphabetic() || c == '_')
+        && word.chars().all(|c| c.is_alphanumeric() || c == '_')
+}
+
+/// The named fields of the structs in `code`, as rustfmt writes them: one a line.
+fn fields_of(code: &str) -> Vec<Field> {
+    let mut fields = Vec::new();
+    let mut end = None;
+    for line in code.lines() {
+        let indent = line.len() - line.trim_start().len();
+        let words = without_visibility(line.trim());
+        match end {
+            Some(at) if indent == at && words == "}" => end = None,
+            Some(_) => {
+                let Some((name, of)) = words.split_once(": ").filter(|(name, _)| is_identifier(name)) else {
+                    continue;
+                };
+                let of = of.trim_start_matches("&'a ").chars().take_while(|c| c.is_alphanumeric()).collect();
+                fields.push(Field { name: name.to_string(), of });
+            }
+            None if words.starts_with("struct ") && words.ends_with('{') => end = Some(indent),
+            None => {}
+        }
+    }
+    fields
+}
+
+fn without_visibility(line: &str) -> &str {
+    let rest = match line.strip_prefix("pub(") {
+        Some(rest) => rest.split_once(") ").map_or(rest, |(_, rest)| rest),
+        None => line.strip_prefix("pub ").unwrap_or(line),
+    };
+    rest.trim_start()
+}
+
+/// Types that hold data and no invariant of the ledger's: whose methods change them is a writer.
+const COLLECTIONS: &[&str] =
+    &["Vec", "VecDeque", "IntMap", "HashMap", "HashSet", "BTreeMap", "Option", "String", "RangeSet"];
+
+/// Methods of collections that change them.
+const CHANGING: &[&str] = &[
+    "append",
+    "clear",
+    "clone_from",
+    "drain",
+    "entry",
+    "extend",
+    "get_mut",
+    "get_or_insert",
+    "get_or_insert_with",
+    "insert",
+    "iter_mut",
+    "last_mut",
+    "pop",
+    "pop_back",
+    "pop_front",
+    "push",
+    "push_back",
+    "push_front",
+    "remove",
+    "replace",
+    "retain",
+    "retain_mut",
+    "sort",
+    "sort_by_key",
+    "take",
+    "truncate",
+    "values_mut",
+];
+
+/// True where `code` assigns to a field of this name, lends it for a change, or changes the collection in it.
+fn writes(code: &str, field: &Field) -> bool {
+    let word = format!(".{}", field.name);
+    code.match_indices(&word).any(|(at, _)| {
+        let after = &code[at + word.len()..];
+        if after.starts_with(|c: char| c.is_alphanumeric() || c == '_' || c == '(') {
+            return false;
+        }
+        let next = after.trim_start();
+        let assigned = next.starts_with('=') && !next.starts_with("==") && !next.starts_with("=>")
+            || ["+=", "-=", "|=", "&=", "^=", "*=", "<<=", ">>="]
+                .iter()
+                .any(|operator| next.starts_with(operator));
+        let path = code[..at].trim_end_matches(|c: char| c.is_alphanumeric() || "_.?".contains(c));
+        let lent = path.ends_with("&mut ");
+        let collection = COLLECTIONS.contains(&field.of.as_str());
+        let changed = next.strip_prefix('.').is_some_and(|call| {
+            CHANGING.iter().any(|method| call.strip_prefix(method).is_some_and(|rest| rest.starts_with('(')))
+        });
+        assigned || collection && (lent || changed)
+    })
+}
+
+/// A part of the ledger keeps its invariant only if nobody else writes its fields, private or not: the
+/// compiler lets a module's children write them, and everybody those that are visible.
+#[test]
+fn a_field_of_the_ledger_is_written_in_one_file() {
+    let files: Vec<SourceFile> = sources().into_iter().filter(|file| file.module == "ledger").collect();
+    let fields: Vec<Vec<Field>> = files.iter().map(|file| fields_of(&file.code)).collect();
+    assert!(fields.iter().flatten().count() > 150, "the fields are not found any more");
+    let mut wrong = Vec::new();
+    for (definer, defined) in files.iter().zip(&fields) {
+        for (file, own) in files.iter().zip(&fields).filter(|(file, _)| file.path != definer.path) {
+            // Of two fields of one name the file's own is meant.
+            let foreign = defined.iter().filter(|field| own.iter().all(|own| own.name != field.name));
+            for field in foreign.filter(|field| writes(&file.code, field)) {
+                let (there, here) = (file.path.display(), definer.path.display());
+                wrong.push(format!("{there} writes `{}`, a field that {here} defines", field.name));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
 fn manifest_dir() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
@@ -607,6 +730,22 @@ fn the_scanner_sees_what_it_has_to() {
     );
     assert!(is_kernels("MAP_FIXED") && is_kernels("EINVAL") && is_kernels("FUSE_SUPER_MAGIC"));
     assert!(!is_kernels("MAX_ROWS") && !is_kernels("ENTRIES"));
+    let field = |name: &str, of: &str| Field { name: name.to_string(), of: of.to_string() };
+    assert_eq!(
+        fields_of(
+            "pub(super) struct A<'a> {\n    pub(in crate::ledger) b: Vec<u8>,\n    c: &'a D,\n}\nfn f(x: E) {\n}\n"
+        ),
+        [field("b", "Vec"), field("c", "D")]
+    );
+    for code in ["a.b.c = 1;", "a.c |= x;", "take(&mut a.c);", "a.c.push(1);", "a\n    .c\n    .insert(1)"] {
+        assert!(writes(code, &field("c", "Vec")), "{code}");
+    }
+    for code in
+        ["a.c == 1", "let c = 1;", "a.cc = 1;", "a.c().push(1);", "match a.c {", "a.c.len()", "A { c: 1 }"]
+    {
+        assert!(!writes(code, &field("c", "Vec")), "{code}");
+    }
+    assert!(!writes("a.c.remove(1);", &field("c", "Part")) && writes("a.c = x;", &field("c", "Part")));
     assert!(names_crate("libc::getpid()", "libc"));
     assert!(!names_crate("crate::procfs::read()", "procfs"));
     assert!(!names_crate("my_libc::x", "libc"));

@@ -3,26 +3,19 @@
 //! [`AddressSpaces::apply`] takes every event in the order of the reports; each address space has
 //! a [`Ledger`]; [`AddressSpaces::reconcile`] joins it with a look at `/proc/PID/maps`.
 
-mod alive;
-mod copy;
-mod fork;
-mod found;
-mod holder;
 mod life;
-mod looks;
 mod names;
-mod peak;
-mod process;
-mod reconcile;
 pub mod region;
-mod resync;
 mod space;
 mod spaces;
+mod threads;
 
-pub use alive::{Alive, GoneCall, Peak, PeakShare};
-pub use holder::{HeldBy, Holder};
 pub use life::{Change, Life, LifeEntry, LifeStep, LifeWatch};
-pub use process::ProcessRecord;
-pub use region::{Doubt, Origin, OriginId, OriginRecord, Reconciled, Region, RegionKind, ThreadRecord};
+pub use region::{Doubt, Origin, OriginId, OriginRecord, Region, RegionKind};
+pub use space::alive::{Alive, GoneCall, Peak, PeakShare};
+pub use space::holder::{HeldBy, Holder};
+pub use space::reconcile::Reconciled;
 pub use space::{Ledger, LedgerPiece};
+pub use spaces::process::ProcessRecord;
 pub use spaces::{AddressSpaces, SpaceId};
+pub use threads::ThreadRecord;

@@ -2,9 +2,7 @@
 //! event that created it.
 
 use crate::model::event::VmOp;
-use crate::model::{
-    Addr, AddrRange, Bytes, EventId, FileRef, NoStack, Pid, Prot, Sharing, StackId, Task, Tid,
-};
+use crate::model::{Addr, AddrRange, Bytes, EventId, FileRef, NoStack, Prot, Sharing, StackId, Task};
 use std::sync::Arc;
 
 /// Index into [`Reconciled::origins`].
@@ -96,37 +94,9 @@ pub struct Region {
     pub vma: usize,
 }
 
-/// A thread seen during tracing.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct ThreadRecord {
-    pub pid: Pid,
-    pub tid: Tid,
-    /// Latest name.
-    pub comm: Vec<u8>,
-    /// User stack pointer given to clone: it lies in the thread's stack mapping. None for the
-    /// first thread and for threads older than tracing.
-    pub initial_sp: Option<Addr>,
-    pub created_ns: Option<u64>,
-    pub exited_ns: Option<u64>,
-}
-
-/// The ledger's view joined with one look at /proc/PID/maps.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Reconciled {
-    /// Sorted, disjoint; together exactly the kernel's mappings.
-    pub regions: Vec<Region>,
-    /// Those that `regions` refer to.
-    pub origins: Vec<OriginRecord>,
-    /// Bytes on which ledger and kernel disagree (mapped in one only, or with another
-    /// protection), outside ranges that calls changed while maps was being read.
-    pub drift: Bytes,
-    /// The disagreeing ranges, at most a few hundred, for `-v` and tests.
-    pub drift_ranges: Vec<AddrRange>,
-    /// Ranges purged by MADV_DONTNEED/FREE/… and still mapped, sorted and disjoint, whether or
-    /// not they were touched again since.
-    pub purged: Vec<AddrRange>,
-    /// Threads of the process, living and gone.
-    pub threads: Vec<ThreadRecord>,
-    /// Events applied to this address space, failed ones included.
-    pub events: u64,
+impl Region {
+    /// What follows is the same.
+    pub(super) fn extend(&mut self, end: Addr) {
+        self.range = AddrRange::new(self.range.start.0, end.0);
+    }
 }

@@ -297,7 +297,7 @@ impl Audits {
         ProcessFacts {
             exit_code: process.exit_code(),
             signal: process.signal(),
-            threads_seen: Some(process.threads_seen),
+            threads_seen: Some(process.threads_seen()),
             inside: self.containers.inside(pid, |pid| pipeline.spaces.process(pid)?.parent),
             wall_ns: Some(end.saturating_sub(start)),
             attached: process.found_ns.is_some(),

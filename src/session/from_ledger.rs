@@ -50,7 +50,7 @@ pub fn from_ledger(pipeline: &Pipeline, pid: Pid, as_of: Option<&AsOf>) -> Optio
     // Of an attached process the program is known by the looks alone.
     let later = later.filter(|seen| process.exe.is_none() || seen.exe == exe);
     let lived = |thread: &&ThreadObservation| {
-        process.threads.iter().any(|known| known.tid == thread.tid && known.exited_ns.is_none())
+        process.threads().iter().any(|known| known.tid == thread.tid && known.exited_ns.is_none())
     };
     // What a call mapped meanwhile need not have been a heap.
     let untouched = |at: Addr| {

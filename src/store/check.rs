@@ -87,8 +87,8 @@ fn header(path: &Path) -> Result<(), StoreError> {
     if version > FORMAT {
         return Err(StoreError::Newer { path: path.to_owned(), found: version, known: FORMAT });
     }
-    if version == 0 {
-        return Err(no("it has no format number"));
+    if version < FORMAT {
+        return Err(no("a format from before the first release"));
     }
     let page = match u16::from_be_bytes([header[16], header[17]]) {
         1 => 65_536,

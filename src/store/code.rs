@@ -1,8 +1,8 @@
 //! What the files with code of a snapshot hold, and the blocks of malloc's that headers tell, as a row.
 
 use super::error::Fault;
-use super::read::Columns;
-use super::{schema, sum};
+use super::read::one_row;
+use super::sum;
 use crate::model::{Addr, AddrRange, CodeMarks, FileMarks, MappingFile, Mark};
 use rusqlite::{Connection, params};
 use serde::{Deserialize, Serialize};
@@ -50,23 +50,14 @@ pub(super) fn write(
         blocks: blocks.iter().map(|block| (block.start.0, block.len())).collect(),
     };
     let marks = serde_json::to_string(&row).unwrap_or_default();
-    sum::insert(db, "INSERT INTO code(snapshot, marks, sum) VALUES(?, ?, ?)", params![snapshot, marks])?;
+    sum::insert(db, "code", params![snapshot, marks])?;
     Ok(())
 }
 
-/// Recordings before format 3 have none.
 pub(super) fn read(db: &Connection, snapshot: i64) -> Result<(CodeMarks, Vec<AddrRange>), Fault> {
-    if schema::format(db)? < 3 {
-        return Ok(<(CodeMarks, Vec<AddrRange>)>::default());
-    }
-    let mut query = db.prepare_cached("SELECT snapshot, marks, sum FROM code WHERE snapshot = ?1")?;
-    let mut rows = query.query([snapshot])?;
-    let Some(row) = rows.next()? else {
-        return Err(Fault::damaged(format!("what the code of snapshot {snapshot} holds is missing")));
-    };
-    let row = Columns::whole(row)?;
-    let row: Row = serde_json::from_slice(row.bytes(1)?)
-        .map_err(|error| Fault::damaged(format!("what the code of snapshot {snapshot} holds: {error}")))?;
+    let what = format!("what the code of snapshot {snapshot} holds");
+    let sql = "SELECT * FROM code WHERE snapshot = ?1";
+    let row: Row = one_row(db, (sql, [snapshot]), &what, |row| row.json(1, &what))?;
     let file = |found: File| FileMarks {
         file: MappingFile { major: found.major, minor: found.minor, inode: found.inode },
         marks: found.marks.iter().filter_map(|name| Mark::from_name(name)).collect(),

@@ -1,20 +1,16 @@
-//! What smaps and pagemap told of each VMA, as rows. Since format 3.
+//! What smaps and pagemap told of each VMA, as rows.
 
 use super::error::Fault;
 use super::look_read::{complete, part, range};
-use super::read::Columns;
-use super::{schema, sum};
+use super::read::one_row;
+use super::sum;
 use crate::model::{VmFlags, VmaDetail, VmaDetails};
 use rusqlite::{Connection, params};
 
 pub(super) fn write(db: &Connection, snapshot: i64, details: &VmaDetails) -> Result<(), Fault> {
     let count = (details.vmas.len() + details.guards.len()) as i64;
-    let sql = "INSERT INTO vma_details(snapshot, details, sum) VALUES(?, ?, ?)";
-    sum::insert(db, sql, params![snapshot, count])?;
-    let mut insert = db.prepare_cached(
-        "INSERT INTO vma_detail(snapshot, n, start, size, kind, flags, pss, page_size, hugetlb, sum) \
-         VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-    )?;
+    sum::insert(db, "vma_details", params![snapshot, count])?;
+    let mut insert = sum::inserter(db, "vma_detail", 9)?;
     let mut n = 0i64;
     for vma in &details.vmas {
         let (start, size) = (vma.range.start.0 as i64, vma.range.len() as i64);
@@ -43,20 +39,11 @@ pub(super) fn delete(db: &Connection, snapshot: i64) -> Result<(), Fault> {
     Ok(())
 }
 
-/// Recordings of older formats have none.
 pub(super) fn read(db: &Connection, snapshot: i64) -> Result<VmaDetails, Fault> {
-    if schema::format(db)? < 3 {
-        return Ok(VmaDetails::default());
-    }
-    let mut query =
-        db.prepare_cached("SELECT snapshot, details, sum FROM vma_details WHERE snapshot = ?1")?;
-    let mut rows = query.query([snapshot])?;
-    let Some(row) = rows.next()? else {
-        return Err(Fault::damaged(format!("the details of snapshot {snapshot} are missing")));
-    };
-    let count = Columns::whole(row)?.int(1)?;
-    let sql = "SELECT snapshot, n, start, size, kind, flags, pss, page_size, hugetlb, sum FROM vma_detail \
-               WHERE snapshot = ?1 ORDER BY n";
+    let sql = "SELECT * FROM vma_details WHERE snapshot = ?1";
+    let what = format!("the details of snapshot {snapshot}");
+    let count = one_row(db, (sql, [snapshot]), &what, |row| row.int(1))?;
+    let sql = "SELECT * FROM vma_detail WHERE snapshot = ?1 ORDER BY n";
     let mut details = VmaDetails::default();
     let found = part(db, (sql, snapshot), |row| {
         let range = range(row.word(2)?, row.word(3)?)?;

@@ -125,11 +125,7 @@ impl Looks {
         }
         sum::insert(
             db,
-            "INSERT INTO snapshot(id, after_event, kind, pid, space, moment, begun_ns, \
-             ended_ns, list, mappings, residency, pages, vm_size, vm_peak, vm_rss, vm_swap, vm_hwm, threads, \
-             minor_faults, major_faults, cpu_ns, user_ns, system_ns, name, exe, cmdline, stack_limit, aslr, \
-             thread_rows, heap_rows, gap_rows, sum) VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, \
-             ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            "snapshot",
             params![
                 place.id,
                 place.after_event,
@@ -169,16 +165,12 @@ impl Looks {
         surroundings(db, place.id, seen.limits)?;
         detail::write(db, place.id, &seen.details)?;
         code::write(db, place.id, (&seen.code, &seen.blocks))?;
-        let mut insert = db.prepare_cached(
-            "INSERT INTO snapshot_thread(snapshot, n, tid, name, stack_pointer, sum) VALUES(?, ?, ?, ?, ?, ?)",
-        )?;
+        let mut insert = sum::inserter(db, "snapshot_thread", 5)?;
         for (n, thread) in seen.threads.iter().enumerate() {
             let sp = thread.stack_pointer.map(|sp| sp.0 as i64);
             sum::insert_with(&mut insert, params![place.id, n as i64, thread.tid, Name(&thread.comm), sp])?;
         }
-        let mut insert = db.prepare_cached(
-            "INSERT INTO heap_info(snapshot, n, at, ar_ptr, prev, size, mprotect_size, pagesize, sum) VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?)",
-        )?;
+        let mut insert = sum::inserter(db, "heap_info", 8)?;
         for (n, heap) in seen.heap_infos.iter().enumerate() {
             sum::insert_with(
                 &mut insert,
@@ -194,7 +186,7 @@ impl Looks {
                 ],
             )?;
         }
-        let mut insert = db.prepare_cached("INSERT INTO gap(snapshot, n, text, sum) VALUES(?, ?, ?, ?)")?;
+        let mut insert = sum::inserter(db, "gap", 3)?;
         for (n, gap) in seen.gaps.iter().enumerate() {
             sum::insert_with(&mut insert, params![place.id, n as i64, gap])?;
         }
@@ -209,9 +201,7 @@ impl Looks {
     fn mappings(&mut self, db: &Connection, mappings: &[Mapping]) -> Result<i64, Fault> {
         self.last_list += 1;
         let list = self.last_list;
-        let mut insert = db.prepare_cached(
-            "INSERT INTO mapping(list, n, start, size, prot, offset, backing, sum) VALUES(?, ?, ?, ?, ?, ?, ?, ?)",
-        )?;
+        let mut insert = sum::inserter(db, "mapping", 7)?;
         for (n, mapping) in mappings.iter().enumerate() {
             let backing = self.backing(db, mapping)?;
             let range = mapping.range;
@@ -244,7 +234,7 @@ impl Looks {
         let file = mapping.file;
         sum::insert(
             db,
-            "INSERT INTO backing(id, major, minor, inode, name, sum) VALUES(?, ?, ?, ?, ?, ?)",
+            "backing",
             params![
                 id,
                 file.map(|f| f.major),
@@ -266,9 +256,7 @@ fn residency(db: &Connection, snapshot: i64, residency: &Residency) -> Result<()
     let swapped = residency.swapped.iter().map(|range| (range, "swapped", None));
     let estimates =
         residency.per_vma.iter().map(|(range, rss, swap)| (range, "estimate", Some((*rss, *swap))));
-    let mut insert = db.prepare_cached(
-        "INSERT INTO residency(snapshot, n, start, size, kind, rss, swap, sum) VALUES(?, ?, ?, ?, ?, ?, ?, ?)",
-    )?;
+    let mut insert = sum::inserter(db, "residency", 7)?;
     for (n, (range, kind, figures)) in resident.chain(swapped).chain(estimates).enumerate() {
         sum::insert_with(
             &mut insert,
@@ -289,11 +277,7 @@ fn residency(db: &Connection, snapshot: i64, residency: &Residency) -> Result<()
 fn surroundings(db: &Connection, snapshot: i64, known: Limits) -> Result<(), Fault> {
     let figures: BTreeMap<&str, u64> = known.to_pairs().into_iter().collect();
     let figures = serde_json::to_string(&figures).unwrap_or_default();
-    sum::insert(
-        db,
-        "INSERT INTO surroundings(snapshot, figures, sum) VALUES(?, ?, ?)",
-        params![snapshot, figures],
-    )?;
+    sum::insert(db, "surroundings", params![snapshot, figures])?;
     Ok(())
 }
 

@@ -3,8 +3,7 @@
 use super::code;
 use super::detail;
 use super::error::Fault;
-use super::read::Columns;
-use super::schema;
+use super::read::{Columns, each_row, one_row};
 use crate::model::observation::{
     HeapInfo, Residency, ResidencySource, ResourceUse, SnapshotMoment, StatusFigures, ThreadObservation,
 };
@@ -24,7 +23,7 @@ pub(super) fn range(start: u64, size: u64) -> Result<AddrRange, Fault> {
 pub(super) type Backings = Vec<(Option<MappingFile>, Vec<u8>)>;
 
 pub(super) fn backings(db: &Connection) -> Result<Backings, Fault> {
-    let sql = "SELECT id, major, minor, inode, name, sum FROM backing ORDER BY id";
+    let sql = "SELECT * FROM backing ORDER BY id";
     numbered(db, sql, |row| {
         let file = match row.maybe(3)? {
             Some(inode) => {
@@ -42,17 +41,15 @@ pub(super) fn numbered<T>(
     sql: &str,
     read: impl Fn(&Columns<'_, '_>) -> Result<T, Fault>,
 ) -> Result<Vec<T>, Fault> {
-    let mut query = db.prepare(sql)?;
-    let mut rows = query.query([])?;
     let mut found = Vec::new();
-    while let Some(row) = rows.next()? {
-        let row = Columns::whole(row)?;
+    each_row(db, sql, [], |row| {
         let expected = found.len() as i64 + 1;
         if row.int(0)? != expected {
             return Err(Fault::damaged(format!("row {expected} is missing ({sql})")));
         }
-        found.push(read(&row)?);
-    }
+        found.push(read(row)?);
+        Ok(())
+    })?;
     Ok(found)
 }
 
@@ -70,16 +67,14 @@ pub(super) fn part<T>(
     (sql, owner): (&str, i64),
     mut each: impl FnMut(&Columns<'_, '_>) -> Result<T, Fault>,
 ) -> Result<Vec<T>, Fault> {
-    let mut query = db.prepare_cached(sql)?;
-    let mut rows = query.query([owner])?;
     let mut found = Vec::new();
-    while let Some(row) = rows.next()? {
-        let row = Columns::whole(row)?;
+    each_row(db, sql, [owner], |row| {
         if row.int(1)? != found.len() as i64 {
             return Err(Fault::damaged(format!("row {} of {owner} is missing ({sql})", found.len())));
         }
-        found.push(each(&row)?);
-    }
+        found.push(each(row)?);
+        Ok(())
+    })?;
     Ok(found)
 }
 
@@ -97,8 +92,7 @@ pub(super) fn mappings(
     backings: &Backings,
     (list, count): (i64, i64),
 ) -> Result<Vec<Mapping>, Fault> {
-    let sql =
-        "SELECT list, n, start, size, prot, offset, backing, sum FROM mapping WHERE list = ?1 ORDER BY n";
+    let sql = "SELECT * FROM mapping WHERE list = ?1 ORDER BY n";
     let found = part(db, (sql, list), |row| {
         let (prot, sharing) = protection(row.bytes(4)?)?;
         let (file, name) = match row.maybe(6)? {
@@ -129,17 +123,16 @@ fn protection(text: &[u8]) -> Result<(Prot, Sharing), Fault> {
 
 /// One snapshot, whole.
 pub(super) fn snapshot(db: &Connection, backings: &Backings, id: i64) -> Result<Observations, Fault> {
-    let mut query = db.prepare_cached(
-        "SELECT id, after_event, kind, pid, space, moment, begun_ns, ended_ns, list, mappings, residency, \
-         pages, vm_size, vm_peak, vm_rss, vm_swap, vm_hwm, threads, minor_faults, major_faults, cpu_ns, \
-         user_ns, system_ns, name, exe, cmdline, stack_limit, aslr, thread_rows, heap_rows, gap_rows, sum \
-         FROM snapshot WHERE id = ?1",
-    )?;
-    let mut rows = query.query([id])?;
-    let Some(row) = rows.next()? else {
-        return Err(Fault::damaged(format!("snapshot {id} is missing")));
-    };
-    let row = Columns::whole(row)?;
+    let sql = "SELECT * FROM snapshot WHERE id = ?1";
+    one_row(db, (sql, [id]), &format!("snapshot {id}"), |row| observations(db, backings, id, row))
+}
+
+fn observations(
+    db: &Connection,
+    backings: &Backings,
+    id: i64,
+    row: &Columns<'_, '_>,
+) -> Result<Observations, Fault> {
     let moment = match row.bytes(5)? {
         b"exit" => SnapshotMoment::HeldAtExit,
         b"live" => SnapshotMoment::Live,
@@ -174,7 +167,7 @@ pub(super) fn snapshot(db: &Connection, backings: &Backings, id: i64) -> Result<
             vm_swap: row.word(15)?,
             vm_hwm: row.word(16)?,
             threads: row.word(17)?,
-            resources: resources(&row)?,
+            resources: resources(row)?,
         },
         comm: row.bytes(23)?.to_vec(),
         exe: row.bytes(24)?.to_vec(),
@@ -203,8 +196,7 @@ fn resources(row: &Columns<'_, '_>) -> Result<Option<ResourceUse>, Fault> {
 }
 
 fn residency(db: &Connection, (id, count): (i64, i64), source: ResidencySource) -> Result<Residency, Fault> {
-    let sql = "SELECT snapshot, n, start, size, kind, rss, swap, sum FROM residency WHERE snapshot = ?1 \
-               ORDER BY n";
+    let sql = "SELECT * FROM residency WHERE snapshot = ?1 ORDER BY n";
     let (mut resident, mut swapped, mut per_vma) = (Vec::new(), Vec::new(), Vec::new());
     let found = part(db, (sql, id), |row| {
         let pages = range(row.word(2)?, row.word(3)?)?;
@@ -221,8 +213,7 @@ fn residency(db: &Connection, (id, count): (i64, i64), source: ResidencySource) 
 }
 
 fn threads(db: &Connection, id: i64) -> Result<Vec<ThreadObservation>, Fault> {
-    let sql = "SELECT snapshot, n, tid, name, stack_pointer, sum FROM snapshot_thread WHERE snapshot = ?1 \
-               ORDER BY n";
+    let sql = "SELECT * FROM snapshot_thread WHERE snapshot = ?1 ORDER BY n";
     part(db, (sql, id), |row| {
         Ok(ThreadObservation {
             tid: row.narrow(2)?,
@@ -233,8 +224,7 @@ fn threads(db: &Connection, id: i64) -> Result<Vec<ThreadObservation>, Fault> {
 }
 
 fn heap_infos(db: &Connection, id: i64) -> Result<Vec<HeapInfo>, Fault> {
-    let sql = "SELECT snapshot, n, at, ar_ptr, prev, size, mprotect_size, pagesize, sum FROM heap_info \
-               WHERE snapshot = ?1 ORDER BY n";
+    let sql = "SELECT * FROM heap_info WHERE snapshot = ?1 ORDER BY n";
     part(db, (sql, id), |row| {
         Ok(HeapInfo {
             at: Addr(row.word(2)?),
@@ -247,24 +237,14 @@ fn heap_infos(db: &Connection, id: i64) -> Result<Vec<HeapInfo>, Fault> {
     })
 }
 
-/// Recordings of format 1 have none.
 fn surroundings(db: &Connection, id: i64) -> Result<Limits, Fault> {
-    if schema::format(db)? < 2 {
-        return Ok(Limits::default());
-    }
-    let mut query =
-        db.prepare_cached("SELECT snapshot, figures, sum FROM surroundings WHERE snapshot = ?1")?;
-    let mut rows = query.query([id])?;
-    let Some(row) = rows.next()? else {
-        return Err(Fault::damaged(format!("the surroundings of snapshot {id} are missing")));
-    };
-    let row = Columns::whole(row)?;
-    let figures: BTreeMap<String, u64> = serde_json::from_slice(row.bytes(1)?)
-        .map_err(|error| Fault::damaged(format!("the surroundings of snapshot {id}: {error}")))?;
+    let what = format!("the surroundings of snapshot {id}");
+    let sql = "SELECT * FROM surroundings WHERE snapshot = ?1";
+    let figures: BTreeMap<String, u64> = one_row(db, (sql, [id]), &what, |row| row.json(1, &what))?;
     Ok(Limits::from_pairs(figures.iter().map(|(name, value)| (name.as_str(), *value))))
 }
 
 fn gaps(db: &Connection, id: i64) -> Result<Vec<String>, Fault> {
-    let sql = "SELECT snapshot, n, text, sum FROM gap WHERE snapshot = ?1 ORDER BY n";
+    let sql = "SELECT * FROM gap WHERE snapshot = ?1 ORDER BY n";
     part(db, (sql, id), |row| Ok(row.text(2)?.unwrap_or_default()))
 }

@@ -2,7 +2,7 @@
 
 use super::error::Fault;
 use super::look_read::complete;
-use super::read::{Columns, same_count};
+use super::read::{Columns, each_row, one_row, same_count};
 use super::row::Place;
 use super::sum;
 use crate::model::timeline::stride;
@@ -29,8 +29,7 @@ impl Points {
         let (pid, number) = (point.pid, point.number as i64);
         sum::insert(
             db,
-            "INSERT INTO point(pid, number, id, after_event, time_ns, rss_known, categories, sum) \
-             VALUES(?, ?, ?, ?, ?, ?, ?, ?)",
+            "point",
             params![
                 pid,
                 number,
@@ -42,9 +41,7 @@ impl Points {
             ],
         )?;
         self.in_file += 1;
-        let mut insert = db.prepare_cached(
-            "INSERT INTO point_size(pid, number, category, virt, rss, sum) VALUES(?, ?, ?, ?, ?, ?)",
-        )?;
+        let mut insert = sum::inserter(db, "point_size", 5)?;
         for size in &point.categories {
             let (virt, rss) = (size.virt as i64, size.rss as i64);
             sum::insert_with(&mut insert, params![pid, number, &*size.category, virt, rss])?;
@@ -106,31 +103,21 @@ pub(super) fn places(db: &Connection, each: &mut dyn FnMut(Place, Key)) -> Resul
 pub(super) type Key = (Pid, i64);
 
 pub(super) fn read(db: &Connection, (pid, number): Key) -> Result<SizePoint, Fault> {
-    let mut query = db.prepare_cached(
-        "SELECT pid, number, id, after_event, time_ns, rss_known, categories, sum FROM point \
-         WHERE pid = ?1 AND number = ?2",
-    )?;
-    let mut rows = query.query([i64::from(pid), number])?;
-    let Some(row) = rows.next()? else {
-        return Err(Fault::damaged(format!("point {number} of {pid} is missing")));
-    };
-    let row = Columns::whole(row)?;
-    let mut sizes = db.prepare_cached(
-        "SELECT pid, number, category, virt, rss, sum FROM point_size WHERE pid = ?1 AND number = ?2 \
-         ORDER BY category",
-    )?;
-    let mut sizes = sizes.query([i64::from(pid), number])?;
     let mut categories = Vec::new();
-    while let Some(size) = sizes.next()? {
-        let size = Columns::whole(size)?;
+    let sql = "SELECT * FROM point_size WHERE pid = ?1 AND number = ?2 ORDER BY category";
+    each_row(db, sql, [i64::from(pid), number], |size| {
         let category = size.text(2)?.unwrap_or_default().into();
         categories.push(CategorySize { category, virt: size.word(3)?, rss: size.word(4)? });
-    }
-    Ok(SizePoint {
-        pid,
-        number: row.word(1)?,
-        time_ns: row.word(4)?,
-        rss_known: row.flag(5)?,
-        categories: complete(categories, row.int(6)?, "categories")?,
+        Ok(())
+    })?;
+    let sql = "SELECT * FROM point WHERE pid = ?1 AND number = ?2";
+    one_row(db, (sql, [i64::from(pid), number]), &format!("point {number} of {pid}"), |row| {
+        Ok(SizePoint {
+            pid,
+            number: row.word(1)?,
+            time_ns: row.word(4)?,
+            rss_known: row.flag(5)?,
+            categories: complete(categories, row.int(6)?, "categories")?,
+        })
     })
 }

@@ -3,17 +3,52 @@
 use super::error::Fault;
 use super::sum::Sum;
 use rusqlite::types::ValueRef;
-use rusqlite::{Connection, Row};
+use rusqlite::{Connection, Params, Row};
+use serde::de::DeserializeOwned;
+
+/// Calls `each` with every row that a query gives, each proven by its sum.
+pub(super) fn each_row(
+    db: &Connection,
+    sql: &str,
+    values: impl Params,
+    mut each: impl FnMut(&Columns<'_, '_>) -> Result<(), Fault>,
+) -> Result<(), Fault> {
+    let mut query = db.prepare_cached(sql)?;
+    let mut rows = query.query(values)?;
+    while let Some(row) = rows.next()? {
+        each(&Columns::whole(row)?)?;
+    }
+    Ok(())
+}
+
+/// The one row that a query gives, which holds `what`.
+pub(super) fn one_row<T>(
+    db: &Connection,
+    (sql, values): (&str, impl Params),
+    what: &str,
+    read: impl FnOnce(&Columns<'_, '_>) -> Result<T, Fault>,
+) -> Result<T, Fault> {
+    let mut query = db.prepare_cached(sql)?;
+    let mut rows = query.query(values)?;
+    let row = rows.next()?.ok_or_else(|| Fault::damaged(format!("a row is missing: {what}")))?;
+    read(&Columns::whole(row)?)
+}
+
+/// The value of a key of `meta`, where there is one.
+pub(super) fn meta<T>(
+    db: &Connection,
+    key: &str,
+    read: impl FnOnce(&Columns<'_, '_>) -> Result<Option<T>, Fault>,
+) -> Result<Option<T>, Fault> {
+    let mut query = db.prepare_cached("SELECT * FROM meta WHERE key = ?1")?;
+    let mut rows = query.query([key])?;
+    rows.next()?.map_or(Ok(None), |row| read(&Columns::whole(row)?))
+}
 
 /// Proves that as many rows were read as were written.
 pub(super) fn same_count(db: &Connection, key: &str, found: i64) -> Result<(), Fault> {
-    let mut query = db.prepare_cached("SELECT key, value, sum FROM meta WHERE key = ?1")?;
-    let mut rows = query.query([key])?;
-    let written = match rows.next()? {
-        Some(row) => Columns::whole(row)?.int(1)?,
-        // Nothing but the tables was written yet.
-        None => 0,
-    };
+    // Without it nothing but the tables was written yet.
+    let written = meta(db, key, |row| row.int(1).map(Some))?.unwrap_or(0);
     match found == written {
         true => Ok(()),
         false => Err(Fault::damaged(format!("{key}: {found} of {written} are there"))),
@@ -77,6 +112,12 @@ impl Columns<'_, '_> {
             1 => Ok(true),
             _ => Err(self.wrong(column, "truth value")),
         }
+    }
+
+    /// JSON that holds `what`.
+    pub(super) fn json<T: DeserializeOwned>(&self, column: usize, what: &str) -> Result<T, Fault> {
+        serde_json::from_slice(self.bytes(column)?)
+            .map_err(|error| Fault::damaged(format!("{what}: {error}")))
     }
 
     /// Text or any bytes, borrowed.

@@ -4,7 +4,7 @@ use super::check;
 use super::error::{Fault, StoreError};
 use super::facts::{Facts, RunMeta};
 use super::look_read;
-use super::read::Columns;
+use super::read::{self, Columns, each_row, one_row};
 use super::symbols::{FrameNames, kind_of};
 use crate::model::{Completeness, Frame, ModuleId, ModuleInfo, Observations, StackTable};
 use rusqlite::Connection;
@@ -50,15 +50,8 @@ impl Recording {
         if self.facts.is_none() {
             return Ok(None);
         }
-        let read = || -> Result<Option<String>, Fault> {
-            let mut query = self.db.prepare("SELECT id, json, sum FROM report WHERE id = 1")?;
-            let mut rows = query.query([])?;
-            match rows.next()? {
-                Some(row) => Columns::whole(row)?.text(1),
-                None => Err(Fault::damaged("the report is missing")),
-            }
-        };
-        read().map_err(|fault| fault.at(&self.path, "reading the report"))
+        one_row(&self.db, ("SELECT * FROM report WHERE id = 1", []), "the report", |row| row.text(1))
+            .map_err(|fault| fault.at(&self.path, "reading the report"))
     }
 
     /// The newest look at each process.
@@ -100,21 +93,11 @@ impl Recording {
 
 /// The value of a key; None where it is missing or NULL.
 fn number(db: &Connection, key: &str) -> Result<Option<i64>, Fault> {
-    let mut query = db.prepare_cached("SELECT key, value, sum FROM meta WHERE key = ?1")?;
-    let mut rows = query.query([key])?;
-    match rows.next()? {
-        Some(row) => Columns::whole(row)?.maybe(1),
-        None => Ok(None),
-    }
+    read::meta(db, key, |row| row.maybe(1))
 }
 
 fn text(db: &Connection, key: &str) -> Result<String, Fault> {
-    let mut query = db.prepare_cached("SELECT key, value, sum FROM meta WHERE key = ?1")?;
-    let mut rows = query.query([key])?;
-    let found = match rows.next()? {
-        Some(row) => Columns::whole(row)?.text(1)?,
-        None => None,
-    };
+    let found = read::meta(db, key, |row| row.text(1))?;
     found.ok_or_else(|| Fault::damaged(format!("{key} is missing from meta")))
 }
 
@@ -161,11 +144,7 @@ fn facts(db: &Connection) -> Result<Option<Facts>, Fault> {
 fn stacks(db: &Connection) -> Result<StackTable, Fault> {
     let mut table = StackTable::default();
     let out_of_order = |what: &str, id: i64| Fault::damaged(format!("{what} {id} is missing or there twice"));
-    let mut query =
-        db.prepare("SELECT id, path, major, minor, inode, build_id, sum FROM module ORDER BY id")?;
-    let mut rows = query.query([])?;
-    while let Some(row) = rows.next()? {
-        let row = Columns::whole(row)?;
+    each_row(db, "SELECT * FROM module ORDER BY id", [], |row| {
         let expected = table.modules().len() as i64;
         let info = ModuleInfo {
             path: row.bytes(1)?.to_vec(),
@@ -177,12 +156,10 @@ fn stacks(db: &Connection) -> Result<StackTable, Fault> {
         if row.int(0)? != expected || i64::from(table.intern_module(info).0) != expected {
             return Err(out_of_order("module", expected));
         }
-    }
+        Ok(())
+    })?;
     let mut frames: Vec<Frame> = Vec::new();
-    let mut query = db.prepare("SELECT id, module, address, kind, sum FROM frame ORDER BY id")?;
-    let mut rows = query.query([])?;
-    while let Some(row) = rows.next()? {
-        let row = Columns::whole(row)?;
+    each_row(db, "SELECT * FROM frame ORDER BY id", [], |row| {
         let module = row.maybe(1)?;
         let known = |n: i64| usize::try_from(n).is_ok_and(|n| n < table.modules().len());
         if row.int(0)? != frames.len() as i64 || module.is_some_and(|module| !known(module)) {
@@ -190,12 +167,10 @@ fn stacks(db: &Connection) -> Result<StackTable, Fault> {
         }
         let module = module.map(|module| ModuleId(module as u32));
         frames.push(Frame { module, address: row.word(2)?, kind: kind_of(row.int(3)?)? });
-    }
+        Ok(())
+    })?;
     let mut stack: Vec<Frame> = Vec::new();
-    let mut query = db.prepare("SELECT id, completeness, frames, sum FROM stack ORDER BY id")?;
-    let mut rows = query.query([])?;
-    while let Some(row) = rows.next()? {
-        let row = Columns::whole(row)?;
+    each_row(db, "SELECT * FROM stack ORDER BY id", [], |row| {
         let expected = table.len() as i64;
         let completeness = match row.bytes(1)? {
             b"complete" => Completeness::Complete,
@@ -209,7 +184,8 @@ fn stacks(db: &Connection) -> Result<StackTable, Fault> {
         if row.int(0)? != expected || i64::from(table.intern_frames(&stack, completeness).0) != expected {
             return Err(out_of_order("stack", expected));
         }
-    }
+        Ok(())
+    })?;
     if table.frames() != frames {
         return Err(Fault::damaged("frames that no stack has, or in another order"));
     }

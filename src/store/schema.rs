@@ -7,14 +7,10 @@ use rusqlite::{Connection, params};
 /// `PRAGMA application_id`: "VmAu". At offset 68 of the file (sqlite.org/fileformat2.html, 1.3).
 pub(super) const APPLICATION_ID: i32 = 0x566d_4175;
 
-/// `PRAGMA user_version`: the version of the tables. An older one is read as long as it can be.
+/// `PRAGMA user_version`: the version of the tables.
 pub(super) const FORMAT: u32 = 3;
 
 const TABLES: &str = include_str!("schema.sql");
-/// Since format 2.
-const TABLES_2: &str = include_str!("schema_2.sql");
-/// Since format 3.
-const TABLES_3: &str = include_str!("schema_3.sql");
 const VIEWS: &str = include_str!("views.sql");
 
 /// Creates all tables and views in an empty database.
@@ -22,8 +18,6 @@ pub(super) fn create(db: &Connection) -> Result<(), Fault> {
     db.pragma_update(None, "application_id", APPLICATION_ID)?;
     db.pragma_update(None, "user_version", FORMAT)?;
     db.execute_batch(TABLES)?;
-    db.execute_batch(TABLES_2)?;
-    db.execute_batch(TABLES_3)?;
     db.execute_batch(VIEWS)?;
     let mut insert = db.prepare("INSERT INTO op(id, name) VALUES(?1, ?2)")?;
     for (id, name) in OPS.iter().enumerate() {
@@ -32,22 +26,11 @@ pub(super) fn create(db: &Connection) -> Result<(), Fault> {
     Ok(())
 }
 
-/// The format that a recording has.
-pub(super) fn format(db: &Connection) -> Result<u32, Fault> {
-    Ok(db.pragma_query_value(None, "user_version", |row| row.get(0))?)
-}
-
 /// Proves that the tables are those that [`create`] makes: a file may call anything `event`, a
 /// view that never ends included. What a user added under other names does not matter.
 pub(super) fn verify(db: &Connection) -> Result<(), Fault> {
     let expected = Connection::open_in_memory()?;
     expected.execute_batch(TABLES)?;
-    if format(db)? >= 2 {
-        expected.execute_batch(TABLES_2)?;
-    }
-    if format(db)? >= 3 {
-        expected.execute_batch(TABLES_3)?;
-    }
     let mut wanted = expected.prepare("SELECT name, sql FROM sqlite_schema WHERE type = 'table'")?;
     let mut wanted = wanted.query([])?;
     let mut found = db.prepare(

@@ -4,7 +4,7 @@ use super::error::{Fault, StoreError};
 use super::look_read::{self, Backings, lookup, numbered};
 use super::op::{self, narrow};
 use super::point;
-use super::read::{Columns, same_count};
+use super::read::{Columns, each_row, one_row, same_count};
 use super::recording::Recording;
 use super::sum::Sum;
 use crate::model::{
@@ -65,10 +65,7 @@ impl Reader<'_> {
     fn run(mut self, each: &mut dyn FnMut(&Step) -> ControlFlow<()>) -> Result<(), Fault> {
         let dictionary = dictionary(self.db)?;
         let mut landmarks = landmarks(self.db, &dictionary.spaces)?.into_iter().peekable();
-        let mut query = self.db.prepare(
-            "SELECT id, time_ns, thread, space, op, ret, stack, virt, addr, len, prot, flags, file, fd, \
-             offset, new_addr, new_len, value, sum FROM event ORDER BY id",
-        )?;
+        let mut query = self.db.prepare("SELECT * FROM event ORDER BY id")?;
         let mut rows = query.query([])?;
         let mut step = Step::Event(empty());
         let mut count = 0;
@@ -204,41 +201,34 @@ impl Reader<'_> {
     }
 
     fn fork(&self, event: i64, known: &Dictionary) -> Result<VmOp, Fault> {
-        let mut query = self.db.prepare_cached(
-            "SELECT event, child_pid, child_tid, child_space, child_sp, child_brk, is_thread, list, mappings, sum FROM fork \
-             WHERE event = ?1",
-        )?;
-        let mut rows = query.query([event])?;
-        let row = rows.next()?.ok_or_else(|| Fault::damaged(format!("fork {event} is missing")))?;
-        let row = Columns::whole(row)?;
-        Ok(VmOp::Fork {
-            child_pid: row.narrow(1)?,
-            child_tid: row.narrow(2)?,
-            child_mm: *lookup(&known.spaces, row.int(3)?, "space")?,
-            child_sp: Addr(row.word(4)?),
-            child_brk: row.maybe(5)?.map(|at| Addr(at as u64)),
-            is_thread: row.flag(6)?,
-            mappings: self.list(known, (row.maybe(7)?, row.int(8)?))?,
+        let sql = "SELECT * FROM fork WHERE event = ?1";
+        one_row(self.db, (sql, [event]), &format!("fork {event}"), |row| {
+            Ok(VmOp::Fork {
+                child_pid: row.narrow(1)?,
+                child_tid: row.narrow(2)?,
+                child_mm: *lookup(&known.spaces, row.int(3)?, "space")?,
+                child_sp: Addr(row.word(4)?),
+                child_brk: row.maybe(5)?.map(|at| Addr(at as u64)),
+                is_thread: row.flag(6)?,
+                mappings: self.list(known, (row.maybe(7)?, row.int(8)?))?,
+            })
         })
     }
 
     fn exec(&self, event: i64, known: &Dictionary) -> Result<VmOp, Fault> {
-        let mut query = self.db.prepare_cached(
-            "SELECT event, exe, start_brk, brk, start_stack, compat, list, mappings, sum FROM exec WHERE event = ?1",
-        )?;
-        let mut rows = query.query([event])?;
-        let row = rows.next()?.ok_or_else(|| Fault::damaged(format!("exec {event} is missing")))?;
-        let row = Columns::whole(row)?;
-        Ok(VmOp::Exec {
-            exe: match row.maybe(1)? {
-                Some(file) => Some(lookup(&known.files, file, "file")?.clone()),
-                None => None,
-            },
-            start_brk: Addr(row.word(2)?),
-            brk: Addr(row.word(3)?),
-            start_stack: Addr(row.word(4)?),
-            compat: row.flag(5)?,
-            mappings: self.list(known, (row.maybe(6)?, row.int(7)?))?,
+        let sql = "SELECT * FROM exec WHERE event = ?1";
+        one_row(self.db, (sql, [event]), &format!("exec {event}"), |row| {
+            Ok(VmOp::Exec {
+                exe: match row.maybe(1)? {
+                    Some(file) => Some(lookup(&known.files, file, "file")?.clone()),
+                    None => None,
+                },
+                start_brk: Addr(row.word(2)?),
+                brk: Addr(row.word(3)?),
+                start_stack: Addr(row.word(4)?),
+                compat: row.flag(5)?,
+                mappings: self.list(known, (row.maybe(6)?, row.int(7)?))?,
+            })
         })
     }
 
@@ -306,26 +296,20 @@ fn empty() -> VmEvent {
 
 fn dictionary(db: &Connection) -> Result<Dictionary, Fault> {
     Ok(Dictionary {
-        tasks: numbered(db, "SELECT id, process, pid, tid, name, sum FROM thread ORDER BY id", |row| {
+        tasks: numbered(db, "SELECT * FROM thread ORDER BY id", |row| {
             Ok(Task { pid: row.narrow(2)?, tid: row.narrow(3)?, comm: row.bytes(4)?.to_vec() })
         })?,
-        spaces: numbered(db, "SELECT id, mm, sum FROM space ORDER BY id", |row| Ok(MmKey(row.word(1)?)))?,
-        files: numbered(
-            db,
-            "SELECT id, major, minor, inode, path, deleted, sum FROM file ORDER BY id",
-            |row| {
-                Ok(FileRef {
-                    major: row.narrow(1)?,
-                    minor: row.narrow(2)?,
-                    inode: row.word(3)?,
-                    path: row.bytes(4)?.to_vec(),
-                    deleted: row.flag(5)?,
-                })
-            },
-        )?,
-        names: numbered(db, "SELECT id, name, sum FROM vma_name ORDER BY id", |row| {
-            Ok(row.bytes(1)?.to_vec())
+        spaces: numbered(db, "SELECT * FROM space ORDER BY id", |row| Ok(MmKey(row.word(1)?)))?,
+        files: numbered(db, "SELECT * FROM file ORDER BY id", |row| {
+            Ok(FileRef {
+                major: row.narrow(1)?,
+                minor: row.narrow(2)?,
+                inode: row.word(3)?,
+                path: row.bytes(4)?.to_vec(),
+                deleted: row.flag(5)?,
+            })
         })?,
+        names: numbered(db, "SELECT * FROM vma_name ORDER BY id", |row| Ok(row.bytes(1)?.to_vec()))?,
         backings: look_read::backings(db)?,
     })
 }
@@ -347,12 +331,10 @@ fn landmarks(db: &Connection, spaces: &[MmKey]) -> Result<Vec<Landmark>, Fault> 
     }
     let snapshots = found.len() as i64;
     same_count(db, "snapshot_rows", snapshots)?;
-    let mut query = db.prepare("SELECT id, after_event, time_ns, sum FROM loss")?;
-    let mut rows = query.query([])?;
-    while let Some(row) = rows.next()? {
-        let row = Columns::whole(row)?;
+    each_row(db, "SELECT * FROM loss", [], |row| {
         found.push(Landmark { id: row.int(0)?, after_event: row.int(1)?, what: What::Lost(row.word(2)?) });
-    }
+        Ok(())
+    })?;
     same_count(db, "loss_rows", found.len() as i64 - snapshots)?;
     point::places(db, &mut |place, key| {
         found.push(Landmark { id: place.id, after_event: place.after_event, what: What::Point(key) });

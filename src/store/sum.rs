@@ -2,7 +2,7 @@
 
 use super::error::Fault;
 use rusqlite::types::{ToSql, ToSqlOutput, ValueRef};
-use rusqlite::{Connection, Statement};
+use rusqlite::{CachedStatement, Connection, Statement};
 
 /// Of the values of a row, in order. Text and the same bytes as a blob count alike.
 #[derive(Clone, Copy, Debug)]
@@ -50,10 +50,18 @@ impl Sum {
     }
 }
 
-/// Inserts a row whose last column is the sum of the others. Gives how many were inserted.
-pub(super) fn insert(db: &Connection, sql: &str, values: &[&dyn ToSql]) -> Result<usize, Fault> {
-    let mut statement = db.prepare_cached(sql)?;
-    insert_with(&mut statement, values)
+/// A statement that inserts rows of `values` and their sum into a table: all its columns, in the schema's order.
+pub(super) fn inserter<'c>(
+    db: &'c Connection,
+    table: &str,
+    values: usize,
+) -> Result<CachedStatement<'c>, Fault> {
+    Ok(db.prepare_cached(&format!("INSERT INTO {table} VALUES({}?)", "?, ".repeat(values)))?)
+}
+
+/// Inserts a row of `values` and their sum into a table. Gives how many were inserted.
+pub(super) fn insert(db: &Connection, table: &str, values: &[&dyn ToSql]) -> Result<usize, Fault> {
+    insert_with(&mut *inserter(db, table, values.len())?, values)
 }
 
 /// As [`insert`], many times.

@@ -2,7 +2,7 @@
 
 use super::error::Fault;
 use super::op::narrow;
-use super::read::{Columns, same_count};
+use super::read::{each_row, same_count};
 use super::row::Row;
 use super::sum;
 use crate::model::hash::IntMap;
@@ -67,7 +67,7 @@ pub(super) fn insert(db: &Connection, (frame, n): (i64, i64), named: &SymbolFram
     let function = named.function.as_ref();
     sum::insert(
         db,
-        "INSERT INTO symbol(frame, n, function, linkage, offset, function_start, function_offset, file, line, inlined, sum) VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        "symbol",
         params![
             frame,
             n,
@@ -93,14 +93,8 @@ pub struct FrameNames {
 impl FrameNames {
     pub(super) fn read(db: &Connection, frames: &[Frame]) -> Result<FrameNames, Fault> {
         let mut names = FrameNames::default();
-        let mut query = db.prepare(
-            "SELECT frame, n, function, linkage, offset, function_start, function_offset, file, line, \
-             inlined, sum FROM symbol ORDER BY frame, n",
-        )?;
-        let mut rows = query.query([])?;
         let mut count = 0;
-        while let Some(row) = rows.next()? {
-            let row = Columns::whole(row)?;
+        each_row(db, "SELECT * FROM symbol ORDER BY frame, n", [], |row| {
             let number: u32 = narrow(row.int(0)?, "a frame's number")?;
             let known = names.lines.get(&number).map_or(0, Vec::len);
             if row.int(1)? != known as i64 {
@@ -127,7 +121,8 @@ impl FrameNames {
             let line = SymbolFrame { frame: *frame, function, bounds, location, inlined };
             names.lines.entry(number).or_default().push(line);
             count += 1;
-        }
+            Ok(())
+        })?;
         same_count(db, "symbol_rows", count)?;
         Ok(names)
     }

@@ -8,7 +8,7 @@ use super::row::{EventRow, ProcessStep, Row, SnapshotKind};
 use super::schema;
 use super::sum::{self, Sum};
 use rusqlite::types::{ToSql, ToSqlOutput, ValueRef};
-use rusqlite::{Connection, OpenFlags, Statement, params};
+use rusqlite::{CachedStatement, Connection, OpenFlags, params};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -38,7 +38,7 @@ impl ToSql for Name<'_> {
 
 pub(super) struct Writer<'c> {
     db: &'c Connection,
-    event: Statement<'c>,
+    event: CachedStatement<'c>,
     looks: Looks,
     points: Points,
     began: Option<Instant>,
@@ -129,8 +129,13 @@ fn begin(db: &Connection, meta: &RunMeta) -> Result<(), Fault> {
 }
 
 fn set(db: &Connection, key: &str, value: &dyn ToSql) -> Result<(), Fault> {
-    let sql = "INSERT OR REPLACE INTO meta(key, value, sum) VALUES(?, ?, ?)";
-    sum::insert(db, sql, params![key, value]).map(drop)
+    replace(db, "meta", params![key, value])
+}
+
+/// As `insert`, of a row that may be there already.
+fn replace(db: &Connection, table: &str, values: &[&dyn ToSql]) -> Result<(), Fault> {
+    let mut insert = db.prepare_cached(&format!("REPLACE INTO {table} VALUES(?, ?, ?)"))?;
+    sum::insert_with(&mut insert, values).map(drop)
 }
 
 fn write_all(
@@ -138,9 +143,7 @@ fn write_all(
     (messages, used): (&Receiver<Message>, &SyncSender<Vec<Row>>),
     safe_event: &AtomicU64,
 ) -> Result<(), Fault> {
-    let event = db.prepare(
-        "INSERT INTO event(id, time_ns, thread, space, op, ret, stack, virt, addr, len, prot, flags, file, fd, offset, new_addr, new_len, value, sum) VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-    )?;
+    let event = sum::inserter(db, "event", 18)?;
     let mut writer = Writer {
         db,
         event,
@@ -229,26 +232,21 @@ impl Writer<'_> {
                 return finish(self.db, &facts);
             }
             Row::Process { id, step } => return process(self.db, id, &step),
-            Row::Thread { id, process, pid, tid, name } => self.insert(
-                "INSERT INTO thread(id, process, pid, tid, name, sum) VALUES(?, ?, ?, ?, ?, ?)",
-                params![id, process, pid, tid, Name(&name)],
-            )?,
-            Row::Space { id, mm } => {
-                self.insert("INSERT INTO space(id, mm, sum) VALUES(?, ?, ?)", params![id, mm])?;
+            Row::Thread { id, process, pid, tid, name } => {
+                self.insert("thread", params![id, process, pid, tid, Name(&name)])?
             }
+            Row::Space { id, mm } => self.insert("space", params![id, mm])?,
             Row::File { id, file } => self.insert(
-                "INSERT INTO file(id, major, minor, inode, path, deleted, sum) VALUES(?, ?, ?, ?, ?, ?, ?)",
+                "file",
                 params![id, file.major, file.minor, file.inode as i64, Name(&file.path), file.deleted],
             )?,
-            Row::VmaName { id, name } => {
-                self.insert("INSERT INTO vma_name(id, name, sum) VALUES(?, ?, ?)", params![id, Name(&name)])?;
-            }
+            Row::VmaName { id, name } => self.insert("vma_name", params![id, Name(&name)])?,
             Row::Module { id, info } => self.insert(
-                "INSERT INTO module(id, path, major, minor, inode, build_id, sum) VALUES(?, ?, ?, ?, ?, ?, ?)",
+                "module",
                 params![id, Name(&info.path), info.major, info.minor, info.inode as i64, info.build_id],
             )?,
             Row::Frame { id, frame } => self.insert(
-                "INSERT INTO frame(id, module, address, kind, sum) VALUES(?, ?, ?, ?, ?)",
+                "frame",
                 params![
                     id,
                     frame.module.map(|module| module.0),
@@ -256,15 +254,13 @@ impl Writer<'_> {
                     super::symbols::kind_number(frame.kind)
                 ],
             )?,
-            Row::Stack { id, completeness, frames } => self.insert(
-                "INSERT INTO stack(id, completeness, frames, sum) VALUES(?, ?, ?, ?)",
-                params![id, completeness, frames],
-            )?,
+            Row::Stack { id, completeness, frames } => {
+                self.insert("stack", params![id, completeness, frames])?
+            }
             Row::Fork(fork) => {
                 let list = self.looks.list(self.db, fork.mappings.as_deref())?;
                 self.insert(
-                    "INSERT INTO fork(event, child_pid, child_tid, child_space, child_sp, child_brk, is_thread, list, \
-                     mappings, sum) VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                    "fork",
                     params![
                         fork.event,
                         fork.child.0,
@@ -281,8 +277,7 @@ impl Writer<'_> {
             Row::Exec(exec) => {
                 let list = self.looks.list(self.db, exec.mappings.as_deref())?;
                 self.insert(
-                    "INSERT INTO exec(event, exe, start_brk, brk, start_stack, compat, list, mappings, sum) \
-                     VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                    "exec",
                     params![
                         exec.event,
                         exec.exe,
@@ -297,23 +292,18 @@ impl Writer<'_> {
             }
             Row::Loss { place, time_ns } => {
                 self.counts.losses += 1;
-                self.insert(
-                    "INSERT INTO loss(id, after_event, time_ns, sum) VALUES(?, ?, ?, ?)",
-                    params![place.id, place.after_event, time_ns],
-                )?;
+                self.insert("loss", params![place.id, place.after_event, time_ns])?;
             }
             Row::Symbol { frame, n, named } => {
                 self.counts.symbols += super::symbols::insert(self.db, (frame, n), &named)? as i64;
             }
-            Row::Report { json } => {
-                self.insert("INSERT OR REPLACE INTO report(id, json, sum) VALUES(?, ?, ?)", params![1, json])?;
-            }
+            Row::Report { json } => replace(self.db, "report", params![1, json])?,
         }
         Ok(())
     }
 
-    fn insert(&self, sql: &str, values: &[&dyn ToSql]) -> Result<(), Fault> {
-        sum::insert(self.db, sql, values).map(drop)
+    fn insert(&self, table: &str, values: &[&dyn ToSql]) -> Result<(), Fault> {
+        sum::insert(self.db, table, values).map(drop)
     }
 
     fn event(&mut self, row: &EventRow) -> Result<(), Fault> {

@@ -1,7 +1,6 @@
 //! `vmaudit symbols`: every function symbol of a file, and whether it can be probed.
 
-use crate::app::code_files;
-use crate::app::code_files::CodeFile;
+use crate::app::code_files::{self, CodeFile, is_wanted, pattern};
 use crate::app::error::AppError;
 use crate::app::output;
 use crate::cli::{PlainFormat, SymbolsArgs};

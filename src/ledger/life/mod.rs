@@ -5,7 +5,7 @@
 
 mod steps;
 
-use super::space::{Ledger, LedgerPiece};
+use super::space::LedgerPiece;
 use super::spaces::{AddressSpaces, SpaceId};
 use crate::model::hash::IntMap;
 use crate::model::{Addr, AddrRange, Observations, PAGE, Pid, Prot, Step, VmEvent, VmOp};
@@ -98,14 +98,6 @@ pub struct Life {
     pub before_exec: u64,
 }
 
-impl Ledger {
-    /// What is mapped at `at`, as far as the calls tell.
-    pub fn piece_at(&self, at: Addr) -> Option<LedgerPiece> {
-        let (range, attributes) = self.pieces.at(at)?;
-        Some(self.described(range, attributes))
-    }
-}
-
 #[derive(Clone, Default, Debug)]
 struct Record {
     log: LifeLog,
@@ -179,7 +171,7 @@ impl LifeWatch {
         let mut pids: Vec<Pid> = Vec::new();
         for process in self.spaces.processes() {
             let lived = |id| self.records.get(&id).is_some_and(|record| !record.log.is_empty());
-            if process.space.is_some_and(lived) && !pids.contains(&process.pid) {
+            if process.space().is_some_and(lived) && !pids.contains(&process.pid) {
                 pids.push(process.pid);
             }
         }
@@ -187,11 +179,11 @@ impl LifeWatch {
     }
 
     fn space_of(&self, pid: Pid) -> Option<SpaceId> {
-        self.spaces.process(pid)?.space
+        self.spaces.space_of_pid(pid)
     }
 
     fn piece_of(&self, id: Option<SpaceId>) -> Option<LedgerPiece> {
-        self.spaces.spaces.get(&id?)?.ledger.piece_at(self.page.start)
+        self.spaces.ledger(id?)?.piece_at(self.page.start)
     }
 
     fn push(&mut self, id: SpaceId, change: Change, event: Option<&VmEvent>, time_ns: u64) {
@@ -217,8 +209,7 @@ impl LifeWatch {
 
     fn lost(&mut self, time_ns: u64) {
         self.spaces.note_loss(time_ns);
-        let living = self.spaces.spaces.iter().filter(|(_, space)| !space.users.is_empty());
-        let ids: Vec<SpaceId> = living.map(|(&id, _)| id).collect();
+        let ids: Vec<SpaceId> = self.spaces.used_spaces().collect();
         for id in ids {
             let known = self.records.get(&id).is_some_and(|record| !record.log.is_empty());
             if known || self.piece_of(Some(id)).is_some() {
@@ -231,7 +222,7 @@ impl LifeWatch {
         let pid = event.task.pid;
         let old_space = match event.op {
             VmOp::Exec { .. } | VmOp::Exit { .. } => self.space_of(pid),
-            _ => self.spaces.by_mm.get(&event.mm).copied().or_else(|| self.space_of(pid)),
+            _ => self.spaces.space_of_mm(event.mm).or_else(|| self.space_of(pid)),
         };
         let before = self.piece_of(old_space);
         self.spaces.apply(event);
@@ -241,10 +232,8 @@ impl LifeWatch {
             }
             VmOp::Exec { .. } => self.executed(event, old_space),
             VmOp::Exit { group_dead: true, .. } => {
-                let alone = old_space
-                    .and_then(|id| self.spaces.spaces.get(&id))
-                    .is_some_and(|space| space.users.is_empty());
-                if let Some(id) = old_space.filter(|_| alone && before.is_some()) {
+                let alone = |&id: &SpaceId| self.spaces.has_space(id) && !self.spaces.is_used(id);
+                if let Some(id) = old_space.filter(alone).filter(|_| before.is_some()) {
                     self.push(id, Change::Ended, Some(event), event.time_ns);
                 }
             }
@@ -271,7 +260,7 @@ impl LifeWatch {
     fn executed(&mut self, event: &VmEvent, old: Option<SpaceId>) {
         let Some(id) = self.space_of(event.task.pid) else { return };
         // A vfork child's old space is its parent's.
-        let was_own = old.is_some_and(|old| self.spaces.spaces.get(&old).is_none_or(|s| s.users.is_empty()));
+        let was_own = old.is_some_and(|old| !self.spaces.is_used(old));
         let earlier = old.filter(|_| was_own).and_then(|old| self.records.remove(&old));
         let earlier = earlier.map_or(0, |record| record.before_exec + record.log.steps());
         self.records.insert(id, Record { before_exec: earlier, ..Record::default() });

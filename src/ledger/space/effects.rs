@@ -1,21 +1,22 @@
 //! What each call does to an address space, in pages as the kernel does it (mm/mmap.c,
 //! mm/mprotect.c, mm/madvise.c, ipc/shm.c, fs/aio.c; Linux 6.12).
 
-use super::origins::FileTable;
+use super::Ledger;
+use super::advice::purges;
+use super::origins::{FileTable, Removal};
 use super::piece::{Attributes, Owner};
-use super::{Ledger, Removal, Report};
-use crate::ledger::peak::Moment;
+use super::reports::Report;
+use crate::ledger::names::file_kind;
 use crate::ledger::region::RegionKind;
 use crate::model::addr::page_up;
 use crate::model::event::VmOp;
-use crate::model::{Addr, AddrRange, FileRef, PAGE, Prot, Sharing, VmEvent};
+use crate::model::{Addr, AddrRange, FileRef, PAGE, Prot, Sharing};
 use crate::sys::abi::refused::{EINVAL, ENOMEM};
 use crate::sys::abi::{
-    MADV_DOFORK, MADV_DONTFORK, MADV_DONTNEED, MADV_DONTNEED_LOCKED, MADV_FREE, MADV_REMOVE, MAP_ANONYMOUS,
-    MAP_FIXED, MAP_FIXED_NOREPLACE, MAP_GROWSDOWN, MAP_HUGE_MASK, MAP_HUGE_SHIFT, MAP_HUGETLB, MAP_SHARED,
-    MAP_SHARED_VALIDATE, MAP_TYPE, PR_SET_MM_BRK, PROT_GROWSDOWN, SHM_EXEC, SHM_RDONLY, SHM_REMAP,
+    MAP_ANONYMOUS, MAP_FIXED, MAP_FIXED_NOREPLACE, MAP_GROWSDOWN, MAP_HUGE_MASK, MAP_HUGE_SHIFT, MAP_HUGETLB,
+    MAP_SHARED, MAP_SHARED_VALIDATE, MAP_TYPE, PR_SET_MM_BRK, PROT_GROWSDOWN, SHM_EXEC, SHM_RDONLY,
+    SHM_REMAP,
 };
-use std::sync::Arc;
 
 const HUGE_2M: u64 = 2 << 20;
 
@@ -24,47 +25,7 @@ const HUGE_2M: u64 = 2 << 20;
 const PERF_RING: &[u8] = b"/anon_inode:[perf_event]";
 
 impl Ledger {
-    /// One report of a call in this address space. Fork, exec and exit are
-    /// `AddressSpaces`' business; here they only count as reports of their thread.
-    pub(in crate::ledger) fn apply(&mut self, event: &VmEvent, files: &mut FileTable) -> u64 {
-        self.events += 1;
-        self.reports += 1;
-        let number = self.reports;
-        let previous = self.threads.insert(event.task.tid, number).unwrap_or(0);
-        self.now_ns = event.time_ns;
-        self.in_flight = self.overlaps_first_look(event.time_ns, previous, number);
-        if event.time_ns < self.first_look.begun_ns {
-            return previous;
-        }
-        let call = Report { event, previous, number };
-        // A refused brk returns the break that holds; an error comes from seccomp only.
-        if event.failed() {
-            self.failed += 1;
-            self.apply_failed(&call);
-        } else {
-            self.apply_done(&call, files);
-        }
-        self.expire_limbo(previous, event.time_ns);
-        self.peak.settle(Moment {
-            time_ns: event.time_ns,
-            total_vm: event.total_vm,
-            alone: self.threads.len() <= 1,
-        });
-        previous
-    }
-
-    /// Drops limbo entries that no thread can claim any more. Only a thread's first report since
-    /// the oldest entry can change that.
-    pub(in crate::ledger) fn expire_limbo(&mut self, previous: u64, now_ns: u64) {
-        if self.limbo.is_empty() || !(self.limbo.awaits(previous) || self.limbo.is_stale(now_ns)) {
-            return;
-        }
-        let oldest_report = self.threads.values().copied().min().unwrap_or(u64::MAX);
-        let dropped = self.limbo.expire(oldest_report, now_ns);
-        self.release(dropped, Removal::Unmapped);
-    }
-
-    fn apply_done(&mut self, call: &Report<'_>, files: &mut FileTable) {
+    pub(super) fn apply_done(&mut self, call: &Report<'_>, files: &mut FileTable) {
         let ret = Addr(call.event.ret as u64);
         match &call.event.op {
             VmOp::Mmap { .. } => self.mmap(call, files),
@@ -86,12 +47,11 @@ impl Ledger {
             VmOp::MapShadowStack { len, .. } => {
                 let range = AddrRange::from_len(ret, page_up(*len));
                 self.vacate(call, range);
-                let attr = anonymous(Prot::RW, Sharing::Private, RegionKind::ShadowStack);
-                self.map_for(call, range, attr);
-                self.touch(call.event.time_ns, range);
+                let attr = Attributes::anonymous(Prot::RW, Sharing::Private, RegionKind::ShadowStack);
+                self.map(call, range, attr);
             }
-            VmOp::SetVmaName { addr, len, name } => self.name(pages(*addr, *len), name.as_deref()),
-            VmOp::SetMm { option: PR_SET_MM_BRK, value } => self.brk = Some(Addr(*value)),
+            VmOp::SetVmaName { addr, len, name } => self.mapped.name(pages(*addr, *len), name.as_deref()),
+            VmOp::SetMm { option: PR_SET_MM_BRK, value } => self.brk.set(Addr(*value)),
             VmOp::SetMm { .. }
             | VmOp::ProcessMadvise { .. }
             | VmOp::SeccompListenerBusy
@@ -103,33 +63,32 @@ impl Ledger {
     }
 
     /// Refused calls change nothing, but for those that give up midway.
-    fn apply_failed(&mut self, call: &Report<'_>) {
+    pub(super) fn apply_failed(&mut self, call: &Report<'_>) {
         match &call.event.op {
             VmOp::Mprotect { addr, len, prot, .. } => {
                 let range = self.mprotect_range(pages(*addr, *len), *prot);
-                let done = AddrRange::new(range.start.0, self.pieces.mapped_until(range).0);
+                let done = AddrRange::new(range.start.0, self.mapped.pieces().mapped_until(range).0);
                 if call.event.ret == ENOMEM && done != range {
                     // A hole: the VMAs before it are already changed.
                     self.mprotect(call, done, Prot::from_mmap_bits(*prot));
-                } else if self.pieces.overlapping(range).nth(1).is_some() {
+                } else if self.mapped.pieces().overlapping(range).nth(1).is_some() {
                     // Refused for one of several VMAs; which is not told.
-                    self.uncertain.insert(range);
+                    self.doubts.add(range);
                 }
             }
             VmOp::Madvise { addr, len, advice } if call.event.ret == ENOMEM => {
                 self.madvise(call, pages(*addr, *len), *advice);
             }
             VmOp::SetVmaName { addr, len, name } if call.event.ret == EINVAL => {
-                self.name(pages(*addr, *len), name.as_deref());
+                self.mapped.name(pages(*addr, *len), name.as_deref());
             }
             VmOp::Mremap { old, old_len, new_len, flags, new_addr } if flags & super::remap::FIXED != 0 => {
                 // Before 6.17 the destination was unmapped, and a shrink done, before the last checks.
-                self.uncertain.insert(pages(*new_addr, *new_len));
+                self.doubts.add(pages(*new_addr, *new_len));
                 if new_len < old_len {
                     let end = page_up(*old_len);
                     let cut = page_up(*new_len).min(end);
-                    self.uncertain
-                        .insert(AddrRange::new(old.saturating_add(cut).0, old.saturating_add(end).0));
+                    self.doubts.add(AddrRange::new(old.saturating_add(cut).0, old.saturating_add(end).0));
                 }
             }
             _ => {}
@@ -142,7 +101,7 @@ impl Ledger {
         let unit = if kind == RegionKind::HugeTlb { huge_page_size(*flags) } else { PAGE };
         let range = AddrRange::from_len(Addr(call.event.ret as u64), round_up(*len, unit));
         if flags & MAP_FIXED != 0 && flags & MAP_FIXED_NOREPLACE == 0 {
-            self.replace(range);
+            self.discard(range, Removal::Replaced);
         } else {
             self.vacate(call, range);
         }
@@ -157,39 +116,24 @@ impl Ledger {
             file: file.as_ref().map(|f| files.intern(f)),
             offset: if flags & MAP_ANONYMOUS != 0 { 0 } else { *offset },
         };
-        self.map_for(call, range, attr);
+        self.map(call, range, attr);
         if file.as_ref().is_some_and(|file| file.major == 0 && file.path == PERF_RING) {
-            self.dont_fork.insert(range);
+            self.advice.keep_from_forks(range);
         }
-        self.touch(call.event.time_ns, range);
     }
 
     /// mm/mmap.c, SYSCALL_DEFINE1(brk).
     fn brk(&mut self, call: &Report<'_>, requested: Addr, current: Option<Addr>) {
         // The result is the break in force; a plain question tells it as well.
-        let new = current.unwrap_or(Addr(call.event.ret as u64));
-        let Some(old) = self.brk else {
-            self.brk = Some(new);
-            if self.exec_brk.is_none() && requested.0 == 0 {
-                self.exec_brk = Some(new);
-            }
+        let ret = Addr(call.event.ret as u64);
+        let alone = self.reports.alone();
+        let Some((old_end, new_end)) = self.brk.call(requested, ret, current.unwrap_or(ret), alone) else {
             return;
         };
-        if call.event.ret as u64 != requested.0 {
-            // A question, or refused: nothing moved. Whoever has moved it meanwhile reports that,
-            // unless there is nobody: fork copies mm->brk without a lock.
-            if self.threads.len() == 1 {
-                self.brk = Some(new);
-            }
-            return;
-        }
-        self.brk = Some(new);
-        let (old_end, new_end) = (old.page_up(), new.page_up());
         if new_end > old_end {
             let range = AddrRange::new(old_end.0, new_end.0);
             self.vacate(call, range);
-            self.map_for(call, range, anonymous(Prot::RW, Sharing::Private, RegionKind::Brk));
-            self.touch(call.event.time_ns, range);
+            self.map(call, range, Attributes::anonymous(Prot::RW, Sharing::Private, RegionKind::Brk));
         } else if new_end < old_end {
             self.unmap(call, AddrRange::new(new_end.0, old_end.0));
         }
@@ -200,70 +144,26 @@ impl Ledger {
         if prot & PROT_GROWSDOWN == 0 {
             return range;
         }
-        match self.pieces.at(range.start) {
+        match self.mapped.pieces().at(range.start) {
             Some((piece, attr)) if attr.grows_down => AddrRange::new(piece.start.0, range.end.0),
             _ => range,
         }
     }
 
     fn mprotect(&mut self, call: &Report<'_>, range: AddrRange, prot: Prot) {
-        let origins = &mut self.origins;
-        let mut new_module = false;
-        let mut last = None;
-        self.pieces.update(range, |attr| {
-            attr.prot = prot;
-            if prot.exec && attr.file.is_some() && !attr.module {
-                attr.module = true;
-                new_module = true;
-            }
-            if let Owner::Event(slot) = attr.owner
-                && last != Some(slot)
-            {
-                last = Some(slot);
-                if let Some(entry) = origins.get_mut(slot) {
-                    entry.mprotect_calls += 1;
-                }
-            }
-        });
-        self.modules_changed |= new_module;
-        if !self.uncertain.is_empty() && call.event.ret == 0 {
-            self.uncertain.remove(range);
+        self.mapped.protect(range, prot);
+        if call.event.ret == 0 {
+            self.doubts.forget(range);
         }
         self.touch(call.event.time_ns, range);
     }
 
     fn madvise(&mut self, call: &Report<'_>, range: AddrRange, advice: i32) {
-        let purges = matches!(advice, MADV_DONTNEED | MADV_FREE | MADV_REMOVE | MADV_DONTNEED_LOCKED);
-        let mut last = None;
-        for (piece, attr) in self.pieces.overlapping(range) {
-            match advice {
-                _ if purges => self.purged.insert(piece.intersect(range)),
-                MADV_DONTFORK => self.dont_fork.insert(piece.intersect(range)),
-                MADV_DOFORK => self.dont_fork.remove(piece.intersect(range)),
-                _ => {}
-            }
-            if let Owner::Event(slot) = attr.owner
-                && last != Some(slot)
-            {
-                last = Some(slot);
-                if let Some(entry) = self.origins.get_mut(slot) {
-                    entry.madvise_calls += 1;
-                }
-            }
+        for part in self.mapped.advised(range) {
+            self.advice.advise(part, advice);
         }
-        if purges {
+        if purges(advice) {
             self.touch(call.event.time_ns, range);
-        }
-    }
-
-    fn name(&mut self, range: AddrRange, name: Option<&[u8]>) {
-        let name: Option<Arc<[u8]>> = name.map(Arc::from);
-        for (_, attr) in self.pieces.overlapping(range) {
-            if let Owner::Event(slot) = attr.owner
-                && let Some(entry) = self.origins.get_mut(slot)
-            {
-                entry.anon_name.clone_from(&name);
-            }
         }
     }
 
@@ -271,13 +171,12 @@ impl Ledger {
         // Without the VMA the length is not known: reconcile extends the first page.
         let range = mapped.unwrap_or(AddrRange::from_len(Addr(call.event.ret as u64), PAGE));
         if flags & SHM_REMAP != 0 {
-            self.replace(range);
+            self.discard(range, Removal::Replaced);
         } else {
             self.vacate(call, range);
         }
         let prot = Prot { read: true, write: flags & SHM_RDONLY == 0, exec: flags & SHM_EXEC != 0 };
-        self.map_for(call, range, anonymous(prot, Sharing::Shared, RegionKind::SysvShm));
-        self.touch(call.event.time_ns, range);
+        self.map(call, range, Attributes::anonymous(prot, Sharing::Shared, RegionKind::SysvShm));
     }
 
     /// ipc/shm.c, ksys_shmdt: all of one attachment, wherever mprotect or munmap cut it.
@@ -285,20 +184,25 @@ impl Ledger {
         let belongs = |start: Addr, attr: &Attributes| {
             attr.kind == RegionKind::SysvShm && start >= addr && start.0 - addr.0 == attr.offset
         };
-        let waiting = self.limbo.find(call.previous, |p| belongs(p.range.start, &p.attr));
+        let waiting = self.mapped.limbo().find(call.previous, |p| belongs(p.range.start, &p.attr));
         let whole = AddrRange::new(addr.0, u64::MAX);
         let first = waiting.map(|p| (p.range, p.attr.owner)).or_else(|| {
-            self.pieces.overlapping(whole).find(|(r, a)| belongs(r.start, a)).map(|(r, a)| (r, a.owner))
+            self.mapped
+                .pieces()
+                .overlapping(whole)
+                .find(|(r, a)| belongs(r.start, a))
+                .map(|(r, a)| (r, a.owner))
         });
         let Some((first, owner)) = first else { return };
         let size = match owner {
-            Owner::Event(slot) => self.origins.get(slot).map_or(0, |o| o.mapped),
+            Owner::Event(slot) => self.mapped.origins().get(slot).map_or(0, |o| o.mapped()),
             // Read from maps: the pieces follow each other.
             _ => first.end.0 - addr.0,
         };
         let span = AddrRange::from_len(addr, size.max(first.end.0 - addr.0));
         let mut parts: Vec<AddrRange> = self
-            .pieces
+            .mapped
+            .pieces()
             .overlapping(span)
             .filter(|(r, a)| a.owner == owner && belongs(r.start, a))
             .map(|(r, _)| r)
@@ -313,44 +217,24 @@ impl Ledger {
 
     /// mm/mmap.c, remap_file_pages: emulated since 4.0 by mapping the same file again.
     fn remap_file_pages(&mut self, call: &Report<'_>, range: AddrRange, pgoff: u64) {
-        let Some((_, old)) = self.pieces.at(range.start) else { return };
+        let Some((_, old)) = self.mapped.pieces().at(range.start) else { return };
         let attr = Attributes { offset: pgoff.saturating_mul(PAGE), ..old.clone() };
-        self.replace(range);
-        self.map_for(call, range, attr);
-        self.touch(call.event.time_ns, range);
+        self.discard(range, Removal::Replaced);
+        self.map(call, range, attr);
     }
 
     fn io_setup(&mut self, call: &Report<'_>, mapped: Option<AddrRange>) {
         let Some(range) = mapped else {
-            self.unplaced_rings.push(super::origins::Call::of(call.event));
-            // More rings than anybody has: the oldest were destroyed.
-            if self.unplaced_rings.len() > 64 {
-                self.unplaced_rings.remove(0);
-            }
+            self.mapped.add_unplaced_ring(call.event);
             return;
         };
         self.vacate(call, range);
-        self.map_for(call, range, anonymous(Prot::RW, Sharing::Shared, RegionKind::AioRing));
-        self.touch(call.event.time_ns, range);
-    }
-}
-
-/// Attributes of memory without a file; the owner is filled in by `map_for`.
-fn anonymous(prot: Prot, sharing: Sharing, kind: RegionKind) -> Attributes {
-    Attributes {
-        owner: Owner::Unknown,
-        prot,
-        sharing,
-        kind,
-        grows_down: false,
-        module: false,
-        file: None,
-        offset: 0,
+        self.map(call, range, Attributes::anonymous(Prot::RW, Sharing::Shared, RegionKind::AioRing));
     }
 }
 
 /// The pages that `[addr, addr + len)` stands for.
-pub(in crate::ledger) fn pages(addr: Addr, len: u64) -> AddrRange {
+pub(super) fn pages(addr: Addr, len: u64) -> AddrRange {
     let start = addr.page_down();
     AddrRange::new(start.0, start.saturating_add(page_up(len)).0)
 }
@@ -367,7 +251,7 @@ fn sharing_of(flags: u64) -> Sharing {
 }
 
 /// Huge page size that the flags ask for: log2 in bits 26..32, 0 for the default.
-pub(in crate::ledger) fn huge_page_size(flags: u64) -> u64 {
+pub(super) fn huge_page_size(flags: u64) -> u64 {
     match (flags >> MAP_HUGE_SHIFT) & MAP_HUGE_MASK {
         0 => HUGE_2M,
         log2 @ 12..=40 => 1 << log2,
@@ -384,7 +268,7 @@ fn mmap_kind(flags: u64, file: Option<&FileRef>) -> RegionKind {
         };
     }
     match file {
-        Some(f) => crate::ledger::names::file_kind(&f.path, sharing_of(flags)),
+        Some(f) => file_kind(&f.path, sharing_of(flags)),
         None => RegionKind::File,
     }
 }

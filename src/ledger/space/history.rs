@@ -10,8 +10,7 @@
 //!   ledger                 X → history   the child's X comes from history
 //! ```
 
-use super::Removal;
-use super::origins::OriginTable;
+use super::origins::{OriginTable, Removal};
 use super::piece::{Owner, Piece};
 use std::collections::VecDeque;
 
@@ -25,8 +24,25 @@ pub(in crate::ledger) struct Removed {
     number: u64,
     /// Time of that report.
     time_ns: u64,
-    pub(in crate::ledger) removal: Removal,
-    pub(in crate::ledger) piece: Piece,
+    removal: Removal,
+    piece: Piece,
+}
+
+impl Removed {
+    pub(super) fn removal(&self) -> Removal {
+        self.removal
+    }
+
+    pub(super) fn piece(&self) -> &Piece {
+        &self.piece
+    }
+
+    /// The entry no longer counts as its owner's.
+    pub(super) fn disown(&self, origins: &mut OriginTable) {
+        if let Owner::Event(slot) = self.piece.attr.owner {
+            origins.disown(slot, self.piece.range.len());
+        }
+    }
 }
 
 /// Oldest first.
@@ -51,7 +67,7 @@ impl History {
         if self.entries.len() > MAX_ENTRIES
             && let Some(oldest) = self.entries.pop_front()
         {
-            disown(&oldest, origins);
+            oldest.disown(origins);
         }
     }
 
@@ -63,7 +79,7 @@ impl History {
             if entry.number > since {
                 taken.push(entry);
             } else {
-                disown(&entry, origins);
+                entry.disown(origins);
             }
         }
         taken
@@ -76,14 +92,7 @@ impl History {
 
     pub(in crate::ledger) fn clear(&mut self, origins: &mut OriginTable) {
         for entry in self.entries.drain(..) {
-            disown(&entry, origins);
+            entry.disown(origins);
         }
-    }
-}
-
-/// The entry no longer counts as its owner's.
-pub(in crate::ledger) fn disown(entry: &Removed, origins: &mut OriginTable) {
-    if let Owner::Event(slot) = entry.piece.attr.owner {
-        origins.disown(slot, entry.piece.range.len());
     }
 }

@@ -1,25 +1,41 @@
 //! One address space: the state, and the primitives that calls are made of.
 
-pub(super) mod effects;
-pub(super) mod history;
+mod advice;
+pub(super) mod alive;
+mod brk;
+pub(super) mod copy;
+mod doubts;
+mod effects;
+mod first_look;
+mod history;
+pub(super) mod holder;
 mod limbo;
+mod mapped;
 pub(super) mod origins;
+mod peak;
 pub(super) mod piece;
 pub(super) mod range_set;
 mod recent;
+pub(super) mod reconcile;
 mod remap;
+mod reports;
+mod resync;
 
-use super::found::FirstLook;
-use super::peak::PeakTracker;
+use super::names::is_kernel_name;
 use super::region::RegionKind;
-use crate::model::hash::IntMap;
-use crate::model::{Addr, AddrRange, EventId, FileRef, Prot, Sharing, Tid, VmEvent};
-use history::History;
-use limbo::{Certainty, Limbo};
-use origins::{Call, OriginTable};
-use piece::{Attributes, Owner, Piece, PieceMap, Slot};
+use crate::model::{Addr, AddrRange, EventId, FileRef, Mapping, Pid, Prot, Sharing, Tid, VmEvent};
+use advice::Advice;
+use brk::Break;
+use doubts::Doubts;
+use first_look::FirstLook;
+use limbo::Certainty;
+use mapped::Mapped;
+use origins::{FileTable, Removal, Touch};
+use peak::Moment;
+use piece::{Attributes, Owner, Piece, Slot};
 use range_set::RangeSet;
 use recent::Recent;
+use reports::{Report, Reports};
 use std::sync::Arc;
 
 /// What is known about the beginning of an address space.
@@ -35,70 +51,20 @@ pub(super) enum Start {
     Unseen,
 }
 
-/// Who reports, and when: what the order rule needs.
-#[derive(Clone, Copy)]
-pub(super) struct Report<'a> {
-    pub(super) event: &'a VmEvent,
-    /// Number of the same thread's report before this one; 0 for its first.
-    pub(super) previous: u64,
-    /// Number of this report in its address space.
-    pub(super) number: u64,
-}
-
-/// Why bytes leave an origin.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Removal {
-    Unmapped,
-    Replaced,
-    /// mremap: they leave a range, not the origin.
-    Moved,
-}
-
 /// Who owns each byte of one address space, kept up to date report by report.
 #[derive(Clone, Debug)]
 pub struct Ledger {
-    pub(super) pieces: PieceMap,
-    pub(super) peak: PeakTracker,
-    pub(super) origins: OriginTable,
-    pub(super) limbo: Limbo,
-    /// What was there before, for forks that are on their way and looks that are not compared yet:
-    /// empty without either, as with a single thread.
-    pub(super) history: History,
+    mapped: Mapped,
+    advice: Advice,
+    doubts: Doubts,
+    first_look: FirstLook,
+    reports: Reports,
+    recent: Recent,
+    brk: Break,
+    start: Start,
+    exe: Option<Arc<FileRef>>,
     /// A look may be compared with what is there now.
-    pub(super) look_pending: bool,
-    pub(super) purged: RangeSet,
-    /// MADV_DONTFORK.
-    pub(super) dont_fork: RangeSet,
-    /// Where a failed call may have changed something before it gave up.
-    pub(super) uncertain: RangeSet,
-    /// Living threads with the number of their last report.
-    pub(super) threads: IntMap<Tid, u64>,
-    pub(super) reports: u64,
-    pub(super) events: u64,
-    pub(super) failed: u64,
-    /// mm->brk, not page-aligned.
-    pub(super) brk: Option<Addr>,
-    /// The break as execve left it: what lies below is the kernel's part of `[heap]`.
-    pub(super) exec_brk: Option<Addr>,
-    pub(super) start: Start,
-    pub(super) exe: Option<Arc<FileRef>>,
-    pub(super) recent: Recent,
-    /// Time of the latest loss of events.
-    pub(super) lost_ns: Option<u64>,
-    /// True from a loss until the maps were read again.
-    pub(super) unverified: bool,
-    /// The look at maps that the ledger began with.
-    pub(super) first_look: FirstLook,
-    /// What calls touched that overlapped it: there the kernel's word stands.
-    pub(super) unsettled: RangeSet,
-    /// The call that is being applied is one of those.
-    pub(super) in_flight: bool,
-    /// Time of the report that is being applied.
-    pub(super) now_ns: u64,
-    pub(super) modules_changed: bool,
-    pub(super) module_generation: u64,
-    /// io_setup calls whose ring's address the backend did not see, latest last.
-    pub(super) unplaced_rings: Vec<Arc<Call>>,
+    look_pending: bool,
 }
 
 /// A piece of the ledger's map, for readers outside: no kernel's word in it.
@@ -118,49 +84,181 @@ pub struct LedgerPiece {
 impl Ledger {
     pub(super) fn new(start: Start) -> Ledger {
         Ledger {
-            pieces: PieceMap::default(),
-            peak: PeakTracker::default(),
-            origins: OriginTable::default(),
-            limbo: Limbo::default(),
-            history: History::default(),
-            look_pending: false,
-            purged: RangeSet::default(),
-            dont_fork: RangeSet::default(),
-            uncertain: RangeSet::default(),
-            threads: IntMap::default(),
-            reports: 0,
-            events: 0,
-            failed: 0,
-            brk: None,
-            exec_brk: None,
+            mapped: Mapped::new(),
+            advice: Advice::default(),
+            doubts: Doubts::default(),
+            first_look: FirstLook::default(),
+            reports: Reports::default(),
+            recent: Recent::default(),
+            brk: Break::default(),
             start,
             exe: None,
-            recent: Recent::default(),
-            lost_ns: None,
-            unverified: false,
-            first_look: FirstLook::default(),
-            unsettled: RangeSet::default(),
-            in_flight: false,
-            now_ns: 0,
-            modules_changed: true,
-            module_generation: 0,
-            unplaced_rings: Vec::new(),
+            look_pending: false,
+        }
+    }
+
+    /// A new program's; `mappings` are those that the kernel made.
+    pub(super) fn of_exec(
+        exe: Option<&FileRef>,
+        brk: Addr,
+        mappings: Option<&[Mapping]>,
+        files: &mut FileTable,
+    ) -> Ledger {
+        let start = if mappings.is_some() { Start::Exec } else { Start::ExecUnlisted };
+        let exe = exe.map(|file| files.intern(file));
+        let mut ledger = Ledger { exe, brk: Break::of_exec(brk), ..Ledger::new(start) };
+        ledger.fill_gaps(mappings.unwrap_or_default(), Owner::Kernel, files);
+        ledger
+    }
+
+    /// `mappings` were read, from a time on to another, when tracing of the process `pid` began.
+    pub(super) fn found(
+        &mut self,
+        pid: Pid,
+        mappings: &[Mapping],
+        window: (u64, u64),
+        files: &mut FileTable,
+    ) {
+        self.start = Start::Preexisting;
+        self.first_look.take(window);
+        self.fill_gaps(mappings, Owner::Preexisting, files);
+        self.reports.thread_found(pid);
+        self.mapped.begin_peak(window.1);
+        if !self.brk.is_known() {
+            self.brk.see(mappings);
+        }
+    }
+
+    /// execve was seen without its mappings: the images are its work, the rest is told by calls.
+    pub(super) fn found_images(&mut self, mappings: &[Mapping], files: &mut FileTable) {
+        let by_exec = |m: &&Mapping| is_kernel_name(&m.name) || self.is_exec_image(m);
+        let images: Vec<Mapping> = mappings.iter().filter(by_exec).cloned().collect();
+        self.fill_gaps(&images, Owner::Kernel, files);
+    }
+
+    /// Maps the parts of each mapping that the ledger has nothing at.
+    fn fill_gaps(&mut self, mappings: &[Mapping], owner: Owner, files: &mut FileTable) {
+        for mapping in mappings.iter().filter(|m| !m.is_special("[vsyscall]")) {
+            self.mapped.fill(mapping, owner, files);
+        }
+    }
+
+    /// True for a mapping of the program itself or, by its name, of an ELF interpreter.
+    fn is_exec_image(&self, mapping: &Mapping) -> bool {
+        let Some(file) = mapping.file else { return false };
+        let name = mapping.name.rsplit(|&b| b == b'/').next().unwrap_or_default();
+        let is_program = self
+            .exe
+            .as_ref()
+            .is_some_and(|exe| exe.inode == file.inode && exe.inode != 0 || exe.path == mapping.name);
+        is_program || [b"ld-".as_slice(), b"ld.so", b"ld64"].iter().any(|start| name.starts_with(start))
+    }
+
+    pub(super) fn start(&self) -> Start {
+        self.start
+    }
+
+    pub(super) fn exe(&self) -> Option<&Arc<FileRef>> {
+        self.exe.as_ref()
+    }
+
+    pub(super) fn reports(&self) -> &Reports {
+        &self.reports
+    }
+
+    /// A thread that existed already.
+    pub(super) fn thread_found(&mut self, tid: Tid) {
+        self.reports.thread_found(tid);
+    }
+
+    pub(super) fn thread_began(&mut self, tid: Tid) {
+        self.reports.thread_began(tid);
+    }
+
+    /// A thread's exit was reported: nobody waits for it any more.
+    pub(super) fn thread_exited(&mut self, tid: Tid, time_ns: u64) {
+        self.reports.thread_ended(tid);
+        self.expire_limbo(0, time_ns);
+    }
+
+    pub(super) fn thread_left(&mut self, tid: Tid) {
+        self.reports.thread_ended(tid);
+    }
+
+    /// Events were lost.
+    pub(super) fn note_loss(&mut self, time_ns: u64) {
+        self.doubts.note_loss(time_ns);
+    }
+
+    /// Takes the next number for [`Ledger::module_generation`] where it needs one.
+    pub(super) fn renew_modules(&mut self, next: impl FnOnce() -> u64) {
+        self.mapped.renew_modules(next);
+    }
+
+    /// Forgets what was there before.
+    pub(super) fn forget_removed(&mut self) {
+        self.mapped.forget_removed();
+    }
+
+    /// No look waits any more. Forks on their way may still ask for what was there before.
+    pub(super) fn looks_compared(&mut self, ended: bool) {
+        self.look_pending = false;
+        if ended || !self.remembers() {
+            self.forget_removed();
+        }
+    }
+
+    /// Somebody may ask for what calls take away.
+    fn remembers(&self) -> bool {
+        !self.reports.alone() || self.start == Start::Preexisting || self.look_pending
+    }
+
+    /// One report of a call in this address space. Fork, exec and exit are
+    /// `AddressSpaces`' business; here they only count as reports of their thread.
+    pub(super) fn apply(&mut self, event: &VmEvent, look_pending: bool, files: &mut FileTable) -> u64 {
+        self.look_pending = look_pending;
+        let call = self.reports.next(event);
+        if !self.first_look.see(&call) {
+            return call.previous;
+        }
+        // A refused brk returns the break that holds; an error comes from seccomp only.
+        if event.failed() {
+            self.reports.add_failed();
+            self.apply_failed(&call);
+        } else {
+            self.apply_done(&call, files);
+        }
+        self.expire_limbo(call.previous, event.time_ns);
+        self.mapped.settle(Moment {
+            time_ns: event.time_ns,
+            total_vm: event.total_vm,
+            alone: self.reports.alone(),
+        });
+        call.previous
+    }
+
+    /// Drops limbo entries that no thread can claim any more. Only a thread's first report since
+    /// the oldest entry can change that.
+    fn expire_limbo(&mut self, previous: u64, now_ns: u64) {
+        let limbo = self.mapped.limbo();
+        if !limbo.is_empty() && (limbo.awaits(previous) || limbo.is_stale(now_ns)) {
+            self.mapped.expire(self.reports.oldest(), now_ns);
         }
     }
 
     /// Everything mapped as far as the calls tell, sorted. Neighbours differ in some attribute.
     pub fn pieces(&self) -> impl Iterator<Item = LedgerPiece> + '_ {
-        self.pieces.iter().map(|(range, a)| self.described(range, a))
+        self.mapped.pieces().iter().map(|(range, a)| self.described(range, a))
     }
 
-    pub(super) fn described(&self, range: AddrRange, a: &Attributes) -> LedgerPiece {
+    fn described(&self, range: AddrRange, a: &Attributes) -> LedgerPiece {
         LedgerPiece {
             range,
             prot: a.prot,
             sharing: a.sharing,
             kind: a.kind,
             event: match a.owner {
-                Owner::Event(slot) => self.origins.get(slot).map(|o| o.call.event),
+                Owner::Event(slot) => self.mapped.origins().get(slot).map(|o| o.call().event),
                 _ => None,
             },
             file: a.file.clone(),
@@ -170,19 +268,20 @@ impl Ledger {
 
     /// Bytes mapped as far as the calls tell.
     pub fn mapped_bytes(&self) -> u64 {
-        self.peak.mapped()
+        self.mapped.peak().mapped()
     }
 
     /// Bytes by which the kernel's own count exceeded the calls' with a single thread: its stack has
     /// grown, which no call tells.
     pub fn stack_growth(&self) -> u64 {
-        self.peak.stack_growth()
+        self.mapped.peak().stack_growth()
     }
 
     /// Mapped files (and the vdso) that are or were executable: range, file offset of its start,
     /// file. What an unwinder needs; it changes only when [`Ledger::module_generation`] does.
     pub fn executable_regions(&self) -> impl Iterator<Item = (AddrRange, u64, &Arc<FileRef>)> + '_ {
-        self.pieces
+        self.mapped
+            .pieces()
             .iter()
             .filter(|(_, a)| a.module)
             .filter_map(|(r, a)| Some((r, a.offset, a.file.as_ref()?)))
@@ -191,128 +290,62 @@ impl Ledger {
     /// A number that no two different sets of [`Ledger::executable_regions`] share, over all
     /// address spaces: equal numbers mean equal sets.
     pub fn module_generation(&self) -> u64 {
-        self.module_generation
+        self.mapped.module_generation()
     }
 
     /// Calls that the kernel refused.
     pub fn failed_calls(&self) -> u64 {
-        self.failed
+        self.reports.failed()
     }
 
     /// Waiting for the reports of unmappings that are proven: 0 when all reports are in.
     pub fn unreported_bytes(&self) -> u64 {
-        self.limbo.pieces().map(|p| p.range.len()).sum()
+        self.mapped.limbo().pieces().map(|p| p.range.len()).sum()
     }
 
-    /// Maps `range`, which has to be free, for a new origin.
-    pub(super) fn map_for(&mut self, call: &Report<'_>, range: AddrRange, attr: Attributes) -> Option<Slot> {
-        if range.is_empty() {
-            return None;
-        }
-        let slot = self.origins.add(Call::of(call.event));
-        self.origins.own(slot, range.len());
-        if let Some(entry) = self.origins.get_mut(slot) {
-            entry.mapped = range.len();
-        }
-        self.put(Piece { range, attr: Attributes { owner: Owner::Event(slot), ..attr } });
-        self.forget_history(range);
-        Some(slot)
+    /// What is mapped at `at`, as far as the calls tell.
+    pub fn piece_at(&self, at: Addr) -> Option<LedgerPiece> {
+        let (range, attributes) = self.mapped.pieces().at(at)?;
+        Some(self.described(range, attributes))
     }
 
-    /// Maps more bytes for the call, whose origin `slot` is once it has one.
-    pub(super) fn map_more(
-        &mut self,
-        call: &Report<'_>,
-        slot: &mut Option<Slot>,
-        range: AddrRange,
-        attr: Attributes,
-    ) {
-        let Some(known) = *slot else {
-            *slot = self.map_for(call, range, attr);
-            return;
-        };
-        if range.is_empty() {
-            return;
+    /// Maps `range`, which has to be free, for the call, whose origin `slot` is once it has one.
+    fn map_more(&mut self, call: &Report<'_>, slot: &mut Option<Slot>, range: AddrRange, attr: Attributes) {
+        if !range.is_empty() {
+            self.mapped.map(call.event, slot, range, attr);
+            self.forget_notes(range);
         }
-        self.origins.own(known, range.len());
-        if let Some(entry) = self.origins.get_mut(known) {
-            entry.mapped += range.len();
-        }
-        self.put(Piece { range, attr: Attributes { owner: Owner::Event(known), ..attr } });
-        self.forget_history(range);
     }
 
-    /// Places a piece whose owner already counts it.
-    pub(super) fn put(&mut self, piece: Piece) {
-        self.modules_changed |= piece.attr.module;
-        self.peak.added(&piece, &self.origins);
-        self.pieces.place(piece);
+    /// The same, for a new origin, and notes that `range` has changed.
+    fn map(&mut self, call: &Report<'_>, range: AddrRange, attr: Attributes) {
+        self.map_more(call, &mut None, range, attr);
+        self.touch(call.event.time_ns, range);
     }
 
     /// Takes what is mapped in `range`; its owners still count it.
-    pub(super) fn carve(&mut self, range: AddrRange, removal: Removal) -> Vec<Piece> {
-        let pieces = self.pieces.carve(range);
-        for piece in &pieces {
-            self.modules_changed |= piece.attr.module;
-            self.peak.removed(piece, &self.origins);
-        }
-        if self.threads.len() > 1 || self.start == Start::Preexisting || self.look_pending {
-            for piece in &pieces {
-                let when = (self.reports, self.now_ns);
-                self.history.add(when, removal, piece, &mut self.origins);
-            }
-        }
-        pieces
+    fn carve(&mut self, range: AddrRange, removal: Removal) -> Vec<Piece> {
+        let when = self.remembers().then(|| (self.reports.number(), self.reports.now_ns()));
+        self.mapped.carve(range, removal, when)
+    }
+
+    /// What is mapped in `range` is gone for good.
+    fn discard(&mut self, range: AddrRange, removal: Removal) {
+        let gone = self.carve(range, removal);
+        self.mapped.release(gone, removal);
     }
 
     /// `range` holds something new: what was noted about the old content is void.
-    pub(super) fn forget_history(&mut self, range: AddrRange) {
-        self.purged.remove(range);
-        self.dont_fork.remove(range);
-        self.uncertain.remove(range);
-        self.unsettled.remove(range);
-    }
-
-    /// The bytes of `pieces` are gone for good.
-    pub(super) fn release(&mut self, pieces: Vec<Piece>, removal: Removal) {
-        for piece in pieces {
-            let Owner::Event(slot) = piece.attr.owner else { continue };
-            let len = piece.range.len();
-            if let Some(entry) = self.origins.get_mut(slot) {
-                match removal {
-                    Removal::Unmapped => entry.unmapped += len,
-                    Removal::Replaced => entry.replaced += len,
-                    Removal::Moved => {}
-                }
-            }
-            self.origins.disown(slot, len);
-        }
-    }
-
-    /// One call touched these origins: counts it once for each.
-    pub(super) fn count_unmap_call(&mut self, pieces: &[Piece]) {
-        let mut last = None;
-        for piece in pieces {
-            let Owner::Event(slot) = piece.attr.owner else { continue };
-            if last != Some(slot)
-                && let Some(entry) = self.origins.get_mut(slot)
-            {
-                entry.unmap_calls += 1;
-            }
-            last = Some(slot);
-        }
-    }
-
-    /// MAP_FIXED and the like: what is there now goes.
-    pub(super) fn replace(&mut self, range: AddrRange) {
-        let old = self.carve(range, Removal::Replaced);
-        self.release(old, Removal::Replaced);
+    fn forget_notes(&mut self, range: AddrRange) {
+        self.advice.forget(range);
+        self.doubts.forget(range);
+        self.first_look.settle(range);
     }
 
     /// A mapping that had to be placed on free memory came to `range`: what the ledger still has
     /// there was unmapped by a call that has not been reported yet.
-    pub(super) fn vacate(&mut self, call: &Report<'_>, range: AddrRange) {
-        if self.pieces.is_free(range) {
+    fn vacate(&mut self, call: &Report<'_>, range: AddrRange) {
+        if self.mapped.pieces().is_free(range) {
             return;
         }
         let (mut certain, mut possible, mut gone) = (Vec::new(), Vec::new(), Vec::new());
@@ -323,11 +356,10 @@ impl Ledger {
                 None => gone.push(piece),
             }
         }
-        self.release(gone, Removal::Unmapped);
-        for (pieces, certainty) in [(certain, Certainty::Proven), (possible, Certainty::Possible)] {
-            let dropped = self.limbo.add((call.number, call.event.time_ns), certainty, pieces);
-            self.release(dropped, Removal::Unmapped);
-        }
+        self.mapped.release(gone, Removal::Unmapped);
+        let when = (call.number, call.event.time_ns);
+        self.mapped.await_report(when, Certainty::Proven, certain);
+        self.mapped.await_report(when, Certainty::Possible, possible);
     }
 
     /// Whether a report of the unmapping of `piece` is to come: None where there will be none.
@@ -340,36 +372,25 @@ impl Ledger {
         let expected = match attr.owner {
             // Read from maps: possibly this very mapping, seen before its report.
             Owner::Unknown => false,
-            Owner::Preexisting | Owner::Kernel => !self.unverified,
+            Owner::Preexisting | Owner::Kernel => !self.doubts.is_unverified(),
             Owner::Event(slot) => {
-                let made = self.origins.get(slot).map_or(0, |o| o.call.time_ns);
-                !(self.unverified && self.lost_ns.is_some_and(|lost| made <= lost))
+                let made = self.mapped.origins().get(slot).map_or(0, |o| o.call().time_ns);
+                !(self.doubts.is_unverified() && self.doubts.lost_since(made))
             }
         };
-        let doubtful = self.in_flight || self.unsettled.overlaps(piece.range);
+        let doubtful = self.first_look.is_doubtful(piece.range);
         expected.then_some(if doubtful { Certainty::Possible } else { Certainty::Proven })
     }
 
     /// Takes `range` out of the address space for the call that is reported: bytes whose
     /// unmapping is already known come from limbo, the rest from the map.
-    pub(super) fn take(&mut self, call: &Report<'_>, range: AddrRange, removal: Removal) -> Vec<Piece> {
-        let (claimed, doubtful) = self.limbo.claim(range, call.previous);
-        for &range in &doubtful {
-            self.unsettled.insert(range);
-        }
-        if claimed.is_empty() {
-            self.forget_history(range);
-            return self.carve(range, removal);
-        }
-        let mut rest = RangeSet::default();
-        rest.insert(range);
-        for piece in &claimed {
-            rest.remove(piece.range);
-        }
-        let mut taken = claimed;
-        let parts: Vec<AddrRange> = rest.iter().collect();
-        for part in parts {
-            self.forget_history(part);
+    fn take(&mut self, call: &Report<'_>, range: AddrRange, removal: Removal) -> Vec<Piece> {
+        let (mut taken, doubtful) = self.mapped.claim(range, call.previous);
+        doubtful.into_iter().for_each(|range| self.first_look.unsettle(range));
+        let mut rest = RangeSet::from_iter([range]);
+        taken.iter().for_each(|piece| rest.remove(piece.range));
+        for part in rest.iter() {
+            self.forget_notes(part);
             taken.append(&mut self.carve(part, removal));
         }
         taken.sort_by_key(|p| p.range.start);
@@ -377,17 +398,17 @@ impl Ledger {
     }
 
     /// munmap and its like.
-    pub(super) fn unmap(&mut self, call: &Report<'_>, range: AddrRange) {
+    fn unmap(&mut self, call: &Report<'_>, range: AddrRange) {
         let pieces = self.take(call, range, Removal::Unmapped);
-        self.count_unmap_call(&pieces);
-        self.release(pieces, Removal::Unmapped);
+        self.mapped.count(Touch::Unmap, &pieces);
+        self.mapped.release(pieces, Removal::Unmapped);
         self.touch(call.event.time_ns, range);
     }
 
     /// Remembers that a call changed `range`.
-    pub(super) fn touch(&mut self, time_ns: u64, range: AddrRange) {
+    fn touch(&mut self, time_ns: u64, range: AddrRange) {
         self.recent.note(time_ns, range);
-        self.unsettle(range);
+        self.first_look.touch(range);
     }
 }
 
@@ -432,14 +453,14 @@ mod tests {
         }
         let ledger = spaces.ledger_of_pid(1).expect("seen");
         let kept = super::history::MAX_ENTRIES;
-        assert!(ledger.origins.live() <= 100 + kept, "{}", ledger.origins.live());
-        assert!(ledger.origins.slots() <= 202 + kept, "{}", ledger.origins.slots());
+        assert!(ledger.mapped.origins().live() <= 100 + kept, "{}", ledger.mapped.origins().live());
+        assert!(ledger.mapped.origins().slots() <= 202 + kept, "{}", ledger.mapped.origins().slots());
         assert!(ledger.recent.len() <= super::recent::MAX_ENTRIES);
-        assert!(spaces.files.len() <= 4096, "{}", spaces.files.len());
+        assert!(spaces.files().len() <= 4096, "{}", spaces.files().len());
         let mut ledger = ledger.clone();
         ledger.forget_removed();
-        assert!(ledger.origins.live() <= 100, "{}", ledger.origins.live());
-        let used: u64 = ledger.pieces.iter().map(|(r, _)| r.len()).sum();
+        assert!(ledger.mapped.origins().live() <= 100, "{}", ledger.mapped.origins().live());
+        let used: u64 = ledger.mapped.pieces().iter().map(|(r, _)| r.len()).sum();
         assert!(used <= 100 * 0x8000);
     }
 }

@@ -1,6 +1,6 @@
 //! The calls that own bytes. A record lives as long as it owns any, mapped or in limbo.
 
-use super::piece::Slot;
+use super::piece::{Owner, Slot};
 use crate::ledger::region::OriginRecord;
 use crate::model::event::VmOp;
 use crate::model::{Bytes, EventId, FileRef, NoStack, StackId, Task, VmEvent};
@@ -31,24 +31,67 @@ impl Call {
     }
 }
 
+/// Why bytes leave an origin.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Removal {
+    Unmapped,
+    Replaced,
+    /// mremap: they leave a range, not the origin.
+    Moved,
+}
+
+/// A call that touches what others have mapped.
+#[derive(Clone, Copy)]
+pub(super) enum Touch {
+    Unmap,
+    Mprotect,
+    Madvise,
+}
+
+/// Rings of io_setup without a place, at most: more than anybody has.
+const MAX_UNPLACED: usize = 64;
+
 /// A call with what became of its bytes.
 #[derive(Clone, Debug)]
 pub(in crate::ledger) struct OriginEntry {
-    pub(in crate::ledger) call: Arc<Call>,
-    pub(in crate::ledger) mapped: u64,
-    pub(in crate::ledger) unmapped: u64,
-    pub(in crate::ledger) replaced: u64,
-    pub(in crate::ledger) unmap_calls: u32,
-    pub(in crate::ledger) mprotect_calls: u32,
-    pub(in crate::ledger) madvise_calls: u32,
-    pub(in crate::ledger) anon_name: Option<Arc<[u8]>>,
+    call: Arc<Call>,
+    mapped: u64,
+    unmapped: u64,
+    replaced: u64,
+    unmap_calls: u32,
+    mprotect_calls: u32,
+    madvise_calls: u32,
+    anon_name: Option<Arc<[u8]>>,
     /// Bytes in the map, in limbo and in history that refer to this entry: the same addresses
     /// may count many times.
     owned: u128,
 }
 
 impl OriginEntry {
-    pub(in crate::ledger) fn record(&self) -> OriginRecord {
+    fn new(call: Arc<Call>) -> OriginEntry {
+        OriginEntry {
+            call,
+            mapped: 0,
+            unmapped: 0,
+            replaced: 0,
+            unmap_calls: 0,
+            mprotect_calls: 0,
+            madvise_calls: 0,
+            anon_name: None,
+            owned: 0,
+        }
+    }
+
+    pub(super) fn call(&self) -> &Call {
+        &self.call
+    }
+
+    /// Bytes that the call mapped.
+    pub(super) fn mapped(&self) -> u64 {
+        self.mapped
+    }
+
+    pub(super) fn record(&self) -> OriginRecord {
         OriginRecord {
             event: self.call.event,
             op: self.call.op.clone(),
@@ -72,22 +115,23 @@ impl OriginEntry {
 pub(in crate::ledger) struct OriginTable {
     entries: Vec<Option<OriginEntry>>,
     free: Vec<Slot>,
+    /// io_setup calls whose ring's address the backend did not see, latest last.
+    unplaced_rings: Vec<Arc<Call>>,
 }
 
 impl OriginTable {
+    /// The origin of `bytes` that a call mapped.
+    pub(super) fn mapped(&mut self, call: &VmEvent, slot: Option<Slot>, bytes: u64) -> Slot {
+        let slot = slot.unwrap_or_else(|| self.add(OriginEntry::new(Call::of(call))));
+        if let Some(entry) = self.get_mut(slot) {
+            entry.mapped += bytes;
+        }
+        self.own(slot, bytes);
+        slot
+    }
+
     /// A new origin that owns nothing yet; [`OriginTable::own`] has to follow.
-    pub(in crate::ledger) fn add(&mut self, call: Arc<Call>) -> Slot {
-        let entry = OriginEntry {
-            call,
-            mapped: 0,
-            unmapped: 0,
-            replaced: 0,
-            unmap_calls: 0,
-            mprotect_calls: 0,
-            madvise_calls: 0,
-            anon_name: None,
-            owned: 0,
-        };
+    fn add(&mut self, entry: OriginEntry) -> Slot {
         match self.free.pop() {
             Some(slot) => {
                 self.entries[slot.0 as usize] = Some(entry);
@@ -104,7 +148,7 @@ impl OriginTable {
         self.entries.get(slot.0 as usize)?.as_ref()
     }
 
-    pub(in crate::ledger) fn get_mut(&mut self, slot: Slot) -> Option<&mut OriginEntry> {
+    fn get_mut(&mut self, slot: Slot) -> Option<&mut OriginEntry> {
         self.entries.get_mut(slot.0 as usize)?.as_mut()
     }
 
@@ -113,16 +157,69 @@ impl OriginTable {
         let same = |e: &Option<OriginEntry>| e.as_ref().is_some_and(|e| Arc::ptr_eq(&e.call, &entry.call));
         let slot = match self.entries.iter().position(same) {
             Some(index) => Slot(index as u32),
-            None => {
-                let slot = self.add(Arc::clone(&entry.call));
-                if let Some(new) = self.get_mut(slot) {
-                    *new = OriginEntry { owned: 0, ..entry.clone() };
-                }
-                slot
-            }
+            None => self.add(OriginEntry { owned: 0, ..entry.clone() }),
         };
         self.own(slot, bytes);
         slot
+    }
+
+    /// `bytes` of `slot` are gone for good.
+    pub(super) fn remove(&mut self, slot: Slot, bytes: u64, removal: Removal) {
+        if let Some(entry) = self.get_mut(slot) {
+            match removal {
+                Removal::Unmapped => entry.unmapped += bytes,
+                Removal::Replaced => entry.replaced += bytes,
+                Removal::Moved => {}
+            }
+        }
+        self.disown(slot, bytes);
+    }
+
+    /// The opposite of [`OriginTable::remove`].
+    pub(super) fn restore(&mut self, slot: Slot, bytes: u64, removal: Removal) {
+        self.own(slot, bytes);
+        if let Some(entry) = self.get_mut(slot) {
+            match removal {
+                Removal::Unmapped => entry.unmapped = entry.unmapped.saturating_sub(bytes),
+                Removal::Replaced => entry.replaced = entry.replaced.saturating_sub(bytes),
+                Removal::Moved => {}
+            }
+        }
+    }
+
+    /// Counts a call for the owner of a piece that it touched, once for pieces of one owner that follow each
+    /// other: `last` is the owner of the piece before.
+    pub(super) fn count(&mut self, touch: Touch, owner: Owner, last: &mut Option<Slot>) {
+        let Owner::Event(slot) = owner else { return };
+        if last.replace(slot) != Some(slot)
+            && let Some(entry) = self.get_mut(slot)
+        {
+            match touch {
+                Touch::Unmap => entry.unmap_calls += 1,
+                Touch::Mprotect => entry.mprotect_calls += 1,
+                Touch::Madvise => entry.madvise_calls += 1,
+            }
+        }
+    }
+
+    /// PR_SET_VMA_ANON_NAME.
+    pub(super) fn name(&mut self, slot: Slot, name: Option<&Arc<[u8]>>) {
+        if let Some(entry) = self.get_mut(slot) {
+            entry.anon_name = name.cloned();
+        }
+    }
+
+    pub(super) fn add_unplaced_ring(&mut self, call: &VmEvent) {
+        self.unplaced_rings.push(Call::of(call));
+        // The oldest were destroyed.
+        if self.unplaced_rings.len() > MAX_UNPLACED {
+            self.unplaced_rings.remove(0);
+        }
+    }
+
+    /// The record of the unplaced ring at `index`, the oldest first.
+    pub(super) fn unplaced_ring(&self, index: usize) -> Option<OriginRecord> {
+        self.unplaced_rings.get(index).map(|call| OriginEntry::new(Arc::clone(call)).record())
     }
 
     /// `slot` owns `bytes` more.
@@ -156,27 +253,27 @@ impl OriginTable {
 /// Each file once, however many mappings refer to it.
 #[derive(Default, Debug)]
 pub(in crate::ledger) struct FileTable {
-    files: HashSet<Arc<FileRef>>,
+    known: HashSet<Arc<FileRef>>,
     prune_at: usize,
 }
 
 impl FileTable {
     #[cfg(test)]
     pub(in crate::ledger) fn len(&self) -> usize {
-        self.files.len()
+        self.known.len()
     }
 
     pub(in crate::ledger) fn intern(&mut self, file: &FileRef) -> Arc<FileRef> {
-        if let Some(known) = self.files.get(file) {
+        if let Some(known) = self.known.get(file) {
             return Arc::clone(known);
         }
         // A program may map millions of short-lived files: forget those no piece refers to.
-        if self.files.len() >= self.prune_at.max(1024) {
-            self.files.retain(|f| Arc::strong_count(f) > 1);
-            self.prune_at = self.files.len() * 2;
+        if self.known.len() >= self.prune_at.max(1024) {
+            self.known.retain(|f| Arc::strong_count(f) > 1);
+            self.prune_at = self.known.len() * 2;
         }
         let new = Arc::new(file.clone());
-        self.files.insert(Arc::clone(&new));
+        self.known.insert(Arc::clone(&new));
         new
     }
 }

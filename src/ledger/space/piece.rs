@@ -36,6 +36,40 @@ pub(in crate::ledger) struct Attributes {
 }
 
 impl Attributes {
+    /// Memory without a file.
+    pub(super) fn anonymous(prot: Prot, sharing: Sharing, kind: RegionKind) -> Attributes {
+        Attributes {
+            owner: Owner::Unknown,
+            prot,
+            sharing,
+            kind,
+            grows_down: false,
+            module: false,
+            file: None,
+            offset: 0,
+        }
+    }
+
+    /// mprotect. True where the piece has become a module.
+    pub(super) fn protect(&mut self, prot: Prot) -> bool {
+        self.prot = prot;
+        let new = prot.exec && self.file.is_some() && !self.module;
+        self.module |= new;
+        new
+    }
+
+    /// The kernel shows other rights than the calls told.
+    pub(super) fn take_prot(&mut self, prot: Prot) {
+        self.prot = prot;
+    }
+
+    /// What nobody owned was there before.
+    pub(super) fn was_there_before(&mut self) {
+        if self.owner == Owner::Unknown {
+            self.owner = Owner::Preexisting;
+        }
+    }
+
     /// True when offsets count: pieces coalesce only where they continue.
     fn has_offsets(&self) -> bool {
         self.file.is_some() || matches!(self.kind, RegionKind::File | RegionKind::SysvShm)
@@ -72,6 +106,15 @@ pub(in crate::ledger) struct Piece {
 }
 
 impl Piece {
+    pub(super) fn clip(range: AddrRange, attr: &Attributes, to: AddrRange) -> Piece {
+        Piece { range, attr: attr.clone() }.clipped(to)
+    }
+
+    /// The same at another address.
+    pub(super) fn moved_to(self, range: AddrRange) -> Piece {
+        Piece { range, ..self }
+    }
+
     /// The part of the piece inside `range`, which has to overlap it.
     pub(in crate::ledger) fn clipped(&self, range: AddrRange) -> Piece {
         let part = self.range.intersect(range);
@@ -118,6 +161,22 @@ impl PieceMap {
 
     pub(in crate::ledger) fn is_free(&self, range: AddrRange) -> bool {
         self.overlapping(range).next().is_none()
+    }
+
+    /// The parts of `range` that are free.
+    pub(super) fn gaps_of(&self, range: AddrRange) -> Vec<AddrRange> {
+        let mut gaps = Vec::new();
+        let mut at = range.start.0;
+        for (piece, _) in self.overlapping(range) {
+            if piece.start.0 > at {
+                gaps.push(AddrRange::new(at, piece.start.0));
+            }
+            at = at.max(piece.end.0);
+        }
+        if at < range.end.0 {
+            gaps.push(AddrRange::new(at, range.end.0));
+        }
+        gaps
     }
 
     /// The end of the mapped bytes that begin at `range.start` without a hole, at most `range.end`.

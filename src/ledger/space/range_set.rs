@@ -95,16 +95,20 @@ impl RangeSet {
     }
 }
 
+impl FromIterator<AddrRange> for RangeSet {
+    fn from_iter<I: IntoIterator<Item = AddrRange>>(ranges: I) -> RangeSet {
+        let mut set = RangeSet::default();
+        ranges.into_iter().for_each(|range| set.insert(range));
+        set
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn set_of(pages: &[(u64, u64)]) -> RangeSet {
-        let mut set = RangeSet::default();
-        for &(s, e) in pages {
-            set.insert(AddrRange::new(s, e));
-        }
-        set
+        pages.iter().map(|&(s, e)| AddrRange::new(s, e)).collect()
     }
 
     #[test]

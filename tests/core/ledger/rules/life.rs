@@ -209,7 +209,7 @@ fn threads_are_remembered_with_their_stack_pointers() {
     assert_eq!(thread.initial_sp, Some(Addr(at(500))));
     assert_eq!(thread.comm, b"t11");
     assert!(thread.exited_ns.is_some());
-    assert_eq!(story.spaces.process(PID).map(|p| p.threads_seen), Some(2));
+    assert_eq!(story.spaces.process(PID).map(|p| p.threads_seen()), Some(2));
 }
 
 #[test]

@@ -1,66 +1,58 @@
 //! The ledger beside the kernel's word: regions, and where the two disagree.
 
 use super::copy::may_be;
-use super::names::{is_kernel_name, mapping_kind};
-use super::region::{Doubt, Origin, OriginId, OriginRecord, Reconciled, Region, RegionKind};
-use super::space::origins::Call;
-use super::space::piece::{Attributes, Owner, Piece, Slot};
-use super::space::range_set::RangeSet;
-use super::space::{Ledger, Start};
-use super::spaces::AddressSpaces;
-use crate::model::{AddrRange, Bytes, FileRef, Mapping, Observations, Pid};
+use super::piece::{Attributes, Owner, Piece, Slot};
+use super::range_set::RangeSet;
+use super::{Ledger, Start};
+use crate::ledger::names::{is_kernel_name, mapping_kind};
+use crate::ledger::region::{Doubt, Origin, OriginId, OriginRecord, Region, RegionKind};
+use crate::ledger::threads::ThreadRecord;
+use crate::model::event::VmOp;
+use crate::model::{AddrRange, Bytes, FileRef, Mapping, NoStack, Observations};
 use std::sync::Arc;
 
 const MAX_DRIFT_RANGES: usize = 256;
 
-impl AddressSpaces {
-    /// Joins what the calls of `pid`'s address space tell with one look at its maps. Without any
-    /// event of it, everything is `Preexisting`.
-    pub fn reconcile(&self, pid: Pid, seen: &Observations) -> Reconciled {
-        let unseen;
-        let ledger = match self.ledger_of_pid(pid) {
-            Some(ledger) => ledger,
-            None => {
-                unseen = Ledger::new(Start::Unseen);
-                &unseen
-            }
-        };
-        let mut result = ledger.reconcile(seen);
-        if let Some(process) = self.process(pid) {
-            result.threads = process.threads.clone();
-        }
-        result
-    }
+/// The ledger's view joined with one look at /proc/PID/maps.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Reconciled {
+    /// Sorted, disjoint; together exactly the kernel's mappings.
+    pub regions: Vec<Region>,
+    /// Those that `regions` refer to.
+    pub origins: Vec<OriginRecord>,
+    /// Bytes on which ledger and kernel disagree (mapped in one only, or with another
+    /// protection), outside ranges that calls changed while maps was being read.
+    pub drift: Bytes,
+    /// The disagreeing ranges, at most a few hundred, for `-v` and tests.
+    pub drift_ranges: Vec<AddrRange>,
+    /// Ranges purged by MADV_DONTNEED/FREE/… and still mapped, sorted and disjoint, whether or
+    /// not they were touched again since.
+    pub purged: Vec<AddrRange>,
+    /// Threads of the process, living and gone.
+    pub threads: Vec<ThreadRecord>,
+    /// Events applied to this address space, failed ones included.
+    pub events: u64,
 }
 
 impl Ledger {
-    /// All but the threads, which `AddressSpaces` knows.
-    pub(super) fn reconcile(&self, seen: &Observations) -> Reconciled {
+    /// Joins what the calls tell with one look at maps.
+    pub(in crate::ledger) fn reconcile(&self, seen: &Observations, threads: &[ThreadRecord]) -> Reconciled {
         let mut join = Join {
             ledger: self,
             busy: self.recent.since(seen.begun_ns),
-            removed: self.history.since(seen.begun_ns).collect(),
-            ids: vec![None; self.origins.slots()],
-            late: Vec::new(),
-            result: Reconciled { events: self.events, ..Reconciled::default() },
+            removed: self.mapped.history().since(seen.begun_ns).collect(),
+            ids: vec![None; self.mapped.origins().slots()],
+            rings: 0,
+            result: Reconciled {
+                threads: threads.to_vec(),
+                events: self.reports.number(),
+                ..Reconciled::default()
+            },
             image: None,
         };
         join.walk(&seen.mappings);
-        join.result.purged = purged_of(&self.purged, &seen.mappings);
+        join.result.purged = purged_of(self.advice.purged(), &seen.mappings);
         join.result
-    }
-}
-
-impl Ledger {
-    /// True for a mapping of the program itself or, by its name, of an ELF interpreter.
-    pub(super) fn is_exec_image(&self, mapping: &Mapping) -> bool {
-        let Some(file) = mapping.file else { return false };
-        let name = mapping.name.rsplit(|&b| b == b'/').next().unwrap_or_default();
-        let is_program = self
-            .exe
-            .as_ref()
-            .is_some_and(|exe| exe.inode == file.inode && exe.inode != 0 || exe.path == mapping.name);
-        is_program || [b"ld-".as_slice(), b"ld.so", b"ld64"].iter().any(|start| name.starts_with(start))
     }
 }
 
@@ -71,8 +63,8 @@ struct Join<'a> {
     /// What they took away, the earliest first.
     removed: Vec<&'a Piece>,
     ids: Vec<Option<OriginId>>,
-    /// Origins that own no piece: rings whose place the backend did not see.
-    late: Vec<(*const Call, OriginId)>,
+    /// Rings whose place the backend did not see, taken for one that maps show.
+    rings: usize,
     result: Reconciled,
     /// The end of the last region taken as part of an image that execve mapped.
     image: Option<u64>,
@@ -86,7 +78,7 @@ impl<'a> Join<'a> {
             Some((last, rest)) if last.is_special("[vsyscall]") => rest,
             _ => mappings,
         };
-        let mut pieces = ledger.pieces.iter().peekable();
+        let mut pieces = ledger.mapped.pieces().iter().peekable();
         for (vma, mapping) in mappings.iter().enumerate() {
             let mut at = mapping.range.start.0;
             while let Some(&(piece, attr)) = pieces.peek() {
@@ -205,8 +197,7 @@ impl<'a> Join<'a> {
     /// Something that the ledger does not have now. A call that came after the look may have taken
     /// it away again; else it was mapped by a call that was never seen.
     fn unexplained_call(&mut self, vma: usize, mapping: &Mapping, range: AddrRange) {
-        let mut rest = RangeSet::default();
-        rest.insert(range);
+        let mut rest = RangeSet::from_iter([range]);
         let mut parts: Vec<(AddrRange, Option<&'a Attributes>)> = Vec::new();
         if self.busy.overlaps(range) {
             // Of several that were there one after the other the one with the same rights, else the first.
@@ -224,9 +215,11 @@ impl<'a> Join<'a> {
         }
         for left in rest.iter() {
             // What a call touched whose order with the first look is not known.
-            let unsettled = self.ledger.unsettled.overlaps_of(left);
+            let unsettled = self.ledger.first_look.unsettled().overlaps_of(left);
             parts.extend(unsettled.iter().map(|&part| (part, None)));
-            parts.extend(self.ledger.unsettled.gaps_of(left).into_iter().map(|part| (part, None)));
+            parts.extend(
+                self.ledger.first_look.unsettled().gaps_of(left).into_iter().map(|part| (part, None)),
+            );
         }
         parts.sort_by_key(|(part, _)| part.start);
         for (part, attr) in parts {
@@ -235,7 +228,9 @@ impl<'a> Join<'a> {
                 Some(Owner::Preexisting) => (Origin::Preexisting, self.old_doubt()),
                 Some(Owner::Kernel) => (Origin::Kernel, self.old_doubt()),
                 Some(Owner::Unknown) => (Origin::Unknown, self.old_doubt()),
-                None if self.ledger.unsettled.overlaps(part) => (Origin::Preexisting, self.old_doubt()),
+                None if self.ledger.first_look.unsettled().overlaps(part) => {
+                    (Origin::Preexisting, self.old_doubt())
+                }
                 None => {
                     self.drift(part);
                     (Origin::Unknown, self.old_doubt())
@@ -254,7 +249,6 @@ impl<'a> Join<'a> {
         }
         let Origin::Event(id) = last.origin else { return None };
         let record = self.result.origins.get(id.0 as usize)?;
-        use crate::model::event::VmOp;
         let open = match &record.op {
             VmOp::Shmat { mapped: None, .. } => last.kind == RegionKind::SysvShm,
             // A hugetlbfs file that its path did not give away: lengths are whole huge pages.
@@ -275,8 +269,8 @@ impl<'a> Join<'a> {
     fn is_execs(&self, mapping: &Mapping, range: AddrRange) -> bool {
         let ledger = self.ledger;
         if mapping.is_special("[heap]") {
-            let first_part = ledger.exec_brk.is_some_and(|brk| range.end <= brk.page_up());
-            return first_part || ledger.brk.is_none() && ledger.start != Start::Preexisting;
+            let first_part = ledger.brk.end_at_exec().is_some_and(|end| range.end <= end);
+            return first_part || !ledger.brk.is_known() && ledger.start != Start::Preexisting;
         }
         if ledger.start != Start::ExecUnlisted {
             return false;
@@ -286,34 +280,20 @@ impl<'a> Join<'a> {
 
     /// The ring of the oldest io_setup that is not placed yet.
     fn ring_origin(&mut self) -> Origin {
-        let ledger = self.ledger;
-        let next = ledger.unplaced_rings.get(self.late.len());
-        let Some(call) = next else { return Origin::Kernel };
+        let Some(record) = self.ledger.mapped.origins().unplaced_ring(self.rings) else {
+            return Origin::Kernel;
+        };
+        self.rings += 1;
         let id = OriginId(self.result.origins.len() as u32);
-        self.result.origins.push(OriginRecord {
-            event: call.event,
-            op: call.op.clone(),
-            ret: call.ret,
-            task: call.task.clone(),
-            time_ns: call.time_ns,
-            stack: call.stack,
-            mapped: Bytes(0),
-            unmapped: Bytes(0),
-            unmap_calls: 0,
-            replaced: Bytes(0),
-            mprotect_calls: 0,
-            madvise_calls: 0,
-            anon_name: None,
-        });
-        self.late.push((Arc::as_ptr(call), id));
+        self.result.origins.push(record);
         Origin::Event(id)
     }
 
     fn event_origin(&mut self, slot: Slot) -> (Origin, Option<Doubt>) {
-        let Some(entry) = self.ledger.origins.get(slot) else { return (Origin::Unknown, None) };
-        let doubt = if self.ledger.lost_ns.is_some_and(|lost| entry.call.time_ns <= lost) {
+        let Some(entry) = self.ledger.mapped.origins().get(slot) else { return (Origin::Unknown, None) };
+        let doubt = if self.ledger.doubts.lost_since(entry.call().time_ns) {
             Some(Doubt::EventsLost)
-        } else if entry.call.stack == Err(crate::model::NoStack::Lost) {
+        } else if entry.call().stack == Err(NoStack::Lost) {
             Some(Doubt::StackLost)
         } else {
             None
@@ -332,12 +312,12 @@ impl<'a> Join<'a> {
 
     /// Doubt about mappings older than any loss.
     fn old_doubt(&self) -> Option<Doubt> {
-        self.ledger.lost_ns.map(|_| Doubt::EventsLost)
+        self.ledger.doubts.any_loss().then_some(Doubt::EventsLost)
     }
 
     fn drift(&mut self, range: AddrRange) {
         let mut parts = if self.busy.is_empty() { vec![range] } else { self.busy.gaps_of(range) };
-        for doubtful in [&self.ledger.uncertain, &self.ledger.unsettled] {
+        for doubtful in [self.ledger.doubts.uncertain(), self.ledger.first_look.unsettled()] {
             if !doubtful.is_empty() {
                 parts = parts.into_iter().flat_map(|p| doubtful.gaps_of(p)).collect();
             }
@@ -363,7 +343,7 @@ impl<'a> Join<'a> {
                 _ => false,
             }
         {
-            last.range.end = range.end;
+            last.extend(range.end);
             return;
         }
         self.result.regions.push(Region {
@@ -389,11 +369,9 @@ struct Found<'a> {
 
 /// Purged ranges that are still mapped.
 fn purged_of(purged: &RangeSet, mappings: &[Mapping]) -> Vec<AddrRange> {
-    let mut mapped = RangeSet::default();
-    if !purged.is_empty() {
-        for mapping in mappings {
-            mapped.insert(mapping.range);
-        }
+    if purged.is_empty() {
+        return Vec::new();
     }
+    let mapped: RangeSet = mappings.iter().map(|mapping| mapping.range).collect();
     purged.iter().flat_map(|range| mapped.overlaps_of(range)).collect()
 }

@@ -15,8 +15,8 @@
 //! stacks that grew, which happens without a call (mm/vma.c, acct_stack_growth), and, with several
 //! threads, calls that took effect and are not reported yet.
 
-use super::space::origins::{Call, OriginEntry, OriginTable};
-use super::space::piece::{Attributes, Owner, Piece};
+use super::origins::{Call, OriginEntry, OriginTable};
+use super::piece::{Attributes, Owner, Piece};
 use crate::model::event::VmOp;
 use crate::model::hash::IntMap;
 use crate::model::{NoStack, StackId};
@@ -58,7 +58,9 @@ impl Maker {
 
     pub(super) fn of(attr: &Attributes, origins: &OriginTable) -> Maker {
         match attr.owner {
-            Owner::Event(slot) => origins.get(slot).map_or(Maker(UNKNOWN << 40), |o| Maker::of_call(&o.call)),
+            Owner::Event(slot) => {
+                origins.get(slot).map_or(Maker(UNKNOWN << 40), |o| Maker::of_call(o.call()))
+            }
             Owner::Preexisting => Maker(PREEXISTING << 40),
             Owner::Kernel => Maker(KERNEL << 40),
             Owner::Unknown => Maker(UNKNOWN << 40),
@@ -107,12 +109,12 @@ pub(super) struct PeakTracker {
     growth: u64,
     /// The kernel's count was told at least once.
     told: bool,
-    pub(super) virt: u64,
-    pub(super) time_ns: u64,
+    virt: u64,
+    time_ns: u64,
     /// `virt` less what the map held: stacks that grew, and calls not reported yet.
-    pub(super) beyond_at_peak: i64,
+    beyond_at_peak: i64,
     /// One thread only, so that nothing was on its way.
-    pub(super) alone: bool,
+    alone: bool,
     /// What this event has changed so far.
     pending: Vec<(Maker, i64)>,
     changes: IntMap<Maker, Change>,
@@ -137,6 +139,25 @@ impl PeakTracker {
     /// Bytes in the map.
     pub(super) fn mapped(&self) -> u64 {
         self.mapped
+    }
+
+    /// The most that was mapped.
+    pub(super) fn virt(&self) -> u64 {
+        self.virt
+    }
+
+    /// When that was reached first.
+    pub(super) fn time_ns(&self) -> u64 {
+        self.time_ns
+    }
+
+    /// What the peak had beyond the map: stacks that grew, and calls not reported yet (negative: reported
+    /// too late).
+    pub(super) fn beyond(&self) -> (u64, i64) {
+        match self.beyond_at_peak {
+            grown @ 0.. if self.alone => (grown as u64, 0),
+            other => (0, other),
+        }
     }
 
     /// What stacks had grown by when that was certain last.

@@ -1,8 +1,8 @@
 //! Who owned the mapped bytes, by call and stack: now, and at the peak.
 
+use super::Ledger;
 use super::peak::{Maker, Sample};
-use super::region::{OriginRecord, RegionKind};
-use super::space::Ledger;
+use crate::ledger::region::{OriginRecord, RegionKind};
 use crate::model::{FileRef, Prot, Sharing, StackId};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -63,8 +63,8 @@ impl Ledger {
 
     fn bytes_by_maker(&self) -> BTreeMap<Maker, u64> {
         let mut alive: BTreeMap<Maker, u64> = BTreeMap::new();
-        for (range, attr) in self.pieces.iter() {
-            *alive.entry(Maker::of(attr, &self.origins)).or_default() += range.len();
+        for (range, attr) in self.mapped.pieces().iter() {
+            *alive.entry(Maker::of(attr, self.mapped.origins())).or_default() += range.len();
         }
         alive
     }
@@ -72,7 +72,7 @@ impl Ledger {
     /// The most that was mapped at once since the address space began (or tracing, if later), and
     /// by whom.
     pub fn peak(&self) -> Peak {
-        let tracker = &self.peak;
+        let tracker = self.mapped.peak();
         let now = self.bytes_by_maker();
         let mut then: BTreeMap<Maker, (i64, Option<&Sample>)> =
             now.iter().map(|(&maker, &bytes)| (maker, (bytes as i64, None))).collect();
@@ -93,11 +93,8 @@ impl Ledger {
             })
             .collect();
         shares.sort_by_key(|share| std::cmp::Reverse(share.bytes));
-        let (stack_growth, on_the_way) = match tracker.beyond_at_peak {
-            grown @ 0.. if tracker.alone => (grown as u64, 0),
-            other => (0, other),
-        };
-        Peak { virt: tracker.virt, time_ns: tracker.time_ns, stack_growth, on_the_way, shares }
+        let (stack_growth, on_the_way) = tracker.beyond();
+        Peak { virt: tracker.virt(), time_ns: tracker.time_ns(), stack_growth, on_the_way, shares }
     }
 }
 
