@@ -9,7 +9,6 @@ pub mod perf;
 mod plain;
 pub mod record;
 pub mod refusal;
-pub mod strace_log;
 pub mod trial;
 pub mod uprobe;
 mod viewer;

@@ -15,6 +15,7 @@ mod captures {
     mod damaged;
     pub mod recorded;
     mod replay;
+    mod strace_log;
     mod system;
 }
 mod diff_sums;
