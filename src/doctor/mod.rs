@@ -2,9 +2,6 @@
 
 mod advice;
 mod commands;
-#[cfg(test)]
-mod tests;
-
 pub use advice::{Advice, Command, advice_for};
 pub use commands::CommandVerdict;
 

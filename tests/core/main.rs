@@ -19,7 +19,9 @@ mod captures {
     mod system;
 }
 mod diff_sums;
+mod doctor;
 mod explain_life;
+mod functions;
 mod heap {
     mod descriptions;
     mod ledger;
@@ -29,8 +31,10 @@ mod ledger {
     mod model;
     mod rules;
 }
+mod maps_lines;
 mod store {
     mod points;
     mod steps;
 }
+mod top;
 mod touch_rules;

@@ -82,6 +82,3 @@ impl FunctionTable {
         order
     }
 }
-
-#[cfg(test)]
-mod tests;

@@ -1,6 +1,9 @@
-use super::*;
-use crate::model::{Area, Capabilities, LoadTrial, Missing, Part, ProgramTrial, Refusal};
-use crate::sys::abi::{EACCES, EBUSY, EINVAL, EMFILE, ENOENT, EPERM};
+use vmaudit::doctor::*;
+use vmaudit::model::{
+    Area, Capabilities, Capability, LoadTrial, Missing, Outcome, Part, Privileges, ProgramTrial, Refusal,
+    Trial,
+};
+use vmaudit::sys::abi::{EACCES, EBUSY, EINVAL, EMFILE, ENOENT, EPERM};
 
 /// An ordinary user on a host.
 fn user() -> Privileges {
