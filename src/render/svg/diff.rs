@@ -1,9 +1,9 @@
 //! `-f svg` of a comparison: a differential flame graph.
 
 use super::colors;
-use super::paint::{Legend, Look, paint};
-use super::tree::{Box, Boxes, Row};
-use super::{FlameError, draw};
+use super::paint::{Frame, Look, paint};
+use super::tree::{Box, Row, boxes};
+use super::{FlameError, width_of};
 use crate::render::folded::diff::{FlameSides, Pair, diff_stacks};
 use crate::render::folded::report::{FlameOptions, Stacks};
 use crate::render::style::clean;
@@ -24,10 +24,11 @@ pub fn diff_to_svg(sides: &FlameSides<'_>, options: FlameOptions) -> Result<Stri
         .into_iter()
         .map(|(frames, pair)| Row { frames, width: larger(pair), value: *pair })
         .collect();
-    let boxes = Boxes::new(&rows, &kinds);
-    let total = boxes.get(0, 0).map(|all| all.value).unwrap_or_default();
+    let boxes = boxes(&rows, &kinds);
+    width_of(&boxes, options)?;
+    let total = boxes.first().map(|all| all.value).unwrap_or_default();
     let title = format!("{}: change in {}", who(sides), options.width.title());
-    let words = format!(
+    let subtitle = format!(
         "{} {} → {} {} · {} · boxes are as wide as the larger of the two",
         clean(&sides.a.name),
         size(of(&total).0),
@@ -35,9 +36,8 @@ pub fn diff_to_svg(sides: &FlameSides<'_>, options: FlameOptions) -> Result<Stri
         size(of(&total).1),
         signed(change(&total))
     );
-    let drawn = draw(&rows, options, (&title, &words))?;
     let most = boxes.iter().map(|found| change(&found.value).unsigned_abs()).max().unwrap_or(0);
-    let look = |found: &Box<'_, Pair>, _: usize| {
+    let look = |found: &Box<'_, Pair>| {
         let (a, b) = of(&found.value);
         let change = change(&found.value);
         let words = match (a, b) {
@@ -50,14 +50,15 @@ pub fn diff_to_svg(sides: &FlameSides<'_>, options: FlameOptions) -> Result<Stri
     };
     let amount = |part: i128| signed(i128::try_from(most).unwrap_or(i128::MAX) / part);
     let chip = |sign: i128, words: String| (colors::change(sign, 1), words);
-    let chips = vec![
+    let legend = vec![
         chip(1, format!("grew: {}", amount(1))),
         (colors::change(1, 8), format!("by {}", amount(8))),
         (colors::change(0, 1), "as before".to_owned()),
         (colors::change(-1, 8), format!("by {}", amount(-8))),
         chip(-1, format!("shrank: {}", amount(-1))),
     ];
-    paint(&drawn, &boxes, &look, &Legend { chips })
+    let frame = Frame { title: &title, subtitle: &subtitle, inverted: options.inverted, legend };
+    Ok(paint(&boxes, &look, &frame))
 }
 
 fn who(sides: &FlameSides<'_>) -> String {
