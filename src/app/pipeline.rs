@@ -9,13 +9,15 @@ use super::top::Newest;
 use crate::capture::heap::wire as heap_wire;
 use crate::capture::uprobe::wire::CapturedCall;
 use crate::capture::wire::{self, Decoder, time_of};
-use crate::capture::{Captured, CapturedTouch, Registers};
+use crate::capture::{Captured, CapturedTouch};
 use crate::ledger::AddressSpaces;
-use crate::model::{Completeness, MmKey, Observations, Pid, SizePoint, StackId, StackTable, VmEvent, VmOp};
+use crate::model::{
+    Completeness, MmKey, Observations, Pid, SizePoint, StackId, StackSample, StackTable, VmEvent, VmOp,
+};
 use crate::objects::Root;
 use crate::store::FrameNames;
 use crate::touch::Touches;
-use crate::unwind::{CapturedStack, ExecMapping, SpaceState, Unwinder};
+use crate::unwind::{ExecMapping, SpaceState, Unwinder};
 use std::collections::BTreeSet;
 
 /// What was counted on the way.
@@ -208,11 +210,10 @@ impl Pipeline {
             return;
         }
         let Some(captured) = self.decoder.decode(raw) else { return };
-        let Captured { mut event, registers, stack, full, holes } = captured;
+        let Captured { mut event, stack } = captured;
         self.tally.events += 1;
-        if let Some(r) = registers {
-            let captured = CapturedStack { holes, ..captured_stack(r, stack, full) };
-            let (id, completeness) = self.unwind(event.mm, event.task.pid, &captured);
+        if let Some(stack) = stack {
+            let (id, completeness) = self.unwind(event.mm, event.task.pid, &stack);
             event.stack = Ok(id);
             self.count(completeness);
         }
@@ -244,12 +245,7 @@ impl Pipeline {
             return;
         };
         let mut event = captured.event;
-        if let Some(r) = captured.registers {
-            let stack = CapturedStack {
-                holes: captured.holes,
-                returned: true,
-                ..captured_stack(r, captured.stack, captured.full)
-            };
+        if let Some(stack) = captured.stack {
             let (id, completeness) = self.unwind(event.mm, event.pid, &stack);
             event.stack = Ok(id);
             self.count(completeness);
@@ -270,12 +266,7 @@ impl Pipeline {
             self.undecodable += 1;
             return;
         };
-        let stack = CapturedStack {
-            holes: site.holes,
-            returned: true,
-            ..captured_stack(site.registers, site.stack, site.full)
-        };
-        let (id, completeness) = self.unwind(site.mm, site.pid, &stack);
+        let (id, completeness) = self.unwind(site.mm, site.pid, &site.stack);
         self.count(completeness);
         if let Some(combined) = self.heap.as_mut().and_then(|heap| heap.combined.as_mut()) {
             combined.name(site.key, id, (site.space, site.mm, site.pid));
@@ -291,14 +282,11 @@ impl Pipeline {
 
     /// Takes a page fault. It is no call: the ledger is asked, not told.
     fn touch(&mut self, raw: &[u8]) {
-        let Some(CapturedTouch { mut touch, registers, stack, full, holes }) = wire::touch(raw) else {
-            return;
-        };
+        let Some(CapturedTouch { mut touch, stack }) = wire::touch(raw) else { return };
         if self.touches.is_none() {
             return;
         }
-        let captured = CapturedStack { holes, ..captured_stack(registers, stack, full) };
-        touch.stack = Ok(self.unwind(touch.mm, touch.pid, &captured).0);
+        touch.stack = Ok(self.unwind(touch.mm, touch.pid, &stack).0);
         if let Some(touches) = &mut self.touches {
             touches.touch(&touch, &self.spaces);
         }
@@ -306,9 +294,7 @@ impl Pipeline {
 
     /// The stack of a probed call. It is no event: nothing is told.
     pub fn stack_of_call(&mut self, call: &CapturedCall<'_>) -> StackId {
-        let stack =
-            CapturedStack { holes: call.holes, ..captured_stack(call.registers, call.stack, call.full) };
-        let (id, completeness) = self.unwind(call.mm, call.pid, &stack);
+        let (id, completeness) = self.unwind(call.mm, call.pid, &call.stack);
         self.count(completeness);
         id
     }
@@ -353,7 +339,7 @@ impl Pipeline {
         self.dump.as_mut().map_or(Ok(()), Dump::finish)
     }
 
-    fn unwind(&mut self, mm: MmKey, pid: Pid, captured: &CapturedStack<'_>) -> (StackId, Completeness) {
+    fn unwind(&mut self, mm: MmKey, pid: Pid, captured: &StackSample<'_>) -> (StackId, Completeness) {
         self.renew_modules(mm, pid);
         self.unwinder.unwind_interned(mm, captured, &mut self.stacks)
     }
@@ -405,23 +391,5 @@ impl Pipeline {
             }
             _ => {}
         }
-    }
-}
-
-fn captured_stack(r: Registers, bytes: &[u8], full: bool) -> CapturedStack<'_> {
-    CapturedStack {
-        ip: r.ip,
-        sp: r.sp,
-        bp: r.bp,
-        bx: r.bx,
-        r12: r.r12,
-        r13: r.r13,
-        r14: r.r14,
-        r15: r.r15,
-        few: r.few,
-        bytes,
-        full,
-        holes: false,
-        returned: false,
     }
 }

@@ -17,8 +17,6 @@ pub enum Rung {
 }
 
 impl Rung {
-    pub const ALL: [Rung; 4] = [Rung::Bpf, Rung::Perf, Rung::Notify, Rung::Snapshot];
-
     /// As `--backend` has it.
     pub fn name(self) -> &'static str {
         match self {

@@ -6,7 +6,7 @@ use super::tree::{Box, Row, boxes};
 use super::{FlameError, width_of};
 use crate::render::folded::diff::{FlameSides, Pair, diff_stacks};
 use crate::render::folded::report::{FlameOptions, Stacks};
-use crate::render::style::clean;
+use crate::render::style::{clean, signed_size};
 use crate::report::units::size;
 
 /// The comparison as a flame graph, an SVG document. A box is as wide as the stack was when it was
@@ -18,7 +18,7 @@ pub fn diff_to_svg(sides: &FlameSides<'_>, options: FlameOptions) -> Result<Stri
     let Stacks { folded, kinds } = diff_stacks(sides, options);
     let of = |pair: &Pair| (pair.a.get(options.width), pair.b.get(options.width));
     let larger = |pair: &Pair| of(pair).0.max(of(pair).1);
-    let change = |pair: &Pair| i128::from(of(pair).1) - i128::from(of(pair).0);
+    let change = |pair: &Pair| 0i64.saturating_add_unsigned(of(pair).1).saturating_sub_unsigned(of(pair).0);
     let rows: Vec<Row<'_, Pair>> = folded
         .sorted()
         .into_iter()
@@ -34,7 +34,7 @@ pub fn diff_to_svg(sides: &FlameSides<'_>, options: FlameOptions) -> Result<Stri
         size(of(&total).0),
         clean(&sides.b.name),
         size(of(&total).1),
-        signed(change(&total))
+        signed_size(change(&total))
     );
     let most = boxes.iter().map(|found| change(&found.value).unsigned_abs()).max().unwrap_or(0);
     let look = |found: &Box<'_, Pair>| {
@@ -44,12 +44,12 @@ pub fn diff_to_svg(sides: &FlameSides<'_>, options: FlameOptions) -> Result<Stri
             (a, b) if a == b => format!("{} on both sides", size(a)),
             (0, b) => format!("new, {}", size(b)),
             (a, 0) => format!("gone, {}", size(a)),
-            (a, b) => format!("{} → {}, {}", size(a), size(b), signed(change)),
+            (a, b) => format!("{} → {}, {}", size(a), size(b), signed_size(change)),
         };
         Look { color: colors::change(change, most), title: format!("{} ({words})", found.name) }
     };
-    let amount = |part: i128| signed(i128::try_from(most).unwrap_or(i128::MAX) / part);
-    let chip = |sign: i128, words: String| (colors::change(sign, 1), words);
+    let amount = |part: i64| signed_size(i64::try_from(most).unwrap_or(i64::MAX) / part);
+    let chip = |sign: i64, words: String| (colors::change(sign, 1), words);
     let legend = vec![
         chip(1, format!("grew: {}", amount(1))),
         (colors::change(1, 8), format!("by {}", amount(8))),
@@ -64,14 +64,4 @@ pub fn diff_to_svg(sides: &FlameSides<'_>, options: FlameOptions) -> Result<Stri
 fn who(sides: &FlameSides<'_>) -> String {
     let first = sides.b.processes.first().or(sides.a.processes.first());
     first.map(|process| clean(&process.comm)).unwrap_or_else(|| "no process".to_owned())
-}
-
-/// `+12.0 MiB`, `-12.0 MiB`, `±0`.
-fn signed(bytes: i128) -> String {
-    let amount = size(u64::try_from(bytes.unsigned_abs()).unwrap_or(u64::MAX));
-    match bytes {
-        0 => "±0".to_owned(),
-        b if b > 0 => format!("+{amount}"),
-        _ => format!("-{amount}"),
-    }
 }

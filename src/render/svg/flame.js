@@ -1,6 +1,6 @@
 // A click zooms; Search (Ctrl-F) marks what a regular expression matches. The address keeps both, so that it
 // can be sent to somebody.
-(() => {
+window.addEventListener("load", () => {
 "use strict";
 const EDGE = 10;
 const element = (id) => document.getElementById(id);
@@ -136,4 +136,4 @@ try {
   pattern = null;
 }
 draw();
-})();
+});

@@ -7,6 +7,7 @@ mod tree;
 
 use super::folded::report::{Bytes, FlameOptions, Kind, Stacks, stacks};
 use super::style::clean;
+use crate::model::path::base_name;
 use crate::report::model::{Process, Report};
 use crate::report::units::{size, thousands};
 use colors::Rgb;
@@ -128,8 +129,7 @@ fn subtitle(report: &Report, options: FlameOptions) -> String {
 
 /// The module that is the program itself.
 fn program(process: &Process) -> &str {
-    let path = process.exe.strip_suffix(" (deleted)").unwrap_or(&process.exe);
-    path.rsplit('/').next().unwrap_or(path)
+    base_name(&process.exe)
 }
 
 /// Categories by width, and what the pale colours mean.

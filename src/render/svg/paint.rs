@@ -63,6 +63,8 @@ pub(super) fn paint<V>(
 <!-- boxes are as wide as their bytes; docs/flamegraphs.md of vmaudit -->
 <style>
 {STYLE}</style>
+<script><![CDATA[
+{SCRIPT}]]></script>
 <rect width="100%" height="100%" fill="#fcfcfd"/>
 <text id="title" x="{middle}" y="24">{title}</text>
 <text id="subtitle" x="{middle}" y="46">{subtitle}</text>
@@ -90,7 +92,7 @@ pub(super) fn paint<V>(
             escaped(&text)
         );
     }
-    out + "</svg>\n" + &legend + "<script><![CDATA[\n" + SCRIPT + "]]></script>\n</svg>\n"
+    out + "</svg>\n" + &legend + "</svg>\n"
 }
 
 /// Of a name what a box has the width for.
