@@ -1,6 +1,7 @@
 //! What depends on the processor: which system calls are traced under which number.
 
 use super::record::{Record, flag, op};
+use crate::model::StackSample;
 use crate::sys::abi::SYS_MAP_SHADOW_STACK;
 
 /// A traced system call: the tracepoint `syscalls/sys_exit_<name>`, its number here, and the
@@ -36,9 +37,9 @@ pub const TRACED: &[TracedSyscall] = &[
     TracedSyscall { name: "seccomp", number: libc::SYS_seccomp, op: op::SECCOMP },
 ];
 
-/// The unwinder's registers out of a record.
-pub fn registers(record: &Record) -> super::Registers {
-    super::Registers {
+/// What the unwinder needs, out of a record and what follows it.
+pub fn sample<'a>(record: &Record, bytes: &'a [u8]) -> StackSample<'a> {
+    StackSample {
         ip: record.ip,
         sp: record.sp,
         bp: record.bp,
@@ -48,5 +49,9 @@ pub fn registers(record: &Record) -> super::Registers {
         r14: record.r14,
         r15: record.r15,
         few: record.flags & flag::FEW_REGISTERS != 0,
+        bytes,
+        full: record.flags & flag::STACK_FULL != 0,
+        holes: record.flags & flag::STACK_HOLES != 0,
+        returned: false,
     }
 }

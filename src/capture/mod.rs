@@ -9,51 +9,26 @@ pub mod perf;
 mod plain;
 pub mod record;
 pub mod refusal;
-pub mod strace_log;
 pub mod trial;
 pub mod uprobe;
 mod viewer;
 pub mod wire;
 
-use crate::model::{Refusal, Touch, VmEvent};
+use crate::model::{Refusal, StackSample, Touch, VmEvent};
 use std::os::fd::BorrowedFd;
-
-/// The registers that unwinding starts from.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Registers {
-    pub ip: u64,
-    pub sp: u64,
-    pub bp: u64,
-    pub bx: u64,
-    pub r12: u64,
-    pub r13: u64,
-    pub r14: u64,
-    pub r15: u64,
-    /// Only `ip` and `sp` are known; the others are 0.
-    pub few: bool,
-}
 
 /// An event with what its stack can be made from.
 #[derive(Debug)]
 pub struct Captured<'a> {
     pub event: VmEvent,
-    pub registers: Option<Registers>,
-    /// Bytes from `registers.sp` upward.
-    pub stack: &'a [u8],
-    /// The bytes reach the end of the thread's stack.
-    pub full: bool,
-    /// Some pages were not there and are zeros.
-    pub holes: bool,
+    pub stack: Option<StackSample<'a>>,
 }
 
-/// A page fault with what its stack can be made from, as [`Captured`].
+/// A page fault with what its stack can be made from.
 #[derive(Debug)]
 pub struct CapturedTouch<'a> {
     pub touch: Touch,
-    pub registers: Registers,
-    pub stack: &'a [u8],
-    pub full: bool,
-    pub holes: bool,
+    pub stack: StackSample<'a>,
 }
 
 /// What was counted of page faults (`--touch`), over all CPUs and processes.

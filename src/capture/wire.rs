@@ -59,9 +59,7 @@ pub fn touch(bytes: &[u8]) -> Option<CapturedTouch<'_>> {
         present: present != 0,
         stack: Err(NoStack::Unreadable),
     };
-    let registers = arch::registers(&record);
-    let (full, holes) = (record.flags & flag::STACK_FULL != 0, record.flags & flag::STACK_HOLES != 0);
-    Some(CapturedTouch { touch, registers, stack, full, holes })
+    Some(CapturedTouch { touch, stack: arch::sample(&record, stack) })
 }
 
 impl Decoder {
@@ -131,13 +129,7 @@ impl Decoder {
             }),
             total_vm: (record.total_vm != 0).then(|| record.total_vm.saturating_mul(PAGE)),
         };
-        Some(Captured {
-            event,
-            registers: has_stack.then(|| arch::registers(record)),
-            stack: if has_stack { payload } else { &[] },
-            full: record.flags & flag::STACK_FULL != 0,
-            holes: record.flags & flag::STACK_HOLES != 0,
-        })
+        Some(Captured { event, stack: has_stack.then(|| arch::sample(record, payload)) })
     }
 
     /// The thread's name now, following fork (inherited), exec and renaming.

@@ -81,7 +81,7 @@ fn a_spilled_call_says_that_its_stack_is_lost() {
     let raw = bytes(call, &[]);
     let captured = decoder.decode(&raw).expect("an event");
     assert_eq!(captured.event.stack, Err(NoStack::Lost));
-    assert!(captured.registers.is_none());
+    assert!(captured.stack.is_none());
 }
 
 #[test]

@@ -2,9 +2,6 @@
 
 mod advice;
 mod commands;
-#[cfg(test)]
-mod tests;
-
 pub use advice::{Advice, Command, advice_for};
 pub use commands::CommandVerdict;
 
@@ -20,8 +17,6 @@ pub enum Rung {
 }
 
 impl Rung {
-    pub const ALL: [Rung; 4] = [Rung::Bpf, Rung::Perf, Rung::Notify, Rung::Snapshot];
-
     /// As `--backend` has it.
     pub fn name(self) -> &'static str {
         match self {

@@ -165,11 +165,6 @@ impl Prepared {
         self.parts.as_ref()?.command.first_present()
     }
 
-    /// The user that the command will run as, when that is not the present one.
-    pub fn user(&self) -> Option<&str> {
-        self.parts.as_ref()?.user.as_ref().map(|user| user.name.as_str())
-    }
-
     /// Has the calls of [`LaunchConfig::calls`] notified, too: [`Running::take_calls`] hands over
     /// what receives them.
     ///

@@ -82,7 +82,6 @@ pub struct StackTable {
     stacks: Vec<CompactStack>,
     /// Numbers by hash of the frames: a stack is stored once, and looked up without a copy.
     by_hash: HashMap<u64, Vec<StackId>>,
-    hasher: BuildIntHasher,
 }
 
 /// A stack as it is kept: indices into `StackTable::frames`.
@@ -109,7 +108,7 @@ impl StackTable {
 
     /// The number of a stack, a new one if it was not seen before. Frames innermost first.
     pub fn intern_frames(&mut self, frames: &[Frame], completeness: Completeness) -> StackId {
-        let hash = self.hasher.hash_one((frames, completeness));
+        let hash = BuildIntHasher.hash_one((frames, completeness));
         let candidates = self.by_hash.entry(hash).or_default();
         let same = |id: &&StackId| {
             let stack = &self.stacks[id.0 as usize];

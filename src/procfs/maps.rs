@@ -227,4 +227,15 @@ fn unescape(name: &[u8]) -> Vec<u8> {
 }
 
 #[cfg(test)]
-mod tests;
+mod tests {
+    use super::*;
+
+    #[test]
+    fn vsyscall_is_left_out_of_the_span() {
+        let text = b"1000-2000 rw-p 00000000 00:00 0 \n\
+            ffffffffff600000-ffffffffff601000 --xp 00000000 00:00 0                  [vsyscall]\n";
+        assert_eq!(user_span(text), Some(AddrRange::new(0x1000, 0x2000)));
+        assert_eq!(user_span(b""), None);
+        assert_eq!(user_span(b"ffffffffff600000-ffffffffff601000 --xp 00000000 00:00 0 [vsyscall]\n"), None);
+    }
+}

@@ -31,7 +31,7 @@ pub use brief::{Brief, process_numbers, read_brief};
 pub use error::ObserveError;
 pub use mapping_at::mapping_at;
 pub use maps::{DamagedLine, LineFault, ParsedMaps, parse_line, parse_maps};
-pub use observe::{ObserveOptions, observe, pages_within, read_status};
+pub use observe::{ObserveOptions, observe, read_status};
 pub use rollup::{Shares, read_shares};
 pub use saved::{SavedError, SavedFault, SavedMaps, parse_saved};
 pub use smaps::{ParsedSmaps, SmapsEntry, parse_smaps};

@@ -278,20 +278,6 @@ fn aslr(dir: &ProcessDir, gaps: &mut Vec<String>) -> bool {
     system_wide && !noted(gaps, personality).unwrap_or(false)
 }
 
-/// The mapped bytes that are resident and swapped in `range`, page-exact. For
-/// `SmapsProportion` only whole VMAs are known: use `Residency::per_vma` there.
-pub fn pages_within(residency: &Residency, range: AddrRange) -> (u64, u64) {
-    let sum = |runs: &[AddrRange]| {
-        let first = runs.partition_point(|run| run.end <= range.start);
-        runs[first..]
-            .iter()
-            .take_while(|run| run.start < range.end)
-            .map(|run| run.intersect(range).len())
-            .sum()
-    };
-    (sum(&residency.resident), sum(&residency.swapped))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1,7 +1,7 @@
 //! What grew and shrank between two moments, as text.
 
 use super::frames::frames;
-use super::style::{Tone, clean, truncated};
+use super::style::{Tone, clean, signed_size, truncated};
 use super::text::{TextOptions, WIDTH, moment};
 use crate::report::growth::{Growth, ProcessGrowth, StackGrowth};
 use crate::report::units::{size, thousands};
@@ -28,16 +28,11 @@ pub fn growth_to_text(growth: &Growth, options: TextOptions) -> String {
     out
 }
 
-/// `+12.0 MiB`, `-4 KiB`.
-fn signed(bytes: i64) -> String {
-    format!("{}{}", if bytes < 0 { '-' } else { '+' }, size(bytes.unsigned_abs()))
-}
-
 fn of_process(growth: &Growth, p: &ProcessGrowth, options: TextOptions, out: &mut String) {
     let figure = |bytes: Option<u64>| bytes.map_or("not there".to_owned(), size);
     let change = p.to.unwrap_or(0) as i64 - p.from.unwrap_or(0) as i64;
     let name = options.color.paint(Tone::Heading, &truncated(&clean(&p.comm), 32));
-    let key = options.color.paint(Tone::Key, &signed(change));
+    let key = options.color.paint(Tone::Key, &signed_size(change));
     *out += &format!("\n{name} (pid {})  VIRT {} → {}  {key}\n", p.pid, figure(p.from), figure(p.to));
     for row in p.by_stack.iter().take(options.top) {
         line(row, options, out);
@@ -49,8 +44,11 @@ fn of_process(growth: &Growth, p: &ProcessGrowth, options: TextOptions, out: &mu
     let hidden = p.by_stack.get(options.top.min(p.by_stack.len())..).unwrap_or(&[]);
     if !hidden.is_empty() {
         let sum = hidden.iter().map(StackGrowth::change).sum();
-        let text =
-            format!("  … and {} smaller, {} together (--top)", thousands(hidden.len() as u64), signed(sum));
+        let text = format!(
+            "  … and {} smaller, {} together (--top)",
+            thousands(hidden.len() as u64),
+            signed_size(sum)
+        );
         *out += &format!("\n{}\n", options.color.paint(Tone::Dim, &text));
     }
     if p.unchanged > 0 {
@@ -60,7 +58,7 @@ fn of_process(growth: &Growth, p: &ProcessGrowth, options: TextOptions, out: &mu
 }
 
 fn line(row: &StackGrowth, options: TextOptions, out: &mut String) {
-    let change = options.color.paint(Tone::Key, &format!("{:>12}", signed(row.change())));
+    let change = options.color.paint(Tone::Key, &format!("{:>12}", signed_size(row.change())));
     let op = row.op.as_deref().map_or(String::new(), |op| format!("{} · ", clean(op)));
     let from_to = format!("{} → {}", size(row.from), size(row.to));
     let text = format!("{op}{} · {from_to}", clean(&row.name));

@@ -3,6 +3,7 @@
 use super::frames::frames;
 use super::style::{Tone, clean, truncated, wrapped};
 use super::text::{TextOptions, WIDTH};
+use crate::model::path::base_name;
 use crate::model::{ProbeSummary, Skip};
 use crate::report::model::Stack;
 use crate::report::units::thousands;
@@ -94,7 +95,7 @@ pub fn calls_to_json(counts: &CallCounts) -> Result<String, serde_json::Error> {
 pub fn calls_to_text(counts: &CallCounts, summary: &ProbeSummary, options: TextOptions) -> String {
     let mut out = String::new();
     let color = options.color;
-    let title = format!("calls of {} by {}, {:.1} s", base(&counts.file), counts.of, counts.seconds);
+    let title = format!("calls of {} by {}, {:.1} s", base_name(&counts.file), counts.of, counts.seconds);
     out += &format!("{}\n", color.paint(Tone::Heading, &truncated(&clean(&title), WIDTH)));
     let placed = &counts.placed;
     let how = format!(
@@ -115,10 +116,6 @@ pub fn calls_to_text(counts: &CallCounts, summary: &ProbeSummary, options: TextO
     }
     not_probed(counts, summary, options, &mut out);
     out
-}
-
-fn base(path: &str) -> &str {
-    path.rsplit('/').next().unwrap_or(path)
 }
 
 /// `1 call`, `2,003 calls`.

@@ -1,6 +1,7 @@
 //! Colour, and text that cannot harm a terminal.
 
 pub use crate::model::clean;
+use crate::report::units::size;
 
 /// Whether to write ANSI escape sequences.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -56,6 +57,21 @@ pub fn truncated(text: &str, width: usize) -> String {
     let mut out: String = text.chars().take(width.saturating_sub(1)).collect();
     out.push('…');
     out
+}
+
+/// A change of an amount that `text` shows: `+12.0 MiB`, `-4 KiB`, `0`.
+pub fn signed(change: i64, text: impl Fn(u64) -> String) -> String {
+    let amount = text(change.unsigned_abs());
+    match change {
+        0 => "0".to_owned(),
+        1.. => format!("+{amount}"),
+        _ => format!("-{amount}"),
+    }
+}
+
+/// A change of bytes.
+pub fn signed_size(bytes: i64) -> String {
+    signed(bytes, size)
 }
 
 /// Words in lines of at most `width` characters; longer words stand alone.

@@ -5,14 +5,15 @@ use super::sink::{Context, Sink};
 use crate::capture::heap::wire::{self as heap_wire, CapturedHeap, CapturedSite};
 use crate::capture::uprobe::wire::{self as uprobe_wire, CapturedCall};
 use crate::capture::wire::{self, Decoder, time_of};
-use crate::capture::{Captured, CapturedTouch, Registers};
+use crate::capture::{Captured, CapturedTouch};
 use crate::ledger::AddressSpaces;
 use crate::model::{
-    Completeness, MmKey, Observations, Pid, SizePoint, StackId, StackTable, SymbolizedStacks, VmEvent, VmOp,
+    Completeness, MmKey, Observations, Pid, SizePoint, StackId, StackSample, StackTable, SymbolizedStacks,
+    VmEvent, VmOp,
 };
 use crate::objects::Root;
 use crate::store::FrameNames;
-use crate::unwind::{CapturedStack, ExecMapping, SpaceState, Unwinder};
+use crate::unwind::{ExecMapping, SpaceState, Unwinder};
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::rc::Rc;
@@ -216,11 +217,10 @@ impl Pipeline {
     }
 
     fn call(&mut self, captured: Captured<'_>) {
-        let Captured { mut event, registers, stack, full, holes } = captured;
+        let Captured { mut event, stack } = captured;
         self.tally.events += 1;
-        if let Some(r) = registers {
-            let captured = CapturedStack { holes, ..captured_stack(r, stack, full) };
-            let (id, completeness) = self.unwind(event.mm, event.task.pid, &captured);
+        if let Some(stack) = stack {
+            let (id, completeness) = self.unwind(event.mm, event.task.pid, &stack);
             event.stack = Ok(id);
             self.count(completeness);
         }
@@ -233,43 +233,30 @@ impl Pipeline {
     /// The ledger of mappings is not told.
     fn allocation(&mut self, mut captured: CapturedHeap<'_>) {
         let (mm, pid) = (captured.event.mm, captured.event.pid);
-        let stack = captured.registers.map(|r| CapturedStack {
-            holes: captured.holes,
-            returned: true,
-            ..captured_stack(r, captured.stack, captured.full)
-        });
-        if let Some(stack) = &stack {
+        if let Some(stack) = &captured.stack {
             let (id, completeness) = self.unwind(mm, pid, stack);
             captured.event.stack = Ok(id);
             self.count(completeness);
         }
-        self.for_each_sink(|sink, context| sink.allocated(&captured, stack.as_ref(), context));
+        self.for_each_sink(|sink, context| sink.allocated(&captured, context));
     }
 
     fn site(&mut self, site: &CapturedSite<'_>) {
-        let stack = CapturedStack {
-            holes: site.holes,
-            returned: true,
-            ..captured_stack(site.registers, site.stack, site.full)
-        };
-        let (id, completeness) = self.unwind(site.mm, site.pid, &stack);
+        let (id, completeness) = self.unwind(site.mm, site.pid, &site.stack);
         self.count(completeness);
         self.for_each_sink(|sink, _| sink.site(site, id));
     }
 
     /// A page fault is no call: the ledger is asked, not told.
     fn touch(&mut self, captured: CapturedTouch<'_>) {
-        let CapturedTouch { mut touch, registers, stack, full, holes } = captured;
-        let captured = CapturedStack { holes, ..captured_stack(registers, stack, full) };
-        touch.stack = Ok(self.unwind(touch.mm, touch.pid, &captured).0);
+        let CapturedTouch { mut touch, stack } = captured;
+        touch.stack = Ok(self.unwind(touch.mm, touch.pid, &stack).0);
         self.for_each_sink(|sink, context| sink.touched(&touch, context));
     }
 
     /// A call of a probed function is no event: the ledger is not told.
     fn probed(&mut self, call: &CapturedCall<'_>) {
-        let stack =
-            CapturedStack { holes: call.holes, ..captured_stack(call.registers, call.stack, call.full) };
-        let (id, completeness) = self.unwind(call.mm, call.pid, &stack);
+        let (id, completeness) = self.unwind(call.mm, call.pid, &call.stack);
         self.count(completeness);
         self.for_each_sink(|sink, _| sink.probed(call, id));
     }
@@ -294,7 +281,7 @@ impl Pipeline {
         self.decoder.undecodable + self.undecodable
     }
 
-    fn unwind(&mut self, mm: MmKey, pid: Pid, captured: &CapturedStack<'_>) -> (StackId, Completeness) {
+    fn unwind(&mut self, mm: MmKey, pid: Pid, captured: &StackSample<'_>) -> (StackId, Completeness) {
         self.renew_modules(mm, pid);
         self.unwinder.unwind_interned(mm, captured, &mut self.stacks)
     }
@@ -346,23 +333,5 @@ impl Pipeline {
             }
             _ => {}
         }
-    }
-}
-
-fn captured_stack(r: Registers, bytes: &[u8], full: bool) -> CapturedStack<'_> {
-    CapturedStack {
-        ip: r.ip,
-        sp: r.sp,
-        bp: r.bp,
-        bx: r.bx,
-        r12: r.r12,
-        r13: r.r13,
-        r14: r.r14,
-        r15: r.r15,
-        few: r.few,
-        bytes,
-        full,
-        holes: false,
-        returned: false,
     }
 }

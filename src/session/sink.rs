@@ -4,10 +4,10 @@ use crate::capture::heap::wire::{CapturedHeap, CapturedSite};
 use crate::capture::uprobe::wire::CapturedCall;
 use crate::ledger::AddressSpaces;
 use crate::model::{
-    MmKey, Observations, Pid, SizePoint, StackId, StackTable, SymbolizedStacks, Touch, VmEvent,
+    MmKey, Observations, Pid, SizePoint, StackId, StackSample, StackTable, SymbolizedStacks, Touch, VmEvent,
 };
 use crate::objects::FileCache;
-use crate::unwind::{CapturedStack, PlainStep, Unwinder};
+use crate::unwind::{PlainStep, Unwinder};
 
 /// What the pipeline knows when a sink is called: the event has been applied.
 pub struct Context<'a> {
@@ -22,7 +22,7 @@ impl Context<'_> {
     }
 
     /// The rules by which this stack was unwound.
-    pub fn plain_rules(&mut self, mm: MmKey, stack: &CapturedStack<'_>) -> Vec<PlainStep> {
+    pub fn plain_rules(&mut self, mm: MmKey, stack: &StackSample<'_>) -> Vec<PlainStep> {
         self.unwinder.plain_rules(mm, stack)
     }
 }
@@ -37,14 +37,8 @@ pub trait Sink {
     /// A page fault, with its stack.
     fn touched(&mut self, _touch: &Touch, _context: &mut Context<'_>) {}
 
-    /// An allocation, a free …; `stack` is what its stack was unwound from, if it has one.
-    fn allocated(
-        &mut self,
-        _captured: &CapturedHeap<'_>,
-        _stack: Option<&CapturedStack<'_>>,
-        _context: &mut Context<'_>,
-    ) {
-    }
+    /// An allocation, a free …
+    fn allocated(&mut self, _captured: &CapturedHeap<'_>, _context: &mut Context<'_>) {}
 
     /// The stack of what the kernel's side counts.
     fn site(&mut self, _site: &CapturedSite<'_>, _stack: StackId) {}

@@ -32,14 +32,6 @@ impl<K: Clone + PartialEq> Cursor<K> {
         self.key = if self.index == 0 { None } else { rows.get(self.index).cloned() };
     }
 
-    /// Selects a row.
-    pub fn select(&mut self, key: &K, rows: &[K]) {
-        if let Some(at) = rows.iter().position(|row| row == key) {
-            self.index = at;
-            self.key = Some(key.clone());
-        }
-    }
-
     /// After the rows have changed, or the place for them.
     pub fn settle(&mut self, rows: &[K], page: usize) {
         let followed = self.key.as_ref().and_then(|key| rows.iter().position(|row| row == key));

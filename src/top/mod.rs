@@ -13,9 +13,6 @@ mod sort;
 mod state;
 mod track;
 
-#[cfg(test)]
-mod tests;
-
 pub use cursor::Cursor;
 pub use details::{CategoryLine, Details, Opened, StackShare};
 pub use history::{History, Point};

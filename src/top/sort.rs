@@ -26,17 +26,6 @@ impl SortBy {
         let at = ALL.iter().position(|each| *each == self).unwrap_or(0);
         ALL.get((at + by) % ALL.len()).copied().unwrap_or(self)
     }
-
-    /// As the column's heading.
-    pub fn name(self) -> &'static str {
-        match self {
-            SortBy::Virt => "VIRT",
-            SortBy::Rss => "RSS",
-            SortBy::Unused => "unused",
-            SortBy::Growth => "growth",
-            SortBy::Name => "name",
-        }
-    }
 }
 
 /// What a row is sorted by.

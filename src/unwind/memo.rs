@@ -6,8 +6,7 @@
 //! that call the kernel often do so from few places, and comparing some thirty words is much
 //! cheaper than following thirty rules, hashing the frames and looking them up.
 
-use super::registers::CapturedStack;
-use crate::model::{Completeness, StackId};
+use crate::model::{Completeness, StackId, StackSample};
 
 /// Walks remembered: one for each place that a call came from, more or less.
 const SLOTS: usize = 1024;
@@ -68,7 +67,7 @@ fn slot_of(space: u64, ip: u64, sp: u64) -> usize {
 
 impl Memo {
     /// The stack, if the same was walked before.
-    pub fn find(&self, space: u64, captured: &CapturedStack<'_>) -> Option<StackId> {
+    pub fn find(&self, space: u64, captured: &StackSample<'_>) -> Option<StackId> {
         let walked = self.slots.get(slot_of(space, captured.ip, captured.sp))?;
         if space == 0 || walked.space != space || walked.ip != captured.ip || walked.sp != captured.sp {
             return None;
@@ -82,7 +81,7 @@ impl Memo {
     }
 
     /// Remembers a walk that reached the root.
-    pub fn remember(&mut self, space: u64, captured: &CapturedStack<'_>, trail: &Trail, stack: StackId) {
+    pub fn remember(&mut self, space: u64, captured: &StackSample<'_>, trail: &Trail, stack: StackId) {
         if trail.other {
             return;
         }
@@ -102,22 +101,8 @@ pub(super) fn is_worth(completeness: Completeness) -> bool {
 mod tests {
     use super::*;
 
-    fn captured(bytes: &[u8]) -> CapturedStack<'_> {
-        CapturedStack {
-            ip: 1,
-            sp: 16,
-            bp: 0,
-            bx: 0,
-            r12: 0,
-            r13: 0,
-            r14: 0,
-            r15: 0,
-            few: false,
-            bytes,
-            full: true,
-            holes: false,
-            returned: false,
-        }
+    fn captured(bytes: &[u8]) -> StackSample<'_> {
+        StackSample { ip: 1, sp: 16, bytes, full: true, ..StackSample::default() }
     }
 
     #[test]
@@ -142,7 +127,7 @@ mod tests {
     fn where_a_call_returned_to_names_the_call() {
         let mut unwinder = crate::unwind::Unwinder::default();
         let mut kind_of = |returned| {
-            let stack = unwinder.unwind(crate::model::MmKey(1), &CapturedStack { returned, ..captured(&[]) });
+            let stack = unwinder.unwind(crate::model::MmKey(1), &StackSample { returned, ..captured(&[]) });
             stack.frames.first().map(|frame| frame.kind)
         };
         assert_eq!(kind_of(true), Some(crate::model::FrameKind::ReturnAddress));

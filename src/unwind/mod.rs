@@ -19,13 +19,14 @@ mod search;
 mod space;
 mod walk;
 
-pub use plain::{PlainRule, PlainStep};
-pub use registers::CapturedStack;
+pub use plain::PlainStep;
 pub use space::{ExecMapping, SpaceState};
 pub use walk::MAX_FRAMES;
 
 use crate::model::hash::IntMap;
-use crate::model::{Completeness, Frame, FrameKind, MmKey, ModuleId, ModuleInfo, Stack, StackId, StackTable};
+use crate::model::{
+    Completeness, Frame, FrameKind, MmKey, ModuleId, ModuleInfo, Stack, StackId, StackSample, StackTable,
+};
 use crate::objects::{FileCache, FileKey, OpenRequest};
 use registers::StackBytes;
 use space::{MappedModule, Space};
@@ -141,7 +142,7 @@ impl Unwinder {
     pub fn unwind_into(
         &mut self,
         mm: MmKey,
-        captured: &CapturedStack<'_>,
+        captured: &StackSample<'_>,
         frames: &mut Vec<Frame>,
     ) -> Completeness {
         frames.clear();
@@ -169,7 +170,7 @@ impl Unwinder {
     pub fn unwind_interned(
         &mut self,
         mm: MmKey,
-        captured: &CapturedStack<'_>,
+        captured: &StackSample<'_>,
         table: &mut StackTable,
     ) -> (StackId, Completeness) {
         let space = self.spaces.get(&mm).map_or(0, |space| space.id);
@@ -187,7 +188,7 @@ impl Unwinder {
     }
 
     /// As [`Unwinder::unwind_into`], as a stack of its own.
-    pub fn unwind(&mut self, mm: MmKey, captured: &CapturedStack<'_>) -> Stack {
+    pub fn unwind(&mut self, mm: MmKey, captured: &StackSample<'_>) -> Stack {
         let mut frames = Vec::with_capacity(32);
         let completeness = self.unwind_into(mm, captured, &mut frames);
         Stack { frames, completeness }

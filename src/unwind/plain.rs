@@ -1,26 +1,11 @@
 //! The rules along a stack, for a walker that knows only the simplest ones: the kernel's side of
 //! `vmaudit heap --combined`.
 
-use super::registers::{CapturedStack, Registers, StackBytes};
+use super::registers::{Registers, StackBytes};
 use super::rule::Rule;
 use super::walk::{Position, Walk};
 use super::{Unwinder, space::Space};
-use crate::model::{FrameKind, MmKey, PAGE};
-
-/// How to get from a frame to its caller, by the unwind tables.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum PlainRule {
-    /// The canonical frame address (CFA) is `cfa` from the stack pointer, or from rbp; the return address
-    /// is at CFA - 8.
-    Offsets {
-        from_bp: bool,
-        cfa: i32,
-        /// Where the caller's rbp is, in words from the CFA; None: still in the register.
-        bp: Option<i16>,
-    },
-    /// Nobody called this.
-    Root,
-}
+use crate::model::{FrameKind, MmKey, PAGE, StackSample, UnwindRow};
 
 /// A rule at a code address.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -29,7 +14,7 @@ pub struct PlainStep {
     /// Of the innermost frame: the address is the next instruction's, not one that a call returns to.
     /// The two may have different rules.
     pub innermost: bool,
-    pub rule: PlainRule,
+    pub rule: UnwindRow,
 }
 
 /// Frames that a walk is followed through.
@@ -38,7 +23,7 @@ const MOST: usize = 128;
 impl Unwinder {
     /// The rules that lead through the captured stack, from its innermost frame on, up to the first that
     /// is not plain. None of them is a guess.
-    pub fn plain_rules(&mut self, mm: MmKey, captured: &CapturedStack<'_>) -> Vec<PlainStep> {
+    pub fn plain_rules(&mut self, mm: MmKey, captured: &StackSample<'_>) -> Vec<PlainStep> {
         let Some(space) = self.spaces.get(&mm) else { return Vec::new() };
         let space: &Space = space;
         let mut frames = Vec::new();
@@ -56,7 +41,7 @@ impl Unwinder {
             let step = |rule| PlainStep { address: at.address, innermost, rule };
             match walk.known(&at).rule {
                 Rule::Root => {
-                    steps.push(step(PlainRule::Root));
+                    steps.push(step(UnwindRow::Root));
                     break;
                 }
                 Rule::Offsets(offsets) => {

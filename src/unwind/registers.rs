@@ -1,32 +1,6 @@
 //! Registers and stack bytes as they were at the event, and reading the latter.
 
-use crate::model::Completeness;
-
-/// What a backend captures at a syscall's exit: registers and the stack bytes above `sp`.
-#[derive(Clone, Copy, Debug)]
-pub struct CapturedStack<'a> {
-    /// After the syscall instruction.
-    pub ip: u64,
-    pub sp: u64,
-    pub bp: u64,
-    pub bx: u64,
-    pub r12: u64,
-    pub r13: u64,
-    pub r14: u64,
-    pub r15: u64,
-    /// Of the registers only `ip` and `sp` are known.
-    pub few: bool,
-    /// Copied from `sp` upward.
-    pub bytes: &'a [u8],
-    /// The bytes reach the stack's end: what is not in them does not exist, rather than was not
-    /// copied.
-    pub full: bool,
-    /// Pages that were not in memory are zeros in `bytes`: never touched, or swapped out.
-    pub holes: bool,
-    /// `ip` is where a call has just returned to, not an instruction that was about to run: the call is
-    /// named, not what follows it.
-    pub returned: bool,
-}
+use crate::model::{Completeness, StackSample};
 
 /// Callee-saved registers (System V ABI) in the order of their DWARF numbers.
 pub const SAVED: usize = 6;
@@ -46,7 +20,7 @@ pub struct Registers {
 }
 
 impl Registers {
-    pub fn of(captured: &CapturedStack<'_>) -> Registers {
+    pub fn of(captured: &StackSample<'_>) -> Registers {
         let c = captured;
         let known = if c.few { 0 } else { ALL };
         Registers { sp: c.sp, saved: [c.bx, c.bp, c.r12, c.r13, c.r14, c.r15], known }
@@ -110,7 +84,7 @@ pub struct StackBytes<'a> {
 }
 
 impl<'a> StackBytes<'a> {
-    pub fn of(captured: &CapturedStack<'a>) -> StackBytes<'a> {
+    pub fn of(captured: &StackSample<'a>) -> StackBytes<'a> {
         StackBytes { base: captured.sp, bytes: captured.bytes, full: captured.full, holes: captured.holes }
     }
 

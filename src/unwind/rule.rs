@@ -5,8 +5,8 @@
 //! frame in rbx, and functions that realign the stack (`DW_CFA_def_cfa_expression`) keep the
 //! caller's stack pointer in memory.
 
-use super::plain::PlainRule;
 use super::registers::{RBP, Registers, SAVED, StackBytes, Unread, dwarf_number, saved_index};
+use crate::model::UnwindRow;
 use crate::objects::Cfi;
 use crate::objects::cfi::{ExpressionSource, Slice};
 use gimli::{
@@ -110,7 +110,7 @@ fn offsets(row: &UnwindTableRow<usize>) -> Option<Offsets> {
 
 impl Offsets {
     /// The rule without any register but rsp and rbp; None where the frame is found by another one.
-    pub fn plain(&self) -> Option<PlainRule> {
+    pub fn plain(&self) -> Option<UnwindRow> {
         const RBP_NUMBER: u8 = 6;
         let from_bp = match self.base {
             7 => false,
@@ -122,7 +122,7 @@ impl Offsets {
             NOT_SAVED => None,
             words => Some(words),
         };
-        Some(PlainRule::Offsets { from_bp, cfa: self.cfa, bp })
+        Some(UnwindRow::Offsets { from_bp, cfa: self.cfa, bp })
     }
 
     /// The frame is found from the stack pointer, and no other register.

@@ -3,11 +3,11 @@
 use super::cache::{Known, RuleCache};
 use super::go;
 use super::memo::Trail;
-use super::registers::{CapturedStack, RBP, Registers, StackBytes, Unread};
+use super::registers::{RBP, Registers, StackBytes, Unread};
 use super::rule::{Caller, Rule, UnwindError, evaluate};
 use super::search::Origin;
 use super::space::{MappedModule, Space};
-use crate::model::{Completeness, Frame, FrameKind, PAGE};
+use crate::model::{Completeness, Frame, FrameKind, PAGE, StackSample};
 use gimli::UnwindContext;
 
 /// Frames of one stack at most; deeper ones count as truncated.
@@ -64,7 +64,7 @@ impl Position {
 }
 
 impl Walk<'_> {
-    pub fn run(&mut self, captured: &CapturedStack<'_>) -> Completeness {
+    pub fn run(&mut self, captured: &StackSample<'_>) -> Completeness {
         let mut at = Position {
             address: captured.ip,
             kind: FrameKind::InstructionPointer,

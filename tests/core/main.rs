@@ -15,10 +15,13 @@ mod captures {
     mod damaged;
     pub mod recorded;
     mod replay;
+    mod strace_log;
     mod system;
 }
 mod diff_sums;
+mod doctor;
 mod explain_life;
+mod functions;
 mod heap {
     mod descriptions;
     mod ledger;
@@ -28,8 +31,10 @@ mod ledger {
     mod model;
     mod rules;
 }
+mod maps_lines;
 mod store {
     mod points;
     mod steps;
 }
+mod top;
 mod touch_rules;

@@ -7,6 +7,7 @@ mod saved;
 #[path = "../support/mod.rs"]
 mod support;
 
+mod compare;
 mod contract;
 mod flame {
     mod programs;
@@ -21,3 +22,4 @@ mod html {
     mod firefox;
 }
 mod text;
+mod top;

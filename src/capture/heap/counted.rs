@@ -7,7 +7,7 @@ use super::skel::types::{
 };
 use crate::capture::CaptureError;
 use crate::capture::plain::{bytes_of, value_of};
-use crate::model::{MmKey, Pid};
+use crate::model::{MmKey, Pid, UnwindRow};
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 
 /// The kernel's number for a stack that calls a function.
@@ -33,16 +33,6 @@ pub struct SiteCounts {
     pub space: u64,
     pub mm: MmKey,
     pub pid: Pid,
-}
-
-/// From a frame to its caller.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum UnwindRow {
-    /// The canonical frame address is so far from the stack pointer or rbp; the caller's rbp is so many
-    /// words from there, or still in the register.
-    Offsets { from_bp: bool, cfa: i32, bp: Option<i16> },
-    /// Nobody called this.
-    Root,
 }
 
 /// Rules and counts.

@@ -9,7 +9,7 @@ mod test_call;
 pub mod wire;
 
 pub use attach::{Placed, ProbeError, Prober, Request};
-pub use counted::{Counted, SiteCounts, SiteKey, UnwindRow};
+pub use counted::{Counted, SiteCounts, SiteKey};
 pub use function::{Action, ProbeFunction, Where};
 
 use super::bpf::counts::{self, Counts};

@@ -2,10 +2,10 @@
 
 use super::counted::SiteKey;
 use super::skel::types::vmaudit_heap_brief as Brief;
+use crate::capture::arch;
 use crate::capture::plain::value_of;
 use crate::capture::record::{Record, flag, op, op_of, read};
-use crate::capture::{Registers, arch};
-use crate::model::{Addr, ContextKey, Covers, HeapEvent, HeapOp, MmKey, NoStack, Pid};
+use crate::model::{Addr, ContextKey, Covers, HeapEvent, HeapOp, MmKey, NoStack, Pid, StackSample};
 use std::mem::{offset_of, size_of};
 
 // A brief record is the beginning of a whole one.
@@ -19,10 +19,7 @@ pub struct CapturedHeap<'a> {
     pub event: HeapEvent,
     /// Of a free: the address that it returns to.
     pub caller: Option<Addr>,
-    pub registers: Option<Registers>,
-    pub stack: &'a [u8],
-    pub full: bool,
-    pub holes: bool,
+    pub stack: Option<StackSample<'a>>,
     /// With --combined: which state of the address space's code rules are wanted for.
     pub code: u64,
 }
@@ -34,10 +31,7 @@ pub struct CapturedSite<'a> {
     pub space: u64,
     pub mm: MmKey,
     pub pid: Pid,
-    pub registers: Registers,
-    pub stack: &'a [u8],
-    pub full: bool,
-    pub holes: bool,
+    pub stack: StackSample<'a>,
 }
 
 /// True for a record that [`decode`] is for.
@@ -59,10 +53,7 @@ pub fn decode_site(bytes: &[u8]) -> Option<CapturedSite<'_>> {
         space,
         mm: MmKey(record.mm),
         pid: record.pid as Pid,
-        registers: arch::registers(&record),
-        stack,
-        full: record.flags & flag::STACK_FULL != 0,
-        holes: record.flags & flag::STACK_HOLES != 0,
+        stack: StackSample { returned: true, ..arch::sample(&record, stack) },
     })
 }
 
@@ -139,10 +130,7 @@ pub fn decode(bytes: &[u8]) -> Option<CapturedHeap<'_>> {
     Some(CapturedHeap {
         event,
         caller: (brief.op == op::FREED && second != 0).then_some(Addr(second)),
-        registers: record.as_ref().map(arch::registers),
-        stack: if record.is_some() { payload } else { &[] },
-        full: brief.flags & flag::STACK_FULL != 0,
-        holes: brief.flags & flag::STACK_HOLES != 0,
+        stack: record.as_ref().map(|record| StackSample { returned: true, ..arch::sample(record, payload) }),
         code: record.as_ref().map_or(0, |record| record.args[4]),
     })
 }

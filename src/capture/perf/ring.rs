@@ -40,10 +40,6 @@ impl Ring {
         Ok(Ring { base, page, size })
     }
 
-    pub fn size(&self) -> usize {
-        self.size
-    }
-
     fn word(&self, offset: usize) -> &AtomicU64 {
         // SAFETY: inside the control page, aligned; the kernel accesses it as a whole, too.
         unsafe { &*self.base.as_ptr().byte_add(offset).cast::<AtomicU64>() }
@@ -52,10 +48,6 @@ impl Ring {
     /// How far the kernel has written, bytes since the beginning.
     pub fn head(&self) -> u64 {
         self.word(DATA_HEAD).load(Ordering::Acquire)
-    }
-
-    pub fn waits(&self) -> bool {
-        self.head() != self.word(DATA_TAIL).load(Ordering::Relaxed)
     }
 
     /// Hands the records up to `head` to `take`, each with its header, and makes room.

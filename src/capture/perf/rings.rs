@@ -47,11 +47,6 @@ impl Rings {
         Rings { cpus, waiting, held: 0 }
     }
 
-    /// True when something was written since the rings were read.
-    pub fn wait(&self) -> bool {
-        self.cpus.iter().any(|cpu| cpu.calls.waits())
-    }
-
     /// Takes everything out of the rings.
     pub fn drain(&mut self) {
         if self.held > MAX_HELD {

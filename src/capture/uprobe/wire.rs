@@ -1,8 +1,8 @@
 //! Records of calls with stacks (bpf/probe.h). Bytes in, [`CapturedCall`]s out; no I/O.
 
-use crate::capture::record::{flag, op, op_of, read};
-use crate::capture::{Registers, arch};
-use crate::model::{MmKey, Pid};
+use crate::capture::arch;
+use crate::capture::record::{op, op_of, read};
+use crate::model::{MmKey, Pid, StackSample};
 
 /// A call of a probed function.
 #[derive(Debug)]
@@ -11,11 +11,8 @@ pub struct CapturedCall<'a> {
     pub function: u32,
     pub pid: Pid,
     pub mm: MmKey,
-    pub registers: Registers,
-    /// Bytes from `registers.sp` upward: the return address first.
-    pub stack: &'a [u8],
-    pub full: bool,
-    pub holes: bool,
+    /// Its bytes have the return address first.
+    pub stack: StackSample<'a>,
 }
 
 /// True for a record that [`decode`] is for.
@@ -30,9 +27,6 @@ pub fn decode(bytes: &[u8]) -> Option<CapturedCall<'_>> {
         function: record.ret as u32,
         pid: record.pid as Pid,
         mm: MmKey(record.mm),
-        registers: arch::registers(&record),
-        stack,
-        full: record.flags & flag::STACK_FULL != 0,
-        holes: record.flags & flag::STACK_HOLES != 0,
+        stack: arch::sample(&record, stack),
     })
 }

@@ -60,11 +60,6 @@ impl FunctionTable {
         order.get(first..first + len).unwrap_or_default().iter().filter_map(move |&index| of(index))
     }
 
-    /// All functions whose name matches.
-    pub fn matching<'t>(&'t self, wanted: &'t regex::bytes::Regex) -> impl Iterator<Item = &'t Function> {
-        self.functions.iter().filter(|function| wanted.is_match(self.name(function)))
-    }
-
     /// The function to probe for this one: itself, or, for an alias, the one that names the address.
     /// None where nothing can be probed.
     pub fn probed<'t>(&'t self, function: &'t Function) -> Option<&'t Function> {
@@ -82,6 +77,3 @@ impl FunctionTable {
         order
     }
 }
-
-#[cfg(test)]
-mod tests;

@@ -3,19 +3,13 @@
 use crate::compare::figures::{METRICS, Metric, Unit};
 use crate::compare::model::{Comparison, Delta, Effect, Kept, Promise, Side};
 use crate::compare::spread::{Spread, Verdict};
-use crate::render::style::wrapped;
-use crate::render::style::{Tone, clean};
+use crate::render::style::{self, Tone, clean, wrapped};
 use crate::render::text::{TextOptions, WIDTH};
 use crate::report::units::{size, thousands};
 
 /// `+4 KiB`, `-64.0 MiB`, `0`.
 pub(super) fn signed(unit: Unit, by: i64) -> String {
-    let text = value(unit, by.unsigned_abs());
-    match by {
-        0 => "0".to_owned(),
-        1.. => format!("+{text}"),
-        _ => format!("-{text}"),
-    }
+    style::signed(by, |n| value(unit, n))
 }
 
 pub(super) fn value(unit: Unit, n: u64) -> String {

@@ -150,6 +150,3 @@ fn notes(comparison: &Comparison, options: TextOptions, out: &mut String) {
         }
     }
 }
-
-#[cfg(test)]
-mod tests;

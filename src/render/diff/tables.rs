@@ -2,23 +2,13 @@
 
 use crate::diff::Diff;
 use crate::diff::model::{Kind, Width, Widths};
-use crate::render::style::{Tone, clean, truncated};
+use crate::render::style::{Tone, clean, signed_size, truncated};
 use crate::render::text::TextOptions;
 use crate::report::units::{size, thousands};
 
-/// `+64.0 MiB`, `-132 KiB`, `0`.
-pub(super) fn signed(change: i64) -> String {
-    let amount = size(change.unsigned_abs());
-    match change {
-        0 => amount,
-        1.. => format!("+{amount}"),
-        _ => format!("-{amount}"),
-    }
-}
-
 fn cells(width: Option<Width>) -> [String; 3] {
     match width {
-        Some(w) => [size(w.a), size(w.b), signed(w.change)],
+        Some(w) => [size(w.a), size(w.b), signed_size(w.change)],
         None => ["not known".to_string(), "not known".to_string(), "-".to_string()],
     }
 }

@@ -1,10 +1,10 @@
 //! A comparison as text, at most 100 columns wide.
 
-use super::tables::{categories, processes, signed, totals, word};
+use super::tables::{categories, processes, totals, word};
 use crate::diff::Diff;
 use crate::diff::model::{By, Change, Kind, SideFacts, Widths};
 use crate::render::frames::frames;
-use crate::render::style::{Tone, clean, truncated, wrapped};
+use crate::render::style::{Tone, clean, signed_size, truncated, wrapped};
 use crate::render::text::findings::fix_text;
 use crate::render::text::{TextOptions, WIDTH, labelled, note};
 use crate::report::model::{Frame, Range, Stack};
@@ -149,17 +149,17 @@ fn head(number: usize, change: &Change, by: By, options: TextOptions, out: &mut 
 fn figures(widths: &Widths) -> String {
     let mut parts = Vec::new();
     if widths.virt.change != 0 {
-        parts.push(format!("{} VIRT", signed(widths.virt.change)));
+        parts.push(format!("{} VIRT", signed_size(widths.virt.change)));
     }
     if let Some(rss) = widths.rss.filter(|rss| rss.change != 0) {
-        parts.push(format!("{} RSS", signed(rss.change)));
+        parts.push(format!("{} RSS", signed_size(rss.change)));
     }
     if parts.is_empty() {
         let swap = widths.swap.map_or(0, |swap| swap.change);
         parts.push(match (widths.writable.change, swap) {
-            (0, 0) => format!("{} reserved", signed(widths.reserved.change)),
-            (0, swap) => format!("{} swap", signed(swap)),
-            (writable, _) => format!("{} writable", signed(writable)),
+            (0, 0) => format!("{} reserved", signed_size(widths.reserved.change)),
+            (0, swap) => format!("{} swap", signed_size(swap)),
+            (writable, _) => format!("{} writable", signed_size(writable)),
         });
     }
     parts.join(", ")
@@ -206,8 +206,8 @@ fn rest(hidden: &[Change], options: TextOptions, out: &mut String) {
         "  … and {} smaller change{}, {} VIRT and {} RSS together (--top shows more)",
         thousands(hidden.len() as u64),
         if hidden.len() == 1 { "" } else { "s" },
-        signed(virt),
-        signed(rss)
+        signed_size(virt),
+        signed_size(rss)
     );
     *out += &format!("\n{}\n", options.color.paint(Tone::Dim, &line));
 }

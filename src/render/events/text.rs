@@ -1,6 +1,7 @@
 //! Events as strace -f -k prints calls.
 
 use super::{Entry, EventsOptions, TimeStyle, missing_stack};
+use crate::model::path::base_name;
 use crate::model::{Step, VmEvent};
 use crate::render::style::{Color, Tone, clean};
 use crate::report::calls;
@@ -99,8 +100,7 @@ fn frame_text(frame: &Frame) -> String {
     let mut text = format!("{}({function})", clean(&frame.module));
     text += &if frame.inlined { " [inlined]".to_string() } else { format!(" [{}]", clean(&frame.offset)) };
     if let Some(file) = &frame.file {
-        let base = file.rsplit('/').next().unwrap_or(file);
-        text += &format!(" {}", clean(base));
+        text += &format!(" {}", clean(base_name(file)));
         if let Some(line) = frame.line {
             text += &format!(":{line}");
         }

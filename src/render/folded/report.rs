@@ -2,6 +2,7 @@
 //! exactly one stack, so that widths add up to the report's totals.
 
 use super::{Folded, FrameNumber};
+use crate::model::path::base_name;
 use crate::render::frames::{is_wrapper, leaves_goroutine};
 use crate::report::model::{Frame, Process, Region, Report, Stack};
 use std::collections::HashMap;
@@ -314,8 +315,7 @@ fn label(frame: &Frame, lines: bool) -> String {
         text += &format!(" ({}{guess})", frame.module);
     }
     if lines && let (Some(file), Some(line)) = (&frame.file, frame.line) {
-        let base = file.rsplit('/').next().unwrap_or(file);
-        text += &format!(" {base}:{line}");
+        text += &format!(" {}:{line}", base_name(file));
     }
     text
 }

@@ -6,12 +6,12 @@ mod tree;
 
 use super::chain::{chain, is_root};
 use super::frames::frames;
-use super::style::{Tone, clean, truncated};
+use super::style::{Tone, clean, signed_size, truncated};
 use super::text::{TextOptions, WIDTH, duration, end, labelled, note};
 use crate::heap::report::{HeapProcess, HeapReport, Row};
 use crate::report::model::{Frame, Process, Stack};
 use crate::report::units::{exact_size, size, thousands};
-use tables::{beside, by_context, by_stack, in_blocks, signed, totals};
+use tables::{beside, by_context, by_stack, in_blocks, totals};
 use tree::tree;
 
 /// Pretty-printed, with a final newline.
@@ -155,7 +155,7 @@ fn of_stack(
     if row.leak {
         parts.push("grows".to_owned());
     } else if p.growth_ns.is_some() && row.growth != 0 {
-        parts.push(signed(row.growth));
+        parts.push(signed_size(row.growth));
     }
     let used = size(row.amount.bytes).chars().count() + 6;
     let text = truncated(&parts.join(" · "), WIDTH.saturating_sub(used + 1));

@@ -4,7 +4,7 @@ use super::who;
 use crate::heap::beside::Beside;
 use crate::heap::report::model::{Amount, Context};
 use crate::heap::report::{HeapProcess, HeapReport, Row};
-use crate::render::style::{Tone, clean, truncated, wrapped};
+use crate::render::style::{Tone, clean, signed_size, truncated, wrapped};
 use crate::render::text::{TextOptions, WIDTH, duration, moment};
 use crate::report::units::{exact_size, size, thousands};
 
@@ -13,14 +13,6 @@ pub(super) fn in_blocks(amount: &Amount) -> String {
     let about = if amount.standard_error > 0 { "about " } else { "" };
     let plural = if amount.blocks == 1 { "" } else { "s" };
     format!("in {about}{} block{plural}", thousands(amount.blocks))
-}
-
-/// `+12.0 MiB`, `-4 KiB`, `0`.
-pub(super) fn signed(bytes: i64) -> String {
-    match bytes {
-        0 => "0".to_owned(),
-        bytes => format!("{}{}", if bytes < 0 { '-' } else { '+' }, size(bytes.unsigned_abs())),
-    }
 }
 
 pub(super) fn totals(report: &HeapReport, p: &HeapProcess, options: TextOptions, out: &mut String) {
@@ -132,8 +124,13 @@ pub(super) fn by_stack(report: &HeapReport, p: &HeapProcess, options: TextOption
     let (shown, rest) = p.rows.split_at(options.top.min(p.rows.len()));
     for (at, row) in shown.iter().enumerate() {
         let a = &row.amount;
-        let cells =
-            [&size(a.bytes), &error(a.standard_error), &thousands(a.blocks), &signed(row.growth), &age(a)];
+        let cells = [
+            &size(a.bytes),
+            &error(a.standard_error),
+            &thousands(a.blocks),
+            &signed_size(row.growth),
+            &age(a),
+        ];
         let line = columns.line(&(at + 1).to_string(), cells.map(String::as_str));
         let who = who(report, row, WIDTH.saturating_sub(line.chars().count()));
         *out += &format!("{line}{who}\n");
@@ -146,7 +143,7 @@ pub(super) fn by_stack(report: &HeapReport, p: &HeapProcess, options: TextOption
             &size(bytes),
             &error(deviation),
             &thousands(sum(rows, |row| row.amount.blocks)),
-            &signed(grown(rows)),
+            &signed_size(grown(rows)),
             &oldest.map(duration).unwrap_or_default(),
         ];
         let line = columns.line("", cells.map(String::as_str)) + what;
@@ -212,11 +209,11 @@ pub(super) fn beside(found: &Beside, options: TextOptions, out: &mut String) {
     line(&size(found.asked), "asked for", asked, Some(Tone::Heading));
     let is_below = |id: &str| matches!(id, "asked-absent" | "kept");
     for difference in found.differences.iter().filter(|d| is_below(&d.id)) {
-        line(&signed(difference.bytes), &difference.name, &difference.why, None);
+        line(&signed_size(difference.bytes), &difference.name, &difference.why, None);
     }
     line(&size(found.resident), "resident", "of the allocator's mappings (RSS)", Some(Tone::Heading));
     for difference in found.differences.iter().filter(|d| !is_below(&d.id)) {
-        line(&signed(difference.bytes), &difference.name, &difference.why, None);
+        line(&signed_size(difference.bytes), &difference.name, &difference.why, None);
     }
     line(&size(found.mapped), "mapped", &parts.join(", "), Some(Tone::Heading));
 }

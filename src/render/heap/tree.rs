@@ -3,6 +3,7 @@
 use super::folded::name;
 use super::{no_stack, own_frames, stack};
 use crate::heap::report::{HeapProcess, HeapReport};
+use crate::model::path::base_name;
 use crate::render::style::{Tone, clean, truncated};
 use crate::render::text::{TextOptions, WIDTH};
 use crate::report::model::Frame;
@@ -57,7 +58,7 @@ impl Node {
 
 fn place(frame: &Frame) -> Option<String> {
     let file = frame.file.as_ref()?;
-    let base = file.rsplit('/').next().unwrap_or(file);
+    let base = base_name(file);
     Some(frame.line.map_or_else(|| base.to_owned(), |line| format!("{base}:{line}")))
 }
 

@@ -89,7 +89,7 @@ pub(super) fn of(kind: &Kind, within: Option<&str>, program: &str) -> Rgb {
 }
 
 /// Red for what grew, blue for what shrank, the stronger the larger a part of `most` it is.
-pub(super) fn change(change: i128, most: u128) -> Rgb {
+pub(super) fn change(change: i64, most: u64) -> Rgb {
     if change == 0 || most == 0 {
         return EQUAL;
     }

@@ -1,12 +1,12 @@
 //! `-f svg` of a comparison: a differential flame graph.
 
 use super::colors;
-use super::paint::{Legend, Look, paint};
-use super::tree::{Box, Boxes, Row};
-use super::{FlameError, draw};
+use super::paint::{Frame, Look, paint};
+use super::tree::{Box, Row, boxes};
+use super::{FlameError, width_of};
 use crate::render::folded::diff::{FlameSides, Pair, diff_stacks};
 use crate::render::folded::report::{FlameOptions, Stacks};
-use crate::render::style::clean;
+use crate::render::style::{clean, signed_size};
 use crate::report::units::size;
 
 /// The comparison as a flame graph, an SVG document. A box is as wide as the stack was when it was
@@ -18,59 +18,50 @@ pub fn diff_to_svg(sides: &FlameSides<'_>, options: FlameOptions) -> Result<Stri
     let Stacks { folded, kinds } = diff_stacks(sides, options);
     let of = |pair: &Pair| (pair.a.get(options.width), pair.b.get(options.width));
     let larger = |pair: &Pair| of(pair).0.max(of(pair).1);
-    let change = |pair: &Pair| i128::from(of(pair).1) - i128::from(of(pair).0);
+    let change = |pair: &Pair| 0i64.saturating_add_unsigned(of(pair).1).saturating_sub_unsigned(of(pair).0);
     let rows: Vec<Row<'_, Pair>> = folded
         .sorted()
         .into_iter()
         .map(|(frames, pair)| Row { frames, width: larger(pair), value: *pair })
         .collect();
-    let boxes = Boxes::new(&rows, &kinds);
-    let total = boxes.get(0, 0).map(|all| all.value).unwrap_or_default();
+    let boxes = boxes(&rows, &kinds);
+    width_of(&boxes, options)?;
+    let total = boxes.first().map(|all| all.value).unwrap_or_default();
     let title = format!("{}: change in {}", who(sides), options.width.title());
-    let words = format!(
+    let subtitle = format!(
         "{} {} → {} {} · {} · boxes are as wide as the larger of the two",
         clean(&sides.a.name),
         size(of(&total).0),
         clean(&sides.b.name),
         size(of(&total).1),
-        signed(change(&total))
+        signed_size(change(&total))
     );
-    let drawn = draw(&rows, options, (&title, &words))?;
     let most = boxes.iter().map(|found| change(&found.value).unsigned_abs()).max().unwrap_or(0);
-    let look = |found: &Box<'_, Pair>, _: usize| {
+    let look = |found: &Box<'_, Pair>| {
         let (a, b) = of(&found.value);
         let change = change(&found.value);
         let words = match (a, b) {
             (a, b) if a == b => format!("{} on both sides", size(a)),
             (0, b) => format!("new, {}", size(b)),
             (a, 0) => format!("gone, {}", size(a)),
-            (a, b) => format!("{} → {}, {}", size(a), size(b), signed(change)),
+            (a, b) => format!("{} → {}, {}", size(a), size(b), signed_size(change)),
         };
         Look { color: colors::change(change, most), title: format!("{} ({words})", found.name) }
     };
-    let amount = |part: i128| signed(i128::try_from(most).unwrap_or(i128::MAX) / part);
-    let chip = |sign: i128, words: String| (colors::change(sign, 1), words);
-    let chips = vec![
+    let amount = |part: i64| signed_size(i64::try_from(most).unwrap_or(i64::MAX) / part);
+    let chip = |sign: i64, words: String| (colors::change(sign, 1), words);
+    let legend = vec![
         chip(1, format!("grew: {}", amount(1))),
         (colors::change(1, 8), format!("by {}", amount(8))),
         (colors::change(0, 1), "as before".to_owned()),
         (colors::change(-1, 8), format!("by {}", amount(-8))),
         chip(-1, format!("shrank: {}", amount(-1))),
     ];
-    paint(&drawn, &boxes, &look, &Legend { chips })
+    let frame = Frame { title: &title, subtitle: &subtitle, inverted: options.inverted, legend };
+    Ok(paint(&boxes, &look, &frame))
 }
 
 fn who(sides: &FlameSides<'_>) -> String {
     let first = sides.b.processes.first().or(sides.a.processes.first());
     first.map(|process| clean(&process.comm)).unwrap_or_else(|| "no process".to_owned())
-}
-
-/// `+12.0 MiB`, `-12.0 MiB`, `±0`.
-fn signed(bytes: i128) -> String {
-    let amount = size(u64::try_from(bytes.unsigned_abs()).unwrap_or(u64::MAX));
-    match bytes {
-        0 => "±0".to_owned(),
-        b if b > 0 => format!("+{amount}"),
-        _ => format!("-{amount}"),
-    }
 }

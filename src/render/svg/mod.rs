@@ -1,20 +1,19 @@
-//! `-f svg`: a flame graph. inferno lays it out and makes it interactive; colours, tooltips in MiB and
-//! the legend are ours, written into its boxes.
+//! `-f svg`: a flame graph.
 
 mod colors;
 pub(super) mod diff;
 mod paint;
 mod tree;
 
-use super::folded::allowed;
 use super::folded::report::{Bytes, FlameOptions, Kind, Stacks, stacks};
 use super::style::clean;
+use crate::model::path::base_name;
 use crate::report::model::{Process, Report};
 use crate::report::units::{size, thousands};
-use inferno::flamegraph::{self, Direction, Options, TextTruncateDirection};
-use paint::{Legend, Look, paint};
+use colors::Rgb;
+use paint::{Frame, Look, paint};
 use std::collections::{BTreeMap, HashMap};
-use tree::{Box, Boxes, Row};
+use tree::{Box, Row, boxes};
 
 /// Why there is no flame graph.
 #[derive(thiserror::Error, Debug)]
@@ -23,13 +22,7 @@ pub enum FlameError {
     Nothing(&'static str),
     #[error("drawing the flame graph: {0}")]
     Drawing(#[from] std::io::Error),
-    #[error("drawing the flame graph: the drawing library gave something unexpected ({0})")]
-    Unexpected(&'static str),
 }
-
-/// Boxes narrower than this part of the whole (in percent) are left out: half a pixel on a large screen.
-const MIN_WIDTH: f64 = 0.02;
-const BACKGROUND: &str = "#fcfcfd";
 
 /// The report as a flame graph, an SVG document.
 ///
@@ -42,17 +35,26 @@ pub fn to_svg(report: &Report, options: FlameOptions) -> Result<String, FlameErr
         .into_iter()
         .map(|(frames, bytes)| Row { frames, width: bytes.get(options.width), value: *bytes })
         .collect();
-    let boxes = Boxes::new(&rows, &kinds);
-    let drawn = draw(&rows, options, (&title(report, options), &subtitle(report, options)))?;
+    let boxes = boxes(&rows, &kinds);
+    let total = width_of(&boxes, options)?;
     let program = report.processes.first().map(program).unwrap_or_default();
-    let look = |found: &Box<'_, Bytes>, level: usize| {
-        let color = match kinds.get(found.name).filter(|_| level > 0) {
+    let look = |found: &Box<'_, Bytes>| {
+        let color = match kinds.get(found.name).filter(|_| found.level > 0) {
             Some(kind) => colors::of(kind, found.within, program),
             None => colors::of(&Kind::Process, None, program),
         };
-        Look { color, title: format!("{} ({})", found.name, figures(found, boxes.total, options)) }
+        Look { color, title: format!("{} ({})", found.name, figures(found, total, options)) }
     };
-    paint(&drawn, &boxes, &look, &legend(report, options, &kinds))
+    let (title, subtitle) = (title(report, options), subtitle(report, options));
+    let legend = legend(report, options, &kinds);
+    let frame = Frame { title: &title, subtitle: &subtitle, inverted: options.inverted, legend };
+    Ok(paint(&boxes, &look, &frame))
+}
+
+/// Of all of them together; an error where there is nothing to draw.
+fn width_of<V>(boxes: &[Box<'_, V>], options: FlameOptions) -> Result<u64, FlameError> {
+    let total = boxes.first().map_or(0, |all| all.width);
+    if total > 0 { Ok(total) } else { Err(FlameError::Nothing(options.width.name())) }
 }
 
 /// `63.9 MiB unused, 58.23 % · VIRT 64.0 MiB · RSS 96.0 KiB`
@@ -71,42 +73,6 @@ fn figures(found: &Box<'_, Bytes>, total: u64, options: FlameOptions) -> String 
 
 pub(super) fn percent(part: u64, of: u64) -> String {
     format!("{:.2} %", 100.0 * part as f64 / of.max(1) as f64)
-}
-
-/// Lays stacks out, in the order in which they are; rows have to be sorted.
-///
-/// # Errors
-/// When none is wide.
-fn draw<V>(
-    rows: &[Row<'_, V>],
-    options: FlameOptions,
-    (title, subtitle): (&str, &str),
-) -> Result<String, FlameError> {
-    let lines: Vec<String> = rows
-        .iter()
-        .filter(|row| row.width > 0)
-        .map(|row| format!("{} {}", row.frames.join(";"), row.width))
-        .collect();
-    if lines.is_empty() {
-        return Err(FlameError::Nothing(options.width.name()));
-    }
-    let mut how = Options::default();
-    how.title = allowed(title);
-    how.subtitle = Some(allowed(subtitle));
-    how.bgcolors = BACKGROUND.parse().ok();
-    how.count_name = "bytes".to_owned();
-    how.name_type = String::new();
-    how.direction = if options.inverted { Direction::Inverted } else { Direction::Straight };
-    how.text_truncate_direction = TextTruncateDirection::Right;
-    how.min_width = MIN_WIDTH;
-    how.deterministic = true;
-    how.notes = "boxes are as wide as their bytes; docs/flamegraphs.md of vmaudit".to_owned();
-    // Sorted by frames, where the library would sort by line and so tear `a b` and `a;b` apart: as a
-    // chart it takes the order that it is given, from the last to the first.
-    how.flame_chart = true;
-    let mut out = Vec::new();
-    flamegraph::from_lines(&mut how, lines.iter().rev().map(String::as_str), &mut out)?;
-    String::from_utf8(out).map_err(|_| FlameError::Unexpected("no UTF-8"))
 }
 
 /// `silly (pid 4123): unused address space by call stack`
@@ -163,12 +129,11 @@ fn subtitle(report: &Report, options: FlameOptions) -> String {
 
 /// The module that is the program itself.
 fn program(process: &Process) -> &str {
-    let path = process.exe.strip_suffix(" (deleted)").unwrap_or(&process.exe);
-    path.rsplit('/').next().unwrap_or(path)
+    base_name(&process.exe)
 }
 
 /// Categories by width, and what the pale colours mean.
-fn legend(report: &Report, options: FlameOptions, kinds: &HashMap<String, Kind>) -> Legend {
+fn legend(report: &Report, options: FlameOptions, kinds: &HashMap<String, Kind>) -> Vec<(Rgb, String)> {
     let mut widths: BTreeMap<&str, (u64, &str)> = BTreeMap::new();
     for process in &report.processes {
         let names: HashMap<&str, &str> =
@@ -189,5 +154,5 @@ fn legend(report: &Report, options: FlameOptions, kinds: &HashMap<String, Kind>)
         chips.push((colors::PROGRAM, "functions of the program".to_owned()));
         chips.push((colors::C_LIBRARY, "of the C library and loader (of others: by module)".to_owned()));
     }
-    Legend { chips }
+    chips
 }

@@ -1,143 +1,118 @@
-//! Colours, tooltips and a legend, written into a flame graph that inferno laid out.
+//! A flame graph as an SVG document. It is complete without its script, which zooms, searches and fits it
+//! to the window.
 
-use super::FlameError;
 use super::colors::Rgb;
-use super::tree::{Box, Boxes};
+use super::tree::Box;
 use crate::render::folded::allowed;
-use std::collections::BTreeSet;
-use std::ops::AddAssign;
 
 /// How a box looks.
 pub(super) struct Look {
     pub color: Rgb,
-    /// The tooltip: a name, and figures in one last pair of parentheses, which the script takes off for
-    /// the box's text.
+    /// The tooltip: a name, and figures in one last pair of parentheses, which the box's text is without.
     pub title: String,
 }
 
-/// Colours and what they mean.
-pub(super) struct Legend {
-    pub chips: Vec<(Rgb, String)>,
+/// What is around the boxes.
+pub(super) struct Frame<'a> {
+    pub title: &'a str,
+    pub subtitle: &'a str,
+    /// The root at the top.
+    pub inverted: bool,
+    /// Colours and what they mean.
+    pub legend: Vec<(Rgb, String)>,
 }
 
-/// Of a box, up to where its figures are.
-const BOX: &str = "<g><title>";
-/// Pixels: a row of the legend, and from the edge.
+/// Boxes narrower than this part of the whole are left out: half a pixel on a large screen.
+const MIN_PART: f64 = 0.0002;
+/// Pixels: the whole until the script knows the window's, a level, a row of the legend, and from the edge.
+const WIDTH: usize = 1200;
+const LEVEL: usize = 16;
 const ROW: usize = 18;
 const EDGE: usize = 10;
-/// The width for which the legend is laid out.
-const WIDTH: usize = 1180;
 /// Of a character of the font, about.
 const CHARACTER: usize = 7;
+/// Where what is below title and subtitle begins.
+const TOP: usize = 60;
 
-const STYLE: &str = "
-#title { font-weight:600; }
-#subtitle { fill:#5b6673; }
-#details, #matched { fill:#1b2330; }
-#search { opacity:0.55; }
-#frames rect { rx:1.5px; }
-#frames > *:hover > rect { stroke:#1b2330; stroke-width:1; }
-#frames text { pointer-events:none; }
-#legend text { fill:#3a4553; font-size:11px; }
-";
+const STYLE: &str = include_str!("flame.css");
+const SCRIPT: &str = include_str!("flame.js");
 
-/// Rewrites each box that inferno drew; `look` tells how one looks at its level (0: all).
-///
-/// # Errors
-/// When what was drawn is not what this knows to read.
-pub(super) fn paint<V: AddAssign + Copy + Default>(
-    drawn: &str,
-    boxes: &Boxes<'_, V>,
-    look: &dyn Fn(&Box<'_, V>, usize) -> Look,
-    legend: &Legend,
-) -> Result<String, FlameError> {
-    let mut pieces = drawn.split(BOX);
-    let head = pieces.next().ok_or(FlameError::Unexpected("nothing"))?;
-    let pieces: Vec<&str> = pieces.collect();
-    let levels = Levels::of(&pieces, head)?;
-    let (legend, height) = legend_svg(legend, head)?;
-    let mut out = with_height(head, height)?.replace("</style>", &format!("{STYLE}</style>"));
-    for piece in pieces {
-        let (_, rest) = split(piece)?;
-        let start = attribute(rest, "fg:x").and_then(|x| x.parse().ok());
-        let level = levels.level(rest)?;
-        let found = start.and_then(|start| boxes.get(level, start));
-        let found = found.ok_or(FlameError::Unexpected("a box that is none of ours"))?;
-        let look = look(found, level);
-        let fill = attribute(rest, "fill").ok_or(FlameError::Unexpected("no fill"))?;
-        let rest = rest.replacen(&format!("fill=\"{fill}\""), &format!("fill=\"{}\"", look.color), 1);
-        out += &format!("{BOX}{}</title>{rest}", escaped(&look.title));
+/// `look` tells how a box looks; the first box is all of it.
+pub(super) fn paint<V>(
+    boxes: &[Box<'_, V>],
+    look: &dyn Fn(&Box<'_, V>) -> Look,
+    frame: &Frame<'_>,
+) -> String {
+    let total = boxes.first().map_or(1, |all| all.width.max(1)) as f64;
+    let part = |bytes: u64| bytes as f64 / total;
+    let drawn: Vec<&Box<'_, V>> = boxes.iter().filter(|found| part(found.width) >= MIN_PART).collect();
+    let highest = drawn.iter().map(|found| found.level).max().unwrap_or(0);
+    // Figures of the box under the pointer: beside the root.
+    let root = if frame.inverted { TOP + LEVEL } else { TOP + highest * LEVEL };
+    let (details, mut bottom) = match frame.inverted {
+        true => (TOP + 10, root + (highest + 1) * LEVEL),
+        false => (root + 2 * LEVEL + 4, root + 3 * LEVEL),
+    };
+    bottom += EDGE;
+    let (legend, height) = legend(&frame.legend, bottom);
+    let (right, inner, middle) = (WIDTH - EDGE, WIDTH - 2 * EDGE, WIDTH / 2);
+    let (title, subtitle) = (escaped(frame.title), escaped(frame.subtitle));
+    let mut out = format!(
+        r##"<?xml version="1.0" encoding="UTF-8"?>
+<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{height}" viewBox="0 0 {WIDTH} {height}">
+<!-- boxes are as wide as their bytes; docs/flamegraphs.md of vmaudit -->
+<style>
+{STYLE}</style>
+<script><![CDATA[
+{SCRIPT}]]></script>
+<rect width="100%" height="100%" fill="#fcfcfd"/>
+<text id="title" x="{middle}" y="24">{title}</text>
+<text id="subtitle" x="{middle}" y="46">{subtitle}</text>
+<text id="unzoom" class="hide" x="{EDGE}" y="24">Reset Zoom</text>
+<text id="search" x="{right}" y="24">Search</text>
+<text id="details" x="{EDGE}" y="{details}"> </text>
+<text id="matched" x="{right}" y="{details}"> </text>
+<svg id="frames" x="{EDGE}" width="{inner}">
+"##
+    );
+    for found in drawn {
+        let Look { color, title } = look(found);
+        let y = if frame.inverted { root + found.level * LEVEL } else { root - found.level * LEVEL };
+        let (x, width) = (100.0 * part(found.start), 100.0 * part(found.width));
+        let text = fitted(found.name, (width / 100.0 * inner as f64) as usize / CHARACTER);
+        out += &format!(
+            r#"<g data-x="{}" data-w="{}" data-level="{}"><title>{}</title><rect x="{x:.4}%" y="{y}" width="{width:.4}%" height="{}" fill="{color}"/><text x="{x:.4}%" dx="3" y="{}">{}</text></g>
+"#,
+            found.start,
+            found.width,
+            found.level,
+            escaped(&title),
+            LEVEL - 1,
+            y + 11,
+            escaped(&text)
+        );
     }
-    let end = out.rfind("</svg>").ok_or(FlameError::Unexpected("no end"))?;
-    out.insert_str(end, &legend);
-    out.push('\n');
-    Ok(out)
+    out + "</svg>\n" + &legend + "</svg>\n"
 }
 
-/// The levels by where they are drawn.
-struct Levels {
-    tops: Vec<u64>,
-}
-
-impl Levels {
-    fn of(pieces: &[&str], head: &str) -> Result<Levels, FlameError> {
-        let mut tops = BTreeSet::new();
-        for piece in pieces {
-            tops.insert(top(split(piece)?.1)?);
-        }
-        let mut tops: Vec<u64> = tops.into_iter().collect();
-        if !head.contains("var inverted = true;") {
-            tops.reverse();
-        }
-        Ok(Levels { tops })
-    }
-
-    fn level(&self, rest: &str) -> Result<usize, FlameError> {
-        let top = top(rest)?;
-        self.tops.iter().position(|y| *y == top).ok_or(FlameError::Unexpected("no level"))
+/// Of a name what a box has the width for.
+fn fitted(name: &str, characters: usize) -> String {
+    match characters {
+        0..3 => String::new(),
+        _ if name.chars().count() <= characters => name.to_owned(),
+        _ => name.chars().take(characters - 2).chain("..".chars()).collect(),
     }
 }
 
-/// A box's title, and what follows it.
-fn split(piece: &str) -> Result<(&str, &str), FlameError> {
-    piece.split_once("</title>").ok_or(FlameError::Unexpected("no end of a title"))
-}
-
-fn top(rest: &str) -> Result<u64, FlameError> {
-    attribute(rest, "y").and_then(|y| y.parse().ok()).ok_or(FlameError::Unexpected("no y"))
-}
-
-/// The value of the first attribute of that name.
-fn attribute<'a>(text: &'a str, name: &str) -> Option<&'a str> {
-    let (_, after) = text.split_once(&format!(" {name}=\""))?;
-    after.split_once('"').map(|(value, _)| value)
-}
-
-/// A taller picture, to have room for what comes below.
-fn with_height(head: &str, more: usize) -> Result<String, FlameError> {
-    let height: usize = height(head)?;
-    let taller = height + more;
-    let head = head.replacen(&format!("height=\"{height}\""), &format!("height=\"{taller}\""), 1);
-    let head = head.replacen(&format!(" {height}\""), &format!(" {taller}\""), 1);
-    // the background
-    Ok(head.replacen(&format!("height=\"{height}\""), &format!("height=\"{taller}\""), 1))
-}
-
-fn height(head: &str) -> Result<usize, FlameError> {
-    attribute(head, "height").and_then(|h| h.parse().ok()).ok_or(FlameError::Unexpected("no height"))
-}
-
-/// Squares with words, in rows below the picture; and how high they are.
-fn legend_svg(legend: &Legend, head: &str) -> Result<(String, usize), FlameError> {
-    let top = height(head)?;
+/// Squares with words, in rows from `top` on; and where they end.
+fn legend(chips: &[(Rgb, String)], top: usize) -> (String, usize) {
     let mut out = "<g id=\"legend\">".to_owned();
-    let (mut x, mut row) = (EDGE, 0);
-    for (color, words) in &legend.chips {
+    let (mut x, mut y) = (EDGE, top);
+    for (color, words) in chips {
         let wide = 16 + words.chars().count() * CHARACTER + 14;
-        if x > EDGE && x + wide > WIDTH {
-            (x, row) = (EDGE, row + 1);
+        if x > EDGE && x + wide > WIDTH - 2 * EDGE {
+            (x, y) = (EDGE, y + ROW);
         }
-        let y = top + row * ROW;
         out += &format!(
             "<rect x=\"{x}\" y=\"{y}\" width=\"11\" height=\"11\" rx=\"2\" fill=\"{color}\"/>\
              <text x=\"{}\" y=\"{}\">{}</text>",
@@ -147,21 +122,11 @@ fn legend_svg(legend: &Legend, head: &str) -> Result<(String, usize), FlameError
         );
         x += wide;
     }
-    out += "</g>";
-    Ok((out, if legend.chips.is_empty() { 0 } else { (row + 1) * ROW + 6 }))
+    (out + "</g>\n", if chips.is_empty() { top } else { y + ROW + 6 })
 }
 
 /// Text in XML; control characters, which it does not allow, are escaped already.
-pub(super) fn escaped(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    for c in allowed(text).chars() {
-        match c {
-            '&' => out.push_str("&amp;"),
-            '<' => out.push_str("&lt;"),
-            '>' => out.push_str("&gt;"),
-            '"' => out.push_str("&quot;"),
-            c => out.push(c),
-        }
-    }
-    out
+fn escaped(text: &str) -> String {
+    let text = allowed(text).replace('&', "&amp;").replace('<', "&lt;");
+    text.replace('>', "&gt;").replace('"', "&quot;")
 }

@@ -14,53 +14,50 @@ pub(super) struct Row<'a, V> {
 #[derive(Clone, Debug)]
 pub(super) struct Box<'a, V> {
     pub name: &'a str,
+    /// 0: all of it.
+    pub level: usize,
+    /// Where it begins, in bytes from the left.
+    pub start: u64,
     pub width: u64,
     pub value: V,
     /// The category that it belongs to, where it is a part of one.
     pub within: Option<&'a str>,
 }
 
-/// Boxes by their level (0: all of it) and where they begin, in bytes from the left.
-pub(super) struct Boxes<'a, V> {
-    by_place: HashMap<(usize, u64), Box<'a, V>>,
-    pub total: u64,
-}
-
-impl<'a, V: std::ops::AddAssign + Copy + Default> Boxes<'a, V> {
-    /// Of rows that are sorted by their frames; those without width are part of no box but that of all.
-    pub fn new(rows: &[Row<'a, V>], kinds: &'a HashMap<String, Kind>) -> Boxes<'a, V> {
-        let mut by_place: HashMap<(usize, u64), Box<'a, V>> = HashMap::new();
-        let mut open: Vec<(&str, u64)> = Vec::new();
-        let mut at = 0u64;
-        let mut all = V::default();
-        for row in rows.iter().filter(|row| row.width > 0) {
-            let same = open.iter().zip(&row.frames).take_while(|(open, name)| open.0 == **name).count();
-            open.truncate(same);
-            open.extend(row.frames.iter().skip(same).map(|name| (*name, at)));
-            let mut within = None;
-            for (level, (name, start)) in open.iter().enumerate() {
-                if let Some(Kind::Category(id)) = kinds.get(*name) {
-                    within = Some(id.as_str());
-                }
-                let empty = || Box { name, width: 0, value: V::default(), within };
-                let found = by_place.entry((level + 1, *start)).or_insert_with(empty);
-                found.width = found.width.saturating_add(row.width);
+/// The boxes of rows that are sorted by their frames, each before those upon it, from the left; the first
+/// is all of it. Rows without width are part of no other box.
+pub(super) fn boxes<'a, V: std::ops::AddAssign + Copy + Default>(
+    rows: &[Row<'a, V>],
+    kinds: &'a HashMap<String, Kind>,
+) -> Vec<Box<'a, V>> {
+    let mut all = Box { name: "all", level: 0, start: 0, width: 0, value: V::default(), within: None };
+    rows.iter().for_each(|row| all.value += row.value);
+    let mut boxes = vec![all];
+    // Places of those that the row before is part of.
+    let mut open: Vec<usize> = vec![0];
+    for row in rows.iter().filter(|row| row.width > 0) {
+        let is_same = |(at, name): &(&usize, &&str)| boxes.get(**at).is_some_and(|open| open.name == **name);
+        let same = open.iter().skip(1).zip(&row.frames).take_while(is_same).count();
+        open.truncate(same + 1);
+        let start = boxes.first().map_or(0, |all| all.width);
+        for name in row.frames.iter().skip(same) {
+            let within = match kinds.get(*name) {
+                Some(Kind::Category(id)) => Some(id.as_str()),
+                _ => open.last().and_then(|at| boxes.get(*at)).and_then(|below| below.within),
+            };
+            let level = open.len();
+            open.push(boxes.len());
+            boxes.push(Box { name, level, start, width: 0, value: V::default(), within });
+        }
+        for (level, at) in open.iter().enumerate() {
+            let Some(found) = boxes.get_mut(*at) else { continue };
+            found.width = found.width.saturating_add(row.width);
+            if level > 0 {
                 found.value += row.value;
             }
-            at = at.saturating_add(row.width);
         }
-        rows.iter().for_each(|row| all += row.value);
-        by_place.insert((0, 0), Box { name: "all", width: at, value: all, within: None });
-        Boxes { by_place, total: at }
     }
-
-    pub fn get(&self, level: usize, start: u64) -> Option<&Box<'a, V>> {
-        self.by_place.get(&(level, start))
-    }
-
-    pub fn iter(&self) -> impl Iterator<Item = &Box<'a, V>> {
-        self.by_place.values()
-    }
+    boxes
 }
 
 #[cfg(test)]
@@ -78,14 +75,12 @@ mod tests {
             row(&["n"], 0),
         ];
         let kinds = HashMap::new();
-        let boxes = Boxes::new(&rows, &kinds);
-        let found = |level, start| boxes.get(level, start).map(|b| (b.name, b.value));
-        assert_eq!(boxes.total, 15);
-        assert_eq!(found(0, 0), Some(("all", 15)));
-        assert_eq!(found(1, 0), Some(("m", 15)));
-        assert_eq!(found(2, 1), Some(("a", 6)));
-        assert_eq!(found(3, 3), Some(("x", 4)));
-        assert_eq!(found(2, 7), Some(("b", 8)));
-        assert_eq!(boxes.iter().count(), 5);
+        let found: Vec<_> =
+            boxes(&rows, &kinds).iter().map(|b| (b.level, b.start, b.name, b.width, b.value)).collect();
+        let wanted = [(0, 0, "all"), (1, 0, "m"), (2, 1, "a"), (3, 3, "x"), (2, 7, "b")];
+        let widths = [15, 15, 6, 4, 8];
+        let wanted: Vec<_> =
+            wanted.iter().zip(widths).map(|(&(level, start, name), w)| (level, start, name, w, w)).collect();
+        assert_eq!(found, wanted);
     }
 }

@@ -12,9 +12,6 @@ mod process;
 mod stack;
 mod theme;
 
-#[cfg(test)]
-mod tests;
-
 pub use batch::batch;
 pub use theme::Theme;
 

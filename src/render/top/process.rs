@@ -314,3 +314,17 @@ fn gone(opened: &Opened, width: usize, theme: Theme) -> Option<Line<'static>> {
     let text = left("(gone since the start)", label + before);
     Some(Row::new(theme).add(Look::Dim, text).add(Look::Good, right(&change(bytes), 12)).indented())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bars_go_from_the_least_to_the_most() {
+        assert_eq!(sparkline(&[0, 50, 100]), "▁▄█");
+        assert_eq!(sparkline(&[7, 7]), "▁▁");
+        assert_eq!(sparkline(&[10_000, 10_001]), "▁▁", "no mountain out of one page");
+        assert_eq!(sparkline(&[0, u64::MAX]), "▁█");
+        assert_eq!(sparkline(&[]), "");
+    }
+}

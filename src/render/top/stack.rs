@@ -3,6 +3,7 @@
 use super::cells::{Row, cut, left, width, words};
 use super::theme::{Look, Theme};
 use super::{Page, Part};
+use crate::model::path::base_name;
 use crate::render::frames::function;
 use crate::render::style::{clean, wrapped};
 use crate::report::model::{Frame, Stack};
@@ -48,7 +49,7 @@ pub(super) fn rows((_, note, stack): Shown<'_>, columns: usize, theme: Theme) ->
 
 fn line(number: usize, frame: &Frame, (modules, columns): (usize, usize), theme: Theme) -> Line<'static> {
     let place = match (&frame.file, frame.line) {
-        (Some(file), Some(line)) => format!("{}:{line}", clean(file.rsplit('/').next().unwrap_or(file))),
+        (Some(file), Some(line)) => format!("{}:{line}", clean(base_name(file))),
         _ => String::new(),
     };
     let room = columns.saturating_sub(modules + 7);

@@ -5,9 +5,11 @@ use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
-use vmaudit::model::{AddrRange, Completeness, FileRef, Frame, FrameKind, MmKey, Stack, StackTable};
+use vmaudit::model::{
+    AddrRange, Completeness, FileRef, Frame, FrameKind, MmKey, Stack, StackSample, StackTable,
+};
 use vmaudit::objects::Object;
-use vmaudit::unwind::{CapturedStack, ExecMapping, SpaceState, Unwinder};
+use vmaudit::unwind::{ExecMapping, SpaceState, Unwinder};
 
 pub const MM: MmKey = MmKey(1);
 
@@ -57,9 +59,9 @@ pub struct Capture {
 }
 
 impl Capture {
-    pub fn stack(&self) -> CapturedStack<'_> {
+    pub fn stack(&self) -> StackSample<'_> {
         let [ip, sp, bp, bx, r12, r13, r14, r15] = self.registers;
-        CapturedStack {
+        StackSample {
             ip,
             sp,
             bp,
@@ -68,11 +70,9 @@ impl Capture {
             r13,
             r14,
             r15,
-            few: false,
             bytes: &self.bytes,
             full: self.full,
-            holes: false,
-            returned: false,
+            ..StackSample::default()
         }
     }
 

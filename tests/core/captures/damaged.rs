@@ -1,7 +1,7 @@
 //! Traces that are cut, mixed up or not traces at all: an error with its line, never a panic.
 
+use crate::captures::strace_log::{parse, parse_in_report_order};
 use proptest::prelude::*;
-use vmaudit::capture::strace_log::{parse, parse_in_report_order};
 use vmaudit::model::{Addr, VmOp};
 
 #[test]

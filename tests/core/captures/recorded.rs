@@ -4,10 +4,10 @@
 //! The traces' names are strace's nearest symbols. What a symbol's size does not cover is taken
 //! as unnamed here, as the symbolizer does: so this is the classification without debug files.
 
+use crate::captures::strace_log::{self, StraceLog};
 use std::collections::BTreeMap;
 use std::path::Path;
 use vmaudit::attribution::{Attributed, AuditInput, attribute};
-use vmaudit::capture::strace_log::{self, StraceLog};
 use vmaudit::ledger::{AddressSpaces, Reconciled};
 use vmaudit::model::observation::{HeapInfo, Residency, ResidencySource, SnapshotMoment, StatusFigures};
 use vmaudit::model::{

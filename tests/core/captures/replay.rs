@@ -4,9 +4,9 @@
 //! `tests/fixtures/captures/NAME.strace` goes on to the program's end; `NAME.PHASE.smaps` was
 //! read somewhere before. So the map has to agree at some point of the trace.
 
+use crate::captures::strace_log::{self, StraceLog};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use vmaudit::capture::strace_log::{self, StraceLog};
 use vmaudit::ledger::{AddressSpaces, Origin};
 use vmaudit::model::observation::{ResidencySource, SnapshotMoment, StatusFigures};
 use vmaudit::model::{

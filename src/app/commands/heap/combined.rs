@@ -1,12 +1,12 @@
 //! `--combined`: what the kernel's counts belong to, and the rules that it walks stacks by.
 
-use crate::capture::heap::{Counted, SiteCounts, SiteKey, UnwindRow};
+use crate::capture::heap::{Counted, SiteCounts, SiteKey};
 use crate::heap::Heaps;
 use crate::heap::ledger::Flow;
 use crate::heap::ledger::{CountedSite, Site};
 use crate::heap::sampling::BLOCK;
 use crate::model::{MmKey, NoStack, Pid, StackId};
-use crate::unwind::{PlainRule, PlainStep};
+use crate::unwind::PlainStep;
 use std::collections::{HashMap, HashSet};
 
 /// An address space that is counted.
@@ -72,11 +72,7 @@ impl Combined {
             if !self.taught.insert((code, step.address, step.innermost)) {
                 continue;
             }
-            let rule = match step.rule {
-                PlainRule::Offsets { from_bp, cfa, bp } => UnwindRow::Offsets { from_bp, cfa, bp },
-                PlainRule::Root => UnwindRow::Root,
-            };
-            if self.counted.teach(code, (step.address, step.innermost), rule).is_err() {
+            if self.counted.teach(code, (step.address, step.innermost), step.rule).is_err() {
                 self.taught.remove(&(code, step.address, step.innermost));
                 self.troubles += 1;
                 return;

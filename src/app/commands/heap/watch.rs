@@ -10,7 +10,6 @@ use crate::model::hash::IntMap;
 use crate::model::{Addr, HeapEvent, HeapOp, MmKey, Observations, Pid, StackId, VmEvent, VmOp};
 use crate::objects::{FileKey, OpenRequest};
 use crate::session::sink::{Context, Sink};
-use crate::unwind::CapturedStack;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -190,14 +189,9 @@ impl Sink for HeapWatch {
         self.cover(event.mm, event.task.pid, context);
     }
 
-    fn allocated(
-        &mut self,
-        captured: &CapturedHeap<'_>,
-        stack: Option<&CapturedStack<'_>>,
-        context: &mut Context<'_>,
-    ) {
+    fn allocated(&mut self, captured: &CapturedHeap<'_>, context: &mut Context<'_>) {
         let event = &captured.event;
-        if let (Some(combined), Some(stack)) = (&mut self.combined, stack)
+        if let (Some(combined), Some(stack)) = (&mut self.combined, &captured.stack)
             && captured.code != 0
         {
             combined.teach(event.mm, captured.code, &context.plain_rules(event.mm, stack));

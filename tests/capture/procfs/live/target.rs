@@ -9,8 +9,8 @@ use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use vmaudit::model::AddrRange;
-use vmaudit::model::observation::{Observations, ResidencySource};
-use vmaudit::procfs::{ObserveOptions, SmapsEntry, observe, pages_within, parse_smaps};
+use vmaudit::model::observation::{Observations, Residency, ResidencySource};
+use vmaudit::procfs::{ObserveOptions, SmapsEntry, observe, parse_smaps};
 
 /// The ladder, best first.
 pub const RUNGS: [ResidencySource; 3] =
@@ -160,4 +160,18 @@ pub fn differences(seen: &Observations, smaps: &[SmapsEntry]) -> Vec<String> {
         }
     }
     wrong
+}
+
+/// The mapped bytes that are resident and swapped in `range`, page-exact. For
+/// `SmapsProportion` only whole VMAs are known: use `Residency::per_vma` there.
+fn pages_within(residency: &Residency, range: AddrRange) -> (u64, u64) {
+    let sum = |runs: &[AddrRange]| {
+        let first = runs.partition_point(|run| run.end <= range.start);
+        runs[first..]
+            .iter()
+            .take_while(|run| run.start < range.end)
+            .map(|run| run.intersect(range).len())
+            .sum()
+    };
+    (sum(&residency.resident), sum(&residency.swapped))
 }

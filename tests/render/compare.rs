@@ -1,10 +1,12 @@
 //! What a comparison looks like.
 
-use super::*;
-use crate::compare::model::{Change, Failure, NotTried};
-use crate::compare::{Run, SideRuns, compare};
-use crate::report::Report;
-use crate::report::model::{CategoryRow, Process, Region, Resources, Totals};
+use vmaudit::compare::model::{Change, Comparison, Failure, NotTried};
+use vmaudit::compare::{Run, SideRuns, compare};
+use vmaudit::render::TextOptions;
+use vmaudit::render::compare::*;
+use vmaudit::render::text::WIDTH;
+use vmaudit::report::Report;
+use vmaudit::report::model::{CategoryRow, Process, Region, Resources, Totals};
 
 fn report(arena: u64, rss: u64, wall_ms: u64) -> Report {
     let row = |id: &str, name: &str, virt| CategoryRow {

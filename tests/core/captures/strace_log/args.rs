@@ -1,7 +1,7 @@
 //! Arguments and results of one call.
 
 use super::flags;
-use crate::model::{Addr, FileRef, VmOp};
+use vmaudit::model::{Addr, FileRef, VmOp};
 
 /// Splits `ARGS) = RESULT`.
 pub(super) fn split_result(text: &[u8]) -> Option<(&[u8], &[u8])> {

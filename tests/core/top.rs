@@ -1,6 +1,6 @@
-use super::*;
-use crate::report::model::{CategoryRow, Origin, Process, Region, Stack};
 use std::rc::Rc;
+use vmaudit::report::model::{CategoryRow, Origin, Process, Region, Stack};
+use vmaudit::top::*;
 
 const MIB: u64 = 1 << 20;
 

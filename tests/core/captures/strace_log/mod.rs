@@ -21,8 +21,8 @@ mod relations;
 pub use frames::StraceFrame;
 use relations::{Kinship, Relations};
 
-use crate::model::{Addr, EventId, MmKey, NoStack, Pid, StackId, Task, Tid, VmEvent, VmOp};
 use std::collections::HashMap;
+use vmaudit::model::{Addr, EventId, MmKey, NoStack, Pid, StackId, Task, Tid, VmEvent, VmOp};
 
 /// A trace line that is not as strace writes it.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]

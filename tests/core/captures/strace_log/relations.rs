@@ -1,8 +1,8 @@
 //! Which task is whose thread or child, from the clone, fork and vfork lines.
 
 use super::{args, split_task};
-use crate::model::{Pid, Tid};
 use std::collections::HashMap;
+use vmaudit::model::{Pid, Tid};
 
 /// How a task came to be.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

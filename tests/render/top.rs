@@ -1,13 +1,14 @@
-use super::*;
-use crate::report::model::{
-    CategoryRow, Finding, Fix, Frame as StackFrame, NoHelp, Origin, Process, Region, Stack, Totals, Verdict,
-};
-use crate::top::{
-    Call, Cgroup, Details, Figures, Group, Key, ProcessId, ProcessSample, Sample, Settings, Tracing,
-};
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
+use ratatui::layout::Size;
 use std::rc::Rc;
+use vmaudit::render::top::*;
+use vmaudit::report::model::{
+    CategoryRow, Finding, Fix, Frame as StackFrame, NoHelp, Origin, Process, Region, Stack, Totals, Verdict,
+};
+use vmaudit::top::{
+    Call, Cgroup, Details, Figures, Group, Key, ProcessId, ProcessSample, Sample, Settings, State, Tracing,
+};
 
 const MIB: u64 = 1 << 20;
 const SIZES: [(u16, u16); 6] = [(40, 10), (80, 24), (100, 30), (200, 50), (20, 4), (300, 12)];
@@ -55,7 +56,7 @@ fn stack() -> Stack {
 /// A traced process that is open.
 fn opened() -> State {
     let mut state = list();
-    while state.sort != crate::top::SortBy::Virt {
+    while state.sort != vmaudit::top::SortBy::Virt {
         state.key(Key::Char('s'));
     }
     state.key(Key::Down);
@@ -203,7 +204,7 @@ fn each_page_in_each_size_and_without_colours() {
             });
             for size in SIZES {
                 let plain = screen(&mut state, size, Theme::PLAIN);
-                let colored = screen(&mut state, size, Theme::new(crate::render::Color::Always));
+                let colored = screen(&mut state, size, Theme::new(vmaudit::render::Color::Always));
                 assert_eq!(plain, colored, "colours change no text");
                 assert_eq!(plain.len(), usize::from(size.1));
             }
@@ -324,13 +325,4 @@ fn plain_text_has_all_rows_and_no_mark() {
     let text = batch(&state, &calls);
     assert!(text.contains("glibc malloc arenas") && text.contains("grow < main"), "{text}");
     assert!(text.lines().all(|line| line.chars().count() <= 100), "{text}");
-}
-
-#[test]
-fn bars_go_from_the_least_to_the_most() {
-    assert_eq!(process::sparkline(&[0, 50, 100]), "▁▄█");
-    assert_eq!(process::sparkline(&[7, 7]), "▁▁");
-    assert_eq!(process::sparkline(&[10_000, 10_001]), "▁▁", "no mountain out of one page");
-    assert_eq!(process::sparkline(&[0, u64::MAX]), "▁█");
-    assert_eq!(process::sparkline(&[]), "");
 }

@@ -1,7 +1,8 @@
 //! On files made here, byte by byte.
 
-use super::*;
-use crate::objects::Object;
+use vmaudit::model::{Probe, Skip};
+use vmaudit::objects::Object;
+use vmaudit::objects::functions::*;
 
 const FUNC: u8 = 2;
 const IFUNC: u8 = 10;

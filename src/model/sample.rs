@@ -1,0 +1,42 @@
+//! What unwinding starts from, and the simplest of the rules that it goes by.
+
+/// Registers and the stack's bytes above `sp`, as they were at an event.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct StackSample<'a> {
+    /// After the syscall instruction.
+    pub ip: u64,
+    pub sp: u64,
+    pub bp: u64,
+    pub bx: u64,
+    pub r12: u64,
+    pub r13: u64,
+    pub r14: u64,
+    pub r15: u64,
+    /// Of the registers only `ip` and `sp` are known.
+    pub few: bool,
+    /// Copied from `sp` upward.
+    pub bytes: &'a [u8],
+    /// The bytes reach the stack's end: what is not in them does not exist, rather than was not
+    /// copied.
+    pub full: bool,
+    /// Pages that were not in memory are zeros in `bytes`: never touched, or swapped out.
+    pub holes: bool,
+    /// `ip` is where a call has just returned to, not an instruction that was about to run: the call is
+    /// named, not what follows it.
+    pub returned: bool,
+}
+
+/// How to get from a frame to its caller, where that takes no register but rsp and rbp.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum UnwindRow {
+    /// The canonical frame address (CFA) is `cfa` from the stack pointer, or from rbp; the return address
+    /// is at CFA - 8.
+    Offsets {
+        from_bp: bool,
+        cfa: i32,
+        /// Where the caller's rbp is, in words from the CFA; None: still in the register.
+        bp: Option<i16>,
+    },
+    /// Nobody called this.
+    Root,
+}
