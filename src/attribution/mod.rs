@@ -14,6 +14,7 @@ mod classify;
 mod findings;
 pub mod footprint;
 mod gone;
+pub mod role;
 pub mod rules;
 pub mod units;
 pub mod world;

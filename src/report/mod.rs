@@ -1,11 +1,11 @@
 //! The versioned report (docs/report.md): the model, and how it is built from what
 //! attribution found. Pure; fields may be added, none renamed.
 
-pub mod allocator;
 mod build;
 pub mod calls;
 mod container;
 pub mod explanation;
+pub mod frames;
 pub mod growth;
 pub mod model;
 mod peak;

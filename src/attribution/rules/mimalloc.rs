@@ -4,6 +4,7 @@ use super::{Advice, Claim, Group, Rule, Subject, World};
 use crate::attribution::callpath::Line;
 use crate::attribution::category::{Category, Evidence, Merge};
 use crate::attribution::findings::Fix;
+use crate::attribution::role::{Code, Role};
 use crate::model::{Mark, Prot};
 
 pub const MIMALLOC: Category =
@@ -40,6 +41,10 @@ impl Rule for MimallocRule {
 
     fn categories(&self) -> &'static [Category] {
         &[MIMALLOC]
+    }
+
+    fn code(&self) -> Code {
+        Code { role: Role::Allocator, modules: &["libmimalloc"], prefixes: &["mi_"], ..Code::NONE }
     }
 
     fn by_name(&self, subject: &Subject<'_>, _world: &World<'_>) -> Option<Claim> {

@@ -30,6 +30,7 @@ mod valgrind;
 use super::callpath::Line;
 use super::category::{Category, Claim};
 use super::findings::{Advice, Group};
+use super::role::Code;
 use super::world::{Subject, Surveyed, World};
 use crate::ledger::Region;
 use crate::model::Addr;
@@ -41,6 +42,11 @@ pub trait Rule: Sync {
 
     /// All that it may claim.
     fn categories(&self) -> &'static [Category];
+
+    /// Its own code on stacks, for readers of them.
+    fn code(&self) -> Code {
+        Code::NONE
+    }
 
     /// The kernel's or the program's own name for the mapping.
     fn by_name(&self, _subject: &Subject<'_>, _world: &World<'_>) -> Option<Claim> {

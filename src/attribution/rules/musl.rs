@@ -5,6 +5,7 @@ use super::{Advice, Claim, Group, Rule, Subject, World};
 use crate::attribution::call::MAP_STACK;
 use crate::attribution::callpath::Line;
 use crate::attribution::category::{Category, Evidence, Instance, Merge};
+use crate::attribution::role::{Code, Role};
 use crate::ledger::{Origin, Region, RegionKind};
 use crate::model::{Addr, Mapping, Mark, PAGE, Prot};
 
@@ -35,6 +36,10 @@ impl Rule for MuslRule {
 
     fn categories(&self) -> &'static [Category] {
         &[MUSL]
+    }
+
+    fn code(&self) -> Code {
+        Code { role: Role::Libc, modules: &["ld-musl", "libc.musl", "libc.so"], ..Code::NONE }
     }
 
     fn knows(&self, line: &Line) -> bool {

@@ -6,6 +6,7 @@
 use super::{Advice, Claim, Group, Rule, Subject, World};
 use crate::attribution::callpath::{CallPath, Line};
 use crate::attribution::category::{Category, Evidence, Instance, Merge};
+use crate::attribution::role::{Code, Role};
 use crate::model::{Addr, AddrRange};
 
 pub const SANITIZER: Category = Category {
@@ -116,6 +117,10 @@ impl Rule for SanitizerRule {
 
     fn categories(&self) -> &'static [Category] {
         &[SANITIZER]
+    }
+
+    fn code(&self) -> Code {
+        Code { role: Role::Runtime, modules: LIBRARIES, functions: PREFIXES, ..Code::NONE }
     }
 
     fn by_name(&self, subject: &Subject<'_>, _world: &World<'_>) -> Option<Claim> {

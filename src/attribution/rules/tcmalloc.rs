@@ -4,6 +4,7 @@ use super::{Advice, Claim, Group, Rule, Subject, World};
 use crate::attribution::callpath::Line;
 use crate::attribution::category::{Category, Evidence, Instance, Merge};
 use crate::attribution::findings::Fix;
+use crate::attribution::role::{Code, Role};
 use crate::ledger::RegionKind;
 use crate::model::{Addr, AddrRange, Mapping, Mark, Prot, Sharing};
 
@@ -52,6 +53,10 @@ impl Rule for TcmallocRule {
 
     fn categories(&self) -> &'static [Category] {
         &[TCMALLOC]
+    }
+
+    fn code(&self) -> Code {
+        Code { role: Role::Allocator, modules: &["libtcmalloc"], prefixes: &["tc_"], ..Code::NONE }
     }
 
     fn by_name(&self, subject: &Subject<'_>, _world: &World<'_>) -> Option<Claim> {

@@ -2,7 +2,6 @@
 //! exactly one stack, so that widths add up to the report's totals.
 
 use super::{Folded, FrameNumber};
-use crate::render::frames::{is_wrapper, leaves_goroutine};
 use crate::report::model::{Frame, Process, Region, Report, Stack};
 use std::collections::HashMap;
 use std::ops::AddAssign;
@@ -238,7 +237,7 @@ impl<'r, V: AddAssign + Default> StackWriter<'r, V> {
             numbers.push(self.frame(note, Kind::Note));
         }
         let lines = self.options.lines;
-        let shown = shown(stack);
+        let shown = stack.without_aliases();
         for (at, frame) in shown.iter().enumerate().rev() {
             let is_part = |inner: &Frame, outer: &Frame| {
                 !lines && inner.inlined && inner.symbol.is_some() && inner.symbol == outer.symbol
@@ -284,20 +283,9 @@ pub(in crate::render) fn no_call(region: &Region) -> &'static str {
 pub(in crate::render) fn ending(stack: &Stack) -> Option<&'static str> {
     match stack.completeness.as_str() {
         "truncated" => Some("[stack not copied further]"),
-        "incomplete" if stack.frames.last().is_some_and(leaves_goroutine) => {
-            Some("[on behalf of a goroutine]")
-        }
+        "incomplete" if stack.ends_at_switch() => Some("[on behalf of a goroutine]"),
         "incomplete" => Some("[stack not unwound further]"),
         _ => None,
-    }
-}
-
-/// The frames of a stack, innermost first, without a second name for the system call's wrapper.
-pub(in crate::render) fn shown(stack: &Stack) -> &[Frame] {
-    let aliases = stack.frames.iter().take_while(|f| f.inlined).count();
-    match stack.frames.get(aliases) {
-        Some(wrapper) if is_wrapper(wrapper) => stack.frames.get(aliases..).unwrap_or_default(),
-        _ => &stack.frames,
     }
 }
 

@@ -2,6 +2,7 @@
 //! functions, which lead to it, in pale ones by module, and everything else in greys.
 
 use crate::render::folded::report::Kind;
+use crate::report::frames::{Role, role_of_module};
 
 /// Red, green, blue.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -81,7 +82,7 @@ pub(super) fn of(kind: &Kind, within: Option<&str>, program: &str) -> Rgb {
         Kind::Thread => mixed(ROOT, Rgb(255, 255, 255), 0.4),
         Kind::Note => NOTE,
         Kind::Function(module) if module == program => PROGRAM,
-        Kind::Function(module) if is_c_library(module) => C_LIBRARY,
+        Kind::Function(module) if matches!(role_of_module(module), Role::Libc | Role::Loader) => C_LIBRARY,
         Kind::Function(module) => MODULES.get(hash(module) % MODULES.len()).copied().unwrap_or(NOTE),
         Kind::Category(id) => category(id),
         Kind::Part => mixed(within.map_or(NOTE, category), Rgb(255, 255, 255), 0.35),
@@ -97,12 +98,6 @@ pub(super) fn change(change: i128, most: u128) -> Rgb {
     let part = (change.unsigned_abs() as f64 / most as f64).clamp(0.0, 1.0).sqrt();
     let strong = if change > 0 { Rgb(0xe8, 0x52, 0x45) } else { Rgb(0x4a, 0x86, 0xe0) };
     mixed(EQUAL, strong, 0.15 + 0.85 * part)
-}
-
-pub(super) fn is_c_library(module: &str) -> bool {
-    ["libc.so", "libc-", "ld-linux", "ld-musl", "ld-2", "libpthread"]
-        .iter()
-        .any(|name| module.starts_with(name))
 }
 
 /// `part` of `b` in `a`.

@@ -11,6 +11,7 @@ use super::{Advice, Claim, Group, Rule, Subject, World};
 use crate::attribution::call::{MAP_NORESERVE, MAP_STACK, MmapCall};
 use crate::attribution::callpath::{CallPath, Line};
 use crate::attribution::category::{Category, Evidence, Instance, Merge};
+use crate::attribution::role::{Code, Role};
 use crate::ledger::{Origin, Region, RegionKind};
 use crate::model::observation::HeapInfo;
 use crate::model::{Addr, Mark, PAGE, Prot, VmOp};
@@ -113,6 +114,15 @@ impl Rule for GlibcRule {
 
     fn categories(&self) -> &'static [Category] {
         &[ARENA, MAIN_HEAP, MMAPPED]
+    }
+
+    fn code(&self) -> Code {
+        Code {
+            role: Role::Libc,
+            modules: &["libc.so.6", "libc-2.", "libpthread"],
+            prefixes: &["__libc_", "__GI_"],
+            ..Code::NONE
+        }
     }
 
     fn by_name(&self, subject: &Subject<'_>, _world: &World<'_>) -> Option<Claim> {

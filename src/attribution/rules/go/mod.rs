@@ -9,6 +9,7 @@ mod layout;
 use super::{Advice, Claim, Group, Rule, Subject, World};
 use crate::attribution::callpath::Line;
 use crate::attribution::category::{Category, Evidence, Instance, Merge};
+use crate::attribution::role::{Code, Role};
 use crate::attribution::units::size;
 use crate::attribution::world::Surveyed;
 use crate::ledger::Region;
@@ -42,6 +43,16 @@ impl Rule for GoRule {
 
     fn categories(&self) -> &'static [Category] {
         &[GO_HEAP]
+    }
+
+    fn code(&self) -> Code {
+        // it runs its allocator on the thread's stack, on behalf of a goroutine
+        Code {
+            role: Role::Runtime,
+            functions: &["runtime."],
+            switches: &["runtime.systemstack", "runtime.mcall", "runtime.asmcgocall"],
+            ..Code::NONE
+        }
     }
 
     fn survey(&self, world: &World<'_>) -> Vec<Surveyed> {

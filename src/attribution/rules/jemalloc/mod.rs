@@ -10,6 +10,7 @@ use super::{Advice, Claim, Group, Rule, Subject, World};
 use crate::attribution::call::{MAP_NORESERVE, MmapCall};
 use crate::attribution::callpath::Line;
 use crate::attribution::category::{Category, Evidence, Merge};
+use crate::attribution::role::{Code, Role};
 use crate::model::{Mapping, Mark, Prot};
 use regex::Regex;
 use std::sync::LazyLock;
@@ -123,6 +124,10 @@ impl Rule for JemallocRule {
 
     fn categories(&self) -> &'static [Category] {
         &[JEMALLOC]
+    }
+
+    fn code(&self) -> Code {
+        Code { role: Role::Allocator, modules: &["libjemalloc"], prefixes: &["_rjem_", "je_"], ..Code::NONE }
     }
 
     fn by_name(&self, subject: &Subject<'_>, _world: &World<'_>) -> Option<Claim> {

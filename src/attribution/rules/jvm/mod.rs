@@ -14,6 +14,7 @@ use super::{Advice, Claim, Group, Rule, Subject, World};
 use crate::attribution::call::{MAP_FIXED, MmapCall};
 use crate::attribution::callpath::{CallPath, Line};
 use crate::attribution::category::{Category, Evidence, Instance, Merge};
+use crate::attribution::role::{Code, Role};
 use crate::attribution::world::Surveyed;
 use crate::ledger::Region;
 use crate::model::{Addr, AddrRange, EventId, StackId};
@@ -130,6 +131,10 @@ impl Rule for JvmRule {
 
     fn categories(&self) -> &'static [Category] {
         &[HEAP, CLASSES, META, SHARED, CODE, GC, OTHER]
+    }
+
+    fn code(&self) -> Code {
+        Code { role: Role::Runtime, modules: &["libjvm.so"], ..Code::NONE }
     }
 
     fn survey(&self, world: &World<'_>) -> Vec<Surveyed> {

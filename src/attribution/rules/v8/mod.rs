@@ -7,6 +7,7 @@ use super::{Advice, Claim, Group, Rule, Subject, World};
 use crate::attribution::callpath::Line;
 use crate::attribution::category::{Category, Evidence, Merge};
 use crate::attribution::findings::Fix;
+use crate::attribution::role::{Code, Role};
 use crate::attribution::world::Surveyed;
 use crate::ledger::Region;
 use crate::model::Addr;
@@ -40,6 +41,10 @@ impl Rule for V8Rule {
 
     fn categories(&self) -> &'static [Category] {
         &[V8]
+    }
+
+    fn code(&self) -> Code {
+        Code { role: Role::Runtime, functions: &["v8::base::", "v8::internal::"], ..Code::NONE }
     }
 
     fn survey(&self, world: &World<'_>) -> Vec<Surveyed> {
