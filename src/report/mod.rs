@@ -14,7 +14,7 @@ mod touch;
 pub mod verdict;
 mod words;
 
-pub use crate::attribution::{category_name, units};
+pub use crate::attribution::{category_color, category_name, units};
 pub use build::{
     EventCounts, Inside, ProcessAudit, ProcessFacts, RunFacts, build, build_touched, named_stack,
 };

@@ -12,6 +12,7 @@ use crate::model::{Mapping, Prot, Sharing};
 
 pub const LOADER: Category = Category {
     id: "loader",
+    color: 0x8695ac,
     name: "program and libraries",
     one: "program and libraries (ELF images)",
     many: "ELF images and what belongs to them",

@@ -7,8 +7,13 @@ use crate::attribution::findings::Fix;
 use crate::attribution::role::{Code, Role};
 use crate::model::{Mark, Prot};
 
-pub const MIMALLOC: Category =
-    Category { id: "mimalloc", name: "mimalloc", one: "mimalloc arena", many: "mimalloc mappings" };
+pub const MIMALLOC: Category = Category {
+    id: "mimalloc",
+    color: 0xb5840f,
+    name: "mimalloc",
+    one: "mimalloc arena",
+    many: "mimalloc mappings",
+};
 
 /// 2.x asks for addresses far below where the kernel places mappings (src/os.c, aligned hints).
 const HINTS: std::ops::Range<u64> = 0x200_0000_0000..0x1e00_0000_0000;

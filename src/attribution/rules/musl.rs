@@ -11,6 +11,7 @@ use crate::model::{Addr, Mapping, Mark, PAGE, Prot};
 
 pub const MUSL: Category = Category {
     id: "musl-malloc",
+    color: 0xa8742c,
     name: "musl malloc",
     one: "musl malloc memory",
     many: "musl malloc mappings",

@@ -8,6 +8,7 @@ use crate::model::Prot;
 
 pub const ARENA: Category = Category {
     id: "python-arena",
+    color: 0x837325,
     name: "Python object arenas",
     one: "Python object arena",
     many: "Python object arenas",

@@ -11,6 +11,7 @@ use crate::model::{Addr, AddrRange};
 
 pub const SANITIZER: Category = Category {
     id: "sanitizer-shadow",
+    color: 0xa3547c,
     name: "sanitizer shadow memory",
     one: "sanitizer shadow memory",
     many: "sanitizer mappings",

@@ -8,8 +8,13 @@ use crate::attribution::role::{Code, Role};
 use crate::ledger::RegionKind;
 use crate::model::{Addr, AddrRange, Mapping, Mark, Prot, Sharing};
 
-pub const TCMALLOC: Category =
-    Category { id: "tcmalloc", name: "tcmalloc", one: "tcmalloc memory", many: "tcmalloc mappings" };
+pub const TCMALLOC: Category = Category {
+    id: "tcmalloc",
+    color: 0xc85f1a,
+    name: "tcmalloc",
+    one: "tcmalloc memory",
+    many: "tcmalloc mappings",
+};
 
 const BRK: &str = "page heap (brk)";
 const BY_MMAP: &str = "page heap (mmap)";

@@ -3,8 +3,8 @@
 
 use super::columns::{Column, NONE, Ranges, Regions, Strings, number};
 use crate::render::clean;
-use crate::report::category_name;
 use crate::report::model::{Finding, Frame, Process, Report, Role, Stack};
+use crate::report::{category_color, category_name};
 use serde::Serialize;
 use serde_json::{Map, Value};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -16,6 +16,8 @@ pub(super) struct Page {
     head: Map<String, Value>,
     /// Category ids and what they are called.
     names: BTreeMap<String, String>,
+    /// `#rrggbb` of each of them.
+    colors: BTreeMap<String, String>,
     processes: Vec<PageProcess>,
     stacks: Vec<PageStack>,
     frames: Frames,
@@ -81,7 +83,10 @@ pub(super) fn page(report: &Report) -> Result<Page, serde_json::Error> {
     };
     let mut head = object(serde_json::to_value(head)?);
     head.retain(|key, _| key != "processes" && key != "stacks");
-    Ok(Page { head, names: names(report), processes, stacks, frames, strings: strings.into_vec() })
+    let names = names(report);
+    let color = |id: &String| (id.clone(), format!("#{:06x}", category_color(id)));
+    let colors = names.keys().map(color).collect();
+    Ok(Page { head, names, colors, processes, stacks, frames, strings: strings.into_vec() })
 }
 
 fn process(p: &Process, strings: &mut Strings) -> Result<PageProcess, serde_json::Error> {

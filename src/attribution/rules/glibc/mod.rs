@@ -19,18 +19,21 @@ use shape::{MORECORE_BY_MMAP, heap_of, is_morecore, libc_is_loaded_twice};
 
 pub const ARENA: Category = Category {
     id: "glibc-arena",
+    color: 0x2b6ba5,
     name: "glibc malloc arenas",
     one: "glibc malloc arena",
     many: "glibc malloc arenas",
 };
 pub const MAIN_HEAP: Category = Category {
     id: "glibc-main-heap",
+    color: 0x5a99d2,
     name: "glibc main heap",
     one: "glibc main heap",
     many: "glibc main heaps",
 };
 pub const MMAPPED: Category = Category {
     id: "glibc-mmapped",
+    color: 0x5551eb,
     name: "glibc large blocks (mmap)",
     one: "large malloc block",
     many: "large malloc blocks",

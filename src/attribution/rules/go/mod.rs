@@ -18,6 +18,7 @@ use layout::{ARENA, ARENA_HINT};
 
 pub const GO_HEAP: Category = Category {
     id: "go-heap",
+    color: 0x0f6f93,
     name: "Go runtime",
     one: "Go runtime memory",
     many: "mappings of the Go runtime",

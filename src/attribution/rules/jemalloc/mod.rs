@@ -15,8 +15,13 @@ use crate::model::{Mapping, Mark, Prot};
 use regex::Regex;
 use std::sync::LazyLock;
 
-pub const JEMALLOC: Category =
-    Category { id: "jemalloc", name: "jemalloc", one: "jemalloc extent", many: "jemalloc extents" };
+pub const JEMALLOC: Category = Category {
+    id: "jemalloc",
+    color: 0xdb7b11,
+    name: "jemalloc",
+    one: "jemalloc extent",
+    many: "jemalloc extents",
+};
 
 pub const BASE: &str = "jemalloc base (metadata)";
 const EXTENT: &str = "jemalloc extent";

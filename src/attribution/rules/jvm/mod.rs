@@ -20,35 +20,49 @@ use crate::ledger::Region;
 use crate::model::{Addr, AddrRange, EventId, StackId};
 
 pub const HEAP: Category =
-    Category { id: "jvm-heap", name: "Java heap", one: "Java heap", many: "Java heaps" };
+    Category { id: "jvm-heap", color: 0x14a181, name: "Java heap", one: "Java heap", many: "Java heaps" };
 pub const CLASSES: Category = Category {
     id: "jvm-class-space",
+    color: 0x8a89e4,
     name: "JVM class space",
     one: "JVM compressed class space",
     many: "JVM compressed class spaces",
 };
 pub const META: Category = Category {
     id: "jvm-metaspace",
+    color: 0x1ca752,
     name: "JVM metaspace",
     one: "JVM metaspace node",
     many: "JVM metaspace nodes",
 };
 pub const SHARED: Category = Category {
     id: "jvm-shared-classes",
+    color: 0xa874b2,
     name: "JVM shared classes (CDS)",
     one: "archive of shared classes (CDS)",
     many: "archives of shared classes (CDS)",
 };
-pub const CODE: Category =
-    Category { id: "jvm-code-cache", name: "JVM code cache", one: "JVM code cache", many: "JVM code heaps" };
+pub const CODE: Category = Category {
+    id: "jvm-code-cache",
+    color: 0x929811,
+    name: "JVM code cache",
+    one: "JVM code cache",
+    many: "JVM code heaps",
+};
 pub const GC: Category = Category {
     id: "jvm-gc",
+    color: 0xcc6d71,
     name: "JVM collector tables",
     one: "table of the garbage collector",
     many: "tables of the garbage collector",
 };
-pub const OTHER: Category =
-    Category { id: "jvm-other", name: "JVM, other", one: "JVM memory", many: "mappings of the JVM" };
+pub const OTHER: Category = Category {
+    id: "jvm-other",
+    color: 0x486d70,
+    name: "JVM, other",
+    one: "JVM memory",
+    many: "mappings of the JVM",
+};
 
 /// One kind of the JVM's memory, and what its parts are called.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -12,7 +12,8 @@ use crate::attribution::world::Surveyed;
 use crate::ledger::Region;
 use crate::model::Addr;
 
-pub const V8: Category = Category { id: "v8", name: "V8", one: "V8 memory", many: "mappings of V8" };
+pub const V8: Category =
+    Category { id: "v8", color: 0x5f9a34, name: "V8", one: "V8 memory", many: "mappings of V8" };
 
 pub(super) const CODE_RANGE: &str = "code range";
 pub(super) const BUILTINS: &str = "copy of the built-in functions";
