@@ -14,7 +14,9 @@ mod touch;
 pub mod verdict;
 mod words;
 
-pub use crate::attribution::{category_color, category_name, units};
+pub use crate::attribution::{
+    category_color, category_name, heap_description_of, option_separator, units, variable_of_option,
+};
 pub use build::{
     EventCounts, Inside, ProcessAudit, ProcessFacts, RunFacts, build, build_touched, named_stack,
 };

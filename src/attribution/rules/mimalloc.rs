@@ -52,6 +52,10 @@ impl Rule for MimallocRule {
         Code { role: Role::Allocator, modules: &["libmimalloc"], prefixes: &["mi_"], ..Code::NONE }
     }
 
+    fn heap_description(&self) -> Option<&'static str> {
+        Some("mimalloc")
+    }
+
     fn by_name(&self, subject: &Subject<'_>, _world: &World<'_>) -> Option<Claim> {
         (subject.anon_name()? == b"mimalloc").then(|| Claim::new(MIMALLOC, Evidence::Name, part(subject)))
     }

@@ -49,6 +49,21 @@ pub trait Rule: Sync {
         Code::NONE
     }
 
+    /// The built-in description (docs/heap.md) of the functions that hand out what the categories hold.
+    fn heap_description(&self) -> Option<&'static str> {
+        None
+    }
+
+    /// Environment variables that are lists of options: how their names end, and what separates options.
+    fn option_lists(&self) -> &'static [(&'static str, char)] {
+        &[]
+    }
+
+    /// The variable that takes this option of the runtime's start line.
+    fn variable_of(&self, _option: &str) -> Option<&'static str> {
+        None
+    }
+
     /// The kernel's or the program's own name for the mapping.
     fn by_name(&self, _subject: &Subject<'_>, _world: &World<'_>) -> Option<Claim> {
         None
@@ -141,6 +156,23 @@ pub static RULES: &[&dyn Rule] = &[
 pub fn category_name(id: &str) -> Option<&'static str> {
     let mut all = RULES.iter().flat_map(|rule| rule.categories());
     all.find(|category| category.id == id).map(|category| category.name)
+}
+
+/// The built-in description whose functions hand out what a category holds.
+pub fn heap_description_of(category: &str) -> Option<&'static str> {
+    let rule = RULES.iter().find(|rule| rule.categories().iter().any(|own| own.id == category))?;
+    rule.heap_description()
+}
+
+/// How a variable that is a list of options separates them.
+pub fn option_separator(variable: &str) -> Option<char> {
+    let mut lists = RULES.iter().flat_map(|rule| rule.option_lists());
+    lists.find(|(end, _)| variable.ends_with(end)).map(|(_, separator)| *separator)
+}
+
+/// The variable that takes an option of some runtime's start line.
+pub fn variable_of_option(option: &str) -> Option<&'static str> {
+    RULES.iter().find_map(|rule| rule.variable_of(option))
 }
 
 /// For categories that this version does not know.

@@ -43,6 +43,10 @@ impl Rule for MuslRule {
         Code { role: Role::Libc, modules: &["ld-musl", "libc.musl", "libc.so"], ..Code::NONE }
     }
 
+    fn heap_description(&self) -> Option<&'static str> {
+        Some("musl")
+    }
+
     fn knows(&self, line: &Line) -> bool {
         line.is(FUNCTIONS) || is_musl(&line.module)
     }

@@ -64,6 +64,10 @@ impl Rule for TcmallocRule {
         Code { role: Role::Allocator, modules: &["libtcmalloc"], prefixes: &["tc_"], ..Code::NONE }
     }
 
+    fn heap_description(&self) -> Option<&'static str> {
+        Some("tcmalloc")
+    }
+
     fn by_name(&self, subject: &Subject<'_>, _world: &World<'_>) -> Option<Claim> {
         let name = subject.anon_name()?;
         (name.starts_with(b"tcmalloc_region") || name == b"absl")

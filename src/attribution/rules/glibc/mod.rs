@@ -128,6 +128,14 @@ impl Rule for GlibcRule {
         }
     }
 
+    fn heap_description(&self) -> Option<&'static str> {
+        Some("libc")
+    }
+
+    fn option_lists(&self) -> &'static [(&'static str, char)] {
+        &[("GLIBC_TUNABLES", ':')]
+    }
+
     fn by_name(&self, subject: &Subject<'_>, _world: &World<'_>) -> Option<Claim> {
         // With glibc.mem.decorate_maps=1, as of 2.39 (sysdeps/unix/sysv/linux/setvmaname.c). Of an arena
         // only the first writable part has the name. Stacks are `pthread`'s, the loader's are its own.

@@ -135,6 +135,15 @@ impl Rule for JemallocRule {
         Code { role: Role::Allocator, modules: &["libjemalloc"], prefixes: &["_rjem_", "je_"], ..Code::NONE }
     }
 
+    fn heap_description(&self) -> Option<&'static str> {
+        Some("jemalloc")
+    }
+
+    fn option_lists(&self) -> &'static [(&'static str, char)] {
+        // also under other prefixes: _RJEM_MALLOC_CONF, JE_MALLOC_CONF
+        &[("MALLOC_CONF", ',')]
+    }
+
     fn by_name(&self, subject: &Subject<'_>, _world: &World<'_>) -> Option<Claim> {
         // src/pages.c, configured with --enable-pageid
         let named = matches!(subject.anon_name()?, b"jemalloc_pg" | b"jemalloc_pg_overcommit");

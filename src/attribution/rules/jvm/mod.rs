@@ -151,6 +151,14 @@ impl Rule for JvmRule {
         Code { role: Role::Runtime, modules: &["libjvm.so"], ..Code::NONE }
     }
 
+    fn option_lists(&self) -> &'static [(&'static str, char)] {
+        &[("JAVA_TOOL_OPTIONS", ' ')]
+    }
+
+    fn variable_of(&self, option: &str) -> Option<&'static str> {
+        advice::is_option(option).then_some("JAVA_TOOL_OPTIONS")
+    }
+
     fn survey(&self, world: &World<'_>) -> Vec<Surveyed> {
         layout::survey(world)
     }

@@ -48,6 +48,14 @@ impl Rule for V8Rule {
         Code { role: Role::Runtime, functions: &["v8::base::", "v8::internal::"], ..Code::NONE }
     }
 
+    fn option_lists(&self) -> &'static [(&'static str, char)] {
+        &[("NODE_OPTIONS", ' ')]
+    }
+
+    fn variable_of(&self, option: &str) -> Option<&'static str> {
+        (option == "--jitless").then_some("NODE_OPTIONS")
+    }
+
     fn survey(&self, world: &World<'_>) -> Vec<Surveyed> {
         layout::survey(world)
     }
