@@ -4,6 +4,7 @@
 use super::cgroup_limits::with_cgroup_limits;
 use super::remedy::may_not_be_read;
 use super::say;
+use crate::attribution::rules::signs;
 use crate::model::{Observations, Pid, Tid};
 use crate::procfs::{ObserveError, ObserveOptions, ProcessStatus, observe, read_status};
 use crate::sys::pidfd;
@@ -89,7 +90,7 @@ impl Living {
     /// # Errors
     /// When it may not be read, or did not last.
     pub fn observe(&self) -> Result<Observations, LivingError> {
-        self.observe_with(ObserveOptions::default())
+        self.observe_with(ObserveOptions { code: signs(), ..ObserveOptions::default() })
     }
 
     /// As [`Living::observe`], of what `options` ask for.

@@ -34,13 +34,22 @@ pub struct Code {
     pub functions: &'static [&'static str],
     /// What it puts before `malloc`, `free` and so on.
     pub prefixes: &'static [&'static str],
-    /// Functions that go over to another stack, which is not copied: what is beyond is not seen.
+    /// Functions that run on the thread's stack on behalf of something with a stack of its own, which is not
+    /// copied: what called them is not seen.
     pub switches: &'static [&'static str],
+    /// What that is called.
+    pub on_behalf_of: &'static str,
 }
 
 impl Code {
-    pub const NONE: Code =
-        Code { role: Role::Program, modules: &[], functions: &[], prefixes: &[], switches: &[] };
+    pub const NONE: Code = Code {
+        role: Role::Program,
+        modules: &[],
+        functions: &[],
+        prefixes: &[],
+        switches: &[],
+        on_behalf_of: "",
+    };
 }
 
 const WRAPPERS: [&str; 10] =
@@ -94,9 +103,10 @@ pub fn is_wrapper(name: &str) -> bool {
     WRAPPERS.contains(&plain.strip_prefix("libc_").unwrap_or(plain))
 }
 
-/// True of a function that calls go through to another stack.
-pub fn switches_stack(function: &str) -> bool {
-    RULES.iter().any(|rule| begins(function, rule.code().switches))
+/// `goroutine`, where this function is called on that one's stack and runs on another.
+pub fn on_behalf_of(function: &str) -> Option<&'static str> {
+    let code = RULES.iter().map(|rule| rule.code()).find(|code| begins(function, code.switches))?;
+    Some(code.on_behalf_of)
 }
 
 fn is_entry(name: &str) -> bool {
@@ -144,6 +154,7 @@ mod tests {
         ] {
             assert_eq!(of(module, name), role, "{module} {name}");
         }
-        assert!(switches_stack("runtime.systemstack.abi0") && !switches_stack("runtime.main"));
+        assert_eq!(on_behalf_of("runtime.systemstack.abi0"), Some("goroutine"));
+        assert_eq!(on_behalf_of("runtime.main"), None);
     }
 }

@@ -47,15 +47,14 @@ pub(super) fn frames(stack: &Stack, options: TextOptions, out: &mut String) {
             None => *out += &format!("{}\n", line(frame)),
         }
     }
-    let ending = match stack.completeness.as_str() {
-        "truncated" => "       (the stack goes on: it was not copied further)",
-        "incomplete" if stack.ends_at_switch() => {
-            "       (called on a goroutine's own stack, which is not copied)"
-        }
-        "incomplete" => "       (the stack goes on: no unwind information here)",
+    let ending = match (stack.completeness.as_str(), stack.on_behalf_of()) {
+        ("truncated", _) => "the stack goes on: it was not copied further".to_owned(),
+        ("incomplete", Some(who)) => format!("called on a {who}'s own stack, which is not copied"),
+        ("incomplete", None) => "the stack goes on: no unwind information here".to_owned(),
         _ => return,
     };
-    *out += &format!("{}\n", options.color.paint(Tone::Dim, ending));
+    let ending = format!("       ({ending})");
+    *out += &format!("{}\n", options.color.paint(Tone::Dim, &ending));
 }
 
 /// What of a long stack is not shown: the middle. Where that would be an allocator's own frames up to

@@ -2,7 +2,7 @@
 
 use super::model::{Frame, Report, Stack};
 pub use crate::attribution::role::{Role, role_of_module};
-use crate::attribution::role::{role_of, switches_stack};
+use crate::attribution::role::{on_behalf_of, role_of};
 
 impl Stack {
     /// Frames get their roles here. `completeness` as in the report.
@@ -17,7 +17,9 @@ impl Stack {
         for frame in &mut self.frames {
             frame.role = role_of(&frame.module, frame.symbol.as_deref());
         }
-        self.caller = caller(&self.frames).map(|at| at as u64);
+        let shown = self.without_aliases();
+        let aliases = self.frames.len() - shown.len();
+        self.caller = caller(shown).map(|at| (aliases + at) as u64);
     }
 
     /// Without what stands for the system call's wrapper a second time.
@@ -29,9 +31,9 @@ impl Stack {
         }
     }
 
-    /// The outermost frame went over to a stack that is not copied: the goroutine's.
-    pub fn ends_at_switch(&self) -> bool {
-        self.frames.last().and_then(|f| f.symbol.as_deref()).is_some_and(switches_stack)
+    /// Whose stack called the outermost frame, where that is another, which is not copied: `goroutine`.
+    pub fn on_behalf_of(&self) -> Option<&'static str> {
+        self.frames.last().and_then(|f| f.symbol.as_deref()).and_then(on_behalf_of)
     }
 }
 

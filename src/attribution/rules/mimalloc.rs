@@ -5,7 +5,7 @@ use crate::attribution::callpath::Line;
 use crate::attribution::category::{Category, Evidence, Merge};
 use crate::attribution::findings::Fix;
 use crate::attribution::role::{Code, Role};
-use crate::model::{Mark, Prot};
+use crate::model::{Prot, Sign};
 
 pub const MIMALLOC: Category = Category {
     id: "mimalloc",
@@ -28,6 +28,8 @@ const LEAST: u64 = 32 << 20;
 /// What the advice leaves of an arena.
 const SMALLER: u64 = 64 << 20;
 
+const MARK: &str = "mimalloc";
+
 pub struct MimallocRule;
 
 fn is_mimalloc(line: &Line) -> bool {
@@ -36,7 +38,7 @@ fn is_mimalloc(line: &Line) -> bool {
 }
 
 fn loaded(world: &World<'_>) -> bool {
-    world.has_file(|f| f.starts_with("libmimalloc")) || world.has_mark(Mark::Mimalloc)
+    world.has_file(|f| f.starts_with("libmimalloc")) || world.has_mark(MARK)
 }
 
 impl Rule for MimallocRule {
@@ -50,6 +52,10 @@ impl Rule for MimallocRule {
 
     fn code(&self) -> Code {
         Code { role: Role::Allocator, modules: &["libmimalloc"], prefixes: &["mi_"], ..Code::NONE }
+    }
+
+    fn signs(&self) -> &'static [Sign] {
+        const { &[Sign::new(MARK, &["mimalloc: "])] }
     }
 
     fn heap_description(&self) -> Option<&'static str> {

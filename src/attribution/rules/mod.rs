@@ -34,7 +34,8 @@ use super::findings::{Advice, Group};
 use super::role::Code;
 use super::world::{Subject, Surveyed, World};
 use crate::ledger::Region;
-use crate::model::Addr;
+use crate::model::{Addr, Sign};
+use std::sync::LazyLock;
 
 /// How one allocator or runtime is recognised and explained. Every method may decline.
 pub trait Rule: Sync {
@@ -47,6 +48,11 @@ pub trait Rule: Sync {
     /// Its own code on stacks, for readers of them.
     fn code(&self) -> Code {
         Code::NONE
+    }
+
+    /// How files with code show that they hold it.
+    fn signs(&self) -> &'static [Sign] {
+        &[]
     }
 
     /// The built-in description (docs/heap.md) of the functions that hand out what the categories hold.
@@ -156,6 +162,13 @@ pub static RULES: &[&dyn Rule] = &[
 pub fn category_name(id: &str) -> Option<&'static str> {
     let mut all = RULES.iter().flat_map(|rule| rule.categories());
     all.find(|category| category.id == id).map(|category| category.name)
+}
+
+/// What files with code are searched for.
+pub fn signs() -> &'static [Sign] {
+    static ALL: LazyLock<Vec<Sign>> =
+        LazyLock::new(|| RULES.iter().flat_map(|rule| rule.signs()).copied().collect());
+    &ALL
 }
 
 /// The built-in description whose functions hand out what a category holds.

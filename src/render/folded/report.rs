@@ -234,7 +234,7 @@ impl<'r, V: AddAssign + Default> StackWriter<'r, V> {
     fn called(&mut self, stack: &Stack) -> Vec<FrameNumber> {
         let mut numbers = Vec::with_capacity(stack.frames.len() + 1);
         if let Some(note) = ending(stack) {
-            numbers.push(self.frame(note, Kind::Note));
+            numbers.push(self.frame(&note, Kind::Note));
         }
         let lines = self.options.lines;
         let shown = stack.without_aliases();
@@ -280,11 +280,11 @@ pub(in crate::render) fn no_call(region: &Region) -> &'static str {
 }
 
 /// In the place of a root that a stack does not reach.
-pub(in crate::render) fn ending(stack: &Stack) -> Option<&'static str> {
-    match stack.completeness.as_str() {
-        "truncated" => Some("[stack not copied further]"),
-        "incomplete" if stack.ends_at_switch() => Some("[on behalf of a goroutine]"),
-        "incomplete" => Some("[stack not unwound further]"),
+pub(in crate::render) fn ending(stack: &Stack) -> Option<String> {
+    match (stack.completeness.as_str(), stack.on_behalf_of()) {
+        ("truncated", _) => Some("[stack not copied further]".to_owned()),
+        ("incomplete", Some(who)) => Some(format!("[on behalf of a {who}]")),
+        ("incomplete", None) => Some("[stack not unwound further]".to_owned()),
         _ => None,
     }
 }

@@ -14,7 +14,7 @@ use crate::attribution::category::{Category, Evidence, Instance, Merge};
 use crate::attribution::role::{Code, Role};
 use crate::ledger::{Origin, Region, RegionKind};
 use crate::model::observation::HeapInfo;
-use crate::model::{Addr, Mark, PAGE, Prot, VmOp};
+use crate::model::{Addr, PAGE, Prot, Sign, VmOp};
 use shape::{MORECORE_BY_MMAP, heap_of, is_morecore, libc_is_loaded_twice};
 
 pub const ARENA: Category = Category {
@@ -103,6 +103,9 @@ const INTERNAL: &[&str] = &[
 ];
 const HEAP_MAKERS: &[&str] = &["alloc_new_heap", "new_heap"];
 
+/// libc.so.6, or its malloc linked statically.
+pub const MARK: &str = "glibc";
+
 pub struct GlibcRule;
 
 /// True for glibc's shared object: `libc.so.6`, and `libc-2.31.so` before 2.34.
@@ -125,6 +128,16 @@ impl Rule for GlibcRule {
             modules: &["libc.so.6", "libc-2.", "libpthread"],
             prefixes: &["__libc_", "__GI_"],
             ..Code::NONE
+        }
+    }
+
+    fn signs(&self) -> &'static [Sign] {
+        // malloc/malloc.c, malloc_printerr
+        const {
+            &[Sign {
+                versioned: Some(("gnu_get_libc_version", "GLIBC_")),
+                ..Sign::new(MARK, &["malloc(): "])
+            }]
         }
     }
 
@@ -184,7 +197,7 @@ impl Rule for GlibcRule {
     fn by_shape(&self, subject: &Subject<'_>, world: &World<'_>) -> Option<Claim> {
         if subject.region.kind == RegionKind::Brk || subject.name() == b"[heap]" {
             // a program that calls sbrk itself is named in the stack
-            if !subject.shape_may_decide() || world.lacks_mark(Mark::Glibc) {
+            if !subject.shape_may_decide() || world.lacks_mark(MARK) {
                 return None;
             }
             return Some(brk_claim(Evidence::Shape));

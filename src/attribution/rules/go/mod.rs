@@ -13,7 +13,7 @@ use crate::attribution::role::{Code, Role};
 use crate::attribution::units::size;
 use crate::attribution::world::Surveyed;
 use crate::ledger::Region;
-use crate::model::{Addr, AddrRange};
+use crate::model::{Addr, AddrRange, Sign};
 use layout::{ARENA, ARENA_HINT};
 
 pub const GO_HEAP: Category = Category {
@@ -31,6 +31,9 @@ pub(super) const SUMMARIES: &str = "page summaries and scavenger's index";
 pub(super) const TABLES: &str = "runtime tables";
 const STACKS: &str = "goroutine stacks (system)";
 
+/// Made by the Go toolchain.
+pub const MARK: &str = "go";
+
 pub struct GoRule;
 
 fn is_go(line: &Line) -> bool {
@@ -47,13 +50,17 @@ impl Rule for GoRule {
     }
 
     fn code(&self) -> Code {
-        // it runs its allocator on the thread's stack, on behalf of a goroutine
         Code {
             role: Role::Runtime,
             functions: &["runtime."],
             switches: &["runtime.systemstack", "runtime.mcall", "runtime.asmcgocall"],
+            on_behalf_of: "goroutine",
             ..Code::NONE
         }
+    }
+
+    fn signs(&self) -> &'static [Sign] {
+        const { &[Sign { section: Some(".gopclntab"), ..Sign::new(MARK, &[]) }] }
     }
 
     fn survey(&self, world: &World<'_>) -> Vec<Surveyed> {
