@@ -182,6 +182,11 @@ const OWN_CONSTANTS: &[(&str, &str)] = &[
 
 /// A source file's text without comments, string contents and trailing test modules.
 fn code_of(source: &str) -> String {
+    stripped(source, false)
+}
+
+/// Without comments and trailing test modules.
+fn stripped(source: &str, with_strings: bool) -> String {
     let mut code = String::new();
     let mut lines = source.lines().peekable();
     while let Some(line) = lines.next() {
@@ -205,7 +210,7 @@ fn code_of(source: &str) -> String {
             if c == '"' && previous != '\\' && !(previous == '\'' && chars.peek() == Some(&'\'')) {
                 in_string = !in_string;
             }
-            if !in_string {
+            if !in_string || with_strings {
                 code.push(c);
             }
             previous = c;
@@ -447,6 +452,67 @@ fn a_constant_of_the_kernels_is_defined_once() {
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// Parts of names of allocators and runtimes, as words of code and texts have them.
+const ALLOCATORS: &[&str] = &[
+    "bionic",
+    "cpython",
+    "glibc",
+    "golang",
+    "goroutine",
+    "gperftools",
+    "java",
+    "jemalloc",
+    "jvm",
+    "mimalloc",
+    "musl",
+    "nodejs",
+    "ptmalloc",
+    "python",
+    "scudo",
+    "tcmalloc",
+    "valgrind",
+];
+
+/// Who names one outside of `attribution/rules`, and why. It can only become shorter: what is not needed any
+/// more has to go.
+const NAMED_OUTSIDE: &[(&str, &[&str], &str)] = &[
+    ("src/app/saved.rs", &["glibc"], "says what a saved file lacks, before any rule is asked"),
+    (
+        "src/heap/describe/builtin.rs",
+        &["jemalloc", "mimalloc", "musl", "tcmalloc"],
+        "lists the files of descriptions beside it",
+    ),
+    ("src/objects/library.rs", &["glibc"], "the magic of /etc/ld.so.cache"),
+    ("src/store/code.rs", &["glibc", "jemalloc"], "names of fields in the recording's format"),
+];
+
+/// An allocator or a runtime is a file in `attribution/rules`; who needs to know of it asks the rules.
+#[test]
+fn an_allocator_is_named_in_its_rule_only() {
+    let mut wrong = Vec::new();
+    let mut excused = 0;
+    for path in files_below("src", ".rs").into_iter().chain(files_below("src", ".js")) {
+        let inside = path.strip_prefix(manifest_dir()).expect("below the root");
+        if inside.starts_with("src/attribution/rules") || is_test_file(inside) {
+            continue;
+        }
+        let code = stripped(&read(&path), true).to_lowercase();
+        let named: Vec<&str> = ALLOCATORS.iter().filter(|name| code.contains(*name)).copied().collect();
+        let excuse = NAMED_OUTSIDE.iter().find(|(file, _, _)| inside == Path::new(file));
+        excused += usize::from(excuse.is_some());
+        let allowed = excuse.map_or(&[][..], |(_, names, _)| names);
+        if named != allowed {
+            wrong.push(format!("{} names {named:?}, and may name {allowed:?}", inside.display()));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert_eq!(excused, NAMED_OUTSIDE.len(), "a file of NAMED_OUTSIDE is gone");
+    let rules = files_below("src/attribution/rules", ".rs").iter().map(|file| read(file)).collect::<String>();
+    let unknown: Vec<_> =
+        ["glibc", "jemalloc", "jvm", "python"].iter().filter(|n| !rules.contains(*n)).collect();
+    assert!(unknown.is_empty(), "no rule names {unknown:?}: is the folder right?");
 }
 
 /// What the kernel, a file or a user provides may be anything. (`code_of` leaves a string's closing

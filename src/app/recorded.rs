@@ -14,7 +14,7 @@ use std::ops::ControlFlow;
 /// When the recording is damaged.
 pub fn report_of(recording: Recording, replay: bool) -> Result<Report, AppError> {
     if !replay && let Some(json) = recording.report()? {
-        return serde_json::from_str(&json).map_err(|error| {
+        return Report::from_json(json.as_bytes()).map_err(|error| {
             let path = recording.path().to_owned();
             StoreError::Damaged { path, what: format!("the report in it: {error}") }.into()
         });

@@ -1,5 +1,6 @@
 //! A creating stack as rules read it: module names, proven function names, and nothing else.
 
+use super::role::is_wrapper;
 use crate::model::{Completeness, Frame, StackId, StackTable, SymbolizedStacks};
 
 /// One line of a stack: a frame, or a function inlined into one.
@@ -22,6 +23,11 @@ impl Line {
         self.function.as_deref().is_some_and(|f| names.contains(&f))
     }
 
+    /// True for a thin wrapper around a system call.
+    pub fn is_wrapper(&self) -> bool {
+        self.function.as_deref().is_some_and(is_wrapper)
+    }
+
     /// True if the linkage or demangled name contains `part`.
     pub fn mentions(&self, part: &str) -> bool {
         self.function.as_deref().is_some_and(|f| f.contains(part))
@@ -36,34 +42,6 @@ pub struct CallPath {
     pub lines: Vec<Line>,
     pub complete: bool,
 }
-
-/// Thin wrappers around system calls: they never decide who asked.
-const WRAPPERS: &[&str] = &[
-    "mmap",
-    "mmap64",
-    "__mmap",
-    "__mmap64",
-    "__GI___mmap64",
-    "__GI___mmap",
-    "mremap",
-    "__mremap",
-    "__GI___mremap",
-    "munmap",
-    "__munmap",
-    "mprotect",
-    "__mprotect",
-    "madvise",
-    "__madvise",
-    "brk",
-    "__brk",
-    "__GI___brk",
-    "sbrk",
-    "__sbrk",
-    "__GI___sbrk",
-    "syscall",
-    "shmat",
-    "__libc_mmap",
-];
 
 impl CallPath {
     /// Joins the raw stack with its names; without names the modules still tell.
@@ -100,7 +78,7 @@ impl CallPath {
 
     /// Index of the first line that is no system call wrapper.
     pub fn caller(&self) -> usize {
-        self.lines.iter().take_while(|l| l.is(WRAPPERS)).count()
+        self.lines.iter().take_while(|l| l.is_wrapper()).count()
     }
 
     pub fn caller_line(&self) -> Option<&Line> {
@@ -136,7 +114,7 @@ impl CallPath {
 }
 
 /// `base_block_alloc.isra.0` → `base_block_alloc`; `malloc@@GLIBC_2.2.5` → `malloc`.
-fn plain_name(linkage: &str) -> &str {
+pub fn plain_name(linkage: &str) -> &str {
     let name = linkage.split('@').next().unwrap_or(linkage);
     for marker in [".isra.", ".part.", ".constprop.", ".cold", ".lto_priv.", ".llvm."] {
         if let Some(at) = name.find(marker).filter(|&at| at > 0) {

@@ -7,6 +7,8 @@ use crate::model::{Addr, EventId, Tid};
 #[derive(Clone, Copy, PartialEq, Eq, Debug, PartialOrd, Ord, Hash)]
 pub struct Category {
     pub id: &'static str,
+    /// `0xRRGGBB`, in HTML, SVG and `top`.
+    pub color: u32,
     /// The row's label: plural, as a person would say it.
     pub name: &'static str,
     /// One such thing, for titles.

@@ -12,6 +12,7 @@ use std::collections::HashMap;
 /// Nothing explains it, or nobody knows whose it is.
 pub const UNKNOWN: Category = Category {
     id: "unknown",
+    color: 0xea6e51,
     name: "unknown",
     one: "memory of unknown purpose",
     many: "mappings of unknown purpose",

@@ -14,6 +14,7 @@ mod classify;
 mod findings;
 pub mod footprint;
 mod gone;
+pub mod role;
 pub mod rules;
 pub mod units;
 pub mod world;
@@ -23,7 +24,7 @@ pub use classify::UNKNOWN;
 pub use findings::{Finding, Fix, NoHelp};
 pub use footprint::Footprint;
 pub use gone::categories_of_gone;
-pub use rules::category_name;
+pub use rules::{category_color, category_name, heap_description_of, option_separator, variable_of_option};
 
 use crate::ledger::{Origin, Reconciled};
 use crate::model::{AddrRange, Observations, StackTable, SymbolizedStacks, Tid};

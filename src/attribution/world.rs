@@ -11,8 +11,7 @@ use crate::ledger::{Origin, OriginId, OriginRecord, Region, RegionKind, ThreadRe
 use crate::model::observation::HeapInfo;
 use crate::model::path::base_name_bytes;
 use crate::model::{
-    Addr, AddrRange, EventId, FileMarks, Mapping, MappingFile, Mark, Overcommit, Sharing, StackId, Tid,
-    VmaDetail,
+    Addr, AddrRange, EventId, FileMarks, Mapping, MappingFile, Overcommit, Sharing, StackId, Tid, VmaDetail,
 };
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
@@ -251,18 +250,23 @@ impl<'a> World<'a> {
     }
 
     /// True if a file with code holds this, by its own strings and symbols.
-    pub fn has_mark(&self, mark: Mark) -> bool {
+    pub fn has_mark(&self, mark: &str) -> bool {
         self.marked(mark).next().is_some()
     }
 
     /// True if it is known of every file with code that it does not hold this.
-    pub fn lacks_mark(&self, mark: Mark) -> bool {
+    pub fn lacks_mark(&self, mark: &str) -> bool {
         self.input.observations.code.complete && !self.has_mark(mark)
     }
 
     /// The files with code that hold this.
-    pub fn marked(&self, mark: Mark) -> impl Iterator<Item = &'a FileMarks> {
-        self.input.observations.code.files.iter().filter(move |found| found.marks.contains(&mark))
+    pub fn marked(&self, mark: &str) -> impl Iterator<Item = &'a FileMarks> {
+        self.input
+            .observations
+            .code
+            .files
+            .iter()
+            .filter(move |found| found.marks.iter().any(|own| own == mark))
     }
 
     /// The file that the C library's own calls of malloc go to; None where that is not known.
@@ -291,9 +295,9 @@ impl<'a> World<'a> {
         blocks.iter().skip(first).copied().take_while(move |block| block.start < range.end)
     }
 
-    /// glibc's version.
-    pub fn glibc(&self) -> Option<(u32, u32)> {
-        self.input.observations.code.files.iter().find_map(|found| found.glibc)
+    /// The C library's version, where it tells one.
+    pub fn libc_version(&self) -> Option<(u32, u32)> {
+        self.input.observations.code.files.iter().find_map(|found| found.version)
     }
 
     /// True if the file of this mapping is also mapped executable: an ELF image.

@@ -1,8 +1,8 @@
 //! A report's advice as changes that can be tried: environment variables and `ulimit -s`.
 
 use super::model::{Change, NotTried};
-use crate::report::Report;
 use crate::report::units::exact_size;
+use crate::report::{Report, option_separator, variable_of_option};
 
 /// One setting, as strict as it can be read from a report's `knob`.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -33,7 +33,7 @@ pub struct Advised {
 
 impl Setting {
     /// `NAME=value` or `ulimit -s KIB`, perhaps followed by a remark in parentheses; the options of a
-    /// Java or Node.js start line go into the variable that these read. Nothing else is a setting.
+    /// runtime's start line go into the variable that it reads. Nothing else is a setting.
     pub fn parse(knob: &str) -> Option<Setting> {
         let words = knob.split_once(" (").map_or(knob, |(setting, _)| setting);
         if let Some(kib) = words.strip_prefix("ulimit -s ") {
@@ -46,11 +46,8 @@ impl Setting {
         let variable = |name: &str, value: &str| {
             Some(Setting::Variable { name: name.to_owned(), value: value.to_owned() })
         };
-        if is_java_option(words) {
-            return variable("JAVA_TOOL_OPTIONS", words);
-        }
-        if words == "--jitless" {
-            return variable("NODE_OPTIONS", words);
+        if let Some(name) = variable_of_option(words) {
+            return variable(name, words);
         }
         let (name, value) = words.split_once('=')?;
         (is_variable_name(name) && !value.is_empty()).then(|| variable(name, value))?
@@ -71,7 +68,7 @@ impl Setting {
             Setting::StackLimit(bytes) => change.stack_limit = Some(*bytes),
             Setting::Variable { name, value } => {
                 let before = change.env.get(name).cloned().flatten().or_else(|| environment(name));
-                let combined = match (separator(name), before) {
+                let combined = match (option_separator(name), before) {
                     // the later of two equal options counts
                     (Some(between), Some(before)) if !before.is_empty() => {
                         format!("{before}{between}{value}")
@@ -91,7 +88,7 @@ pub fn change(settings: &[&Setting], environment: &dyn Fn(&str) -> Option<String
     change
 }
 
-/// `MALLOC_ARENA_MAX=1 MALLOC_CONF=… ulimit -s 1024`: as one would write it.
+/// `MALLOC_ARENA_MAX=1 … ulimit -s 1024`: as one would write it.
 pub fn label(change: &Change) -> String {
     let env = change.env.iter().map(|(name, value)| match value {
         Some(value) => format!("{name}={value}"),
@@ -153,30 +150,8 @@ fn is_variable_name(name: &str) -> bool {
         && bytes.all(|b| b.is_ascii_alphanumeric() || b == b'_')
 }
 
-/// `-Xmx64m`, `-XX:ReservedCodeCacheSize=32m`, `-XX:+UseSerialGC`.
-fn is_java_option(word: &str) -> bool {
-    let plain = |rest: &str| !rest.is_empty() && rest.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'=');
-    if let Some(rest) = word.strip_prefix("-XX:") {
-        return plain(rest.strip_prefix(['+', '-']).unwrap_or(rest));
-    }
-    ["-Xmx", "-Xms", "-Xss"].iter().any(|option| {
-        word.strip_prefix(option).is_some_and(|size| number(size.trim_end_matches(['k', 'm', 'g'])).is_some())
-    })
-}
-
 fn number(digits: &str) -> Option<u64> {
     digits.bytes().all(|b| b.is_ascii_digit()).then(|| digits.parse().ok())?
-}
-
-/// How a variable that is a list of options separates them.
-fn separator(name: &str) -> Option<char> {
-    match name {
-        "GLIBC_TUNABLES" => Some(':'),
-        "JAVA_TOOL_OPTIONS" | "NODE_OPTIONS" => Some(' '),
-        // also under jemalloc's prefixes: _RJEM_MALLOC_CONF, JE_MALLOC_CONF
-        _ if name.ends_with("MALLOC_CONF") => Some(','),
-        _ => None,
-    }
 }
 
 #[cfg(test)]

@@ -4,8 +4,7 @@
 use super::model::{CategoryChange, CauseChange, Footprints};
 use super::spread::signed;
 use crate::report::Report;
-use crate::report::allocator::is_allocator;
-use crate::report::model::{Frame, Process, Region, Stack};
+use crate::report::model::{Frame, Process, Region, Role, Stack};
 use std::collections::{BTreeMap, HashMap};
 
 /// Bytes of all regions with one owner.
@@ -22,22 +21,6 @@ pub struct Cause {
     pub rss: u64,
 }
 
-/// Wrappers of the calls themselves, and where threads and programs begin: they say nothing.
-const SILENT: [&str; 13] = [
-    "mmap",
-    "mmap64",
-    "mremap",
-    "munmap",
-    "brk",
-    "sbrk",
-    "mprotect",
-    "clone",
-    "clone3",
-    "start_thread",
-    "start",
-    "libc_start_main",
-    "libc_start_call_main",
-];
 /// Functions in a title.
 const NAMED: usize = 3;
 
@@ -122,24 +105,22 @@ fn title(region: &Region, stack: Option<&Stack>, file: Option<&str>) -> String {
 /// library only the function that the program called.
 fn outline(stack: &Stack) -> String {
     let outside = asking(stack);
-    let first = outside.iter().position(|frame| !in_c_library(frame)).unwrap_or(outside.len());
+    let first = outside.iter().position(|frame| !frame.in_system_library()).unwrap_or(outside.len());
     let (inside, program) = outside.split_at(first);
-    let library = inside.iter().rev().find_map(named).filter(|name| tells(name));
-    let program =
-        program.iter().filter(|frame| !in_c_library(frame)).filter_map(named).filter(|name| tells(name));
+    let library = inside.iter().rev().find_map(named);
+    let program = program.iter().filter(|frame| !frame.in_system_library()).filter_map(named);
     let names: Vec<&str> = library.into_iter().chain(program).take(NAMED).collect();
     if !names.is_empty() {
         return names.join(" < ");
     }
     // An allocator on its own account, when it sets itself up.
-    let own = stack.frames.iter().filter(|frame| !in_c_library(frame));
-    if let Some(name) = own.clone().filter_map(named).rfind(|name| tells(name)) {
+    let own = stack.frames.iter().filter(|frame| !frame.in_system_library());
+    if let Some(name) = own.clone().filter_map(named).next_back() {
         return name.to_owned();
     }
-    let frames = own.take(2);
-    let places: Vec<String> = frames.map(|frame| format!("{}+{}", frame.module, frame.offset)).collect();
+    let places: Vec<String> = own.take(2).map(|frame| format!("{}+{}", frame.module, frame.offset)).collect();
     match places.is_empty() {
-        true => stack.frames.iter().rev().find_map(named).unwrap_or_default().to_owned(),
+        true => stack.frames.iter().rev().find_map(|frame| frame.symbol.clone()).unwrap_or_default(),
         false => places.join(" < "),
     }
 }
@@ -147,23 +128,14 @@ fn outline(stack: &Stack) -> String {
 /// The frames of whoever asked for memory, without those of the allocator, which takes other ways with
 /// other settings.
 fn asking(stack: &Stack) -> &[Frame] {
-    let entry = stack.frames.iter().rposition(is_allocator);
+    let entry = stack.frames.iter().rposition(|frame| frame.role == Role::Allocator);
     let outside = entry.and_then(|at| stack.frames.get(at + 1..)).filter(|frames| !frames.is_empty());
     outside.unwrap_or(&stack.frames)
 }
 
-fn tells(name: &str) -> bool {
-    let plain = name.trim_start_matches('_');
-    let plain = plain.split_once('@').map_or(plain, |(name, _)| name);
-    !SILENT.contains(&plain)
-}
-
+/// A name that says something: not the call's wrapper, nor where threads and programs begin.
 fn named(frame: &Frame) -> Option<&str> {
-    frame.symbol.as_deref()
-}
-
-fn in_c_library(frame: &Frame) -> bool {
-    frame.module.starts_with("libc.so") || frame.module.starts_with("ld-linux")
+    frame.symbol.as_deref().filter(|_| !matches!(frame.role, Role::Wrapper | Role::Start))
 }
 
 fn lines(stack: &Stack) -> Vec<String> {
@@ -259,7 +231,7 @@ mod tests {
             frame("prog", "0x3", Some("reader")),
             frame("libc.so.6", "0x5", Some("start_thread")),
         ];
-        let stack = Stack { frames, ..Stack::default() };
+        let stack = Stack::new(frames, "complete");
         let categories = vec![CategoryRow {
             id: "glibc-arena".into(),
             name: "glibc malloc arenas".into(),
@@ -290,7 +262,7 @@ mod tests {
             let frames = names
                 .iter()
                 .map(|(module, name)| frame(module, "0x10", Some(name).filter(|n| !n.is_empty()).copied()));
-            outline(&Stack { frames: frames.collect(), ..Stack::default() })
+            outline(&Stack::new(frames.collect(), "complete"))
         };
         let (c, p) = ("libc.so.6", "prog");
         assert_eq!(

@@ -2,12 +2,9 @@
 //! is in memory, and what lies between each two.
 
 use super::report::HeapProcess;
+use crate::report::heap_description_of;
 use crate::report::model::Process;
 use serde::{Deserialize, Serialize};
-
-/// Categories of the mapping report that hold what allocators hand out.
-pub const ALLOCATORS: [&str; 7] =
-    ["glibc-arena", "glibc-main-heap", "glibc-mmapped", "jemalloc", "tcmalloc", "mimalloc", "musl-malloc"];
 
 /// Bytes of one process. `mapped` = `resident` + `swapped` + `purged` + `untouched`, and `resident` =
 /// `asked` - `asked_absent` + `kept`.
@@ -62,7 +59,7 @@ pub struct Difference {
 /// Joins the two reports of one process, taken at the same time. `None` where no mapping is an
 /// allocator's.
 pub fn beside(heap: &HeapProcess, mappings: &Process) -> Option<Beside> {
-    let own = mappings.categories.iter().filter(|row| ALLOCATORS.contains(&row.id.as_str()));
+    let own = mappings.categories.iter().filter(|row| heap_description_of(&row.id).is_some());
     let mut found =
         Beside { asked: heap.totals.outstanding_bytes, asked_incomplete: heap.attached, ..Beside::default() };
     for row in own {

@@ -1,18 +1,11 @@
 //! A process of which no allocation was seen: why, as far as that is proven. That nothing is outstanding is
 //! another thing, and is said of what was seen only.
 
+use super::beside::Part;
 use super::report::HeapProcess;
 use super::report::model::NothingSeen;
+use crate::report::heap_description_of;
 use crate::report::units::{size, thousands};
-
-/// Categories of the mapping report that hold what the functions of a built-in description hand out.
-const MAPPED_BY: [(&str, &[&str]); 5] = [
-    ("libc", &["glibc-arena", "glibc-main-heap", "glibc-mmapped"]),
-    ("jemalloc", &["jemalloc"]),
-    ("tcmalloc", &["tcmalloc"]),
-    ("mimalloc", &["mimalloc"]),
-    ("musl", &["musl-malloc"]),
-];
 
 /// A call to a function of vmaudit's own, by a child of vmaudit's, that was probed as the allocators' are.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -112,9 +105,10 @@ pub fn is_failure(nothing: &NothingSeen) -> bool {
 /// proves nothing.
 fn allocator_bytes(process: &HeapProcess, allocators: &[String]) -> u64 {
     let Some(beside) = process.beside.as_ref().filter(|_| !process.attached) else { return 0 };
-    let watched = MAPPED_BY.iter().filter(|(name, _)| allocators.iter().any(|each| each == name));
-    let categories: Vec<&str> = watched.flat_map(|(_, categories)| categories.iter().copied()).collect();
-    let parts = beside.parts.iter().filter(|part| categories.contains(&part.category.as_str()));
+    let watched = |part: &&Part| {
+        heap_description_of(&part.category).is_some_and(|name| allocators.iter().any(|each| each == name))
+    };
+    let parts = beside.parts.iter().filter(watched);
     parts.map(|part| part.mapped).sum()
 }
 
@@ -135,7 +129,7 @@ fn probes(probed: &[(String, usize)]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::heap::beside::{Beside, Part};
+    use crate::heap::beside::Beside;
     use crate::heap::report::model::{Doubts, Totals};
 
     fn with_heap(category: &str, mapped: u64) -> HeapProcess {

@@ -38,7 +38,7 @@ pub use held_call::{Arrival, Ended, HeldCall, HeldCalls};
 pub use journal::Step;
 pub use limits::{CgroupLimit, HugePages, Limits, Overcommit};
 pub use mapping::{Mapping, MappingFile};
-pub use marks::{CodeMarks, FileMarks, Mark};
+pub use marks::{CodeMarks, EXPORTS_MALLOC, FileMarks, Sign};
 pub use observation::Observations;
 pub use prot::{Prot, Sharing};
 pub use refusal::{Missing, Part, Refusal};

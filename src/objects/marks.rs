@@ -4,12 +4,11 @@
 use super::elf::Section;
 use super::object::Object;
 use super::symtab::SymbolTable;
-use crate::model::Mark;
+use crate::model::{EXPORTS_MALLOC, Sign};
 use goblin::elf::section_header::{SHT_DYNSYM, SHT_NOBITS};
 use goblin::elf::sym::{STT_FUNC, STT_GNU_IFUNC};
 use regex::bytes::Regex;
 use std::collections::BTreeSet;
-use std::sync::LazyLock;
 
 /// Constants of one file that are searched at most, bytes. Node's executable has 40 MB of them.
 const MAX_SEARCHED: u64 = 128 << 20;
@@ -21,16 +20,15 @@ const OVERLAP: u64 = 64;
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct Found {
     /// Sorted, each once.
-    pub marks: Vec<Mark>,
-    /// The environment variable that jemalloc reads.
-    pub jemalloc_setting: Option<String>,
-    /// Of glibc's shared object.
-    pub glibc: Option<GlibcFacts>,
+    pub marks: Vec<String>,
+    /// The environment variable that the allocator in it reads.
+    pub setting: Option<String>,
+    pub libc: Option<LibcFacts>,
 }
 
-/// What can be told of a libc.so.6.
+/// What can be told of a C library with versions.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct GlibcFacts {
+pub struct LibcFacts {
     pub version: (u32, u32),
     /// Where its own `malloc` is, and where its calls of `malloc` find the function to call, both as
     /// the file states addresses.
@@ -39,42 +37,45 @@ pub struct GlibcFacts {
 
 /// Reads the file's dynamic symbols, and where those do not settle it, its constants. Damaged or
 /// missing parts are left out.
-pub fn marks_of(object: &Object) -> Found {
-    let exports = Exports::read(object);
+pub fn marks_of(object: &Object, signs: &[Sign]) -> Found {
+    let exports = Exports::read(object, signs);
     if exports.is_loader {
         return Found::default();
     }
-    if let Some(version) = exports.glibc {
+    if let Some((mark, version)) = exports.libc {
         let slot = object.linkage().slot_of(b"malloc");
-        let glibc = Some(GlibcFacts { version, malloc: exports.malloc.zip(slot) });
-        return Found { marks: vec![Mark::Glibc], glibc, ..Found::default() };
+        let libc = Some(LibcFacts { version, malloc: exports.malloc.zip(slot) });
+        return Found { marks: vec![mark.to_owned()], libc, ..Found::default() };
     }
-    let mut marks = BTreeSet::new();
-    let mut setting = None;
-    if object.layout().sections.iter().any(|s| s.name.ends_with(b".gopclntab")) {
-        marks.insert(Mark::Go);
+    let ends = |sign: &Sign| {
+        let end = sign.section.map(str::as_bytes);
+        end.is_some_and(|end| object.layout().sections.iter().any(|s| s.name.ends_with(end)))
+    };
+    let mut search = Search::new(signs);
+    search.marks.extend(signs.iter().filter(|sign| ends(sign)).map(|sign| sign.mark));
+    for part in constants(object) {
+        search.part(object, part);
     }
-    for (offset, size) in constants(object) {
-        search(object, (offset, size), &mut marks, &mut setting);
+    let Search { mut marks, setting, .. } = search;
+    if exports.malloc.is_some() && !signs.iter().any(|sign| sign.is_libc && marks.contains(sign.mark)) {
+        marks.insert(EXPORTS_MALLOC);
     }
-    if exports.malloc.is_some() && !marks.contains(&Mark::Musl) {
-        marks.insert(Mark::ExportsMalloc);
-    }
-    let jemalloc_setting = setting.filter(|_| marks.contains(&Mark::Jemalloc));
-    Found { marks: marks.into_iter().collect(), jemalloc_setting, glibc: None }
+    let setting = setting.filter(|(mark, _)| marks.contains(mark)).map(|(_, variable)| variable);
+    Found { marks: marks.into_iter().map(str::to_owned).collect(), setting, libc: None }
 }
 
 /// What the dynamic symbols tell.
 #[derive(Default)]
 struct Exports {
     malloc: Option<u64>,
-    glibc: Option<(u32, u32)>,
+    /// Its mark and version.
+    libc: Option<(&'static str, (u32, u32))>,
     /// ld.so: before glibc 2.31 it has a `malloc`, for itself.
     is_loader: bool,
 }
 
 impl Exports {
-    fn read(object: &Object) -> Exports {
+    fn read(object: &Object, signs: &[Sign]) -> Exports {
         let mut out = Exports::default();
         for section in object.layout().sections.iter().filter(|s| s.kind == SHT_DYNSYM) {
             let Ok(table) = SymbolTable::read(object, section) else { continue };
@@ -82,9 +83,14 @@ impl Exports {
                 let function = matches!(entry.symbol.st_type(), STT_FUNC | STT_GNU_IFUNC);
                 match table.strings.get(entry.name.clone()).unwrap_or_default() {
                     b"malloc" if function => out.malloc = Some(entry.symbol.st_value),
-                    b"gnu_get_libc_version" => out.glibc = newest_version(&table.strings),
                     b"_rtld_global" => out.is_loader = true,
-                    _ => {}
+                    name => {
+                        let versioned = signs.iter().filter_map(|sign| Some((sign.mark, sign.versioned?)));
+                        let own = |(_, (export, _)): &(&str, (&str, &str))| export.as_bytes() == name;
+                        if let Some((mark, (_, prefix))) = versioned.filter(|_| function).find(own) {
+                            out.libc = newest_version(&table.strings, prefix).map(|version| (mark, version));
+                        }
+                    }
                 }
             }
         }
@@ -92,9 +98,9 @@ impl Exports {
     }
 }
 
-/// glibc names the interfaces of each of its versions: the newest `GLIBC_2.N` is its own.
-fn newest_version(strings: &[u8]) -> Option<(u32, u32)> {
-    let names = strings.split(|&b| b == 0).filter_map(|name| name.strip_prefix(b"GLIBC_"));
+/// It names the interfaces of each of its versions: the newest is its own.
+fn newest_version(strings: &[u8], prefix: &str) -> Option<(u32, u32)> {
+    let names = strings.split(|&b| b == 0).filter_map(|name| name.strip_prefix(prefix.as_bytes()));
     let version = |name: &[u8]| -> Option<(u32, u32)> {
         let (major, rest) = std::str::from_utf8(name).ok()?.split_once('.')?;
         let minor = rest.split('.').next()?;
@@ -123,44 +129,47 @@ fn constants(object: &Object) -> Vec<(u64, u64)> {
     bounded.filter(|&(_, size)| size > 0).collect()
 }
 
-/// Messages and names of settings that nobody else has (seen in none of the stripped programs that
-/// were made without the allocator).
-const STRINGS: &[(&str, Mark)] = &[
-    ("<jemalloc>", Mark::Jemalloc),
-    ("mimalloc: ", Mark::Mimalloc),
-    // src/system-alloc.cc, page_heap.cc
-    ("TCMALLOC_SKIP_SBRK", Mark::Gperftools),
-    ("TCMALLOC_RELEASE_RATE", Mark::Gperftools),
-    // tcmalloc/system-alloc.cc: its names for PR_SET_VMA
-    ("tcmalloc_region_", Mark::Tcmalloc),
-    // malloc/malloc.c, malloc_printerr
-    ("malloc(): ", Mark::Glibc),
-    // ldso/dynlink.c, for `ldd`
-    ("musl libc (", Mark::Musl),
-];
-/// The end of the variable's name: `--with-jemalloc-prefix` puts something before it.
-const SETTING: &str = "MALLOC_CONF\0";
+/// A search for all strings at once.
+struct Search<'a> {
+    signs: &'a [Sign],
+    needles: Option<Regex>,
+    marks: BTreeSet<&'static str>,
+    /// Whose variable, and its name.
+    setting: Option<(&'static str, String)>,
+}
 
-static NEEDLES: LazyLock<Option<Regex>> = LazyLock::new(|| {
-    let needles = STRINGS.iter().map(|(needle, _)| *needle).chain([SETTING]);
-    Regex::new(&needles.map(regex::escape).collect::<Vec<_>>().join("|")).ok()
-});
+impl<'a> Search<'a> {
+    fn new(signs: &'a [Sign]) -> Search<'a> {
+        let strings = signs.iter().flat_map(|sign| sign.strings).map(|text| regex::escape(text));
+        let settings = signs.iter().filter_map(|sign| sign.setting);
+        // with the zero byte that ends it: what stands before it is a part of its name
+        let settings = settings.map(|end| regex::escape(end) + "\0");
+        let needles = Regex::new(&strings.chain(settings).collect::<Vec<_>>().join("|")).ok();
+        Search { signs, needles, marks: BTreeSet::new(), setting: None }
+    }
 
-fn search(object: &Object, part: (u64, u64), marks: &mut BTreeSet<Mark>, setting: &mut Option<String>) {
-    let Some(needles) = &*NEEDLES else { return };
-    let (mut at, end) = (part.0, part.0.saturating_add(part.1));
-    while at < end {
-        let len = (end - at).min(CHUNK + OVERLAP);
-        let Ok(bytes) = object.read(at, len) else { return };
-        for found in needles.find_iter(&bytes) {
-            let text = found.as_bytes();
-            if text == SETTING.as_bytes() {
-                setting.get_or_insert(variable(&bytes[..found.end()]));
-            } else if let Some((_, mark)) = STRINGS.iter().find(|(needle, _)| needle.as_bytes() == text) {
-                marks.insert(*mark);
+    fn part(&mut self, object: &Object, (mut at, size): (u64, u64)) {
+        let Some(needles) = &self.needles else { return };
+        let end = at.saturating_add(size);
+        while at < end {
+            let len = (end - at).min(CHUNK + OVERLAP);
+            let Ok(bytes) = object.read(at, len) else { return };
+            for found in needles.find_iter(&bytes) {
+                let text = found.as_bytes();
+                let has = |sign: &&Sign| sign.strings.iter().any(|string| string.as_bytes() == text);
+                if let Some(sign) = self.signs.iter().find(has) {
+                    self.marks.insert(sign.mark);
+                    continue;
+                }
+                let reads = |sign: &&Sign| {
+                    sign.setting.map(str::as_bytes).is_some_and(|end| text.strip_suffix(b"\0") == Some(end))
+                };
+                if let Some(sign) = self.signs.iter().find(reads) {
+                    self.setting.get_or_insert((sign.mark, variable(&bytes[..found.end()])));
+                }
             }
+            at += CHUNK;
         }
-        at += CHUNK;
     }
 }
 
@@ -175,21 +184,22 @@ fn variable(until: &[u8]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::attribution::rules::signs;
 
     fn of(path: &str) -> Option<Found> {
         let Ok(file) = std::fs::File::open(path) else {
             crate::skip::skip_this(&format!("no {path}"));
             return None;
         };
-        Some(marks_of(&Object::from_file(file).expect("an ELF file")))
+        Some(marks_of(&Object::from_file(file).expect("an ELF file"), signs()))
     }
 
     #[test]
     fn of_libraries_here() {
         const LIB: &str = "/lib/x86_64-linux-gnu";
         if let Some(found) = of(&format!("{LIB}/libc.so.6")) {
-            assert_eq!(found.marks, [Mark::Glibc]);
-            let glibc = found.glibc.expect("a version");
+            assert_eq!(found.marks, ["glibc"]);
+            let glibc = found.libc.expect("a version");
             assert!(glibc.version >= (2, 17) && glibc.version < (3, 0), "{:?}", glibc.version);
             assert!(glibc.malloc.is_some_and(|(function, slot)| function != 0 && slot != 0));
         }
@@ -197,17 +207,17 @@ mod tests {
             assert_eq!(found, Found::default());
         }
         if let Some(found) = of(&format!("{LIB}/libjemalloc.so.2")) {
-            assert_eq!(found.marks, [Mark::Jemalloc, Mark::ExportsMalloc]);
-            assert_eq!(found.jemalloc_setting.as_deref(), Some("MALLOC_CONF"));
+            assert_eq!(found.marks, ["exports-malloc", "jemalloc"]);
+            assert_eq!(found.setting.as_deref(), Some("MALLOC_CONF"));
         }
         if let Some(found) = of(&format!("{LIB}/libtcmalloc_minimal.so.4")) {
-            assert_eq!(found.marks, [Mark::Gperftools, Mark::ExportsMalloc]);
+            assert_eq!(found.marks, ["exports-malloc", "gperftools"]);
         }
         if let Some(found) = of(&format!("{LIB}/libmimalloc.so.2.0")) {
-            assert_eq!(found.marks, [Mark::Mimalloc, Mark::ExportsMalloc]);
+            assert_eq!(found.marks, ["exports-malloc", "mimalloc"]);
         }
         if let Some(found) = of("/lib/ld-musl-x86_64.so.1") {
-            assert_eq!(found.marks, [Mark::Musl]);
+            assert_eq!(found.marks, ["musl"]);
         }
         if let Some(found) = of(&format!("{LIB}/libm.so.6")) {
             assert_eq!(found, Found::default());
@@ -216,8 +226,11 @@ mod tests {
 
     #[test]
     fn versions_and_variables() {
-        assert_eq!(newest_version(b"\0GLIBC_2.9\0GLIBC_2.36\0GLIBC_2.2.5\0GLIBC_PRIVATE\0"), Some((2, 36)));
-        assert_eq!(newest_version(b"\0malloc\0"), None);
+        assert_eq!(
+            newest_version(b"\0GLIBC_2.9\0GLIBC_2.36\0GLIBC_2.2.5\0GLIBC_PRIVATE\0", "GLIBC_"),
+            Some((2, 36))
+        );
+        assert_eq!(newest_version(b"\0malloc\0", "GLIBC_"), None);
         assert_eq!(variable(b"conf\0_RJEM_MALLOC_CONF\0"), "_RJEM_MALLOC_CONF");
         assert_eq!(variable(b"MALLOC_CONF\0"), "MALLOC_CONF");
     }
@@ -234,9 +247,9 @@ mod tests {
         let Some(long) = long else { return };
         let at = (long.offset + CHUNK - 4) as usize;
         bytes[at..at + 16].copy_from_slice(b"tcmalloc_region_");
-        let mut marks = BTreeSet::new();
         let object = Object::from_bytes(bytes).expect("an ELF file");
-        search(&object, (long.offset, CHUNK + OVERLAP), &mut marks, &mut None);
-        assert!(marks.contains(&Mark::Tcmalloc));
+        let mut search = Search::new(signs());
+        search.part(&object, (long.offset, CHUNK + OVERLAP));
+        assert!(search.marks.contains("tcmalloc"));
     }
 }

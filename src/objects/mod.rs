@@ -26,7 +26,7 @@ pub use careful::Root;
 pub use cfi::{Cfi, FdeFacts};
 pub use elf::{ElfLayout, Section, Segment};
 pub use functions::{DebugFiles, Function, FunctionTable};
-pub use marks::{GlibcFacts, marks_of};
+pub use marks::{LibcFacts, marks_of};
 pub use object::{Object, ObjectError, Stamp};
 pub use open::{OpenRequest, Opener, SystemOpener};
 pub use starts::FunctionStarts;

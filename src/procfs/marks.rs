@@ -3,9 +3,9 @@
 
 use super::memory;
 use super::process_dir::ProcessDir;
-use crate::model::{Addr, CodeMarks, FileMarks, FileRef, Mapping, MappingFile, Pid, Tid};
+use crate::model::{Addr, CodeMarks, FileMarks, FileRef, Mapping, MappingFile, Pid, Sign, Tid};
 use crate::objects::marks::Found;
-use crate::objects::{GlibcFacts, OpenRequest, Opener, Stamp, SystemOpener, marks_of};
+use crate::objects::{LibcFacts, OpenRequest, Opener, Stamp, SystemOpener, marks_of};
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 
@@ -26,34 +26,39 @@ static KNOWN: LazyLock<Mutex<Known>> = LazyLock::new(Mutex::default);
 
 /// Looks into every file that is mapped executable. What cannot be opened tells nothing: then names
 /// and shapes have to do.
-pub(super) fn read_marks(dir: &ProcessDir, tid: Tid, mappings: &[Mapping]) -> CodeMarks {
+pub(super) fn read_marks(dir: &ProcessDir, tid: Tid, mappings: &[Mapping], signs: &[Sign]) -> CodeMarks {
     let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
     let mut out = CodeMarks { complete: true, ..CodeMarks::default() };
     let mut seen = HashSet::new();
     for mapping in mappings.iter().filter(|mapping| mapping.prot.exec) {
         let Some(file) = mapping.file.filter(|file| seen.insert(*file)) else { continue };
-        let Some(found) = known.found(dir.pid(), file, mapping) else {
+        let Some(found) = known.found(dir.pid(), (file, mapping), signs) else {
             out.complete = false;
             continue;
         };
         if found.marks.is_empty() {
             continue;
         }
-        if let Some(glibc) = &found.glibc {
-            out.libc_malloc = out.libc_malloc.or_else(|| called_malloc((dir, tid), (file, mappings), *glibc));
+        if let Some(libc) = &found.libc {
+            out.libc_malloc = out.libc_malloc.or_else(|| called_malloc((dir, tid), (file, mappings), *libc));
         }
         out.files.push(FileMarks {
             file,
             marks: found.marks.clone(),
-            jemalloc_setting: found.jemalloc_setting.clone(),
-            glibc: found.glibc.map(|glibc| glibc.version),
+            setting: found.setting.clone(),
+            version: found.libc.map(|libc| libc.version),
         });
     }
     out
 }
 
 impl Known {
-    fn found(&mut self, pid: Pid, file: MappingFile, mapping: &Mapping) -> Option<Arc<Found>> {
+    fn found(
+        &mut self,
+        pid: Pid,
+        (file, mapping): (MappingFile, &Mapping),
+        signs: &[Sign],
+    ) -> Option<Arc<Found>> {
         let place = (pid, mapping.range.start, file);
         if let Some(found) = self.by_place.get(&place) {
             return Some(Arc::clone(found));
@@ -70,7 +75,7 @@ impl Known {
         let object = self.opener.open(&request).ok()?;
         let stamp = object.stamp();
         let before = stamp.and_then(|stamp| self.by_stamp.get(&stamp).cloned());
-        let found = before.unwrap_or_else(|| Arc::new(marks_of(&object)));
+        let found = before.unwrap_or_else(|| Arc::new(marks_of(&object, signs)));
         if self.by_place.len() + self.by_stamp.len() >= MAX_KNOWN {
             self.by_place.clear();
             self.by_stamp.clear();
@@ -88,9 +93,9 @@ impl Known {
 fn called_malloc(
     (dir, tid): (&ProcessDir, Tid),
     (file, mappings): (MappingFile, &[Mapping]),
-    glibc: GlibcFacts,
+    libc: LibcFacts,
 ) -> Option<Addr> {
-    let (function, slot) = glibc.malloc?;
+    let (function, slot) = libc.malloc?;
     let own = |mapping: &&Mapping| mapping.file == Some(file);
     // A second copy (dlmopen) is mapped below the first.
     let bias = mappings.iter().filter(own).rfind(|mapping| mapping.offset == 0)?.range.start;
@@ -105,7 +110,7 @@ fn called_malloc(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::Mark;
+    use crate::attribution::rules::signs;
     use crate::procfs::parse_maps;
 
     #[test]
@@ -113,9 +118,8 @@ mod tests {
         let pid = std::process::id() as Pid;
         let dir = ProcessDir::open(pid, pid).expect("own directory");
         let mappings = parse_maps(&std::fs::read("/proc/self/maps").expect("maps")).mappings;
-        let code = read_marks(&dir, pid, &mappings);
-        let glibc =
-            code.files.iter().find(|found| found.marks.contains(&Mark::Glibc) && found.glibc.is_some());
+        let code = read_marks(&dir, pid, &mappings, signs());
+        let glibc = code.files.iter().find(|found| found.version.is_some());
         let Some(glibc) = glibc else {
             crate::skip::skip_this("no glibc here");
             return;
@@ -123,6 +127,6 @@ mod tests {
         let called = code.libc_malloc.expect("bound at start-up");
         let holder = mappings.iter().find(|mapping| mapping.range.contains(called)).expect("mapped");
         assert_eq!(holder.file, Some(glibc.file), "nothing else offers a malloc here");
-        assert_eq!(read_marks(&dir, pid, &mappings), code, "remembered");
+        assert_eq!(read_marks(&dir, pid, &mappings, signs()), code, "remembered");
     }
 }

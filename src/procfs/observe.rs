@@ -16,7 +16,7 @@ use super::threads::read_threads;
 use crate::model::observation::{
     HeapInfo, Observations, Residency, ResidencySource, ResourceUse, SnapshotMoment, StatusFigures,
 };
-use crate::model::{AddrRange, CodeMarks, Mapping, Pid, Tid, VmaDetails};
+use crate::model::{AddrRange, CodeMarks, Mapping, Pid, Sign, Tid, VmaDetails};
 use crate::sys::clock::{monotonic_ns, process_cpu_ns};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -36,8 +36,9 @@ pub struct ObserveOptions {
     pub heap_info: bool,
     /// VmFlags and shares of each VMA, from smaps, where that does not take long.
     pub details: bool,
-    /// Which allocators and runtimes the mapped files hold: each is opened once.
-    pub code: bool,
+    /// What the mapped files are searched for, to tell which allocators and runtimes they hold: each is opened
+    /// once. Empty: none is.
+    pub code: &'static [Sign],
 }
 
 impl ObserveOptions {
@@ -48,7 +49,7 @@ impl ObserveOptions {
             threads: false,
             heap_info: false,
             details: false,
-            code: false,
+            code: &[],
             ..ObserveOptions::default()
         }
     }
@@ -62,7 +63,7 @@ impl Default for ObserveOptions {
             threads: true,
             heap_info: true,
             details: true,
-            code: true,
+            code: &[],
         }
     }
 }
@@ -98,7 +99,10 @@ pub fn observe(pid: Pid, tid: Tid, options: ObserveOptions) -> Result<Observatio
         .read("limits")
         .and_then(|bytes| parse_limits(&bytes).map_err(|error| dir.malformed("limits", error)));
     let limits = noted(&mut gaps, limits);
-    let code = if options.code { read_marks(&dir, tid, &space.mappings) } else { CodeMarks::default() };
+    let code = match options.code {
+        [] => CodeMarks::default(),
+        signs => read_marks(&dir, tid, &space.mappings, signs),
+    };
     let machine = read_limits(&dir, tid, status.as_ref(), limits);
     Ok(Observations {
         pid,

@@ -1,9 +1,7 @@
 //! A stack in one line.
 
-use super::frames::is_wrapper;
 use super::style::{clean, truncated};
-use crate::report::allocator::is_allocator;
-use crate::report::model::{Frame, Stack};
+use crate::report::model::{Frame, Role, Stack};
 
 /// `memset < zmalloc < … < main`: where in the program something was done.
 pub(super) fn chain(stack: &Stack, width: usize) -> String {
@@ -14,14 +12,15 @@ pub(super) fn chain(stack: &Stack, width: usize) -> String {
 /// system call's wrapper, or the first of those that has a name.
 pub(super) fn chain_of_caller(stack: &Stack, width: usize) -> String {
     let frames = own_frames(stack);
-    if let Some(entry) = frames.iter().rposition(|f| is_allocator(f)).filter(|at| at + 1 < frames.len()) {
+    let entry = frames.iter().rposition(|f| f.role == Role::Allocator);
+    if let Some(entry) = entry.filter(|at| at + 1 < frames.len()) {
         let unnamed = frames.get(entry).is_some_and(|f| f.symbol.is_none());
         return fitting(&frames[entry + usize::from(unnamed)..], width);
     }
-    let from = |f: &&Frame| !f.module.starts_with("libc.so") && !f.module.starts_with("ld-");
+    let from = |f: &&Frame| !f.in_system_library();
     let named = frames.iter().position(|f| from(f) && f.symbol.is_some());
     let first = named.or_else(|| frames.iter().position(from)).unwrap_or(0);
-    let entered = |at: &usize| frames.get(*at).is_some_and(|f| f.symbol.is_some() && !is_wrapper(f));
+    let entered = |at: &usize| frames.get(*at).is_some_and(|f| f.symbol.is_some() && f.role != Role::Wrapper);
     let first = first.checked_sub(1).filter(entered).unwrap_or(first);
     fitting(&frames[first..], width)
 }
@@ -29,7 +28,8 @@ pub(super) fn chain_of_caller(stack: &Stack, width: usize) -> String {
 /// Without what is below every program's own functions, and without a function's inlined parts
 /// where the function itself follows.
 fn own_frames(stack: &Stack) -> Vec<&Frame> {
-    let end = stack.frames.iter().rposition(|f| !is_root(f)).map_or(stack.frames.len(), |last| last + 1);
+    let end =
+        stack.frames.iter().rposition(|f| f.role != Role::Start).map_or(stack.frames.len(), |last| last + 1);
     let is_part = |f: &Frame, next: Option<&Frame>| {
         f.inlined && f.symbol.is_some() && next.is_some_and(|next| next.symbol == f.symbol)
     };
@@ -84,15 +84,6 @@ fn name(frame: &Frame) -> String {
     }
 }
 
-/// What is below every program's own functions.
-pub(super) fn is_root(f: &Frame) -> bool {
-    let name = f.symbol.as_deref().unwrap_or_default();
-    matches!(
-        name,
-        "_start" | "__libc_start_main" | "__libc_start_call_main" | "start_thread" | "clone3" | "clone"
-    ) || name.starts_with("__libc_start_main")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -104,7 +95,7 @@ mod tests {
             inlined: name.ends_with('*'),
             ..Frame::default()
         };
-        Stack { frames: names.iter().map(frame).collect(), ..Stack::default() }
+        Stack::new(names.iter().map(frame).collect(), "complete")
     }
 
     #[test]

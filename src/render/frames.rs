@@ -16,11 +16,7 @@ const MAX_MODULE: usize = 22;
 /// A stack, a frame a line; of a long one what matters.
 pub(super) fn frames(stack: &Stack, options: TextOptions, out: &mut String) {
     // the system call's wrapper under two names tells nothing twice
-    let aliases = stack.frames.iter().take_while(|f| f.inlined).count();
-    let all = match stack.frames.get(aliases) {
-        Some(wrapper) if is_wrapper(wrapper) => &stack.frames[aliases..],
-        _ => &stack.frames[..],
-    };
+    let all = stack.without_aliases();
     let module_width =
         all.iter().map(|f| clean(&f.module).chars().count()).max().unwrap_or(0).min(MAX_MODULE);
     let function_width = all.iter().map(|f| function(f).chars().count()).max().unwrap_or(0).min(52);
@@ -51,15 +47,14 @@ pub(super) fn frames(stack: &Stack, options: TextOptions, out: &mut String) {
             None => *out += &format!("{}\n", line(frame)),
         }
     }
-    let ending = match stack.completeness.as_str() {
-        "truncated" => "       (the stack goes on: it was not copied further)",
-        "incomplete" if all.last().is_some_and(leaves_goroutine) => {
-            "       (called on a goroutine's own stack, which is not copied)"
-        }
-        "incomplete" => "       (the stack goes on: no unwind information here)",
+    let ending = match (stack.completeness.as_str(), stack.on_behalf_of()) {
+        ("truncated", _) => "the stack goes on: it was not copied further".to_owned(),
+        ("incomplete", Some(who)) => format!("called on a {who}'s own stack, which is not copied"),
+        ("incomplete", None) => "the stack goes on: no unwind information here".to_owned(),
         _ => return,
     };
-    *out += &format!("{}\n", options.color.paint(Tone::Dim, ending));
+    let ending = format!("       ({ending})");
+    *out += &format!("{}\n", options.color.paint(Tone::Dim, &ending));
 }
 
 /// What of a long stack is not shown: the middle. Where that would be an allocator's own frames up to
@@ -80,19 +75,6 @@ fn hidden(all: &[Frame]) -> Vec<Range<usize>> {
     }
     let middle = INNER_FRAMES + inside.len()..outer;
     if middle.len() < 2 { vec![inside] } else { vec![inside, middle] }
-}
-
-/// The Go runtime runs its allocator on the thread's stack, on behalf of a goroutine.
-pub(super) fn leaves_goroutine(f: &Frame) -> bool {
-    let name = f.symbol.as_deref().unwrap_or_default();
-    ["runtime.systemstack", "runtime.mcall", "runtime.asmcgocall"]
-        .iter()
-        .any(|switch| name.starts_with(switch))
-}
-
-pub(super) fn is_wrapper(f: &Frame) -> bool {
-    let name = f.symbol.as_deref().unwrap_or_default().trim_start_matches('_');
-    ["mmap", "mremap", "brk", "munmap", "mprotect", "madvise"].iter().any(|call| name.starts_with(call))
 }
 
 /// `malloc+0x11e`, `fn@0x954f0+0x125` or `+0x95615`; without an offset where the line is known.

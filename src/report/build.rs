@@ -148,7 +148,7 @@ impl StackNumbers {
 /// A stack with what is known of its frames. One that the table does not have is `incomplete`.
 pub fn named_stack(id: StackId, table: &StackTable, names: &SymbolizedStacks) -> model::Stack {
     if id.0 as usize >= table.len() {
-        return model::Stack { completeness: "incomplete".to_string(), ..model::Stack::default() };
+        return model::Stack::new(Vec::new(), "incomplete");
     }
     let raw = table.stack(id);
     let named = names.frames(id);
@@ -164,8 +164,7 @@ pub fn named_stack(id: StackId, table: &StackTable, names: &SymbolizedStacks) ->
         Completeness::Truncated => "truncated",
         Completeness::Incomplete => "incomplete",
     };
-    let truncated = raw.completeness == Completeness::Truncated;
-    model::Stack { frames, truncated, completeness: completeness.to_string() }
+    model::Stack::new(frames, completeness)
 }
 
 fn frame(line: &SymbolFrame, table: &StackTable) -> model::Frame {
@@ -177,6 +176,7 @@ fn frame(line: &SymbolFrame, table: &StackTable) -> model::Frame {
         offset: hex(line.frame.address),
         symbol: line.function.as_ref().map(|f| f.name.clone()),
         symbol_offset: line.function.as_ref().map(|f| f.offset),
+        role: model::Role::default(),
         file: line.location.as_ref().map(|l| l.file.clone()),
         line: line.location.as_ref().map(|l| l.line),
         inlined: line.inlined,

@@ -1,11 +1,11 @@
 //! The versioned report (docs/report.md): the model, and how it is built from what
 //! attribution found. Pure; fields may be added, none renamed.
 
-pub mod allocator;
 mod build;
 pub mod calls;
 mod container;
 pub mod explanation;
+pub mod frames;
 pub mod growth;
 pub mod model;
 mod peak;
@@ -14,7 +14,9 @@ mod touch;
 pub mod verdict;
 mod words;
 
-pub use crate::attribution::{category_name, units};
+pub use crate::attribution::{
+    category_color, category_name, heap_description_of, option_separator, units, variable_of_option,
+};
 pub use build::{
     EventCounts, Inside, ProcessAudit, ProcessFacts, RunFacts, build, build_touched, named_stack,
 };

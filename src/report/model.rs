@@ -3,6 +3,7 @@
 //! have to ignore what they do not know.
 
 pub use super::container::{CgroupMemory, Container, NamedThread};
+pub use super::frames::Role;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -468,6 +469,9 @@ pub struct Stack {
     pub truncated: bool,
     /// Added: `complete`, `truncated`, `incomplete`.
     pub completeness: String,
+    /// Added: the frame that a reader would name as who asked.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub caller: Option<u64>,
 }
 
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Serialize, Deserialize)]
@@ -481,6 +485,8 @@ pub struct Frame {
     /// Demangled.
     pub symbol: Option<String>,
     pub symbol_offset: Option<u64>,
+    /// Added.
+    pub role: Role,
     pub file: Option<String>,
     pub line: Option<u32>,
     pub inlined: bool,

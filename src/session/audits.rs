@@ -7,6 +7,7 @@ use super::targets::container_view::ContainerView;
 use super::timeline::Timelines;
 use super::touch;
 use crate::attribution::AuditInput;
+use crate::attribution::rules::signs;
 use crate::ledger::{AddressSpaces, Ledger, Origin, Peak, Reconciled};
 use crate::model::observation::{ResidencySource, SnapshotMoment};
 use crate::model::{Bytes, Observations, Pid, SizePoint, StackId, SymbolizedStacks};
@@ -82,7 +83,7 @@ impl Look {
     /// When the process cannot be read.
     pub fn take((pid, tid): (Pid, Pid), moment: SnapshotMoment) -> Result<Look, ObserveError> {
         let begun = Instant::now();
-        let options = ObserveOptions { moment, ..ObserveOptions::default() };
+        let options = ObserveOptions { moment, code: signs(), ..ObserveOptions::default() };
         let observations = with_cgroup_limits(observe(pid, tid, options)?);
         Ok(Look { observations, read: begun.elapsed() })
     }

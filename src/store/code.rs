@@ -3,7 +3,7 @@
 use super::error::Fault;
 use super::read::one_row;
 use super::sum;
-use crate::model::{Addr, AddrRange, CodeMarks, FileMarks, MappingFile, Mark};
+use crate::model::{Addr, AddrRange, CodeMarks, FileMarks, MappingFile};
 use rusqlite::{Connection, params};
 use serde::{Deserialize, Serialize};
 
@@ -22,12 +22,11 @@ struct File {
     major: u32,
     minor: u32,
     inode: u64,
-    /// Those that this version does not know are left out.
     marks: Vec<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    jemalloc_setting: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    glibc: Option<(u32, u32)>,
+    #[serde(rename = "jemalloc_setting", default, skip_serializing_if = "Option::is_none")]
+    setting: Option<String>,
+    #[serde(rename = "glibc", default, skip_serializing_if = "Option::is_none")]
+    version: Option<(u32, u32)>,
 }
 
 pub(super) fn write(
@@ -39,9 +38,9 @@ pub(super) fn write(
         major: found.file.major,
         minor: found.file.minor,
         inode: found.file.inode,
-        marks: found.marks.iter().map(|mark| mark.as_str().to_owned()).collect(),
-        jemalloc_setting: found.jemalloc_setting.clone(),
-        glibc: found.glibc,
+        marks: found.marks.clone(),
+        setting: found.setting.clone(),
+        version: found.version,
     };
     let row = Row {
         libc_malloc: code.libc_malloc.map(|at| at.0),
@@ -60,9 +59,9 @@ pub(super) fn read(db: &Connection, snapshot: i64) -> Result<(CodeMarks, Vec<Add
     let row: Row = one_row(db, (sql, [snapshot]), &what, |row| row.json(1, &what))?;
     let file = |found: File| FileMarks {
         file: MappingFile { major: found.major, minor: found.minor, inode: found.inode },
-        marks: found.marks.iter().filter_map(|name| Mark::from_name(name)).collect(),
-        jemalloc_setting: found.jemalloc_setting,
-        glibc: found.glibc,
+        marks: found.marks,
+        setting: found.setting,
+        version: found.version,
     };
     let blocks =
         row.blocks.iter().map(|&(start, len)| AddrRange::new(start, start.saturating_add(len))).collect();

@@ -97,6 +97,9 @@ fn every_field_of_the_contract_is_there() {
     let frames = &json["stacks"][0]["frames"];
     has(&frames[0], &["module", "build_id", "offset", "symbol", "symbol_offset", "file", "line", "inlined"]);
     assert_eq!(json["stacks"][0]["truncated"], false);
+    let roles: Vec<&Value> = frames.as_array().unwrap().iter().map(|frame| &frame["role"]).collect();
+    assert_eq!(roles, ["wrapper", "libc", "allocator", "program"]);
+    assert_eq!(json["stacks"][0]["caller"], 3);
     assert_eq!((&frames[1]["symbol"], &frames[1]["offset"]), (&Value::Null, &"0x95615".into()));
     assert_eq!(frames[1]["function_start"], "0x95600");
     assert_eq!((&frames[3]["file"], &frames[3]["line"]), (&"/src/a.c".into(), &7.into()));

@@ -46,11 +46,8 @@ fn stack() -> Stack {
         line: Some(line),
         ..StackFrame::default()
     };
-    Stack {
-        frames: vec![frame("libc.so.6", "mmap", 1), frame("redis", "grow", 42), frame("redis", "main", 7)],
-        completeness: "complete".to_owned(),
-        ..Stack::default()
-    }
+    let frames = vec![frame("libc.so.6", "mmap", 1), frame("redis", "grow", 42), frame("redis", "main", 7)];
+    Stack::new(frames, "complete")
 }
 
 /// A traced process that is open.

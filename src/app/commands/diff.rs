@@ -119,7 +119,7 @@ fn load_report(path: &Path, source: impl Read) -> Result<Loaded, DiffError> {
     if head.schema.is_none() {
         return Err(not_a_report("JSON, but no report of vmaudit: it has no \"schema\""));
     }
-    let report: Report = serde_json::from_slice(&bytes).map_err(json)?;
+    let report = Report::from_json(&bytes).map_err(json)?;
     Ok(Loaded { report, kind: "report" })
 }
 

@@ -8,6 +8,7 @@ use crate::ledger::RegionKind;
 
 pub const APP_MMAP: Category = Category {
     id: "app-mmap",
+    color: 0x836217,
     name: "the program's own mappings",
     one: "mapping of the program's own",
     many: "mappings of the program's own",

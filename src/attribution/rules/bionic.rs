@@ -5,6 +5,7 @@ use crate::attribution::category::{Category, Evidence, Merge};
 
 pub const BIONIC: Category = Category {
     id: "bionic-malloc",
+    color: 0x82977b,
     name: "Android malloc (scudo)",
     one: "memory of Android's malloc",
     many: "mappings of Android's malloc",

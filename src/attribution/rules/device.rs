@@ -8,6 +8,7 @@ use crate::ledger::RegionKind;
 
 pub const DEVICE: Category = Category {
     id: "device",
+    color: 0x3560d7,
     name: "devices and their drivers",
     one: "mapping of a device",
     many: "mappings of devices",

@@ -4,7 +4,7 @@ use super::{Advice, Claim, Group, Rule, Subject, World};
 use crate::attribution::category::{Category, Evidence, Instance};
 
 pub const FILE: Category =
-    Category { id: "file", name: "mapped files", one: "mapped file", many: "mapped files" };
+    Category { id: "file", color: 0x7f644d, name: "mapped files", one: "mapped file", many: "mapped files" };
 
 pub struct FilesRule;
 

@@ -6,11 +6,13 @@ use crate::attribution::call::MAP_FIXED;
 use crate::attribution::callpath::Line;
 use crate::attribution::category::{Category, Evidence, Instance, Merge};
 use crate::attribution::findings::Fix;
+use crate::attribution::role::{Code, Role};
 use crate::ledger::{Origin, RegionKind};
 use crate::model::{Mapping, Prot, Sharing};
 
 pub const LOADER: Category = Category {
     id: "loader",
+    color: 0x8695ac,
     name: "program and libraries",
     one: "program and libraries (ELF images)",
     many: "ELF images and what belongs to them",
@@ -47,12 +49,10 @@ const MAX_TLS: u64 = 512 << 10;
 
 pub struct LoaderRule;
 
+const LD_SO: &[&str] = &["ld-linux", "ld-2.", "ld-musl", "ld64.so", "ld.so.1"];
+
 fn is_ld_so(module: &str) -> bool {
-    module.starts_with("ld-linux")
-        || module.starts_with("ld-2.")
-        || module.starts_with("ld-musl")
-        || module.starts_with("ld64.so")
-        || module == "ld.so.1"
+    LD_SO.iter().any(|name| module.starts_with(name))
 }
 
 impl Rule for LoaderRule {
@@ -62,6 +62,10 @@ impl Rule for LoaderRule {
 
     fn categories(&self) -> &'static [Category] {
         &[LOADER]
+    }
+
+    fn code(&self) -> Code {
+        Code { role: Role::Loader, modules: LD_SO, ..Code::NONE }
     }
 
     fn by_name(&self, subject: &Subject<'_>, _world: &World<'_>) -> Option<Claim> {
@@ -79,7 +83,7 @@ impl Rule for LoaderRule {
         // called by its own wrapper of mmap: other frames further in are somebody else's, whom
         // ld.so only ran (constructors)
         let module = path.lines.get(at)?.module.as_str();
-        if !path.lines.get(..at)?.iter().all(|l| l.module == module || is_wrapper(l)) {
+        if !path.lines.get(..at)?.iter().all(|l| l.module == module || l.is_wrapper()) {
             return None;
         }
         let claim = match subject.region.kind {
@@ -165,21 +169,6 @@ fn is_cut_bss(world: &World<'_>, vma: usize) -> bool {
         }
     }
     false
-}
-
-fn is_wrapper(line: &Line) -> bool {
-    line.is(&[
-        "mmap",
-        "mmap64",
-        "__mmap",
-        "__mmap64",
-        "__GI___mmap64",
-        "mremap",
-        "brk",
-        "__brk",
-        "sbrk",
-        "__sbrk",
-    ])
 }
 
 fn image(subject: &Subject<'_>, evidence: Evidence) -> Claim {

@@ -4,10 +4,16 @@ use super::{Advice, Claim, Group, Rule, Subject, World};
 use crate::attribution::callpath::Line;
 use crate::attribution::category::{Category, Evidence, Merge};
 use crate::attribution::findings::Fix;
-use crate::model::{Mark, Prot};
+use crate::attribution::role::{Code, Role};
+use crate::model::{Prot, Sign};
 
-pub const MIMALLOC: Category =
-    Category { id: "mimalloc", name: "mimalloc", one: "mimalloc arena", many: "mimalloc mappings" };
+pub const MIMALLOC: Category = Category {
+    id: "mimalloc",
+    color: 0xb5840f,
+    name: "mimalloc",
+    one: "mimalloc arena",
+    many: "mimalloc mappings",
+};
 
 /// 2.x asks for addresses far below where the kernel places mappings (src/os.c, aligned hints).
 const HINTS: std::ops::Range<u64> = 0x200_0000_0000..0x1e00_0000_0000;
@@ -22,6 +28,8 @@ const LEAST: u64 = 32 << 20;
 /// What the advice leaves of an arena.
 const SMALLER: u64 = 64 << 20;
 
+const MARK: &str = "mimalloc";
+
 pub struct MimallocRule;
 
 fn is_mimalloc(line: &Line) -> bool {
@@ -30,7 +38,7 @@ fn is_mimalloc(line: &Line) -> bool {
 }
 
 fn loaded(world: &World<'_>) -> bool {
-    world.has_file(|f| f.starts_with("libmimalloc")) || world.has_mark(Mark::Mimalloc)
+    world.has_file(|f| f.starts_with("libmimalloc")) || world.has_mark(MARK)
 }
 
 impl Rule for MimallocRule {
@@ -40,6 +48,18 @@ impl Rule for MimallocRule {
 
     fn categories(&self) -> &'static [Category] {
         &[MIMALLOC]
+    }
+
+    fn code(&self) -> Code {
+        Code { role: Role::Allocator, modules: &["libmimalloc"], prefixes: &["mi_"], ..Code::NONE }
+    }
+
+    fn signs(&self) -> &'static [Sign] {
+        const { &[Sign::new(MARK, &["mimalloc: "])] }
+    }
+
+    fn heap_description(&self) -> Option<&'static str> {
+        Some("mimalloc")
     }
 
     fn by_name(&self, subject: &Subject<'_>, _world: &World<'_>) -> Option<Claim> {

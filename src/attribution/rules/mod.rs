@@ -29,10 +29,13 @@ mod valgrind;
 
 use super::callpath::Line;
 use super::category::{Category, Claim};
+use super::classify::UNKNOWN;
 use super::findings::{Advice, Group};
+use super::role::Code;
 use super::world::{Subject, Surveyed, World};
 use crate::ledger::Region;
-use crate::model::Addr;
+use crate::model::{Addr, Sign};
+use std::sync::LazyLock;
 
 /// How one allocator or runtime is recognised and explained. Every method may decline.
 pub trait Rule: Sync {
@@ -41,6 +44,31 @@ pub trait Rule: Sync {
 
     /// All that it may claim.
     fn categories(&self) -> &'static [Category];
+
+    /// Its own code on stacks, for readers of them.
+    fn code(&self) -> Code {
+        Code::NONE
+    }
+
+    /// How files with code show that they hold it.
+    fn signs(&self) -> &'static [Sign] {
+        &[]
+    }
+
+    /// The built-in description (docs/heap.md) of the functions that hand out what the categories hold.
+    fn heap_description(&self) -> Option<&'static str> {
+        None
+    }
+
+    /// Environment variables that are lists of options: how their names end, and what separates options.
+    fn option_lists(&self) -> &'static [(&'static str, char)] {
+        &[]
+    }
+
+    /// The variable that takes this option of the runtime's start line.
+    fn variable_of(&self, _option: &str) -> Option<&'static str> {
+        None
+    }
 
     /// The kernel's or the program's own name for the mapping.
     fn by_name(&self, _subject: &Subject<'_>, _world: &World<'_>) -> Option<Claim> {
@@ -136,9 +164,87 @@ pub fn category_name(id: &str) -> Option<&'static str> {
     all.find(|category| category.id == id).map(|category| category.name)
 }
 
+/// What files with code are searched for.
+pub fn signs() -> &'static [Sign] {
+    static ALL: LazyLock<Vec<Sign>> =
+        LazyLock::new(|| RULES.iter().flat_map(|rule| rule.signs()).copied().collect());
+    &ALL
+}
+
+/// The built-in description whose functions hand out what a category holds.
+pub fn heap_description_of(category: &str) -> Option<&'static str> {
+    let rule = RULES.iter().find(|rule| rule.categories().iter().any(|own| own.id == category))?;
+    rule.heap_description()
+}
+
+/// How a variable that is a list of options separates them.
+pub fn option_separator(variable: &str) -> Option<char> {
+    let mut lists = RULES.iter().flat_map(|rule| rule.option_lists());
+    lists.find(|(end, _)| variable.ends_with(end)).map(|(_, separator)| *separator)
+}
+
+/// The variable that takes an option of some runtime's start line.
+pub fn variable_of_option(option: &str) -> Option<&'static str> {
+    RULES.iter().find_map(|rule| rule.variable_of(option))
+}
+
+/// For categories that this version does not know.
+const MORE: [u32; 4] = [0x2f8fa8, 0x9b7a2f, 0x8c6bb5, 0x4f8f5f];
+
+/// `0xRRGGBB`, by a category's id.
+pub fn category_color(id: &str) -> u32 {
+    let mut all = RULES.iter().flat_map(|rule| rule.categories()).chain([&UNKNOWN]);
+    let known = all.find(|category| category.id == id).map(|category| category.color);
+    known.unwrap_or_else(|| MORE[id.bytes().map(usize::from).sum::<usize>() % MORE.len()])
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// In linear light.
+    fn channels(color: u32) -> [f64; 3] {
+        let linear = |byte: u8| match f64::from(byte) / 255.0 {
+            c if c <= 0.04045 => c / 12.92,
+            c => ((c + 0.055) / 1.055).powf(2.4),
+        };
+        let [_, r, g, b] = color.to_be_bytes();
+        [r, g, b].map(linear)
+    }
+
+    fn weighed([r, g, b]: [f64; 3], by: [f64; 3]) -> f64 {
+        r * by[0] + g * by[1] + b * by[2]
+    }
+
+    fn luminance(color: u32) -> f64 {
+        weighed(channels(color), [0.2126, 0.7152, 0.0722])
+    }
+
+    /// CIELAB, D65.
+    fn lab(color: u32) -> [f64; 3] {
+        let f = |t: f64| if t > 0.008_856 { t.cbrt() } else { 7.787 * t + 16.0 / 116.0 };
+        let x = f(weighed(channels(color), [0.4124, 0.3576, 0.1805]) / 0.9505);
+        let y = f(luminance(color));
+        let z = f(weighed(channels(color), [0.0193, 0.1192, 0.9505]) / 1.089);
+        [116.0 * y - 16.0, 500.0 * (x - y), 200.0 * (y - z)]
+    }
+
+    #[test]
+    fn categories_are_told_apart_by_their_colours() {
+        let all: Vec<&Category> = RULES.iter().flat_map(|rule| rule.categories()).chain([&UNKNOWN]).collect();
+        for (at, category) in all.iter().enumerate() {
+            let Category { id, color, .. } = **category;
+            assert_eq!(category_color(id), color);
+            for ground in [0xffffff, 0x181c24].map(luminance) {
+                let [dark, light] = [luminance(color).min(ground), luminance(color).max(ground)];
+                assert!((light + 0.05) / (dark + 0.05) >= 3.0, "{id}: {color:#x}");
+            }
+            for other in &all[..at] {
+                let apart = lab(color).into_iter().zip(lab(other.color)).map(|(a, b)| (a - b).powi(2));
+                assert!(apart.sum::<f64>().sqrt() >= 10.0, "{id} and {} look alike", other.id);
+            }
+        }
+    }
 
     #[test]
     fn every_category_has_one_id_and_one_name() {

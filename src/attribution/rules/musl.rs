@@ -5,11 +5,13 @@ use super::{Advice, Claim, Group, Rule, Subject, World};
 use crate::attribution::call::MAP_STACK;
 use crate::attribution::callpath::Line;
 use crate::attribution::category::{Category, Evidence, Instance, Merge};
+use crate::attribution::role::{Code, Role};
 use crate::ledger::{Origin, Region, RegionKind};
-use crate::model::{Addr, Mapping, Mark, PAGE, Prot};
+use crate::model::{Addr, Mapping, PAGE, Prot, Sign};
 
 pub const MUSL: Category = Category {
     id: "musl-malloc",
+    color: 0xa8742c,
     name: "musl malloc",
     one: "musl malloc memory",
     many: "musl malloc mappings",
@@ -21,6 +23,9 @@ const SLOTS: &str = "slots and large blocks";
 
 const FUNCTIONS: &[&str] =
     &["alloc_slot", "alloc_group", "alloc_meta", "__libc_malloc_impl", "get_meta", "__simple_malloc"];
+
+/// The shared object. A static program has nothing that tells it.
+const MARK: &str = "musl";
 
 pub struct MuslRule;
 
@@ -35,6 +40,19 @@ impl Rule for MuslRule {
 
     fn categories(&self) -> &'static [Category] {
         &[MUSL]
+    }
+
+    fn code(&self) -> Code {
+        Code { role: Role::Libc, modules: &["ld-musl", "libc.musl", "libc.so"], ..Code::NONE }
+    }
+
+    fn signs(&self) -> &'static [Sign] {
+        // ldso/dynlink.c, for `ldd`
+        const { &[Sign { is_libc: true, ..Sign::new(MARK, &["musl libc ("]) }] }
+    }
+
+    fn heap_description(&self) -> Option<&'static str> {
+        Some("musl")
     }
 
     fn knows(&self, line: &Line) -> bool {
@@ -75,7 +93,8 @@ impl Rule for MuslRule {
     fn by_shape(&self, subject: &Subject<'_>, world: &World<'_>) -> Option<Claim> {
         if subject.region.kind == RegionKind::Brk || subject.name() == b"[heap]" {
             // A static program that never frees gets another malloc (src/malloc/lite_malloc.c), all in brk.
-            let lite = subject.shape_may_decide() && world.lacks_mark(Mark::Glibc) && has_stacks(world);
+            let lite =
+                subject.shape_may_decide() && world.lacks_mark(super::glibc::MARK) && has_stacks(world);
             return lite.then(|| {
                 Claim::new(MUSL, Evidence::Shape, LITE)
                     .instance(Instance::Named(b"[heap]".into()))
@@ -136,7 +155,7 @@ pub const DEFAULT_STACK: u64 = 132 << 10;
 pub fn uses_musl(world: &World<'_>) -> bool {
     world.fact("uses musl", || {
         let shared = || world.has_file(is_musl) && !world.has_file(super::glibc::is_libc);
-        world.has_mark(Mark::Musl) || shared() || has_guarded_heap(world)
+        world.has_mark(MARK) || shared() || has_guarded_heap(world)
     })
 }
 

@@ -3,10 +3,12 @@
 use super::{Advice, Claim, Group, Rule, Subject, World};
 use crate::attribution::callpath::Line;
 use crate::attribution::category::{Category, Evidence, Merge};
+use crate::attribution::role::{Code, Role};
 use crate::model::Prot;
 
 pub const ARENA: Category = Category {
     id: "python-arena",
+    color: 0x837325,
     name: "Python object arenas",
     one: "Python object arena",
     many: "Python object arenas",
@@ -30,6 +32,10 @@ impl Rule for PythonRule {
 
     fn categories(&self) -> &'static [Category] {
         &[ARENA]
+    }
+
+    fn code(&self) -> Code {
+        Code { role: Role::Runtime, modules: &["python3", "libpython3"], ..Code::NONE }
     }
 
     fn knows(&self, line: &Line) -> bool {

@@ -6,10 +6,12 @@
 use super::{Advice, Claim, Group, Rule, Subject, World};
 use crate::attribution::callpath::{CallPath, Line};
 use crate::attribution::category::{Category, Evidence, Instance, Merge};
+use crate::attribution::role::{Code, Role};
 use crate::model::{Addr, AddrRange};
 
 pub const SANITIZER: Category = Category {
     id: "sanitizer-shadow",
+    color: 0xa3547c,
     name: "sanitizer shadow memory",
     one: "sanitizer shadow memory",
     many: "sanitizer mappings",
@@ -116,6 +118,10 @@ impl Rule for SanitizerRule {
 
     fn categories(&self) -> &'static [Category] {
         &[SANITIZER]
+    }
+
+    fn code(&self) -> Code {
+        Code { role: Role::Runtime, modules: LIBRARIES, functions: PREFIXES, ..Code::NONE }
     }
 
     fn by_name(&self, subject: &Subject<'_>, _world: &World<'_>) -> Option<Claim> {

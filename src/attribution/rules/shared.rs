@@ -10,17 +10,20 @@ use crate::ledger::RegionKind;
 
 pub const SHARED_ANON: Category = Category {
     id: "shared-anon",
+    color: 0xc52659,
     name: "shared memory",
     one: "shared memory",
     many: "mappings of shared memory",
 };
 pub const SYSV: Category = Category {
     id: "sysv-shm",
+    color: 0xbb2e79,
     name: "System V shared memory",
     one: "System V shared memory segment",
     many: "System V shared memory segments",
 };
-pub const MEMFD: Category = Category { id: "memfd", name: "memfd memory", one: "memfd", many: "memfds" };
+pub const MEMFD: Category =
+    Category { id: "memfd", color: 0x4e7231, name: "memfd memory", one: "memfd", many: "memfds" };
 
 const DSM: &str = "PostgreSQL's dynamic shared memory";
 /// How many names a title has room for.

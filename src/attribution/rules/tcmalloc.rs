@@ -4,11 +4,17 @@ use super::{Advice, Claim, Group, Rule, Subject, World};
 use crate::attribution::callpath::Line;
 use crate::attribution::category::{Category, Evidence, Instance, Merge};
 use crate::attribution::findings::Fix;
+use crate::attribution::role::{Code, Role};
 use crate::ledger::RegionKind;
-use crate::model::{Addr, AddrRange, Mapping, Mark, Prot, Sharing};
+use crate::model::{Addr, AddrRange, Mapping, Prot, Sharing, Sign};
 
-pub const TCMALLOC: Category =
-    Category { id: "tcmalloc", name: "tcmalloc", one: "tcmalloc memory", many: "tcmalloc mappings" };
+pub const TCMALLOC: Category = Category {
+    id: "tcmalloc",
+    color: 0xc85f1a,
+    name: "tcmalloc",
+    one: "tcmalloc memory",
+    many: "tcmalloc mappings",
+};
 
 const BRK: &str = "page heap (brk)";
 const BY_MMAP: &str = "page heap (mmap)";
@@ -26,6 +32,9 @@ const GUARDED: u64 = 2056 << 10;
 /// gperftools' step.
 const STEP: u64 = 1 << 20;
 
+const GPERFTOOLS: &str = "gperftools";
+const GOOGLE: &str = "tcmalloc";
+
 pub struct TcmallocRule;
 
 fn is_tcmalloc(line: &Line) -> bool {
@@ -37,10 +46,10 @@ fn is_tcmalloc(line: &Line) -> bool {
 
 /// gperftools is loaded, and what calls malloc gets its function.
 fn is_gperftools(world: &World<'_>) -> bool {
-    let loaded = world.has_file(|f| f.starts_with("libtcmalloc")) || world.has_mark(Mark::Gperftools);
+    let loaded = world.has_file(|f| f.starts_with("libtcmalloc")) || world.has_mark(GPERFTOOLS);
     let glibc_uses_its_own = || {
         let called = world.libc_malloc_in();
-        called.is_some() && world.marked(Mark::Glibc).any(|found| Some(found.file) == called)
+        called.is_some() && world.marked(super::glibc::MARK).any(|found| Some(found.file) == called)
     };
     loaded && !glibc_uses_its_own()
 }
@@ -52,6 +61,24 @@ impl Rule for TcmallocRule {
 
     fn categories(&self) -> &'static [Category] {
         &[TCMALLOC]
+    }
+
+    fn code(&self) -> Code {
+        Code { role: Role::Allocator, modules: &["libtcmalloc"], prefixes: &["tc_"], ..Code::NONE }
+    }
+
+    fn signs(&self) -> &'static [Sign] {
+        const SIGNS: [Sign; 2] = [
+            // src/system-alloc.cc, page_heap.cc
+            Sign::new(GPERFTOOLS, &["TCMALLOC_SKIP_SBRK", "TCMALLOC_RELEASE_RATE"]),
+            // tcmalloc/system-alloc.cc: its names for PR_SET_VMA
+            Sign::new(GOOGLE, &["tcmalloc_region_"]),
+        ];
+        &SIGNS
+    }
+
+    fn heap_description(&self) -> Option<&'static str> {
+        Some("tcmalloc")
     }
 
     fn by_name(&self, subject: &Subject<'_>, _world: &World<'_>) -> Option<Claim> {
@@ -89,8 +116,7 @@ impl Rule for TcmallocRule {
             let claim = Claim::new(TCMALLOC, Evidence::Shape, part(subject)).merge(Merge::ByCategory);
             return Some(claim.instance(Instance::At(region)));
         }
-        let sampled =
-            subject.is_reserved() && subject.range.len() == GUARDED && world.has_mark(Mark::Tcmalloc);
+        let sampled = subject.is_reserved() && subject.range.len() == GUARDED && world.has_mark(GOOGLE);
         if sampled {
             return Some(Claim::new(TCMALLOC, Evidence::Shape, SAMPLED).merge(Merge::ByCategory));
         }
@@ -103,7 +129,7 @@ impl Rule for TcmallocRule {
     }
 
     fn allocator_in(&self, world: &World<'_>) -> Option<&'static str> {
-        let marked = || world.has_mark(Mark::Gperftools) || world.has_mark(Mark::Tcmalloc);
+        let marked = || world.has_mark(GPERFTOOLS) || world.has_mark(GOOGLE);
         let loaded = || world.has_file(|f| f.starts_with("libtcmalloc"));
         (loaded() || marked() || world.paths().any(|p| p.any(is_tcmalloc))).then_some("tcmalloc")
     }

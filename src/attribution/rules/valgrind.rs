@@ -8,6 +8,7 @@ use crate::model::{Addr, AddrRange};
 
 pub const VALGRIND: Category = Category {
     id: "valgrind",
+    color: 0x47a914,
     name: "Valgrind's own memory",
     one: "memory of Valgrind",
     many: "mappings of Valgrind",

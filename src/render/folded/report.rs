@@ -3,7 +3,6 @@
 
 use super::{Folded, FrameNumber};
 use crate::model::path::base_name;
-use crate::render::frames::{is_wrapper, leaves_goroutine};
 use crate::report::model::{Frame, Process, Region, Report, Stack};
 use std::collections::HashMap;
 use std::ops::AddAssign;
@@ -236,10 +235,10 @@ impl<'r, V: AddAssign + Default> StackWriter<'r, V> {
     fn called(&mut self, stack: &Stack) -> Vec<FrameNumber> {
         let mut numbers = Vec::with_capacity(stack.frames.len() + 1);
         if let Some(note) = ending(stack) {
-            numbers.push(self.frame(note, Kind::Note));
+            numbers.push(self.frame(&note, Kind::Note));
         }
         let lines = self.options.lines;
-        let shown = shown(stack);
+        let shown = stack.without_aliases();
         for (at, frame) in shown.iter().enumerate().rev() {
             let is_part = |inner: &Frame, outer: &Frame| {
                 !lines && inner.inlined && inner.symbol.is_some() && inner.symbol == outer.symbol
@@ -282,23 +281,12 @@ pub(in crate::render) fn no_call(region: &Region) -> &'static str {
 }
 
 /// In the place of a root that a stack does not reach.
-pub(in crate::render) fn ending(stack: &Stack) -> Option<&'static str> {
-    match stack.completeness.as_str() {
-        "truncated" => Some("[stack not copied further]"),
-        "incomplete" if stack.frames.last().is_some_and(leaves_goroutine) => {
-            Some("[on behalf of a goroutine]")
-        }
-        "incomplete" => Some("[stack not unwound further]"),
+pub(in crate::render) fn ending(stack: &Stack) -> Option<String> {
+    match (stack.completeness.as_str(), stack.on_behalf_of()) {
+        ("truncated", _) => Some("[stack not copied further]".to_owned()),
+        ("incomplete", Some(who)) => Some(format!("[on behalf of a {who}]")),
+        ("incomplete", None) => Some("[stack not unwound further]".to_owned()),
         _ => None,
-    }
-}
-
-/// The frames of a stack, innermost first, without a second name for the system call's wrapper.
-pub(in crate::render) fn shown(stack: &Stack) -> &[Frame] {
-    let aliases = stack.frames.iter().take_while(|f| f.inlined).count();
-    match stack.frames.get(aliases) {
-        Some(wrapper) if is_wrapper(wrapper) => stack.frames.get(aliases..).unwrap_or_default(),
-        _ => &stack.frames,
     }
 }
 

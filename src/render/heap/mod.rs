@@ -4,12 +4,12 @@ pub(super) mod folded;
 mod tables;
 mod tree;
 
-use super::chain::{chain, is_root};
+use super::chain::chain;
 use super::frames::frames;
 use super::style::{Tone, clean, signed_size, truncated};
 use super::text::{TextOptions, WIDTH, duration, end, labelled, note};
 use crate::heap::report::{HeapProcess, HeapReport, Row};
-use crate::report::model::{Frame, Process, Stack};
+use crate::report::model::{Frame, Process, Role, Stack};
 use crate::report::units::{exact_size, size, thousands};
 use tables::{beside, by_context, by_stack, in_blocks, totals};
 use tree::tree;
@@ -215,10 +215,7 @@ pub(super) fn who(report: &HeapReport, row: &Row, width: usize) -> String {
 /// Without what is below every program's own functions: `_start`, `clone`, and the C library's functions
 /// without a name next to them.
 pub(super) fn own_frames(stack: &Stack) -> &[Frame] {
-    let below = |f: &Frame| {
-        let library = f.module.starts_with("libc.so") || f.module.starts_with("ld-");
-        is_root(f) || (library && f.symbol.is_none())
-    };
+    let below = |f: &Frame| f.role == Role::Start || (f.symbol.is_none() && f.in_system_library());
     let end = stack.frames.iter().rposition(|f| !below(f)).map_or(stack.frames.len(), |last| last + 1);
     stack.frames.get(..end).unwrap_or(&stack.frames)
 }

@@ -3,8 +3,8 @@
 
 use super::columns::{Column, NONE, Ranges, Regions, Strings, number};
 use crate::render::clean;
-use crate::report::category_name;
-use crate::report::model::{Finding, Frame, Process, Report, Stack};
+use crate::report::model::{Finding, Frame, Process, Report, Role, Stack};
+use crate::report::{category_color, category_name};
 use serde::Serialize;
 use serde_json::{Map, Value};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -16,6 +16,8 @@ pub(super) struct Page {
     head: Map<String, Value>,
     /// Category ids and what they are called.
     names: BTreeMap<String, String>,
+    /// `#rrggbb` of each of them.
+    colors: BTreeMap<String, String>,
     processes: Vec<PageProcess>,
     stacks: Vec<PageStack>,
     frames: Frames,
@@ -31,9 +33,9 @@ struct PageProcess {
     ranges: Vec<Ranges>,
 }
 
-/// `completeness`, and numbers of frames, innermost first.
+/// `completeness`, numbers of frames, innermost first, and which of them is who asked.
 #[derive(Serialize)]
-struct PageStack(String, Vec<usize>);
+struct PageStack(String, Vec<usize>, i64);
 
 /// Each distinct frame once.
 #[derive(Serialize)]
@@ -47,7 +49,7 @@ struct Frames {
     offset: Column,
     file: Column,
     line: Column,
-    /// 1 inlined, 2 a guess, 4 named by its symbol.
+    /// 1 inlined, 2 a guess, 4 named by its symbol, 8 a system call's wrapper.
     flags: Column,
 }
 
@@ -58,14 +60,14 @@ pub(super) fn page(report: &Report) -> Result<Page, serde_json::Error> {
     let mut numbers: HashMap<&Frame, usize> = HashMap::new();
     let mut distinct: Vec<&Frame> = Vec::new();
     let mut stacks = Vec::with_capacity(report.stacks.len());
-    for Stack { frames, completeness, .. } in &report.stacks {
+    for Stack { frames, completeness, caller, .. } in &report.stacks {
         let frames = frames.iter().map(|frame| {
             *numbers.entry(frame).or_insert_with(|| {
                 distinct.push(frame);
                 distinct.len() - 1
             })
         });
-        stacks.push(PageStack(clean(completeness), frames.collect()));
+        stacks.push(PageStack(clean(completeness), frames.collect(), caller.map_or(NONE, number)));
     }
     let processes = report.processes.iter().map(|p| process(p, &mut strings)).collect::<Result<_, _>>()?;
     let frames = frames(&distinct, &mut strings);
@@ -81,7 +83,10 @@ pub(super) fn page(report: &Report) -> Result<Page, serde_json::Error> {
     };
     let mut head = object(serde_json::to_value(head)?);
     head.retain(|key, _| key != "processes" && key != "stacks");
-    Ok(Page { head, names: names(report), processes, stacks, frames, strings: strings.into_vec() })
+    let names = names(report);
+    let color = |id: &String| (id.clone(), format!("#{:06x}", category_color(id)));
+    let colors = names.keys().map(color).collect();
+    Ok(Page { head, names, colors, processes, stacks, frames, strings: strings.into_vec() })
 }
 
 fn process(p: &Process, strings: &mut Strings) -> Result<PageProcess, serde_json::Error> {
@@ -110,7 +115,10 @@ fn frames(distinct: &[&Frame], strings: &mut Strings) -> Frames {
         line: distinct.iter().map(|f| f.line.map_or(NONE, i64::from)).collect(),
         flags: distinct
             .iter()
-            .map(|f| i64::from(f.inlined) + 2 * i64::from(f.guess) + 4 * i64::from(f.symbol.is_some()))
+            .map(|f| {
+                let flags = [f.inlined, f.guess, f.symbol.is_some(), f.role == Role::Wrapper];
+                flags.into_iter().rev().fold(0, |sum, flag| 2 * sum + i64::from(flag))
+            })
             .collect(),
     }
 }

@@ -115,7 +115,7 @@ impl<'r> Code<'r> {
         let stack: &'r Stack = self.report.stacks.get(usize::try_from(at).ok()?)?;
         let mut out = Vec::with_capacity(stack.frames.len());
         let mut lines = Vec::new();
-        for frame in crate::render::folded::report::shown(stack) {
+        for frame in stack.without_aliases() {
             lines.push(self.line(frame));
             if frame.inlined {
                 continue;

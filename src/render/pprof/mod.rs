@@ -138,7 +138,7 @@ fn callers(report: &Report, region: &Region, code: &mut Code<'_>, out: &mut Vec<
             out.extend(stack);
             let stack = usize::try_from(at).ok().and_then(|at| report.stacks.get(at));
             if let Some(note) = stack.and_then(ending) {
-                out.push(code.note(note));
+                out.push(code.note(&note));
             }
         }
         None => out.push(code.note(&format!("[{}: its stack was lost]", origin.op))),

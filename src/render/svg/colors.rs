@@ -2,6 +2,8 @@
 //! functions, which lead to it, in pale ones by module, and everything else in greys.
 
 use crate::render::folded::report::Kind;
+use crate::report::category_color;
+use crate::report::frames::{Role, role_of_module};
 
 /// Red, green, blue.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -12,44 +14,6 @@ impl std::fmt::Display for Rgb {
         write!(f, "rgb({},{},{})", self.0, self.1, self.2)
     }
 }
-
-const CATEGORIES: [(&str, Rgb); 25] = [
-    ("glibc-arena", Rgb(0x1c, 0x6f, 0xb8)),
-    ("glibc-main-heap", Rgb(0x3f, 0x98, 0xdc)),
-    ("glibc-mmapped", Rgb(0x5a, 0x67, 0xd0)),
-    ("thread-stack", Rgb(0xa8, 0x78, 0xdd)),
-    ("main-stack", Rgb(0x8a, 0x55, 0xc4)),
-    ("jemalloc", Rgb(0xde, 0x7a, 0x16)),
-    ("tcmalloc", Rgb(0xc8, 0x5f, 0x1a)),
-    ("mimalloc", Rgb(0xb5, 0x84, 0x0f)),
-    ("musl-malloc", Rgb(0xa8, 0x74, 0x2c)),
-    ("jvm-heap", Rgb(0x12, 0x97, 0x8a)),
-    ("jvm-metaspace", Rgb(0x3b, 0x8f, 0x45)),
-    ("jvm-code-cache", Rgb(0x7d, 0x9a, 0x1e)),
-    ("jvm-other", Rgb(0x5c, 0x94, 0x84)),
-    ("go-heap", Rgb(0x15, 0x97, 0xb5)),
-    ("v8", Rgb(0x5f, 0x9a, 0x34)),
-    ("python-arena", Rgb(0xb0, 0x8a, 0x0c)),
-    ("sanitizer-shadow", Rgb(0xa3, 0x54, 0x7c)),
-    ("loader", Rgb(0x74, 0x82, 0x96)),
-    ("file", Rgb(0xa0, 0x8a, 0x70)),
-    ("shared-anon", Rgb(0xd4, 0x60, 0x8f)),
-    ("sysv-shm", Rgb(0xb8, 0x4a, 0x82)),
-    ("hugetlb", Rgb(0xbf, 0x4a, 0x66)),
-    ("kernel", Rgb(0x5b, 0x68, 0x78)),
-    ("app-mmap", Rgb(0xbb, 0x8a, 0x12)),
-    ("unknown", Rgb(0xd2, 0x40, 0x2f)),
-];
-
-/// For categories that have no colour of their own.
-const MORE: [Rgb; 6] = [
-    Rgb(0x2f, 0x8f, 0xa8),
-    Rgb(0x9b, 0x7a, 0x2f),
-    Rgb(0x8c, 0x6b, 0xb5),
-    Rgb(0xb3, 0x60, 0x4a),
-    Rgb(0x4f, 0x8f, 0x5f),
-    Rgb(0xa8, 0x58, 0x8f),
-];
 
 /// Of modules other than the program and the C library.
 const MODULES: [Rgb; 6] = [
@@ -69,9 +33,8 @@ const EQUAL: Rgb = Rgb(0xf2, 0xf2, 0xf2);
 
 /// A category's colour, light enough for black text on it.
 pub(super) fn category(id: &str) -> Rgb {
-    let own = CATEGORIES.iter().find(|(name, _)| *name == id).map(|(_, color)| *color);
-    let more = || MORE.get(hash(id) % MORE.len()).copied().unwrap_or(NOTE);
-    mixed(own.unwrap_or_else(more), Rgb(255, 255, 255), 0.42)
+    let [_, r, g, b] = category_color(id).to_be_bytes();
+    mixed(Rgb(r, g, b), Rgb(255, 255, 255), 0.42)
 }
 
 /// Of a frame; `within` is the category that it is a part of, `program` the module of the process itself.
@@ -81,7 +44,7 @@ pub(super) fn of(kind: &Kind, within: Option<&str>, program: &str) -> Rgb {
         Kind::Thread => mixed(ROOT, Rgb(255, 255, 255), 0.4),
         Kind::Note => NOTE,
         Kind::Function(module) if module == program => PROGRAM,
-        Kind::Function(module) if is_c_library(module) => C_LIBRARY,
+        Kind::Function(module) if matches!(role_of_module(module), Role::Libc | Role::Loader) => C_LIBRARY,
         Kind::Function(module) => MODULES.get(hash(module) % MODULES.len()).copied().unwrap_or(NOTE),
         Kind::Category(id) => category(id),
         Kind::Part => mixed(within.map_or(NOTE, category), Rgb(255, 255, 255), 0.35),
@@ -97,12 +60,6 @@ pub(super) fn change(change: i64, most: u64) -> Rgb {
     let part = (change.unsigned_abs() as f64 / most as f64).clamp(0.0, 1.0).sqrt();
     let strong = if change > 0 { Rgb(0xe8, 0x52, 0x45) } else { Rgb(0x4a, 0x86, 0xe0) };
     mixed(EQUAL, strong, 0.15 + 0.85 * part)
-}
-
-pub(super) fn is_c_library(module: &str) -> bool {
-    ["libc.so", "libc-", "ld-linux", "ld-musl", "ld-2", "libpthread"]
-        .iter()
-        .any(|name| module.starts_with(name))
 }
 
 /// `part` of `b` in `a`.
@@ -128,7 +85,8 @@ mod tests {
 
     #[test]
     fn black_text_can_be_read_on_every_category() {
-        for (id, _) in CATEGORIES {
+        let all = crate::attribution::rules::RULES.iter().flat_map(|rule| rule.categories());
+        for id in all.map(|category| category.id).chain(["unknown"]) {
             assert!(contrast_with_black(category(id)) > 5.5, "{id}: {}", category(id));
         }
         assert_eq!(category("new-one"), category("new-one"));

@@ -192,8 +192,7 @@ pub(super) fn compact_findings(report: &Report, p: &Process, options: TextOption
 
 /// ` · main < run < malloc`: named functions from the outside in, the C library's left out.
 pub(super) fn outline(stack: &Stack) -> String {
-    let names =
-        stack.frames.iter().filter(|f| !f.module.starts_with("libc.so") && !f.module.starts_with("ld-linux"));
+    let names = stack.frames.iter().filter(|f| !f.in_system_library());
     let names: Vec<String> =
         names.filter_map(|f| f.symbol.as_deref()).take(3).map(|s| truncated(&clean(s), 24)).collect();
     if names.is_empty() { String::new() } else { format!(" · {}", names.join(" < ")) }

@@ -5,7 +5,7 @@ use super::cells::{Row, cut, left, marker, name, right, width};
 use super::theme::{Look, Theme};
 use crate::render::chain::chain_of_caller;
 use crate::render::style::clean;
-use crate::report::model::{Frame, Stack};
+use crate::report::model::Stack;
 use crate::report::units::size;
 use crate::top::{Call, Pane, State};
 use ratatui::text::Line;
@@ -94,8 +94,7 @@ pub(super) fn row(call: &Call, widths: Widths, theme: Theme) -> Row {
 
 /// `main.c:42`: where the program itself asked for it, if that is known.
 fn place(stack: &Stack) -> Option<String> {
-    let own = |f: &&Frame| !f.module.starts_with("libc.so") && !f.module.starts_with("ld-");
-    let frame = stack.frames.iter().filter(own).find(|frame| frame.line.is_some())?;
+    let frame = stack.frames.iter().filter(|f| !f.in_system_library()).find(|frame| frame.line.is_some())?;
     let file = frame.file.as_deref()?.rsplit('/').next()?.to_owned();
     Some(cut(&format!("{}:{}", clean(&file), frame.line?), 28))
 }

@@ -4,6 +4,7 @@ use super::cells::{Row, both_ends, change, change_look, cut, left, marker, name,
 use super::theme::{Look, Theme};
 use super::{Page, Part, calls};
 use crate::render::style::{clean, wrapped};
+use crate::report::category_color;
 use crate::report::model::{Process, Totals};
 use crate::report::units::{size, thousands};
 use crate::top::{CategoryLine, Opened, Pages, Pane, Point, SortBy, State, Track};
@@ -278,7 +279,7 @@ pub(super) fn table_head(state: &State, opened: &Opened, width: usize, theme: Th
 fn category(line: &CategoryLine<'_>, opened: &Opened, width: usize, theme: Theme) -> Row {
     let (label, columns) = columns(opened, width);
     let row = line.row;
-    let look = if row.id == "unknown" { Look::Warning } else { Look::Plain };
+    let look = if row.id == "unknown" { Look::Warning } else { Look::Category(category_color(&row.id)) };
     let mut out = Row::new(theme).add(look, name(&row.name, label));
     for (column, width) in columns {
         let (text, look) = match column {

@@ -1,7 +1,14 @@
-//! What things look like: the sixteen colours that every terminal has, or none.
+//! What things look like: the sixteen colours that every terminal has, or none; categories have the nearest of
+//! 256 to their own.
 
 use crate::render::style::Color as Colors;
 use ratatui::style::{Color, Modifier, Style};
+
+/// Of the cube of 6 × 6 × 6 colours (xterm's 16 to 231).
+fn nearest(color: u32) -> Color {
+    let [_, r, g, b] = color.to_be_bytes().map(|c| if c < 48 { 0 } else { (c.max(75) - 35) / 40 });
+    Color::Indexed(16 + 36 * r + 6 * g + b)
+}
 
 /// Colours, or brightness and inversion alone.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -26,6 +33,8 @@ pub enum Look {
     Good,
     /// Keys that can be pressed.
     Key,
+    /// A category, `0xRRGGBB`.
+    Category(u32),
 }
 
 impl Theme {
@@ -48,6 +57,7 @@ impl Theme {
             Look::Warning => style.add_modifier(Modifier::BOLD),
             Look::Good => with(Color::Green),
             Look::Key => with(Color::Cyan),
+            Look::Category(color) => with(nearest(color)),
         }
     }
 

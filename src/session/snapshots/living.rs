@@ -2,6 +2,7 @@
 //! owner by the time the last file is read.
 
 use super::cgroup_limits::with_cgroup_limits;
+use crate::attribution::rules::signs;
 use crate::model::{Observations, Pid, Tid};
 use crate::procfs::{ObserveError, ObserveOptions, ProcessStatus, observe, read_status};
 use crate::session::say::say;
@@ -89,7 +90,7 @@ impl Living {
     /// # Errors
     /// When it may not be read, or did not last.
     pub fn observe(&self) -> Result<Observations, LivingError> {
-        self.observe_with(ObserveOptions::default())
+        self.observe_with(ObserveOptions { code: signs(), ..ObserveOptions::default() })
     }
 
     /// As [`Living::observe`], of what `options` ask for.

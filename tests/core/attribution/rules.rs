@@ -618,8 +618,8 @@ fn advice_on_stacks_takes_the_limit_and_the_version_into_account() {
             stack_pointer: Some(vmaudit::model::Addr(0x7fff_0000_0000)),
         }];
         let file = vmaudit::model::MappingFile { major: 8, minor: 1, inode: 7 };
-        let marks = vec![vmaudit::model::Mark::Glibc];
-        let libc = vmaudit::model::FileMarks { file, marks, jemalloc_setting: None, glibc: Some(version) };
+        let marks = vec!["glibc".to_owned()];
+        let libc = vmaudit::model::FileMarks { file, marks, setting: None, version: Some(version) };
         case.observations.code.files.push(libc);
         let found = case.attribute();
         let finding = finding(&found, "thread-stack").clone();

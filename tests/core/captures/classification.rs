@@ -4,7 +4,6 @@
 use crate::captures::recorded::{figures, snapshot_knowing, snapshot_only, traced};
 use std::collections::BTreeMap;
 use vmaudit::attribution::Attributed;
-use vmaudit::model::Mark;
 
 type Row = (&'static str, u64, u64);
 
@@ -216,7 +215,7 @@ fn jemalloc_merged_with_an_arena() {
     let arenas = [0x7f0f_e800_0000, 0x7f0f_ec00_0000, 0x7f0f_f000_0000, 0x7f0f_f800_0000];
     let headers = arenas.map(|at| (at, 0x21000));
     for known in [&headers[..], &[]] {
-        let found = snapshot_knowing("fgrs-je", "large", (known, &[Mark::Jemalloc]));
+        let found = snapshot_knowing("fgrs-je", "large", (known, &["jemalloc"]));
         assert_eq!(virt(&found, "glibc-arena"), 4 * 65_536);
         assert_eq!(virt(&found, "jemalloc"), 262_144 + 18_432 + 8192);
         assert_eq!(virt(&found, "thread-stack"), 4 * 2052 + 12, "and a signal stack");
@@ -225,7 +224,7 @@ fn jemalloc_merged_with_an_arena() {
     let found = snapshot_only("fgrs-je", "large", &[]);
     assert_eq!((virt(&found, "glibc-arena"), virt(&found, "jemalloc")), (4 * 65_536, 0));
     assert!(virt(&found, "unknown") >= 262_144);
-    let found = snapshot_knowing("fgrs-je-stripped", "threads-up", (&[], &[Mark::Jemalloc]));
+    let found = snapshot_knowing("fgrs-je-stripped", "threads-up", (&[], &["jemalloc"]));
     assert_eq!((virt(&found, "jemalloc"), virt(&found, "glibc-arena")), (16_384, 131_072));
     let finding = found.findings.iter().find(|f| f.category.id == "jemalloc").expect("a finding");
     assert!(finding.fix[0].knob.starts_with("_RJEM_MALLOC_CONF=retain:false"), "{:?}", finding.fix);
@@ -239,14 +238,14 @@ fn regions_of_google_tcmalloc() {
     assert_eq!(virt(&found, "glibc-arena"), 4 * 65_536);
     let finding = found.findings.iter().find(|f| f.category.id == "tcmalloc").expect("a finding");
     assert!(finding.fix.is_empty() && finding.why.contains("regions of 1 GiB"), "{}", finding.why);
-    let found = snapshot_knowing("fgrs-tcb", "threads-up", (&[], &[Mark::Tcmalloc]));
+    let found = snapshot_knowing("fgrs-tcb", "threads-up", (&[], &["tcmalloc"]));
     assert_eq!(virt(&found, "tcmalloc"), (3 << 20) + 2056);
 }
 
 #[test]
 fn arenas_of_mimalloc() {
     for (name, virt_of_it) in [("fgrs-mi2", 1_048_576), ("fgrs-mi3", 1_050_944)] {
-        let found = snapshot_knowing(name, "threads-up", (&[], &[Mark::Mimalloc]));
+        let found = snapshot_knowing(name, "threads-up", (&[], &["mimalloc"]));
         assert_eq!(
             (virt(&found, "mimalloc"), virt(&found, "glibc-arena")),
             (virt_of_it, 4 * 65_536),

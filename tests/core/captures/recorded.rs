@@ -15,7 +15,7 @@ use vmaudit::model::{
     Observations, Stack, StackId, StackTable, SymbolFrame, SymbolizedStacks, Task, VmEvent, VmOp, VmaDetail,
     VmaDetails,
 };
-use vmaudit::model::{CodeMarks, FileMarks, Mark};
+use vmaudit::model::{CodeMarks, FileMarks};
 use vmaudit::procfs::{SmapsEntry, parse_smaps};
 
 /// st_size of the dynamic symbols that the traces name too often (Debian's glibc 2.36).
@@ -196,7 +196,7 @@ pub fn snapshot_only(name: &str, phase: &str, headers: &[(u64, u64)]) -> Attribu
 }
 
 /// As [`snapshot_only`], where the program's file holds `marks`.
-pub fn snapshot_knowing(name: &str, phase: &str, known: (&[(u64, u64)], &[Mark])) -> Attributed {
+pub fn snapshot_knowing(name: &str, phase: &str, known: (&[(u64, u64)], &[&str])) -> Attributed {
     let (headers, marks) = known;
     let mut observations = observed(1, &fixture(&format!("{name}.{phase}.smaps")));
     observations.heap_infos = headers
@@ -213,8 +213,9 @@ pub fn snapshot_knowing(name: &str, phase: &str, known: (&[(u64, u64)], &[Mark])
     if !marks.is_empty() {
         let file =
             observations.mappings.iter().find_map(|m| m.file.filter(|_| m.prot.exec)).expect("a program");
-        let jemalloc_setting = marks.contains(&Mark::Jemalloc).then(|| "_RJEM_MALLOC_CONF".to_string());
-        let found = FileMarks { file, marks: marks.to_vec(), jemalloc_setting, glibc: None };
+        let setting = marks.contains(&"jemalloc").then(|| "_RJEM_MALLOC_CONF".to_string());
+        let found =
+            FileMarks { file, marks: marks.iter().map(|&m| m.to_owned()).collect(), setting, version: None };
         observations.code = CodeMarks { files: vec![found], ..CodeMarks::default() };
     }
     let reconciled = AddressSpaces::new().reconcile(1, &observations);

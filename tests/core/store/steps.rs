@@ -8,8 +8,8 @@ use vmaudit::model::observation::{
 };
 use vmaudit::model::{
     Addr, AddrRange, CodeMarks, Completeness, EventId, FileMarks, FileRef, Frame, FrameKind, FunctionName,
-    Limits, Mapping, MappingFile, Mark, MmKey, ModuleInfo, NoStack, Prot, Sharing, SourceLine, StackId,
-    StackTable, Step, SymbolFrame, SymbolizedStacks, Task, VmEvent, VmOp,
+    Limits, Mapping, MappingFile, MmKey, ModuleInfo, NoStack, Prot, Sharing, SourceLine, StackId, StackTable,
+    Step, SymbolFrame, SymbolizedStacks, Task, VmEvent, VmOp,
 };
 use vmaudit::store::{Facts, Recorder, Recording, RunMeta};
 
@@ -185,9 +185,9 @@ fn observations(pid: i32, source: ResidencySource) -> Box<Observations> {
         code: CodeMarks {
             files: vec![FileMarks {
                 file: MappingFile { major: 1, minor: 2, inode: u64::MAX },
-                marks: Mark::ALL.to_vec(),
-                jemalloc_setting: Some("_RJEM_MALLOC_CONF".into()),
-                glibc: Some((2, 36)),
+                marks: vec!["glibc".into(), "of a later version".into()],
+                setting: Some("_RJEM_MALLOC_CONF".into()),
+                version: Some((2, 36)),
             }],
             libc_malloc: Some(Addr(u64::MAX)),
             complete: pid == 7,

@@ -5,7 +5,7 @@ use crate::attribution::callpath::{CallPath, Line};
 use crate::attribution::findings::Fix;
 use crate::attribution::rules::{Advice, Group, World};
 use crate::attribution::units::count_word;
-use crate::model::{Limits, Mark};
+use crate::model::Limits;
 
 /// M_TOP_PAD and rounding leave up to this much unused in any heap; no knob changes that.
 const WORTH_A_KNOB: u64 = 1 << 20;
@@ -63,7 +63,7 @@ fn arena(group: &Group<'_>, world: &World<'_>) -> Advice {
 /// The loader bound malloc inside the C library to the library's own.
 fn own_calls_stay_inside(world: &World<'_>) -> bool {
     let called = world.libc_malloc_in();
-    called.is_some() && world.marked(Mark::Glibc).any(|found| Some(found.file) == called)
+    called.is_some() && world.marked(super::MARK).any(|found| Some(found.file) == called)
 }
 
 /// glibc counts the processors that a thread may run on, not the time that a cgroup gives it

@@ -11,25 +11,29 @@ use super::{Advice, Claim, Group, Rule, Subject, World};
 use crate::attribution::call::{MAP_NORESERVE, MAP_STACK, MmapCall};
 use crate::attribution::callpath::{CallPath, Line};
 use crate::attribution::category::{Category, Evidence, Instance, Merge};
+use crate::attribution::role::{Code, Role};
 use crate::ledger::{Origin, Region, RegionKind};
 use crate::model::observation::HeapInfo;
-use crate::model::{Addr, Mark, PAGE, Prot, VmOp};
+use crate::model::{Addr, PAGE, Prot, Sign, VmOp};
 use shape::{MORECORE_BY_MMAP, heap_of, is_morecore, libc_is_loaded_twice};
 
 pub const ARENA: Category = Category {
     id: "glibc-arena",
+    color: 0x2b6ba5,
     name: "glibc malloc arenas",
     one: "glibc malloc arena",
     many: "glibc malloc arenas",
 };
 pub const MAIN_HEAP: Category = Category {
     id: "glibc-main-heap",
+    color: 0x5a99d2,
     name: "glibc main heap",
     one: "glibc main heap",
     many: "glibc main heaps",
 };
 pub const MMAPPED: Category = Category {
     id: "glibc-mmapped",
+    color: 0x5551eb,
     name: "glibc large blocks (mmap)",
     one: "large malloc block",
     many: "large malloc blocks",
@@ -99,6 +103,9 @@ const INTERNAL: &[&str] = &[
 ];
 const HEAP_MAKERS: &[&str] = &["alloc_new_heap", "new_heap"];
 
+/// libc.so.6, or its malloc linked statically.
+pub const MARK: &str = "glibc";
+
 pub struct GlibcRule;
 
 /// True for glibc's shared object: `libc.so.6`, and `libc-2.31.so` before 2.34.
@@ -113,6 +120,33 @@ impl Rule for GlibcRule {
 
     fn categories(&self) -> &'static [Category] {
         &[ARENA, MAIN_HEAP, MMAPPED]
+    }
+
+    fn code(&self) -> Code {
+        Code {
+            role: Role::Libc,
+            modules: &["libc.so.6", "libc-2.", "libpthread"],
+            prefixes: &["__libc_", "__GI_"],
+            ..Code::NONE
+        }
+    }
+
+    fn signs(&self) -> &'static [Sign] {
+        // malloc/malloc.c, malloc_printerr
+        const {
+            &[Sign {
+                versioned: Some(("gnu_get_libc_version", "GLIBC_")),
+                ..Sign::new(MARK, &["malloc(): "])
+            }]
+        }
+    }
+
+    fn heap_description(&self) -> Option<&'static str> {
+        Some("libc")
+    }
+
+    fn option_lists(&self) -> &'static [(&'static str, char)] {
+        &[("GLIBC_TUNABLES", ':')]
     }
 
     fn by_name(&self, subject: &Subject<'_>, _world: &World<'_>) -> Option<Claim> {
@@ -163,7 +197,7 @@ impl Rule for GlibcRule {
     fn by_shape(&self, subject: &Subject<'_>, world: &World<'_>) -> Option<Claim> {
         if subject.region.kind == RegionKind::Brk || subject.name() == b"[heap]" {
             // a program that calls sbrk itself is named in the stack
-            if !subject.shape_may_decide() || world.lacks_mark(Mark::Glibc) {
+            if !subject.shape_may_decide() || world.lacks_mark(MARK) {
                 return None;
             }
             return Some(brk_claim(Evidence::Shape));

@@ -5,7 +5,7 @@ use crate::attribution::footprint::resident_and_swapped;
 use crate::attribution::rules::{Subject, World};
 use crate::attribution::world::base_name;
 use crate::ledger::Region;
-use crate::model::{Addr, AddrRange, Mapping, Mark, PAGE, Prot, Sharing};
+use crate::model::{Addr, AddrRange, Mapping, PAGE, Prot, Sharing};
 
 /// MMAP_AS_MORECORE_SIZE: the main arena's step where brk is refused.
 pub const MORECORE_BY_MMAP: u64 = 1 << 20;
@@ -139,7 +139,7 @@ fn heap_is_blocked(world: &World<'_>) -> bool {
     world.fact("the heap cannot grow", || {
         let at = world.mappings().iter().rposition(|m| m.is_special("[heap]"));
         let stands_in_the_way = |vma: usize| world.above(vma).is_some_and(|m| m.range.len() >= PAGE);
-        at.is_some_and(stands_in_the_way) && world.has_mark(Mark::Glibc)
+        at.is_some_and(stands_in_the_way) && world.has_mark(super::MARK)
     })
 }
 

@@ -9,14 +9,16 @@ mod layout;
 use super::{Advice, Claim, Group, Rule, Subject, World};
 use crate::attribution::callpath::Line;
 use crate::attribution::category::{Category, Evidence, Instance, Merge};
+use crate::attribution::role::{Code, Role};
 use crate::attribution::units::size;
 use crate::attribution::world::Surveyed;
 use crate::ledger::Region;
-use crate::model::{Addr, AddrRange};
+use crate::model::{Addr, AddrRange, Sign};
 use layout::{ARENA, ARENA_HINT};
 
 pub const GO_HEAP: Category = Category {
     id: "go-heap",
+    color: 0x0f6f93,
     name: "Go runtime",
     one: "Go runtime memory",
     many: "mappings of the Go runtime",
@@ -28,6 +30,9 @@ pub(super) const HEAP_RESERVED: &str = "heap arena, reserved";
 pub(super) const SUMMARIES: &str = "page summaries and scavenger's index";
 pub(super) const TABLES: &str = "runtime tables";
 const STACKS: &str = "goroutine stacks (system)";
+
+/// Made by the Go toolchain.
+pub const MARK: &str = "go";
 
 pub struct GoRule;
 
@@ -42,6 +47,20 @@ impl Rule for GoRule {
 
     fn categories(&self) -> &'static [Category] {
         &[GO_HEAP]
+    }
+
+    fn code(&self) -> Code {
+        Code {
+            role: Role::Runtime,
+            functions: &["runtime."],
+            switches: &["runtime.systemstack", "runtime.mcall", "runtime.asmcgocall"],
+            on_behalf_of: "goroutine",
+            ..Code::NONE
+        }
+    }
+
+    fn signs(&self) -> &'static [Sign] {
+        const { &[Sign { section: Some(".gopclntab"), ..Sign::new(MARK, &[]) }] }
     }
 
     fn survey(&self, world: &World<'_>) -> Vec<Surveyed> {

@@ -4,7 +4,6 @@ use super::{BASE, LARGE, RETAINED, plain_name};
 use crate::attribution::findings::Fix;
 use crate::attribution::rules::{Advice, Group, World};
 use crate::attribution::units::count_word;
-use crate::model::Mark;
 
 /// What every jemalloc reads that was configured without a prefix.
 const USUAL_SETTING: &str = "MALLOC_CONF";
@@ -87,7 +86,7 @@ fn setting(group: &Group<'_>, world: &World<'_>) -> String {
     if group.path.is_some_and(|p| p.any(|l| l.mentions("_rjem_"))) {
         return "_RJEM_MALLOC_CONF".to_string();
     }
-    let mut known = world.marked(Mark::Jemalloc).filter_map(|found| found.jemalloc_setting.as_deref());
+    let mut known = world.marked(super::MARK).filter_map(|found| found.setting.as_deref());
     let first = known.next().unwrap_or(USUAL_SETTING);
     // Two copies that read different ones: nobody can tell whose memory this is.
     if known.all(|other| other == first) { first.to_string() } else { USUAL_SETTING.to_string() }

@@ -10,12 +10,18 @@ use super::{Advice, Claim, Group, Rule, Subject, World};
 use crate::attribution::call::{MAP_NORESERVE, MmapCall};
 use crate::attribution::callpath::Line;
 use crate::attribution::category::{Category, Evidence, Merge};
-use crate::model::{Mapping, Mark, Prot};
+use crate::attribution::role::{Code, Role};
+use crate::model::{Mapping, Prot, Sign};
 use regex::Regex;
 use std::sync::LazyLock;
 
-pub const JEMALLOC: Category =
-    Category { id: "jemalloc", name: "jemalloc", one: "jemalloc extent", many: "jemalloc extents" };
+pub const JEMALLOC: Category = Category {
+    id: "jemalloc",
+    color: 0xdb7b11,
+    name: "jemalloc",
+    one: "jemalloc extent",
+    many: "jemalloc extents",
+};
 
 pub const BASE: &str = "jemalloc base (metadata)";
 const EXTENT: &str = "jemalloc extent";
@@ -67,6 +73,8 @@ const MAX_GUARD: u64 = 64 << 10;
 /// The first base block and the first extent.
 const FIRST: u64 = 2 << 20;
 
+const MARK: &str = "jemalloc";
+
 pub struct JemallocRule;
 
 /// jemalloc's own functions under whatever namespace it was configured with
@@ -101,19 +109,19 @@ fn is_jemalloc(line: &Line) -> bool {
 /// As a library of its own, in the program or another library, or by its background thread.
 fn loaded(world: &World<'_>) -> bool {
     world.has_file(|f| f.starts_with("libjemalloc"))
-        || world.has_mark(Mark::Jemalloc)
+        || world.has_mark(MARK)
         || world.input.observations.threads.iter().any(|t| t.comm == b"jemalloc_bg_thd")
 }
 
 /// The C library's own calls of malloc go to jemalloc, so everybody else's do.
 fn is_all_of_malloc(world: &World<'_>) -> bool {
     let called = world.libc_malloc_in();
-    called.is_some() && world.marked(Mark::Jemalloc).any(|found| Some(found.file) == called)
+    called.is_some() && world.marked(MARK).any(|found| Some(found.file) == called)
 }
 
 fn has_runtime(world: &World<'_>) -> bool {
     let runtimes = ["libjvm", "libpython", "python", "node", "libnode", "libv8", "libmono", "libcoreclr"];
-    world.has_mark(Mark::Go) || world.has_file(|f| runtimes.iter().any(|name| f.starts_with(name)))
+    world.has_mark(super::go::MARK) || world.has_file(|f| runtimes.iter().any(|name| f.starts_with(name)))
 }
 
 impl Rule for JemallocRule {
@@ -123,6 +131,24 @@ impl Rule for JemallocRule {
 
     fn categories(&self) -> &'static [Category] {
         &[JEMALLOC]
+    }
+
+    fn code(&self) -> Code {
+        Code { role: Role::Allocator, modules: &["libjemalloc"], prefixes: &["_rjem_", "je_"], ..Code::NONE }
+    }
+
+    fn signs(&self) -> &'static [Sign] {
+        // the end of the variable's name: `--with-jemalloc-prefix` puts something before it
+        const { &[Sign { setting: Some("MALLOC_CONF"), ..Sign::new(MARK, &["<jemalloc>"]) }] }
+    }
+
+    fn heap_description(&self) -> Option<&'static str> {
+        Some("jemalloc")
+    }
+
+    fn option_lists(&self) -> &'static [(&'static str, char)] {
+        // also under other prefixes: _RJEM_MALLOC_CONF, JE_MALLOC_CONF
+        &[("MALLOC_CONF", ',')]
     }
 
     fn by_name(&self, subject: &Subject<'_>, _world: &World<'_>) -> Option<Claim> {

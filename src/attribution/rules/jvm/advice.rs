@@ -207,3 +207,15 @@ fn other(group: &Group<'_>) -> Advice {
     }
     Advice::why("memory of the JVM's own, outside of heap, metaspace, code cache and the collector's tables")
 }
+
+/// `-Xmx64m`, `-XX:ReservedCodeCacheSize=32m`, `-XX:+UseSerialGC`.
+pub(super) fn is_option(word: &str) -> bool {
+    let plain = |rest: &str| !rest.is_empty() && rest.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'=');
+    if let Some(rest) = word.strip_prefix("-XX:") {
+        return plain(rest.strip_prefix(['+', '-']).unwrap_or(rest));
+    }
+    let number = |digits: &str| digits.bytes().all(|b| b.is_ascii_digit()) && digits.parse::<u64>().is_ok();
+    ["-Xmx", "-Xms", "-Xss"].iter().any(|option| {
+        word.strip_prefix(option).is_some_and(|size| number(size.trim_end_matches(['k', 'm', 'g'])))
+    })
+}

@@ -14,40 +14,55 @@ use super::{Advice, Claim, Group, Rule, Subject, World};
 use crate::attribution::call::{MAP_FIXED, MmapCall};
 use crate::attribution::callpath::{CallPath, Line};
 use crate::attribution::category::{Category, Evidence, Instance, Merge};
+use crate::attribution::role::{Code, Role};
 use crate::attribution::world::Surveyed;
 use crate::ledger::Region;
 use crate::model::{Addr, AddrRange, EventId, StackId};
 
 pub const HEAP: Category =
-    Category { id: "jvm-heap", name: "Java heap", one: "Java heap", many: "Java heaps" };
+    Category { id: "jvm-heap", color: 0x14a181, name: "Java heap", one: "Java heap", many: "Java heaps" };
 pub const CLASSES: Category = Category {
     id: "jvm-class-space",
+    color: 0x8a89e4,
     name: "JVM class space",
     one: "JVM compressed class space",
     many: "JVM compressed class spaces",
 };
 pub const META: Category = Category {
     id: "jvm-metaspace",
+    color: 0x1ca752,
     name: "JVM metaspace",
     one: "JVM metaspace node",
     many: "JVM metaspace nodes",
 };
 pub const SHARED: Category = Category {
     id: "jvm-shared-classes",
+    color: 0xa874b2,
     name: "JVM shared classes (CDS)",
     one: "archive of shared classes (CDS)",
     many: "archives of shared classes (CDS)",
 };
-pub const CODE: Category =
-    Category { id: "jvm-code-cache", name: "JVM code cache", one: "JVM code cache", many: "JVM code heaps" };
+pub const CODE: Category = Category {
+    id: "jvm-code-cache",
+    color: 0x929811,
+    name: "JVM code cache",
+    one: "JVM code cache",
+    many: "JVM code heaps",
+};
 pub const GC: Category = Category {
     id: "jvm-gc",
+    color: 0xcc6d71,
     name: "JVM collector tables",
     one: "table of the garbage collector",
     many: "tables of the garbage collector",
 };
-pub const OTHER: Category =
-    Category { id: "jvm-other", name: "JVM, other", one: "JVM memory", many: "mappings of the JVM" };
+pub const OTHER: Category = Category {
+    id: "jvm-other",
+    color: 0x486d70,
+    name: "JVM, other",
+    one: "JVM memory",
+    many: "mappings of the JVM",
+};
 
 /// One kind of the JVM's memory, and what its parts are called.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -130,6 +145,18 @@ impl Rule for JvmRule {
 
     fn categories(&self) -> &'static [Category] {
         &[HEAP, CLASSES, META, SHARED, CODE, GC, OTHER]
+    }
+
+    fn code(&self) -> Code {
+        Code { role: Role::Runtime, modules: &["libjvm.so"], ..Code::NONE }
+    }
+
+    fn option_lists(&self) -> &'static [(&'static str, char)] {
+        &[("JAVA_TOOL_OPTIONS", ' ')]
+    }
+
+    fn variable_of(&self, option: &str) -> Option<&'static str> {
+        advice::is_option(option).then_some("JAVA_TOOL_OPTIONS")
     }
 
     fn survey(&self, world: &World<'_>) -> Vec<Surveyed> {

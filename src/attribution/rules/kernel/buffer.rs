@@ -9,12 +9,14 @@ use crate::model::Mapping;
 
 pub const IO_URING: Category = Category {
     id: "io-uring",
+    color: 0x1c8c8c,
     name: "io_uring rings",
     one: "part of an io_uring",
     many: "parts of io_uring rings",
 };
 pub const KERNEL_BUFFER: Category = Category {
     id: "kernel-buffer",
+    color: 0xb147b0,
     name: "buffers shared with the kernel",
     one: "buffer shared with the kernel",
     many: "buffers shared with the kernel",

@@ -11,18 +11,21 @@ use crate::ledger::RegionKind;
 
 pub const KERNEL: Category = Category {
     id: "kernel",
+    color: 0x596982,
     name: "kernel (vdso, vvar, aio …)",
     one: "mapping of the kernel's",
     many: "mappings of the kernel's",
 };
 pub const MAIN_STACK: Category = Category {
     id: "main-stack",
+    color: 0x8a55c4,
     name: "main thread's stack",
     one: "main thread's stack",
     many: "main stacks",
 };
 pub const HUGETLB: Category = Category {
     id: "hugetlb",
+    color: 0xcd3337,
     name: "huge pages (hugetlb)",
     one: "reservation of huge pages",
     many: "reservations of huge pages",

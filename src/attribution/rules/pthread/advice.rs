@@ -115,7 +115,7 @@ pub fn advise(group: &Group<'_>, world: &World<'_>) -> Advice {
         let saved = group.part(CACHED);
         let (virt, rss) = (others(saved.virt), others(saved.rss));
         // The tunable came with 2.34.
-        if virt > 0 && world.glibc().is_none_or(|version| version >= (2, 34)) {
+        if virt > 0 && world.libc_version().is_none_or(|version| version >= (2, 34)) {
             let fix = Fix::new("GLIBC_TUNABLES=glibc.pthread.stack_cache_size=0", virt, rss);
             advice = advice.fix(fix.note("unmaps a stack when the next thread has exited"));
         }

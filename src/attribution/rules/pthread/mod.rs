@@ -17,8 +17,13 @@ use crate::model::Addr;
 use advice::advise;
 use shape::{cuts, is_guard, is_musl_stack, shape, stack_span};
 
-pub const THREAD_STACK: Category =
-    Category { id: "thread-stack", name: "thread stacks", one: "thread stack", many: "thread stacks" };
+pub const THREAD_STACK: Category = Category {
+    id: "thread-stack",
+    color: 0xa272ef,
+    name: "thread stacks",
+    one: "thread stack",
+    many: "thread stacks",
+};
 
 pub const LIVE: &str = "thread stack";
 pub const GUARD: &str = "guard";

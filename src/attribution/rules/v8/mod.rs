@@ -7,11 +7,13 @@ use super::{Advice, Claim, Group, Rule, Subject, World};
 use crate::attribution::callpath::Line;
 use crate::attribution::category::{Category, Evidence, Merge};
 use crate::attribution::findings::Fix;
+use crate::attribution::role::{Code, Role};
 use crate::attribution::world::Surveyed;
 use crate::ledger::Region;
 use crate::model::Addr;
 
-pub const V8: Category = Category { id: "v8", name: "V8", one: "V8 memory", many: "mappings of V8" };
+pub const V8: Category =
+    Category { id: "v8", color: 0x5f9a34, name: "V8", one: "V8 memory", many: "mappings of V8" };
 
 pub(super) const CODE_RANGE: &str = "code range";
 pub(super) const BUILTINS: &str = "copy of the built-in functions";
@@ -40,6 +42,18 @@ impl Rule for V8Rule {
 
     fn categories(&self) -> &'static [Category] {
         &[V8]
+    }
+
+    fn code(&self) -> Code {
+        Code { role: Role::Runtime, functions: &["v8::base::", "v8::internal::"], ..Code::NONE }
+    }
+
+    fn option_lists(&self) -> &'static [(&'static str, char)] {
+        &[("NODE_OPTIONS", ' ')]
+    }
+
+    fn variable_of(&self, option: &str) -> Option<&'static str> {
+        (option == "--jitless").then_some("NODE_OPTIONS")
     }
 
     fn survey(&self, world: &World<'_>) -> Vec<Surveyed> {

@@ -1,25 +1,5 @@
-// One colour a category, the same in each report and in both schemes: all have at least 3:1 against
-// white and against the dark background. Those that occur in one process were chosen to be told apart
-// (CIELAB distance 18 and more) with normal sight, deuteranopia and protanopia (Machado et al. 2009).
-
-const COLORS = {
-  "glibc-arena": "#2b6ba5", "glibc-main-heap": "#5a99d2", "glibc-mmapped": "#5551eb",
-  "thread-stack": "#a272ef", "main-stack": "#8a55c4",
-  "jemalloc": "#db7b11", "tcmalloc": "#c85f1a", "mimalloc": "#b5840f", "musl-malloc": "#a8742c",
-  "jvm-heap": "#14a181", "jvm-metaspace": "#1ca752", "jvm-code-cache": "#929811", "jvm-other": "#486d70",
-  "go-heap": "#0f6f93", "v8": "#5f9a34", "python-arena": "#837325", "sanitizer-shadow": "#a3547c",
-  "loader": "#8695ac", "file": "#7f644d", "shared-anon": "#c52659", "sysv-shm": "#bb2e79",
-  "hugetlb": "#cd3337", "kernel": "#596982", "app-mmap": "#836217", "unknown": "#ea6e51",
-};
-/** For categories that came later than this page. */
-const MORE = ["#2f8fa8", "#9b7a2f", "#8c6bb5", "#b3604a", "#4f8f5f", "#a8588f"];
-
-function color(id) {
-  if (COLORS[id]) return COLORS[id];
-  let sum = 0;
-  for (const c of id) sum = (sum * 31 + c.codePointAt(0)) % 9973;
-  return MORE[sum % MORE.length];
-}
+/** Of a category, the same in each report and in both schemes. */
+const color = (id) => report.colors[id] || "#808080";
 
 /** `amount` of one colour over another, both `#rrggbb`. */
 function mix(over, under, amount) {

@@ -10,7 +10,7 @@ function frame(number) {
   const flags = of("flags");
   return {
     module: text(of("module")), name: text(of("name")), offset: of("offset"), file: text(of("file")),
-    line: of("line"), inlined: !!(flags & 1), guess: !!(flags & 2), named: !!(flags & 4),
+    line: of("line"), inlined: !!(flags & 1), guess: !!(flags & 2), named: !!(flags & 4), wrapper: !!(flags & 8),
   };
 }
 
@@ -25,14 +25,12 @@ function framePlace(f) {
   return f.file ? baseName(f.file) + (f.line >= 0 ? `:${f.line}` : "") : "";
 }
 
-const WRAPPER = /^_*(GI_+)?(mmap|mremap|brk|sbrk|munmap|mprotect|madvise|shmat)/;
-
 /** Numbers of the frames of a stack, innermost first; the system call's wrapper only once. */
 function framesOf(stack) {
   const [, frames] = report.stacks[stack];
   let aliases = 0;
   while (aliases < frames.length && frame(frames[aliases]).inlined) aliases++;
-  const wrapped = aliases < frames.length && WRAPPER.test(frame(frames[aliases]).name);
+  const wrapped = aliases < frames.length && frame(frames[aliases]).wrapper;
   return wrapped ? frames.slice(aliases) : frames;
 }
 
@@ -68,26 +66,8 @@ function stackList(stack) {
   return list;
 }
 
-/** Not whom a reader would name. */
-const PLUMBING = /^(libc\.so|libc-|ld-linux|libpthread|\[)/;
-/** Where programs enter an allocator: whoever calls it is who asked. */
-const ENTRY = /^(je_|mi_|tc_|__libc_|__GI_)?_?_?(malloc|calloc|realloc|reallocarray|memalign|aligned_alloc|posix_memalign|valloc|free|cfree|mallocx|rallocx|operator new.*|operator delete.*)(\.\w+|_default)?(\(.*)?$/;
-
-const callers = new Map();
-
 /** The function that a reader would name as the caller: outside the C library and the allocator. */
 function callerOf(stack) {
-  if (stack < 0) return "";
-  if (!callers.has(stack)) callers.set(stack, findCaller(stack));
-  return callers.get(stack);
-}
-
-function findCaller(stack) {
-  const frames = framesOf(stack).map(frame);
-  let entry = frames.length - 1;
-  while (entry >= 0 && !ENTRY.test(frames[entry].name)) entry--;
-  const outside = frames.slice(entry + 1);
-  const named = (each) => each.named && !PLUMBING.test(each.module);
-  const f = outside.find(named) || frames.find(named) || frames.find((each) => each.named) || frames[0];
-  return f ? f.name : "";
+  const [, frames, caller] = stack < 0 ? [] : report.stacks[stack];
+  return caller >= 0 ? frame(frames[caller]).name : "";
 }

@@ -83,7 +83,6 @@ fn details_can_be_left_out() {
         residency_from: ResidencySource::None,
         threads: false,
         heap_info: false,
-        code: false,
         ..ObserveOptions::default()
     };
     let seen = observe(target.pid(), target.pid(), options).expect("a living child");

@@ -26,7 +26,7 @@ fn stack(names: &[&str]) -> Stack {
     let mut frames = vec![frame("libc.so.6", "__mmap", None)];
     frames.extend(names.iter().map(|name| frame("program", name, Some("/src/program.c"))));
     frames.push(frame("program", "main", Some("/src/program.c")));
-    Stack { frames, truncated: false, completeness: "complete".to_owned() }
+    Stack::new(frames, "complete")
 }
 
 struct Piece {

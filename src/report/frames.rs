@@ -1,0 +1,110 @@
+//! What readers want to know of a stack: the role of each frame, and who asked.
+
+use super::model::{Frame, Report, Stack};
+pub use crate::attribution::role::{Role, role_of_module};
+use crate::attribution::role::{on_behalf_of, role_of};
+
+impl Stack {
+    /// Frames get their roles here. `completeness` as in the report.
+    pub fn new(frames: Vec<Frame>, completeness: &str) -> Stack {
+        let truncated = completeness == "truncated";
+        let mut stack = Stack { frames, truncated, completeness: completeness.to_owned(), caller: None };
+        stack.classify();
+        stack
+    }
+
+    fn classify(&mut self) {
+        for frame in &mut self.frames {
+            frame.role = role_of(&frame.module, frame.symbol.as_deref());
+        }
+        let shown = self.without_aliases();
+        let aliases = self.frames.len() - shown.len();
+        self.caller = caller(shown).map(|at| (aliases + at) as u64);
+    }
+
+    /// Without what stands for the system call's wrapper a second time.
+    pub fn without_aliases(&self) -> &[Frame] {
+        let aliases = self.frames.iter().take_while(|f| f.inlined).count();
+        match self.frames.get(aliases) {
+            Some(wrapper) if wrapper.role == Role::Wrapper => &self.frames[aliases..],
+            _ => &self.frames,
+        }
+    }
+
+    /// Whose stack called the outermost frame, where that is another, which is not copied: `goroutine`.
+    pub fn on_behalf_of(&self) -> Option<&'static str> {
+        self.frames.last().and_then(|f| f.symbol.as_deref()).and_then(on_behalf_of)
+    }
+}
+
+impl Frame {
+    /// In the C library or the loader, whatever the function does.
+    pub fn in_system_library(&self) -> bool {
+        matches!(role_of_module(&self.module), Role::Libc | Role::Loader)
+    }
+}
+
+impl Report {
+    /// A report that was written as JSON, perhaps by a version that told no roles.
+    ///
+    /// # Errors
+    /// When it is no such JSON.
+    pub fn from_json(json: &[u8]) -> Result<Report, serde_json::Error> {
+        let mut report: Report = serde_json::from_slice(json)?;
+        report.stacks.iter_mut().for_each(Stack::classify);
+        Ok(report)
+    }
+}
+
+/// The function that a reader would name: the first with a name outside of the allocator and the system's
+/// libraries, or else whatever has a name.
+fn caller(frames: &[Frame]) -> Option<usize> {
+    let named = |f: &Frame| f.symbol.is_some();
+    let own =
+        |f: &Frame| named(f) && !f.in_system_library() && !matches!(f.role, Role::Wrapper | Role::Start);
+    let outside = frames.iter().rposition(|f| f.role == Role::Allocator).map_or(0, |entry| entry + 1);
+    let beyond = frames.iter().skip(outside).position(own).map(|at| at + outside);
+    beyond
+        .or_else(|| frames.iter().position(own))
+        .or_else(|| frames.iter().position(named))
+        .or_else(|| (!frames.is_empty()).then_some(0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn stack(names: &[(&str, &str)]) -> Stack {
+        let frame = |&(module, name): &(&str, &str)| Frame {
+            module: module.to_owned(),
+            symbol: (!name.is_empty()).then(|| name.to_owned()),
+            ..Frame::default()
+        };
+        Stack::new(names.iter().map(frame).collect(), "complete")
+    }
+
+    #[test]
+    fn the_caller_is_outside_of_the_allocator_and_the_c_library() {
+        let of = |names: &[(&str, &str)]| stack(names).caller;
+        let (c, p) = ("libc.so.6", "prog");
+        assert_eq!(of(&[(c, "mmap"), (c, "malloc"), (c, "fopen"), (p, ""), (p, "reader")]), Some(4));
+        assert_eq!(of(&[(p, "__mmap"), (p, "grow"), (p, "main")]), Some(1));
+        assert_eq!(of(&[(p, "arena_new"), (p, "malloc"), (c, "__libc_start_main"), (p, "_start")]), Some(0));
+        assert_eq!(of(&[(c, ""), (c, "fopen")]), Some(1));
+        assert_eq!((of(&[(c, "")]), of(&[])), (Some(0), None));
+    }
+
+    #[test]
+    fn reports_of_earlier_versions_have_roles_once_they_are_read() {
+        let report =
+            Report { stacks: vec![stack(&[("libc.so.6", "mmap"), ("prog", "main")])], ..Report::default() };
+        let json = serde_json::to_string(&report).expect("JSON");
+        assert!(json.contains(r#""role":"wrapper""#) && json.contains(r#""caller":1"#), "{json}");
+        let older = json.replace(r#","role":"wrapper""#, "").replace(r#","role":"program""#, "");
+        let older = older.replace(r#","caller":1"#, "");
+        assert!(!older.contains("role") && !older.contains(r#""caller""#), "{older}");
+        assert_eq!(Report::from_json(older.as_bytes()).expect("a report"), report);
+        let newer = json.replace("wrapper", "of a later version");
+        assert_eq!(Report::from_json(newer.as_bytes()).expect("a report"), report);
+    }
+}
