@@ -7,7 +7,7 @@ use super::report::report_of as report_of_recording;
 use super::snapshot::{SnapshotError, report_of, saved_look_in};
 use crate::cli::{DiffArgs, DiffFormat, GroupBy, PidPair};
 use crate::diff::{By, Options, Pick, Side, SideError, compare};
-use crate::render::{diff_to_json, diff_to_text};
+use crate::render::{diff_to_text, to_json};
 use crate::report::Report;
 use crate::store::Recording;
 use std::fs::File;
@@ -63,7 +63,7 @@ pub fn diff(args: &DiffArgs) -> Result<u8, AppError> {
     let to = Destination { output, top: args.top };
     match args.format {
         DiffFormat::Text => to.put(diff_to_text(&result, to.options()).as_bytes())?,
-        DiffFormat::Json => to.put(diff_to_json(&result)?.as_bytes())?,
+        DiffFormat::Json => to.put(to_json(&result)?.as_bytes())?,
         DiffFormat::Folded | DiffFormat::Svg => {
             to.put(&flame::render_diff((&a, &b), (args.format, args.flame))?)?
         }

@@ -7,7 +7,7 @@ use super::registers::{RBP, Registers, StackBytes, Unread};
 use super::rule::{Caller, Rule, UnwindError, evaluate};
 use super::search::Origin;
 use super::space::{MappedModule, Space};
-use crate::model::{Completeness, Frame, FrameKind, StackSample, PAGE};
+use crate::model::{Completeness, Frame, FrameKind, PAGE, StackSample};
 use gimli::UnwindContext;
 
 /// Frames of one stack at most; deeper ones count as truncated.
