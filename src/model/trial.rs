@@ -156,8 +156,6 @@ pub struct Privileges {
     pub effective: Capabilities,
     /// Those of the program's file that are not the user's own.
     pub lent: Capabilities,
-    /// The most that a program started here can have.
-    pub bounding: Capabilities,
     /// A seccomp filter is in force: a container's profile, as a rule.
     pub seccomp_filter: bool,
     pub no_new_privs: bool,

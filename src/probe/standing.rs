@@ -28,7 +28,6 @@ pub fn standing() -> Privileges {
         // Those that the file lends are not effective all the time.
         effective: Capabilities(bits("CapEff").0 | rights::usable().0),
         lent: rights::lent(),
-        bounding: bits("CapBnd"),
         seccomp_filter: field("Seccomp") == "2",
         no_new_privs: field("NoNewPrivs") == "1",
         first_user_namespace: first("user", USER_NS_INIT_INO),

@@ -7,7 +7,7 @@
 use super::maps::{DamagedLine, LineFault, parse_line, take_decimal};
 use crate::model::{Mapping, VmFlags, VmaDetail};
 
-/// One VMA with its figures, in bytes. Fields that a kernel does not print are 0.
+/// One VMA with its figures, in bytes. Those that a kernel does not print are 0.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SmapsEntry {
     pub mapping: Mapping,
@@ -16,19 +16,12 @@ pub struct SmapsEntry {
     /// Pages present in the page tables, without zero pages, without hugetlb.
     pub rss: u64,
     pub pss: u64,
-    pub shared_clean: u64,
-    pub shared_dirty: u64,
-    pub private_clean: u64,
-    pub private_dirty: u64,
-    pub referenced: u64,
     pub anonymous: u64,
-    pub lazy_free: u64,
     pub anon_huge_pages: u64,
     pub shared_hugetlb: u64,
     pub private_hugetlb: u64,
     pub swap: u64,
     pub swap_pss: u64,
-    pub locked: u64,
     pub vm_flags: VmFlags,
 }
 
@@ -88,19 +81,12 @@ impl SmapsEntry {
             kernel_page_size: 0,
             rss: 0,
             pss: 0,
-            shared_clean: 0,
-            shared_dirty: 0,
-            private_clean: 0,
-            private_dirty: 0,
-            referenced: 0,
             anonymous: 0,
-            lazy_free: 0,
             anon_huge_pages: 0,
             shared_hugetlb: 0,
             private_hugetlb: 0,
             swap: 0,
             swap_pss: 0,
-            locked: 0,
             vm_flags: VmFlags::default(),
         }
     }
@@ -116,26 +102,18 @@ impl SmapsEntry {
         }
     }
 
-    /// The figure that a key names. None for "Size" (it is the range's length), "THPeligible"
-    /// (no size) and what later kernels may add.
+    /// The figure that a key names. None for those that nobody asks for.
     fn figure(&mut self, key: &[u8]) -> Option<&mut u64> {
         Some(match key {
             b"KernelPageSize" => &mut self.kernel_page_size,
             b"Rss" => &mut self.rss,
             b"Pss" => &mut self.pss,
-            b"Shared_Clean" => &mut self.shared_clean,
-            b"Shared_Dirty" => &mut self.shared_dirty,
-            b"Private_Clean" => &mut self.private_clean,
-            b"Private_Dirty" => &mut self.private_dirty,
-            b"Referenced" => &mut self.referenced,
             b"Anonymous" => &mut self.anonymous,
-            b"LazyFree" => &mut self.lazy_free,
             b"AnonHugePages" => &mut self.anon_huge_pages,
             b"Shared_Hugetlb" => &mut self.shared_hugetlb,
             b"Private_Hugetlb" => &mut self.private_hugetlb,
             b"Swap" => &mut self.swap,
             b"SwapPss" => &mut self.swap_pss,
-            b"Locked" => &mut self.locked,
             _ => return None,
         })
     }

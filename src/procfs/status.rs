@@ -27,8 +27,6 @@ pub struct ProcessStatus {
     pub state: u8,
     pub real_uid: u32,
     pub no_new_privs: Option<bool>,
-    /// 0 off, 1 strict, 2 filter.
-    pub seccomp_mode: Option<u32>,
     /// Memory of hugetlb pages, bytes. Pages whose tables are shared with another process
     /// (CONFIG_HUGETLB_PMD_PAGE_TABLE_SHARING) are not counted by the kernel.
     pub hugetlb: u64,
@@ -75,7 +73,6 @@ pub fn parse_status(bytes: &[u8]) -> Result<ProcessStatus, ProcError> {
         state: status.state.bytes().next().unwrap_or(b'?'),
         real_uid: status.ruid,
         no_new_privs: status.nonewprivs.map(|flag| flag != 0),
-        seccomp_mode: status.seccomp,
         hugetlb: kib(status.hugetlbpages),
         vm_data: status.vmdata.map(|figure| figure.saturating_mul(1024)),
         page_tables: status.vmpte.map(|figure| figure.saturating_mul(1024)),

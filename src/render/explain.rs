@@ -11,16 +11,6 @@ use crate::report::units::{size, thousands};
 /// Where the text of a step begins.
 const INDENT: usize = 5;
 
-/// Pretty-printed JSON, with a final newline.
-///
-/// # Errors
-/// None in practice: the model holds nothing that JSON cannot say.
-pub fn explanation_to_json(explanation: &Explanation) -> Result<String, serde_json::Error> {
-    let mut out = serde_json::to_string_pretty(explanation)?;
-    out.push('\n');
-    Ok(out)
-}
-
 /// The whole explanation; ends with a newline. `stacks`: with the call stacks.
 pub fn explanation_to_text(explanation: &Explanation, stacks: bool, color: Color) -> String {
     let text = Text { explanation, stacks, color };

@@ -25,14 +25,14 @@ mod turning_points;
 
 pub use diff::text::diff_to_text;
 pub use doctor::{doctor_to_json, doctor_to_text};
-pub use explain::{explanation_to_json, explanation_to_text};
+pub use explain::explanation_to_text;
 pub use folded::diff::{FlameSide, FlameSides, diff_to_folded};
 pub use folded::report::{FlameOptions, Width, to_folded};
 pub use growth::{growth_to_json, growth_to_text};
 pub use heap::folded::heap_to_folded;
-pub use heap::{heap_to_json, heap_to_text};
+pub use heap::heap_to_text;
 pub use html::to_html;
-pub use json::{diff_to_json, to_json};
+pub use json::to_json;
 pub use pprof::to_pprof;
 pub use style::{Color, clean};
 pub use svg::diff::diff_to_svg;

@@ -81,16 +81,6 @@ pub struct RefusedFunction {
     pub error: String,
 }
 
-/// Pretty-printed JSON, with a final newline.
-///
-/// # Errors
-/// None in practice.
-pub fn calls_to_json(counts: &CallCounts) -> Result<String, serde_json::Error> {
-    let mut out = serde_json::to_string_pretty(counts)?;
-    out.push('\n');
-    Ok(out)
-}
-
 /// At most [`WIDTH`] columns; `options.top` functions and stacks, the others in one row.
 pub fn calls_to_text(counts: &CallCounts, summary: &ProbeSummary, options: TextOptions) -> String {
     let mut out = String::new();

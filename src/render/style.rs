@@ -111,6 +111,11 @@ mod tests {
     }
 
     #[test]
+    fn changes_have_their_sign() {
+        assert_eq!([0, 4096, -(1 << 20)].map(signed_size), ["0", "+4 KiB", "-1.0 MiB"]);
+    }
+
+    #[test]
     fn long_text_is_cut_and_wrapped() {
         assert_eq!(truncated("abcdef", 4), "abc…");
         assert_eq!(truncated("abcd", 4), "abcd");

@@ -7,7 +7,7 @@ use vmaudit::heap::report::{HeapFacts, HeapProcessFacts, HeapReport, build};
 use vmaudit::heap::{Filter, Heaps, LedgerOptions, Sampling};
 use vmaudit::model::{Addr, ContextKey, Covers, HeapEvent, HeapOp, MmKey, NoStack, StackId};
 use vmaudit::render::text::TextOptions;
-use vmaudit::render::{heap_to_folded, heap_to_json, heap_to_text};
+use vmaudit::render::{heap_to_folded, heap_to_text, to_json};
 use vmaudit::report::model::{CategoryRow, Events, Process};
 
 const MIB: u64 = 1 << 20;
@@ -323,7 +323,7 @@ fn beside_the_mappings_each_difference_has_a_name() {
 #[test]
 fn json_has_a_version_and_comes_back_whole() {
     let report = leaking(Sampling::EXACT).report(Filter::default());
-    let json = heap_to_json(&report).unwrap();
+    let json = to_json(&report).unwrap();
     assert!(json.contains("\"schema\": 1") && json.contains("\"command\": \"heap\""));
     let back: HeapReport = serde_json::from_str(&json).unwrap();
     assert_eq!(back, report);

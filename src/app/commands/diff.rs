@@ -6,7 +6,7 @@ use crate::app::output::{Destination, Other, Output};
 use crate::app::recorded::report_of as report_of_recording;
 use crate::cli::{DiffArgs, DiffFormat, GroupBy, PidPair};
 use crate::diff::{By, Options, Pick, Side, compare};
-use crate::render::{diff_to_json, diff_to_text};
+use crate::render::{diff_to_text, to_json};
 use crate::report::Report;
 use crate::session::snapshots::{report_of, saved_look_in};
 use crate::store::Recording;
@@ -45,7 +45,7 @@ pub fn diff(args: &DiffArgs) -> Result<u8, AppError> {
     let to = Destination { output, top: args.top };
     match args.format {
         DiffFormat::Text => to.put(diff_to_text(&result, to.options()).as_bytes())?,
-        DiffFormat::Json => to.put(diff_to_json(&result)?.as_bytes())?,
+        DiffFormat::Json => to.put(to_json(&result)?.as_bytes())?,
         DiffFormat::Folded | DiffFormat::Svg => {
             to.put(&flame::render_diff((&a, &b), (args.format, args.flame))?)?
         }

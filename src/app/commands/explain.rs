@@ -7,7 +7,7 @@ use crate::app::recorded_names::RecordedNames;
 use crate::cli::{ExplainArgs, PlainFormat};
 use crate::ledger::{Life, LifeWatch};
 use crate::model::{Addr, Observations, Pid, StackTable, Step, SymbolizedStacks};
-use crate::render::{explanation_to_json, explanation_to_text};
+use crate::render::{explanation_to_text, to_json};
 use crate::report::ProcessFacts;
 use crate::report::explanation::{ExplainInput, Explanation, explain as explanation_of};
 use crate::session::snapshots::living::Living;
@@ -29,7 +29,7 @@ pub fn explain(args: &ExplainArgs) -> Result<u8, AppError> {
         (None, None) => return Err(AppError::Usage("a recording or -p PID is missing".to_owned())),
     };
     let rendered = match args.format {
-        PlainFormat::Json => explanation_to_json(&explanation)?,
+        PlainFormat::Json => to_json(&explanation)?,
         _ => explanation_to_text(&explanation, !args.no_stacks, output::color(&io::stdout())),
     };
     output::print(rendered.as_bytes())?;

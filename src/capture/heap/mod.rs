@@ -63,8 +63,6 @@ pub struct HeapCounters {
     pub lost_allocations: u64,
     pub lost_frees: u64,
     pub lost_others: u64,
-    /// Calls that never returned: left by longjmp or an exception.
-    pub abandoned: u64,
     /// Calls of threads whose state the kernel had no memory for.
     pub untracked: u64,
     /// Allocations that the sample left out.
@@ -133,7 +131,6 @@ impl HeapTracer {
             lost_allocations: read(Which::VMAUDIT_HEAP_LOST_ALLOCATIONS),
             lost_frees: read(Which::VMAUDIT_HEAP_LOST_FREES),
             lost_others: read(Which::VMAUDIT_HEAP_LOST_OTHERS) + self.spaces.missed(),
-            abandoned: read(Which::VMAUDIT_HEAP_ABANDONED),
             untracked: read(Which::VMAUDIT_HEAP_UNTRACKED),
             skipped: read(Which::VMAUDIT_HEAP_SKIPPED),
             counted: read(Which::VMAUDIT_HEAP_COUNTED),

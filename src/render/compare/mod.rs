@@ -10,16 +10,6 @@ use crate::report::units::size;
 use causes::causes;
 use figures::{advice_table, figures_table};
 
-/// Pretty-printed JSON, with a final newline.
-///
-/// # Errors
-/// None in practice: the model holds nothing that JSON cannot say.
-pub fn to_json(comparison: &Comparison) -> Result<String, serde_json::Error> {
-    let mut out = serde_json::to_string_pretty(comparison)?;
-    out.push('\n');
-    Ok(out)
-}
-
 /// At most [`WIDTH`] columns; `options.top` causes of each category.
 pub fn to_text(comparison: &Comparison, options: TextOptions) -> String {
     let mut out = String::new();

@@ -2,6 +2,7 @@
 
 use crate::doctor::{Advice, Command, CommandVerdict, Diagnosis, Reach, TriedRung};
 use crate::model::{Area, LoadTrial, Missing, Outcome, Privileges, Refusal, Trial};
+use crate::render::json::to_json;
 use serde::Serialize;
 
 #[derive(Serialize)]
@@ -103,9 +104,7 @@ pub fn doctor_to_json(diagnosis: &Diagnosis) -> Result<String, serde_json::Error
         auto: diagnosis.auto.map(|rung| rung.name()),
         advice: diagnosis.advice.iter().map(advice).collect(),
     };
-    let mut out = serde_json::to_string_pretty(&root)?;
-    out.push('\n');
-    Ok(out)
+    to_json(&root)
 }
 
 fn machine(standing: &Privileges) -> Machine<'_> {

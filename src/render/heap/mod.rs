@@ -14,16 +14,6 @@ use crate::report::units::{exact_size, size, thousands};
 use tables::{beside, by_context, by_stack, in_blocks, totals};
 use tree::tree;
 
-/// Pretty-printed, with a final newline.
-///
-/// # Errors
-/// None in practice: the model holds nothing that JSON cannot say.
-pub fn heap_to_json(report: &HeapReport) -> Result<String, serde_json::Error> {
-    let mut out = serde_json::to_string_pretty(report)?;
-    out.push('\n');
-    Ok(out)
-}
-
 /// At most 100 columns; `options.top` stacks of each process and as many processes. `reverse`: a tree
 /// from who called the allocator to its callers, in place of the stacks.
 pub fn heap_to_text(report: &HeapReport, reverse: bool, options: TextOptions) -> String {

@@ -2,7 +2,6 @@
 
 use super::theme::{Look, Theme};
 use crate::render::style::clean;
-use crate::report::units::size;
 use ratatui::text::{Line, Span};
 
 /// Columns that a text takes.
@@ -47,15 +46,6 @@ pub(super) fn right(text: &str, columns: usize) -> String {
 /// A name from outside, harmless, in so many columns.
 pub(super) fn name(text: &str, columns: usize) -> String {
     left(&clean(text), columns)
-}
-
-/// `+1.2 MiB`, `-132 KiB`, `0`.
-pub(super) fn change(bytes: i64) -> String {
-    match bytes {
-        0 => "0".to_owned(),
-        b if b > 0 => format!("+{}", size(b.unsigned_abs())),
-        b => format!("-{}", size(b.unsigned_abs())),
-    }
 }
 
 pub(super) fn change_look(bytes: i64) -> Look {
@@ -153,8 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn changes_have_their_sign() {
-        assert_eq!([0, 4096, -(1 << 20)].map(change), ["0", "+4 KiB", "-1.0 MiB"]);
+    fn seconds_and_parts_of_them() {
         assert_eq!([250, 500, 2000, 60_000].map(seconds), ["250 ms", "0.5 s", "2 s", "60 s"]);
     }
 }

@@ -1,9 +1,9 @@
 //! All processes: sums, and a row each.
 
-use super::cells::{Row, both_ends, change, change_look, left, marker, name, right, seconds};
+use super::cells::{Row, both_ends, change_look, left, marker, name, right, seconds};
 use super::theme::{Look, Theme};
 use super::{Page, Part, calls};
-use crate::render::style::clean;
+use crate::render::style::{clean, signed_size};
 use crate::report::units::{size, thousands};
 use crate::top::{Cgroup, Group, Known, Pages, Pane, SortBy, State, Track};
 use ratatui::text::Line;
@@ -264,8 +264,8 @@ fn row(track: &Track, selected: bool, columns: &[(Column, usize)], theme: Theme)
             Column::Rss => (size(figures.rss), Look::Plain),
             Column::Unused => (size(figures.unused()), Look::Plain),
             Column::Growth if ended => ("ended".to_owned(), Look::Dim),
-            Column::Growth => (change(track.growth()), change_look(track.growth())),
-            Column::Last => (change(track.last_growth()), change_look(track.last_growth())),
+            Column::Growth => (signed_size(track.growth()), change_look(track.growth())),
+            Column::Last => (signed_size(track.last_growth()), change_look(track.last_growth())),
             Column::Mostly => mostly(track),
             Column::Container => (clean(newest.container.as_deref().unwrap_or_default()), Look::Dim),
         };

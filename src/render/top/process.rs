@@ -1,9 +1,9 @@
 //! One process: sizes over time, verdict, categories, and with tracing the newest reservations.
 
-use super::cells::{Row, both_ends, change, change_look, cut, left, marker, name, right, seconds};
+use super::cells::{Row, both_ends, change_look, cut, left, marker, name, right, seconds};
 use super::theme::{Look, Theme};
 use super::{Page, Part, calls};
-use crate::render::style::{clean, wrapped};
+use crate::render::style::{clean, signed_size, wrapped};
 use crate::report::category_color;
 use crate::report::model::{Process, Totals};
 use crate::report::units::{size, thousands};
@@ -129,7 +129,7 @@ fn sizes(track: Option<&Track>, totals: Option<&Totals>, (width, theme): (usize,
     if let Some(growth) = track.map(Track::growth)
         && width >= 64
     {
-        row = row.add(Look::Plain, format!("{gap}growth ")).add(change_look(growth), change(growth));
+        row = row.add(Look::Plain, format!("{gap}growth ")).add(change_look(growth), signed_size(growth));
     }
     row.line()
 }
@@ -289,7 +289,7 @@ fn category(line: &CategoryLine<'_>, opened: &Opened, width: usize, theme: Theme
             Column::Swap => (size(row.swap), Look::Plain),
             Column::Unused => (size(row.unused), Look::Plain),
             Column::Regions => (thousands(row.regions), Look::Plain),
-            Column::Growth => (change(line.growth), change_look(line.growth)),
+            Column::Growth => (signed_size(line.growth), change_look(line.growth)),
         };
         out = out.add(look, format!(" {}", right(&text, width)));
     }
@@ -313,7 +313,7 @@ fn gone(opened: &Opened, width: usize, theme: Theme) -> Option<Line<'static>> {
         return None;
     }
     let text = left("(gone since the start)", label + before);
-    Some(Row::new(theme).add(Look::Dim, text).add(Look::Good, right(&change(bytes), 12)).indented())
+    Some(Row::new(theme).add(Look::Dim, text).add(Look::Good, right(&signed_size(bytes), 12)).indented())
 }
 
 #[cfg(test)]

@@ -20,7 +20,7 @@ use crate::cli::{HeapArgs, HeapFormat};
 use crate::heap::describe::{DEFAULT_ALLOCATORS, built_in, built_in_names, parse};
 use crate::heap::report::HeapReport;
 use crate::heap::{Description, Filter};
-use crate::render::{Color, TextOptions, heap_to_folded, heap_to_json, heap_to_text};
+use crate::render::{Color, TextOptions, heap_to_folded, heap_to_text, to_json};
 use std::path::Path;
 use std::{fs, io};
 
@@ -66,7 +66,7 @@ fn output(args: &HeapArgs) -> Result<Output, AppError> {
 
 fn write(args: &HeapArgs, to: &Output, report: &HeapReport) -> Result<(), AppError> {
     let rendered = match args.format {
-        HeapFormat::Json => heap_to_json(report)?,
+        HeapFormat::Json => to_json(report)?,
         HeapFormat::Folded => heap_to_folded(report, args.reverse),
         HeapFormat::Text => {
             let color = if to.is_stdout() { output::color(&io::stdout()) } else { Color::Never };

@@ -13,8 +13,9 @@ use crate::capture::uprobe::{CallCounter, CounterConfig, Placed, Way};
 use crate::cli::{PlainFormat, ProbeArgs, ProbeWay};
 use crate::model::Pid;
 use crate::render::probe::{
-    CallCounts, FunctionCalls, PlacedCounts, RefusedFunction, StackCounts, calls_to_json, calls_to_text,
+    CallCounts, FunctionCalls, PlacedCounts, RefusedFunction, StackCounts, calls_to_text,
 };
+use crate::render::to_json;
 use crate::rights::{Use, with_lent};
 use crate::session::say::say;
 use crate::session::tracer::remedy::explained;
@@ -59,7 +60,7 @@ pub fn probe(args: &ProbeArgs) -> Result<u8, AppError> {
     let (counts, summary) = report(args, &file, selection, counted);
     let written = match args.format {
         PlainFormat::Text => calls_to_text(&counts, &summary, to.options()),
-        PlainFormat::Json => calls_to_json(&counts)?,
+        PlainFormat::Json => to_json(&counts)?,
     };
     to.put(written.as_bytes())?;
     Ok(exit_code)

@@ -67,7 +67,7 @@ fn reading_does_not_touch_the_target() {
     assert_eq!(first.residency, second.residency);
     // What other processes share of libraries is theirs to change.
     let own = |entries: Vec<SmapsEntry>| -> Vec<SmapsEntry> {
-        let alone = |e| SmapsEntry { pss: 0, swap_pss: 0, shared_clean: 0, private_clean: 0, ..e };
+        let alone = |e| SmapsEntry { pss: 0, swap_pss: 0, ..e };
         entries.into_iter().map(alone).collect()
     };
     let (before, after) = (own(before), own(smaps_of(target.pid())));
