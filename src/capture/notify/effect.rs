@@ -75,6 +75,15 @@ pub struct Effect {
     pub mapped: Option<(AddrRange, Option<Vma>)>,
 }
 
+/// Whether a call is over, so that what is not there will not come.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Over {
+    NotYet,
+    /// By the clock: enough where the result is the same either way.
+    Likely,
+    Surely,
+}
+
 /// What is known of a call.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Outcome {
@@ -91,18 +100,19 @@ fn done(ret: i64) -> Outcome {
 }
 
 impl Expected {
-    /// Looks whether it has come about. `returned`: the call is over, so that what is not there will
-    /// not come.
-    pub fn check(&self, shadow: &mut Shadow, maps: &mut Maps, returned: bool) -> Outcome {
-        self.look(shadow, maps, returned).unwrap_or(Outcome::Gone)
+    /// Looks whether it has come about.
+    pub fn check(&self, shadow: &mut Shadow, maps: &mut Maps, over: Over) -> Outcome {
+        self.look(shadow, maps, over).unwrap_or(Outcome::Gone)
     }
 
-    fn look(&self, shadow: &mut Shadow, maps: &mut Maps, returned: bool) -> Result<Outcome, Gone> {
+    fn look(&self, shadow: &mut Shadow, maps: &mut Maps, over: Over) -> Result<Outcome, Gone> {
+        let returned = over == Over::Surely;
         let refused = |ret: i64| if returned { done(ret) } else { Outcome::Pending };
+        let settled = |ret: i64| if over == Over::NotYet { Outcome::Pending } else { done(ret) };
         Ok(match self {
             Expected::Known(ret) => done(*ret),
-            Expected::Settles(ret) => refused(*ret),
-            Expected::Map { .. } => return self.look_for_mapping(shadow, maps, returned),
+            Expected::Settles(ret) => settled(*ret),
+            Expected::Map { .. } => return self.look_for_mapping(shadow, maps, over),
             Expected::Unmap { range, first } => match maps.from(*first)? {
                 Some(vma) if vma.area.start < range.end.0 => refused(REFUSED),
                 _ => {
@@ -153,7 +163,7 @@ impl Expected {
                 let shown = maps.at(*place)?;
                 let fits = |vma: &Vma| vma.area.start == *place && vma.name.starts_with(name);
                 match shown.filter(fits) {
-                    Some(vma) if returned || Some(&vma) != before.as_ref() => {
+                    Some(vma) if over != Over::NotYet || Some(&vma) != before.as_ref() => {
                         let range = AddrRange::new(vma.area.start, vma.area.end);
                         shadow.insert(vma.area);
                         Outcome::Done(Effect { ret: *place as i64, mapped: Some((range, Some(vma))) })
@@ -186,17 +196,14 @@ impl Expected {
                 let shown = maps.at(*at)?.map(|vma| vma.name);
                 let shown =
                     shown.as_deref().and_then(|shown| shown.strip_prefix(b"[anon:")?.strip_suffix(b"]"));
-                if shown == name.as_deref() { done(0) } else { refused(REFUSED) }
+                // No mapping depends on it.
+                if shown == name.as_deref() { done(0) } else { settled(REFUSED) }
             }
         })
     }
 
-    fn look_for_mapping(
-        &self,
-        shadow: &mut Shadow,
-        maps: &mut Maps,
-        returned: bool,
-    ) -> Result<Outcome, Gone> {
+    fn look_for_mapping(&self, shadow: &mut Shadow, maps: &mut Maps, over: Over) -> Result<Outcome, Gone> {
+        let returned = over == Over::Surely;
         let Expected::Map { place, hint, len, offset, access, before, huge } = self else {
             return Ok(Outcome::Unknown);
         };
@@ -207,7 +214,7 @@ impl Expected {
             // refused is then taken from the arguments. The VMA may be cut already, but not yet replaced.
             let same = |vma: &Vma| before.as_ref().is_some_and(|before| before.shows_the_same(vma, place));
             return Ok(match vma.filter(fits) {
-                Some(vma) if same(&vma) && !returned => Outcome::Pending,
+                Some(vma) if same(&vma) && over == Over::NotYet => Outcome::Pending,
                 Some(vma) => mapped(shadow, place, *len, vma),
                 None if returned => {
                     // A refused MAP_FIXED may have unmapped before it failed.

@@ -1,32 +1,55 @@
 //! What the calls that were let go came to.
 
-use super::effect::{Effect, Expected, Outcome};
+use super::effect::{Effect, Expected, Outcome, Over};
 use super::peek::{self, Place};
 use super::server::{NOBODY_WAITS, Server};
 use super::space::{InCall, Space, What};
 use crate::capture::record::{Record, RecordWriter, flag, op};
-use crate::model::HeldCalls;
+use crate::model::{HeldCalls, Tid};
 use crate::sys::abi::MAP_ANONYMOUS;
 
-/// A thread that has run for so long since it was let go, ns, is no longer in a call that has
-/// changed nothing; nor in one that goes through all pages.
-const SURELY_BACK: u64 = 50_000_000;
-const SURELY_DONE: u64 = 2_000_000_000;
+/// A thread that has run for so long since it was let go, ns, is hardly still in a call that has changed
+/// nothing. But the kernel takes time in which a virtual machine's processor does not run for the thread's.
+pub const LIKELY_BACK: u64 = 50_000_000;
+/// Longer than any call, or such a pause: those who wait go on. What the call did is compared later.
+pub const SURELY_BACK: u64 = 2_000_000_000;
+
+/// What says that a call is over.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Evidence {
+    None,
+    /// Its thread has run for `LIKELY_BACK`.
+    RanLong,
+    /// … for `SURELY_BACK`, and others wait.
+    RanVeryLong,
+    /// Its thread is elsewhere, or gone.
+    Elsewhere,
+}
 
 impl<C: HeldCalls> Server<C> {
     /// Tells of the call that runs in the address space, if its result is known by now. `returned`:
     /// it is over.
     pub fn conclude(&mut self, key: u64, returned: bool) {
-        let Some(running) = self.tasks.spaces.get_mut(&key).and_then(|space| space.running.take()) else {
-            return;
+        let Some(space) = self.tasks.spaces.get_mut(&key) else { return };
+        let others_wait = !space.waiting.is_empty();
+        let Some(running) = space.running.take() else { return };
+        let evidence = if returned { Evidence::Elsewhere } else { self.has_left(&running, others_wait) };
+        let over = match evidence {
+            Evidence::None => Over::NotYet,
+            Evidence::RanLong => Over::Likely,
+            Evidence::RanVeryLong | Evidence::Elsewhere => Over::Surely,
         };
-        let returned = returned || self.has_left(&running);
         let InCall { call, what, .. } = &running;
         let is_over = match what {
-            What::Fork => self.fork_is_over(key, call.tid, returned, running.since.elapsed()),
+            What::Fork => self.fork_is_over(key, call.tid, over == Over::Surely, running.since.elapsed()),
             What::Effect { expected, record, stack } => {
-                let Some(Space { shadow, maps, .. }) = self.tasks.spaces.get_mut(&key) else { return };
-                match expected.check(shadow, maps, returned) {
+                let Some(Space { shadow, maps, unproven, .. }) = self.tasks.spaces.get_mut(&key) else {
+                    return;
+                };
+                if evidence == Evidence::RanVeryLong {
+                    unproven.push(call.tid);
+                }
+                match expected.check(shadow, maps, over) {
                     Outcome::Pending => false,
                     Outcome::Done(effect) => {
                         let name = match expected {
@@ -53,23 +76,52 @@ impl<C: HeldCalls> Server<C> {
         }
     }
 
-    /// The thread is seen outside of the call, or was let go long ago.
-    fn has_left(&self, running: &InCall) -> bool {
+    /// Whether the thread is seen outside of the call, or was let go long ago.
+    fn has_left(&self, running: &InCall, others_wait: bool) -> Evidence {
         let call = &running.call;
-        let Some(task) = self.tasks.thread(call.tid) else { return true };
-        match task.thread.place() {
+        let Some(task) = self.tasks.thread(call.tid) else { return Evidence::Elsewhere };
+        let is_elsewhere = match task.thread.place() {
             // That it cannot be read says nothing about a thread that is there.
             Place::Gone => peek::family(call.tid).is_none(),
             Place::Blocked { nr, first_args, .. } => {
                 (nr != call.entry || first_args != call.args[..2]) && self.calls.has_begun(call.id)
             }
             Place::Running => {
-                let limit = if running.what.takes_long() { SURELY_DONE } else { SURELY_BACK };
-                running.since.elapsed() > NOBODY_WAITS
-                    && running.processor_time.is_some_and(|then| {
-                        peek::processor_time(call.tid).is_some_and(|now| now.saturating_sub(then) > limit)
-                    })
+                let then = running.processor_time.filter(|_| running.since.elapsed() > NOBODY_WAITS);
+                let ran = then
+                    .and_then(|then| Some(peek::processor_time(call.tid)?.saturating_sub(then)))
+                    .unwrap_or(0);
+                return match ran {
+                    // Nobody is kept: its next call will tell.
+                    SURELY_BACK.. if others_wait => Evidence::RanVeryLong,
+                    LIKELY_BACK.. => Evidence::RanLong,
+                    _ => Evidence::None,
+                };
             }
+        };
+        if is_elsewhere { Evidence::Elsewhere } else { Evidence::None }
+    }
+
+    /// A thread makes its next call: one that was taken for over by the clock is over now.
+    pub fn has_returned(&mut self, key: u64, tid: Tid) {
+        let Some(space) = self.tasks.spaces.get_mut(&key) else { return };
+        let known = space.unproven.len();
+        space.unproven.retain(|&unproven| unproven != tid);
+        space.to_compare |= space.unproven.len() < known;
+    }
+
+    /// Nothing runs in the address space, and a call that was taken for over has come to its end, or never
+    /// will: what it did after all is lost.
+    pub fn compare(&mut self, key: u64) {
+        let Some(space) = self.tasks.spaces.get_mut(&key) else { return };
+        if !std::mem::take(&mut space.to_compare) {
+            return;
+        }
+        if let Ok(mappings) = space.maps.read()
+            && !space.shadow.agrees_with(&mappings)
+        {
+            space.shadow.renew(&mappings);
+            self.tell.lost();
         }
     }
 

@@ -214,6 +214,7 @@ impl<C: HeldCalls> Server<C> {
         if self.tasks.running_tid(key) == Some(call.tid) {
             self.conclude(key, true);
         }
+        self.has_returned(key, call.tid);
         self.finish_clones(call.tid);
         self.refresh_name(call.tid, pid, key);
         self.take(key, pid, call);
@@ -307,8 +308,14 @@ impl<C: HeldCalls> Server<C> {
     }
 
     fn begin(&mut self, key: u64, pid: Pid, call: HeldCall) {
+        self.compare(key);
         let what = match calls::kind(call.nr, &call.args) {
             Kind::ExitGroup => {
+                // Who has not returned yet never will.
+                if let Some(space) = self.tasks.spaces.get_mut(&key) {
+                    space.to_compare = !space.unproven.is_empty();
+                }
+                self.compare(key);
                 // An earlier thread's exit_group may have been received before: both end here.
                 match self.calls.end(&call) {
                     Ended::Thread => {}
@@ -420,3 +427,6 @@ fn is_stuck(running: &mut InCall) -> bool {
     });
     running.sleeps.is_some_and(|sleeps| sleeps.slept > GIVE_UP)
 }
+
+#[cfg(test)]
+mod tests;

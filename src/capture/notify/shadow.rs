@@ -115,9 +115,20 @@ impl Shadow {
         self.pieces(range).iter().map(|piece| piece.end - piece.start).sum::<u64>() == range.len()
     }
 
-    /// All that is mapped in `other` is mapped here.
-    pub fn holds(&self, other: &Shadow) -> bool {
-        other.areas.iter().all(|(&start, &(end, _))| self.covers(AddrRange::new(start, end)))
+    /// The kernel shows the same: the same is mapped, with the same rights. The first thread's stack, which
+    /// grows without a call, is left out.
+    pub fn agrees_with(&self, mappings: &[Mapping]) -> bool {
+        let mut rest = self.clone();
+        for mapping in mappings {
+            let area = Area::of(mapping);
+            let same = self.covers(mapping.range)
+                && self.pieces(mapping.range).iter().all(|piece| piece.access == area.access);
+            if !same && !mapping.is_special("[stack]") {
+                return false;
+            }
+            rest.remove(mapping.range);
+        }
+        rest.areas.is_empty()
     }
 
     pub fn at(&self, address: u64) -> Option<Area> {
@@ -220,6 +231,22 @@ mod tests {
             [mapping(0x1000, 0x4000, ""), mapping(0x5000, 0xb000, ""), mapping(0xc000, 0xd000, "[stack]")];
         let news = shadow.news(&seen);
         assert_eq!(news, [AddrRange::new(0x3000, 0x4000), AddrRange::new(0x9000, 0xb000)]);
+    }
+
+    #[test]
+    fn agrees_with_what_is_mapped_with_the_same_rights() {
+        let maps = [mapping(0x1000, 0x3000, ""), mapping(0x8000, 0x9000, "[stack]")];
+        let mut shadow = Shadow::of(&maps);
+        assert!(shadow.agrees_with(&maps));
+        let grown = [mapping(0x1000, 0x3000, ""), mapping(0x7000, 0x9000, "[stack]")];
+        assert!(shadow.agrees_with(&grown));
+        let cut = [mapping(0x1000, 0x2000, ""), mapping(0x2000, 0x3000, ""), maps[1].clone()];
+        assert!(shadow.agrees_with(&cut));
+        let more = [mapping(0x1000, 0x4000, ""), maps[1].clone()];
+        let less = [mapping(0x1000, 0x2000, ""), maps[1].clone()];
+        assert!(!shadow.agrees_with(&more) && !shadow.agrees_with(&less));
+        shadow.protect(AddrRange::new(0x2000, 0x3000), 1);
+        assert!(!shadow.agrees_with(&maps));
     }
 
     #[test]

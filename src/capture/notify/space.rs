@@ -41,18 +41,6 @@ pub enum What {
     Fork,
 }
 
-impl What {
-    /// The kernel may be busy with pages for long before all is changed, or after something is.
-    pub fn takes_long(&self) -> bool {
-        match self {
-            What::Fork => true,
-            What::Effect { expected, .. } => {
-                matches!(expected, Expected::Remap { .. } | Expected::Protect { .. })
-            }
-        }
-    }
-}
-
 /// A task that was asked for and has not been met yet.
 #[derive(Clone, Copy, Debug)]
 pub struct Begun {
@@ -66,6 +54,10 @@ pub struct Space {
     pub maps: Maps,
     pub shadow: Shadow,
     pub running: Option<InCall>,
+    /// Threads whose last call was taken for over by the clock alone, as others waited for it.
+    pub unproven: Vec<Tid>,
+    /// One of those calls is over. What it did after all, nobody has told.
+    pub to_compare: bool,
     /// Calls that wait for that one's end.
     pub waiting: VecDeque<HeldCall>,
     /// Processes that live in it.
@@ -93,6 +85,8 @@ impl Space {
             maps,
             shadow,
             running: None,
+            unproven: Vec::new(),
+            to_compare: false,
             waiting: VecDeque::new(),
             users: 1,
             start_brk: 0,

@@ -138,9 +138,10 @@ impl<C: HeldCalls> Server<C> {
             }
             match Space::open(pid, self.config.parse_maps) {
                 Ok((space, mappings)) => {
-                    // No call tells what a driver keeps from forks (VM_DONTCOPY). The child has not
-                    // changed anything yet: its calls wait.
-                    let differs = is_32_bit || !space.shadow.holds(&parent.shadow);
+                    // No call tells what a driver keeps from forks (VM_DONTCOPY), and one that was taken
+                    // for over may have come about before the fork. The child has not changed anything
+                    // yet: its calls wait.
+                    let differs = is_32_bit || !parent.shadow.agrees_with(&mappings);
                     listed = differs.then_some(mappings);
                     self.tasks.add_space(Space { brk, start_brk, arguments, is_32_bit, ..space })
                 }
