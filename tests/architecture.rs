@@ -478,7 +478,7 @@ const ALLOCATORS: &[&str] = &[
 /// Who names one outside of `attribution/rules`, and why. It can only become shorter: what is not needed any
 /// more has to go.
 const NAMED_OUTSIDE: &[(&str, &[&str], &str)] = &[
-    ("src/app/saved.rs", &["glibc"], "says what a saved file lacks, before any rule is asked"),
+    ("src/session/snapshots/saved.rs", &["glibc"], "says what a saved file lacks, before any rule is asked"),
     (
         "src/heap/describe/builtin.rs",
         &["jemalloc", "mimalloc", "musl", "tcmalloc"],

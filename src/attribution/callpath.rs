@@ -1,6 +1,6 @@
 //! A creating stack as rules read it: module names, proven function names, and nothing else.
 
-use super::role::is_wrapper;
+use super::code::{is_wrapper, plain_name};
 use crate::model::{Completeness, Frame, StackId, StackTable, SymbolizedStacks};
 
 /// One line of a stack: a frame, or a function inlined into one.
@@ -111,17 +111,6 @@ impl CallPath {
     pub fn any(&self, test: impl Fn(&Line) -> bool) -> bool {
         self.lines.iter().any(test)
     }
-}
-
-/// `base_block_alloc.isra.0` → `base_block_alloc`; `malloc@@GLIBC_2.2.5` → `malloc`.
-pub fn plain_name(linkage: &str) -> &str {
-    let name = linkage.split('@').next().unwrap_or(linkage);
-    for marker in [".isra.", ".part.", ".constprop.", ".cold", ".lto_priv.", ".llvm."] {
-        if let Some(at) = name.find(marker).filter(|&at| at > 0) {
-            return plain_name(&name[..at]);
-        }
-    }
-    name
 }
 
 #[cfg(test)]

@@ -125,3 +125,12 @@ impl Claim {
         self
     }
 }
+
+/// Of what no rule claims.
+pub const UNKNOWN: Category = Category {
+    id: "unknown",
+    color: 0xea6e51,
+    name: "unknown",
+    one: "memory of unknown purpose",
+    many: "mappings of unknown purpose",
+};

@@ -1,7 +1,7 @@
 //! Regions → cut pieces → claims, in order of trust.
 
 use super::Piece;
-use super::category::{Category, Claim, Evidence, Instance};
+use super::category::{Claim, Evidence, Instance, UNKNOWN};
 use super::footprint::{Footprint, covered, difference, overlapping, resident_and_swapped};
 use super::rules::{RULES, Rule};
 use super::world::{Subject, World};
@@ -10,14 +10,6 @@ use crate::model::{Addr, AddrRange, EventId, PAGE, StackId};
 use std::collections::HashMap;
 
 /// Nothing explains it, or nobody knows whose it is.
-pub const UNKNOWN: Category = Category {
-    id: "unknown",
-    color: 0xea6e51,
-    name: "unknown",
-    one: "memory of unknown purpose",
-    many: "mappings of unknown purpose",
-};
-
 /// Purged and untouched ranges shorter than this stay part of what surrounds them: one touched
 /// page in two would otherwise give a piece each.
 const MIN_PURGED_PIECE: u64 = 16 * PAGE;

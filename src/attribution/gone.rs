@@ -2,7 +2,8 @@
 //! as if it were mapped in the process as it is now.
 
 use super::category::Category;
-use super::classify::{UNKNOWN, classify};
+use super::category::UNKNOWN;
+use super::classify::classify;
 use super::world::World;
 use super::{AuditInput, Piece};
 use crate::ledger::{GoneCall, Origin, OriginId, Reconciled, Region};

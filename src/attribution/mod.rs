@@ -11,6 +11,7 @@ pub mod call;
 pub mod callpath;
 pub mod category;
 mod classify;
+pub mod code;
 mod findings;
 pub mod footprint;
 mod gone;
@@ -19,8 +20,8 @@ pub mod rules;
 pub mod units;
 pub mod world;
 
+pub use category::UNKNOWN;
 pub use category::{Category, Claim, Evidence, Instance, Merge};
-pub use classify::UNKNOWN;
 pub use findings::{Finding, Fix, NoHelp};
 pub use footprint::Footprint;
 pub use gone::categories_of_gone;

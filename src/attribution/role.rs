@@ -1,59 +1,9 @@
 //! What a frame of a stack is to its reader. Allocators and runtimes declare their own code in `rules/`
 //! ([`Code`]); what belongs to the C library's interface and to the language stands here.
 
-use super::callpath::plain_name;
+use super::code::{Code, Role, is_wrapper, plain_name};
 use super::rules::{RULES, Rule};
-use serde::{Deserialize, Serialize};
 
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Role {
-    /// The C library's function around the system call: it never decides who asked.
-    Wrapper,
-    /// Hands out memory or takes it back. Frames inside of the outermost such are the allocator's own.
-    Allocator,
-    /// Any other function of the C library.
-    Libc,
-    Loader,
-    /// A managed runtime's, or a sanitizer's.
-    Runtime,
-    /// Where threads and programs begin, below their own functions.
-    Start,
-    /// The program's own, and its libraries'. A value that this version does not know, too.
-    #[default]
-    #[serde(other)]
-    Program,
-}
-
-/// The code of an allocator, a runtime, a C library, as stacks show it. All by how names begin.
-#[derive(Clone, Copy, Debug)]
-pub struct Code {
-    pub role: Role,
-    /// Base names of files: in stripped ones functions have no names.
-    pub modules: &'static [&'static str],
-    pub functions: &'static [&'static str],
-    /// What it puts before `malloc`, `free` and so on.
-    pub prefixes: &'static [&'static str],
-    /// Functions that run on the thread's stack on behalf of something with a stack of its own, which is not
-    /// copied: what called them is not seen.
-    pub switches: &'static [&'static str],
-    /// What that is called.
-    pub on_behalf_of: &'static str,
-}
-
-impl Code {
-    pub const NONE: Code = Code {
-        role: Role::Program,
-        modules: &[],
-        functions: &[],
-        prefixes: &[],
-        switches: &[],
-        on_behalf_of: "",
-    };
-}
-
-const WRAPPERS: [&str; 10] =
-    ["mmap", "mmap64", "mremap", "munmap", "mprotect", "madvise", "brk", "sbrk", "shmat", "syscall"];
 const STARTS: [&str; 5] = ["_start", "__libc_start_call_main", "start_thread", "clone", "clone3"];
 /// How functions that hand out memory begin, without their prefixes.
 const ENTRIES: [&str; 15] = [
@@ -94,13 +44,6 @@ pub fn role_of(module: &str, function: Option<&str>) -> Role {
 /// Of a module's functions as far as the module alone tells.
 pub fn role_of_module(module: &str) -> Role {
     declared(module, |code| code.modules).unwrap_or_default()
-}
-
-/// `mmap`, `__mmap64`, `__GI___mmap`, `__libc_mmap`.
-pub fn is_wrapper(name: &str) -> bool {
-    let plain = name.trim_start_matches('_');
-    let plain = plain.strip_prefix("GI_").unwrap_or(plain).trim_start_matches('_');
-    WRAPPERS.contains(&plain.strip_prefix("libc_").unwrap_or(plain))
 }
 
 /// `goroutine`, where this function is called on that one's stack and runs on another.

@@ -4,8 +4,8 @@
 use super::record::{Record, device, flag, op, op_of, read, special};
 use super::{Captured, CapturedTouch, arch};
 use crate::model::hash::IntMap;
+use crate::model::mapping::prot::Sharing;
 use crate::model::mapping::{Mapping, MappingFile};
-use crate::model::prot::Sharing;
 use crate::model::{
     Addr, AddrRange, EventId, FileRef, MmKey, NoStack, PAGE, Prot, Task, Touch, VmEvent, VmOp,
 };

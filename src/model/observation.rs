@@ -5,8 +5,8 @@ use super::addr::{Addr, AddrRange};
 use super::event::{Pid, Tid};
 use super::limits::Limits;
 use super::mapping::Mapping;
+use super::mapping::vma_detail::VmaDetails;
 use super::marks::CodeMarks;
-use super::vma_detail::VmaDetails;
 
 /// How page-exact the residency is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

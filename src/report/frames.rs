@@ -1,7 +1,8 @@
 //! What readers want to know of a stack: the role of each frame, and who asked.
 
 use super::model::{Frame, Report, Stack};
-pub use crate::attribution::role::{Role, role_of_module};
+pub use crate::attribution::code::Role;
+pub use crate::attribution::role::role_of_module;
 use crate::attribution::role::{on_behalf_of, role_of};
 
 impl Stack {

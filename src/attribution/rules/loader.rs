@@ -5,8 +5,8 @@ use super::{Advice, Claim, Group, Rule, Subject, World};
 use crate::attribution::call::MAP_FIXED;
 use crate::attribution::callpath::Line;
 use crate::attribution::category::{Category, Evidence, Instance, Merge};
+use crate::attribution::code::{Code, Role};
 use crate::attribution::findings::Fix;
-use crate::attribution::role::{Code, Role};
 use crate::ledger::{Origin, RegionKind};
 use crate::model::{Mapping, Prot, Sharing};
 

@@ -3,8 +3,8 @@
 use super::{Advice, Claim, Group, Rule, Subject, World};
 use crate::attribution::callpath::Line;
 use crate::attribution::category::{Category, Evidence, Merge};
+use crate::attribution::code::{Code, Role};
 use crate::attribution::findings::Fix;
-use crate::attribution::role::{Code, Role};
 use crate::model::{Prot, Sign};
 
 pub const MIMALLOC: Category = Category {

@@ -28,10 +28,10 @@ mod v8;
 mod valgrind;
 
 use super::callpath::Line;
+use super::category::UNKNOWN;
 use super::category::{Category, Claim};
-use super::classify::UNKNOWN;
+use super::code::Code;
 use super::findings::{Advice, Group};
-use super::role::Code;
 use super::world::{Subject, Surveyed, World};
 use crate::ledger::Region;
 use crate::model::{Addr, Sign};

@@ -5,7 +5,7 @@ use super::{Advice, Claim, Group, Rule, Subject, World};
 use crate::attribution::call::MAP_STACK;
 use crate::attribution::callpath::Line;
 use crate::attribution::category::{Category, Evidence, Instance, Merge};
-use crate::attribution::role::{Code, Role};
+use crate::attribution::code::{Code, Role};
 use crate::ledger::{Origin, Region, RegionKind};
 use crate::model::{Addr, Mapping, PAGE, Prot, Sign};
 

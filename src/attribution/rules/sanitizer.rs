@@ -6,7 +6,7 @@
 use super::{Advice, Claim, Group, Rule, Subject, World};
 use crate::attribution::callpath::{CallPath, Line};
 use crate::attribution::category::{Category, Evidence, Instance, Merge};
-use crate::attribution::role::{Code, Role};
+use crate::attribution::code::{Code, Role};
 use crate::model::{Addr, AddrRange};
 
 pub const SANITIZER: Category = Category {

@@ -11,7 +11,7 @@ use super::{Advice, Claim, Group, Rule, Subject, World};
 use crate::attribution::call::{MAP_NORESERVE, MAP_STACK, MmapCall};
 use crate::attribution::callpath::{CallPath, Line};
 use crate::attribution::category::{Category, Evidence, Instance, Merge};
-use crate::attribution::role::{Code, Role};
+use crate::attribution::code::{Code, Role};
 use crate::ledger::{Origin, Region, RegionKind};
 use crate::model::observation::HeapInfo;
 use crate::model::{Addr, PAGE, Prot, Sign, VmOp};

@@ -10,7 +10,7 @@ use super::{Advice, Claim, Group, Rule, Subject, World};
 use crate::attribution::call::{MAP_NORESERVE, MmapCall};
 use crate::attribution::callpath::Line;
 use crate::attribution::category::{Category, Evidence, Merge};
-use crate::attribution::role::{Code, Role};
+use crate::attribution::code::{Code, Role};
 use crate::model::{Mapping, Prot, Sign};
 use regex::Regex;
 use std::sync::LazyLock;

@@ -1,6 +1,6 @@
 //! What smaps and pagemap tell of an address space beyond maps: VmFlags, shares, guard pages.
 
-use super::addr::{Addr, AddrRange};
+use crate::model::addr::{Addr, AddrRange};
 use std::fmt;
 
 /// The two-letter flags of a VMA, in the kernel's order (fs/proc/task_mmu.c, `show_smap_vma_flags`).

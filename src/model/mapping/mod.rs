@@ -1,7 +1,10 @@
 //! One VMA as the kernel shows it.
 
+pub mod prot;
+pub mod vma_detail;
+
 use super::addr::{Addr, AddrRange};
-use super::prot::{Prot, Sharing};
+use prot::{Prot, Sharing};
 
 /// Device and inode of a mapped file; `00:00 0` (no file) is `None` in [`Mapping::file`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]
