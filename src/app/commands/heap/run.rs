@@ -212,17 +212,19 @@ impl<'a> Watcher<'a> {
         at_the_end: Option<(Audits, &dyn Fn() -> TestCall)>,
     ) -> Result<Option<String>, AppError> {
         let counters = self.heap.counters();
-        let heap = &mut *self.watch.borrow_mut();
-        if self.args.verbose {
-            say(format_args!("{counters:?}, {} frees inside of an allocator", heap.own_frees));
-        }
-        name_contexts(heap, self.layout);
-        let mut report = tell::report((&self.asked, heap), (pipeline, symbolizer), (counters, 0));
+        let mut report = {
+            let heap = &mut *self.watch.borrow_mut();
+            if self.args.verbose {
+                say(format_args!("{counters:?}, {} frees inside of an allocator", heap.own_frees));
+            }
+            name_contexts(heap, self.layout);
+            tell::report((&self.asked, heap), (pipeline, symbolizer), (counters, 0))
+        };
         let test = at_the_end.as_ref().map(|(_, test)| *test).filter(|_| counters.skipped == 0);
         if let Some((audits, _)) = at_the_end {
             put_beside(&mut report, self.asked.main.get(), audits, pipeline);
         }
-        let failure = tell::tell_silence(&mut report, heap, (self.heap.attached, test));
+        let failure = tell::tell_silence(&mut report, &self.watch.borrow(), (self.heap.attached, test));
         symbolizer.take_notes().iter().for_each(say);
         super::write(self.args, &self.to, &report)?;
         Ok(failure)
