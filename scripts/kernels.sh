@@ -89,8 +89,9 @@ run_row() {
     variant "$2"
     SETS=${WANTED:-$SETS}
     folder=$RESULTS/$row
-    rm -rf "$folder"
     mkdir -p "$folder"
+    # A kernel's folder has those of its variants.
+    rm -rf "$folder"/boot* "$folder"/{facts,checked,cells}
     left=$SETS
     while [ -n "$left" ]; do
         boots=$((boots + 1))
