@@ -1,7 +1,6 @@
 //! The only place that joins the kernel's side (capture, procfs, target, unwind, symbolize) with
 //! the pure core (ledger, attribution, report, render).
 
-mod asked;
 mod code_files;
 mod commands;
 mod conclude;
@@ -10,6 +9,7 @@ mod error;
 mod flame;
 mod live_events;
 mod moment;
+mod options;
 mod output;
 mod recorded;
 mod recorded_names;

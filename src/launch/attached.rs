@@ -87,7 +87,7 @@ impl Attached {
     }
 
     /// True when [`Attached::poll`] has something already.
-    pub fn has_heard(&self) -> bool {
+    pub fn has_pending(&self) -> bool {
         !self.queue.is_empty()
     }
 

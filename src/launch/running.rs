@@ -153,7 +153,7 @@ impl Running {
 
     /// True when `poll` has an event already, of which `as_fd` says nothing any more: several
     /// were heard at once. Not a moment for waiting.
-    pub fn has_heard(&self) -> bool {
+    pub fn has_pending(&self) -> bool {
         !self.queue.is_empty()
     }
 

@@ -55,7 +55,7 @@ pub struct EventTotals {
 
 /// How long looking took, for `-v`.
 #[derive(Clone, Copy, Debug)]
-pub struct LookCost {
+pub struct SnapshotCost {
     pub read: Duration,
     pub reconcile: Duration,
     pub mappings: usize,
@@ -71,21 +71,21 @@ pub enum StaleSnapshot {
 }
 
 /// What was read of a process, not yet compared with its calls.
-pub struct Look {
+pub struct Snapshot {
     pub observations: Observations,
     read: Duration,
 }
 
-impl Look {
+impl Snapshot {
     /// Reads through a living thread of the process.
     ///
     /// # Errors
     /// When the process cannot be read.
-    pub fn take((pid, tid): (Pid, Pid), moment: SnapshotMoment) -> Result<Look, ObserveError> {
+    pub fn take((pid, tid): (Pid, Pid), moment: SnapshotMoment) -> Result<Snapshot, ObserveError> {
         let begun = Instant::now();
         let options = ObserveOptions { moment, code: signs(), ..ObserveOptions::default() };
         let observations = with_cgroup_limits(observe(pid, tid, options)?);
-        Ok(Look { observations, read: begun.elapsed() })
+        Ok(Snapshot { observations, read: begun.elapsed() })
     }
 }
 
@@ -102,18 +102,18 @@ impl Audits {
     /// When it was not.
     pub fn add(
         &mut self,
-        look: Look,
+        look: Snapshot,
         pipeline: &RefCell<Pipeline>,
         drain: &mut dyn FnMut() -> bool,
-    ) -> Result<LookCost, StaleSnapshot> {
-        let Look { observations, read } = look;
+    ) -> Result<SnapshotCost, StaleSnapshot> {
+        let Snapshot { observations, read } = look;
         let begun = Instant::now();
         let reconciled = joined(&observations, pipeline, drain);
         if reconciled.is_ok() {
             // Before anything else is told to the ledger.
-            pipeline.borrow_mut().note_look(&observations);
+            pipeline.borrow_mut().note_snapshot(&observations);
         }
-        let cost = LookCost { read, reconcile: begun.elapsed(), mappings: observations.mappings.len() };
+        let cost = SnapshotCost { read, reconcile: begun.elapsed(), mappings: observations.mappings.len() };
         if let (Some(timelines), Ok(reconciled)) = (&mut self.timelines, &reconciled) {
             timelines.add(observations.pid, (&observations, reconciled), &mut pipeline.borrow_mut());
         }

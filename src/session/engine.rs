@@ -1,12 +1,12 @@
 //! A traced run, from the first event to the last look: one loop over the ring and the target.
 
-use super::audits::{Audits, Look, StaleSnapshot, shares_space_with_parent};
+use super::audits::{Audits, Snapshot, StaleSnapshot, shares_space_with_parent};
 use super::error::SessionError;
 use super::load::Load;
 use super::pipeline::Pipeline;
 use super::reporting;
 use super::say::say;
-use super::watched::{News, Watched};
+use super::watched::{SessionEvent, Watched};
 use crate::capture::EventSource;
 use crate::launch::{ExitStatus, HeldExit};
 use crate::model::observation::SnapshotMoment;
@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 const NAP: Duration = Duration::from_millis(10);
 /// Looking at the processes may take one part in this many of the time; more where the user wants
 /// a timeline.
-const LOOK_SHARE: u32 = 50;
+const SNAPSHOT_SHARE: u32 = 50;
 const TIMELINE_SHARE: u32 = 10;
 /// As `Schedule::interval`: the processes are not looked at, because nothing is reported of them.
 pub const NEVER: Duration = Duration::from_secs(31_536_000);
@@ -49,7 +49,7 @@ pub enum End {
 pub struct Schedule {
     pub duration: Option<Duration>,
     /// When to look at the targets first, and how often then.
-    pub first_look: Duration,
+    pub first_snapshot: Duration,
     pub interval: Duration,
     /// Each look becomes a point of a timeline.
     pub timeline: bool,
@@ -59,7 +59,7 @@ pub struct Schedule {
 impl Schedule {
     /// Looks each `interval`, until the targets end.
     pub fn each(interval: Duration) -> Schedule {
-        Schedule { duration: None, first_look: interval, interval, timeline: false, verbose: false }
+        Schedule { duration: None, first_snapshot: interval, interval, timeline: false, verbose: false }
     }
 }
 
@@ -72,11 +72,11 @@ pub struct Session<'a> {
     pub audits: Audits,
     schedule: Schedule,
     started: Instant,
-    next_look: Instant,
+    next_snapshot: Instant,
     /// What drives the command: its end is the end of the run.
     pub load: Option<Load>,
     /// How long the last look at all processes took.
-    look_took: Duration,
+    snapshot_duration: Duration,
     /// Looks left out because looking took too long, and how long at most.
     left_out: (u128, Duration),
     lost: u64,
@@ -100,9 +100,9 @@ impl<'a> Session<'a> {
             audits: Audits::new(schedule.timeline),
             schedule,
             started,
-            next_look: started + schedule.first_look.min(schedule.interval),
+            next_snapshot: started + schedule.first_snapshot.min(schedule.interval),
             load: None,
-            look_took: Duration::ZERO,
+            snapshot_duration: Duration::ZERO,
             left_out: (0, Duration::ZERO),
             lost: 0,
             unsettled: BTreeSet::new(),
@@ -143,23 +143,23 @@ impl<'a> Session<'a> {
         if !wanted {
             return Ok(Some(End::LeftRunning));
         }
-        if !self.watched.has_heard() {
+        if !self.watched.has_pending() {
             self.wait();
         }
         match self.watched.next()? {
-            News::Held(held) => self.at_exit(held)?,
-            News::Over(end) => return Ok(Some(end)),
-            News::Joined(newcomers) => {
+            SessionEvent::Held(held) => self.at_exit(held)?,
+            SessionEvent::Over(end) => return Ok(Some(end)),
+            SessionEvent::Joined(newcomers) => {
                 let mut pipeline = self.pipeline.borrow_mut();
                 newcomers.iter().for_each(|(mm, seen)| pipeline.found(*mm, seen));
             }
-            News::Asked { stop } => {
-                self.look_at_all();
-                if stop {
+            SessionEvent::StopRequested { now } => {
+                self.snapshot_all();
+                if now {
                     return Ok(Some(End::LeftRunning));
                 }
             }
-            News::Nothing => {}
+            SessionEvent::Nothing => {}
         }
         if self.schedule.duration.is_some_and(|limit| self.started.elapsed() >= limit) {
             return Ok(Some(End::LeftRunning));
@@ -167,20 +167,20 @@ impl<'a> Session<'a> {
         if let Some(code) = self.load.as_mut().map(Load::ended).transpose()?.flatten() {
             return Ok(Some(End::LoadEnded(code)));
         }
-        if Instant::now() >= self.next_look {
+        if Instant::now() >= self.next_snapshot {
             let begun = Instant::now();
-            self.look_at_all();
-            self.plan_next_look(begun);
+            self.snapshot_all();
+            self.plan_next_snapshot(begun);
         }
         Ok(None)
     }
 
     /// At even steps, unless looking takes too large a part of the time.
-    fn plan_next_look(&mut self, begun: Instant) {
+    fn plan_next_snapshot(&mut self, begun: Instant) {
         let elapsed = begun.elapsed();
         // Reading a program's symbols takes long, but only once.
-        let took = elapsed.min(std::mem::replace(&mut self.look_took, elapsed));
-        let share = if self.schedule.timeline { TIMELINE_SHARE } else { LOOK_SHARE };
+        let took = elapsed.min(std::mem::replace(&mut self.snapshot_duration, elapsed));
+        let share = if self.schedule.timeline { TIMELINE_SHARE } else { SNAPSHOT_SHARE };
         let soonest = begun + took * share;
         let interval = self.schedule.interval.max(Duration::from_nanos(1));
         let number = |at: Instant| at.duration_since(self.started).as_nanos() / interval.as_nanos();
@@ -188,10 +188,10 @@ impl<'a> Session<'a> {
             let nanos = u64::try_from((number + 1) * interval.as_nanos()).unwrap_or(u64::MAX);
             self.started + Duration::from_nanos(nanos)
         };
-        let planned = after(number(self.next_look));
-        self.next_look = if soonest > planned + interval / 2 {
+        let planned = after(number(self.next_snapshot));
+        self.next_snapshot = if soonest > planned + interval / 2 {
             let (count, longest) = self.left_out;
-            let skipped = number(soonest) - number(self.next_look);
+            let skipped = number(soonest) - number(self.next_snapshot);
             self.left_out = (count + skipped, longest.max(took));
             after(number(soonest))
         } else {
@@ -268,7 +268,7 @@ impl<'a> Session<'a> {
             // Killed while it was held: what was read may be another process by now.
             if seen && !self.watched.is_held(&held) {
                 self.audits.discard(held.pid);
-                self.pipeline.borrow_mut().forget_look(held.pid);
+                self.pipeline.borrow_mut().discard_snapshot(held.pid);
             }
         }
         self.watched.release(held)?;
@@ -286,8 +286,8 @@ impl<'a> Session<'a> {
         self.read(pid, tid, moment).is_ok_and(|look| self.compare(look).is_ok())
     }
 
-    fn read(&self, pid: Pid, tid: Pid, moment: SnapshotMoment) -> Result<Look, ObserveError> {
-        let look = Look::take((pid, tid), moment);
+    fn read(&self, pid: Pid, tid: Pid, moment: SnapshotMoment) -> Result<Snapshot, ObserveError> {
+        let look = Snapshot::take((pid, tid), moment);
         look.inspect_err(|error| self.tell_verbose(pid, error))
     }
 
@@ -298,7 +298,7 @@ impl<'a> Session<'a> {
     }
 
     /// Joins a look with the calls that were reported by then. An error was told.
-    fn compare(&mut self, look: Look) -> Result<(), StaleSnapshot> {
+    fn compare(&mut self, look: Snapshot) -> Result<(), StaleSnapshot> {
         let (pid, moment) = (look.observations.pid, look.observations.moment);
         let (reader, watched, pipeline) = (&mut *self.reader, &self.watched, self.pipeline);
         let mut drain = || {
@@ -322,7 +322,7 @@ impl<'a> Session<'a> {
 
     /// Looks at every process that lives and was not seen at its end. All are read before the
     /// first is compared: reports that come meanwhile are caught up with once, not for each.
-    pub fn look_at_all(&mut self) {
+    pub fn snapshot_all(&mut self) {
         if self.schedule.interval == NEVER {
             return;
         }
@@ -362,7 +362,7 @@ impl<'a> Session<'a> {
         for pid in self.unsettled.clone() {
             self.resync_rest(pid, pid)?;
         }
-        self.look_at_all();
+        self.snapshot_all();
         if let Some(trouble) = self.reader.trouble() {
             say(trouble);
         }

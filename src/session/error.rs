@@ -25,7 +25,7 @@ pub enum SessionError {
     #[error(
         "the container {name} starts processes faster than they can be marked: {passes} passes were not enough"
     )]
-    RestlessContainer { name: String, passes: u32 },
+    ContainerNeverSettles { name: String, passes: u32 },
     #[error("nothing to trace is left: each of the processes has ended or cannot be traced")]
     NoTargetLeft,
     #[error("looking at {pid} ({name}): {source}{remedy}")]

@@ -130,7 +130,7 @@ impl Pipeline {
     }
 
     /// A look that a report may be made from, with the ledger as it is now.
-    pub fn note_look(&mut self, seen: &Observations) {
+    pub fn note_snapshot(&mut self, seen: &Observations) {
         self.for_each_sink(|sink, context| sink.snapshot(seen, context));
     }
 
@@ -140,7 +140,7 @@ impl Pipeline {
     }
 
     /// The newest look at a process was worth nothing.
-    pub fn forget_look(&mut self, pid: Pid) {
+    pub fn discard_snapshot(&mut self, pid: Pid) {
         self.for_each_sink(|sink, _| sink.snapshot_discarded(pid));
     }
 

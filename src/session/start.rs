@@ -248,7 +248,10 @@ impl<T> Traced<T> {
 
     /// To be called just before vmaudit exits.
     pub fn detach_in_background(self) -> T {
-        self.tracer.detach_in_background();
-        self.outcome
+        let Traced { outcome, pipeline, tracer, .. } = self;
+        // What sinks have open is nobody's any more: the child that detaches would keep it open.
+        drop(pipeline);
+        tracer.detach_in_background();
+        outcome
     }
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 /// What became known of the targets.
 #[derive(Debug)]
-pub enum News {
+pub enum SessionEvent {
     /// A process is held at its end.
     Held(HeldExit),
     /// The session is over.
@@ -19,8 +19,8 @@ pub enum News {
     /// their events.
     Joined(Vec<(MmKey, Observations)>),
     /// Somebody asks vmaudit to stop: at once, or when the command has dealt with it.
-    Asked {
-        stop: bool,
+    StopRequested {
+        now: bool,
     },
     Nothing,
 }
@@ -28,7 +28,7 @@ pub enum News {
 /// The targets of a session.
 pub trait Watched {
     /// True when `next` has something of which `as_fd` says nothing any more.
-    fn has_heard(&self) -> bool;
+    fn has_pending(&self) -> bool;
 
     /// Readable when there may be news.
     fn as_fd(&self) -> BorrowedFd<'_>;
@@ -37,7 +37,7 @@ pub trait Watched {
     ///
     /// # Errors
     /// When a system call fails that never does.
-    fn next(&mut self) -> Result<News, SessionError>;
+    fn next(&mut self) -> Result<SessionEvent, SessionError>;
 
     /// True while that process is held at its end.
     fn is_held(&self, held: &HeldExit) -> bool;
@@ -74,18 +74,18 @@ impl Launched {
 }
 
 impl Watched for Launched {
-    fn has_heard(&self) -> bool {
-        self.running.has_heard()
+    fn has_pending(&self) -> bool {
+        self.running.has_pending()
     }
 
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.running.as_fd()
     }
 
-    fn next(&mut self) -> Result<News, SessionError> {
+    fn next(&mut self) -> Result<SessionEvent, SessionError> {
         Ok(match self.running.poll(Some(Duration::ZERO))? {
-            TargetEvent::HeldExit(held) => News::Held(held),
-            TargetEvent::ChildExited(status) => News::Over(End::Exited(status)),
+            TargetEvent::HeldExit(held) => SessionEvent::Held(held),
+            TargetEvent::ChildExited(status) => SessionEvent::Over(End::Exited(status)),
             TargetEvent::Interrupt { signal, from_terminal, forwarded } => {
                 self.interrupts += 1;
                 let stop = self.interrupts > 1;
@@ -97,11 +97,11 @@ impl Watched for Launched {
                     };
                     say(format_args!("{signal}: {what}; waiting for it to end (again: report at once)"));
                 }
-                News::Asked { stop }
+                SessionEvent::StopRequested { now: stop }
             }
             TargetEvent::KeeperReplaced => {
                 say(format_args!("the process that holds exits was killed; replaced it"));
-                News::Nothing
+                SessionEvent::Nothing
             }
             TargetEvent::StrictModeRefused { pid, comm } => {
                 say(format_args!(
@@ -110,9 +110,9 @@ impl Watched for Launched {
                     String::from_utf8_lossy(&comm),
                     self.without_filter
                 ));
-                News::Nothing
+                SessionEvent::Nothing
             }
-            TargetEvent::NoTaskLeft | TargetEvent::Timeout => News::Nothing,
+            TargetEvent::NoTaskLeft | TargetEvent::Timeout => SessionEvent::Nothing,
         })
     }
 
@@ -136,19 +136,19 @@ impl Watched for Launched {
 
 /// Nothing of theirs is ever held, and Ctrl-C is for vmaudit alone.
 impl Watched for Attached {
-    fn has_heard(&self) -> bool {
-        Attached::has_heard(self)
+    fn has_pending(&self) -> bool {
+        Attached::has_pending(self)
     }
 
     fn as_fd(&self) -> BorrowedFd<'_> {
         Attached::as_fd(self)
     }
 
-    fn next(&mut self) -> Result<News, SessionError> {
+    fn next(&mut self) -> Result<SessionEvent, SessionError> {
         Ok(match self.poll()? {
-            Some(AttachedEvent::NoneLeft) => News::Over(End::NoneLeft),
-            Some(AttachedEvent::Interrupt(_)) => News::Asked { stop: true },
-            Some(AttachedEvent::Ended(_)) | None => News::Nothing,
+            Some(AttachedEvent::NoneLeft) => SessionEvent::Over(End::NoneLeft),
+            Some(AttachedEvent::Interrupt(_)) => SessionEvent::StopRequested { now: true },
+            Some(AttachedEvent::Ended(_)) | None => SessionEvent::Nothing,
         })
     }
 

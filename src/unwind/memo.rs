@@ -34,7 +34,7 @@ impl Trail {
 
     /// Any other step: this walk cannot be recognised by its return addresses alone.
     #[inline]
-    pub fn spoil(&mut self) {
+    pub fn mark_uncacheable(&mut self) {
         self.other = true;
     }
 }
@@ -139,7 +139,7 @@ mod tests {
         let mut memo = Memo::default();
         let mut trail = Trail::default();
         trail.begin();
-        trail.spoil();
+        trail.mark_uncacheable();
         memo.remember(5, &captured(&[]), &trail, StackId(3));
         assert_eq!(memo.find(5, &captured(&[])), None);
     }

@@ -93,18 +93,18 @@ impl Walk<'_> {
                             let slot = at.registers.sp.wrapping_sub(8);
                             self.scratch.trail.step(slot.wrapping_sub(captured.sp), address);
                         } else {
-                            self.scratch.trail.spoil();
+                            self.scratch.trail.mark_uncacheable();
                         }
                         at.address = address;
                     }
                     Ok(0) if guesses == 0 => {
-                        self.scratch.trail.spoil();
+                        self.scratch.trail.mark_uncacheable();
                         return self.stack.end_at_zero();
                     }
                     Ok(_) => return Completeness::Incomplete,
                     Err(UnwindError::Unknown) => {
                         let offsets = *offsets;
-                        self.scratch.trail.spoil();
+                        self.scratch.trail.mark_uncacheable();
                         match self.search(&at, Rule::Offsets(offsets)) {
                             Step::To(next) => at = next,
                             Step::End(completeness) => return completeness,
@@ -132,7 +132,7 @@ impl Walk<'_> {
             }
             guesses += usize::from(at.kind == FrameKind::Guess);
             if rule != Rule::Root {
-                self.scratch.trail.spoil();
+                self.scratch.trail.mark_uncacheable();
             }
             match self.step(&at, rule) {
                 Step::To(next) if guesses < MAX_GUESSES || next.kind != FrameKind::Guess => at = next,
@@ -147,12 +147,12 @@ impl Walk<'_> {
     pub(super) fn known(&mut self, at: &Position) -> Known {
         match self.scratch.cache.get(self.space.id, at.key()) {
             Some(known) => *known,
-            None => self.learn(at),
+            None => self.cache_rule(at),
         }
     }
 
     #[cold]
-    fn learn(&mut self, at: &Position) -> Known {
+    fn cache_rule(&mut self, at: &Position) -> Known {
         let known = match self.space.find(at.lookup()) {
             None => Known { rule: Rule::NoModule, module: None, delta: 0 },
             Some(placed) => {

@@ -4,8 +4,8 @@
 //! held by descriptor; all their threads are marked, so that each call is reported from then on;
 //! each is looked at; only then are reports read, and told from those that the look has in it.
 
-use crate::app::asked::RunOptions;
 use crate::app::error::AppError;
+use crate::app::options::RunOptions;
 use crate::cli::AttachArgs;
 use crate::session::say::say;
 use crate::session::start::Start;
@@ -13,31 +13,31 @@ use crate::session::targets::named_container;
 use std::time::Duration;
 
 /// How often to look, for the last state of those that end.
-const LOOK_PAUSE: Duration = Duration::from_millis(200);
+const SNAPSHOT_PAUSE: Duration = Duration::from_millis(200);
 
 /// Traces running processes; returns vmaudit's exit code.
 pub fn attach(args: &AttachArgs) -> Result<u8, AppError> {
-    let asked = RunOptions::from(args);
-    let wanted = asked.wanted(&[])?;
+    let options = RunOptions::from(args);
+    let wanted = options.wanted(&[])?;
     let container = named_container(args.of.container.as_deref(), args.of.cgroup.as_deref())?;
-    let mut sinks = asked.dump()?;
-    let options = asked.tracer_options();
+    let mut sinks = options.dump()?;
+    let tracing = options.tracer_options();
     let start = match &container {
         // Whoever enters a container later belongs to it, as children do.
-        Some(container) => Start::container(container, !args.no_follow_forks, options)?,
-        None => Start::running(&args.of.pids, options)?,
+        Some(container) => Start::container(container, !args.no_follow_forks, tracing)?,
+        None => Start::running(&args.of.pids, tracing)?,
     };
     let command: Vec<_> = std::env::args_os().skip(1).collect();
-    let pipeline = asked.pipeline(&start, &command, &mut sinks)?;
-    let every = args.interval.map_or(LOOK_PAUSE, Duration::from_secs_f64);
-    let schedule = asked.schedule(every, LOOK_PAUSE);
+    let pipeline = options.pipeline(&start, &command, &mut sinks)?;
+    let every = args.interval.map_or(SNAPSHOT_PAUSE, Duration::from_secs_f64);
+    let schedule = options.schedule(every, SNAPSHOT_PAUSE);
     let mut traced = start.run(pipeline, schedule, |session| {
         // At once: whatever ends from here on has been seen with what is resident.
-        session.look_at_all();
+        session.snapshot_all();
         say("Ctrl-C ends tracing and reports; the target goes on");
         session.run()
     })?;
-    asked.conclude(&mut traced, (&wanted, sinks), None)?;
+    options.conclude(&mut traced, (&wanted, sinks), None)?;
     traced.detach_in_background();
     Ok(0)
 }

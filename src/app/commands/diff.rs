@@ -8,7 +8,7 @@ use crate::cli::{DiffArgs, DiffFormat, GroupBy, PidPair};
 use crate::diff::{By, Options, Pick, Side, compare};
 use crate::render::{diff_to_text, to_json};
 use crate::report::Report;
-use crate::session::snapshots::{report_of, saved_look_in};
+use crate::session::snapshots::{report_of, saved_snapshot_in};
 use crate::store::Recording;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
@@ -91,7 +91,7 @@ fn load_from(path: &Path, mut source: impl BufRead) -> Result<Loaded, AppError> 
     if first.iter().find(|byte| !byte.is_ascii_whitespace()) == Some(&b'{') {
         return Ok(load_report(path, source)?);
     }
-    let look = saved_look_in(&path.to_string_lossy(), source).map_err(DiffError::from)?;
+    let look = saved_snapshot_in(&path.to_string_lossy(), source).map_err(DiffError::from)?;
     Ok(Loaded { report: report_of(&[look]), kind: "smaps" })
 }
 

@@ -190,7 +190,7 @@ fn tracer_options(options: &LiveArgs) -> TracerOptions {
 fn schedule(options: &LiveArgs) -> Schedule {
     Schedule {
         duration: options.duration.map(Duration::from_secs_f64),
-        first_look: NEVER,
+        first_snapshot: NEVER,
         interval: NEVER,
         timeline: false,
         verbose: options.verbose,

@@ -11,7 +11,7 @@ use crate::render::{explanation_to_text, to_json};
 use crate::report::ProcessFacts;
 use crate::report::explanation::{ExplainInput, Explanation, explain as explanation_of};
 use crate::session::snapshots::living::Living;
-use crate::session::snapshots::{self, Look, SnapshotError};
+use crate::session::snapshots::{self, ProcessSnapshot, SnapshotError};
 use crate::store::Recording;
 use std::collections::HashMap;
 use std::io;
@@ -96,9 +96,9 @@ fn living(pid: Pid, address: Addr) -> Result<Explanation, AppError> {
         ));
     }
     let seen = living.observe().map_err(SnapshotError::from)?;
-    let looks = [Look { seen, facts: ProcessFacts::default() }];
+    let looks = [ProcessSnapshot { seen, facts: ProcessFacts::default() }];
     let report = snapshots::report_of(&looks);
-    let [Look { seen, .. }] = &looks;
+    let [ProcessSnapshot { seen, .. }] = &looks;
     for gap in &seen.gaps {
         crate::session::say::say(gap);
     }

@@ -1,7 +1,7 @@
 //! `vmaudit run`: from the command line to the report.
 
-use crate::app::asked::RunOptions;
 use crate::app::error::AppError;
+use crate::app::options::RunOptions;
 use crate::cli::{Aslr, RunArgs};
 use crate::launch::LaunchConfig;
 use crate::session::engine::End;
@@ -13,18 +13,18 @@ use crate::session::tracer::WATCHED_CALLS;
 use std::time::Duration;
 
 /// The first look at the command: most that die early by a signal live longer.
-const FIRST_LOOK: Duration = Duration::from_millis(200);
+const FIRST_SNAPSHOT: Duration = Duration::from_millis(200);
 /// How often to look, for those that a signal kills later.
-const LOOK_PAUSE: Duration = Duration::from_secs(1);
+const SNAPSHOT_PAUSE: Duration = Duration::from_secs(1);
 /// What to do about a command that wants no seccomp filter on it.
 const WITHOUT_FILTER: &str = "run it with --no-exit-hold";
 const WITHOUT_LISTENER: &str = "take --backend bpf or perf, with --no-exit-hold";
 
 /// Starts the command under audit; returns vmaudit's exit code.
 pub fn run(args: &RunArgs) -> Result<u8, AppError> {
-    let asked = RunOptions::from(args);
-    let wanted = asked.wanted(&args.command)?;
-    let mut sinks = asked.dump()?;
+    let options = RunOptions::from(args);
+    let wanted = options.wanted(&args.command)?;
+    let mut sinks = options.dump()?;
     let container = container_of(&args.command);
     let config = LaunchConfig {
         argv: args.command.clone(),
@@ -37,20 +37,20 @@ pub fn run(args: &RunArgs) -> Result<u8, AppError> {
     };
     let mut start = Start::command(
         config,
-        asked.tracer_options(),
+        options.tracer_options(),
         (container.as_ref(), WITHOUT_FILTER, WITHOUT_LISTENER),
     )?;
-    let pipeline = asked.pipeline(&start, &args.command, &mut sinks)?;
+    let pipeline = options.pipeline(&start, &args.command, &mut sinks)?;
     if let Some(script) = &args.load {
         start.on_start(|running| Load::start(running, script, args.as_root).map(Some));
     }
     // What is put into a container is not held at its end.
-    let pause = if container.is_some() { FIRST_LOOK } else { LOOK_PAUSE };
-    let schedule = asked.schedule(FIRST_LOOK, pause);
+    let pause = if container.is_some() { FIRST_SNAPSHOT } else { SNAPSHOT_PAUSE };
+    let schedule = options.schedule(FIRST_SNAPSHOT, pause);
     let mut traced = start.run(pipeline, schedule, |session| session.run())?;
     for process in &traced.pipeline.listener_refused {
         say(format_args!(
-            "process {process} asked for a seccomp listener of its own and was refused (EBUSY), because \
+            "process {process} options for a seccomp listener of its own and was refused (EBUSY), because \
              vmaudit has one on it: {}",
             traced.without_filter
         ));
@@ -60,7 +60,7 @@ pub fn run(args: &RunArgs) -> Result<u8, AppError> {
         End::NoneLeft | End::LeftRunning | End::LoadEnded(_) => None,
     };
     traced.main = main_process(traced.main, container.as_ref(), &traced.audits, &traced.pipeline);
-    asked.conclude(&mut traced, (&wanted, sinks), exit_code)?;
+    options.conclude(&mut traced, (&wanted, sinks), exit_code)?;
     let code = match traced.outcome {
         End::LoadEnded(code) => code,
         _ => exit_code.unwrap_or(0),

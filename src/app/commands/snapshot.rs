@@ -5,7 +5,7 @@ use crate::app::output::{Destination, Other, Output, OutputSpec};
 use crate::cli::SnapshotArgs;
 use crate::launch::Process;
 use crate::report::model;
-use crate::session::snapshots::{Look, looks_at, report_of_containers, saved_look};
+use crate::session::snapshots::{ProcessSnapshot, report_of_containers, saved_snapshot, snapshots_of};
 use crate::session::targets::contained;
 use crate::session::targets::container_view::ContainerView;
 use crate::session::targets::named_container;
@@ -17,22 +17,22 @@ pub fn snapshot(args: &SnapshotArgs) -> Result<u8, AppError> {
     let output = Output::open(args.report.as_deref(), &others)?;
     let wanted = OutputSpec::new(args.format, args.flame, Destination { output, top: args.top })?;
     let (looks, containers) = match &args.smaps {
-        Some(path) => (vec![saved_look(path)?], Vec::new()),
-        None => living_looks(args)?,
+        Some(path) => (vec![saved_snapshot(path)?], Vec::new()),
+        None => living_snapshots(args)?,
     };
     wanted.write(&report_of_containers(&looks, containers))?;
     Ok(0)
 }
 
 /// All that can be read; the first that cannot is the error only if none can.
-fn living_looks(args: &SnapshotArgs) -> Result<(Vec<Look>, Vec<model::Container>), AppError> {
+fn living_snapshots(args: &SnapshotArgs) -> Result<(Vec<ProcessSnapshot>, Vec<model::Container>), AppError> {
     let container = named_container(args.of.container.as_deref(), args.of.cgroup.as_deref())?;
     let asked = match &container {
         Some(container) => contained::members(container)?.iter().map(Process::pid).collect(),
         None => args.of.pids.clone(),
     };
     let mut view = container.map(ContainerView::of).unwrap_or_default();
-    let mut looks = looks_at(&asked, args.verbose)?;
+    let mut looks = snapshots_of(&asked, args.verbose)?;
     looks.iter().for_each(|look| view.note(&look.seen));
     view.read_shares();
     for look in &mut looks {

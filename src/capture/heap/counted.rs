@@ -56,7 +56,7 @@ impl Counted {
     ///
     /// # Errors
     /// When the table is full.
-    pub fn teach(
+    pub fn publish(
         &self,
         code: u64,
         (address, innermost): (u64, bool),

@@ -1,11 +1,11 @@
 //! execve: whether it has begun another program, or was refused, is not delivered. What says so is who
 //! is left of the process' threads, and what address space it lives in.
 
+use super::emit::Who;
 use super::peek;
 use super::server::Server;
 use super::space::Space;
 use super::tasks::Executing;
-use super::tell::Who;
 use crate::capture::record::{self, RecordWriter, flag, op};
 use crate::model::{HeldCalls, Mapping, Pid, Tid};
 use std::time::Duration;
@@ -111,7 +111,7 @@ impl<C: HeldCalls> Server<C> {
         record.args = [start_brk, start_brk, arguments, u64::from(is_32_bit), 0, 0];
         // A 32-bit program may have mapped a lot before its first notified call.
         if !is_32_bit {
-            mappings.iter().for_each(|mapping| self.tell.mapping(&record, mapping));
+            mappings.iter().for_each(|mapping| self.records.mapping(&record, mapping));
             record.flags |= flag::LISTED;
         }
         let exe = std::fs::read_link(format!("/proc/{pid}/exe")).ok();
@@ -122,7 +122,7 @@ impl<C: HeldCalls> Server<C> {
             record::set_file(&mut record, file, &mapping.name);
         }
         record::set_comm(&mut record, &comm);
-        self.tell.event(record, &[]);
+        self.records.event(record, &[]);
     }
 
     /// Programs that make no notified call (32-bit ones, say) are told of all the same.

@@ -14,6 +14,7 @@
 
 mod calls;
 mod effect;
+mod emit;
 mod exec;
 mod expect;
 mod peek;
@@ -25,7 +26,6 @@ mod space;
 mod task_creation;
 mod task_exit;
 mod tasks;
-mod tell;
 
 pub use calls::{NUMBERS, PRCTL_OPTIONS};
 pub use peek::ParseMaps;

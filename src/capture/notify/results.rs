@@ -60,7 +60,7 @@ impl<C: HeldCalls> Server<C> {
                         true
                     }
                     Outcome::Unknown => {
-                        self.tell.lost();
+                        self.records.lost();
                         true
                     }
                     Outcome::Gone => true,
@@ -121,7 +121,7 @@ impl<C: HeldCalls> Server<C> {
             && !space.shadow.agrees_with(&mappings)
         {
             space.shadow.renew(&mappings);
-            self.tell.lost();
+            self.records.lost();
         }
     }
 
@@ -138,7 +138,7 @@ impl<C: HeldCalls> Server<C> {
                 record.flags |= flag::HAS_AUX;
             }
             (op::MMAP, Some((_, Some(vma)))) if record.args[3] & MAP_ANONYMOUS == 0 => {
-                self.tell.mapped_file(&mut record, vma);
+                self.records.mapped_file(&mut record, vma);
             }
             (op::SHMAT | op::IO_SETUP, Some((range, _))) => {
                 record.aux = [range.start.0, range.end.0];
@@ -149,12 +149,12 @@ impl<C: HeldCalls> Server<C> {
             }
             (op::PRCTL, _) => {
                 if let Some(name) = name {
-                    self.tell.name(&record, &name);
+                    self.records.name(&record, &name);
                 }
             }
             _ => {}
         }
-        self.tell.event(record, stack);
+        self.records.event(record, stack);
     }
 }
 

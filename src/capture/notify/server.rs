@@ -8,11 +8,11 @@
 use super::NotifyConfig;
 use super::calls::{self, Kind};
 use super::effect::Effect;
+use super::emit::{self, RecordQueue};
 use super::peek;
 use super::queue::Queue;
 use super::space::{InCall, Sleeps, What};
 use super::tasks::Tasks;
-use super::tell::{self, RecordQueue};
 use crate::capture::record::{self, Record, flag, op};
 use crate::model::{Arrival, Ended, HeldCall, HeldCalls, Pid};
 use crate::sys::clock::monotonic_ns;
@@ -49,14 +49,14 @@ const FROM_READER: u64 = 0;
 
 pub struct Server<C> {
     pub calls: C,
-    pub tell: RecordQueue,
+    pub records: RecordQueue,
     pub config: NotifyConfig,
     pub epoll: Epoll,
     pub tasks: Tasks,
     queue: Arc<Queue>,
     rounds: u32,
     last_look: Instant,
-    look_took: Duration,
+    snapshot_duration: Duration,
 }
 
 /// Dropped after the server, also when that fails: the calls that it held have been let go.
@@ -80,17 +80,17 @@ impl<C: HeldCalls> Server<C> {
     pub fn new(calls: C, queue: Arc<Queue>, config: NotifyConfig, main: Pid) -> io::Result<Server<C>> {
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
         epoll.add(&queue.call, EpollEvent::new(EpollFlags::EPOLLIN, FROM_READER))?;
-        let tell = RecordQueue::new(Arc::clone(&queue));
+        let records = RecordQueue::new(Arc::clone(&queue));
         Ok(Server {
             calls,
-            tell,
+            records,
             config,
             epoll,
             tasks: Tasks::new(main),
             queue,
             rounds: 0,
             last_look: Instant::now(),
-            look_took: Duration::ZERO,
+            snapshot_duration: Duration::ZERO,
         })
     }
 
@@ -108,7 +108,9 @@ impl<C: HeldCalls> Server<C> {
                 Ok(Arrival::Call(call)) => {
                     self.rounds = 0;
                     self.arrive(call);
-                    if self.last_look.elapsed() > AT_LEAST.max(self.look_took.saturating_mul(LOOK_SHARE)) {
+                    if self.last_look.elapsed()
+                        > AT_LEAST.max(self.snapshot_duration.saturating_mul(LOOK_SHARE))
+                    {
                         self.hear(EpollTimeout::ZERO);
                         self.look_again();
                     }
@@ -126,7 +128,7 @@ impl<C: HeldCalls> Server<C> {
                             "receiving system calls failed ({error}): what was called after that is not known"
                         )
                     });
-                    self.tell.lost();
+                    self.records.lost();
                     break;
                 }
             }
@@ -182,7 +184,7 @@ impl<C: HeldCalls> Server<C> {
             self.dispatch_next(key);
         }
         self.last_look = Instant::now();
-        self.look_took = self.last_look - begun;
+        self.snapshot_duration = self.last_look - begun;
     }
 
     /// A call that others have waited for too long is counted as lost.
@@ -196,7 +198,7 @@ impl<C: HeldCalls> Server<C> {
             if let Ok(mappings) = space.maps.read() {
                 space.shadow.renew(&mappings);
             }
-            self.tell.lost();
+            self.records.lost();
         }
         self.queue.tell_trouble(|| {
             format!(
@@ -260,7 +262,7 @@ impl<C: HeldCalls> Server<C> {
         if operation == u64::from(libc::SECCOMP_SET_MODE_FILTER) && wants_listener {
             let (mut record, stack) = self.note(key, pid, call, op::SECCOMP);
             record.ret = i64::from(-libc::EBUSY);
-            self.tell.event(record, &stack);
+            self.records.event(record, &stack);
         }
     }
 
@@ -361,9 +363,9 @@ impl<C: HeldCalls> Server<C> {
 
     /// The record of a call, without its result, and its stack.
     fn note(&mut self, key: u64, pid: Pid, call: &HeldCall, op: u16) -> (Record, Vec<u8>) {
-        let mut record = tell::Who { pid, tid: call.tid, mm: key }.record(op);
+        let mut record = emit::Who { pid, tid: call.tid, mm: key }.record(op);
         (record.args, record.ip, record.flags) = (call.args, call.ip, flag::FEW_REGISTERS);
-        let sp = self.tasks.thread(call.tid).and_then(|task| tell::stack_pointer(&task.thread));
+        let sp = self.tasks.thread(call.tid).and_then(|task| emit::stack_pointer(&task.thread));
         let Some(sp) = sp else {
             record.flags |= flag::STACK_UNREADABLE;
             return (record, Vec::new());
@@ -372,7 +374,7 @@ impl<C: HeldCalls> Server<C> {
         let control_block = self.tasks.thread(call.tid).map_or(0, |task| task.control_block);
         let Some(space) = self.tasks.spaces.get_mut(&key) else { return (record, Vec::new()) };
         let end = space.stack_end(sp, control_block);
-        let stack = tell::copy_stack(&mut record, end, self.config.stack_bytes);
+        let stack = emit::copy_stack(&mut record, end, self.config.stack_bytes);
         (record, stack)
     }
 
@@ -403,9 +405,9 @@ impl<C: HeldCalls> Server<C> {
         let Some(comm) = task.thread.comm() else { return };
         if comm != task.comm {
             task.comm.clone_from(&comm);
-            let mut record = tell::Who { pid, tid, mm: key }.record(op::RENAME);
+            let mut record = emit::Who { pid, tid, mm: key }.record(op::RENAME);
             record::set_comm(&mut record, &comm);
-            self.tell.event(record, &[]);
+            self.records.event(record, &[]);
         }
     }
 }

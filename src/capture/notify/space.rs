@@ -2,9 +2,9 @@
 
 use super::calls::NewTask;
 use super::effect::Expected;
+use super::emit::StackEnd;
 use super::peek::{Maps, ParseMaps};
 use super::shadow::Shadow;
-use super::tell::StackEnd;
 use crate::capture::record::{Record, op};
 use crate::model::{HeldCall, Mapping, PAGE, Pid, Tid};
 use std::collections::VecDeque;

@@ -1,11 +1,11 @@
 //! New threads and processes: asked for by clone, met at their first call or in a list of children.
 
 use super::calls::{self, NewTask};
+use super::emit::Who;
 use super::peek;
 use super::server::Server;
 use super::space::{Begun, Space, What};
 use super::tasks::Process;
-use super::tell::Who;
 use crate::capture::record::{self, RecordWriter, flag, op};
 use crate::model::{HeldCall, HeldCalls, Pid, Tid};
 use crate::sys::pidfd;
@@ -52,7 +52,7 @@ impl<C: HeldCalls> Server<C> {
     }
 
     pub fn missed_task(&self) {
-        self.tell.queue.lost_tasks.fetch_add(1, Ordering::Relaxed);
+        self.records.queue.lost_tasks.fetch_add(1, Ordering::Relaxed);
     }
 
     fn add_process(&mut self, pid: Pid, space: u64) {
@@ -94,7 +94,7 @@ impl<C: HeldCalls> Server<C> {
         record.args = [pid as u64, tid as u64, key, new.sp, 1, brk];
         record.ret = i64::from(tid);
         record::set_comm(&mut record, &comm);
-        self.tell.event(record, &[]);
+        self.records.event(record, &[]);
     }
 
     /// What asked for a process that is met for the first time.
@@ -160,13 +160,13 @@ impl<C: HeldCalls> Server<C> {
         let who = Who { pid: begun.parent, tid: begun.parent_tid, mm: begun.space };
         let mut record = who.record(op::FORK);
         if let Some(mappings) = listed {
-            mappings.iter().for_each(|mapping| self.tell.mapping(&record, mapping));
+            mappings.iter().for_each(|mapping| self.records.mapping(&record, mapping));
             record.flags |= flag::LISTED;
         }
         record.args = [pid as u64, pid as u64, key, begun.new.sp, 0, brk];
         record.ret = i64::from(pid);
         record::set_comm(&mut record, &comm);
-        self.tell.event(record, &[]);
+        self.records.event(record, &[]);
         self.dispatch_next(begun.space);
     }
 

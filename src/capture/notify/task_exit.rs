@@ -1,7 +1,7 @@
 //! The ends of threads, processes and address spaces.
 
+use super::emit::Who;
 use super::server::Server;
-use super::tell::Who;
 use crate::capture::record::{UNKNOWN_STATUS, op};
 use crate::model::{HeldCall, HeldCalls, Pid};
 use crate::sys::pidfd;
@@ -12,7 +12,7 @@ impl<C: HeldCalls> Server<C> {
         let mut record = Who { pid, tid: call.tid, mm: key }.record(op::EXIT);
         record.args[0] = (call.args[0] & 0xff) << 8;
         self.tasks.threads.remove(&call.tid);
-        self.tell.event(record, &[]);
+        self.records.event(record, &[]);
     }
 
     /// The kernel says that a process has ended.
@@ -29,7 +29,7 @@ impl<C: HeldCalls> Server<C> {
         let mut record = Who { pid, tid, mm: key }.record(op::EXIT);
         record.args = [i64::from(code.unwrap_or(UNKNOWN_STATUS)) as u64, 1, 0, 0, 0, 0];
         self.forget_process(pid);
-        self.tell.event(record, &[]);
+        self.records.event(record, &[]);
     }
 
     pub fn forget_process(&mut self, pid: Pid) {

@@ -1,4 +1,4 @@
-//! Threads, processes and address spaces: the tables. How they come and go: `births`, `exec`, `ends`.
+//! Threads, processes and address spaces: the tables. How they come and go: `task_creation`, `exec`, `task_exit`.
 
 use super::peek::{self, Thread};
 use super::space::{Begun, Space};

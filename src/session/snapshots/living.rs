@@ -28,7 +28,7 @@ pub enum LivingError {
     #[error("process {0} ended while it was read: what was read may be incomplete, and is not shown")]
     Ended(Pid),
     #[error("process {0} executed another program again and again while it was read")]
-    Restless(Pid),
+    KeepsExecuting(Pid),
     #[error("cannot hold process {pid} by a descriptor (pidfd_open): {source}")]
     NoHandle { pid: Pid, source: io::Error },
     #[error("process {pid} may not be read: {source}\n{remedy}")]
@@ -115,7 +115,7 @@ impl Living {
                 Err(_) => {}
             }
         }
-        Err(LivingError::Restless(self.pid))
+        Err(LivingError::KeepsExecuting(self.pid))
     }
 
     /// The auxiliary vector changes with every execve: it holds addresses, and the place of sixteen

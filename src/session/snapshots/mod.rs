@@ -28,13 +28,13 @@ pub enum SnapshotError {
 }
 
 /// One look, and what is known beside it.
-pub struct Look {
+pub struct ProcessSnapshot {
     pub seen: Observations,
     pub facts: ProcessFacts,
 }
 
 /// All that can be read; the first that cannot is the error only if none can.
-pub fn looks_at(numbers: &[Pid], verbose: bool) -> Result<Vec<Look>, SnapshotError> {
+pub fn snapshots_of(numbers: &[Pid], verbose: bool) -> Result<Vec<ProcessSnapshot>, SnapshotError> {
     let mut looks = Vec::new();
     let mut seen_pids: HashSet<Pid> = HashSet::new();
     let mut errors = Vec::new();
@@ -57,7 +57,7 @@ pub fn looks_at(numbers: &[Pid], verbose: bool) -> Result<Vec<Look>, SnapshotErr
                     let (count, took) = (seen.mappings.len(), begun.elapsed());
                     say(format_args!("{}: {count} mappings read in {took:.1?}", living.pid));
                 }
-                looks.push(Look { seen, facts: ProcessFacts::default() });
+                looks.push(ProcessSnapshot { seen, facts: ProcessFacts::default() });
             }
             Err(error) => errors.push(error),
         }
@@ -73,27 +73,30 @@ pub fn looks_at(numbers: &[Pid], verbose: bool) -> Result<Vec<Look>, SnapshotErr
 }
 
 /// A saved smaps or maps file; `-` is standard input.
-pub fn saved_look(path: &Path) -> Result<Look, SnapshotError> {
+pub fn saved_snapshot(path: &Path) -> Result<ProcessSnapshot, SnapshotError> {
     if path == Path::new("-") {
-        return saved_look_in("standard input", io::stdin().lock());
+        return saved_snapshot_in("standard input", io::stdin().lock());
     }
     let file = File::open(path).map_err(|source| SnapshotError::Open { path: path.to_owned(), source })?;
-    saved_look_in(&path.to_string_lossy(), BufReader::with_capacity(64 << 10, file))
+    saved_snapshot_in(&path.to_string_lossy(), BufReader::with_capacity(64 << 10, file))
 }
 
 /// The text of a saved smaps or maps file that is called `name`.
-pub fn saved_look_in(name: &str, text: impl BufRead) -> Result<Look, SnapshotError> {
+pub fn saved_snapshot_in(name: &str, text: impl BufRead) -> Result<ProcessSnapshot, SnapshotError> {
     let seen = saved::observations(text)
         .map_err(|source| SnapshotError::Saved { path: PathBuf::from(name), source })?;
-    Ok(Look { seen, facts: ProcessFacts { source: Some(name.to_owned()), ..ProcessFacts::default() } })
+    Ok(ProcessSnapshot {
+        seen,
+        facts: ProcessFacts { source: Some(name.to_owned()), ..ProcessFacts::default() },
+    })
 }
 
 /// What can be said of processes of which no call was seen.
-pub fn report_of(looks: &[Look]) -> Report {
+pub fn report_of(looks: &[ProcessSnapshot]) -> Report {
     report_of_containers(looks, Vec::new())
 }
 
-pub fn report_of_containers(looks: &[Look], containers: Vec<model::Container>) -> Report {
+pub fn report_of_containers(looks: &[ProcessSnapshot], containers: Vec<model::Container>) -> Report {
     let (nothing, stacks, symbols) =
         (AddressSpaces::new(), StackTable::default(), SymbolizedStacks::default());
     let reconciled: Vec<_> = looks.iter().map(|look| nothing.reconcile(look.seen.pid, &look.seen)).collect();

@@ -5,7 +5,7 @@
 //! bpf/cgroup.h). What is left are processes that are moved into the cgroup as they run: the members
 //! are read five times a second, and strangers among them are treated as those of the beginning.
 
-use super::first_look;
+use super::first_snapshot;
 use crate::capture::bpf::MarkedThread;
 use crate::containers::{Container, ContainerError};
 use crate::launch::{Attached, FindError, HeldExit, Process, Requests};
@@ -17,7 +17,7 @@ use crate::session::error::SessionError;
 use crate::session::pipeline::Pipeline;
 use crate::session::say::say;
 use crate::session::tracer::Tracer;
-use crate::session::watched::{News, Watched};
+use crate::session::watched::{SessionEvent, Watched};
 use std::collections::HashSet;
 use std::fs::File;
 use std::os::fd::BorrowedFd;
@@ -102,7 +102,7 @@ pub fn mark(
             attached.add(process)?;
         }
     }
-    Err(SessionError::RestlessContainer { name: container.name.clone(), passes: MAX_PASSES })
+    Err(SessionError::ContainerNeverSettles { name: container.name.clone(), passes: MAX_PASSES })
 }
 
 fn mark_all(attached: &Attached, tracer: &Tracer) -> Result<Vec<MarkedThread>, SessionError> {
@@ -153,7 +153,7 @@ impl<'a> Contained<'a> {
         let mut looks = Vec::new();
         for process in staying {
             let own: Vec<&MarkedThread> = threads.iter().filter(|t| t.pid == process.pid()).collect();
-            match first_look(&process, &own) {
+            match first_snapshot(&process, &own) {
                 Ok(look) => {
                     say(format_args!(
                         "tracing {} (pid {}), which came in later",
@@ -172,29 +172,29 @@ impl<'a> Contained<'a> {
 }
 
 impl Watched for Contained<'_> {
-    fn has_heard(&self) -> bool {
-        Attached::has_heard(&self.attached)
+    fn has_pending(&self) -> bool {
+        Attached::has_pending(&self.attached)
     }
 
     fn as_fd(&self) -> BorrowedFd<'_> {
         Attached::as_fd(&self.attached)
     }
 
-    fn next(&mut self) -> Result<News, SessionError> {
+    fn next(&mut self) -> Result<SessionEvent, SessionError> {
         // Those of the beginning may all have ended, and others go on: the cgroup tells.
         match self.attached.next()? {
-            News::Over(_) => self.next_scan = Instant::now(),
-            News::Nothing => {}
+            SessionEvent::Over(_) => self.next_scan = Instant::now(),
+            SessionEvent::Nothing => {}
             other => return Ok(other),
         }
         if Instant::now() < self.next_scan {
-            return Ok(News::Nothing);
+            return Ok(SessionEvent::Nothing);
         }
         self.next_scan = Instant::now() + SCAN;
         Ok(match self.scan()? {
-            None => News::Over(End::NoneLeft),
-            Some(looks) if looks.is_empty() => News::Nothing,
-            Some(looks) => News::Joined(looks),
+            None => SessionEvent::Over(End::NoneLeft),
+            Some(looks) if looks.is_empty() => SessionEvent::Nothing,
+            Some(looks) => SessionEvent::Joined(looks),
         })
     }
 

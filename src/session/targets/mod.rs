@@ -105,7 +105,7 @@ pub fn begin(
 ) -> Result<i32, SessionError> {
     let begin_one = |process: &Process, pipeline: &mut Pipeline| {
         let own: Vec<&MarkedThread> = threads.iter().filter(|thread| thread.pid == process.pid()).collect();
-        let (mm, seen) = first_look(process, &own)?;
+        let (mm, seen) = first_snapshot(process, &own)?;
         pipeline.found(mm, &seen);
         let count = own.len();
         let threads = if count == 1 { "1 thread".to_owned() } else { format!("{count} threads") };
@@ -118,7 +118,7 @@ pub fn begin(
 }
 
 /// The process as it is now that every call of it is reported: mappings and threads.
-pub fn first_look(
+pub fn first_snapshot(
     process: &Process,
     threads: &[&MarkedThread],
 ) -> Result<(MmKey, Observations), SessionError> {

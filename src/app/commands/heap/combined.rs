@@ -60,7 +60,7 @@ impl Combined {
     }
 
     /// The rules along a stack that the kernel could not walk.
-    pub fn teach(&mut self, mm: MmKey, code: u64, steps: &[PlainStep]) {
+    pub fn publish(&mut self, mm: MmKey, code: u64, steps: &[PlainStep]) {
         let codes = self.codes.entry(mm).or_default();
         if !codes.contains(&code) {
             // What was unmapped is void: the kernel asks by the new number.
@@ -72,7 +72,7 @@ impl Combined {
             if !self.taught.insert((code, step.address, step.innermost)) {
                 continue;
             }
-            if self.counted.teach(code, (step.address, step.innermost), step.rule).is_err() {
+            if self.counted.publish(code, (step.address, step.innermost), step.rule).is_err() {
                 self.taught.remove(&(code, step.address, step.innermost));
                 self.troubles += 1;
                 return;

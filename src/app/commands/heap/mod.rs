@@ -6,9 +6,9 @@ pub mod hold;
 mod mappings;
 mod peek;
 pub mod probes;
+mod report;
 mod resolve;
 mod run;
-mod tell;
 pub mod watch;
 
 pub use run::heap;

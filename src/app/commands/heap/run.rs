@@ -5,7 +5,7 @@ use super::contexts::name_contexts;
 use super::hold::{self, HELD_CALLS};
 use super::mappings::put_beside;
 use super::probes::Probes;
-use super::tell::{self, Asked};
+use super::report::{self, ReportOptions};
 use super::watch::HeapWatch;
 use crate::app::error::AppError;
 use crate::app::output::Output;
@@ -67,7 +67,7 @@ struct Watcher<'a> {
     heap: HeapTracer,
     watch: Rc<RefCell<HeapWatch>>,
     probes: Arc<Probes>,
-    asked: Asked,
+    asked: ReportOptions,
     layout: ContextLayout,
 }
 
@@ -99,7 +99,7 @@ impl<'a> Watcher<'a> {
                     .to_owned(),
             ));
         }
-        let asked = Asked {
+        let asked = ReportOptions {
             filter: super::filter(args),
             allocators: descriptions.iter().map(|each| each.name.clone()).collect(),
             combined: args.combined,
@@ -121,7 +121,7 @@ impl<'a> Watcher<'a> {
         Ok(Watcher { args, to, heap, watch: Rc::new(RefCell::new(watch)), probes, asked, layout })
     }
 
-    fn tell_probed(&self) {
+    fn say_probed(&self) {
         let notes = self.probes.take_notes();
         if self.args.verbose {
             notes.into_iter().for_each(say);
@@ -132,18 +132,18 @@ impl<'a> Watcher<'a> {
     fn run(&self, start: Start<'_>) -> Result<Traced<End>, AppError> {
         let schedule = Schedule {
             duration: self.args.duration.map(Duration::from_secs_f64),
-            first_look: AT_THE_END,
+            first_snapshot: AT_THE_END,
             interval: AT_THE_END,
             timeline: false,
             verbose: self.args.verbose,
         };
-        let mut symbolizer = tell::symbolizer();
+        let mut symbolizer = report::symbolizer();
         let mut pipeline = start.pipeline();
         pipeline.add_sink(self.watch.clone());
         let attached = !start.processes().is_empty();
         let mut traced = start.run(pipeline, schedule, |session| {
             self.asked.main.set(session.main);
-            self.tell_probed();
+            self.say_probed();
             if attached {
                 if self.probes.functions().is_empty() {
                     say("no function of these allocators is in what is mapped now; files that are mapped later \
@@ -157,7 +157,7 @@ impl<'a> Watcher<'a> {
         if lost > 0 {
             say(format_args!("{lost} calls that change mappings were lost: frames may have no module"));
         }
-        self.tell_probed();
+        self.say_probed();
         let troubles = {
             let mut heap = self.watch.borrow_mut();
             heap.note_losses(self.heap.counters());
@@ -218,13 +218,13 @@ impl<'a> Watcher<'a> {
                 say(format_args!("{counters:?}, {} frees inside of an allocator", heap.own_frees));
             }
             name_contexts(heap, self.layout);
-            tell::report((&self.asked, heap), (pipeline, symbolizer), (counters, 0))
+            report::report((&self.asked, heap), (pipeline, symbolizer), (counters, 0))
         };
         let test = at_the_end.as_ref().map(|(_, test)| *test).filter(|_| counters.skipped == 0);
         if let Some((audits, _)) = at_the_end {
             put_beside(&mut report, self.asked.main.get(), audits, pipeline);
         }
-        let failure = tell::tell_silence(&mut report, &self.watch.borrow(), (self.heap.attached, test));
+        let failure = report::explain_silence(&mut report, &self.watch.borrow(), (self.heap.attached, test));
         symbolizer.take_notes().iter().for_each(say);
         super::write(self.args, &self.to, &report)?;
         Ok(failure)

@@ -14,7 +14,7 @@ use crate::session::engine::End;
 use crate::session::reporting;
 use crate::session::say::say;
 use crate::session::targets::pidfd;
-use crate::session::watched::{Launched, News, Watched};
+use crate::session::watched::{Launched, SessionEvent, Watched};
 use crate::sys::poll;
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
@@ -108,16 +108,16 @@ fn until_end(watched: &mut impl Watched, args: &ProbeArgs) -> Result<End, AppErr
     let begun = Instant::now();
     loop {
         match watched.next()? {
-            News::Held(held) => watched.release(held)?,
-            News::Over(end) => return Ok(end),
-            News::Asked { stop: true } => return Ok(End::LeftRunning),
-            News::Asked { stop: false } | News::Joined(_) => {}
-            News::Nothing => {
+            SessionEvent::Held(held) => watched.release(held)?,
+            SessionEvent::Over(end) => return Ok(end),
+            SessionEvent::StopRequested { now: true } => return Ok(End::LeftRunning),
+            SessionEvent::StopRequested { now: false } | SessionEvent::Joined(_) => {}
+            SessionEvent::Nothing => {
                 let left = limit.map(|limit| limit.saturating_sub(begun.elapsed()));
                 if left == Some(Duration::ZERO) {
                     return Ok(End::LeftRunning);
                 }
-                if !watched.has_heard() {
+                if !watched.has_pending() {
                     poll::wait(&[watched.as_fd()], left);
                 }
             }

@@ -92,7 +92,7 @@ fn attached(args: &ProbeArgs, pid: i32, which: (&CodeFile, &Selection)) -> Resul
 fn schedule(args: &ProbeArgs) -> Schedule {
     Schedule {
         duration: args.duration.map(Duration::from_secs_f64),
-        first_look: NEVER,
+        first_snapshot: NEVER,
         interval: NEVER,
         timeline: false,
         verbose: false,

@@ -6,7 +6,7 @@ use crate::model::observation::ResidencySource;
 use crate::procfs::{ObserveOptions, read_brief};
 use crate::report::{ProcessFacts, Report};
 use crate::session::snapshots::living::{Living, LivingError};
-use crate::session::snapshots::{Look, report_of};
+use crate::session::snapshots::{ProcessSnapshot, report_of};
 use crate::top::{Known, ProcessId};
 
 /// As `vmaudit snapshot -p PID` has it.
@@ -16,7 +16,7 @@ use crate::top::{Known, ProcessId};
 pub fn look(id: ProcessId) -> Result<Report, String> {
     let living = open(id).map_err(|error| error.to_string())?;
     let seen = living.observe().map_err(|error| error.to_string())?;
-    Ok(report_of(&[Look { seen, facts: ProcessFacts::default() }]))
+    Ok(report_of(&[ProcessSnapshot { seen, facts: ProcessFacts::default() }]))
 }
 
 /// The category with most VIRT: what is resident need not be known for that.
@@ -28,7 +28,7 @@ pub fn mostly(id: ProcessId) -> Known {
         Err(LivingError::Forbidden { .. }) => return Known::Forbidden,
         Err(_) => return Known::Failed,
     };
-    let report = report_of(&[Look { seen, facts: ProcessFacts::default() }]);
+    let report = report_of(&[ProcessSnapshot { seen, facts: ProcessFacts::default() }]);
     let rows = report.processes.first().map(|process| process.categories.as_slice()).unwrap_or_default();
     match rows.iter().max_by_key(|row| row.virt) {
         Some(row) => Known::Category(row.name.clone()),

@@ -45,7 +45,7 @@ pub fn run(args: &TopArgs, container: Option<&Container>, front: Front) -> Resul
     let began_ns = monotonic_ns().saturating_sub(front.now_ns());
     // What is open is looked at when it is drawn.
     let schedule =
-        Schedule { duration: None, first_look: NEVER, interval: NEVER, timeline: false, verbose: false };
+        Schedule { duration: None, first_snapshot: NEVER, interval: NEVER, timeline: false, verbose: false };
     // What went wrong on the screen is no reason to wait for the programs to go.
     let traced = start.run(pipeline, schedule, |session| {
         Ok::<_, SessionError>(front.run(&mut Trace::new(session, newest, began_ns)))

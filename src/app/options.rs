@@ -141,11 +141,11 @@ impl<'a> RunOptions<'a> {
         conclude(traced, wanted, (sinks.record.as_deref(), exit_code, self.inside.verbose))
     }
 
-    /// Looks first after `first_look`, and then each `pause` where no interval is asked for.
-    pub fn schedule(&self, first_look: Duration, pause: Duration) -> Schedule {
+    /// Looks first after `first_snapshot`, and then each `pause` where no interval is asked for.
+    pub fn schedule(&self, first_snapshot: Duration, pause: Duration) -> Schedule {
         Schedule {
             duration: self.duration,
-            first_look,
+            first_snapshot,
             interval: self.interval.unwrap_or(pause),
             timeline: self.interval.is_some(),
             verbose: self.inside.verbose,

@@ -15,7 +15,7 @@ use std::cell::Cell;
 
 /// What is the same for each report of a run.
 #[derive(Clone, Debug, Default)]
-pub struct Asked {
+pub struct ReportOptions {
     pub filter: Filter,
     pub allocators: Vec<String>,
     pub combined: bool,
@@ -26,7 +26,7 @@ pub struct Asked {
 
 /// The report as of now; and notes on symbols that were not found.
 pub fn report(
-    (asked, heap): (&Asked, &HeapWatch),
+    (asked, heap): (&ReportOptions, &HeapWatch),
     (pipeline, symbolizer): (&mut Pipeline, &mut Symbolizer),
     (counters, lost): (HeapCounters, u64),
 ) -> HeapReport {
@@ -82,7 +82,7 @@ fn facts(known: &Known, now: u64) -> HeapProcessFacts {
 
 /// Says of each process without an allocation why none was seen. `test`: at the end of all, makes a test call
 /// for a run without any. Returns why that is a failure.
-pub fn tell_silence(
+pub fn explain_silence(
     report: &mut HeapReport,
     heap: &HeapWatch,
     (way, test): (&'static str, Option<&dyn Fn() -> TestCall>),
