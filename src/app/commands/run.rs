@@ -50,7 +50,7 @@ pub fn run(args: &RunArgs) -> Result<u8, AppError> {
     let mut traced = start.run(pipeline, schedule, |session| session.run())?;
     for process in &traced.pipeline.listener_refused {
         say(format_args!(
-            "process {process} options for a seccomp listener of its own and was refused (EBUSY), because \
+            "process {process} asked for a seccomp listener of its own and was refused (EBUSY), because \
              vmaudit has one on it: {}",
             traced.without_filter
         ));
