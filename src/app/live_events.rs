@@ -163,6 +163,6 @@ impl Sink for LiveEvents {
 
     /// False when nobody reads any more.
     fn turn(&mut self, context: &mut Context<'_>) -> bool {
-        self.flush(context.stacks, context.files())
+        self.flush(context.stacks, context.unwinder.files_mut())
     }
 }

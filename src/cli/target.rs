@@ -1,7 +1,7 @@
 //! What is looked at: processes by number, a container, a cgroup.
 
 use clap::Args;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 #[derive(Args, Debug, Clone)]
 #[group(id = "target", multiple = false)]
@@ -21,6 +21,13 @@ pub struct TargetArgs {
     /// /proc/PID/cgroup
     #[arg(long, value_name = "PATH")]
     pub cgroup: Option<PathBuf>,
+}
+
+impl TargetArgs {
+    /// The container and the cgroup, where one of them was given.
+    pub fn named(&self) -> (Option<&str>, Option<&Path>) {
+        (self.container.as_deref(), self.cgroup.as_deref())
+    }
 }
 
 /// A process number: 1 to 2^31 - 1.

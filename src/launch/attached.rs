@@ -3,8 +3,7 @@
 
 use super::error::TargetError;
 use super::find::Process;
-use super::signals;
-use super::signals::{Arrived, Before, Requests};
+use super::signals::{self, Arrived, Before, Requests};
 use crate::model::Pid;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use nix::sys::signal::{SigSet, Signal};

@@ -2,8 +2,7 @@
 
 use super::command::Command;
 use super::error::{LaunchError, LaunchNote, NoHold};
-use super::hold::filter;
-use super::hold::filter::CallSet;
+use super::hold::filter::{self, CallSet};
 use super::hold::handover::ListenerTo;
 use super::hold::{handover, seccomp};
 use super::signals::Before;

@@ -3,8 +3,7 @@
 
 use crate::model::{Pid, Tid};
 use crate::sys::pidfd;
-use crate::sys::stat;
-use crate::sys::stat::Stat;
+use crate::sys::stat::{self, Stat};
 use nix::errno::Errno;
 use std::fs;
 use std::io;

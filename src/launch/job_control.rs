@@ -2,8 +2,7 @@
 //! interactive programs read the key themselves and then stop only their own process. The
 //! shell waits for vmaudit, so vmaudit has to stop, too, or nobody gets the terminal back.
 
-use crate::sys::pidfd;
-use crate::sys::pidfd::WaitIdOptions;
+use crate::sys::pidfd::{self, WaitIdOptions};
 use nix::errno::Errno;
 use nix::sys::signal::{Signal, raise};
 use nix::unistd::{getpgrp, tcgetpgrp};

@@ -6,8 +6,7 @@
 
 use super::error::TargetError;
 use super::hold::helper;
-use super::signals;
-use super::signals::{Arrived, Before, Requests};
+use super::signals::{self, Arrived, Before, Requests};
 use crate::model::Pid;
 use crate::sys::stat;
 use nix::errno::Errno;

@@ -1,5 +1,11 @@
 //! What unwinding starts from, and the simplest of the rules that it goes by.
 
+/// Bytes of each stack that are copied, where nothing else is asked for.
+pub const STACK_BYTES: u64 = 65_536;
+/// Bytes of the ring of calls with stacks, and of the one of those without.
+pub const RING_BYTES: u32 = 32 << 20;
+pub const SPILL_BYTES: u32 = 4 << 20;
+
 /// Registers and the stack's bytes above `sp`, as they were at an event.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct StackSample<'a> {

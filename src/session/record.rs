@@ -80,10 +80,13 @@ impl Record {
         }
     }
 
+    /// Nothing where it was given up.
+    fn with(&mut self, write: impl FnOnce(&mut Recorder)) {
+        self.recorder.as_mut().map(write);
+    }
+
     fn step(&mut self, step: &Step, stacks: &StackTable) {
-        if let Some(recorder) = &mut self.recorder {
-            recorder.step(step, stacks);
-        }
+        self.with(|recorder| recorder.step(step, stacks));
     }
 
     fn say_failure(&mut self, error: &StoreError) {
@@ -102,7 +105,7 @@ impl Record {
     pub fn finish(
         &mut self,
         pipeline: &mut Pipeline,
-        (report, counters): (&str, Counters),
+        (report, counters): (String, Counters),
         exit_code: Option<u8>,
     ) -> Result<(), SessionError> {
         self.tick();
@@ -115,7 +118,7 @@ impl Record {
         let names = Symbolizer::new(Config::default()).symbolize(&frames, ids, pipeline.unwinder.files_mut());
         recorder.names(&SymbolizedStacks::default(), &pipeline.stacks);
         recorder.frame_names(&names, &frames);
-        recorder.report(report.to_owned());
+        recorder.report(report);
         let facts = facts(&pipeline.tally, pipeline.undecodable(), counters, exit_code);
         recorder.finish(&facts).map_err(|error| {
             say(format_args!("{error}"));
@@ -130,9 +133,7 @@ impl Sink for Record {
     }
 
     fn event(&mut self, event: &VmEvent, context: &mut Context<'_>) {
-        if let Some(recorder) = &mut self.recorder {
-            recorder.event(event, context.stacks);
-        }
+        self.with(|recorder| recorder.event(event, context.stacks));
     }
 
     fn lost_before(&mut self, time_ns: u64, context: &mut Context<'_>) {
@@ -144,30 +145,22 @@ impl Sink for Record {
     }
 
     fn snapshot(&mut self, seen: &Observations, context: &mut Context<'_>) {
-        if let Some(recorder) = &mut self.recorder {
-            recorder.look(seen, context.stacks);
-        }
+        self.with(|recorder| recorder.look(seen, context.stacks));
         self.tick();
     }
 
     fn point(&mut self, point: &SizePoint) {
-        if let Some(recorder) = &mut self.recorder {
-            recorder.point(point);
-        }
+        self.with(|recorder| recorder.point(point));
     }
 
     /// Also the point that came of it.
     fn snapshot_discarded(&mut self, pid: Pid) {
-        if let Some(recorder) = &mut self.recorder {
-            recorder.discard_look(pid);
-        }
+        self.with(|recorder| recorder.discard_look(pid));
     }
 
     /// These are kept, whatever is looked up later.
     fn named(&mut self, names: &SymbolizedStacks, context: &mut Context<'_>) {
-        if let Some(recorder) = &mut self.recorder {
-            recorder.names(names, context.stacks);
-        }
+        self.with(|recorder| recorder.names(names, context.stacks));
     }
 
     /// The file goes, and an older recording is back where it was.

@@ -4,27 +4,15 @@ use crate::capture::heap::wire::{CapturedHeap, CapturedSite};
 use crate::capture::uprobe::wire::CapturedCall;
 use crate::ledger::AddressSpaces;
 use crate::model::{
-    MmKey, Observations, Pid, SizePoint, StackId, StackSample, StackTable, SymbolizedStacks, Touch, VmEvent,
+    MmKey, Observations, Pid, SizePoint, StackId, StackTable, SymbolizedStacks, Touch, VmEvent,
 };
-use crate::objects::FileCache;
-use crate::unwind::{PlainStep, Unwinder};
+use crate::unwind::Unwinder;
 
 /// What the pipeline knows when a sink is called: the event has been applied.
 pub struct Context<'a> {
     pub spaces: &'a AddressSpaces,
     pub stacks: &'a StackTable,
     pub unwinder: &'a mut Unwinder,
-}
-
-impl Context<'_> {
-    pub fn files(&mut self) -> &mut FileCache {
-        self.unwinder.files_mut()
-    }
-
-    /// The rules by which this stack was unwound.
-    pub fn plain_rules(&mut self, mm: MmKey, stack: &StackSample<'_>) -> Vec<PlainStep> {
-        self.unwinder.plain_rules(mm, stack)
-    }
 }
 
 /// Each is called in the order in which sinks were added.

@@ -1,7 +1,6 @@
 //! Where reports go: told before anything starts, in one piece, and never over what else is there.
 
-use crate::support;
-use crate::support::{Guard, bpf_available, skip, skip_without_bpf, stuck, vmaudit};
+use crate::support::{self, Guard, bpf_available, skip, skip_without_bpf, stuck, vmaudit};
 use std::fs::{self, File};
 use std::io::Read;
 use std::os::fd::AsRawFd;

@@ -1,8 +1,7 @@
 //! `vmaudit symbols` on real files, held against readelf(1); stripped, without debug file but with
 //! .gnu_debugdata, non-PIE, truncated and damaged ones.
 
-use crate::support;
-use crate::support::{program, skip, vmaudit};
+use crate::support::{self, program, skip, vmaudit};
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::ffi::OsStr;

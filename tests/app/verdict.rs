@@ -1,7 +1,6 @@
 //! Whether VIRT matters, on processes with limits and without.
 
-use crate::support;
-use crate::support::{Guard, vmaudit};
+use crate::support::{self, Guard, vmaudit};
 use serde_json::Value;
 use std::process::{Command, Stdio};
 

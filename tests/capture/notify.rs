@@ -1,13 +1,12 @@
 //! The `notify` backend: no privileges, every call seen while its thread waits in it. Reports are held
 //! against maps files, stacks against the BPF backend's.
 
-use crate::support;
 use crate::support::churn::{mode, run_seed};
 use crate::support::death::assert_survives_death_of_vmaudit;
 use crate::support::report::number;
 use crate::support::stacks::{Calls, Comparison, calls_of};
 use crate::support::{
-    Guard, audit, demo_program, program, run_command, skip, skip_without, skip_without_bpf, vmaudit,
+    self, Guard, audit, demo_program, program, run_command, skip, skip_without, skip_without_bpf, vmaudit,
 };
 use serde_json::Value;
 use std::ffi::OsString;

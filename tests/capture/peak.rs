@@ -1,8 +1,7 @@
 //! VmPeak explained: exactly the kernel's, for programs of one thread, and by the right calls.
 
-use crate::support;
 use crate::support::report::{list, number};
-use crate::support::{audit, program, skip_without_bpf};
+use crate::support::{self, audit, program, skip_without_bpf};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::ffi::OsString;

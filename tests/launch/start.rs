@@ -1,7 +1,6 @@
 //! How the command is started: found, as whom, with which signals and descriptors, or not.
 
-use crate::player;
-use crate::player::{argv, config, follow, is_root, modes, play, start, tell};
+use crate::player::{self, argv, config, follow, is_root, modes, play, start, tell};
 use nix::errno::Errno;
 use nix::unistd::{Gid, Uid, setgroups, setresgid, setresuid};
 use std::os::unix::fs::PermissionsExt;

@@ -1,9 +1,10 @@
 //! Real programs on every allocator that Debian packages, launched, attached to, and looked at without
 //! any trace: the same story three times, held against the kernel's own VmFlags.
 
-use crate::support;
 use crate::support::report::{list, number};
-use crate::support::{AuditReport, Guard, finished, program_by, skip, skip_without_bpf, stuck, vmaudit};
+use crate::support::{
+    self, AuditReport, Guard, finished, program_by, skip, skip_without_bpf, stuck, vmaudit,
+};
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};

@@ -2,10 +2,9 @@
 //! kernel and devices name, PostgreSQL. Each on a real program, launched, attached to, and as a
 //! snapshot alone: category sums, evidence, and what the report says.
 
-use crate::support;
 use crate::support::postgres::Postgres;
 use crate::support::report::{category, list, number};
-use crate::support::{AuditReport, Guard, program, program_built, skip, skip_without_bpf, vmaudit};
+use crate::support::{self, AuditReport, Guard, program, program_built, skip, skip_without_bpf, vmaudit};
 use serde_json::Value;
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;

@@ -19,7 +19,7 @@ const SNAPSHOT_PAUSE: Duration = Duration::from_millis(200);
 pub fn attach(args: &AttachArgs) -> Result<u8, AppError> {
     let options = RunOptions::from(args);
     let wanted = options.wanted(&[])?;
-    let container = named_container(args.of.container.as_deref(), args.of.cgroup.as_deref())?;
+    let container = named_container(args.of.named())?;
     let mut sinks = options.dump()?;
     let tracing = options.tracer_options();
     let start = match &container {

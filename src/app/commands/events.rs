@@ -4,8 +4,7 @@
 use crate::app::conclude::warn;
 use crate::app::error::AppError;
 use crate::app::live_events::{LiveEvents, LiveOptions};
-use crate::app::output;
-use crate::app::output::{Other, Output, Stream};
+use crate::app::output::{self, Other, Output, Stream};
 use crate::app::recorded_names::RecordedNames;
 use crate::cli::{Aslr, Backend, EventFormat, EventTime, EventsArgs, FilterArgs, LiveArgs};
 use crate::launch::LaunchConfig;

@@ -26,7 +26,7 @@ pub fn snapshot(args: &SnapshotArgs) -> Result<u8, AppError> {
 
 /// All that can be read; the first that cannot is the error only if none can.
 fn living_snapshots(args: &SnapshotArgs) -> Result<(Vec<ProcessSnapshot>, Vec<model::Container>), AppError> {
-    let container = named_container(args.of.container.as_deref(), args.of.cgroup.as_deref())?;
+    let container = named_container(args.of.named())?;
     let asked = match &container {
         Some(container) => contained::members(container)?.iter().map(Process::pid).collect(),
         None => args.of.pids.clone(),

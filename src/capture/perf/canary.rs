@@ -4,8 +4,7 @@
 
 use super::attr::{self, Heirs, Tells};
 use crate::sys::task;
-use std::io;
-use std::io::Read;
+use std::io::{self, Read};
 
 struct Watch {
     name: &'static str,

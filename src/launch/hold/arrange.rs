@@ -2,8 +2,7 @@
 
 use super::guard::Line;
 use super::handover::{ListenerTo, closed_early};
-use super::keeper;
-use super::keeper::{Ends, Source};
+use super::keeper::{self, Ends, Source};
 use super::protocol::{Message, PACKET};
 use super::slots::SharedSlots;
 use crate::launch::error::LaunchError;

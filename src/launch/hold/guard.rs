@@ -8,8 +8,7 @@
 //! its own. When the guard is killed, nobody reads the pipe any more, and the keeper forks another one.
 
 use super::handover;
-use super::helper;
-use super::helper::{keep_only, stand_apart};
+use super::helper::{self, keep_only, stand_apart};
 use super::keeper::Keeper;
 use super::seccomp::Listener;
 use super::slots::SharedSlots;

@@ -1,8 +1,7 @@
 //! What vmaudit's two helper processes, the keeper and the guard, have in common: they stand apart from
 //! vmaudit, the terminal and whatever else might end or be kept waiting by them.
 
-use crate::sys::stat;
-use crate::sys::stat::Stat;
+use crate::sys::stat::{self, Stat};
 use crate::sys::task::close_range;
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, OFlag, fcntl, open};

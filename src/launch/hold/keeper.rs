@@ -7,11 +7,9 @@
 
 use super::app_socket::{AppSocket, Heard};
 use super::exit_server::{ExitServer, Served};
-use super::guard;
-use super::guard::{Guarded, Line, Post};
+use super::guard::{self, Guarded, Line, Post};
 use super::handover;
-use super::helper;
-use super::helper::{keep_only, stand_apart};
+use super::helper::{self, keep_only, stand_apart};
 use super::protocol::{HeldNotice, Message};
 use super::seccomp::Listener;
 use super::slots::{Inbox, SharedSlots};

@@ -4,8 +4,7 @@
 use super::last_thread::LookAtThread;
 use super::protocol::Comm;
 use crate::model::{Pid, Tid};
-use crate::sys::stat;
-use crate::sys::stat::Stat;
+use crate::sys::stat::{self, Stat};
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::time::Duration;

@@ -1,8 +1,7 @@
 //! Whether seccomp user notification works here: a call of a child is held, looked at and let go.
 
 use super::filter;
-use super::seccomp;
-use super::seccomp::Listener;
+use super::seccomp::{self, Listener};
 use crate::launch::fork::fork_into;
 use crate::launch::fork::reap;
 use crate::sys::memory;

@@ -9,6 +9,7 @@ use crate::session::say::say;
 use crate::session::tracer::remedy::may_not_be_read;
 use crate::sys::pidfd;
 use nix::errno::Errno;
+use std::collections::HashSet;
 use std::fs;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -66,8 +67,20 @@ impl Living {
         Ok(Living { pid, asked_for, tid, handle, owner: status.real_uid })
     }
 
+    /// Each process that these numbers belong to, once and in their order, or why it cannot be read.
+    pub fn open_each(numbers: &[Pid]) -> impl Iterator<Item = Result<Living, LivingError>> {
+        let mut opened: HashSet<Pid> = HashSet::new();
+        numbers.iter().filter_map(move |&number| match Living::open(number) {
+            Ok(living) => {
+                living.say_of_thread();
+                opened.insert(living.pid).then_some(Ok(living))
+            }
+            Err(error) => Some(Err(error)),
+        })
+    }
+
     /// Says so where the number that the user gave is a thread's.
-    pub fn tell_of_thread(&self) {
+    fn say_of_thread(&self) {
         if let Some(tid) = self.asked_for {
             say(format_args!("{tid} is a thread of process {}: the whole process is shown", self.pid));
         }

@@ -11,7 +11,6 @@ use crate::model::{Observations, Pid, StackTable, SymbolizedStacks};
 use crate::procfs::SavedError;
 use crate::report::{ProcessAudit, ProcessFacts, Report, RunFacts, build, model};
 use living::{Living, LivingError};
-use std::collections::HashSet;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -36,26 +35,14 @@ pub struct ProcessSnapshot {
 /// All that can be read; the first that cannot is the error only if none can.
 pub fn snapshots_of(numbers: &[Pid], verbose: bool) -> Result<Vec<ProcessSnapshot>, SnapshotError> {
     let mut looks = Vec::new();
-    let mut seen_pids: HashSet<Pid> = HashSet::new();
     let mut errors = Vec::new();
-    for &number in numbers {
+    for living in Living::open_each(numbers) {
         let begun = Instant::now();
-        let living = match Living::open(number) {
-            Ok(living) => living,
-            Err(error) => {
-                errors.push(error);
-                continue;
-            }
-        };
-        living.tell_of_thread();
-        if !seen_pids.insert(living.pid) {
-            continue;
-        }
-        match living.observe() {
+        match living.and_then(|living| living.observe()) {
             Ok(seen) => {
                 if verbose {
                     let (count, took) = (seen.mappings.len(), begun.elapsed());
-                    say(format_args!("{}: {count} mappings read in {took:.1?}", living.pid));
+                    say(format_args!("{}: {count} mappings read in {took:.1?}", seen.pid));
                 }
                 looks.push(ProcessSnapshot { seen, facts: ProcessFacts::default() });
             }

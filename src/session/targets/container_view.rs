@@ -1,8 +1,7 @@
 //! What is known of the containers that the processes are in: which process is in which, how it sees
 //! itself, and the container's own figures.
 
-use crate::containers;
-use crate::containers::{CgroupMemory, Container};
+use crate::containers::{self, CgroupMemory, Container};
 use crate::model::observation::ThreadObservation;
 use crate::model::{Observations, Pid, Tid};
 use crate::procfs::{read_shares, read_status};

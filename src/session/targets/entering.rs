@@ -2,8 +2,7 @@
 //! the container's cgroup; from there on the kernel's side knows it (bpf/cgroup.h).
 
 use super::container_view::ContainerView;
-use crate::containers;
-use crate::containers::{Client, Container};
+use crate::containers::{self, Client, Container};
 use crate::model::Pid;
 use crate::model::clean;
 use crate::session::audits::Audits;

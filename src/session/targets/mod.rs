@@ -173,8 +173,7 @@ fn empty_heap(brk: Addr) -> Mapping {
 
 /// The container that the user named, if it is one.
 pub fn named_container(
-    name: Option<&str>,
-    cgroup_path: Option<&Path>,
+    (name, cgroup_path): (Option<&str>, Option<&Path>),
 ) -> Result<Option<Container>, SessionError> {
     let by_name = name.map(containers::by_name);
     let by_path = cgroup_path.map(containers::by_cgroup);

@@ -5,13 +5,12 @@ pub mod remedy;
 
 use super::error::SessionError;
 use crate::capture::bpf::{BpfConfig, BpfTracer, Entering, MarkedThread, TouchConfig};
-use crate::capture::notify;
-use crate::capture::notify::{NotifyConfig, NotifyTracer};
+use crate::capture::notify::{self, NotifyConfig, NotifyTracer};
 use crate::capture::perf::{PerfConfig, PerfTracer};
 use crate::capture::{EventSource, TouchCounters};
 use crate::doctor::Rung;
 use crate::launch::{CallSet, NotificationTrial, Prepared, Running};
-use crate::model::Pid;
+use crate::model::{Pid, sample};
 use crate::procfs::parse_maps;
 use crate::rights::{Use, with_lent};
 use nix::errno::Errno;
@@ -38,20 +37,14 @@ pub struct TracerOptions {
     pub verbose: bool,
 }
 
-/// Stacks of at most this many bytes, where nothing else is asked for.
-pub const STACK_BYTES: u64 = 65_536;
-/// Bytes of the ring of calls with stacks, and of those without.
-pub const RING_BYTES: u32 = 32 << 20;
-pub const SPILL_BYTES: u32 = 4 << 20;
-
 impl Default for TracerOptions {
     /// The best backend, and children as well.
     fn default() -> TracerOptions {
         TracerOptions {
             only: None,
-            stack_bytes: STACK_BYTES,
-            ring_bytes: RING_BYTES,
-            spill_bytes: SPILL_BYTES,
+            stack_bytes: sample::STACK_BYTES,
+            ring_bytes: sample::RING_BYTES,
+            spill_bytes: sample::SPILL_BYTES,
             follow_forks: true,
             running_targets: false,
             touch: None,

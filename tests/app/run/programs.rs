@@ -1,12 +1,11 @@
 //! `vmaudit run` on real programs: C, C++, Python, shells, redis-server, a program with two
 //! allocators. What every report has to satisfy is checked in `support::report`.
 
-use crate::support;
 use crate::support::death::assert_survives_death_of_vmaudit;
 use crate::support::redis::{REDIS, free_port, load_and_stop, redis_command, until_ready};
 use crate::support::report::{category, list, number};
 use crate::support::{
-    Guard, audit, demo_program, finished, program, run_command, shared_object, skip, skip_without,
+    self, Guard, audit, demo_program, finished, program, run_command, shared_object, skip, skip_without,
     skip_without_bpf, vmaudit,
 };
 use std::ffi::{OsStr, OsString};

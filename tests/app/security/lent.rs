@@ -2,13 +2,12 @@
 //! that he could not look into himself, and no file that he could not open. docs/security.md names these
 //! tests.
 
-use crate::support;
 use crate::support::container::Talk;
 use crate::support::report::list;
 use crate::support::unprivileged::{
     Bench, DOCUMENTED, EVERY, NOBODY, as_nobody, finish, skip_without_root, while_watching,
 };
-use crate::support::{Guard, program, shared_object, skip, skip_without_bpf, vmaudit};
+use crate::support::{self, Guard, program, shared_object, skip, skip_without_bpf, vmaudit};
 use serde_json::Value;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;

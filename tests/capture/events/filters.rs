@@ -1,8 +1,7 @@
 //! Every filter of `vmaudit events`, against all events of the same recording; the ways to print
 //! them; and the life of the printer (pipes that close, commands that fail).
 
-use crate::support;
-use crate::support::{program, skip_without_bpf, vmaudit};
+use crate::support::{self, program, skip_without_bpf, vmaudit};
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Read};
 use std::path::PathBuf;

@@ -1,9 +1,8 @@
 //! A service that allocates 200,000 times a second lives on, and what is told of it is right.
 
-use crate::support;
 use crate::support::heap::{assert_sums, first, rows_of, sum};
 use crate::support::report::number;
-use crate::support::{program, skip_without_bpf, vmaudit};
+use crate::support::{self, program, skip_without_bpf, vmaudit};
 use serde_json::Value;
 use std::process::Command;
 

@@ -1,8 +1,7 @@
 //! Flame graphs and profiles lose no byte: over the captures of real programs, and over random reports
 //! with names that try to break each format.
 
-use super::reports;
-use super::reports::{CATEGORIES, Decoded, Piece, decode, random_report, titles};
+use super::reports::{self, CATEGORIES, Decoded, Piece, decode, random_report, titles};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 use vmaudit::render::{

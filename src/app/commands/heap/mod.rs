@@ -14,8 +14,7 @@ pub mod watch;
 pub use run::heap;
 
 use crate::app::error::AppError;
-use crate::app::output;
-use crate::app::output::{Other, Output};
+use crate::app::output::{self, Other, Output};
 use crate::cli::{HeapArgs, HeapFormat};
 use crate::heap::describe::{DEFAULT_ALLOCATORS, built_in, built_in_names, parse};
 use crate::heap::report::HeapReport;

@@ -3,8 +3,7 @@
 use super::watch::{HeapWatch, Known};
 use crate::capture::heap::HeapCounters;
 use crate::heap::report::{HeapFacts, HeapProcessFacts, HeapReport, build};
-use crate::heap::silence;
-use crate::heap::silence::{TestCall, Watched};
+use crate::heap::silence::{self, TestCall, Watched};
 use crate::heap::{Filter, Picture};
 use crate::model::Pid;
 use crate::report::model::Events;

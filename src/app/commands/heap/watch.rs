@@ -194,7 +194,7 @@ impl Sink for HeapWatch {
         if let (Some(combined), Some(stack)) = (&mut self.combined, &captured.stack)
             && captured.code != 0
         {
-            combined.publish(event.mm, captured.code, &context.plain_rules(event.mm, stack));
+            combined.publish(event.mm, captured.code, &context.unwinder.plain_rules(event.mm, stack));
         }
         self.take(event, captured.caller, context.spaces);
     }

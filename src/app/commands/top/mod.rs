@@ -17,8 +17,7 @@ use crate::app::error::AppError;
 use crate::cli::{TopArgs, TopSort};
 use crate::procfs::read_brief;
 use crate::session::SessionError;
-use crate::session::say;
-use crate::session::say::say;
+use crate::session::say::{self, say};
 use crate::session::snapshots::living::Living;
 use crate::session::targets::named_container;
 use crate::top::{ProcessId, Settings, SortBy};
@@ -31,7 +30,7 @@ pub fn top(args: &TopArgs) -> Result<u8, AppError> {
     if !args.batch {
         screen::usable()?;
     }
-    let container = named_container(args.of.container.as_deref(), args.of.cgroup.as_deref())?;
+    let container = named_container(args.of.named())?;
     let scope = match &container {
         Some(container) => Scope::Group(container.clone()),
         None if args.of.pids.is_empty() => Scope::All,
@@ -66,20 +65,12 @@ pub fn top(args: &TopArgs) -> Result<u8, AppError> {
 fn these(numbers: &[i32]) -> Result<Vec<ProcessId>, AppError> {
     let mut ids: Vec<ProcessId> = Vec::new();
     let mut errors = Vec::new();
-    for &number in numbers {
-        let living = match Living::open(number) {
-            Ok(living) => living,
-            Err(error) => {
-                errors.push(error);
-                continue;
-            }
-        };
-        living.tell_of_thread();
-        if let Ok(brief) = read_brief(living.pid) {
-            let id = ProcessId { pid: living.pid, start_ticks: brief.start_ticks };
-            if !ids.contains(&id) {
-                ids.push(id);
-            }
+    for living in Living::open_each(numbers) {
+        match living.map(|living| read_brief(living.pid).map(|brief| (living.pid, brief.start_ticks))) {
+            Ok(Ok((pid, start_ticks))) => ids.push(ProcessId { pid, start_ticks }),
+            // It ended meanwhile.
+            Ok(Err(_)) => {}
+            Err(error) => errors.push(error),
         }
     }
     match errors.pop() {

@@ -2,8 +2,7 @@
 
 use super::front::{Front, Source, Traced, Woken};
 use super::inside;
-use super::screen;
-use super::screen::Heard;
+use super::screen::{self, Heard};
 use crate::app::error::AppError;
 use crate::launch::{Attached, AttachedEvent};
 use crate::report::Report;
