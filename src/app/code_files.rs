@@ -61,7 +61,7 @@ fn why(path: &Path, error: &ObjectError) -> Option<String> {
     let file = open_regular(path).ok()?;
     let len = file.metadata().ok()?.len();
     let mut head = [0; 64];
-    let got = crate::objects::object::ReadAt::read_at(&file, 0, &mut head).ok()?;
+    let got = crate::objects::bytes::ReadAt::read_at(&file, 0, &mut head).ok()?;
     match error {
         ObjectError::NotElf => Some(elf::foreign(head.get(..got)?)),
         ObjectError::Io(source) if source.kind() == io::ErrorKind::UnexpectedEof => {

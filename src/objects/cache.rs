@@ -1,7 +1,8 @@
 //! The files opened so far, by device and inode.
 
+use super::bytes::ObjectError;
 use super::careful::Root;
-use super::object::{Object, ObjectError};
+use super::object::Object;
 use super::open::{OpenRequest, Opener, SystemOpener};
 use crate::model::{AddrRange, FileRef, ModuleInfo};
 use std::collections::HashMap;

@@ -5,7 +5,7 @@
 //! first only pointed at (O_PATH: nothing of it is opened yet), by a walk that cannot leave the root;
 //! then it is known what it is; then a regular file is opened by way of the descriptor.
 
-use super::object::ObjectError;
+use super::bytes::ObjectError;
 use crate::model::Pid;
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, OpenHow, ResolveFlag, openat2};

@@ -1,7 +1,7 @@
 //! Unwind tables (DWARF call frame information) of one file: `.eh_frame` with or without its
 //! header, and `.debug_frame`. Answers "which FDE covers this address" and "what is its row".
 
-use super::object::Object;
+use super::file::ElfFile;
 use gimli::{
     BaseAddresses, CieOrFde, DebugFrame, EhFrame, EhFrameHdr, Encoding, EndianSlice, Expression,
     FrameDescriptionEntry, LittleEndian, ParsedEhFrameHdr, Pointer, UnwindContext, UnwindExpression,
@@ -58,9 +58,9 @@ pub struct Cfi {
 
 impl Cfi {
     /// Reads what there is; damaged tables are left out.
-    pub fn read(object: &Object) -> Cfi {
+    pub fn read(file: &ElfFile) -> Cfi {
         // A Go program linked with C has both: .eh_frame for C, .debug_frame for Go.
-        let tables = [eh_table(object), debug_table(object)];
+        let tables = [eh_table(file), debug_table(file)];
         Cfi { tables: tables.into_iter().flatten().collect() }
     }
 
@@ -164,27 +164,27 @@ fn parse_header<'d>(bytes: &'d [u8], bases: &BaseAddresses) -> Option<ParsedEhFr
     EhFrameHdr::new(bytes, LittleEndian).parse(bases, 8).ok()
 }
 
-fn eh_table(object: &Object) -> Option<Table> {
-    let layout = object.layout();
+fn eh_table(file: &ElfFile) -> Option<Table> {
+    let layout = file.layout();
     let text = layout.section(b".text").map_or(0, |s| s.addr);
     let got = layout.section(b".got").map_or(0, |s| s.addr);
     let mut bases = BaseAddresses::default().set_text(text).set_got(got);
     let header = layout.eh_frame_hdr.and_then(|segment| {
-        let bytes = object.read(segment.offset, segment.file_size).ok()?;
+        let bytes = file.read(segment.offset, segment.file_size).ok()?;
         Some((segment.vaddr, bytes))
     });
     if let Some((addr, _)) = header {
         bases = bases.set_eh_frame_hdr(addr);
     }
     let (base, data) = match layout.section(b".eh_frame") {
-        Some(section) => (section.addr, object.section_bytes(section).ok()?),
+        Some(section) => (section.addr, file.section_bytes(section).ok()?),
         None => {
             // No section headers: the header's pointer leads to the table.
             let (_, bytes) = header.as_ref()?;
             let Pointer::Direct(addr) = parse_header(bytes, &bases)?.eh_frame_ptr() else { return None };
             let start = layout.offset_of(addr)?;
             let len = layout.segment_end(addr)?.checked_sub(start)?.min(MAX_UNSIZED);
-            (addr, object.read(start, len).ok()?)
+            (addr, file.read(start, len).ok()?)
         }
     };
     bases = bases.set_eh_frame(base);
@@ -197,9 +197,9 @@ fn eh_table(object: &Object) -> Option<Table> {
     Some(table)
 }
 
-fn debug_table(object: &Object) -> Option<Table> {
-    let section = object.layout().section(b".debug_frame")?;
-    let data = object.section_bytes(section).ok()?;
+fn debug_table(file: &ElfFile) -> Option<Table> {
+    let section = file.layout().section(b".debug_frame")?;
+    let data = file.section_bytes(section).ok()?;
     let bases = BaseAddresses::default();
     let mut table = Table { kind: Kind::Debug, data, bases, base: 0, index: Index::Built(Vec::new()) };
     table.index = Index::Built(build_index(&table.debug_frame(), &table.bases));

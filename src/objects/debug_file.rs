@@ -1,7 +1,8 @@
 //! Finding the file that holds a stripped file's symbols: by build id, then by `.gnu_debuglink`,
 //! in the order of gdb ("Debugging Information in Separate Files").
 
-use super::object::{Object, ObjectError};
+use super::bytes::ObjectError;
+use super::object::Object;
 use super::open::open_regular;
 use flate2::Crc;
 use std::ffi::OsStr;

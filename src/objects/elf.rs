@@ -1,7 +1,7 @@
 //! Headers of an ELF file: segments, sections, build id. Every size in the file is checked
 //! against a bound before anything is read or allocated.
 
-use super::object::{ObjectError, ReadAt, read_exact};
+use super::bytes::{ObjectError, ReadAt, read_exact};
 use goblin::container::{Container, Ctx, Endian};
 use goblin::elf::header::{EM_X86_64, ET_CORE, ET_DYN, ET_EXEC, ET_REL, Header, machine_to_str};
 use goblin::elf::program_header::{PF_X, PT_GNU_EH_FRAME, PT_LOAD, PT_NOTE, ProgramHeader};

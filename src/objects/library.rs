@@ -1,8 +1,8 @@
 //! Which file a library's name means, as ld.so finds it: LD_LIBRARY_PATH, its cache, the standard
 //! directories (ld.so(8)). The RUNPATH of a program is its own and is not known here.
 
+use super::bytes::ObjectError;
 use super::elf::ElfLayout;
-use super::object::ObjectError;
 use super::open::open_regular;
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};

@@ -1,7 +1,7 @@
 //! Which function a call through the procedure linkage table (or the global offset table) means: the
 //! relocations say which symbol's address the loader puts into each slot.
 
-use super::object::Object;
+use super::file::ElfFile;
 use std::collections::HashMap;
 
 /// Elf64_Rela: offset, info, addend.
@@ -20,22 +20,22 @@ pub struct Linkage {
 }
 
 impl Linkage {
-    pub fn read(object: &Object) -> Linkage {
+    pub fn read(file: &ElfFile) -> Linkage {
         let mut out = Linkage::default();
-        for section in object.layout().sections.iter().filter(|s| s.kind == SHT_RELA) {
+        for section in file.layout().sections.iter().filter(|s| s.kind == SHT_RELA) {
             // A damaged table is left out.
-            let _ = out.add(object, section);
+            let _ = out.add(file, section);
         }
         out
     }
 
-    fn add(&mut self, object: &Object, section: &super::elf::Section) -> Option<()> {
-        let sections = &object.layout().sections;
+    fn add(&mut self, file: &ElfFile, section: &super::elf::Section) -> Option<()> {
+        let sections = &file.layout().sections;
         let symbols = sections.get(usize::try_from(section.link).ok()?)?;
         let strings = sections.get(usize::try_from(symbols.link).ok()?)?;
-        let relocations = object.section_bytes(section).ok()?;
-        let symbols = object.section_bytes(symbols).ok()?;
-        let strings = object.section_bytes(strings).ok()?;
+        let relocations = file.section_bytes(section).ok()?;
+        let symbols = file.section_bytes(symbols).ok()?;
+        let strings = file.section_bytes(strings).ok()?;
         let word = |bytes: &[u8], at: usize| -> Option<u64> {
             Some(u64::from_le_bytes(bytes.get(at..at + 8)?.try_into().ok()?))
         };

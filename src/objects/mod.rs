@@ -5,11 +5,13 @@
 //! replaced while it ran still gives frames and names. Nothing is memory-mapped: a file that its
 //! owner truncates under us has to give a short read, not a SIGBUS.
 
+pub mod bytes;
 pub mod cache;
 mod careful;
 pub mod cfi;
 pub mod debug_file;
 pub mod elf;
+pub mod file;
 pub mod functions;
 pub mod library;
 mod linkage;
@@ -21,13 +23,15 @@ pub mod symbols;
 mod symtab;
 pub mod variables;
 
+pub use bytes::ObjectError;
 pub use cache::{FileCache, FileKey};
 pub use careful::Root;
 pub use cfi::{Cfi, FdeFacts};
 pub use elf::{ElfLayout, Section, Segment};
+pub use file::{ElfFile, Stamp};
 pub use functions::{DebugFiles, Function, FunctionTable};
 pub use marks::{LibcFacts, marks_of};
-pub use object::{Object, ObjectError, Stamp};
+pub use object::Object;
 pub use open::{OpenRequest, Opener, SystemOpener};
 pub use starts::FunctionStarts;
 pub use symbols::{FunctionSymbol, FunctionSymbols};

@@ -2,8 +2,9 @@
 //! that it is that file.
 
 use super::VDSO_PATH;
+use super::bytes::ObjectError;
 use super::careful::{self, Root, with_patience};
-use super::object::{Object, ObjectError};
+use super::object::Object;
 use crate::model::{AddrRange, FileRef, Pid};
 use crate::rights;
 use std::collections::HashSet;

@@ -5,7 +5,10 @@
 //! probability of its size over 4 GiB, but small constants are not random (`movl $0,-24(%rbp)`
 //! holds e8 00 00 00 00): what lies inside a function whose bounds are known is no start.
 
-use super::object::Object;
+use super::cfi::Cfi;
+use super::file::ElfFile;
+use super::symbols::FunctionSymbols;
+use std::ops::{Range, RangeInclusive};
 
 /// Code looked through at most, bytes; the largest programs have some 200 MB.
 const MAX_CODE: u64 = 256 << 20;
@@ -19,14 +22,13 @@ pub struct FunctionStarts {
 }
 
 impl FunctionStarts {
-    pub fn read(object: &Object) -> FunctionStarts {
-        let symbols = object.function_symbols();
+    pub fn read(file: &ElfFile, cfi: &Cfi, symbols: &FunctionSymbols) -> FunctionStarts {
         let mut starts = Vec::new();
         let mut left = MAX_CODE;
-        for segment in object.layout().segments.iter().filter(|s| s.exec) {
+        for segment in file.layout().segments.iter().filter(|s| s.exec) {
             let len = segment.file_size.min(left);
             left -= len;
-            let Ok(code) = object.read(segment.offset, len) else { continue };
+            let Ok(code) = file.read(segment.offset, len) else { continue };
             let end = segment.vaddr.saturating_add(segment.file_size);
             starts.extend(call_targets(&code, segment.vaddr).filter(|t| (segment.vaddr..end).contains(t)));
         }
@@ -34,10 +36,10 @@ impl FunctionStarts {
         starts.dedup();
         starts.retain(|&target| {
             symbols.covering(target).is_none_or(|symbol| symbol.range_start == target)
-                && object.cfi().bounds(target).is_none_or(|bounds| bounds.start == target)
+                && cfi.bounds(target).is_none_or(|bounds| bounds.start == target)
         });
         starts.extend(symbols.starts());
-        starts.push(object.layout().entry);
+        starts.push(file.layout().entry);
         starts.sort_unstable();
         starts.dedup();
         FunctionStarts { starts }
@@ -55,21 +57,12 @@ impl FunctionStarts {
     }
 }
 
-/// A call to `target` can have led to `svma`: it is the start of the same function, or of one that
-/// jumps into it (a tail call: `malloc` in musl is a jump). Unwind tables know where functions are;
-/// only where there are none the code is looked through for calls.
-pub fn call_leads_to(object: &Object, target: u64, svma: u64) -> bool {
-    let covered = |at: u64| object.cfi().bounds(at);
-    let start = covered(svma).map(|bounds| bounds.start).or_else(|| object.function_starts().before(svma));
-    let Some(start) = start else { return false };
-    if start == target {
-        return true;
-    }
-    let end = covered(target).map(|bounds| bounds.end).or_else(|| object.function_starts().after(target));
-    let end = end.unwrap_or(u64::MAX).min(target.saturating_add(MAX_BODY));
-    let Some(offset) = object.layout().offset_of(target) else { return false };
-    let Ok(body) = object.read(offset, end - target) else { return false };
-    jump_targets(&body, target).any(|t| (start..=svma).contains(&t))
+/// The code of a function jumps to one of these addresses.
+pub(super) fn jumps_into(file: &ElfFile, function: Range<u64>, addresses: RangeInclusive<u64>) -> bool {
+    let len = (function.end.saturating_sub(function.start)).min(MAX_BODY);
+    let Some(offset) = file.layout().offset_of(function.start) else { return false };
+    let Ok(body) = file.read(offset, len) else { return false };
+    jump_targets(&body, function.start).any(|target| addresses.contains(&target))
 }
 
 fn call_targets(code: &[u8], at: u64) -> impl Iterator<Item = u64> + '_ {

@@ -5,7 +5,7 @@
 //! `fopen` came to be called `fgets`.
 
 use super::elf::Section;
-use super::object::Object;
+use super::file::ElfFile;
 use super::symtab::{MAX_NAME, Rank, SymbolTable};
 use goblin::elf::section_header::{SHF_EXECINSTR, SHN_LORESERVE, SHT_DYNSYM, SHT_SYMTAB};
 use goblin::elf::sym::{STT_FUNC, STT_GNU_IFUNC, STT_NOTYPE, Sym};
@@ -40,13 +40,13 @@ pub struct FunctionSymbols {
 
 impl FunctionSymbols {
     /// Reads the tables of all the files given (a program and its debug file).
-    pub fn read<'o>(objects: impl IntoIterator<Item = &'o Object>) -> FunctionSymbols {
+    pub fn read<'o>(files: impl IntoIterator<Item = &'o ElfFile>) -> FunctionSymbols {
         let mut out = FunctionSymbols::default();
-        for object in objects {
-            let layout = object.layout();
+        for file in files {
+            let layout = file.layout();
             for section in layout.sections.iter().filter(|s| matches!(s.kind, SHT_SYMTAB | SHT_DYNSYM)) {
                 // A damaged table is left out; the other one may do.
-                let _ = out.add_table(object, section);
+                let _ = out.add_table(file, section);
             }
         }
         out.entries.sort_by_key(|e| (e.start, std::cmp::Reverse(e.rank)));
@@ -58,10 +58,10 @@ impl FunctionSymbols {
         out
     }
 
-    fn add_table(&mut self, object: &Object, section: &Section) -> Option<()> {
-        let table = SymbolTable::read(object, section).ok()?;
+    fn add_table(&mut self, file: &ElfFile, section: &Section) -> Option<()> {
+        let table = SymbolTable::read(file, section).ok()?;
         for entry in table.entries() {
-            let Some(range) = function_range(entry.symbol, &object.layout().sections) else { continue };
+            let Some(range) = function_range(entry.symbol, &file.layout().sections) else { continue };
             let plain = table.strings.get(entry.name.clone()).unwrap_or_default();
             if plain.is_empty() || plain.len() > MAX_NAME {
                 continue;

@@ -1,7 +1,8 @@
 //! Symbol tables as they are in the file: entries with their names and versions, nothing judged.
 
+use super::bytes::ObjectError;
 use super::elf::Section;
-use super::object::{Object, ObjectError};
+use super::file::ElfFile;
 use goblin::container::{Container, Ctx, Endian};
 use goblin::elf::section_header::SHT_DYNSYM;
 use goblin::elf::sym::{STB_GLOBAL, STB_WEAK, Sym};
@@ -62,16 +63,16 @@ impl SymbolTable {
     ///
     /// # Errors
     /// When one of the two cannot be read.
-    pub(super) fn read(object: &Object, section: &Section) -> Result<SymbolTable, ObjectError> {
-        let layout = object.layout();
+    pub(super) fn read(file: &ElfFile, section: &Section) -> Result<SymbolTable, ObjectError> {
+        let layout = file.layout();
         let strings = usize::try_from(section.link).ok().and_then(|link| layout.sections.get(link));
         let strings = strings.ok_or(ObjectError::NoStrings)?;
-        let bytes = object.section_bytes(section)?;
-        let strings = object.section_bytes(strings)?;
+        let bytes = file.section_bytes(section)?;
+        let strings = file.section_bytes(strings)?;
         let versions = (section.kind == SHT_DYNSYM)
             .then(|| layout.section(b".gnu.version"))
             .flatten()
-            .and_then(|s| object.section_bytes(s).ok())
+            .and_then(|s| file.section_bytes(s).ok())
             .unwrap_or_default();
         let ctx = Ctx::new(Container::Big, Endian::Little);
         let symbols = Sym::parse(&bytes, 0, bytes.len() / SYM, ctx).map_err(|_| ObjectError::NotElf)?;

@@ -18,7 +18,9 @@ impl ModuleNames {
     pub fn read(info: &ModuleInfo, object: Option<Arc<Object>>, debug_dirs: &[PathBuf]) -> ModuleNames {
         let Some(object) = object else { return ModuleNames::default() };
         let debug = debug_file::find(&object, &info.path, debug_dirs).map(Arc::new);
-        let symbols = FunctionSymbols::read([Some(&*object), debug.as_deref()].into_iter().flatten());
+        let symbols = FunctionSymbols::read(
+            [Some(&*object), debug.as_deref()].into_iter().flatten().map(|object| &**object),
+        );
         ModuleNames { object: Some(object), debug, symbols }
     }
 

@@ -17,7 +17,6 @@ use super::space::MappedModule;
 use super::walk::{Position, Step, Walk};
 use crate::model::{Completeness, FrameKind, PAGE};
 use crate::objects::Object;
-use crate::objects::starts::call_leads_to;
 
 /// How far up one search looks for a return address, bytes.
 const GUESS_REACH: u64 = 64 << 10;
@@ -168,7 +167,7 @@ impl Walk<'_> {
                 let Some(target) = placed.svma(target) else { return Origin::Elsewhere };
                 let here = self.space.find(at.lookup());
                 match here.filter(|here| here.key == placed.key).and_then(|here| here.svma(at.lookup())) {
-                    Some(here) if call_leads_to(object, target, here) => Origin::Calls,
+                    Some(here) if object.call_leads_to(target, here) => Origin::Calls,
                     // Another module is reached through the procedure linkage table.
                     _ => match linkage_slot(object, target) {
                         Some(slot) => self.through(object, Some(slot), at),

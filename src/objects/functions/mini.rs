@@ -1,7 +1,7 @@
 //! `.gnu_debugdata`: symbols of static functions, as some distributions leave them in stripped files
 //! ("MiniDebugInfo" in gdb's manual). The section is an ELF file, compressed with xz.
 
-use crate::objects::object::{Object, ObjectError};
+use crate::objects::{Object, ObjectError};
 use lzma_rust2::XzReader;
 use std::io::Read;
 

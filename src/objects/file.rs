@@ -1,0 +1,164 @@
+//! One executable file: its identity, its headers, and bytes on demand.
+
+use super::bytes::{MAX_SECTION, ObjectError, read_exact};
+use super::elf::{ElfLayout, Section};
+use flate2::{Decompress, FlushDecompress, Status};
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsRawFd, RawFd};
+use std::os::unix::fs::MetadataExt;
+use std::sync::{Mutex, PoisonError};
+
+/// A file as it was at one time: what was written to since, or stands in its place, has another.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Stamp {
+    device: u64,
+    inode: u64,
+    size: u64,
+    modified: (i64, i64),
+}
+
+enum Source {
+    File(File),
+    Memory(Vec<u8>),
+    /// Closed to save descriptors after its unwind tables were read.
+    Closed,
+}
+
+/// An ELF file that is open, or its image in memory.
+pub struct ElfFile {
+    source: Mutex<Source>,
+    layout: ElfLayout,
+    /// Uid; None for images in memory.
+    owner: Option<u32>,
+    /// Belongs to others than this mount namespace's: who can write to it while it is read.
+    pub(super) elsewhere: bool,
+}
+
+impl ElfFile {
+    /// Takes over an open file and parses its headers.
+    ///
+    /// # Errors
+    /// As [`ElfLayout::parse`].
+    pub fn open(file: File) -> Result<ElfFile, ObjectError> {
+        let layout = ElfLayout::parse(&file)?;
+        let owner = file.metadata().ok().map(|found| found.uid());
+        Ok(ElfFile { source: Mutex::new(Source::File(file)), layout, owner, elsewhere: false })
+    }
+
+    /// From an image in memory (the vdso, tests).
+    ///
+    /// # Errors
+    /// As [`ElfLayout::parse`].
+    pub fn from_bytes(bytes: Vec<u8>) -> Result<ElfFile, ObjectError> {
+        let layout = ElfLayout::parse(&bytes)?;
+        Ok(ElfFile { source: Mutex::new(Source::Memory(bytes)), layout, owner: None, elsewhere: false })
+    }
+
+    /// Uid of the file's owner; None for images in memory.
+    pub fn owner(&self) -> Option<u32> {
+        self.owner
+    }
+
+    /// True for a file of another mount namespace, a container's: it may shrink while it is read, so
+    /// it must not be mapped into memory.
+    pub fn is_from_elsewhere(&self) -> bool {
+        self.elsewhere
+    }
+
+    /// False once it was closed to save descriptors.
+    pub fn is_open(&self) -> bool {
+        !matches!(*self.source.lock().unwrap_or_else(PoisonError::into_inner), Source::Closed)
+    }
+
+    pub fn layout(&self) -> &ElfLayout {
+        &self.layout
+    }
+
+    pub fn build_id(&self) -> Option<&str> {
+        self.layout.build_id.as_deref()
+    }
+
+    /// Reads `len` bytes at a file offset.
+    ///
+    /// # Errors
+    /// `Io` when the file is shorter, unreadable, or was closed to save descriptors.
+    pub fn read(&self, offset: u64, len: u64) -> Result<Vec<u8>, ObjectError> {
+        match &*self.source.lock().unwrap_or_else(PoisonError::into_inner) {
+            Source::File(file) => read_exact(file, offset, len),
+            Source::Memory(bytes) => read_exact(bytes, offset, len),
+            Source::Closed => Err(ObjectError::Io(io::ErrorKind::NotConnected.into())),
+        }
+    }
+
+    /// How long it is now, bytes; None once it was closed.
+    pub fn size(&self) -> Option<u64> {
+        match &*self.source.lock().unwrap_or_else(PoisonError::into_inner) {
+            Source::File(file) => file.metadata().ok().map(|found| found.len()),
+            Source::Memory(bytes) => Some(bytes.len() as u64),
+            Source::Closed => None,
+        }
+    }
+
+    /// None for images in memory and closed files.
+    pub fn stamp(&self) -> Option<Stamp> {
+        let Source::File(file) = &*self.source.lock().unwrap_or_else(PoisonError::into_inner) else {
+            return None;
+        };
+        let found = file.metadata().ok()?;
+        let modified = (found.mtime(), found.mtime_nsec());
+        Some(Stamp { device: found.dev(), inode: found.ino(), size: found.len(), modified })
+    }
+
+    /// The bytes of a section, decompressed (SHF_COMPRESSED with zlib).
+    ///
+    /// # Errors
+    /// `Io`, `TooLarge`, or `Compression` for a damaged or unknown compression.
+    pub fn section_bytes(&self, section: &Section) -> Result<Vec<u8>, ObjectError> {
+        let raw = self.read(section.offset, section.size)?;
+        if section.is_compressed() { inflate(&raw) } else { Ok(raw) }
+    }
+
+    /// Made by the Go toolchain: its function table stays in stripped programs too.
+    pub fn is_go(&self) -> bool {
+        self.layout.section(b".gopclntab").is_some()
+    }
+
+    /// The descriptor of the open file, for `/proc/self/fd/N`; None for images in memory.
+    pub fn raw_fd(&self) -> Option<RawFd> {
+        match &*self.source.lock().unwrap_or_else(PoisonError::into_inner) {
+            Source::File(file) => Some(file.as_raw_fd()),
+            Source::Memory(_) | Source::Closed => None,
+        }
+    }
+
+    /// To save descriptors.
+    pub(super) fn close(&self) {
+        *self.source.lock().unwrap_or_else(PoisonError::into_inner) = Source::Closed;
+    }
+}
+
+/// Elf64_Chdr { ch_type: u32, reserved: u32, ch_size: u64, ch_addralign: u64 }, then the stream.
+fn inflate(raw: &[u8]) -> Result<Vec<u8>, ObjectError> {
+    const ZLIB: u32 = 1;
+    let word = |range: std::ops::Range<usize>| raw.get(range).ok_or(ObjectError::Compression);
+    let kind = u32::from_le_bytes(word(0..4)?.try_into().map_err(|_| ObjectError::Compression)?);
+    let size = u64::from_le_bytes(word(8..16)?.try_into().map_err(|_| ObjectError::Compression)?);
+    if kind != ZLIB {
+        return Err(ObjectError::Compression);
+    }
+    if size > MAX_SECTION {
+        return Err(ObjectError::TooLarge(size));
+    }
+    // zlib cannot compress better than about 1:1032; more is a lie about the size.
+    if size > (raw.len() as u64).saturating_mul(1040) {
+        return Err(ObjectError::Compression);
+    }
+    let mut out = Vec::with_capacity(size as usize);
+    let status =
+        Decompress::new(true).decompress_vec(&raw[24.min(raw.len())..], &mut out, FlushDecompress::Finish);
+    match status {
+        Ok(Status::StreamEnd | Status::Ok) if out.len() as u64 == size => Ok(out),
+        _ => Err(ObjectError::Compression),
+    }
+}
