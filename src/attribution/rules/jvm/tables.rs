@@ -23,20 +23,33 @@ const MIN_WHOLE: u64 = 4 << 20;
 /// Mappings that a table may consist of where both its ends are known.
 const MAX_PARTS: usize = 16;
 const MIN_HEAP: u64 = 16 << 20;
+/// GenAlignment; regions are larger.
+const HEAP_ALIGN: u64 = 64 << 10;
 /// Reservations that one heap can consist of.
 const GENERATIONS: usize = 3;
 
+/// A reservation, as far as maps tells where it begins.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Reservation {
+    pub range: AddrRange,
+    /// Bytes from its begin on that are committed, or that something committed below it has.
+    pub committed: u64,
+}
+
 /// What is reserved and not yet known to be something: each begins with its committed part.
-pub(super) fn reservations(spans: &Spans) -> Vec<AddrRange> {
+pub(super) fn reservations(spans: &Spans) -> Vec<Reservation> {
     let mut found = Vec::new();
     for run in spans.runs(reservable) {
         for part in run.split(|span| !spans.is_free(span.range)) {
-            let mut last: Option<AddrRange> = None;
+            let mut last: Option<Reservation> = None;
             for (i, span) in part.iter().enumerate() {
                 let begins = i == 0 || (span.kind == Kind::Open && part[i - 1].kind == Kind::Closed);
                 match &mut last {
-                    Some(open) if !begins => open.end = span.range.end,
-                    _ => found.extend(last.replace(span.range)),
+                    Some(open) if !begins => open.range.end = span.range.end,
+                    _ => {
+                        let committed = if span.kind == Kind::Open { span.range.len() } else { 0 };
+                        found.extend(last.replace(Reservation { range: span.range, committed }));
+                    }
                 }
             }
             found.extend(last);
@@ -46,26 +59,36 @@ pub(super) fn reservations(spans: &Spans) -> Vec<AddrRange> {
 }
 
 /// The largest reservation (or neighbouring ones together) that tables of its size exist for,
-/// or that is as large as the command line says.
-pub(super) fn largest_with_tables(free: &[AddrRange], asked: Option<u64>) -> Option<AddrRange> {
-    let sizes: std::collections::HashSet<u64> = free.iter().map(|r| r.len()).collect();
+/// or that is as large as the command line says. What was committed right below it may have merged
+/// with its begin: the command line's size, counted from its end, tells where that is.
+pub(super) fn largest_with_tables(free: &[Reservation], asked: Option<u64>) -> Option<AddrRange> {
+    let sizes: std::collections::HashSet<u64> = free.iter().map(|r| r.range.len()).collect();
     let mut best: Option<AddrRange> = None;
     for (i, first) in free.iter().enumerate() {
-        let mut whole = *first;
+        let mut whole = first.range;
         for next in free[i..].iter().take(GENERATIONS) {
-            if next.start > whole.end {
+            if next.range.start > whole.end {
                 break;
             }
-            whole.end = next.end;
-            let size = whole.len();
+            whole.end = next.range.end;
+            let merged = asked.and_then(|asked| without_what_merged(whole, first.committed, asked));
+            let range = merged.unwrap_or(whole);
+            let size = range.len();
             let tables = [page_up(size / 64), page_up(size / CARD), page_up(size / CARD) + PAGE];
             let proven = asked == Some(size) || tables.iter().any(|table| sizes.contains(table));
             if size >= MIN_HEAP && proven && best.is_none_or(|best| best.len() < size) {
-                best = Some(whole);
+                best = Some(range);
             }
         }
     }
     best
+}
+
+/// The last `asked` bytes, if they begin in the committed part, at a place where a heap may begin.
+fn without_what_merged(whole: AddrRange, committed: u64, asked: u64) -> Option<AddrRange> {
+    let start = Addr(whole.end.0.checked_sub(asked)?);
+    let begin = whole.start.0..whole.start.0.saturating_add(committed);
+    (begin.contains(&start.0) && start.is_aligned(HEAP_ALIGN)).then_some(AddrRange { start, end: whole.end })
 }
 
 pub(super) fn find(spans: &mut Spans, heap: Option<Heap>) {
@@ -181,5 +204,24 @@ pub(super) fn z_mark_stack(spans: &mut Spans) {
     }
     if let Some(range) = found {
         spans.take(range, &Z_MARK_STACK);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As one of 20 runs of OpenJDK 17 with -Xmx1g and without compressed pointers: a stack's end below
+    /// the heap is one VMA with what is committed of it.
+    #[test]
+    fn a_heap_that_merged_with_what_lies_below_it() {
+        let merged =
+            Reservation { range: AddrRange::new(0x7f37_392f_f000, 0x7f37_7940_0000), committed: 0x17b0_1000 };
+        let heap = AddrRange::new(0x7f37_3940_0000, 0x7f37_7940_0000);
+        assert_eq!(largest_with_tables(&[merged], Some(1 << 30)), Some(heap));
+        // nothing says where it begins, or it begins in what is only reserved
+        assert_eq!(largest_with_tables(&[merged], None), None);
+        let little = Reservation { committed: 0x1000, ..merged };
+        assert_eq!(largest_with_tables(&[little], Some(1 << 30)), None);
     }
 }
