@@ -3,7 +3,7 @@
 //!
 //! The socket is the engine's, but nothing is trusted to end: time and size are limited.
 
-use super::known::Known;
+use super::known::EngineContainer;
 use serde::Deserialize;
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -69,7 +69,7 @@ fn is_trusted(path: &Path) -> bool {
 ///
 /// # Errors
 /// When nobody listens, or the answer makes no sense.
-pub fn list(socket: &Path) -> io::Result<Vec<Known>> {
+pub fn list(socket: &Path) -> io::Result<Vec<EngineContainer>> {
     let until = Instant::now() + PATIENCE;
     let mut stream = UnixStream::connect(socket)?;
     stream.set_write_timeout(Some(PATIENCE))?;
@@ -105,7 +105,7 @@ fn answer(stream: &mut UnixStream, until: Instant) -> io::Result<Vec<u8>> {
 
 #[derive(Deserialize)]
 #[serde(rename_all = "PascalCase")]
-struct Row {
+struct ContainerSummary {
     id: String,
     #[serde(default)]
     names: Vec<String>,
@@ -114,7 +114,7 @@ struct Row {
 }
 
 /// Head and body of the answer.
-fn parse(answer: &[u8], engine: &'static str) -> Option<Vec<Known>> {
+fn parse(answer: &[u8], engine: &'static str) -> Option<Vec<EngineContainer>> {
     let end = answer.windows(4).position(|w| w == b"\r\n\r\n")?;
     let head = String::from_utf8_lossy(answer.get(..end)?).to_ascii_lowercase();
     if !head.starts_with("http/1.") || head.split_ascii_whitespace().nth(1) != Some("200") {
@@ -125,8 +125,8 @@ fn parse(answer: &[u8], engine: &'static str) -> Option<Vec<Known>> {
         true => unchunked(body)?,
         false => body.to_vec(),
     };
-    let rows: Vec<Row> = serde_json::from_slice(&body).ok()?;
-    let known = rows.into_iter().map(|row| Known {
+    let rows: Vec<ContainerSummary> = serde_json::from_slice(&body).ok()?;
+    let known = rows.into_iter().map(|row| EngineContainer {
         engine,
         id: row.id,
         names: row.names.iter().map(|name| name.trim_start_matches('/').to_owned()).collect(),

@@ -3,11 +3,11 @@
 use super::docker;
 use super::error::ContainerError;
 use super::hierarchy::{Membership, Mounts, parse_memberships};
-use super::known::{Known, choose, joined, listed, without_scheme};
+use super::known::{EngineContainer, choose, joined, listed, without_scheme};
 use super::names::{engine_of, ids_in, path_of_id, path_of_name};
 use super::shims;
 use super::whose::{Cut, Processes};
-use super::{Container, Place};
+use super::{CgroupLocation, Container};
 use crate::model::{CgroupHierarchy, Pid};
 use nix::sys::statfs::{CGROUP_SUPER_MAGIC, CGROUP2_SUPER_MAGIC};
 use std::collections::BTreeMap;
@@ -59,7 +59,7 @@ pub fn by_name(query: &str) -> Result<Container, ContainerError> {
     Ok(Container { name: query.to_owned(), id: None, engine, places })
 }
 
-fn unknown(query: &str, known: &[Known]) -> ContainerError {
+fn unknown(query: &str, known: &[EngineContainer]) -> ContainerError {
     let running = listed(known.iter());
     let found = match running.is_empty() {
         true => {
@@ -142,7 +142,7 @@ pub fn by_cgroup(given: &Path) -> Result<Container, ContainerError> {
         return Err(ContainerError::Unfilterable { path: directory });
     }
     // The same path in the other hierarchies, where there is one: for the memory controller's figures.
-    let mut places: Vec<Place> = Vec::new();
+    let mut places: Vec<CgroupLocation> = Vec::new();
     let first = mount.hierarchies.first().copied();
     for hierarchy in first.into_iter().chain(hierarchies()) {
         let own = mount.hierarchies.contains(&hierarchy).then(|| directory.clone());
@@ -150,7 +150,7 @@ pub fn by_cgroup(given: &Path) -> Result<Container, ContainerError> {
         if let Some(directory) = found
             && places.iter().all(|place| place.hierarchy != hierarchy)
         {
-            places.push(Place { hierarchy, path: path.clone(), directory });
+            places.push(CgroupLocation { hierarchy, path: path.clone(), directory });
         }
     }
     let name = String::from_utf8_lossy(&path).into_owned();
@@ -179,8 +179,8 @@ pub(super) fn memberships_of(pid: Pid) -> Option<Vec<Membership>> {
 }
 
 /// All that can be told of running containers, and of others as far as engines tell.
-fn containers(processes: &Processes) -> Vec<Known> {
-    let mut engines: Vec<Known> = Vec::new();
+fn containers(processes: &Processes) -> Vec<EngineContainer> {
+    let mut engines: Vec<EngineContainer> = Vec::new();
     for socket in docker::sockets() {
         // Nobody listens there, or we may not ask: IDs still work.
         engines.extend(docker::list(&socket).unwrap_or_default());
@@ -191,7 +191,7 @@ fn containers(processes: &Processes) -> Vec<Known> {
     joined(engines.into_iter().chain(shims::list(processes)).chain(in_cgroups(processes)))
 }
 
-fn in_cgroups(processes: &Processes) -> Vec<Known> {
+fn in_cgroups(processes: &Processes) -> Vec<EngineContainer> {
     let mut all: BTreeMap<&str, &'static str> = BTreeMap::new();
     for path in processes.groups().iter().map(|group| &group.membership.path) {
         for id in ids_in(path) {
@@ -199,7 +199,7 @@ fn in_cgroups(processes: &Processes) -> Vec<Known> {
         }
     }
     let known = all.into_iter().flat_map(|(id, engine)| {
-        processes.owners(&cut_for(id)).into_iter().map(move |owner| Known {
+        processes.owners(&cut_for(id)).into_iter().map(move |owner| EngineContainer {
             engine,
             id: id.to_owned(),
             names: Vec::new(),
@@ -211,14 +211,14 @@ fn in_cgroups(processes: &Processes) -> Vec<Known> {
 }
 
 /// The container's cgroup in each hierarchy where it has one: `of` cuts a process's path to it.
-fn places(processes: &Processes, of: Cut<'_>, owner: u32) -> Vec<Place> {
+fn places(processes: &Processes, of: Cut<'_>, owner: u32) -> Vec<CgroupLocation> {
     let mut places = Vec::new();
     for hierarchy in hierarchies() {
         let all = processes.inside(of).filter(|(group, _)| group.membership.hierarchies.contains(&hierarchy));
         let own = all.filter(|(group, path)| processes.owner(group, path) == owner);
         let found = own.map(|(_, path)| path).find_map(|path| {
             let directory = processes.mounts().directory(hierarchy, &path)?;
-            Some(Place { hierarchy, path, directory })
+            Some(CgroupLocation { hierarchy, path, directory })
         });
         places.extend(found);
     }

@@ -5,7 +5,7 @@ use super::names::is_hex;
 
 /// A container that an engine, or its monitor's command line, tells of.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Known {
+pub struct EngineContainer {
     pub engine: &'static str,
     /// Usually 64 hexadecimal digits; ctr lets users choose.
     pub id: String,
@@ -16,7 +16,7 @@ pub struct Known {
     pub owner: Option<u32>,
 }
 
-impl Known {
+impl EngineContainer {
     /// The name to show, else the begin of the ID.
     pub fn display_name(&self) -> String {
         self.names.first().cloned().unwrap_or_else(|| short(&self.id).to_owned())
@@ -33,8 +33,8 @@ pub fn short(id: &str) -> &str {
 }
 
 /// The same container is often told of twice: by its engine, which knows names, and by its cgroup.
-pub fn joined(lists: impl IntoIterator<Item = Known>) -> Vec<Known> {
-    let mut all: Vec<Known> = Vec::new();
+pub fn joined(lists: impl IntoIterator<Item = EngineContainer>) -> Vec<EngineContainer> {
+    let mut all: Vec<EngineContainer> = Vec::new();
     for known in lists {
         match all.iter_mut().find(|other| other.id == known.id && other.owner == known.owner) {
             None => all.push(known),
@@ -65,14 +65,17 @@ pub fn without_scheme(query: &str) -> &str {
 ///
 /// # Errors
 /// When several fit equally well, or the one does not run.
-pub fn choose<'a>(query: &str, known: &'a [Known]) -> Result<Option<&'a Known>, ContainerError> {
-    let by_name: Vec<&Known> =
+pub fn choose<'a>(
+    query: &str,
+    known: &'a [EngineContainer],
+) -> Result<Option<&'a EngineContainer>, ContainerError> {
+    let by_name: Vec<&EngineContainer> =
         known.iter().filter(|k| k.id == query || k.names.iter().any(|n| n == query)).collect();
     let fitting = match by_name.is_empty() {
         false => by_name,
         true => known.iter().filter(|k| is_hex(query) && k.id.starts_with(query)).collect(),
     };
-    let mut running: Vec<&Known> = fitting.iter().copied().filter(|k| k.runs()).collect();
+    let mut running: Vec<&EngineContainer> = fitting.iter().copied().filter(|k| k.runs()).collect();
     // What has no cgroup cannot be looked at, and who claims to be called so cannot prove it.
     if running.iter().any(|k| k.owner.is_some()) {
         running.retain(|k| k.owner.is_some());
@@ -94,11 +97,11 @@ pub fn choose<'a>(query: &str, known: &'a [Known]) -> Result<Option<&'a Known>, 
 const MAX_LISTED: usize = 20;
 
 /// What could be meant, for the user.
-pub fn listed<'a>(known: impl Iterator<Item = &'a Known>) -> String {
-    let mut rows: Vec<&Known> = known.filter(|k| k.runs()).collect();
+pub fn listed<'a>(known: impl Iterator<Item = &'a EngineContainer>) -> String {
+    let mut rows: Vec<&EngineContainer> = known.filter(|k| k.runs()).collect();
     rows.sort_by_key(|k| (k.names.is_empty(), k.display_name()));
     let more = rows.len().saturating_sub(MAX_LISTED);
-    let line = |k: &&Known| {
+    let line = |k: &&EngineContainer| {
         let owner = k.owner.filter(|&uid| uid != 0).map_or_else(String::new, |uid| format!(", uid {uid}"));
         match k.names.is_empty() {
             true => format!("  {} ({}{owner})", short(&k.id), k.engine),
@@ -121,12 +124,12 @@ fn printable(text: &str) -> String {
 mod tests {
     use super::*;
 
-    fn known(engine: &'static str, id: &str, name: &str, state: &str) -> Known {
+    fn known(engine: &'static str, id: &str, name: &str, state: &str) -> EngineContainer {
         let names = if name.is_empty() { vec![] } else { vec![name.to_owned()] };
-        Known { engine, id: id.to_owned(), names, state: state.to_owned(), owner: Some(0) }
+        EngineContainer { engine, id: id.to_owned(), names, state: state.to_owned(), owner: Some(0) }
     }
 
-    fn some() -> Vec<Known> {
+    fn some() -> Vec<EngineContainer> {
         vec![
             known("docker", "4f6baa", "web", "running"),
             known("docker", "4f6bbb", "old", "exited"),
@@ -166,7 +169,7 @@ mod tests {
 
     #[test]
     fn of_two_that_are_called_alike_each_has_its_owner_and_a_claim_without_a_cgroup_is_none() {
-        let of = |owner, known: Known| Known { owner, ..known };
+        let of = |owner, known: EngineContainer| EngineContainer { owner, ..known };
         let mut all = vec![known("podman", "71", "web", ""), of(None, known("podman", "99", "web", ""))];
         assert_eq!(
             choose("web", &all).map(|found| found.map(|k| k.id.clone())).ok(),
@@ -188,7 +191,7 @@ mod tests {
         let all = joined([known("docker", "4f", "", ""), known("docker", "4f", "web", "running")]);
         assert_eq!(all, [known("docker", "4f", "web", "")]);
         let all = joined([known("docker", "4f", "web", "created"), known("docker", "4f", "", "")]);
-        assert!(all.iter().all(Known::runs));
+        assert!(all.iter().all(EngineContainer::runs));
         assert_eq!(without_scheme("containerd://4f"), "4f");
         assert!(listed([known("x", "y", "a\x1b[31mb", "")].iter()).contains("a?[31mb"));
     }

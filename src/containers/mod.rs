@@ -31,7 +31,7 @@ use std::path::PathBuf;
 
 /// A container's cgroup in one hierarchy.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Place {
+pub struct CgroupLocation {
     pub hierarchy: CgroupHierarchy,
     /// From the root of the cgroup namespace.
     pub path: Vec<u8>,
@@ -46,7 +46,7 @@ pub struct Container {
     pub id: Option<String>,
     pub engine: Option<String>,
     /// At least one; the best to filter by first.
-    pub places: Vec<Place>,
+    pub places: Vec<CgroupLocation>,
 }
 
 impl Container {
@@ -93,7 +93,7 @@ impl Container {
         memberships.iter().any(|m| m.hierarchies.contains(&place.hierarchy) && below(&m.path))
     }
 
-    fn place(&self) -> Result<&Place, ContainerError> {
+    fn place(&self) -> Result<&CgroupLocation, ContainerError> {
         self.places.first().ok_or(ContainerError::NoHierarchy)
     }
 }

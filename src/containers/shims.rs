@@ -3,7 +3,7 @@
 //! That needs no engine, no socket and no knowledge of where an engine keeps its state. Anybody can have
 //! such a command line: it counts where the process is the parent of one in that container (`whose`).
 
-use super::known::Known;
+use super::known::EngineContainer;
 use super::names::{path_of_id, path_of_name};
 use super::whose::{Processes, is_run_by};
 use crate::model::Pid;
@@ -51,8 +51,8 @@ pub fn parse_monitor(words: &[&str]) -> Option<Monitor> {
 }
 
 /// The containers whose monitors run.
-pub fn list(processes: &Processes) -> Vec<Known> {
-    let mut found: HashMap<(String, Option<u32>), Known> = HashMap::new();
+pub fn list(processes: &Processes) -> Vec<EngineContainer> {
+    let mut found: HashMap<(String, Option<u32>), EngineContainer> = HashMap::new();
     for &pid in processes.pids() {
         let Some(line) = command_line(pid) else { continue };
         let words: Vec<&str> = line.split('\0').collect();
@@ -65,25 +65,25 @@ pub fn list(processes: &Processes) -> Vec<Known> {
         // is none, nothing can be looked at, but the user can be told why.
         let own = nix::unistd::geteuid().as_raw();
         if owner.is_some() || owners.is_empty() && is_run_by(pid, own) {
-            let known = Known { owner, ..known(monitor) };
+            let known = EngineContainer { owner, ..known(monitor) };
             found.entry((known.id.clone(), owner)).or_insert(known);
         }
     }
     found.into_values().collect()
 }
 
-fn known(monitor: Monitor) -> Known {
+fn known(monitor: Monitor) -> EngineContainer {
     let (state, owner) = (String::new(), None);
     match monitor {
         Monitor::Conmon { id, name } => {
             let engine =
                 if name.as_deref().is_some_and(|n| n.starts_with("k8s_")) { "cri-o" } else { "podman" };
-            Known { engine, names: name.into_iter().collect(), state, id, owner }
+            EngineContainer { engine, names: name.into_iter().collect(), state, id, owner }
         }
         Monitor::Shim { id, namespace } => {
             let engine = if namespace == "moby" { "docker" } else { "containerd" };
             let names = if namespace == "moby" { Vec::new() } else { names_in_config(&namespace, &id) };
-            Known { engine, names, state, id, owner }
+            EngineContainer { engine, names, state, id, owner }
         }
     }
 }

@@ -12,7 +12,7 @@ pub mod sampling;
 pub mod silence;
 
 pub use describe::{Description, FunctionDescription, FunctionKind};
-pub use ledger::{Heaps, Ledger, LedgerOptions};
+pub use ledger::{HeapLedger, Heaps, LedgerOptions};
 pub use picture::{Filter, Picture};
 pub use report::HeapReport;
 pub use sampling::Sampling;

@@ -17,7 +17,7 @@ pub enum Step {
     /// What the kernel showed after a loss.
     Resync(Box<Observations>),
     /// A look that reports are made from: the newest of each process counts.
-    Look(Box<Observations>),
+    Snapshot(Box<Observations>),
     /// What a look came to: a point of the timeline. Nothing is told to the ledger.
     Point(Box<SizePoint>),
 }

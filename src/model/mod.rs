@@ -47,4 +47,4 @@ pub use symbol::{FunctionName, SourceLine, SymbolFrame, SymbolizedStacks};
 pub use time_zero::TimeZero;
 pub use timeline::{CategorySize, SizePoint};
 pub use touch::Touch;
-pub use trial::{Area, Capabilities, Capability, LoadTrial, Outcome, Privileges, ProgramTrial, Trial};
+pub use trial::{Capabilities, Capability, LoadTrial, Outcome, Privileges, ProgramTrial, Trial, TrialArea};

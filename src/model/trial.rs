@@ -26,7 +26,7 @@ impl Outcome {
 
 /// What an attempt is about.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub enum Area {
+pub enum TrialArea {
     Bpf,
     Perf,
     Seccomp,
@@ -38,7 +38,7 @@ pub enum Area {
 /// One attempt.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Trial {
-    pub area: Area,
+    pub area: TrialArea,
     /// Never changes: `bpf-load`.
     pub id: &'static str,
     /// For people: `loading a program`.

@@ -18,7 +18,7 @@ const OVERLAP: u64 = 64;
 
 /// What one file holds.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
-pub struct Found {
+pub struct FileFacts {
     /// Sorted, each once.
     pub marks: Vec<String>,
     /// The environment variable that the allocator in it reads.
@@ -37,15 +37,15 @@ pub struct LibcFacts {
 
 /// Reads the file's dynamic symbols, and where those do not settle it, its constants. Damaged or
 /// missing parts are left out.
-pub fn marks_of(object: &Object, signs: &[Sign]) -> Found {
+pub fn marks_of(object: &Object, signs: &[Sign]) -> FileFacts {
     let exports = Exports::read(object, signs);
     if exports.is_loader {
-        return Found::default();
+        return FileFacts::default();
     }
     if let Some((mark, version)) = exports.libc {
         let slot = object.linkage().slot_of(b"malloc");
         let libc = Some(LibcFacts { version, malloc: exports.malloc.zip(slot) });
-        return Found { marks: vec![mark.to_owned()], libc, ..Found::default() };
+        return FileFacts { marks: vec![mark.to_owned()], libc, ..FileFacts::default() };
     }
     let ends = |sign: &Sign| {
         let end = sign.section.map(str::as_bytes);
@@ -61,7 +61,7 @@ pub fn marks_of(object: &Object, signs: &[Sign]) -> Found {
         marks.insert(EXPORTS_MALLOC);
     }
     let setting = setting.filter(|(mark, _)| marks.contains(mark)).map(|(_, variable)| variable);
-    Found { marks: marks.into_iter().map(str::to_owned).collect(), setting, libc: None }
+    FileFacts { marks: marks.into_iter().map(str::to_owned).collect(), setting, libc: None }
 }
 
 /// What the dynamic symbols tell.
@@ -186,7 +186,7 @@ mod tests {
     use super::*;
     use crate::attribution::rules::signs;
 
-    fn of(path: &str) -> Option<Found> {
+    fn of(path: &str) -> Option<FileFacts> {
         let Ok(file) = std::fs::File::open(path) else {
             crate::skip::skip_this(&format!("no {path}"));
             return None;
@@ -204,7 +204,7 @@ mod tests {
             assert!(glibc.malloc.is_some_and(|(function, slot)| function != 0 && slot != 0));
         }
         if let Some(found) = of(&format!("{LIB}/ld-linux-x86-64.so.2")) {
-            assert_eq!(found, Found::default());
+            assert_eq!(found, FileFacts::default());
         }
         if let Some(found) = of(&format!("{LIB}/libjemalloc.so.2")) {
             assert_eq!(found.marks, ["exports-malloc", "jemalloc"]);
@@ -220,7 +220,7 @@ mod tests {
             assert_eq!(found.marks, ["musl"]);
         }
         if let Some(found) = of(&format!("{LIB}/libm.so.6")) {
-            assert_eq!(found, Found::default());
+            assert_eq!(found, FileFacts::default());
         }
     }
 

@@ -56,7 +56,7 @@ enum Proof {
 }
 
 /// A place to look.
-enum Place {
+enum Candidate {
     /// A path of our own mount namespace, or a link of /proc.
     At(PathBuf, Proof),
     /// A path inside another root.
@@ -64,7 +64,7 @@ enum Place {
 }
 
 /// What is wanted, for a thread of its own.
-struct Wanted {
+struct FileIdentity {
     file: FileRef,
     build_id: Option<String>,
 }
@@ -75,7 +75,8 @@ impl Opener for SystemOpener {
             return vdso(request);
         }
         let places = self.places(request);
-        let wanted = Wanted { file: request.file.clone(), build_id: request.build_id.map(str::to_owned) };
+        let wanted =
+            FileIdentity { file: request.file.clone(), build_id: request.build_id.map(str::to_owned) };
         let Some(namespace) = request.pid.and_then(other_namespace) else {
             return first_of(places, &wanted);
         };
@@ -104,40 +105,40 @@ fn other_namespace(pid: Pid) -> Option<PathBuf> {
 }
 
 impl SystemOpener {
-    fn places(&self, request: &OpenRequest<'_>) -> Vec<Place> {
+    fn places(&self, request: &OpenRequest<'_>) -> Vec<Candidate> {
         let path = Path::new(OsStr::from_bytes(&request.file.path));
         let mut places = Vec::with_capacity(4);
         if let Some(pid) = request.pid {
             let range = request.range;
             if !range.is_empty() {
                 let file = format!("/proc/{pid}/map_files/{:x}-{:x}", range.start.0, range.end.0);
-                places.push(Place::At(file.into(), Proof::Mapping));
+                places.push(Candidate::At(file.into(), Proof::Mapping));
             }
             let root = Root::of(pid).ok();
             if path.is_absolute() {
                 let inside = root.as_ref().and_then(|root| root.again().ok());
-                places.extend(inside.map(|root| Place::Inside(root, path.to_path_buf())));
+                places.extend(inside.map(|root| Candidate::Inside(root, path.to_path_buf())));
             }
-            places.push(Place::At(format!("/proc/{pid}/exe").into(), Proof::Path));
+            places.push(Candidate::At(format!("/proc/{pid}/exe").into(), Proof::Path));
             if let (Some(root), Some(path)) = (root, path_from_maps(request)) {
-                places.push(Place::Inside(root, path));
+                places.push(Candidate::Inside(root, path));
             }
         }
         if path.is_absolute() {
             let others = self.roots.iter().filter_map(|root| root.again().ok());
-            places.extend(others.map(|root| Place::Inside(root, path.to_path_buf())));
-            places.push(Place::At(path.to_path_buf(), Proof::Path));
+            places.extend(others.map(|root| Candidate::Inside(root, path.to_path_buf())));
+            places.push(Candidate::At(path.to_path_buf(), Proof::Path));
         }
         places
     }
 }
 
-fn first_of(places: Vec<Place>, wanted: &Wanted) -> Result<Object, ObjectError> {
+fn first_of(places: Vec<Candidate>, wanted: &FileIdentity) -> Result<Object, ObjectError> {
     let mut tried = Vec::new();
     for place in places {
         let (pointed, name, proof) = match &place {
-            Place::At(path, proof) => (careful::point_at(path), path.display().to_string(), *proof),
-            Place::Inside(root, path) => {
+            Candidate::At(path, proof) => (careful::point_at(path), path.display().to_string(), *proof),
+            Candidate::Inside(root, path) => {
                 (root.point_at(path), format!("{} inside", path.display()), Proof::Path)
             }
         };
@@ -151,7 +152,7 @@ fn first_of(places: Vec<Place>, wanted: &Wanted) -> Result<Object, ObjectError> 
     Err(ObjectError::NotFound(tried.join("; ")))
 }
 
-fn open_checked(pointed: &File, proof: Proof, wanted: &Wanted) -> Result<Object, ObjectError> {
+fn open_checked(pointed: &File, proof: Proof, wanted: &FileIdentity) -> Result<Object, ObjectError> {
     let found = pointed.metadata()?;
     let (major, minor) = (libc::major(found.dev()), libc::minor(found.dev()));
     let file = &wanted.file;

@@ -3,7 +3,7 @@
 use super::child::in_child;
 use super::perf::open;
 use super::{Failure, Subject, tracefs};
-use crate::model::{Area, Trial};
+use crate::model::{Trial, TrialArea};
 use crate::sys::lockdown;
 use crate::sys::perf;
 use crate::sys::tracefs::mount_privately;
@@ -17,7 +17,7 @@ use std::io::Read;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
 pub fn trials() -> Vec<Trial> {
-    let subject = |id, what, without| Subject { area: Area::Bpf, id, what, without };
+    let subject = |id, what, without| Subject { area: TrialArea::Bpf, id, what, without };
     let no_backend = "no bpf backend";
     vec![
         subject("bpf-load", "loading a program", no_backend)

@@ -1,7 +1,7 @@
 //! Sockets of container engines: names of containers are asked for there.
 
 use super::{Failure, Subject};
-use crate::model::{Area, Trial};
+use crate::model::{Trial, TrialArea};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 
@@ -18,7 +18,7 @@ pub fn trials() -> Vec<Trial> {
     SOCKETS
         .iter()
         .map(|&(id, what, path)| {
-            Subject { area: Area::Engines, id, what, without }.came_out(connect(paths(id, path)))
+            Subject { area: TrialArea::Engines, id, what, without }.came_out(connect(paths(id, path)))
         })
         .collect()
 }

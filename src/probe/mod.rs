@@ -15,7 +15,7 @@ mod tracefs;
 pub use child::Quiet;
 pub use standing::standing;
 
-use crate::model::{Area, Outcome, Trial};
+use crate::model::{Outcome, Trial, TrialArea};
 use crate::rights::{Use, with_lent};
 use nix::errno::Errno;
 use std::io;
@@ -32,7 +32,7 @@ pub fn all() -> Vec<Trial> {
 
 /// A trial's name and purpose; [`Subject::came_out`] completes it.
 struct Subject {
-    area: Area,
+    area: TrialArea,
     id: &'static str,
     what: &'static str,
     without: &'static str,

@@ -2,7 +2,7 @@
 
 use super::child::Quiet;
 use super::{Failure, Subject, tracefs};
-use crate::model::{Area, Trial};
+use crate::model::{Trial, TrialArea};
 use crate::sys::perf::{self, Attr, abi};
 use nix::errno::Errno;
 use std::os::fd::OwnedFd;
@@ -14,13 +14,23 @@ const SOME_REGISTER: u64 = 1 << 8;
 const SOME_REGISTER: u64 = 1 << 32;
 
 pub fn trials() -> Vec<Trial> {
-    let subject = |id, what| Subject { area: Area::Perf, id, what, without: "no perf backend" };
+    let subject = |id, what| Subject { area: TrialArea::Perf, id, what, without: "no perf backend" };
     vec![
         subject("perf-tracepoint", "syscall tracepoint of a child").came_out(tracepoint_of_child()),
-        Subject { area: Area::Perf, id: "perf-page-faults", what: "page faults of a child", without: "" }
-            .came_out(page_faults_of_child()),
-        Subject { area: Area::Perf, id: "perf-paranoid", what: "kernel.perf_event_paranoid", without: "" }
-            .reads(paranoid().map(|level| level.to_string())),
+        Subject {
+            area: TrialArea::Perf,
+            id: "perf-page-faults",
+            what: "page faults of a child",
+            without: "",
+        }
+        .came_out(page_faults_of_child()),
+        Subject {
+            area: TrialArea::Perf,
+            id: "perf-paranoid",
+            what: "kernel.perf_event_paranoid",
+            without: "",
+        }
+        .reads(paranoid().map(|level| level.to_string())),
     ]
 }
 

@@ -2,16 +2,16 @@
 
 use super::child::Quiet;
 use super::{Failure, Subject};
-use crate::model::{Area, PAGE, Trial};
+use crate::model::{PAGE, Trial, TrialArea};
 use crate::sys::memory;
-use crate::sys::pagemap_scan::{PAGE_IS_PRESENT, PageRegion, Wanted, pagemap_scan};
+use crate::sys::pagemap_scan::{PAGE_IS_PRESENT, PageRegion, ScanRequest, pagemap_scan};
 use nix::errno::Errno;
 use std::fs::{self, File};
 use std::io::Read;
 use std::os::unix::fs::{FileExt, MetadataExt};
 
 pub fn trials() -> Vec<Trial> {
-    let subject = |id, what, without| Subject { area: Area::Reading, id, what, without };
+    let subject = |id, what, without| Subject { area: TrialArea::Reading, id, what, without };
     let nothing = |worked: ()| {
         let () = worked;
         String::new()
@@ -98,7 +98,7 @@ fn scan(pid: i32) -> Result<(), Failure> {
     let start = first_address(pid)?;
     let pagemap = File::open(format!("/proc/{pid}/pagemap"))?;
     let wanted =
-        Wanted { start, end: start + PAGE, any_of: PAGE_IS_PRESENT, none_of: 0, told: PAGE_IS_PRESENT };
+        ScanRequest { start, end: start + PAGE, any_of: PAGE_IS_PRESENT, none_of: 0, told: PAGE_IS_PRESENT };
     match pagemap_scan(&pagemap, &wanted, &mut [PageRegion::default()]) {
         Ok(_) => Ok(()),
         Err(Errno::ENOTTY) => Err(Failure::Absent("not in this kernel (6.7 has it)".to_owned())),

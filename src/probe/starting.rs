@@ -2,13 +2,13 @@
 
 use super::child::in_child;
 use super::{Failure, Subject};
-use crate::model::{Area, Trial};
+use crate::model::{Trial, TrialArea};
 use nix::sys::personality::{self, Persona};
 
 pub fn trials() -> Vec<Trial> {
     vec![
         Subject {
-            area: Area::Starting,
+            area: TrialArea::Starting,
             id: "personality",
             what: "switching ASLR off (personality)",
             without: "no --aslr off",

@@ -4,7 +4,7 @@
 use super::memory;
 use super::process_dir::ProcessDir;
 use crate::model::{Addr, CodeMarks, FileMarks, FileRef, Mapping, MappingFile, Pid, Sign, Tid};
-use crate::objects::marks::Found;
+use crate::objects::marks::FileFacts;
 use crate::objects::{LibcFacts, OpenRequest, Opener, Stamp, SystemOpener, marks_of};
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
@@ -15,14 +15,14 @@ const MAX_KNOWN: usize = 1 << 14;
 /// What was read so far. A look repeats every time what the last one found, and the processes of a
 /// service share their files: each is searched once.
 #[derive(Default)]
-struct Known {
+struct MarkCache {
     opener: SystemOpener,
     /// By mapping: no file is opened for what was mapped there at the last look.
-    by_place: HashMap<(Pid, Addr, MappingFile), Arc<Found>>,
-    by_stamp: HashMap<Stamp, Arc<Found>>,
+    by_place: HashMap<(Pid, Addr, MappingFile), Arc<FileFacts>>,
+    by_stamp: HashMap<Stamp, Arc<FileFacts>>,
 }
 
-static KNOWN: LazyLock<Mutex<Known>> = LazyLock::new(Mutex::default);
+static KNOWN: LazyLock<Mutex<MarkCache>> = LazyLock::new(Mutex::default);
 
 /// Looks into every file that is mapped executable. What cannot be opened tells nothing: then names
 /// and shapes have to do.
@@ -52,13 +52,13 @@ pub(super) fn read_marks(dir: &ProcessDir, tid: Tid, mappings: &[Mapping], signs
     out
 }
 
-impl Known {
+impl MarkCache {
     fn found(
         &mut self,
         pid: Pid,
         (file, mapping): (MappingFile, &Mapping),
         signs: &[Sign],
-    ) -> Option<Arc<Found>> {
+    ) -> Option<Arc<FileFacts>> {
         let place = (pid, mapping.range.start, file);
         if let Some(found) = self.by_place.get(&place) {
             return Some(Arc::clone(found));

@@ -5,7 +5,7 @@ mod json;
 use super::style::{Color, Tone, clean, truncated, wrapped};
 use super::text::WIDTH;
 use crate::doctor::{Advice, CommandVerdict, Diagnosis, Reach, Rung, TriedRung};
-use crate::model::{Area, LoadTrial, Outcome, Privileges, Refusal, Trial};
+use crate::model::{LoadTrial, Outcome, Privileges, Refusal, Trial, TrialArea};
 
 pub use json::doctor_to_json;
 
@@ -44,14 +44,14 @@ pub fn doctor_to_text(diagnosis: &Diagnosis, verbose: bool, color: Color) -> Str
     out
 }
 
-fn area_name(area: Area) -> &'static str {
+fn area_name(area: TrialArea) -> &'static str {
     match area {
-        Area::Bpf => "BPF",
-        Area::Perf => "perf events",
-        Area::Seccomp => "seccomp",
-        Area::Reading => "looking at processes",
-        Area::Starting => "starting commands",
-        Area::Engines => "container engines",
+        TrialArea::Bpf => "BPF",
+        TrialArea::Perf => "perf events",
+        TrialArea::Seccomp => "seccomp",
+        TrialArea::Reading => "looking at processes",
+        TrialArea::Starting => "starting commands",
+        TrialArea::Engines => "container engines",
     }
 }
 
@@ -115,7 +115,7 @@ fn trial_row(trial: &Trial, color: Color) -> String {
         Outcome::Value(value) => row(trial.what, (value, None), &trial.detail, color),
         Outcome::Refused { name, .. } => row(trial.what, (name, Some(Tone::Warning)), &without(""), color),
         // An engine that is not there is nothing to warn of.
-        Outcome::Absent(why) if trial.area == Area::Engines => {
+        Outcome::Absent(why) if trial.area == TrialArea::Engines => {
             row(trial.what, ("–", Some(Tone::Dim)), why, color)
         }
         Outcome::Absent(why) => row(trial.what, ("–", Some(Tone::Dim)), &without(why), color),

@@ -7,7 +7,7 @@ use super::model;
 use crate::attribution::{Attributed, Piece};
 use crate::ledger::{HeldBy, Origin};
 use crate::model::{Addr, AddrRange, Frame, ModuleId, StackId, StackTable, SymbolizedStacks};
-use crate::touch::{Count, Row, RowId, Sample, SpaceTouches, Touches};
+use crate::touch::{Count, RowId, Sample, SpaceTouches, TouchKey, Touches};
 use shares::shares;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
@@ -114,16 +114,16 @@ pub(super) fn add(
 ) {
     let (table, names) = (audit.input.stacks, audit.input.symbols);
     let mut same = SameFunctions { table, names, known: HashMap::new(), by_path: HashMap::new() };
-    let named: HashMap<RowId, Row> =
+    let named: HashMap<RowId, TouchKey> =
         space.largest(NAMED_ROWS).into_iter().filter_map(|(id, _)| Some((id, touches.row(id)?))).collect();
     let mut key = |row: Option<RowId>, reserved: HeldBy, category: Option<&'static str>| {
         let (row, toucher) = match row {
-            None => (Row { reserved, touched: None }, Toucher::Unseen),
+            None => (TouchKey { reserved, touched: None }, Toucher::Unseen),
             Some(id) => match named.get(&id) {
                 Some(&row) => {
                     (row, row.touched.map_or(Toucher::NoStack, |id| Toucher::Stack(same.one_of(id))))
                 }
-                None => (Row { reserved: HeldBy::Unknown, touched: None }, Toucher::Other),
+                None => (TouchKey { reserved: HeldBy::Unknown, touched: None }, Toucher::Other),
             },
         };
         let reserved = match row.reserved {

@@ -125,7 +125,7 @@ pub fn time_of(step: &Step) -> u64 {
     match step {
         Step::Event(event) => event.time_ns,
         Step::Lost { time_ns } => *time_ns,
-        Step::Found { seen, .. } | Step::Resync(seen) | Step::Look(seen) => seen.ended_ns,
+        Step::Found { seen, .. } | Step::Resync(seen) | Step::Snapshot(seen) => seen.ended_ns,
         Step::Point(point) => point.time_ns,
     }
 }
@@ -138,7 +138,7 @@ fn tell(step: &Step, pipeline: &mut Pipeline, audits: &mut Audits) {
         Step::Resync(seen) => {
             pipeline.spaces.resync(seen.pid, seen);
         }
-        Step::Look(seen) => audits.replay((**seen).clone(), pipeline),
+        Step::Snapshot(seen) => audits.replay((**seen).clone(), pipeline),
         Step::Point(point) => audits.replay_point((**point).clone()),
     }
 }

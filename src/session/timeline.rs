@@ -14,7 +14,7 @@ use std::collections::{HashMap, HashSet};
 const MAX_NAMED: usize = 8192;
 
 /// What a look at a process found.
-type Found<'a> = (&'a Observations, &'a Reconciled);
+type Observed<'a> = (&'a Observations, &'a Reconciled);
 
 /// The timelines of all processes.
 pub struct Timelines {
@@ -35,7 +35,7 @@ impl Timelines {
     }
 
     /// Adds a point, also to the recording.
-    pub fn add(&mut self, pid: Pid, found: Found<'_>, pipeline: &mut Pipeline) {
+    pub fn add(&mut self, pid: Pid, found: Observed<'_>, pipeline: &mut Pipeline) {
         let wanted: HashSet<StackId> = found.1.origins.iter().filter_map(|o| o.stack.ok()).collect();
         if self.names.stacks.len() > MAX_NAMED {
             self.names.stacks.retain(|id, _| wanted.contains(id));
@@ -72,7 +72,7 @@ impl Timelines {
 
     /// The report's own look is attributed with all names that the report has: its point has to
     /// agree with the report's tables to the byte.
-    pub fn correct(&mut self, pid: Pid, found: Found<'_>, names: (&StackTable, &SymbolizedStacks)) {
+    pub fn correct(&mut self, pid: Pid, found: Observed<'_>, names: (&StackTable, &SymbolizedStacks)) {
         if let Some(timeline) = self.by_pid.get_mut(&pid) {
             timeline.correct(found.0.at_ns(), sizes(found, names));
         }
@@ -85,7 +85,7 @@ impl Timelines {
 }
 
 fn sizes(
-    (observations, reconciled): Found<'_>,
+    (observations, reconciled): Observed<'_>,
     (stacks, symbols): (&StackTable, &SymbolizedStacks),
 ) -> Vec<CategorySize> {
     let found = by_category(&AuditInput { reconciled, observations, stacks, symbols });

@@ -1,7 +1,7 @@
 //! Steps → rows. Whatever repeats (threads, files, frames …) is sent once and numbered.
 
 use super::op::{Arguments, bits};
-use super::row::{EventRow, ExecRow, ForkRow, Place, ProcessStep, Row, SnapshotKind};
+use super::row::{EventRow, ExecRow, ForkRow, ProcessStep, Row, SnapshotKind, StepPosition};
 use crate::model::hash::IntMap;
 use crate::model::{
     Completeness, FileRef, MmKey, NoStack, Observations, Pid, StackTable, Step, Tid, VmEvent, VmOp,
@@ -68,7 +68,7 @@ impl Encoder {
                 out.push(Row::Loss { place, time_ns: *time_ns as i64 });
             }
             Step::Resync(seen) => self.snapshot(SnapshotKind::Resync, seen, out),
-            Step::Look(seen) => self.snapshot(SnapshotKind::Look, seen, out),
+            Step::Snapshot(seen) => self.snapshot(SnapshotKind::Snapshot, seen, out),
             Step::Point(point) => {
                 let place = self.place();
                 out.push(Row::Point { place, point: point.clone() });
@@ -76,8 +76,8 @@ impl Encoder {
         }
     }
 
-    fn place(&mut self) -> Place {
-        Place { id: take(&mut self.next.snapshot), after_event: self.last_event }
+    fn place(&mut self) -> StepPosition {
+        StepPosition { id: take(&mut self.next.snapshot), after_event: self.last_event }
     }
 
     pub(super) fn snapshot(&mut self, kind: SnapshotKind, seen: &Observations, out: &mut Vec<Row>) {

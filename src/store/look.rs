@@ -3,7 +3,7 @@
 use super::code;
 use super::detail;
 use super::error::Fault;
-use super::row::{Place, SnapshotKind};
+use super::row::{SnapshotKind, StepPosition};
 use super::sum;
 use super::writer::Name;
 use crate::model::observation::{Residency, ResidencySource, ResourceUse, SnapshotMoment};
@@ -25,7 +25,7 @@ pub(super) struct Looks {
     /// Snapshot and list of the newest look at each process.
     written: HashMap<Pid, (i64, i64)>,
     /// Looks that have not been written since that would take too long; the newest of each.
-    waiting: HashMap<Pid, (Place, Box<Observations>)>,
+    waiting: HashMap<Pid, (StepPosition, Box<Observations>)>,
     not_before: Option<Instant>,
     backings: HashMap<Backing, i64>,
     last_backing: i64,
@@ -38,7 +38,7 @@ impl Looks {
     pub(super) fn take(
         &mut self,
         db: &Connection,
-        place: Place,
+        place: StepPosition,
         seen: Box<Observations>,
     ) -> Result<(), Fault> {
         let pid = seen.pid;
@@ -51,10 +51,10 @@ impl Looks {
         self.replace(db, place, &seen)
     }
 
-    fn replace(&mut self, db: &Connection, place: Place, seen: &Observations) -> Result<(), Fault> {
+    fn replace(&mut self, db: &Connection, place: StepPosition, seen: &Observations) -> Result<(), Fault> {
         let begun = Instant::now();
         self.remove_written(db, seen.pid)?;
-        let list = self.write(db, place, SnapshotKind::Look, seen)?;
+        let list = self.write(db, place, SnapshotKind::Snapshot, seen)?;
         self.written.insert(seen.pid, (place.id, list));
         let pause = begun.elapsed().saturating_mul(SHARE);
         self.not_before = Instant::now().checked_add(pause.min(Duration::from_secs(60)));
@@ -106,13 +106,13 @@ impl Looks {
     pub(super) fn write(
         &mut self,
         db: &Connection,
-        place: Place,
+        place: StepPosition,
         kind: SnapshotKind,
         seen: &Observations,
     ) -> Result<i64, Fault> {
         let list = self.mappings(db, &seen.mappings)?;
         let (kind, space) = match kind {
-            SnapshotKind::Look => ("look", None),
+            SnapshotKind::Snapshot => ("look", None),
             SnapshotKind::Found(space) => ("found", Some(space)),
             SnapshotKind::Resync => ("resync", None),
         };

@@ -3,7 +3,7 @@
 use super::error::Fault;
 use super::look_read::complete;
 use super::read::{Columns, each_row, one_row, same_count};
-use super::row::Place;
+use super::row::StepPosition;
 use super::sum;
 use crate::model::timeline::stride;
 use crate::model::{CategorySize, Pid, SizePoint};
@@ -25,7 +25,12 @@ impl Points {
         self.in_file
     }
 
-    pub(super) fn add(&mut self, db: &Connection, place: Place, point: &SizePoint) -> Result<(), Fault> {
+    pub(super) fn add(
+        &mut self,
+        db: &Connection,
+        place: StepPosition,
+        point: &SizePoint,
+    ) -> Result<(), Fault> {
         let (pid, number) = (point.pid, point.number as i64);
         sum::insert(
             db,
@@ -86,14 +91,14 @@ impl Points {
 }
 
 /// Calls `each` with place, process and number of every point.
-pub(super) fn places(db: &Connection, each: &mut dyn FnMut(Place, Key)) -> Result<(), Fault> {
+pub(super) fn places(db: &Connection, each: &mut dyn FnMut(StepPosition, Key)) -> Result<(), Fault> {
     let mut query = db.prepare("SELECT pid, number, id, after_event FROM point")?;
     let mut rows = query.query([])?;
     let mut count = 0;
     while let Some(row) = rows.next()? {
         // Its sum is checked when it is read whole.
         let row = Columns(row);
-        each(Place { id: row.int(2)?, after_event: row.int(3)? }, (row.narrow(0)?, row.int(1)?));
+        each(StepPosition { id: row.int(2)?, after_event: row.int(3)? }, (row.narrow(0)?, row.int(1)?));
         count += 1;
     }
     same_count(db, "point_rows", count)

@@ -74,7 +74,7 @@ impl Recorder {
     pub fn step(&mut self, step: &Step, stacks: &StackTable) {
         match step {
             Step::Event(event) => self.event(event, stacks),
-            Step::Look(seen) => self.look(seen, stacks),
+            Step::Snapshot(seen) => self.look(seen, stacks),
             other => {
                 self.encoder.step(other, &mut self.batch);
                 self.hand_over();
@@ -101,7 +101,7 @@ impl Recorder {
             return;
         }
         self.encoder.stacks(stacks, &mut self.batch);
-        self.encoder.snapshot(SnapshotKind::Look, seen, &mut self.batch);
+        self.encoder.snapshot(SnapshotKind::Snapshot, seen, &mut self.batch);
         self.hand_over();
         self.send(Message::Commit);
     }

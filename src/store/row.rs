@@ -49,7 +49,7 @@ pub(super) struct ExecRow {
 
 /// Where a snapshot or a loss stands among the steps.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Place {
+pub(super) struct StepPosition {
     pub(super) id: i64,
     pub(super) after_event: i64,
 }
@@ -57,7 +57,7 @@ pub(super) struct Place {
 /// Why a process was looked at.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum SnapshotKind {
-    Look,
+    Snapshot,
     /// With the number of its address space.
     Found(i64),
     Resync,
@@ -105,16 +105,16 @@ pub(super) enum Row {
     Fork(Box<ForkRow>),
     Exec(Box<ExecRow>),
     Loss {
-        place: Place,
+        place: StepPosition,
         time_ns: i64,
     },
     Snapshot {
-        place: Place,
+        place: StepPosition,
         kind: SnapshotKind,
         seen: Box<Observations>,
     },
     Point {
-        place: Place,
+        place: StepPosition,
         point: Box<SizePoint>,
     },
     /// The newest look at this process, and its point, turned out to be worth nothing.

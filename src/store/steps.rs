@@ -17,12 +17,12 @@ use std::ops::ControlFlow;
 struct Landmark {
     id: i64,
     after_event: i64,
-    what: What,
+    what: StepKind,
 }
 
-enum What {
+enum StepKind {
     Lost(u64),
-    Look,
+    Snapshot,
     Found(MmKey),
     Resync,
     Point(point::Key),
@@ -98,11 +98,11 @@ impl Reader<'_> {
     fn landmark(&self, landmark: &Landmark, known: &Dictionary) -> Result<Step, Fault> {
         let seen = || look_read::snapshot(self.db, &known.backings, landmark.id).map(Box::new);
         Ok(match landmark.what {
-            What::Lost(time_ns) => Step::Lost { time_ns },
-            What::Look => Step::Look(seen()?),
-            What::Found(mm) => Step::Found { mm, seen: seen()? },
-            What::Resync => Step::Resync(seen()?),
-            What::Point(key) => Step::Point(Box::new(point::read(self.db, key)?)),
+            StepKind::Lost(time_ns) => Step::Lost { time_ns },
+            StepKind::Snapshot => Step::Snapshot(seen()?),
+            StepKind::Found(mm) => Step::Found { mm, seen: seen()? },
+            StepKind::Resync => Step::Resync(seen()?),
+            StepKind::Point(key) => Step::Point(Box::new(point::read(self.db, key)?)),
         })
     }
 
@@ -322,9 +322,9 @@ fn landmarks(db: &Connection, spaces: &[MmKey]) -> Result<Vec<Landmark>, Fault> 
         // Its sum is checked when it is read whole.
         let row = Columns(row);
         let what = match row.bytes(2)? {
-            b"look" => What::Look,
-            b"resync" => What::Resync,
-            b"found" => What::Found(*lookup(spaces, row.int(3)?, "space")?),
+            b"look" => StepKind::Snapshot,
+            b"resync" => StepKind::Resync,
+            b"found" => StepKind::Found(*lookup(spaces, row.int(3)?, "space")?),
             _ => return Err(Fault::damaged(format!("the kind of snapshot {}", row.int(0)?))),
         };
         found.push(Landmark { id: row.int(0)?, after_event: row.int(1)?, what });
@@ -332,12 +332,16 @@ fn landmarks(db: &Connection, spaces: &[MmKey]) -> Result<Vec<Landmark>, Fault> 
     let snapshots = found.len() as i64;
     same_count(db, "snapshot_rows", snapshots)?;
     each_row(db, "SELECT * FROM loss", [], |row| {
-        found.push(Landmark { id: row.int(0)?, after_event: row.int(1)?, what: What::Lost(row.word(2)?) });
+        found.push(Landmark {
+            id: row.int(0)?,
+            after_event: row.int(1)?,
+            what: StepKind::Lost(row.word(2)?),
+        });
         Ok(())
     })?;
     same_count(db, "loss_rows", found.len() as i64 - snapshots)?;
     point::places(db, &mut |place, key| {
-        found.push(Landmark { id: place.id, after_event: place.after_event, what: What::Point(key) });
+        found.push(Landmark { id: place.id, after_event: place.after_event, what: StepKind::Point(key) });
     })?;
     found.sort_unstable_by_key(|landmark| (landmark.after_event, landmark.id));
     Ok(found)

@@ -216,7 +216,7 @@ impl Writer<'_> {
         self.rows += 1;
         match row {
             Row::Event(event) => return self.event(&event),
-            Row::Snapshot { place, kind: SnapshotKind::Look, seen } => {
+            Row::Snapshot { place, kind: SnapshotKind::Snapshot, seen } => {
                 return self.looks.take(self.db, place, seen);
             }
             Row::Snapshot { place, kind, seen } => {

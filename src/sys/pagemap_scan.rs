@@ -32,7 +32,7 @@ nix::ioctl_readwrite!(scan_ioctl, b'f', 16, pm_scan_arg);
 
 /// What to look for. The masks are of `PAGE_IS_*`.
 #[derive(Clone, Copy, Debug)]
-pub struct Wanted {
+pub struct ScanRequest {
     /// Addresses, from a page's first byte to behind a page's last.
     pub start: u64,
     pub end: u64,
@@ -60,7 +60,11 @@ pub struct Scanned {
 /// # Errors
 /// ENOTTY before Linux 6.7; EINVAL for a category that the kernel does not know, or where a seccomp
 /// or compatibility layer gives that instead of ENOTTY.
-pub fn pagemap_scan(pagemap: &File, wanted: &Wanted, found: &mut [PageRegion]) -> Result<Scanned, Errno> {
+pub fn pagemap_scan(
+    pagemap: &File,
+    wanted: &ScanRequest,
+    found: &mut [PageRegion],
+) -> Result<Scanned, Errno> {
     let mut arg = pm_scan_arg {
         size: size_of::<pm_scan_arg>() as u64,
         flags: 0,

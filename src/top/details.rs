@@ -2,7 +2,7 @@
 
 use super::cursor::Cursor;
 use super::sample::ProcessId;
-use super::sort::{Row, SortBy};
+use super::sort::{SortBy, SortKeys};
 use super::track::difference;
 use crate::report::model::{CategoryRow, Process, Region, Stack};
 use std::collections::BTreeMap;
@@ -138,7 +138,7 @@ impl Opened {
     }
 }
 
-fn key<'a>(line: &CategoryLine<'a>) -> Row<'a> {
+fn key<'a>(line: &CategoryLine<'a>) -> SortKeys<'a> {
     let row = line.row;
-    Row { name: &row.name, virt: row.virt, rss: row.rss, unused: row.unused, growth: line.growth }
+    SortKeys { name: &row.name, virt: row.virt, rss: row.rss, unused: row.unused, growth: line.growth }
 }

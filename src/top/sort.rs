@@ -29,7 +29,7 @@ impl SortBy {
 }
 
 /// What a row is sorted by.
-pub(super) struct Row<'a> {
+pub(super) struct SortKeys<'a> {
     pub name: &'a str,
     pub virt: u64,
     pub rss: u64,
@@ -39,7 +39,7 @@ pub(super) struct Row<'a> {
 
 impl SortBy {
     /// In the order in which the rows are shown.
-    pub(super) fn order(self, a: &Row<'_>, b: &Row<'_>) -> std::cmp::Ordering {
+    pub(super) fn order(self, a: &SortKeys<'_>, b: &SortKeys<'_>) -> std::cmp::Ordering {
         match self {
             SortBy::Virt => b.virt.cmp(&a.virt),
             SortBy::Rss => b.rss.cmp(&a.rss),

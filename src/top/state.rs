@@ -3,7 +3,7 @@
 use super::cursor::Cursor;
 use super::details::{Details, Opened};
 use super::sample::{Call, Figures, Group, ProcessId, ProcessSample, Sample, Swap, Tracing};
-use super::sort::{Row, SortBy};
+use super::sort::{SortBy, SortKeys};
 use super::track::{Mostly, Track};
 use crate::report::model::Stack;
 use std::collections::HashMap;
@@ -330,8 +330,8 @@ impl State {
     }
 }
 
-fn key(track: &Track) -> Row<'_> {
+fn key(track: &Track) -> SortKeys<'_> {
     let newest = &track.newest;
     let Figures { virt, rss, .. } = newest.figures;
-    Row { name: &newest.name, virt, rss, unused: newest.figures.unused(), growth: track.growth() }
+    SortKeys { name: &newest.name, virt, rss, unused: newest.figures.unused(), growth: track.growth() }
 }

@@ -29,7 +29,7 @@ const MAX_EARLY: usize = 256;
 
 /// Who reserved, and who touched.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct Row {
+pub struct TouchKey {
     pub reserved: HeldBy,
     pub touched: Option<StackId>,
 }
@@ -98,8 +98,8 @@ impl SpaceTouches {
 /// The touches of all address spaces.
 #[derive(Debug, Default)]
 pub struct Touches {
-    rows: Vec<Row>,
-    row_ids: HashMap<Row, RowId>,
+    rows: Vec<TouchKey>,
+    row_ids: HashMap<TouchKey, RowId>,
     spaces: IntMap<SpaceId, SpaceTouches>,
     early: Vec<Touch>,
     /// To be set at the end.
@@ -108,7 +108,7 @@ pub struct Touches {
 }
 
 impl Touches {
-    pub fn row(&self, id: RowId) -> Option<Row> {
+    pub fn row(&self, id: RowId) -> Option<TouchKey> {
         self.rows.get(id.0 as usize).copied()
     }
 
@@ -142,7 +142,7 @@ impl Touches {
             self.spaces.entry(id).or_default().refused += u64::from(touch.weight);
             return;
         }
-        let row = self.intern(Row { reserved: holder.by, touched: touch.stack.ok() });
+        let row = self.intern(TouchKey { reserved: holder.by, touched: touch.stack.ok() });
         let space = self.spaces.entry(id).or_default();
         space.total.add(touch.weight);
         space.counts.entry(row).or_default().add(touch.weight);
@@ -153,12 +153,12 @@ impl Touches {
         }
     }
 
-    fn intern(&mut self, row: Row) -> RowId {
+    fn intern(&mut self, row: TouchKey) -> RowId {
         if let Some(&id) = self.row_ids.get(&row) {
             return id;
         }
         if self.rows.len() >= MAX_ROWS && row.touched.is_some() {
-            return self.intern(Row { reserved: HeldBy::Unknown, touched: None });
+            return self.intern(TouchKey { reserved: HeldBy::Unknown, touched: None });
         }
         let id = RowId(self.rows.len() as u32);
         self.rows.push(row);
@@ -233,7 +233,7 @@ impl Touches {
         };
         let holder = spaces.ledger_of_mm(event.mm).and_then(|ledger| ledger.holder(populates.start));
         let Some(holder) = holder else { return };
-        let row = self.intern(Row { reserved: holder.by, touched: event.stack.ok() });
+        let row = self.intern(TouchKey { reserved: holder.by, touched: event.stack.ok() });
         let space = self.spaces.entry(id).or_default();
         space.counts.entry(row).or_default();
         space.pages.note_populated(populates, row);

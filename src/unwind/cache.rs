@@ -11,7 +11,7 @@ const MAX_RULES: usize = 1 << 17;
 
 /// What is known about a code address.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Known {
+pub(super) struct CachedRule {
     pub rule: Rule,
     pub module: Option<ModuleId>,
     /// File offset = address + delta.
@@ -23,7 +23,7 @@ struct Slot {
     /// 0, which no space has, where the slot is empty.
     space: u64,
     key: u64,
-    known: Known,
+    known: CachedRule,
 }
 
 /// Two levels, shared by all address spaces. The first is found by the absolute address, without
@@ -35,7 +35,7 @@ pub(super) struct RuleCache {
 
 impl Default for RuleCache {
     fn default() -> RuleCache {
-        let known = Known { rule: Rule::NoModule, module: None, delta: 0 };
+        let known = CachedRule { rule: Rule::NoModule, module: None, delta: 0 };
         let slots = vec![Slot { space: 0, key: 0, known }; SLOTS].into_boxed_slice();
         RuleCache { slots, rules: HashMap::new() }
     }
@@ -49,12 +49,12 @@ fn slot_of(space: u64, key: u64) -> usize {
 
 impl RuleCache {
     #[inline]
-    pub fn get(&self, space: u64, key: u64) -> Option<&Known> {
+    pub fn get(&self, space: u64, key: u64) -> Option<&CachedRule> {
         let slot = self.slots.get(slot_of(space, key))?;
         (slot.key == key && slot.space == space).then_some(&slot.known)
     }
 
-    pub fn put(&mut self, space: u64, key: u64, known: Known) {
+    pub fn put(&mut self, space: u64, key: u64, known: CachedRule) {
         if let Some(slot) = self.slots.get_mut(slot_of(space, key)) {
             *slot = Slot { space, key, known };
         }

@@ -226,13 +226,13 @@ pub fn evaluate(
                       facts: &crate::objects::FdeFacts,
                       source: &ExpressionSource<'_, '_>| {
         let (registers, stack, ip) = frame;
-        Row { row, source, encoding: facts.encoding, registers, stack, ip }.caller(facts.signal)
+        RowContext { row, source, encoding: facts.encoding, registers, stack, ip }.caller(facts.signal)
     };
     cfi.with_row(svma, context, apply).unwrap_or(Err(UnwindError::InvalidCfa))
 }
 
 /// Everything that a row with expressions is evaluated against.
-struct Row<'a, 's, 'd> {
+struct RowContext<'a, 's, 'd> {
     row: &'a UnwindTableRow<usize>,
     source: &'a ExpressionSource<'s, 'd>,
     encoding: Encoding,
@@ -241,7 +241,7 @@ struct Row<'a, 's, 'd> {
     ip: u64,
 }
 
-impl<'d> Row<'_, '_, 'd> {
+impl<'d> RowContext<'_, '_, 'd> {
     fn caller(&self, signal: bool) -> Result<Caller, UnwindError> {
         let cfa = match self.row.cfa() {
             CfaRule::RegisterAndOffset { register, offset } => {

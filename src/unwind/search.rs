@@ -27,7 +27,7 @@ const TRIAL: usize = 8;
 
 /// What the call before a candidate for a return address says.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Origin {
+pub(super) enum CallEvidence {
     /// It calls this very function.
     Calls,
     /// Where it leads cannot be told.
@@ -70,10 +70,14 @@ impl Walk<'_> {
             let origin = self.origin(at, word);
             match (origin, self.try_candidate(&candidate)) {
                 (_, Trial::Fails) => {}
-                (Origin::Calls, Trial::Agrees) if doubt.is_none() && matches!(rule, Rule::Offsets(_)) => {
+                (CallEvidence::Calls, Trial::Agrees)
+                    if doubt.is_none() && matches!(rule, Rule::Offsets(_)) =>
+                {
                     return Step::To(candidate);
                 }
-                (Origin::Calls, _) => return Step::To(Position { kind: FrameKind::Guess, ..candidate }),
+                (CallEvidence::Calls, _) => {
+                    return Step::To(Position { kind: FrameKind::Guess, ..candidate });
+                }
                 _ => doubt = doubt.or(Some(Position { kind: FrameKind::Guess, ..candidate })),
             }
         }
@@ -110,7 +114,7 @@ impl Walk<'_> {
             if !self.follows_call(return_address) {
                 return Trial::Fails;
             }
-            if self.origin(&at, return_address) == Origin::Elsewhere {
+            if self.origin(&at, return_address) == CallEvidence::Elsewhere {
                 result = Trial::Doubtful;
             }
             at = Position { address: return_address, registers, ..at };
@@ -131,9 +135,9 @@ impl Walk<'_> {
             }
             let Ok(word) = self.stack.word(slot) else { break };
             match self.origin(at, word) {
-                Origin::Calls => return guessed(at, slot, word),
-                Origin::MayCall => indirect = indirect.or(Some((slot, word))),
-                Origin::Elsewhere => {}
+                CallEvidence::Calls => return guessed(at, slot, word),
+                CallEvidence::MayCall => indirect = indirect.or(Some((slot, word))),
+                CallEvidence::Elsewhere => {}
             }
         }
         if let Some((slot, word)) = indirect {
@@ -148,30 +152,32 @@ impl Walk<'_> {
     }
 
     pub(super) fn calls(&self, at: &Position, return_address: u64) -> bool {
-        self.origin(at, return_address) == Origin::Calls
+        self.origin(at, return_address) == CallEvidence::Calls
     }
 
     /// Whether the call just before `return_address` can have led to `at`.
-    pub(super) fn origin(&self, at: &Position, return_address: u64) -> Origin {
-        let Some(placed) = self.space.find(return_address.wrapping_sub(1)) else { return Origin::Elsewhere };
-        let Some(object) = &placed.object else { return Origin::Elsewhere };
+    pub(super) fn origin(&self, at: &Position, return_address: u64) -> CallEvidence {
+        let Some(placed) = self.space.find(return_address.wrapping_sub(1)) else {
+            return CallEvidence::Elsewhere;
+        };
+        let Some(object) = &placed.object else { return CallEvidence::Elsewhere };
         match self.call_before(placed, return_address) {
-            None => Origin::Elsewhere,
-            Some(Call::Indirect) => Origin::MayCall,
+            None => CallEvidence::Elsewhere,
+            Some(Call::Indirect) => CallEvidence::MayCall,
             Some(Call::Slot(distance)) => {
                 let slot = return_address.wrapping_add_signed(i64::from(distance));
                 self.through(object, placed.svma_near(slot), at)
             }
             Some(Call::Direct(distance)) => {
                 let target = return_address.wrapping_add_signed(i64::from(distance));
-                let Some(target) = placed.svma(target) else { return Origin::Elsewhere };
+                let Some(target) = placed.svma(target) else { return CallEvidence::Elsewhere };
                 let here = self.space.find(at.lookup());
                 match here.filter(|here| here.key == placed.key).and_then(|here| here.svma(at.lookup())) {
-                    Some(here) if object.call_leads_to(target, here) => Origin::Calls,
+                    Some(here) if object.call_leads_to(target, here) => CallEvidence::Calls,
                     // Another module is reached through the procedure linkage table.
                     _ => match linkage_slot(object, target) {
                         Some(slot) => self.through(object, Some(slot), at),
-                        None => Origin::Elsewhere,
+                        None => CallEvidence::Elsewhere,
                     },
                 }
             }
@@ -187,18 +193,18 @@ impl Walk<'_> {
     }
 
     /// A call through a slot of the global offset table, of the symbol that the loader puts there.
-    fn through(&self, object: &Object, slot: Option<u64>, at: &Position) -> Origin {
+    fn through(&self, object: &Object, slot: Option<u64>, at: &Position) -> CallEvidence {
         let Some(name) = slot.and_then(|slot| object.linkage().symbol_at(slot)) else {
-            return Origin::MayCall;
+            return CallEvidence::MayCall;
         };
-        let Some(here) = self.space.find(at.lookup()) else { return Origin::MayCall };
+        let Some(here) = self.space.find(at.lookup()) else { return CallEvidence::MayCall };
         let (Some(callee), Some(svma)) = (&here.object, here.svma(at.lookup())) else {
-            return Origin::MayCall;
+            return CallEvidence::MayCall;
         };
         let start = callee.cfi().bounds(svma).map(|bounds| bounds.start);
         let start = start.or_else(|| callee.function_starts().before(svma));
         let named = start.is_some_and(|start| callee.function_symbols().is_named(start, name));
-        if named { Origin::Calls } else { Origin::MayCall }
+        if named { CallEvidence::Calls } else { CallEvidence::MayCall }
     }
 }
 

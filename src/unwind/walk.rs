@@ -1,11 +1,11 @@
 //! The walk from the innermost frame outwards.
 
-use super::cache::{Known, RuleCache};
+use super::cache::{CachedRule, RuleCache};
 use super::go;
 use super::memo::Trail;
 use super::registers::{RBP, Registers, StackBytes, Unread};
 use super::rule::{Caller, Rule, UnwindError, evaluate};
-use super::search::Origin;
+use super::search::CallEvidence;
 use super::space::{MappedModule, Space};
 use crate::model::{Completeness, Frame, FrameKind, PAGE, StackSample};
 use gimli::UnwindContext;
@@ -117,7 +117,7 @@ impl Walk<'_> {
                 at.by_frame_pointer = false;
                 continue;
             }
-            let Known { mut rule, module, delta } = self.known(&at);
+            let CachedRule { mut rule, module, delta } = self.known(&at);
             if rule == Rule::EntryRoot {
                 // Not behind a call: the address itself is the function's first instruction.
                 at.kind = FrameKind::InstructionPointer;
@@ -144,7 +144,7 @@ impl Walk<'_> {
     }
 
     #[cold]
-    pub(super) fn known(&mut self, at: &Position) -> Known {
+    pub(super) fn known(&mut self, at: &Position) -> CachedRule {
         match self.scratch.cache.get(self.space.id, at.key()) {
             Some(known) => *known,
             None => self.cache_rule(at),
@@ -152,9 +152,9 @@ impl Walk<'_> {
     }
 
     #[cold]
-    fn cache_rule(&mut self, at: &Position) -> Known {
+    fn cache_rule(&mut self, at: &Position) -> CachedRule {
         let known = match self.space.find(at.lookup()) {
-            None => Known { rule: Rule::NoModule, module: None, delta: 0 },
+            None => CachedRule { rule: Rule::NoModule, module: None, delta: 0 },
             Some(placed) => {
                 let delta = placed.offset.wrapping_sub(placed.range.start.0);
                 let mut rule = self.scratch.rule_at(placed, at.lookup());
@@ -169,7 +169,7 @@ impl Walk<'_> {
                 if rule == Rule::Uncovered && is_entry(placed, at.lookup()) {
                     rule = Rule::Root;
                 }
-                Known { rule, module: placed.module, delta }
+                CachedRule { rule, module: placed.module, delta }
             }
         };
         self.scratch.cache.put(self.space.id, at.key(), known);
@@ -296,9 +296,9 @@ impl Walk<'_> {
 
     fn is_likely_caller(&self, at: &Position, caller: &Caller) -> bool {
         match self.origin(at, caller.return_address) {
-            Origin::Calls => true,
-            Origin::Elsewhere => false,
-            Origin::MayCall => !self.is_called_below(at, caller),
+            CallEvidence::Calls => true,
+            CallEvidence::Elsewhere => false,
+            CallEvidence::MayCall => !self.is_called_below(at, caller),
         }
     }
 

@@ -1,7 +1,7 @@
 use vmaudit::doctor::*;
 use vmaudit::model::{
-    Area, Capabilities, Capability, LoadTrial, Missing, Outcome, Part, Privileges, ProgramTrial, Refusal,
-    Trial,
+    Capabilities, Capability, LoadTrial, Missing, Outcome, Part, Privileges, ProgramTrial, Refusal, Trial,
+    TrialArea,
 };
 use vmaudit::sys::abi::{EACCES, EBUSY, EINVAL, EMFILE, ENOENT, EPERM};
 
@@ -82,7 +82,7 @@ fn what_notify_lacks() {
 }
 
 fn trial(id: &'static str, outcome: Outcome) -> Trial {
-    Trial { area: Area::Reading, id, what: "", outcome, detail: String::new(), without: "" }
+    Trial { area: TrialArea::Reading, id, what: "", outcome, detail: String::new(), without: "" }
 }
 
 fn refused() -> Outcome {

@@ -6,7 +6,7 @@ use crate::capture::trial::load_everything;
 use crate::cli::{DoctorArgs, PlainFormat};
 use crate::doctor::{Rung, RungFailure, diagnose};
 use crate::launch::NotificationTrial;
-use crate::model::{Area, Outcome, Trial};
+use crate::model::{Outcome, Trial, TrialArea};
 use crate::probe;
 use crate::render::{doctor_to_json, doctor_to_text};
 use crate::rights::{Use, with_lent};
@@ -76,7 +76,7 @@ fn seccomp() -> Vec<Trial> {
         _ => Outcome::Absent("no call could be held".to_owned()),
     };
     let trial = |id, what, outcome, detail: &str, without| Trial {
-        area: Area::Seccomp,
+        area: TrialArea::Seccomp,
         id,
         what,
         outcome,

@@ -45,7 +45,7 @@ fn recorded(path: &Path, pid: Option<Pid>, address: Addr) -> Result<Explanation,
     let mut looks: HashMap<Pid, Observations> = HashMap::new();
     recording.steps(&mut |step| {
         watch.step(step);
-        if let Step::Look(seen) = step {
+        if let Step::Snapshot(seen) = step {
             looks.insert(seen.pid, (**seen).clone());
         }
         ControlFlow::Continue(())

@@ -35,11 +35,11 @@ const ATTEMPTS: u32 = 100;
 pub struct Output {
     /// None: standard output.
     path: Option<PathBuf>,
-    place: RefCell<Place>,
+    place: RefCell<Target>,
 }
 
 #[derive(Debug)]
-enum Place {
+enum Target {
     Stdout,
     Stderr,
     /// No regular file, or one that was open before: written to as it comes.
@@ -86,10 +86,11 @@ impl Output {
     /// When the file cannot be written, is a recording, or is one of the `others`.
     pub fn open(path: Option<&Path>, others: &[Other<'_>]) -> Result<Output, AppError> {
         let Some(path) = path.filter(|path| path.as_os_str() != "-") else {
-            return Ok(Output { path: None, place: RefCell::new(Place::Stdout) });
+            return Ok(Output { path: None, place: RefCell::new(Target::Stdout) });
         };
         conflict::check(path, others)?;
-        let place = Place::find(path).map_err(|source| AppError::Report { path: path.to_owned(), source })?;
+        let place =
+            Target::find(path).map_err(|source| AppError::Report { path: path.to_owned(), source })?;
         Ok(Output { path: Some(path.to_owned()), place: RefCell::new(place) })
     }
 
@@ -106,12 +107,12 @@ impl Output {
         let Some(path) = &self.path else { return print(report) };
         let mut place = self.place.borrow_mut();
         let written = place.opened(path).and_then(|()| match &mut *place {
-            Place::Open(file) => file.write_all(report).or_else(no_reader),
-            Place::Overwritten(file) => file
+            Target::Open(file) => file.write_all(report).or_else(no_reader),
+            Target::Overwritten(file) => file
                 .write_all_at(report, 0)
                 .and_then(|()| file.set_len(u64::try_from(report.len()).unwrap_or(u64::MAX))),
-            Place::Replaced(replaced) => replaced.put(report),
-            Place::Stdout | Place::Stderr | Place::Fifo => Ok(()),
+            Target::Replaced(replaced) => replaced.put(report),
+            Target::Stdout | Target::Stderr | Target::Fifo => Ok(()),
         });
         written.map_err(|source| AppError::Write { path: path.clone(), source })
     }
@@ -127,7 +128,7 @@ impl Output {
 #[derive(Debug)]
 pub struct Stream {
     path: Option<PathBuf>,
-    place: Place,
+    place: Target,
     /// What is written to, of a regular file.
     begun: Option<Begun>,
 }
@@ -149,7 +150,7 @@ impl Begun {
 impl Stream {
     /// Standard error.
     pub fn stderr() -> Stream {
-        Stream { path: None, place: Place::Stderr, begun: None }
+        Stream { path: None, place: Target::Stderr, begun: None }
     }
 
     /// Names the file in an error.
@@ -163,8 +164,8 @@ impl Stream {
     fn begin(&mut self) -> io::Result<&mut Begun> {
         if self.begun.is_none() {
             self.begun = Some(match &mut self.place {
-                Place::Replaced(replaced) => Begun::Hidden(replaced.fresh()?),
-                Place::Overwritten(file) => {
+                Target::Replaced(replaced) => Begun::Hidden(replaced.fresh()?),
+                Target::Overwritten(file) => {
                     file.set_len(0)?;
                     Begun::Published(file.try_clone()?)
                 }
@@ -181,22 +182,22 @@ impl Write for Stream {
             self.place.opened(path)?;
         }
         match &mut self.place {
-            Place::Stdout => io::stdout().write(bytes),
-            Place::Stderr => io::stderr().write(bytes),
-            Place::Open(file) => file.write(bytes),
+            Target::Stdout => io::stdout().write(bytes),
+            Target::Stderr => io::stderr().write(bytes),
+            Target::Open(file) => file.write(bytes),
             _ => self.begin()?.file().write(bytes),
         }
     }
 
     fn flush(&mut self) -> io::Result<()> {
         match &self.place {
-            Place::Stdout => return io::stdout().flush(),
-            Place::Stderr | Place::Open(_) | Place::Fifo => return Ok(()),
-            Place::Replaced(_) | Place::Overwritten(_) => {}
+            Target::Stdout => return io::stdout().flush(),
+            Target::Stderr | Target::Open(_) | Target::Fifo => return Ok(()),
+            Target::Replaced(_) | Target::Overwritten(_) => {}
         }
         self.begin()?;
         self.begun = match (self.begun.take(), &self.place) {
-            (Some(Begun::Hidden(fresh)), Place::Replaced(replaced)) => {
+            (Some(Begun::Hidden(fresh)), Target::Replaced(replaced)) => {
                 Some(Begun::Published(replaced.publish(fresh)?))
             }
             (begun, _) => begun,
@@ -205,10 +206,10 @@ impl Write for Stream {
     }
 }
 
-impl Place {
-    fn find(path: &Path) -> io::Result<Place> {
+impl Target {
+    fn find(path: &Path) -> io::Result<Target> {
         if let Some(fd) = own_descriptor(path) {
-            return duplicate(fd).map(Place::Open);
+            return duplicate(fd).map(Target::Open);
         }
         let found = match fs::metadata(path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
@@ -217,7 +218,7 @@ impl Place {
                 }
                 let target = follow(path)?;
                 let fresh = prove(folder(&target))?;
-                return Ok(Place::Replaced(Replaced { target, present: None, fresh }));
+                return Ok(Target::Replaced(Replaced { target, present: None, fresh }));
             }
             found => found?,
         };
@@ -229,29 +230,29 @@ impl Place {
             return fifo(path);
         }
         if !kind.is_file() {
-            return OpenOptions::new().write(true).custom_flags(libc::O_NOCTTY).open(path).map(Place::Open);
+            return OpenOptions::new().write(true).custom_flags(libc::O_NOCTTY).open(path).map(Target::Open);
         }
         // What the shell redirected there goes on into this file, and would be lost with it.
         if let Some(fd) =
             [libc::STDOUT_FILENO, libc::STDERR_FILENO].into_iter().find(|&fd| is_open(fd, &found))
         {
-            return duplicate(fd).map(Place::Open);
+            return duplicate(fd).map(Target::Open);
         }
         let present = OpenOptions::new().write(true).open(path)?;
         if found.nlink() > 1 {
-            return Ok(Place::Overwritten(present));
+            return Ok(Target::Overwritten(present));
         }
         let target = fs::canonicalize(path)?;
         match prove(folder(&target)) {
-            Ok(fresh) => Ok(Place::Replaced(Replaced { target, present: Some(present), fresh })),
-            Err(_) => Ok(Place::Overwritten(present)),
+            Ok(fresh) => Ok(Target::Replaced(Replaced { target, present: Some(present), fresh })),
+            Err(_) => Ok(Target::Overwritten(present)),
         }
     }
 
     /// Waits for the reader of a FIFO.
     fn opened(&mut self, path: &Path) -> io::Result<()> {
-        if let Place::Fifo = self {
-            *self = Place::Open(OpenOptions::new().write(true).open(path)?);
+        if let Target::Fifo = self {
+            *self = Target::Open(OpenOptions::new().write(true).open(path)?);
         }
         Ok(())
     }
@@ -414,14 +415,14 @@ fn is_open(fd: RawFd, file: &fs::Metadata) -> bool {
 }
 
 /// Without waiting for a reader: who reads may come when the command has said something.
-fn fifo(path: &Path) -> io::Result<Place> {
+fn fifo(path: &Path) -> io::Result<Target> {
     match OpenOptions::new().write(true).custom_flags(libc::O_NONBLOCK).open(path) {
         Ok(file) => {
             let flags = OFlag::from_bits_truncate(fcntl(&file, FcntlArg::F_GETFL)?);
             fcntl(&file, FcntlArg::F_SETFL(flags & !OFlag::O_NONBLOCK))?;
-            Ok(Place::Open(file))
+            Ok(Target::Open(file))
         }
-        Err(error) if error.raw_os_error() == Some(libc::ENXIO) => Ok(Place::Fifo),
+        Err(error) if error.raw_os_error() == Some(libc::ENXIO) => Ok(Target::Fifo),
         Err(error) => Err(error),
     }
 }

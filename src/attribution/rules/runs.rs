@@ -3,18 +3,18 @@
 use crate::model::{Addr, AddrRange, Mapping};
 
 /// What lies at some place.
-pub(super) trait Placed {
+pub(super) trait HasRange {
     fn range(&self) -> AddrRange;
 }
 
-impl Placed for Mapping {
+impl HasRange for Mapping {
     fn range(&self) -> AddrRange {
         self.range
     }
 }
 
 /// How many of the first pass the test and adjoin each other.
-pub(super) fn run_length<T: Placed>(all: &[T], fits: impl Fn(&T) -> bool) -> usize {
+pub(super) fn run_length<T: HasRange>(all: &[T], fits: impl Fn(&T) -> bool) -> usize {
     let mut end = None;
     let joins = |each: &&T| {
         let range = each.range();
@@ -26,7 +26,7 @@ pub(super) fn run_length<T: Placed>(all: &[T], fits: impl Fn(&T) -> bool) -> usi
 }
 
 /// The runs of neighbours that pass the test, each as long as can be.
-pub(super) fn runs<T: Placed>(all: &[T], fits: impl Fn(&T) -> bool) -> Vec<&[T]> {
+pub(super) fn runs<T: HasRange>(all: &[T], fits: impl Fn(&T) -> bool) -> Vec<&[T]> {
     let mut runs = Vec::new();
     let mut rest = all;
     while let Some(first) = rest.iter().position(&fits) {
@@ -39,7 +39,7 @@ pub(super) fn runs<T: Placed>(all: &[T], fits: impl Fn(&T) -> bool) -> Vec<&[T]>
 }
 
 /// From the start of the first to the end of the last.
-pub(super) fn extent<T: Placed>(run: &[T]) -> AddrRange {
+pub(super) fn extent<T: HasRange>(run: &[T]) -> AddrRange {
     let start = run.first().map_or(Addr(0), |first| first.range().start);
     AddrRange { start, end: run.last().map_or(start, |last| last.range().end) }
 }
@@ -48,7 +48,7 @@ pub(super) fn extent<T: Placed>(run: &[T]) -> AddrRange {
 mod tests {
     use super::*;
 
-    impl Placed for AddrRange {
+    impl HasRange for AddrRange {
         fn range(&self) -> AddrRange {
             *self
         }

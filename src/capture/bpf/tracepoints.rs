@@ -13,27 +13,27 @@ use std::os::fd::{OwnedFd, RawFd};
 
 /// Tracepoints by name, below a common prefix of their paths in `events`.
 #[derive(Clone, Copy)]
-struct Wanted<'a> {
+struct TracepointSet<'a> {
     prefix: &'static str,
     names: &'a [&'static str],
 }
 
 /// `(name, id)` of those `syscalls/sys_exit_<name>` that exist; empty when tracefs cannot be had.
 pub fn syscall_exit_ids(names: &[&'static str]) -> Vec<(&'static str, u64)> {
-    ids(Wanted { prefix: "syscalls/sys_exit_", names })
+    ids(TracepointSet { prefix: "syscalls/sys_exit_", names })
 }
 
 /// The same of `syscalls/sys_enter_<name>`.
 pub fn syscall_entry_ids(names: &[&'static str]) -> Vec<(&'static str, u64)> {
-    ids(Wanted { prefix: "syscalls/sys_enter_", names })
+    ids(TracepointSet { prefix: "syscalls/sys_enter_", names })
 }
 
 /// `(name, id)` of the page fault tracepoints; empty where the kernel has none, or no tracefs.
 pub fn page_fault_ids() -> Vec<(&'static str, u64)> {
-    ids(Wanted { prefix: "exceptions/", names: &["page_fault_user", "page_fault_kernel"] })
+    ids(TracepointSet { prefix: "exceptions/", names: &["page_fault_user", "page_fault_kernel"] })
 }
 
-fn ids(wanted: Wanted<'_>) -> Vec<(&'static str, u64)> {
+fn ids(wanted: TracepointSet<'_>) -> Vec<(&'static str, u64)> {
     for root in tracefs::ROOTS {
         let found = read_ids(root, wanted);
         if !found.is_empty() {
@@ -43,7 +43,7 @@ fn ids(wanted: Wanted<'_>) -> Vec<(&'static str, u64)> {
     ids_from_private_mount(wanted).unwrap_or_default()
 }
 
-fn read_ids(root: &str, wanted: Wanted<'_>) -> Vec<(&'static str, u64)> {
+fn read_ids(root: &str, wanted: TracepointSet<'_>) -> Vec<(&'static str, u64)> {
     let id = |name: &&'static str| {
         let id = tracefs::id(root, &format!("{}{name}", wanted.prefix)).ok()?;
         Some((*name, id))
@@ -51,7 +51,7 @@ fn read_ids(root: &str, wanted: Wanted<'_>) -> Vec<(&'static str, u64)> {
     wanted.names.iter().filter_map(id).collect()
 }
 
-fn ids_from_private_mount(wanted: Wanted<'_>) -> io::Result<Vec<(&'static str, u64)>> {
+fn ids_from_private_mount(wanted: TracepointSet<'_>) -> io::Result<Vec<(&'static str, u64)>> {
     if !tracefs_may_be_mounted() {
         return Ok(Vec::new());
     }
@@ -79,7 +79,7 @@ fn ids_from_private_mount(wanted: Wanted<'_>) -> io::Result<Vec<(&'static str, u
     }
 }
 
-fn send_ids(writer: OwnedFd, wanted: Wanted<'_>) -> io::Result<()> {
+fn send_ids(writer: OwnedFd, wanted: TracepointSet<'_>) -> io::Result<()> {
     tracefs::mount_privately()?;
     let mut out = File::from(writer);
     for (name, id) in read_ids(tracefs::ROOTS[0], wanted) {

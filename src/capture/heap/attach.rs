@@ -54,7 +54,7 @@ pub struct Request<'a> {
 
 /// What became of a [`Request`].
 #[derive(Debug, Default)]
-pub struct Placed {
+pub struct ProbesPlaced {
     /// For each function its number in events; None where the kernel refuses to probe it.
     pub numbers: Vec<Option<u32>>,
     /// One of the refusals.
@@ -107,8 +107,8 @@ impl Prober {
     ///
     /// # Errors
     /// When there are too many, or the table cannot be written. A function that the kernel refuses is
-    /// no error ([`Placed::refused`]).
-    pub fn place(&self, request: Request<'_>) -> Result<Placed, ProbeError> {
+    /// no error ([`ProbesPlaced::refused`]).
+    pub fn place(&self, request: Request<'_>) -> Result<ProbesPlaced, ProbeError> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let first = state.next;
         let count = request.functions.len() as u32;
@@ -124,7 +124,7 @@ impl Prober {
             .zip(request.functions)
             .map(|(index, (offset, function))| (*offset, u64::from(index), function.needs_return()))
             .collect();
-        let mut placed = Placed { numbers: (first..first + count).map(Some).collect(), refused: None };
+        let mut placed = ProbesPlaced { numbers: (first..first + count).map(Some).collect(), refused: None };
         if !matches!(self.way, Way::Single { .. }) {
             match self.link(request.file, &all) {
                 Ok(mut links) => {

@@ -1,7 +1,7 @@
 //! What a probed function does, as the BPF program's table has it.
 
 use super::skel::types::{
-    vmaudit_heap_action as Act, vmaudit_heap_function as Raw, vmaudit_heap_where as Place,
+    vmaudit_heap_action as Act, vmaudit_heap_function as Raw, vmaudit_heap_where as ValueSource,
 };
 use std::mem::{offset_of, size_of};
 
@@ -52,13 +52,13 @@ pub enum Where {
 
 impl Where {
     fn code(self) -> u8 {
-        let at = |place: Place, argument: u8| place.0 as u8 + (argument & 7);
+        let at = |place: ValueSource, argument: u8| place.0 as u8 + (argument & 7);
         match self {
-            Where::Nowhere => at(Place::VMAUDIT_WHERE_NONE, 0),
-            Where::Argument(n) => at(Place::VMAUDIT_WHERE_NONE, n),
-            Where::Returned => at(Place::VMAUDIT_WHERE_RETURNED, 0),
-            Where::Pointee(n) => at(Place::VMAUDIT_WHERE_POINTEE, n),
-            Where::Global => at(Place::VMAUDIT_WHERE_GLOBAL, 0),
+            Where::Nowhere => at(ValueSource::VMAUDIT_WHERE_NONE, 0),
+            Where::Argument(n) => at(ValueSource::VMAUDIT_WHERE_NONE, n),
+            Where::Returned => at(ValueSource::VMAUDIT_WHERE_RETURNED, 0),
+            Where::Pointee(n) => at(ValueSource::VMAUDIT_WHERE_POINTEE, n),
+            Where::Global => at(ValueSource::VMAUDIT_WHERE_GLOBAL, 0),
         }
     }
 }

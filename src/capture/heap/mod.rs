@@ -8,7 +8,7 @@ pub mod skel;
 mod test_call;
 pub mod wire;
 
-pub use attach::{Placed, ProbeError, Prober, Request};
+pub use attach::{ProbeError, Prober, ProbesPlaced, Request};
 pub use counted::{Counted, SiteCounts, SiteKey};
 pub use function::{Action, ProbeFunction, Where};
 

@@ -3,7 +3,7 @@
 //! at a time, so whatever changed is the one call's work.
 
 use super::peek::{Gone, Maps, Vma};
-use super::shadow::{Area, Shadow};
+use super::shadow::{Shadow, ShadowVma};
 use crate::model::{AddrRange, PAGE};
 use crate::sys::abi::refused::{EINVAL, ENOMEM};
 
@@ -140,7 +140,7 @@ impl Expected {
                 let vma = maps.at(range.start.0)?;
                 match (new > old, vma) {
                     (true, Some(vma)) if vma.area.end >= new && shadow.is_free(range) => {
-                        shadow.insert(Area { start: old, end: new, access: vma.area.access });
+                        shadow.insert(ShadowVma { start: old, end: new, access: vma.area.access });
                         done(*to as i64)
                     }
                     (false, None) => {
@@ -273,7 +273,11 @@ impl Expected {
             let growth = AddrRange::new(old.end.0, start.saturating_add(*new_len));
             if let Some(vma) = maps.at(start)? {
                 if vma.area.end >= growth.end.0 && shadow.is_free(growth) {
-                    shadow.insert(Area { start: growth.start.0, end: growth.end.0, access: vma.area.access });
+                    shadow.insert(ShadowVma {
+                        start: growth.start.0,
+                        end: growth.end.0,
+                        access: vma.area.access,
+                    });
                     return Ok(done(start as i64));
                 }
                 return Ok(if returned { done(REFUSED) } else { Outcome::Pending });
@@ -300,7 +304,7 @@ impl Expected {
                     shadow.remove(*old);
                 }
                 let access = was.at(start).map_or(vma.area.access, |area| area.access);
-                shadow.insert(Area { start: place, end: place + new_len, access });
+                shadow.insert(ShadowVma { start: place, end: place + new_len, access });
                 done(place as i64)
             }
             _ if !returned => Outcome::Pending,
@@ -318,7 +322,7 @@ impl Expected {
 
 fn mapped(shadow: &mut Shadow, place: u64, len: u64, vma: Vma) -> Outcome {
     let range = AddrRange::new(place, place.saturating_add(len));
-    shadow.insert(Area { start: place, end: range.end.0, access: vma.area.access });
+    shadow.insert(ShadowVma { start: place, end: range.end.0, access: vma.area.access });
     Outcome::Done(Effect { ret: place as i64, mapped: Some((range, Some(vma))) })
 }
 
@@ -329,7 +333,7 @@ mod tests {
     #[test]
     fn a_replaced_page_is_told_from_a_cut_vma() {
         let file = crate::model::MappingFile { major: 8, minor: 1, inode: 7 };
-        let area = |start, end| Area { start, end, access: 3 };
+        let area = |start, end| ShadowVma { start, end, access: 3 };
         let vma = |area, offset, file| Vma { area, offset, file, is_shared: false, name: Vec::new() };
         let whole = vma(area(0x1000, 0x9000), 0x4000, Some(file));
         assert!(vma(area(0x3000, 0x9000), 0x6000, Some(file)).shows_the_same(&whole, 0x3000));

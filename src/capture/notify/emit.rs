@@ -11,13 +11,13 @@ use std::time::{Duration, Instant};
 
 /// Whose record it is.
 #[derive(Clone, Copy, Debug)]
-pub struct Who {
+pub struct TaskKey {
     pub pid: i32,
     pub tid: Tid,
     pub mm: u64,
 }
 
-impl Who {
+impl TaskKey {
     pub fn record(self, op: u16) -> Record {
         let (pid, tid) = (self.pid as u32, self.tid as u32);
         Record { pid, tid, mm: self.mm, op, ..Record::default() }

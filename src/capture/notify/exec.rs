@@ -1,7 +1,7 @@
 //! execve: whether it has begun another program, or was refused, is not delivered. What says so is who
 //! is left of the process' threads, and what address space it lives in.
 
-use super::emit::Who;
+use super::emit::TaskKey;
 use super::peek;
 use super::server::Server;
 use super::space::Space;
@@ -106,7 +106,7 @@ impl<C: HeldCalls> Server<C> {
         self.tasks.threads.retain(|_, task| task.pid != pid);
         self.tasks.begun.retain(|begun| begun.parent != pid || !begun.new.is_thread);
         let comm = self.tasks.add_thread(pid, pid, 0).comm.clone();
-        let who = Who { pid, tid: pid, mm: key };
+        let who = TaskKey { pid, tid: pid, mm: key };
         let mut record = who.record(op::EXEC);
         record.args = [start_brk, start_brk, arguments, u64::from(is_32_bit), 0, 0];
         // A 32-bit program may have mapped a lot before its first notified call.

@@ -143,12 +143,12 @@ impl Expected {
 
 #[cfg(test)]
 mod tests {
-    use super::super::shadow::Area;
+    use super::super::shadow::ShadowVma;
     use super::*;
 
     fn shadow() -> Shadow {
         let mut shadow = Shadow::default();
-        shadow.insert(Area { start: 0x1000, end: 0x5000, access: 3 });
+        shadow.insert(ShadowVma { start: 0x1000, end: 0x5000, access: 3 });
         shadow
     }
 

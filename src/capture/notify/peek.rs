@@ -1,7 +1,7 @@
 //! Looking at a thread that waits in a call, and at its address space: through /proc, without
 //! ptrace and without stopping anything.
 
-use super::shadow::Area;
+use super::shadow::ShadowVma;
 use crate::model::{Mapping, MappingFile, Pid, Sharing, Tid};
 use crate::sys::memory;
 use crate::sys::procmap_query::{self, COVERING_OR_NEXT_VMA, VMA_SHARED, procmap_query};
@@ -16,7 +16,7 @@ pub type ParseMaps = fn(&[u8]) -> Vec<Mapping>;
 /// A VMA as the kernel shows it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Vma {
-    pub area: Area,
+    pub area: ShadowVma,
     pub offset: u64,
     pub file: Option<MappingFile>,
     pub is_shared: bool,
@@ -96,7 +96,7 @@ impl Maps {
         }
         let found = self.read()?.into_iter().find(|mapping| mapping.range.end.0 > address);
         Ok(found.map(|m| Vma {
-            area: Area::of(&m),
+            area: ShadowVma::of(&m),
             offset: m.offset,
             file: m.file,
             is_shared: m.sharing == Sharing::Shared,
@@ -122,7 +122,7 @@ fn described(found: &procmap_query::Vma, name: &[u8]) -> Vma {
     let file = MappingFile { major, minor, inode: found.inode };
     let has_file = found.inode != 0 || major != 0 || minor != 0;
     Vma {
-        area: Area { start: found.start, end: found.end, access: found.flags & super::shadow::ACCESS },
+        area: ShadowVma { start: found.start, end: found.end, access: found.flags & super::shadow::ACCESS },
         offset: found.offset,
         file: has_file.then_some(file),
         is_shared: found.flags & VMA_SHARED != 0,

@@ -3,7 +3,7 @@
 use super::effect::{Effect, Expected, Outcome, Over};
 use super::peek::{self, Place};
 use super::server::{NOBODY_WAITS, Server};
-use super::space::{InCall, Space, What};
+use super::space::{InCall, QueuedCall, Space};
 use crate::capture::record::{Record, RecordWriter, flag, op};
 use crate::model::{HeldCalls, Tid};
 use crate::sys::abi::MAP_ANONYMOUS;
@@ -41,8 +41,10 @@ impl<C: HeldCalls> Server<C> {
         };
         let InCall { call, what, .. } = &running;
         let is_over = match what {
-            What::Fork => self.fork_is_over(key, call.tid, over == Over::Surely, running.since.elapsed()),
-            What::Effect { expected, record, stack } => {
+            QueuedCall::Fork => {
+                self.fork_is_over(key, call.tid, over == Over::Surely, running.since.elapsed())
+            }
+            QueuedCall::Effect { expected, record, stack } => {
                 let Some(Space { shadow, maps, unproven, .. }) = self.tasks.spaces.get_mut(&key) else {
                     return;
                 };

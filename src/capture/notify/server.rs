@@ -11,7 +11,7 @@ use super::effect::Effect;
 use super::emit::{self, RecordQueue};
 use super::peek;
 use super::queue::Queue;
-use super::space::{InCall, Sleeps, What};
+use super::space::{InCall, QueuedCall, Sleeps};
 use super::tasks::Tasks;
 use crate::capture::record::{self, Record, flag, op};
 use crate::model::{Arrival, Ended, HeldCall, HeldCalls, Pid};
@@ -194,7 +194,7 @@ impl<C: HeldCalls> Server<C> {
             return;
         }
         let Some(InCall { call, what, .. }) = space.running.take_if(is_stuck) else { return };
-        if let What::Effect { .. } = what {
+        if let QueuedCall::Effect { .. } = what {
             if let Ok(mappings) = space.maps.read() {
                 space.shadow.renew(&mappings);
             }
@@ -332,7 +332,7 @@ impl<C: HeldCalls> Server<C> {
             }
             Kind::Clone => {
                 self.note_clone(key, pid, &call);
-                What::Fork
+                QueuedCall::Fork
             }
             Kind::Memory(op) => {
                 let (mut record, stack) = self.note(key, pid, &call, op);
@@ -345,7 +345,7 @@ impl<C: HeldCalls> Server<C> {
                     self.report(key, record, &stack, &Effect { ret, mapped: None }, name);
                     return;
                 }
-                What::Effect { expected, record: Box::new(record), stack }
+                QueuedCall::Effect { expected, record: Box::new(record), stack }
             }
             _ => return self.pass(&call),
         };
@@ -363,7 +363,7 @@ impl<C: HeldCalls> Server<C> {
 
     /// The record of a call, without its result, and its stack.
     fn note(&mut self, key: u64, pid: Pid, call: &HeldCall, op: u16) -> (Record, Vec<u8>) {
-        let mut record = emit::Who { pid, tid: call.tid, mm: key }.record(op);
+        let mut record = emit::TaskKey { pid, tid: call.tid, mm: key }.record(op);
         (record.args, record.ip, record.flags) = (call.args, call.ip, flag::FEW_REGISTERS);
         let sp = self.tasks.thread(call.tid).and_then(|task| emit::stack_pointer(&task.thread));
         let Some(sp) = sp else {
@@ -405,7 +405,7 @@ impl<C: HeldCalls> Server<C> {
         let Some(comm) = task.thread.comm() else { return };
         if comm != task.comm {
             task.comm.clone_from(&comm);
-            let mut record = emit::Who { pid, tid, mm: key }.record(op::RENAME);
+            let mut record = emit::TaskKey { pid, tid, mm: key }.record(op::RENAME);
             record::set_comm(&mut record, &comm);
             self.records.event(record, &[]);
         }

@@ -10,18 +10,18 @@ pub const ACCESS: u64 = 7;
 
 /// A mapped range with its access rights.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Area {
+pub struct ShadowVma {
     pub start: u64,
     pub end: u64,
     pub access: u64,
 }
 
-impl Area {
-    pub fn of(mapping: &Mapping) -> Area {
+impl ShadowVma {
+    pub fn of(mapping: &Mapping) -> ShadowVma {
         let bit = |on: bool, value: u64| if on { value } else { 0 };
         let prot = mapping.prot;
         let access = bit(prot.read, 1) | bit(prot.write, 2) | bit(prot.exec, 4);
-        Area { start: mapping.range.start.0, end: mapping.range.end.0, access }
+        ShadowVma { start: mapping.range.start.0, end: mapping.range.end.0, access }
     }
 }
 
@@ -42,7 +42,7 @@ impl Shadow {
     pub fn of(mappings: &[Mapping]) -> Shadow {
         let mut shadow = Shadow::default();
         for mapping in mappings {
-            let area = Area::of(mapping);
+            let area = ShadowVma::of(mapping);
             shadow.areas.insert(area.start, (area.end, area.access));
         }
         let stack = mappings.iter().find(|m| m.is_special("[stack]")).map_or(u64::MAX, |m| m.range.start.0);
@@ -56,7 +56,7 @@ impl Shadow {
         self.ceiling = self.ceiling.max(below);
     }
 
-    pub fn insert(&mut self, area: Area) {
+    pub fn insert(&mut self, area: ShadowVma) {
         self.remove(AddrRange::new(area.start, area.end));
         if area.start < area.end {
             self.areas.insert(area.start, (area.end, area.access));
@@ -81,23 +81,23 @@ impl Shadow {
 
     pub fn protect(&mut self, range: AddrRange, access: u64) {
         for piece in self.pieces(range) {
-            self.insert(Area { access, ..piece });
+            self.insert(ShadowVma { access, ..piece });
         }
     }
 
-    fn overlapping(&self, range: AddrRange) -> Vec<Area> {
+    fn overlapping(&self, range: AddrRange) -> Vec<ShadowVma> {
         let (from, to) = (range.start.0, range.end.0);
         let before = self.areas.range(..from).next_back();
         before
             .into_iter()
             .chain(self.areas.range(from..to.max(from)))
-            .map(|(&start, &(end, access))| Area { start, end, access })
+            .map(|(&start, &(end, access))| ShadowVma { start, end, access })
             .filter(|area| area.end > from)
             .collect()
     }
 
     /// What is mapped in the range, cut to it.
-    pub fn pieces(&self, range: AddrRange) -> Vec<Area> {
+    pub fn pieces(&self, range: AddrRange) -> Vec<ShadowVma> {
         let mut pieces = self.overlapping(range);
         for piece in &mut pieces {
             piece.start = piece.start.max(range.start.0);
@@ -120,7 +120,7 @@ impl Shadow {
     pub fn agrees_with(&self, mappings: &[Mapping]) -> bool {
         let mut rest = self.clone();
         for mapping in mappings {
-            let area = Area::of(mapping);
+            let area = ShadowVma::of(mapping);
             let same = self.covers(mapping.range)
                 && self.pieces(mapping.range).iter().all(|piece| piece.access == area.access);
             if !same && !mapping.is_special("[stack]") {
@@ -131,9 +131,9 @@ impl Shadow {
         rest.areas.is_empty()
     }
 
-    pub fn at(&self, address: u64) -> Option<Area> {
+    pub fn at(&self, address: u64) -> Option<ShadowVma> {
         let (&start, &(end, access)) = self.areas.range(..=address).next_back()?;
-        (address < end).then_some(Area { start, end, access })
+        (address < end).then_some(ShadowVma { start, end, access })
     }
 
     /// Where the kernel would put `len` bytes: the end of the highest gap that holds them, with and

@@ -19,7 +19,7 @@ pub struct InCall {
     pub processor_time: Option<u64>,
     /// What the last look at its sleep has shown.
     pub sleeps: Option<Sleeps>,
-    pub what: What,
+    pub what: QueuedCall,
 }
 
 /// For how long a thread has been seen asleep.
@@ -31,7 +31,7 @@ pub struct Sleeps {
     pub switches: Option<u64>,
 }
 
-pub enum What {
+pub enum QueuedCall {
     Effect {
         expected: Expected,
         record: Box<Record>,

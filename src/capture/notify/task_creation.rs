@@ -1,10 +1,10 @@
 //! New threads and processes: asked for by clone, met at their first call or in a list of children.
 
 use super::calls::{self, NewTask};
-use super::emit::Who;
+use super::emit::TaskKey;
 use super::peek;
 use super::server::Server;
-use super::space::{Begun, Space, What};
+use super::space::{Begun, QueuedCall, Space};
 use super::tasks::Process;
 use crate::capture::record::{self, RecordWriter, flag, op};
 use crate::model::{HeldCall, HeldCalls, Pid, Tid};
@@ -90,7 +90,7 @@ impl<C: HeldCalls> Server<C> {
         let comm = self.tasks.add_thread(tid, pid, new.control_block).comm.clone();
         let parent_tid = begun.map_or(pid, |begun| begun.parent_tid);
         let brk = self.tasks.spaces.get(&key).map_or(0, |space| space.brk);
-        let mut record = Who { pid, tid: parent_tid, mm: key }.record(op::FORK);
+        let mut record = TaskKey { pid, tid: parent_tid, mm: key }.record(op::FORK);
         record.args = [pid as u64, tid as u64, key, new.sp, 1, brk];
         record.ret = i64::from(tid);
         record::set_comm(&mut record, &comm);
@@ -132,7 +132,7 @@ impl<C: HeldCalls> Server<C> {
             begun.space
         } else {
             if parent.running.as_ref().is_some_and(|running| {
-                matches!(running.what, What::Fork) && running.call.tid == begun.parent_tid
+                matches!(running.what, QueuedCall::Fork) && running.call.tid == begun.parent_tid
             }) {
                 parent.running = None;
             }
@@ -157,7 +157,7 @@ impl<C: HeldCalls> Server<C> {
             own => own,
         };
         let comm = self.tasks.add_thread(pid, pid, control_block).comm.clone();
-        let who = Who { pid: begun.parent, tid: begun.parent_tid, mm: begun.space };
+        let who = TaskKey { pid: begun.parent, tid: begun.parent_tid, mm: begun.space };
         let mut record = who.record(op::FORK);
         if let Some(mappings) = listed {
             mappings.iter().for_each(|mapping| self.records.mapping(&record, mapping));

@@ -1,6 +1,6 @@
 //! The ends of threads, processes and address spaces.
 
-use super::emit::Who;
+use super::emit::TaskKey;
 use super::server::Server;
 use crate::capture::record::{UNKNOWN_STATUS, op};
 use crate::model::{HeldCall, HeldCalls, Pid};
@@ -9,7 +9,7 @@ use std::os::fd::AsFd;
 
 impl<C: HeldCalls> Server<C> {
     pub fn thread_ended(&mut self, pid: Pid, call: &HeldCall, key: u64) {
-        let mut record = Who { pid, tid: call.tid, mm: key }.record(op::EXIT);
+        let mut record = TaskKey { pid, tid: call.tid, mm: key }.record(op::EXIT);
         record.args[0] = (call.args[0] & 0xff) << 8;
         self.tasks.threads.remove(&call.tid);
         self.records.event(record, &[]);
@@ -26,7 +26,7 @@ impl<C: HeldCalls> Server<C> {
             self.conclude(key, true);
         }
         let tid = ended_by.map_or(pid, |(tid, _)| tid);
-        let mut record = Who { pid, tid, mm: key }.record(op::EXIT);
+        let mut record = TaskKey { pid, tid, mm: key }.record(op::EXIT);
         record.args = [i64::from(code.unwrap_or(UNKNOWN_STATUS)) as u64, 1, 0, 0, 0, 0];
         self.forget_process(pid);
         self.records.event(record, &[]);

@@ -6,7 +6,7 @@ mod place;
 pub mod skel;
 pub mod wire;
 
-pub use place::{PlaceError, Placed, Refused};
+pub use place::{CountersPlaced, PlaceError, Refused};
 
 use super::bpf::counts::{self, Counts};
 use super::bpf::hooks;

@@ -21,7 +21,7 @@ pub struct Refused {
 
 /// What became of [`CallCounter::place`].
 #[derive(Debug, Default)]
-pub struct Placed {
+pub struct CountersPlaced {
     pub refused: Vec<Refused>,
     pub took: Duration,
     /// How many system calls it needed: more than one where a function was refused.
@@ -59,7 +59,7 @@ impl CallCounter {
         file: BorrowedFd<'_>,
         offsets: &[u64],
         only: Option<Pid>,
-    ) -> Result<Placed, PlaceError> {
+    ) -> Result<CountersPlaced, PlaceError> {
         let (wanted, most) = match self.way {
             Way::Multi => (offsets.len(), MAX_MULTI),
             Way::Single => (offsets.len(), MAX_SINGLE),
@@ -74,7 +74,7 @@ impl CallCounter {
         let functions: Vec<(u64, u64, bool)> =
             offsets.iter().zip(0..).map(|(&offset, index)| (offset, index, false)).collect();
         let begun = Instant::now();
-        let mut placed = Placed::default();
+        let mut placed = CountersPlaced::default();
         let accepted = match (self.way, map(file)) {
             (Way::Multi, Some(_mapped)) => self.accepted(&path, functions, &mut placed)?,
             _ => vec![functions],
@@ -150,7 +150,7 @@ impl Drop for Sleeper {
 
 /// What a try at some functions came to.
 enum Tried {
-    Placed(OwnedFd),
+    CountersPlaced(OwnedFd),
     /// One of them, or, where it is one, this one.
     Refused(i32),
     /// For a reason that is none of theirs.
@@ -171,7 +171,7 @@ impl CallCounter {
         &self,
         path: &CString,
         functions: Vec<Function>,
-        placed: &mut Placed,
+        placed: &mut CountersPlaced,
     ) -> Result<Vec<Vec<Function>>, PlaceError> {
         let links = {
             let child = Sleeper::start().map_err(PlaceError::Refused)?;
@@ -192,7 +192,7 @@ impl CallCounter {
         path: &CString,
         only: Option<Pid>,
         (groups, trial): (Vec<Vec<Function>>, bool),
-        placed: &mut Placed,
+        placed: &mut CountersPlaced,
     ) -> Result<Vec<OwnedFd>, PlaceError> {
         let mut links = Vec::new();
         let mut waiting = match self.way {
@@ -217,7 +217,7 @@ impl CallCounter {
             let mut next = Vec::new();
             for (group, outcome) in std::mem::replace(&mut waiting, rest).into_iter().zip(tried) {
                 match (outcome, group.as_slice()) {
-                    (Tried::Placed(link), _) => links.push(link),
+                    (Tried::CountersPlaced(link), _) => links.push(link),
                     (Tried::General(error), _) => return Err(PlaceError::Refused(error)),
                     (Tried::Refused(errno), [(_, index, _)]) => {
                         placed.refused.push(Refused { index: *index as usize, errno });
@@ -258,7 +258,7 @@ impl CallCounter {
             }
         };
         match result {
-            Ok(link) => Tried::Placed(link),
+            Ok(link) => Tried::CountersPlaced(link),
             Err(error) if is_general(&error) => Tried::General(error),
             Err(error) => Tried::Refused(error.raw_os_error().unwrap_or(libc::EIO)),
         }

@@ -7,7 +7,7 @@ mod value;
 pub use crate::model::Covers;
 pub use builtin::{DEFAULT_ALLOCATORS, built_in, built_in_names};
 pub use parse::{DescriptionError, parse};
-pub use value::{Place, Size, Value};
+pub use value::{Size, Value, ValueSource};
 
 /// An allocator. Read from a file by [`parse`], or [`built_in`].
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -44,13 +44,13 @@ pub struct FunctionDescription {
 }
 
 /// What a call does. Places that exist only when the function has returned say so
-/// ([`Place::needs_return`]).
+/// ([`ValueSource::needs_return`]).
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum FunctionKind {
     /// Hands out a block; a null pointer means that it refused.
     Allocate {
         size: Size,
-        pointer: Place,
+        pointer: ValueSource,
         context: Option<Value>,
     },
     /// Takes one back; null is ignored.
@@ -62,12 +62,12 @@ pub enum FunctionKind {
     Resize {
         old: Value,
         size: Size,
-        pointer: Place,
+        pointer: ValueSource,
         context: Option<Value>,
     },
     /// `name` points to a string that ends with a zero byte.
     CreateContext {
-        context: Place,
+        context: ValueSource,
         parent: Option<Value>,
         name: Option<Value>,
     },

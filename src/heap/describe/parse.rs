@@ -1,6 +1,6 @@
 //! Descriptions as TOML (docs/heap.md): text to [`Description`], with the line of whatever is wrong.
 
-use super::value::{PLACES, Place, Size, VALUES, Value};
+use super::value::{PLACES, Size, VALUES, Value, ValueSource};
 use super::{ContextLayout, Covers, Description, FunctionDescription, FunctionKind};
 use serde::Deserialize;
 use std::collections::HashMap;
@@ -283,8 +283,8 @@ impl Table<'_> {
     }
 
     /// Absent: what the function returns.
-    fn place_or_return(&self, (name, field): Field<'_>) -> Result<Place, DescriptionError> {
-        let Some(field) = field else { return Ok(Place::Returned) };
+    fn place_or_return(&self, (name, field): Field<'_>) -> Result<ValueSource, DescriptionError> {
+        let Some(field) = field else { return Ok(ValueSource::Returned) };
         let text = field.get_ref();
         text.parse()
             .map_err(|()| self.wrong(Some(field.span()), &format!("{name} {text:?}: allowed are {PLACES}")))

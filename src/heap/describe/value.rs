@@ -17,7 +17,7 @@ pub enum Value {
 
 /// Where a pointer is, or a size.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Place {
+pub enum ValueSource {
     Entry(Value),
     /// What the function returns.
     Returned,
@@ -25,17 +25,17 @@ pub enum Place {
     Pointee(u8),
 }
 
-impl Place {
+impl ValueSource {
     /// Whether it is there only when the function has returned.
     pub fn needs_return(&self) -> bool {
-        !matches!(self, Place::Entry(_))
+        !matches!(self, ValueSource::Entry(_))
     }
 }
 
 /// How many bytes were asked for.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Size {
-    One(Place),
+    One(ValueSource),
     /// Of two arguments, as calloc's. The function refuses where it overflows.
     Product(u8, u8),
 }
@@ -49,12 +49,12 @@ impl fmt::Display for Value {
     }
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for ValueSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Place::Entry(value) => value.fmt(f),
-            Place::Returned => f.write_str("return"),
-            Place::Pointee(n) => write!(f, "*arg{n}"),
+            ValueSource::Entry(value) => value.fmt(f),
+            ValueSource::Returned => f.write_str("return"),
+            ValueSource::Pointee(n) => write!(f, "*arg{n}"),
         }
     }
 }
@@ -84,15 +84,15 @@ impl FromStr for Value {
     }
 }
 
-impl FromStr for Place {
+impl FromStr for ValueSource {
     type Err = ();
-    fn from_str(text: &str) -> Result<Place, ()> {
+    fn from_str(text: &str) -> Result<ValueSource, ()> {
         if text == "return" {
-            return Ok(Place::Returned);
+            return Ok(ValueSource::Returned);
         }
         match text.strip_prefix('*') {
-            Some(pointee) => argument(pointee).map(Place::Pointee).ok_or(()),
-            None => text.parse().map(Place::Entry),
+            Some(pointee) => argument(pointee).map(ValueSource::Pointee).ok_or(()),
+            None => text.parse().map(ValueSource::Entry),
         }
     }
 }

@@ -1,6 +1,6 @@
 //! The ledgers of all address spaces, and the sites that they share.
 
-use super::{CountedSite, Ledger, LedgerOptions, SiteId};
+use super::{CountedSite, HeapLedger, LedgerOptions, SiteId};
 use crate::model::hash::IntMap;
 use crate::model::{HeapEvent, HeapOp, MmKey, NoStack, Pid, StackId};
 use std::collections::HashMap;
@@ -40,12 +40,12 @@ impl Sites {
     }
 }
 
-/// One [`Ledger`] an address space.
+/// One [`HeapLedger`] an address space.
 #[derive(Debug, Default)]
 pub struct Heaps {
     options: LedgerOptions,
     sites: Sites,
-    ledgers: IntMap<MmKey, Ledger>,
+    ledgers: IntMap<MmKey, HeapLedger>,
     /// Before any ledger was begun: those that follow are as doubtful.
     lost_events: u64,
 }
@@ -67,10 +67,10 @@ impl Heaps {
         self.space(event.mm, event.pid).apply(event, site);
     }
 
-    fn space(&mut self, mm: MmKey, pid: Pid) -> &mut Ledger {
+    fn space(&mut self, mm: MmKey, pid: Pid) -> &mut HeapLedger {
         let (options, lost) = (self.options, self.lost_events);
         self.ledgers.entry(mm).or_insert_with(|| {
-            let mut fresh = Ledger::new(mm, pid, options);
+            let mut fresh = HeapLedger::new(mm, pid, options);
             fresh.lose(lost);
             fresh
         })
@@ -100,7 +100,7 @@ impl Heaps {
 
     /// A process runs another program, in a new address space: what was in the old one, if that was its
     /// own, is gone.
-    pub fn exec(&mut self, pid: Pid, new: MmKey) -> Option<Ledger> {
+    pub fn exec(&mut self, pid: Pid, new: MmKey) -> Option<HeapLedger> {
         let own = self.ledgers.values().find(|ledger| ledger.pid == pid).map(|ledger| ledger.mm);
         let old = own.and_then(|mm| self.ledgers.remove(&mm));
         self.ledgers.remove(&new);
@@ -110,7 +110,7 @@ impl Heaps {
 
     /// A process has ended; what was outstanding then. `None` where nothing was seen of it, and of a
     /// process in another one's address space (vfork).
-    pub fn exit(&mut self, pid: Pid, mm: MmKey) -> Option<Ledger> {
+    pub fn exit(&mut self, pid: Pid, mm: MmKey) -> Option<HeapLedger> {
         if self.ledgers.get(&mm)?.pid != pid {
             return None;
         }
@@ -134,17 +134,17 @@ impl Heaps {
         self.space(mm, pid).count(site, counted);
     }
 
-    pub fn ledger(&self, mm: MmKey) -> Option<&Ledger> {
+    pub fn ledger(&self, mm: MmKey) -> Option<&HeapLedger> {
         self.ledgers.get(&mm)
     }
 
-    pub fn ledger_mut(&mut self, mm: MmKey) -> Option<&mut Ledger> {
+    pub fn ledger_mut(&mut self, mm: MmKey) -> Option<&mut HeapLedger> {
         self.ledgers.get_mut(&mm)
     }
 
     /// Those that live, by pid.
-    pub fn ledgers(&self) -> Vec<&Ledger> {
-        let mut all: Vec<&Ledger> = self.ledgers.values().collect();
+    pub fn ledgers(&self) -> Vec<&HeapLedger> {
+        let mut all: Vec<&HeapLedger> = self.ledgers.values().collect();
         all.sort_by_key(|ledger| (ledger.pid, ledger.mm));
         all
     }

@@ -1,13 +1,13 @@
 //! A ledger at one moment, as a picture.
 
 use super::block::{Block, ContextId};
-use super::{Ledger, SiteId, SiteTotals, Sites};
+use super::{HeapLedger, SiteId, SiteTotals, Sites};
 use crate::heap::picture::{Amount, ContextRow, Filter, Picture, SiteRow};
 use crate::model::Addr;
 use crate::model::hash::IntMap;
 use std::collections::BTreeMap;
 
-impl Ledger {
+impl HeapLedger {
     /// What is outstanding at `now_ns` of what the filter takes. Goes through all blocks.
     pub fn picture(&self, sites: &Sites, filter: Filter, now_ns: u64) -> Picture {
         let mut by_site = vec![Amount::default(); self.sites.len()];

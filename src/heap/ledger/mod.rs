@@ -49,7 +49,7 @@ pub struct HeapPoint {
 
 /// The allocations of one address space.
 #[derive(Clone, Debug)]
-pub struct Ledger {
+pub struct HeapLedger {
     pub pid: Pid,
     pub mm: MmKey,
     options: LedgerOptions,
@@ -70,9 +70,9 @@ pub struct Ledger {
     counts: bool,
 }
 
-impl Ledger {
-    pub(crate) fn new(mm: MmKey, pid: Pid, options: LedgerOptions) -> Ledger {
-        Ledger {
+impl HeapLedger {
+    pub(crate) fn new(mm: MmKey, pid: Pid, options: LedgerOptions) -> HeapLedger {
+        HeapLedger {
             pid,
             mm,
             options,
@@ -92,8 +92,8 @@ impl Ledger {
 
     /// The copy that a child gets. Threads do not go with it, so neither do their resizes in progress:
     /// the old blocks are outstanding in the child.
-    pub(crate) fn fork(&self, mm: MmKey, pid: Pid) -> Ledger {
-        let mut child = Ledger {
+    pub(crate) fn fork(&self, mm: MmKey, pid: Pid) -> HeapLedger {
+        let mut child = HeapLedger {
             pid,
             mm,
             totals: self.totals.copied_by_fork(),

@@ -2,7 +2,7 @@
 
 pub mod model;
 
-pub use model::{HeapProcess, HeapReport, Row, SCHEMA};
+pub use model::{HeapProcess, HeapReport, HeapRow, SCHEMA};
 
 use super::ledger;
 use super::picture::{self, Picture};
@@ -91,7 +91,7 @@ fn process(
 ) -> HeapProcess {
     let known = known.clone();
     let since = |at: u64| at.saturating_sub(facts.start_ns);
-    let row = |row: &picture::SiteRow| Row {
+    let row = |row: &picture::SiteRow| HeapRow {
         stack: row.stack.ok().map(&mut *number),
         no_stack: row.stack.err().map(|why| reason(why).to_string()),
         function: u64::from(row.function),
@@ -110,7 +110,7 @@ fn process(
     };
     let point =
         |p: &ledger::HeapPoint| Point { t_ns: since(p.time_ns), bytes: p.bytes, blocks: blocks(p.blocks) };
-    let rows: Vec<Row> = seen.rows.iter().map(row).collect();
+    let rows: Vec<HeapRow> = seen.rows.iter().map(row).collect();
     let left_out = amount(&seen.left_out, seen.at_ns);
     let mut shown = amount(&seen.shown, seen.at_ns);
     let mut totals = totals(seen, since(seen.peak.map_or(0, |p| p.time_ns)));

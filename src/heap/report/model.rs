@@ -74,7 +74,7 @@ pub struct HeapProcess {
     /// What the filter leaves out: with `shown` all that is outstanding.
     pub left_out: Amount,
     /// Most bytes first.
-    pub rows: Vec<Row>,
+    pub rows: Vec<HeapRow>,
     /// Empty where no block is in a context.
     pub contexts: Vec<Context>,
     pub doubts: Doubts,
@@ -144,7 +144,7 @@ pub struct Amount {
 /// What one stack has outstanding.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Row {
+pub struct HeapRow {
     /// Index into `HeapReport::stacks`: the caller of `function`, innermost first.
     pub stack: Option<u64>,
     /// Why there is no stack: `lost`, `unreadable`, `not-taken`.

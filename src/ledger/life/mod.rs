@@ -149,7 +149,7 @@ impl LifeWatch {
                     self.outside(seen, Change::Resynced, true);
                 }
             }
-            Step::Look(_) | Step::Point(_) => {}
+            Step::Snapshot(_) | Step::Point(_) => {}
         }
     }
 

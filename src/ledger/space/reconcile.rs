@@ -146,7 +146,12 @@ impl<'a> Join<'a> {
         if attr.owner == Owner::Kernel {
             self.image = Some(range.end.0);
         }
-        self.add(vma, mapping, range, Found { origin, doubt, kind: attr.kind, file: attr.file.as_ref() });
+        self.add(
+            vma,
+            mapping,
+            range,
+            PartOrigin { origin, doubt, kind: attr.kind, file: attr.file.as_ref() },
+        );
     }
 
     /// A part of a mapping that the ledger has nothing at. `above` is the piece that follows.
@@ -169,7 +174,7 @@ impl<'a> Join<'a> {
                 Owner::Event(slot) => self.event_origin(slot),
                 _ => (Origin::Kernel, None),
             };
-            self.add(vma, mapping, range, Found { origin, doubt, kind: attr.kind, file: None });
+            self.add(vma, mapping, range, PartOrigin { origin, doubt, kind: attr.kind, file: None });
             return;
         }
         // The rest of an attachment or of huge pages whose length the call did not tell.
@@ -191,7 +196,7 @@ impl<'a> Join<'a> {
             return self.unexplained_call(vma, mapping, range);
         };
         let doubt = if is_kernel_name(&mapping.name) { None } else { self.old_doubt() };
-        self.add(vma, mapping, range, Found { origin, doubt, kind, file: None });
+        self.add(vma, mapping, range, PartOrigin { origin, doubt, kind, file: None });
     }
 
     /// Something that the ledger does not have now. A call that came after the look may have taken
@@ -238,11 +243,11 @@ impl<'a> Join<'a> {
             };
             let kind = attr.map_or_else(|| mapping_kind(mapping), |attr| attr.kind);
             let file = attr.and_then(|attr| attr.file.as_ref());
-            self.add(vma, mapping, part, Found { origin, doubt, kind, file });
+            self.add(vma, mapping, part, PartOrigin { origin, doubt, kind, file });
         }
     }
 
-    fn tail_of_last(&mut self, vma: usize, range: AddrRange, mapping: &Mapping) -> Option<Found<'a>> {
+    fn tail_of_last(&mut self, vma: usize, range: AddrRange, mapping: &Mapping) -> Option<PartOrigin<'a>> {
         let last = self.result.regions.last()?;
         if last.vma != vma || last.range.end != range.start {
             return None;
@@ -261,7 +266,7 @@ impl<'a> Join<'a> {
             }
             _ => false,
         };
-        open.then_some(Found { origin: last.origin, doubt: last.doubt, kind: last.kind, file: None })
+        open.then_some(PartOrigin { origin: last.origin, doubt: last.doubt, kind: last.kind, file: None })
     }
 
     /// What execve maps, where that was not listed: its image, the interpreter, their bss, and
@@ -330,7 +335,7 @@ impl<'a> Join<'a> {
         }
     }
 
-    fn add(&mut self, vma: usize, mapping: &Mapping, range: AddrRange, found: Found<'_>) {
+    fn add(&mut self, vma: usize, mapping: &Mapping, range: AddrRange, found: PartOrigin<'_>) {
         if let Some(last) = self.result.regions.last_mut()
             && last.vma == vma
             && last.range.end == range.start
@@ -360,7 +365,7 @@ impl<'a> Join<'a> {
 }
 
 /// What a part of a mapping turned out to be.
-struct Found<'a> {
+struct PartOrigin<'a> {
     origin: Origin,
     doubt: Option<Doubt>,
     kind: RegionKind,

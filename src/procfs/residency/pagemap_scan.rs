@@ -7,7 +7,7 @@
 use super::page_runs::{PageKind, PageRun};
 use crate::model::AddrRange;
 use crate::sys::pagemap_scan::{
-    PAGE_IS_GUARD, PAGE_IS_HUGE, PAGE_IS_PFNZERO, PAGE_IS_PRESENT, PAGE_IS_SWAPPED, PageRegion, Wanted,
+    PAGE_IS_GUARD, PAGE_IS_HUGE, PAGE_IS_PFNZERO, PAGE_IS_PRESENT, PAGE_IS_SWAPPED, PageRegion, ScanRequest,
     pagemap_scan,
 };
 use std::fs::File;
@@ -48,7 +48,7 @@ fn scan_telling(pagemap: &File, span: AddrRange, (excluded, told): (u64, u64)) -
     let mut found = Scan::default();
     let mut start = span.start.0;
     while start < span.end.0 {
-        let wanted = Wanted {
+        let wanted = ScanRequest {
             start,
             end: span.end.0,
             any_of: PAGE_IS_PRESENT | PAGE_IS_SWAPPED,

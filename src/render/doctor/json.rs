@@ -1,7 +1,7 @@
 //! The diagnosis as JSON (docs/doctor.md).
 
 use crate::doctor::{Advice, Command, CommandVerdict, Diagnosis, Reach, TriedRung};
-use crate::model::{Area, LoadTrial, Missing, Outcome, Privileges, Refusal, Trial};
+use crate::model::{LoadTrial, Missing, Outcome, Privileges, Refusal, Trial, TrialArea};
 use crate::render::json::to_json;
 use serde::Serialize;
 
@@ -124,12 +124,12 @@ fn machine(standing: &Privileges) -> Machine<'_> {
 
 fn trial(trial: &Trial) -> TrialRow<'_> {
     let area = match trial.area {
-        Area::Bpf => "bpf",
-        Area::Perf => "perf",
-        Area::Seccomp => "seccomp",
-        Area::Reading => "reading",
-        Area::Starting => "starting",
-        Area::Engines => "engines",
+        TrialArea::Bpf => "bpf",
+        TrialArea::Perf => "perf",
+        TrialArea::Seccomp => "seccomp",
+        TrialArea::Reading => "reading",
+        TrialArea::Starting => "starting",
+        TrialArea::Engines => "engines",
     };
     let detail = Some(trial.detail.as_str()).filter(|detail| !detail.is_empty());
     let row = TrialRow {

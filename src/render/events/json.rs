@@ -93,7 +93,7 @@ pub(super) fn note(step: &Step, out: &mut String) {
         Step::Resync(seen) => json!({
             "op": "resync", "pid": seen.pid, "time_ns": seen.begun_ns, "mappings": seen.mappings.len(),
         }),
-        Step::Event(_) | Step::Look(_) | Step::Point(_) => return,
+        Step::Event(_) | Step::Snapshot(_) | Step::Point(_) => return,
     };
     *out += &format!("{value}\n");
 }

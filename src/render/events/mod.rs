@@ -50,7 +50,7 @@ pub trait StackSource {
 }
 
 /// What is kept of a stack: most events have one that was there before.
-struct Known {
+struct RenderedStack {
     wanted: bool,
     rendered: String,
 }
@@ -59,7 +59,7 @@ struct Known {
 pub struct EventWriter {
     options: EventsOptions,
     memory: Memory,
-    stacks: IntMap<StackId, Known>,
+    stacks: IntMap<StackId, RenderedStack>,
     zero: TimeZero,
     printed: u64,
     over: bool,
@@ -103,7 +103,7 @@ impl EventWriter {
         self.zero.see(step);
         match step {
             Step::Event(event) => self.event(event, stacks, out),
-            Step::Look(_) | Step::Point(_) => {}
+            Step::Snapshot(_) | Step::Point(_) => {}
             Step::Found { seen, .. } | Step::Resync(seen) => {
                 let pids = &self.options.filter.pids;
                 if !self.over && (pids.is_empty() || pids.contains(&seen.pid)) {
@@ -146,7 +146,7 @@ impl EventWriter {
                         (true, EventsFormat::Text) => layout.stack(&stack, options.color),
                         (true, EventsFormat::Json) => json::stack(&stack),
                     };
-                    Known { wanted, rendered }
+                    RenderedStack { wanted, rendered }
                 });
                 if !known.wanted {
                     return;

@@ -161,7 +161,7 @@ pub(super) fn note(step: &Step, color: Color, out: &mut String) {
         Step::Resync(seen) => {
             format!("--- after the loss: {} has {} mappings ---", seen.pid, seen.mappings.len())
         }
-        Step::Event(_) | Step::Look(_) | Step::Point(_) => return,
+        Step::Event(_) | Step::Snapshot(_) | Step::Point(_) => return,
     };
     *out += &format!("{}\n", color.paint(Tone::Warning, &text));
 }

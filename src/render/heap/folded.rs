@@ -1,7 +1,7 @@
 //! Folded stacks, as flame graph programs read them: `main;run;malloc 4096`.
 
 use super::{function, no_stack, stack};
-use crate::heap::report::{HeapProcess, HeapReport, Row};
+use crate::heap::report::{HeapProcess, HeapReport, HeapRow};
 use crate::render::folded::Folded;
 use crate::report::model::Frame;
 
@@ -25,7 +25,7 @@ pub fn heap_to_folded(report: &HeapReport, reverse: bool) -> String {
 }
 
 /// Outermost first.
-fn names(report: &HeapReport, process: &HeapProcess, row: &Row) -> Vec<String> {
+fn names(report: &HeapReport, process: &HeapProcess, row: &HeapRow) -> Vec<String> {
     let mut names = Vec::new();
     if report.processes.len() > 1 {
         names.push(format!("{} ({})", process.comm, process.pid));

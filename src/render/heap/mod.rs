@@ -8,7 +8,7 @@ use super::chain::chain;
 use super::frames::frames;
 use super::style::{Tone, clean, signed_size, truncated};
 use super::text::{TextOptions, WIDTH, duration, end, labelled, note};
-use crate::heap::report::{HeapProcess, HeapReport, Row};
+use crate::heap::report::{HeapProcess, HeapReport, HeapRow};
 use crate::report::model::{Frame, Process, Role, Stack};
 use crate::report::units::{exact_size, size, thousands};
 use tables::{beside, by_context, by_stack, in_blocks, totals};
@@ -128,7 +128,7 @@ fn head(report: &HeapReport, p: &HeapProcess, first: bool, options: TextOptions,
 fn of_stack(
     report: &HeapReport,
     p: &HeapProcess,
-    (number, row): (usize, &Row),
+    (number, row): (usize, &HeapRow),
     options: TextOptions,
     out: &mut String,
 ) {
@@ -158,12 +158,12 @@ fn of_stack(
     }
 }
 
-pub(super) fn stack<'a>(report: &'a HeapReport, row: &Row) -> Option<&'a Stack> {
+pub(super) fn stack<'a>(report: &'a HeapReport, row: &HeapRow) -> Option<&'a Stack> {
     row.stack.and_then(|k| report.stacks.get(usize::try_from(k).ok()?))
 }
 
 /// The probed function's name, clean.
-pub(super) fn function(report: &HeapReport, row: &Row) -> String {
+pub(super) fn function(report: &HeapReport, row: &HeapRow) -> String {
     let known = usize::try_from(row.function).ok().and_then(|at| report.functions.get(at));
     known.map_or_else(|| "?".to_owned(), |f| clean(&f.name))
 }
@@ -173,7 +173,7 @@ fn counted(n: u64, noun: &str) -> String {
     format!("{} {noun}{}", thousands(n), if n == 1 { "" } else { "s" })
 }
 
-pub(super) fn no_stack(row: &Row) -> String {
+pub(super) fn no_stack(row: &HeapRow) -> String {
     match row.no_stack.as_deref() {
         Some("lost") => "no stack: the buffer was full".to_owned(),
         Some("unreadable") => "no stack: it could not be read".to_owned(),
@@ -182,7 +182,7 @@ pub(super) fn no_stack(row: &Row) -> String {
 }
 
 /// `malloc < readline < main`: who asked for it, in one line.
-pub(super) fn who(report: &HeapReport, row: &Row, width: usize) -> String {
+pub(super) fn who(report: &HeapReport, row: &HeapRow, width: usize) -> String {
     let name = function(report, row);
     // operator new[](unsigned long): the arguments tell nothing here
     let short = name.split_once('(').filter(|_| name.starts_with("operator ")).map(|(short, _)| short);

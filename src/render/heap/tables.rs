@@ -3,7 +3,7 @@
 use super::who;
 use crate::heap::beside::Beside;
 use crate::heap::report::model::{Amount, Context};
-use crate::heap::report::{HeapProcess, HeapReport, Row};
+use crate::heap::report::{HeapProcess, HeapReport, HeapRow};
 use crate::render::style::{Tone, clean, signed_size, truncated, wrapped};
 use crate::render::text::{TextOptions, WIDTH, duration, moment};
 use crate::report::units::{exact_size, size, thousands};
@@ -135,9 +135,9 @@ pub(super) fn by_stack(report: &HeapReport, p: &HeapProcess, options: TextOption
         let who = who(report, row, WIDTH.saturating_sub(line.chars().count()));
         *out += &format!("{line}{who}\n");
     }
-    let sum = |rows: &[Row], of: fn(&Row) -> u64| rows.iter().map(of).sum::<u64>();
-    let grown = |rows: &[Row]| rows.iter().fold(0i64, |sum, row| sum.saturating_add(row.growth));
-    let mut last = |rows: &[Row], what: &str, (bytes, deviation): (u64, u64), tone: Tone| {
+    let sum = |rows: &[HeapRow], of: fn(&HeapRow) -> u64| rows.iter().map(of).sum::<u64>();
+    let grown = |rows: &[HeapRow]| rows.iter().fold(0i64, |sum, row| sum.saturating_add(row.growth));
+    let mut last = |rows: &[HeapRow], what: &str, (bytes, deviation): (u64, u64), tone: Tone| {
         let oldest = rows.iter().filter_map(|row| row.amount.oldest_ns).max();
         let cells = [
             &size(bytes),

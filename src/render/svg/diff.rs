@@ -1,7 +1,7 @@
 //! `-f svg` of a comparison: a differential flame graph.
 
 use super::colors;
-use super::paint::{Frame, Look, paint};
+use super::paint::{Frame, FrameStyle, paint};
 use super::tree::{Box, Row, boxes};
 use super::{FlameError, width_of};
 use crate::render::folded::diff::{FlameSides, Pair, diff_stacks};
@@ -46,7 +46,7 @@ pub fn diff_to_svg(sides: &FlameSides<'_>, options: FlameOptions) -> Result<Stri
             (a, 0) => format!("gone, {}", size(a)),
             (a, b) => format!("{} → {}, {}", size(a), size(b), signed_size(change)),
         };
-        Look { color: colors::change(change, most), title: format!("{} ({words})", found.name) }
+        FrameStyle { color: colors::change(change, most), title: format!("{} ({words})", found.name) }
     };
     let amount = |part: i64| signed_size(i64::try_from(most).unwrap_or(i64::MAX) / part);
     let chip = |sign: i64, words: String| (colors::change(sign, 1), words);

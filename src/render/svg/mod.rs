@@ -11,7 +11,7 @@ use crate::model::path::base_name;
 use crate::report::model::{Process, Report};
 use crate::report::units::{size, thousands};
 use colors::Rgb;
-use paint::{Frame, Look, paint};
+use paint::{Frame, FrameStyle, paint};
 use std::collections::{BTreeMap, HashMap};
 use tree::{Box, Row, boxes};
 
@@ -43,7 +43,7 @@ pub fn to_svg(report: &Report, options: FlameOptions) -> Result<String, FlameErr
             Some(kind) => colors::of(kind, found.within, program),
             None => colors::of(&Kind::Process, None, program),
         };
-        Look { color, title: format!("{} ({})", found.name, figures(found, total, options)) }
+        FrameStyle { color, title: format!("{} ({})", found.name, figures(found, total, options)) }
     };
     let (title, subtitle) = (title(report, options), subtitle(report, options));
     let legend = legend(report, options, &kinds);

@@ -1,7 +1,7 @@
 //! A frame as plain text, for scripts and files: everything that the screen would scroll through.
 
 use super::calls::{self, Widths};
-use super::theme::{Look, Theme};
+use super::theme::{StyleName, Theme};
 use super::{list, process};
 use crate::report::units::thousands;
 use crate::top::{Call, State, View};
@@ -33,7 +33,7 @@ pub fn batch(state: &State, fresh: &[&Call]) -> String {
     if let Some(tracing) = &state.tracing {
         lines.push(Line::default());
         let widths = Widths::of(WIDTH - 1, matches!(state.view(), View::List));
-        lines.push(calls::head(widths, (Look::Plain, theme)));
+        lines.push(calls::head(widths, (StyleName::Plain, theme)));
         lines.extend(fresh.iter().map(|call| calls::row(call, widths, theme).indented()));
         if fresh.is_empty() {
             lines.push(Line::from(" nothing was reserved since the last look"));

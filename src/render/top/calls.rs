@@ -2,7 +2,7 @@
 
 use super::Part;
 use super::cells::{Row, cut, left, marker, name, right, width};
-use super::theme::{Look, Theme};
+use super::theme::{StyleName, Theme};
 use crate::render::chain::chain_of_caller;
 use crate::render::style::clean;
 use crate::report::model::Stack;
@@ -18,7 +18,7 @@ pub(super) fn part(state: &State, (columns, height): (usize, usize), theme: Them
     let active = state.pane == Pane::Calls;
     let shown = state.shown_calls();
     let widths = Widths::of(columns, state.views.len() == 1);
-    let title = if active { Look::Title } else { Look::Head };
+    let title = if active { StyleName::Title } else { StyleName::Head };
     let rows = shown.iter().enumerate().skip(state.call.offset()).take(height.saturating_sub(1));
     let mut rows: Vec<_> = rows
         .map(|(at, call)| {
@@ -27,7 +27,7 @@ pub(super) fn part(state: &State, (columns, height): (usize, usize), theme: Them
         })
         .collect();
     if rows.is_empty() {
-        rows.push(Row::new(theme).add(Look::Dim, " none since tracing began").line());
+        rows.push(Row::new(theme).add(StyleName::Dim, " none since tracing began").line());
     }
     Part { head: vec![head(widths, (title, theme))], rows, height }
 }
@@ -58,7 +58,7 @@ impl Widths {
     }
 }
 
-pub(super) fn head(widths: Widths, (title, theme): (Look, Theme)) -> Line<'static> {
+pub(super) fn head(widths: Widths, (title, theme): (StyleName, Theme)) -> Line<'static> {
     let pid = if widths.pid > 0 { format!("{} ", right("PID", widths.pid)) } else { String::new() };
     let thread =
         if widths.thread > 0 { format!(" {}", left("thread", widths.thread)) } else { String::new() };
@@ -72,22 +72,22 @@ pub(super) fn row(call: &Call, widths: Widths, theme: Theme) -> Row {
     let bytes = call.bytes.map_or_else(|| "?".to_owned(), size);
     let mut row = Row::new(theme);
     if widths.pid > 0 {
-        row = row.add(Look::Plain, format!("{} ", right(&call.pid.to_string(), widths.pid)));
+        row = row.add(StyleName::Plain, format!("{} ", right(&call.pid.to_string(), widths.pid)));
     }
     row = row
-        .add(Look::Dim, right(&time, 8))
-        .add(Look::Plain, format!(" {} {}", left(call.op, widths.op), right(&bytes, 10)));
+        .add(StyleName::Dim, right(&time, 8))
+        .add(StyleName::Plain, format!(" {} {}", left(call.op, widths.op), right(&bytes, 10)));
     if widths.thread > 0 {
-        row = row.add(Look::Dim, format!(" {}", name(&call.comm, widths.thread)));
+        row = row.add(StyleName::Dim, format!(" {}", name(&call.comm, widths.thread)));
     }
     let room = widths.rest();
-    let Some(stack) = &call.stack else { return row.add(Look::Dim, cut(" stack lost", room)) };
+    let Some(stack) = &call.stack else { return row.add(StyleName::Dim, cut(" stack lost", room)) };
     let place = place(stack).filter(|place| room >= CHAIN + width(place));
     let tail = place.as_ref().map_or(0, |place| width(place) + 2);
     let chain = chain_of_caller(stack, room - tail);
-    row = row.add(Look::Plain, format!(" {}", cut(&chain, room - tail)));
+    row = row.add(StyleName::Plain, format!(" {}", cut(&chain, room - tail)));
     match place {
-        Some(place) => row.add(Look::Good, format!("  {place}")),
+        Some(place) => row.add(StyleName::Good, format!("  {place}")),
         None => row,
     }
 }

@@ -1,7 +1,7 @@
 //! One category of a process: its regions, what can be said of them, and with tracing who mapped them.
 
 use super::cells::{Row, cut, left, marker, name, right, words};
-use super::theme::{Look, Theme};
+use super::theme::{StyleName, Theme};
 use super::{Page, Part};
 use crate::render::chain::chain_of_caller;
 use crate::render::style::{clean, wrapped};
@@ -65,7 +65,7 @@ pub(super) fn page(state: &State, (category, width, height): (&str, usize, usize
     let header = header(state, category, (width, theme));
     let Some(opened) = &state.opened else { return Page { header, parts: Vec::new() } };
     let split = split(state, category, (width, height));
-    let title = |pane| if state.pane == pane { Look::Title } else { Look::Head };
+    let title = |pane| if state.pane == pane { StyleName::Title } else { StyleName::Head };
     let mut parts = Vec::new();
     if split.regions > 0 {
         let all = opened.regions_of(category);
@@ -85,8 +85,9 @@ pub(super) fn page(state: &State, (category, width, height): (&str, usize, usize
         let hidden = rows.len() > split.findings.saturating_sub(1);
         rows.drain(..state.scroll.min(rows.len()));
         let more = if hidden { " (Tab, then ↓, shows more)" } else { "" };
-        let head =
-            Row::new(theme).add(title(Pane::Findings), " why, and what can be done").add(Look::Dim, more);
+        let head = Row::new(theme)
+            .add(title(Pane::Findings), " why, and what can be done")
+            .add(StyleName::Dim, more);
         parts.push(Part { head: vec![head.line()], rows, height: split.findings });
     }
     if split.stacks > 0 {
@@ -115,22 +116,22 @@ fn header(state: &State, category: &str, (width, theme): (usize, Theme)) -> Vec<
             clean(&process.comm),
             process.pid
         );
-        return vec![words(Look::Warning, &text, (width, theme))];
+        return vec![words(StyleName::Warning, &text, (width, theme))];
     };
     let whose = format!("{} ({}) › ", clean(&process.comm), process.pid);
     let title = Row::new(theme)
-        .add(Look::Plain, cut(&whose, width / 2))
-        .add(Look::Title, cut(&clean(&row.name), width.saturating_sub(whose.len().min(width / 2))));
+        .add(StyleName::Plain, cut(&whose, width / 2))
+        .add(StyleName::Title, cut(&clean(&row.name), width.saturating_sub(whose.len().min(width / 2))));
     let gap = if width >= 60 { "   " } else { " " };
     let mut sums = Row::new(theme)
-        .add(Look::Head, format!("VIRT {}", size(row.virt)))
-        .add(Look::Plain, format!("{gap}RSS {}", size(row.rss)))
-        .add(Look::Title, format!("{gap}unused {}", size(row.unused)));
+        .add(StyleName::Head, format!("VIRT {}", size(row.virt)))
+        .add(StyleName::Plain, format!("{gap}RSS {}", size(row.rss)))
+        .add(StyleName::Title, format!("{gap}unused {}", size(row.unused)));
     if width >= 70 {
-        sums = sums.add(Look::Plain, format!("   writable {}", size(row.writable)));
+        sums = sums.add(StyleName::Plain, format!("   writable {}", size(row.writable)));
     }
     if row.purged > 0 && width >= 96 {
-        sums = sums.add(Look::Dim, format!("   given back {}", size(row.purged)));
+        sums = sums.add(StyleName::Dim, format!("   given back {}", size(row.purged)));
     }
     vec![title.line(), sums.line()]
 }
@@ -158,7 +159,7 @@ fn region_columns(width: usize) -> (usize, bool, usize) {
     (rest.min(24), unused, origin)
 }
 
-fn region_head(count: usize, width: usize, (title, theme): (Look, Theme)) -> Line<'static> {
+fn region_head(count: usize, width: usize, (title, theme): (StyleName, Theme)) -> Line<'static> {
     let (part, unused, origin) = region_columns(width);
     let noun = match (count, width) {
         (_, ..60) => "ranges",
@@ -190,19 +191,19 @@ fn region_row(region: &Region, details: Option<&Details>, width: usize, theme: T
         _ => format!("{}-{}", region.start, region.end),
     };
     let mut row = Row::new(theme)
-        .add(Look::Plain, left(&range, range_columns(width)))
-        .add(Look::Dim, format!(" {}", left(&region.prot, 4)))
-        .add(Look::Plain, format!(" {}", right(&size(region.virt), 10)));
+        .add(StyleName::Plain, left(&range, range_columns(width)))
+        .add(StyleName::Dim, format!(" {}", left(&region.prot, 4)))
+        .add(StyleName::Plain, format!(" {}", right(&size(region.virt), 10)));
     if width >= 64 {
-        row = row.add(Look::Plain, format!(" {}", right(&size(region.rss), 10)));
+        row = row.add(StyleName::Plain, format!(" {}", right(&size(region.rss), 10)));
     }
     if unused {
         let bytes = region.virt.saturating_sub(region.rss).saturating_sub(region.swap);
-        row = row.add(Look::Plain, format!(" {}", right(&size(bytes), 10)));
+        row = row.add(StyleName::Plain, format!(" {}", right(&size(bytes), 10)));
     }
-    row = row.add(Look::Plain, format!(" {}", name(&region.part, part)));
+    row = row.add(StyleName::Plain, format!(" {}", name(&region.part, part)));
     if origin >= ORIGIN {
-        row = row.add(Look::Dim, format!(" {}", cut(&from(region, details, origin), origin)));
+        row = row.add(StyleName::Dim, format!(" {}", cut(&from(region, details, origin), origin)));
     }
     row
 }
@@ -239,7 +240,7 @@ fn findings(opened: &Opened, category: &str, width: usize, theme: Theme) -> Vec<
         finding_lines(finding, details, (width, theme), &mut lines);
     }
     if lines.is_empty() {
-        lines.push(Row::new(theme).add(Look::Dim, " nothing to say about it").line());
+        lines.push(Row::new(theme).add(StyleName::Dim, " nothing to say about it").line());
     }
     lines
 }
@@ -253,32 +254,35 @@ fn finding_lines(
     let head = format!(" {} unused · ", size(finding.unused));
     let room = width.saturating_sub(head.len());
     lines.push(
-        Row::new(theme).add(Look::Head, head).add(Look::Plain, cut(&clean(&finding.title), room)).line(),
+        Row::new(theme)
+            .add(StyleName::Head, head)
+            .add(StyleName::Plain, cut(&clean(&finding.title), room))
+            .line(),
     );
-    let mut labelled = |label: &str, look: Look, text: &str| {
+    let mut labelled = |label: &str, look: StyleName, text: &str| {
         for (at, line) in wrapped(&clean(text), width.saturating_sub(8).max(10)).into_iter().enumerate() {
             let label = if at == 0 { label } else { "" };
             let row = Row::new(theme).add(look, format!("   {}", left(label, 5)));
-            lines.push(row.add(Look::Plain, cut(&line, width.saturating_sub(8))).line());
+            lines.push(row.add(StyleName::Plain, cut(&line, width.saturating_sub(8))).line());
         }
     };
     if let Some(stack) = details.stack(finding.stack) {
-        labelled("by", Look::Key, &chain_of_caller(stack, width.saturating_sub(8)));
+        labelled("by", StyleName::Key, &chain_of_caller(stack, width.saturating_sub(8)));
     }
     if let Some(story) = &finding.story {
-        labelled("how", Look::Dim, story);
+        labelled("how", StyleName::Dim, story);
     }
     if !finding.why.is_empty() {
-        labelled("why", Look::Dim, &finding.why);
+        labelled("why", StyleName::Dim, &finding.why);
     }
     for fix in &finding.fix {
-        labelled("fix", Look::Good, &fix_text(fix));
+        labelled("fix", StyleName::Good, &fix_text(fix));
     }
     for no in &finding.no_help {
-        labelled("not", Look::Dim, &format!("{}: {}", no.knob, no.why));
+        labelled("not", StyleName::Dim, &format!("{}: {}", no.knob, no.why));
     }
     if finding.doubtful {
-        labelled("doubt", Look::Warning, "events were lost: the origin of some of it may be wrong");
+        labelled("doubt", StyleName::Warning, "events were lost: the origin of some of it may be wrong");
     }
 }
 
@@ -291,7 +295,7 @@ fn stacks(
     let active = state.pane == Pane::Calls;
     let shares = opened.shares_of(category);
     if shares.is_empty() {
-        return vec![Row::new(theme).add(Look::Dim, " nothing of it").line()];
+        return vec![Row::new(theme).add(StyleName::Dim, " nothing of it").line()];
     }
     let row = |(at, share): (usize, &crate::top::StackShare)| {
         let room = width.saturating_sub(1 + 10 + 1 + 10 + 1 + 7 + 1);
@@ -299,10 +303,10 @@ fn stacks(
         let by = stack.map_or_else(|| "stack lost".to_owned(), |stack| chain_of_caller(stack, room));
         let selected = active && at == opened.shares.index();
         Row::new(theme)
-            .add(Look::Plain, right(&size(share.virt), 10))
-            .add(Look::Plain, format!(" {}", right(&size(share.rss), 10)))
-            .add(Look::Dim, format!(" {}", right(&thousands(share.calls), 7)))
-            .add(Look::Plain, format!(" {}", cut(&by, room)))
+            .add(StyleName::Plain, right(&size(share.virt), 10))
+            .add(StyleName::Plain, format!(" {}", right(&size(share.rss), 10)))
+            .add(StyleName::Dim, format!(" {}", right(&thousands(share.calls), 7)))
+            .add(StyleName::Plain, format!(" {}", cut(&by, room)))
             .selectable_with(marker(selected), selected)
     };
     shares.iter().enumerate().map(row).collect()

@@ -1,6 +1,6 @@
 //! Text in columns, measured as a terminal measures it: some characters are two columns wide.
 
-use super::theme::{Look, Theme};
+use super::theme::{StyleName, Theme};
 use crate::render::style::clean;
 use ratatui::text::{Line, Span};
 
@@ -48,11 +48,11 @@ pub(super) fn name(text: &str, columns: usize) -> String {
     left(&clean(text), columns)
 }
 
-pub(super) fn change_look(bytes: i64) -> Look {
+pub(super) fn change_look(bytes: i64) -> StyleName {
     match bytes {
-        0 => Look::Dim,
-        b if b > 0 => Look::Warning,
-        _ => Look::Good,
+        0 => StyleName::Dim,
+        b if b > 0 => StyleName::Warning,
+        _ => StyleName::Good,
     }
 }
 
@@ -76,7 +76,7 @@ impl Row {
         Row { spans: Vec::new(), theme }
     }
 
-    pub(super) fn add(mut self, look: Look, text: impl Into<String>) -> Row {
+    pub(super) fn add(mut self, look: StyleName, text: impl Into<String>) -> Row {
         self.spans.push(Span::styled(text.into(), self.theme.style(look)));
         self
     }
@@ -104,7 +104,7 @@ impl Row {
 }
 
 /// One line of words, cut at the right.
-pub(super) fn words(look: Look, text: &str, (columns, theme): (usize, Theme)) -> Line<'static> {
+pub(super) fn words(look: StyleName, text: &str, (columns, theme): (usize, Theme)) -> Line<'static> {
     Row::new(theme).add(look, cut(text, columns)).line()
 }
 
@@ -120,7 +120,7 @@ pub(super) fn both_ends(left: Row, right_text: &str, (columns, theme): (usize, T
     if gap < 2 {
         return left.line();
     }
-    let look = theme.style(Look::Dim);
+    let look = theme.style(StyleName::Dim);
     let mut spans = left.spans;
     spans.push(Span::raw(" ".repeat(gap)));
     spans.push(Span::styled(right_text.to_owned(), look));

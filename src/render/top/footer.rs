@@ -2,7 +2,7 @@
 
 use super::cells::{Row, cut, seconds, width};
 use super::list::age;
-use super::theme::{Look, Theme};
+use super::theme::{StyleName, Theme};
 use crate::render::style::clean;
 use crate::report::units::thousands;
 use crate::top::{Pane, State, View};
@@ -20,19 +20,19 @@ pub(super) fn lines(state: &State, columns: usize, theme: Theme) -> [Line<'stati
 fn status(state: &State, columns: usize, theme: Theme) -> Line<'static> {
     if state.typing {
         return Row::new(theme)
-            .add(Look::Key, "/")
-            .add(Look::Plain, cut(&clean(&state.filter), columns.saturating_sub(2)))
-            .add(Look::Sorted, "_")
+            .add(StyleName::Key, "/")
+            .add(StyleName::Plain, cut(&clean(&state.filter), columns.saturating_sub(2)))
+            .add(StyleName::Sorted, "_")
             .line();
     }
     if let Some(note) = &state.note {
         let line = note.lines().next().unwrap_or_default();
-        return Row::new(theme).add(Look::Warning, cut(&clean(line), columns)).line();
+        return Row::new(theme).add(StyleName::Warning, cut(&clean(line), columns)).line();
     }
     let mut row = Row::new(theme);
     let mut parts = Vec::new();
     if state.paused {
-        row = row.add(Look::Warning, "paused ");
+        row = row.add(StyleName::Warning, "paused ");
     }
     match state.view() {
         View::List => {
@@ -62,11 +62,11 @@ fn status(state: &State, columns: usize, theme: Theme) -> Line<'static> {
     if let Some(tracing) = &state.tracing {
         parts.push(format!("traced by {}: {} calls", tracing.backend, thousands(tracing.events)));
         if tracing.lost > 0 {
-            row = row.add(Look::Warning, format!("{} calls lost ", thousands(tracing.lost)));
+            row = row.add(StyleName::Warning, format!("{} calls lost ", thousands(tracing.lost)));
         }
     }
     let used: usize = if state.paused { 7 } else { 0 };
-    row.add(Look::Dim, cut(&parts.join(" · "), columns.saturating_sub(used))).line()
+    row.add(StyleName::Dim, cut(&parts.join(" · "), columns.saturating_sub(used))).line()
 }
 
 /// Where the growth of categories counts from a later look than that of the process.
@@ -127,7 +127,7 @@ fn keys(state: &State, columns: usize, theme: Theme) -> Line<'static> {
             break;
         }
         used += own;
-        row = row.add(Look::Key, key.to_owned()).add(Look::Dim, format!(" {what}  "));
+        row = row.add(StyleName::Key, key.to_owned()).add(StyleName::Dim, format!(" {what}  "));
     }
     row.line()
 }

@@ -1,7 +1,7 @@
 //! Keys and columns explained.
 
 use super::cells::{Row, left, words};
-use super::theme::{Look, Theme};
+use super::theme::{StyleName, Theme};
 use ratatui::text::Line;
 
 const KEYS: &[(&str, &str)] = &[
@@ -26,13 +26,13 @@ const COLUMNS: &[(&str, &str)] = &[
 ];
 
 pub(super) fn lines(width: usize, theme: Theme) -> Vec<Line<'static>> {
-    let mut lines = vec![words(Look::Title, "vmaudit top", (width, theme)), Line::default()];
+    let mut lines = vec![words(StyleName::Title, "vmaudit top", (width, theme)), Line::default()];
     let columns = 15.min(width / 3);
     let row = |(label, text): &(&str, &str)| {
         let rest = width.saturating_sub(columns + 2);
         Row::new(theme)
-            .add(Look::Key, format!(" {} ", left(label, columns)))
-            .add(Look::Plain, super::cells::cut(text, rest))
+            .add(StyleName::Key, format!(" {} ", left(label, columns)))
+            .add(StyleName::Plain, super::cells::cut(text, rest))
             .line()
     };
     lines.extend(KEYS.iter().map(row));

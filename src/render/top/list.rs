@@ -1,7 +1,7 @@
 //! All processes: sums, and a row each.
 
 use super::cells::{Row, both_ends, change_look, left, marker, name, right, seconds};
-use super::theme::{Look, Theme};
+use super::theme::{StyleName, Theme};
 use super::{Page, Part, calls};
 use crate::render::style::{clean, signed_size};
 use crate::report::units::{size, thousands};
@@ -109,36 +109,38 @@ pub(super) fn page(state: &State, width: usize, height: usize, theme: Theme) -> 
 pub(super) fn header(state: &State, width: usize, theme: Theme) -> Vec<Line<'static>> {
     let (count, sum) = state.total();
     let noun = if count == 1 { "process" } else { "processes" };
-    let mut row = Row::new(theme).add(Look::Title, "vmaudit top");
+    let mut row = Row::new(theme).add(StyleName::Title, "vmaudit top");
     row = match &state.group {
         None if state.settings.title.is_empty() => row,
         Some(group) => {
-            let row = row.add(Look::Plain, " · ").add(Look::Title, clean(&group.title));
+            let row = row.add(StyleName::Plain, " · ").add(StyleName::Title, clean(&group.title));
             if group.subtitle.is_empty() {
                 row
             } else {
-                row.add(Look::Dim, format!(" · {}", clean(&group.subtitle)))
+                row.add(StyleName::Dim, format!(" · {}", clean(&group.subtitle)))
             }
         }
-        None => row.add(Look::Plain, format!(" · {}", clean(&state.settings.title))),
+        None => row.add(StyleName::Plain, format!(" · {}", clean(&state.settings.title))),
     };
-    row = row.add(Look::Plain, format!(" · {} {noun}", thousands(count as u64)));
+    row = row.add(StyleName::Plain, format!(" · {} {noun}", thousands(count as u64)));
     if !state.filter.is_empty() || state.typing {
         let shown = state.visible().len();
-        row = row
-            .add(Look::Warning, format!(" · {} named “{}”", thousands(shown as u64), clean(&state.filter)));
+        row = row.add(
+            StyleName::Warning,
+            format!(" · {} named “{}”", thousands(shown as u64), clean(&state.filter)),
+        );
     }
     let every = format!("every {}", seconds(state.interval_ms));
     let mut lines = vec![both_ends(row, &every, (width, theme))];
     let mut sums = Row::new(theme)
-        .add(Look::Dim, "together  ")
-        .add(Look::Plain, format!("VIRT {}", size(sum.virt)))
-        .add(Look::Plain, format!("   RSS {}", size(sum.rss)));
+        .add(StyleName::Dim, "together  ")
+        .add(StyleName::Plain, format!("VIRT {}", size(sum.virt)))
+        .add(StyleName::Plain, format!("   RSS {}", size(sum.rss)));
     if count > 1 && width >= 60 {
-        sums = sums.add(Look::Dim, " (what they share counts in each)");
+        sums = sums.add(StyleName::Dim, " (what they share counts in each)");
     }
     if sum.swap > 0 {
-        sums = sums.add(Look::Plain, format!("   swap {}", size(sum.swap)));
+        sums = sums.add(StyleName::Plain, format!("   swap {}", size(sum.swap)));
     }
     lines.push(sums.line());
     if let Some(group) = &state.group {
@@ -154,8 +156,8 @@ fn group_lines(group: &Group, state: &State, theme: Theme) -> Vec<Line<'static>>
         let age = age(state.time_ns.saturating_sub(at_ns));
         lines.push(
             Row::new(theme)
-                .add(Look::Plain, format!("PSS {}", size(pss)))
-                .add(Look::Dim, format!(" (what they share counted once; {age})"))
+                .add(StyleName::Plain, format!("PSS {}", size(pss)))
+                .add(StyleName::Dim, format!(" (what they share counted once; {age})"))
                 .line(),
         );
     }
@@ -163,14 +165,17 @@ fn group_lines(group: &Group, state: &State, theme: Theme) -> Vec<Line<'static>>
         let limit = max.map_or_else(|| "no limit".to_owned(), |max| format!("limit {}", size(max)));
         let near = max.is_some_and(|max| u128::from(current) * 10 >= u128::from(max) * 8);
         let mut row = Row::new(theme)
-            .add(if near { Look::Warning } else { Look::Plain }, format!("charged {}", size(current)))
-            .add(Look::Plain, format!(" · {limit}"));
+            .add(
+                if near { StyleName::Warning } else { StyleName::Plain },
+                format!("charged {}", size(current)),
+            )
+            .add(StyleName::Plain, format!(" · {limit}"));
         if let Some(peak) = peak {
-            row = row.add(Look::Plain, format!(" · at most {}", size(peak)));
+            row = row.add(StyleName::Plain, format!(" · at most {}", size(peak)));
         }
         for (label, bytes) in [("anon", anon), ("file", file), ("kernel", kernel)] {
             if let Some(bytes) = bytes {
-                row = row.add(Look::Dim, format!(" · {label} {}", size(bytes)));
+                row = row.add(StyleName::Dim, format!(" · {label} {}", size(bytes)));
             }
         }
         lines.push(row.line());
@@ -188,7 +193,7 @@ pub(super) fn age(ns: u64) -> String {
 }
 
 pub(super) fn head(state: &State, width: usize, theme: Theme) -> Line<'static> {
-    let mut row = Row::new(theme).add(Look::Head, " ");
+    let mut row = Row::new(theme).add(StyleName::Head, " ");
     for (at, (column, width)) in columns(width, has_containers(state)).into_iter().enumerate() {
         let (title, sort) = match column {
             Column::Pid => ("PID", None),
@@ -214,9 +219,11 @@ pub(super) fn head(state: &State, width: usize, theme: Theme) -> Line<'static> {
         let pad = text.len() - text.trim_start().len();
         // Only the word is underlined.
         let (before, word) = text.split_at(pad);
-        row = row.add(Look::Head, format!("{blank}{before}"));
+        row = row.add(StyleName::Head, format!("{blank}{before}"));
         let (word, after) = word.split_at(word.trim_end().len());
-        row = row.add(if sorted { Look::Sorted } else { Look::Head }, word).add(Look::Head, after);
+        row = row
+            .add(if sorted { StyleName::Sorted } else { StyleName::Head }, word)
+            .add(StyleName::Head, after);
     }
     row.line()
 }
@@ -244,7 +251,7 @@ pub(super) fn rows(
         } else {
             "  none has this name"
         };
-        return vec![Row::new(theme).add(Look::Dim, text).line()];
+        return vec![Row::new(theme).add(StyleName::Dim, text).line()];
     }
     let shown = visible.into_iter().enumerate().skip(range.start).take(range.len());
     shown.map(|(at, track)| row(track, selected == Some(at), &columns, theme)).collect()
@@ -257,33 +264,33 @@ fn row(track: &Track, selected: bool, columns: &[(Column, usize)], theme: Theme)
     let mut row = Row::new(theme);
     for (at, &(column, width)) in columns.iter().enumerate() {
         let (text, look) = match column {
-            Column::Pid => (newest.id.pid.to_string(), Look::Plain),
-            Column::User => (clean(&newest.user), Look::Dim),
-            Column::Name => (clean(&newest.name), Look::Plain),
-            Column::Virt => (size(figures.virt), Look::Plain),
-            Column::Rss => (size(figures.rss), Look::Plain),
-            Column::Unused => (size(figures.unused()), Look::Plain),
-            Column::Growth if ended => ("ended".to_owned(), Look::Dim),
+            Column::Pid => (newest.id.pid.to_string(), StyleName::Plain),
+            Column::User => (clean(&newest.user), StyleName::Dim),
+            Column::Name => (clean(&newest.name), StyleName::Plain),
+            Column::Virt => (size(figures.virt), StyleName::Plain),
+            Column::Rss => (size(figures.rss), StyleName::Plain),
+            Column::Unused => (size(figures.unused()), StyleName::Plain),
+            Column::Growth if ended => ("ended".to_owned(), StyleName::Dim),
             Column::Growth => (signed_size(track.growth()), change_look(track.growth())),
             Column::Last => (signed_size(track.last_growth()), change_look(track.last_growth())),
             Column::Mostly => mostly(track),
-            Column::Container => (clean(newest.container.as_deref().unwrap_or_default()), Look::Dim),
+            Column::Container => (clean(newest.container.as_deref().unwrap_or_default()), StyleName::Dim),
         };
         let text = match column {
             _ if is_left(column) => name(&text, width),
             _ => right(&text, width),
         };
         let blank = if at == 0 { "" } else { " " };
-        row = row.add(if ended { Look::Dim } else { look }, format!("{blank}{text}"));
+        row = row.add(if ended { StyleName::Dim } else { look }, format!("{blank}{text}"));
     }
     row.selectable_with(marker(selected), selected)
 }
 
-fn mostly(track: &Track) -> (String, Look) {
+fn mostly(track: &Track) -> (String, StyleName) {
     match track.mostly.as_ref().map(|mostly| &mostly.known) {
-        Some(Known::Category(name)) => (clean(name), Look::Dim),
-        Some(Known::Forbidden) => ("may not be read".to_owned(), Look::Warning),
-        Some(Known::Failed) => ("could not be read".to_owned(), Look::Dim),
-        None => ("…".to_owned(), Look::Dim),
+        Some(Known::Category(name)) => (clean(name), StyleName::Dim),
+        Some(Known::Forbidden) => ("may not be read".to_owned(), StyleName::Warning),
+        Some(Known::Failed) => ("could not be read".to_owned(), StyleName::Dim),
+        None => ("…".to_owned(), StyleName::Dim),
     }
 }

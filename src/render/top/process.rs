@@ -1,7 +1,7 @@
 //! One process: sizes over time, verdict, categories, and with tracing the newest reservations.
 
 use super::cells::{Row, both_ends, change_look, cut, left, marker, name, right, seconds};
-use super::theme::{Look, Theme};
+use super::theme::{StyleName, Theme};
 use super::{Page, Part, calls};
 use crate::render::style::{clean, signed_size, wrapped};
 use crate::report::category_color;
@@ -68,23 +68,23 @@ pub(super) fn header(state: &State, (width, height): (usize, usize), theme: Them
         (None, None) => String::new(),
     };
     let mut row = Row::new(theme)
-        .add(Look::Title, cut(&clean(&name), 32))
-        .add(Look::Plain, format!(" · pid {}", opened.id.pid));
+        .add(StyleName::Title, cut(&clean(&name), 32))
+        .add(StyleName::Plain, format!(" · pid {}", opened.id.pid));
     if let Some(inside) = process.and_then(|process| process.container_pid) {
-        row = row.add(Look::Plain, format!(" ({inside} inside)"));
+        row = row.add(StyleName::Plain, format!(" ({inside} inside)"));
     }
     match track {
         Some(track) if !track.has_ended() => {
             let threads = track.newest.threads;
             let noun = if threads == 1 { "thread" } else { "threads" };
             row = row
-                .add(Look::Plain, format!(" · {} {noun}", thousands(threads)))
-                .add(Look::Dim, format!(" · {}", clean(&track.newest.user)));
+                .add(StyleName::Plain, format!(" · {} {noun}", thousands(threads)))
+                .add(StyleName::Dim, format!(" · {}", clean(&track.newest.user)));
             if let Some(container) = &track.newest.container {
-                row = row.add(Look::Dim, format!(" · {}", cut(&clean(container), 24)));
+                row = row.add(StyleName::Dim, format!(" · {}", cut(&clean(container), 24)));
             }
         }
-        _ => row = row.add(Look::Warning, " · has ended; this is its last state"),
+        _ => row = row.add(StyleName::Warning, " · has ended; this is its last state"),
     }
     let every = format!("every {}", seconds(state.interval_ms));
     let mut lines = vec![both_ends(row, &every, (width, theme))];
@@ -99,7 +99,7 @@ pub(super) fn header(state: &State, (width, height): (usize, usize), theme: Them
     }
     if let Some(error) = &opened.error {
         for line in error.lines().flat_map(|line| wrapped(&clean(line), width.max(10))) {
-            lines.push(Row::new(theme).add(Look::Warning, line).line());
+            lines.push(Row::new(theme).add(StyleName::Warning, line).line());
         }
     }
     if height >= ROOMY {
@@ -118,18 +118,19 @@ fn sizes(track: Option<&Track>, totals: Option<&Totals>, (width, theme): (usize,
     let percent = (u128::from(unused) * 100).checked_div(u128::from(virt)).unwrap_or(0);
     let gap = if width >= 76 { "   " } else { " " };
     let mut row = Row::new(theme)
-        .add(Look::Head, format!("VIRT {}", size(virt)))
-        .add(Look::Plain, format!("{gap}RSS {}", size(rss)));
+        .add(StyleName::Head, format!("VIRT {}", size(virt)))
+        .add(StyleName::Plain, format!("{gap}RSS {}", size(rss)));
     if swap > 0 {
-        row = row.add(Look::Plain, format!("{gap}swap {}", size(swap)));
+        row = row.add(StyleName::Plain, format!("{gap}swap {}", size(swap)));
     }
     row = row
-        .add(Look::Title, format!("{gap}unused {}", size(unused)))
-        .add(Look::Dim, format!(" ({percent} %)"));
+        .add(StyleName::Title, format!("{gap}unused {}", size(unused)))
+        .add(StyleName::Dim, format!(" ({percent} %)"));
     if let Some(growth) = track.map(Track::growth)
         && width >= 64
     {
-        row = row.add(Look::Plain, format!("{gap}growth ")).add(change_look(growth), signed_size(growth));
+        row =
+            row.add(StyleName::Plain, format!("{gap}growth ")).add(change_look(growth), signed_size(growth));
     }
     row.line()
 }
@@ -142,9 +143,9 @@ fn over_time(track: &Track, width: usize, theme: Theme) -> Vec<Line<'static>> {
         let values: Vec<u64> = points.iter().map(of).collect();
         let (first, last) = (values.first().copied().unwrap_or(0), values.last().copied().unwrap_or(0));
         Row::new(theme)
-            .add(Look::Dim, format!("{label} {} ", right(&size(first), 11)))
-            .add(Look::Key, sparkline(&values))
-            .add(Look::Plain, format!(" {}", size(last)))
+            .add(StyleName::Dim, format!("{label} {} ", right(&size(first), 11)))
+            .add(StyleName::Key, sparkline(&values))
+            .add(StyleName::Plain, format!(" {}", size(last)))
             .line()
     };
     vec![line("VIRT", |point| point.virt), line("RSS ", |point| point.rss)]
@@ -166,10 +167,13 @@ pub(super) fn sparkline(values: &[u64]) -> String {
 
 fn verdict(process: &Process, (width, height): (usize, usize), theme: Theme) -> Vec<Line<'static>> {
     let Some(verdict) = &process.verdict else { return Vec::new() };
-    let look = if verdict.matters { Look::Warning } else { Look::Good };
+    let look = if verdict.matters { StyleName::Warning } else { StyleName::Good };
     let most = if height >= ROOMY + 10 { 6 } else { 2 };
-    let near =
-        verdict.checks.iter().filter(|check| check.state != "free").map(|check| (Look::Plain, &check.text));
+    let near = verdict
+        .checks
+        .iter()
+        .filter(|check| check.state != "free")
+        .map(|check| (StyleName::Plain, &check.text));
     let mut lines = Vec::new();
     for (look, text) in std::iter::once((look, &verdict.text)).chain(near) {
         let mut text = wrapped(&clean(text), width.max(10));
@@ -241,7 +245,7 @@ fn table(state: &State, (width, height): (usize, usize), theme: Theme) -> Part {
         .collect();
     rows.extend(gone(opened, width, theme).filter(|_| from + rows.len() == lines.len()));
     if opened.details.is_none() && opened.error.is_none() {
-        rows.push(Row::new(theme).add(Look::Dim, " looking …").line());
+        rows.push(Row::new(theme).add(StyleName::Dim, " looking …").line());
     }
     Part { head, rows, height }
 }
@@ -255,11 +259,12 @@ pub(super) fn table_head(state: &State, opened: &Opened, width: usize, theme: Th
             (true, false) => "↓",
             (true, true) => "↑",
         };
-        (if sorted { Look::Sorted } else { Look::Head }, format!("{title}{arrow}"))
+        (if sorted { StyleName::Sorted } else { StyleName::Head }, format!("{title}{arrow}"))
     };
     let (look, title) = head(Some(SortBy::Name), "what");
     let pad = label.saturating_sub(super::cells::width(&title));
-    let mut row = Row::new(theme).add(Look::Head, " ").add(look, title).add(Look::Head, " ".repeat(pad));
+    let mut row =
+        Row::new(theme).add(StyleName::Head, " ").add(look, title).add(StyleName::Head, " ".repeat(pad));
     for (column, width) in columns {
         let (look, title) = match column {
             Column::Virt => head(Some(SortBy::Virt), "VIRT"),
@@ -271,7 +276,7 @@ pub(super) fn table_head(state: &State, opened: &Opened, width: usize, theme: Th
             Column::Growth => head(Some(SortBy::Growth), "growth"),
         };
         let pad = (width + 1).saturating_sub(super::cells::width(&title));
-        row = row.add(Look::Head, " ".repeat(pad)).add(look, title);
+        row = row.add(StyleName::Head, " ".repeat(pad)).add(look, title);
     }
     row.line()
 }
@@ -279,16 +284,17 @@ pub(super) fn table_head(state: &State, opened: &Opened, width: usize, theme: Th
 fn category(line: &CategoryLine<'_>, opened: &Opened, width: usize, theme: Theme) -> Row {
     let (label, columns) = columns(opened, width);
     let row = line.row;
-    let look = if row.id == "unknown" { Look::Warning } else { Look::Category(category_color(&row.id)) };
+    let look =
+        if row.id == "unknown" { StyleName::Warning } else { StyleName::Category(category_color(&row.id)) };
     let mut out = Row::new(theme).add(look, name(&row.name, label));
     for (column, width) in columns {
         let (text, look) = match column {
-            Column::Virt => (size(row.virt), Look::Plain),
-            Column::Writable => (size(row.writable), Look::Plain),
-            Column::Rss => (size(row.rss), Look::Plain),
-            Column::Swap => (size(row.swap), Look::Plain),
-            Column::Unused => (size(row.unused), Look::Plain),
-            Column::Regions => (thousands(row.regions), Look::Plain),
+            Column::Virt => (size(row.virt), StyleName::Plain),
+            Column::Writable => (size(row.writable), StyleName::Plain),
+            Column::Rss => (size(row.rss), StyleName::Plain),
+            Column::Swap => (size(row.swap), StyleName::Plain),
+            Column::Unused => (size(row.unused), StyleName::Plain),
+            Column::Regions => (thousands(row.regions), StyleName::Plain),
             Column::Growth => (signed_size(line.growth), change_look(line.growth)),
         };
         out = out.add(look, format!(" {}", right(&text, width)));
@@ -313,7 +319,12 @@ fn gone(opened: &Opened, width: usize, theme: Theme) -> Option<Line<'static>> {
         return None;
     }
     let text = left("(gone since the start)", label + before);
-    Some(Row::new(theme).add(Look::Dim, text).add(Look::Good, right(&signed_size(bytes), 12)).indented())
+    Some(
+        Row::new(theme)
+            .add(StyleName::Dim, text)
+            .add(StyleName::Good, right(&signed_size(bytes), 12))
+            .indented(),
+    )
 }
 
 #[cfg(test)]

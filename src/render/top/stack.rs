@@ -1,7 +1,7 @@
 //! One stack, a frame a line.
 
 use super::cells::{Row, cut, left, width, words};
-use super::theme::{Look, Theme};
+use super::theme::{StyleName, Theme};
 use super::{Page, Part};
 use crate::model::path::base_name;
 use crate::render::frames::function;
@@ -22,7 +22,7 @@ pub(super) fn page(state: &State, shown: Shown<'_>, columns: usize, theme: Theme
         Some(details) => format!("{} ({}) › {}", details.process.comm, details.process.pid, shown.0),
         None => shown.0.to_owned(),
     };
-    let header = vec![words(Look::Title, &clean(&title), (columns, theme)), Line::default()];
+    let header = vec![words(StyleName::Title, &clean(&title), (columns, theme)), Line::default()];
     let rows: Vec<_> = rows(shown, columns, theme).into_iter().skip(state.scroll).collect();
     Page { header, parts: vec![Part { head: Vec::new(), height: usize::MAX / 2, rows }] }
 }
@@ -30,7 +30,7 @@ pub(super) fn page(state: &State, shown: Shown<'_>, columns: usize, theme: Theme
 pub(super) fn rows((_, note, stack): Shown<'_>, columns: usize, theme: Theme) -> Vec<Line<'static>> {
     let mut lines = Vec::new();
     for line in note.iter().flat_map(|note| wrapped(&clean(note), columns.saturating_sub(2).max(10))) {
-        lines.push(Row::new(theme).add(Look::Plain, format!("  {line}")).line());
+        lines.push(Row::new(theme).add(StyleName::Plain, format!("  {line}")).line());
     }
     let Some(stack) = stack else { return lines };
     let modules = stack.frames.iter().map(|frame| width(&clean(&frame.module)));
@@ -43,7 +43,7 @@ pub(super) fn rows((_, note, stack): Shown<'_>, columns: usize, theme: Theme) ->
         "incomplete" => "the stack goes on: no unwind information here, or it was called on another stack",
         _ => return lines,
     };
-    lines.push(words(Look::Warning, &format!("     {ending}"), (columns, theme)));
+    lines.push(words(StyleName::Warning, &format!("     {ending}"), (columns, theme)));
     lines
 }
 
@@ -61,9 +61,9 @@ fn line(number: usize, frame: &Frame, (modules, columns): (usize, usize), theme:
     };
     let rest = room.saturating_sub(width(&function) + 2);
     Row::new(theme)
-        .add(Look::Dim, format!("{number:>3}  "))
-        .add(Look::Dim, format!("{}  ", left(&clean(&frame.module), modules)))
-        .add(if frame.symbol.is_some() { Look::Plain } else { Look::Dim }, function)
-        .add(Look::Good, format!("  {}", cut(&place, rest)))
+        .add(StyleName::Dim, format!("{number:>3}  "))
+        .add(StyleName::Dim, format!("{}  ", left(&clean(&frame.module), modules)))
+        .add(if frame.symbol.is_some() { StyleName::Plain } else { StyleName::Dim }, function)
+        .add(StyleName::Good, format!("  {}", cut(&place, rest)))
         .line()
 }

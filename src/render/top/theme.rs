@@ -18,7 +18,7 @@ pub struct Theme {
 
 /// What a piece of a screen is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Look {
+pub enum StyleName {
     Plain,
     /// The name of what is shown.
     Title,
@@ -44,20 +44,20 @@ impl Theme {
         Theme { colors: colors == Colors::Always }
     }
 
-    pub fn style(self, look: Look) -> Style {
+    pub fn style(self, look: StyleName) -> Style {
         let style = Style::new();
         let with = |color: Color| if self.colors { style.fg(color) } else { style };
         match look {
-            Look::Plain => style,
-            Look::Title => with(Color::Cyan).add_modifier(Modifier::BOLD),
-            Look::Head => style.add_modifier(Modifier::BOLD),
-            Look::Sorted => with(Color::Cyan).add_modifier(Modifier::BOLD | Modifier::UNDERLINED),
-            Look::Dim => style.add_modifier(Modifier::DIM),
-            Look::Warning if self.colors => style.fg(Color::Yellow),
-            Look::Warning => style.add_modifier(Modifier::BOLD),
-            Look::Good => with(Color::Green),
-            Look::Key => with(Color::Cyan),
-            Look::Category(color) => with(nearest(color)),
+            StyleName::Plain => style,
+            StyleName::Title => with(Color::Cyan).add_modifier(Modifier::BOLD),
+            StyleName::Head => style.add_modifier(Modifier::BOLD),
+            StyleName::Sorted => with(Color::Cyan).add_modifier(Modifier::BOLD | Modifier::UNDERLINED),
+            StyleName::Dim => style.add_modifier(Modifier::DIM),
+            StyleName::Warning if self.colors => style.fg(Color::Yellow),
+            StyleName::Warning => style.add_modifier(Modifier::BOLD),
+            StyleName::Good => with(Color::Green),
+            StyleName::Key => with(Color::Cyan),
+            StyleName::Category(color) => with(nearest(color)),
         }
     }
 

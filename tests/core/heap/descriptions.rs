@@ -1,6 +1,6 @@
 //! Descriptions of allocators: what a file may say, and what is said about one that is wrong.
 
-use vmaudit::heap::describe::{Covers, Place, Size, Value, built_in, parse};
+use vmaudit::heap::describe::{Covers, Size, Value, ValueSource, built_in, parse};
 use vmaudit::heap::{Description, FunctionKind};
 
 const POOL: &str = r#"
@@ -74,13 +74,17 @@ fn everything_that_can_be_said() {
     assert_eq!(pool.functions.len(), 9);
     assert_eq!(
         kind("_ZN4pool5allocEm"),
-        FunctionKind::Allocate { size: Size::Product(2, 3), pointer: Place::Returned, context: Some(arg(1)) }
+        FunctionKind::Allocate {
+            size: Size::Product(2, 3),
+            pointer: ValueSource::Returned,
+            context: Some(arg(1))
+        }
     );
     assert_eq!(
         kind("pool_align"),
         FunctionKind::Allocate {
-            size: Size::One(Place::Entry(arg(2))),
-            pointer: Place::Pointee(1),
+            size: Size::One(ValueSource::Entry(arg(2))),
+            pointer: ValueSource::Pointee(1),
             context: Some(Value::Global("current_pool".to_owned())),
         }
     );
@@ -88,15 +92,19 @@ fn everything_that_can_be_said() {
         kind("pool_grow"),
         FunctionKind::Resize {
             old: arg(2),
-            size: Size::One(Place::Returned),
-            pointer: Place::Entry(arg(2)),
+            size: Size::One(ValueSource::Returned),
+            pointer: ValueSource::Entry(arg(2)),
             context: None,
         }
     );
     assert_eq!(kind("pool_free"), FunctionKind::Free { pointer: arg(2) });
     assert_eq!(
         kind("pool_create"),
-        FunctionKind::CreateContext { context: Place::Returned, parent: Some(arg(1)), name: Some(arg(2)) }
+        FunctionKind::CreateContext {
+            context: ValueSource::Returned,
+            parent: Some(arg(1)),
+            name: Some(arg(2))
+        }
     );
     assert_eq!(
         kind("pool_clear"),
@@ -189,8 +197,8 @@ fn the_functions_that_people_use_are_there() {
     }
     let postgres = built_in("postgres").expect("built in").expect("readable");
     let context = Some(Value::Global("CurrentMemoryContext".to_owned()));
-    let size = Size::One(Place::Entry(Value::Argument(1)));
-    let expected = FunctionKind::Allocate { size, pointer: Place::Returned, context };
+    let size = Size::One(ValueSource::Entry(Value::Argument(1)));
+    let expected = FunctionKind::Allocate { size, pointer: ValueSource::Returned, context };
     assert_eq!(postgres.function("palloc0").map(|f| &f.kind), Some(&expected));
     assert!(postgres.looks_into("postgres") && !postgres.looks_into("libc.so.6"));
 }

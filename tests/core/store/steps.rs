@@ -223,9 +223,9 @@ fn steps() -> Vec<Step> {
     steps.extend(ops.by_ref().take(5));
     steps.push(Step::Lost { time_ns: u64::MAX });
     steps.push(Step::Resync(observations(9, ResidencySource::Pagemap)));
-    steps.push(Step::Look(observations(8, ResidencySource::SmapsProportion)));
+    steps.push(Step::Snapshot(observations(8, ResidencySource::SmapsProportion)));
     steps.extend(ops);
-    steps.push(Step::Look(observations(7, ResidencySource::PagemapScan)));
+    steps.push(Step::Snapshot(observations(7, ResidencySource::PagemapScan)));
     steps
 }
 
@@ -291,7 +291,7 @@ fn the_steps_stop_where_they_are_told() {
 fn only_the_newest_look_at_a_process_is_kept() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let path = folder.path().join("rec");
-    let look = |pid, source| Step::Look(observations(pid, source));
+    let look = |pid, source| Step::Snapshot(observations(pid, source));
     let (old, new) = (look(8, ResidencySource::None), look(8, ResidencySource::Pagemap));
     let gone = look(10, ResidencySource::Pagemap);
     let call = |id| Step::Event(event(id, VmOp::Rename));

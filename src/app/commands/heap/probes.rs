@@ -131,7 +131,7 @@ impl State {
         self.refused.push(why);
     }
 
-    fn name(&mut self, number: u32, (key, module): (FileKey, &str), found: &super::resolve::Found) {
+    fn name(&mut self, number: u32, (key, module): (FileKey, &str), found: &super::resolve::ProbedFunction) {
         let at = number as usize;
         if self.functions.len() <= at {
             self.functions.resize(at + 1, model::Function::default());

@@ -1,6 +1,6 @@
 //! From ledgers to the report.
 
-use super::watch::{HeapWatch, Known};
+use super::watch::{HeapWatch, ProcessIdentity};
 use crate::capture::heap::HeapCounters;
 use crate::heap::report::{HeapFacts, HeapProcessFacts, HeapReport, build};
 use crate::heap::silence::{self, TestCall, Watched};
@@ -64,7 +64,7 @@ pub fn report(
     build(&run, &processes, &pipeline.stacks, &names)
 }
 
-fn facts(known: &Known, now: u64) -> HeapProcessFacts {
+fn facts(known: &ProcessIdentity, now: u64) -> HeapProcessFacts {
     let end = known.until_ns.unwrap_or(now);
     HeapProcessFacts {
         comm: known.comm.clone(),

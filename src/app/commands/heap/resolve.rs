@@ -2,7 +2,7 @@
 
 use crate::capture::heap::wire::covers_code;
 use crate::capture::heap::{Action, ProbeFunction, Where};
-use crate::heap::describe::{Description, FunctionKind, Place, Size, Value};
+use crate::heap::describe::{Description, FunctionKind, Size, Value, ValueSource};
 use crate::model::{Binding, Probe, Skip};
 use crate::objects::Object;
 use crate::objects::functions::{Function, FunctionTable};
@@ -11,7 +11,7 @@ use std::collections::{HashMap, HashSet};
 
 /// A function that is to be probed.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Found {
+pub struct ProbedFunction {
     /// In the file.
     pub offset: u64,
     /// As the description spells it.
@@ -25,7 +25,7 @@ pub struct Found {
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Resolved {
     /// Each address once, by offset.
-    pub found: Vec<Found>,
+    pub found: Vec<ProbedFunction>,
     /// Functions that are there and not probed, and why.
     pub left_out: Vec<(String, Why)>,
 }
@@ -50,7 +50,7 @@ pub fn resolve(object: &Object, base_name: &str, descriptions: &[Description]) -
         return out;
     }
     let table = FunctionTable::read(object, Default::default());
-    let mut by_offset: HashMap<u64, Found> = HashMap::new();
+    let mut by_offset: HashMap<u64, ProbedFunction> = HashMap::new();
     for description in wanted {
         for described in &description.functions {
             for function in table.by_name(described.symbol.as_bytes()) {
@@ -65,7 +65,7 @@ pub fn resolve(object: &Object, base_name: &str, descriptions: &[Description]) -
                 let Some(offset) = target.offset else { continue };
                 match probe_of(object, target, &described.kind) {
                     Ok(function) => {
-                        by_offset.entry(offset).or_insert_with(|| Found {
+                        by_offset.entry(offset).or_insert_with(|| ProbedFunction {
                             offset,
                             symbol: described.symbol.clone(),
                             allocator: description.name.clone(),
@@ -177,11 +177,11 @@ impl Build<'_> {
         value.map_or(Ok(Where::Nowhere), |value| self.value(value))
     }
 
-    fn place(&mut self, place: &Place) -> Result<Where, Why> {
+    fn place(&mut self, place: &ValueSource) -> Result<Where, Why> {
         match place {
-            Place::Entry(value) => self.value(value),
-            Place::Returned => Ok(Where::Returned),
-            Place::Pointee(n) => Ok(Where::Pointee(*n)),
+            ValueSource::Entry(value) => self.value(value),
+            ValueSource::Returned => Ok(Where::Returned),
+            ValueSource::Pointee(n) => Ok(Where::Pointee(*n)),
         }
     }
 
@@ -201,13 +201,13 @@ impl Build<'_> {
 struct Forwarding<'a> {
     object: &'a Object,
     table: &'a FunctionTable,
-    by_offset: &'a HashMap<u64, Found>,
+    by_offset: &'a HashMap<u64, ProbedFunction>,
     /// Those that were found to.
     passed_on: &'a HashSet<u64>,
 }
 
 impl Forwarding<'_> {
-    fn forwards(&self, found: &Found) -> bool {
+    fn forwards(&self, found: &ProbedFunction) -> bool {
         if found.allocator != CXX {
             return false;
         }

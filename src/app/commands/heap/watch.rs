@@ -4,7 +4,7 @@ use super::combined::Combined;
 use super::probes::Probes;
 use crate::capture::heap::HeapCounters;
 use crate::capture::heap::wire::{CapturedHeap, CapturedSite};
-use crate::heap::{Heaps, Ledger, LedgerOptions};
+use crate::heap::{HeapLedger, Heaps, LedgerOptions};
 use crate::ledger::AddressSpaces;
 use crate::model::hash::IntMap;
 use crate::model::{Addr, HeapEvent, HeapOp, MmKey, Observations, Pid, StackId, VmEvent, VmOp};
@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 /// A process as it was last seen.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Known {
+pub struct ProcessIdentity {
     pub comm: String,
     pub exe: String,
     pub cmdline: Vec<String>,
@@ -31,9 +31,9 @@ pub struct Known {
 pub struct HeapWatch {
     pub heaps: Heaps,
     pub probes: Arc<Probes>,
-    pub known: IntMap<Pid, Known>,
+    pub known: IntMap<Pid, ProcessIdentity>,
     /// Those of processes that have ended.
-    pub ended: Vec<Ledger>,
+    pub ended: Vec<HeapLedger>,
     /// With --combined.
     pub combined: Option<Combined>,
     /// What each process has mapped of files with probes: base names, functions.
@@ -85,7 +85,7 @@ impl HeapWatch {
 
     /// A process that is watched from now on.
     fn begin(&mut self, pid: Pid, time_ns: u64, attached: bool) {
-        let known = Known { since_ns: time_ns, attached, ..read_known(pid) };
+        let known = ProcessIdentity { since_ns: time_ns, attached, ..read_known(pid) };
         self.known.insert(pid, known);
     }
 
@@ -102,7 +102,7 @@ impl HeapWatch {
                 }
                 self.generations.remove(child_mm);
                 let parent = self.known.get(&pid).cloned().unwrap_or_default();
-                let child = Known { since_ns: event.time_ns, attached: false, ..parent };
+                let child = ProcessIdentity { since_ns: event.time_ns, attached: false, ..parent };
                 self.known.insert(*child_pid, child);
                 let probed = self.probed.get(&pid).cloned().unwrap_or_default();
                 self.probed.insert(*child_pid, probed);
@@ -206,12 +206,12 @@ impl Sink for HeapWatch {
     }
 }
 
-fn read_known(pid: Pid) -> Known {
+fn read_known(pid: Pid) -> ProcessIdentity {
     let read = |name: &str| std::fs::read(format!("/proc/{pid}/{name}")).unwrap_or_default();
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     let cmdline = read("cmdline");
     let arguments = cmdline.strip_suffix(b"\0").unwrap_or(&cmdline);
-    Known {
+    ProcessIdentity {
         comm: text(read("comm").trim_ascii_end()),
         exe: std::fs::read_link(format!("/proc/{pid}/exe"))
             .map(|path| path.to_string_lossy().into_owned())
@@ -220,6 +220,6 @@ fn read_known(pid: Pid) -> Known {
             [] => Vec::new(),
             some => some.split(|&byte| byte == 0).map(text).collect(),
         },
-        ..Known::default()
+        ..ProcessIdentity::default()
     }
 }

@@ -8,7 +8,7 @@ use crate::app::code_files::pattern;
 use crate::app::code_files::{self, CodeFile};
 use crate::app::error::AppError;
 use crate::app::output::{Destination, Other, Output, program};
-use crate::capture::uprobe::{CallCounter, CounterConfig, Placed, Way};
+use crate::capture::uprobe::{CallCounter, CounterConfig, CountersPlaced, Way};
 use crate::cli::{PlainFormat, ProbeArgs, ProbeWay};
 use crate::model::Pid;
 use crate::render::probe::{
@@ -27,7 +27,7 @@ use std::time::Duration;
 struct Counted {
     calls: Vec<u64>,
     of: String,
-    placed: Placed,
+    placed: CountersPlaced,
     way: Way,
     took: Duration,
     /// Stacks and their calls, in the numbering of the selection.
@@ -106,7 +106,7 @@ fn place(
     (file, selection): (&CodeFile, &Selection),
     only: Option<Pid>,
     verbose: bool,
-) -> Result<Placed, AppError> {
+) -> Result<CountersPlaced, AppError> {
     let Some(fd) = file.object.raw_fd() else {
         return Err(AppError::Usage(format!(
             "{}: no file that probes could be placed on",

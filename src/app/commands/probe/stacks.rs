@@ -8,7 +8,7 @@ use crate::app::code_files::CodeFile;
 use crate::app::conclude;
 use crate::app::error::AppError;
 use crate::capture::uprobe::wire::CapturedCall;
-use crate::capture::uprobe::{CallCounter, CounterConfig, Placed};
+use crate::capture::uprobe::{CallCounter, CounterConfig, CountersPlaced};
 use crate::cli::{Backend, ProbeArgs};
 use crate::launch::LaunchConfig;
 use crate::model::StackId;
@@ -102,7 +102,7 @@ fn schedule(args: &ProbeArgs) -> Schedule {
 /// Probes that are in place.
 struct Placement {
     counter: CallCounter,
-    placed: Placed,
+    placed: CountersPlaced,
     of: String,
 }
 

@@ -66,7 +66,7 @@ pub const OTHER: Category = Category {
 
 /// One kind of the JVM's memory, and what its parts are called.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct What {
+pub(super) struct MemoryKind {
     pub category: Category,
     pub committed: &'static str,
     pub reserved: &'static str,
@@ -74,7 +74,7 @@ pub(super) struct What {
 
 macro_rules! what {
     ($category:expr, $name:literal) => {
-        What {
+        MemoryKind {
             category: $category,
             committed: concat!($name, ", committed"),
             reserved: concat!($name, ", reserved"),
@@ -82,26 +82,29 @@ macro_rules! what {
     };
 }
 
-pub(super) const JAVA_HEAP: What = what!(HEAP, "heap");
-pub(super) const CLASS_SPACE: What = what!(CLASSES, "class space");
-pub(super) const NODE: What = what!(META, "metaspace");
-pub(super) const ARCHIVE: What =
-    What { category: SHARED, committed: "archive of shared classes", reserved: "room beside the archive" };
-pub(super) const CODE_CACHE: What = what!(CODE, "code cache");
-pub(super) const CODE_MAP: What = what!(CODE, "map of a code heap's segments");
-pub(super) const BITMAP: What = what!(GC, "mark bitmap");
-pub(super) const CARDS: What = what!(GC, "card or offset table");
-pub(super) const MARK_STACK: What = what!(GC, "marking stack");
-pub(super) const Z_MARK_STACK: What = what!(GC, "ZGC's marking stacks");
-const G1_TABLES: What = what!(GC, "G1's bitmaps and card tables");
-const TABLES: What = what!(GC, "collector tables");
-pub(super) const POLLING: What =
-    What { category: OTHER, committed: "safepoint polling page", reserved: "safepoint polling page" };
+pub(super) const JAVA_HEAP: MemoryKind = what!(HEAP, "heap");
+pub(super) const CLASS_SPACE: MemoryKind = what!(CLASSES, "class space");
+pub(super) const NODE: MemoryKind = what!(META, "metaspace");
+pub(super) const ARCHIVE: MemoryKind = MemoryKind {
+    category: SHARED,
+    committed: "archive of shared classes",
+    reserved: "room beside the archive",
+};
+pub(super) const CODE_CACHE: MemoryKind = what!(CODE, "code cache");
+pub(super) const CODE_MAP: MemoryKind = what!(CODE, "map of a code heap's segments");
+pub(super) const BITMAP: MemoryKind = what!(GC, "mark bitmap");
+pub(super) const CARDS: MemoryKind = what!(GC, "card or offset table");
+pub(super) const MARK_STACK: MemoryKind = what!(GC, "marking stack");
+pub(super) const Z_MARK_STACK: MemoryKind = what!(GC, "ZGC's marking stacks");
+const G1_TABLES: MemoryKind = what!(GC, "G1's bitmaps and card tables");
+const TABLES: MemoryKind = what!(GC, "collector tables");
+pub(super) const POLLING: MemoryKind =
+    MemoryKind { category: OTHER, committed: "safepoint polling page", reserved: "safepoint polling page" };
 pub(super) const MODULES: &str = "the JDK's classes (lib/modules)";
-const REST: What = What { category: OTHER, committed: "other", reserved: "other" };
+const REST: MemoryKind = MemoryKind { category: OTHER, committed: "other", reserved: "other" };
 
 /// What libjvm's functions reserve, the innermost first.
-const PURPOSES: &[(&[&str], What)] = &[
+const PURPOSES: &[(&[&str], MemoryKind)] = &[
     (&["SafepointMechanism", "initialize_assert_poison"], POLLING),
     (&["CodeHeap::"], CODE_MAP),
     (&["ReservedCodeSpace", "CodeMemoryReserver", "CodeCache::"], CODE_CACHE),
@@ -261,7 +264,7 @@ fn stack_guard(subject: &Subject<'_>, world: &World<'_>, path: &CallPath) -> Opt
 }
 
 /// The first purpose that libjvm's frames name, from line `from` on.
-fn purpose(path: &CallPath, from: usize) -> Option<What> {
+fn purpose(path: &CallPath, from: usize) -> Option<MemoryKind> {
     let own = path.lines.get(from..)?.iter().filter(|line| is_jvm(line));
     own.take(16).find_map(|line| {
         PURPOSES.iter().find(|(words, _)| words.iter().any(|w| line.mentions(w))).map(|(_, what)| *what)

@@ -1,9 +1,9 @@
 //! A process of the JVM as a row of mappings, and what has been recognised of it so far.
 
-use super::What;
+use super::MemoryKind;
 use crate::attribution::category::{Claim, Evidence, Instance, Merge};
 use crate::attribution::rules::World;
-use crate::attribution::rules::runs::{Placed, run_length, runs};
+use crate::attribution::rules::runs::{HasRange, run_length, runs};
 use crate::attribution::world::Surveyed;
 use crate::model::{Addr, AddrRange, Mapping, PAGE, Prot, Sharing};
 use std::collections::BTreeMap;
@@ -30,7 +30,7 @@ pub(super) struct Span {
     pub kind: Kind,
 }
 
-impl Placed for Span {
+impl HasRange for Span {
     fn range(&self) -> AddrRange {
         self.range
     }
@@ -110,7 +110,7 @@ impl Spans {
     }
 
     /// `range` is one `what`, as far as nothing of it is taken.
-    pub fn take(&mut self, range: AddrRange, what: &What) {
+    pub fn take(&mut self, range: AddrRange, what: &MemoryKind) {
         let instance = Instance::At(range.start);
         for span in self.within(range).into_iter().filter(|span| span.kind != Kind::Other) {
             if !self.is_free(span.range) {
@@ -134,7 +134,7 @@ impl Spans {
     }
 
     /// `range` is one `what`, whatever it looks like.
-    pub fn take_whole(&mut self, range: AddrRange, what: &What) {
+    pub fn take_whole(&mut self, range: AddrRange, what: &MemoryKind) {
         if self.is_free(range) {
             let claim = Claim::new(what.category, Evidence::Shape, what.committed);
             self.taken.insert(range.start, (range, claim.instance(Instance::At(range.start))));
