@@ -17,7 +17,7 @@
 /* set by user space before loading */
 const volatile bool follow_forks = true;
 /* Children of processes that ran before tracing began: what user space knows of the parent is from
- * a look that calls and forks may have overtaken, so each fork is listed. */
+ * a snapshot that calls and forks may have overtaken, so each fork is listed. */
 const volatile bool list_forks = false;
 
 /* keeps the type in this object's BTF */

@@ -193,7 +193,7 @@ int page_fault(struct page_fault_args *ctx)
 		return 1;
 	touch.address = ctx->address;
 	touch.error_code = ctx->error_code;
-	/* Not the program's memory; or a look at it that must not fault pages in, and does not. A plain
+	/* Not the program's memory; or a read of it that must not fault pages in, and does not. A plain
 	 * load: bpf_probe_read_kernel() disables page faults itself, and would see that. */
 	if ((__s64)touch.address < 0 || task->pagefault_disabled)
 		return 1;

@@ -52,7 +52,7 @@ pub fn warn(pipeline: &Pipeline, counters: Counters) {
         let mut names: Vec<&str> = pipeline.compat.iter().map(String::as_str).take(3).collect();
         names.extend((pipeline.compat.len() > names.len()).then_some("…"));
         say(format_args!(
-            "32-bit programs were started ({}): their calls are not traced, rows rest on the last look",
+            "32-bit programs were started ({}): their calls are not traced, rows rest on the last snapshot",
             names.join(", ")
         ));
     }

@@ -38,7 +38,7 @@ pub fn since_zero(path: &Path, moment: Moment) -> Result<u64, AppError> {
 pub fn report_at(path: &Path, t_ns: u64) -> Result<Report, AppError> {
     let mut replay = Replay::open(path)?;
     let asked = t_ns as f64 / 1e9;
-    let span = told_until(&mut replay, t_ns)?.ok_or_else(|| MomentError::Empty { path: path.into() })?;
+    let span = replay_until(&mut replay, t_ns)?.ok_or_else(|| MomentError::Empty { path: path.into() })?;
     let end_ns = span.ended_ns.saturating_sub(span.zero_ns);
     if t_ns > end_ns.saturating_add(PRECISION_NS) {
         return Err(MomentError::TooLate { path: path.into(), asked, end: end_ns as f64 / 1e9 }.into());
@@ -84,7 +84,7 @@ struct Span {
 }
 
 /// Tells the ledger what happened until then. None where nothing was recorded.
-fn told_until(replay: &mut Replay, t_ns: u64) -> Result<Option<Span>, AppError> {
+fn replay_until(replay: &mut Replay, t_ns: u64) -> Result<Option<Span>, AppError> {
     let (mut zero, mut ended_ns, mut went_on) = (TimeZero::default(), None, false);
     replay.run(&mut |step, _| {
         zero.see(step);

@@ -115,7 +115,7 @@ pub fn attribute(input: &AuditInput<'_>) -> Attributed {
     Attributed { pieces, totals, coverage, rows, findings }
 }
 
-/// The categories alone, without findings: what a look for the timeline needs. They add up to the
+/// The categories alone, without findings: what a snapshot for the timeline needs. They add up to the
 /// totals of [`attribute`], as its rows do.
 pub fn by_category(input: &AuditInput<'_>) -> std::collections::BTreeMap<Category, Footprint> {
     let world = World::new(input);

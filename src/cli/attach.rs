@@ -16,10 +16,10 @@ pub struct AttachArgs {
     #[arg(long, value_name = "SECS", value_parser = seconds)]
     pub duration: Option<f64>,
 
-    /// Report a timeline of VIRT and RSS by category, with a look at the processes every SECS seconds
+    /// Report a timeline of VIRT and RSS by category, with a snapshot of the processes every SECS seconds
     ///
     /// Without it they are looked at five times a second all the same, because nothing holds them at
-    /// their end, but only the last look counts.
+    /// their end, but only the last snapshot counts.
     #[arg(long, value_name = "SECS", value_parser = seconds)]
     pub interval: Option<f64>,
 

@@ -45,7 +45,7 @@ pub struct HeapArgs {
     #[arg(long, conflicts_with_all = ["older", "min_size", "max_size", "sample"])]
     pub combined: bool,
 
-    /// Show what grew, with a look every SECS seconds
+    /// Show what grew, with a snapshot every SECS seconds
     #[arg(long, value_name = "SECS", value_parser = seconds)]
     pub interval: Option<f64>,
 
@@ -56,7 +56,7 @@ pub struct HeapArgs {
     /// Show stacks only of which nothing was ever freed and that keep growing
     ///
     /// They have to grow in two intervals or more, and in the second half of the time. Without
-    /// --interval, a look is taken each second.
+    /// --interval, a snapshot is taken each second.
     #[arg(long)]
     pub leaks_only: bool,
 
@@ -127,11 +127,11 @@ impl HeapArgs {
             }
             _ => {}
         }
-        let looks = self.interval.unwrap_or(1.0);
+        let interval = self.interval.unwrap_or(1.0);
         match self.duration {
-            Some(duration) if self.leaks_only && duration < 2.0 * looks => Err(format!(
+            Some(duration) if self.leaks_only && duration < 2.0 * interval => Err(format!(
                 "--leaks-only needs two intervals to see growth: --duration {duration} is shorter than two of \
-                 {looks} s (--interval)"
+                 {interval} s (--interval)"
             )),
             Some(duration) if self.older.is_some_and(|age| age.as_secs_f64() >= duration) => Err(format!(
                 "nothing that is seen can be as old as --older asks: --duration {duration} is not longer"

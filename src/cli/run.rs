@@ -24,10 +24,10 @@ pub struct RunArgs {
     #[command(flatten)]
     pub change: ChangeArgs,
 
-    /// Report a timeline of VIRT and RSS by category, with a look at the processes every SECS seconds
+    /// Report a timeline of VIRT and RSS by category, with a snapshot of the processes every SECS seconds
     ///
     /// Without it they are looked at each second all the same, for those that a signal kills, but
-    /// only the last look counts.
+    /// only the last snapshot counts.
     #[arg(long, value_name = "SECS", value_parser = seconds)]
     pub interval: Option<f64>,
 

@@ -21,7 +21,7 @@ pub struct TopArgs {
     #[command(flatten)]
     pub stacks: StackArgs,
 
-    /// Seconds from one look to the next
+    /// Seconds from one snapshot to the next
     #[arg(short, long, value_name = "SECS", default_value_t = 2.0, value_parser = seconds)]
     pub interval: f64,
 
@@ -33,7 +33,7 @@ pub struct TopArgs {
     #[arg(short = 'n', long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub iterations: Option<u64>,
 
-    /// Print each look as plain text instead, for scripts and files
+    /// Print each snapshot as plain text instead, for scripts and files
     #[arg(short, long)]
     pub batch: bool,
 }

@@ -19,7 +19,7 @@ pub struct CgroupLimits {
 
 /// Reads the limits of a process' cgroups, as far as this mount namespace shows them.
 pub fn limits_of(pid: Pid) -> CgroupLimits {
-    // Hierarchies are mounted once, at boot; reading all mounts at each look would cost more than the look.
+    // Hierarchies are mounted once, at boot; reading all mounts at each snapshot would cost more than the snapshot.
     static MOUNTS: OnceLock<Mounts> = OnceLock::new();
     let mounts = MOUNTS.get_or_init(|| Mounts::read().unwrap_or_default());
     let mut limits = CgroupLimits::default();

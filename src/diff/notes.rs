@@ -95,10 +95,13 @@ fn loss(name: &str, side: &Side<'_>, out: &mut Vec<String>) {
     match unheld.as_slice() {
         [] => {}
         [one] => {
-            out.push(format!("{name}: {} ended without being held; this is the last look before", one.pid));
+            out.push(format!(
+                "{name}: {} ended without being held; this is the last snapshot before",
+                one.pid
+            ));
         }
         many => out.push(format!(
-            "{name}: {} processes ended without being held; these are the last looks before",
+            "{name}: {} processes ended without being held; these are the last snapshots before",
             thousands(many.len() as u64)
         )),
     }

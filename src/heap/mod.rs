@@ -3,9 +3,9 @@
 //! [`describe`] says which functions of a program allocate and free, [`ledger`] keeps what is
 //! outstanding, [`picture`] is that by stack at one moment, [`report`] the versioned report. Pure.
 
-pub mod beside;
 pub mod describe;
 pub mod ledger;
+pub mod mappings;
 pub mod picture;
 pub mod report;
 pub mod sampling;

@@ -1,7 +1,7 @@
 //! A process of which no allocation was seen: why, as far as that is proven. That nothing is outstanding is
 //! another thing, and is said of what was seen only.
 
-use super::beside::Part;
+use super::mappings::Part;
 use super::report::HeapProcess;
 use super::report::model::NothingSeen;
 use crate::report::heap_description_of;
@@ -129,12 +129,12 @@ fn probes(probed: &[(String, usize)]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::heap::beside::Beside;
+    use crate::heap::mappings::Comparison;
     use crate::heap::report::model::{Doubts, Totals};
 
     fn with_heap(category: &str, mapped: u64) -> HeapProcess {
         let part = Part { category: category.to_owned(), mapped, ..Part::default() };
-        let beside = Beside { mapped, parts: vec![part], ..Beside::default() };
+        let beside = Comparison { mapped, parts: vec![part], ..Comparison::default() };
         HeapProcess { beside: Some(beside), ..HeapProcess::default() }
     }
 

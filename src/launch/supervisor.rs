@@ -23,7 +23,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 /// How often children that were asked to end are looked for again, should no signal tell.
-const LOOK_AGAIN: Duration = Duration::from_millis(50);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// How long helper processes may take to notice that their last target is gone.
 const HELPERS: Duration = Duration::from_secs(1);
 
@@ -138,7 +138,7 @@ impl Supervisor {
             if begun.elapsed() > grace + 2 * HELPERS {
                 return Err(TargetError { step: "ending what the run left", errno: Errno::ETIMEDOUT });
             }
-            self.next_signal(Some(LOOK_AGAIN))?;
+            self.next_signal(Some(POLL_INTERVAL))?;
         }
     }
 

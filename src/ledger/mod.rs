@@ -1,7 +1,7 @@
 //! Who owns each byte of an address space, kept up to date event by event. Pure.
 //!
 //! [`AddressSpaces::apply`] takes every event in the order of the reports; each address space has
-//! a [`Ledger`]; [`AddressSpaces::reconcile`] joins it with a look at `/proc/PID/maps`.
+//! a [`Ledger`]; [`AddressSpaces::reconcile`] joins it with a snapshot of `/proc/PID/maps`.
 
 mod life;
 mod names;

@@ -16,8 +16,8 @@ pub enum Step {
     Lost { time_ns: u64 },
     /// What the kernel showed after a loss.
     Resync(Box<Observations>),
-    /// A look that reports are made from: the newest of each process counts.
+    /// A snapshot that reports are made from: the newest of each process counts.
     Snapshot(Box<Observations>),
-    /// What a look came to: a point of the timeline. Nothing is told to the ledger.
+    /// What a snapshot came to: a point of the timeline. Nothing is told to the ledger.
     Point(Box<SizePoint>),
 }

@@ -1,10 +1,10 @@
 //! What the kernel allows a process, and by which figures: whether VIRT, or something else, can make a
-//! call of it fail. As plain data, read by the adapters with a look at the process.
+//! call of it fail. As plain data, read by the adapters with a snapshot of the process.
 
 /// None: not known, or (limits) none.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Limits {
-    /// False for a look that did not ask, of an older recording, of a saved file.
+    /// False for a snapshot that did not ask, of an older recording, of a saved file.
     pub known: bool,
     /// RLIMIT_AS, soft, bytes: counts all of VIRT.
     pub address_space: Option<u64>,

@@ -123,7 +123,7 @@ pub struct Observations {
 
 impl Observations {
     /// The moment that they show, CLOCK_MONOTONIC, ns. A process that is held at its exit has come
-    /// to its end when the look begins; what follows is vmaudit's time.
+    /// to its end when the snapshot begins; what follows is vmaudit's time.
     pub fn at_ns(&self) -> u64 {
         match self.moment {
             SnapshotMoment::HeldAtExit => self.begun_ns,

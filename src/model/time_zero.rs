@@ -4,7 +4,7 @@ use super::event::{Pid, VmEvent, VmOp};
 use super::journal::Step;
 use super::observation::Observations;
 
-/// Time zero of a run: the execve that started the command, or the first look at the first process
+/// Time zero of a run: the execve that started the command, or the first snapshot of the first process
 /// that ran already. A command that executes another one (a shell script that ends with `exec`) has
 /// one zero, that of its first program, as with time(1).
 ///

@@ -3,7 +3,7 @@
 use super::event::Pid;
 use std::borrow::Cow;
 
-/// One look at a process, reduced to sums.
+/// One snapshot of a process, reduced to sums.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SizePoint {
     pub pid: Pid,

@@ -36,9 +36,9 @@ pub fn trials() -> Vec<Trial> {
     ]
 }
 
-fn of_child(look: impl FnOnce(i32) -> Result<(), Failure>) -> Result<(), Failure> {
+fn of_child(reading: impl FnOnce(i32) -> Result<(), Failure>) -> Result<(), Failure> {
     let child = Quiet::start()?;
-    look(child.pid())
+    reading(child.pid())
 }
 
 fn read_some(path: &str) -> Result<(), Failure> {
@@ -50,7 +50,7 @@ fn read_some(path: &str) -> Result<(), Failure> {
 
 /// Reads of processes of other users (for root: of those that are not root's) until one can be read:
 /// some, such as init, may be out of reach where the others are not.
-fn of_others(look: impl Fn(i32) -> Result<(), Failure>) -> Result<String, Failure> {
+fn of_others(reading: impl Fn(i32) -> Result<(), Failure>) -> Result<String, Failure> {
     const ENOUGH: usize = 64;
     let own = nix::unistd::geteuid().as_raw();
     let is_other = |pid: &i32| {
@@ -62,7 +62,7 @@ fn of_others(look: impl Fn(i32) -> Result<(), Failure>) -> Result<String, Failur
     let pids = fs::read_dir("/proc")?.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
     let mut failure = Failure::Absent("no process of another user is visible".to_owned());
     for pid in pids.filter(is_other).take(ENOUGH) {
-        match look(pid) {
+        match reading(pid) {
             Ok(()) => return Ok(format!("pid {pid}")),
             // It may just have ended.
             Err(Failure::Errno(Errno::ENOENT | Errno::ESRCH)) => {}

@@ -12,12 +12,12 @@ use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 /// Files and places remembered; begun anew at this number.
 const MAX_KNOWN: usize = 1 << 14;
 
-/// What was read so far. A look repeats every time what the last one found, and the processes of a
+/// What was read so far. A snapshot repeats every time what the last one found, and the processes of a
 /// service share their files: each is searched once.
 #[derive(Default)]
 struct MarkCache {
     opener: SystemOpener,
-    /// By mapping: no file is opened for what was mapped there at the last look.
+    /// By mapping: no file is opened for what was mapped there at the last snapshot.
     by_place: HashMap<(Pid, Addr, MappingFile), Arc<FileFacts>>,
     by_stamp: HashMap<Stamp, Arc<FileFacts>>,
 }

@@ -1,5 +1,5 @@
 //! `/proc/PID/smaps_rollup`: the sums of smaps in one read (Linux 4.14; fs/proc/task_mmu.c,
-//! `show_smaps_rollup`). It walks all page tables under the mmap lock: not for every look.
+//! `show_smaps_rollup`). It walks all page tables under the mmap lock: not for every snapshot.
 
 use super::error::ObserveError;
 use super::process_dir::ProcessDir;

@@ -131,7 +131,7 @@ impl Text<'_> {
         out.push('\n');
         let when = match now.moment.as_str() {
             "exit" => "at its exit",
-            "periodic" => "at the last look before its end",
+            "periodic" => "at the last snapshot before its end",
             "calls" => "in the end, as far as the calls tell",
             // Of a recording that is long past.
             _ if self.explanation.traced => "when recording ended",

@@ -25,12 +25,12 @@ pub(super) fn timeline(p: &Process, options: TextOptions, out: &mut String) {
         0 | 1 => String::new(),
         n => format!(" (one in {} is kept)", thousands(n)),
     };
-    let looks = match p.timeline.len() {
-        1 => "one look, that of this report".to_string(),
-        n => format!("{} looks in {span}", thousands(n as u64)),
+    let snapshots = match p.timeline.len() {
+        1 => "one snapshot, that of this report".to_string(),
+        n => format!("{} snapshots in {span}", thousands(n as u64)),
     };
     let head = options.color.paint(Tone::Heading, "timeline");
-    *out += &format!("\n  {head}  {looks}{kept}\n");
+    *out += &format!("\n  {head}  {snapshots}{kept}\n");
     let rss: Vec<u64> = p.timeline.iter().map(|point| point.rss.unwrap_or(0)).collect();
     let virt: Vec<u64> = p.timeline.iter().map(|point| point.virt).collect();
     if p.timeline.len() > 1 {
@@ -76,7 +76,7 @@ impl<'a> Row<'a> {
     }
 }
 
-/// The rows to show: the looks between which most changed, the largest one, and the peak if no look
+/// The rows to show: the snapshots between which most changed, the largest one, and the peak if no snapshot
 /// shows it.
 fn rows(p: &Process) -> Vec<Row<'_>> {
     let largest = p.timeline.iter().map(|point| point.virt).max();

@@ -67,7 +67,7 @@ pub struct Inside {
     pub pid: Option<i32>,
     /// Its share of what is resident: a page that n processes have counts for one n-th.
     pub pss: Option<u64>,
-    /// Its threads with names, those of the last look.
+    /// Its threads with names, those of the last snapshot.
     pub threads: Vec<model::NamedThread>,
 }
 

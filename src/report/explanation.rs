@@ -1,5 +1,5 @@
 //! The life of an address, told: what each step did, and what is there now (docs/events.md).
-//! Built from the ledger's [`Life`], and from the report and the look at the process, where there
+//! Built from the ledger's [`Life`], and from the report and the snapshot of the process, where there
 //! are such.
 
 use super::calls;
@@ -22,7 +22,7 @@ pub struct Explanation {
     pub page: Range,
     pub pid: i32,
     pub comm: String,
-    /// False where only a look at the process was had: the past is not known then.
+    /// False where only a snapshot of the process was had: the past is not known then.
     pub traced: bool,
     pub entries: Vec<Entry>,
     /// Steps left out in the middle because there were too many.
@@ -110,7 +110,7 @@ pub struct ExplainInput<'a> {
     pub began_ns: u64,
     /// The report that has the process in it, and the process' place there.
     pub report: Option<(&'a Report, usize)>,
-    /// The look that the report was made from.
+    /// The snapshot that the report was made from.
     pub observations: Option<&'a Observations>,
     pub stacks: &'a StackTable,
     pub names: &'a SymbolizedStacks,

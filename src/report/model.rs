@@ -57,7 +57,7 @@ pub struct Process {
     /// Added: of a process in a container, its share of what is resident (smaps_rollup, Pss).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pss: Option<u64>,
-    /// Added: of a process in a container, its threads at the last look.
+    /// Added: of a process in a container, its threads at the last snapshot.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub threads: Vec<NamedThread>,
     pub threads_seen: u64,
@@ -70,9 +70,9 @@ pub struct Process {
     pub categories: Vec<CategoryRow>,
     pub regions: Vec<Region>,
     pub findings: Vec<Finding>,
-    /// With `--interval`: the sizes at each look.
+    /// With `--interval`: the sizes at each snapshot.
     pub timeline: Vec<TimelinePoint>,
-    /// Added: of all looks every nth is in `timeline`, evenly thinned out in long runs.
+    /// Added: of all snapshots every nth is in `timeline`, evenly thinned out in long runs.
     #[serde(skip_serializing_if = "is_zero")]
     pub timeline_every: u64,
     /// Added: the most that was mapped at once; null without a record of calls.
@@ -89,11 +89,11 @@ pub struct Process {
     pub attached: bool,
     /// Added: how residency was measured: `pagemap-scan`, `pagemap`, `smaps-estimate`, `none`.
     pub residency: String,
-    /// Added: `exit` (held at its exit), `live`, `periodic` (died before a last look), or `file`.
+    /// Added: `exit` (held at its exit), `live`, `periodic` (died before a last snapshot), or `file`.
     pub snapshot: String,
     /// Added: with `periodic`, how long before the death the snapshot was taken.
     pub snapshot_age_ns: Option<u64>,
-    /// Added: faults and processor time up to the last look; null where they could not be read.
+    /// Added: faults and processor time up to the last snapshot; null where they could not be read.
     pub resources: Option<Resources>,
     /// Added: what could not be read, in words.
     pub gaps: Vec<String>,

@@ -41,7 +41,7 @@ impl Timeline {
         }
     }
 
-    /// Takes the newest point away: the look was worth nothing.
+    /// Takes the newest point away: the snapshot was worth nothing.
     pub fn discard_newest(&mut self) {
         self.points.pop();
     }

@@ -1,4 +1,4 @@
-//! What is known of each process at its last look, and the report made of it.
+//! What is known of each process at its last snapshot, and the report made of it.
 
 use super::from_ledger::{AsOf, from_ledger};
 use super::pipeline::Pipeline;
@@ -22,7 +22,7 @@ use std::collections::HashMap;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-/// One process's newest look, already joined with the ledger as it was at that moment.
+/// One process's newest snapshot, already joined with the ledger as it was at that moment.
 struct Audit {
     observations: Observations,
     reconciled: Reconciled,
@@ -30,10 +30,10 @@ struct Audit {
     peak: Option<Peak>,
 }
 
-/// The newest look at each process.
+/// The newest snapshot of each process.
 #[derive(Default)]
 pub struct Audits {
-    looks: HashMap<Pid, Audit>,
+    snapshots: HashMap<Pid, Audit>,
     /// Where `--interval` was given.
     timelines: Option<Timelines>,
     /// Which processes are in containers, and what is known of those.
@@ -61,7 +61,7 @@ pub struct SnapshotCost {
     pub mappings: usize,
 }
 
-/// Why a look at a process is worth nothing.
+/// Why a snapshot of a process is worth nothing.
 #[derive(thiserror::Error, Clone, Copy, PartialEq, Eq, Debug)]
 pub enum StaleSnapshot {
     #[error("it ended meanwhile")]
@@ -90,23 +90,23 @@ impl Snapshot {
 }
 
 impl Audits {
-    /// With a timeline of the looks at each process, or without.
+    /// With a timeline of the snapshots of each process, or without.
     pub fn new(timeline: bool) -> Audits {
         Audits { timelines: timeline.then(Timelines::new), ..Audits::default() }
     }
 
-    /// Takes a look. `drain` has to hand what was reported until now to the pipeline before the
+    /// Takes a snapshot. `drain` has to hand what was reported until now to the pipeline before the
     /// ledger is asked, and tells whether it was still that process which was looked at.
     ///
     /// # Errors
     /// When it was not.
     pub fn add(
         &mut self,
-        look: Snapshot,
+        snapshot: Snapshot,
         pipeline: &RefCell<Pipeline>,
         drain: &mut dyn FnMut() -> bool,
     ) -> Result<SnapshotCost, StaleSnapshot> {
-        let Snapshot { observations, read } = look;
+        let Snapshot { observations, read } = snapshot;
         let begun = Instant::now();
         let reconciled = joined(&observations, pipeline, drain);
         if reconciled.is_ok() {
@@ -122,17 +122,17 @@ impl Audits {
         self.containers.note(&observations);
         let (pid, at_its_end) = (observations.pid, observations.moment == SnapshotMoment::HeldAtExit);
         let peak = if at_its_end { peak_of(&pipeline.borrow().spaces, pid) } else { None };
-        self.looks.insert(pid, Audit { observations, reconciled, peak });
+        self.snapshots.insert(pid, Audit { observations, reconciled, peak });
         Ok(cost)
     }
 
-    /// Takes in a look from a recording, with the ledger as it was then.
+    /// Takes in a snapshot from a recording, with the ledger as it was then.
     pub fn replay(&mut self, observations: Observations, pipeline: &Pipeline) {
         let spaces = &pipeline.spaces;
         let (pid, reconciled) = (observations.pid, spaces.reconcile(observations.pid, &observations));
         let at_its_end = observations.moment == SnapshotMoment::HeldAtExit;
         let peak = if at_its_end { peak_of(spaces, pid) } else { None };
-        self.looks.insert(pid, Audit { observations, reconciled, peak });
+        self.snapshots.insert(pid, Audit { observations, reconciled, peak });
     }
 
     /// Takes in a point of the timeline from a recording.
@@ -142,16 +142,16 @@ impl Audits {
         }
     }
 
-    /// The newest look at each process.
-    pub fn looks(&self) -> impl Iterator<Item = &Observations> {
-        self.looks.values().map(|audit| &audit.observations)
+    /// The newest snapshot of each process.
+    pub fn snapshots(&self) -> impl Iterator<Item = &Observations> {
+        self.snapshots.values().map(|audit| &audit.observations)
     }
 
     /// The report is to show what the ledger knows now, of the processes that live: looks count only
     /// where a process was held at its end by then.
     pub fn as_of(&mut self, moment: AsOf, pipeline: &Pipeline) {
         self.as_of = Some(moment);
-        self.looks.retain(|pid, audit| {
+        self.snapshots.retain(|pid, audit| {
             let held = audit.observations.moment == SnapshotMoment::HeldAtExit;
             held && pipeline.spaces.process(*pid).is_some_and(|process| process.exited_ns.is_none())
         });
@@ -159,21 +159,21 @@ impl Audits {
 
     /// True once the process was seen at its very end.
     pub fn is_final(&self, pid: Pid) -> bool {
-        self.looks.get(&pid).is_some_and(|audit| audit.observations.moment == SnapshotMoment::HeldAtExit)
+        self.snapshots.get(&pid).is_some_and(|audit| audit.observations.moment == SnapshotMoment::HeldAtExit)
     }
 
-    /// A look that was added and turned out to be worth nothing.
+    /// A snapshot that was added and turned out to be worth nothing.
     pub fn discard(&mut self, pid: Pid) {
         if let Some(timelines) = &mut self.timelines {
             timelines.discard_newest(pid);
         }
-        self.looks.remove(&pid);
+        self.snapshots.remove(&pid);
     }
 
     /// Processes that ended unseen are shown as the ledger has them, without residency.
     fn complete_from_ledger(&mut self, pipeline: &Pipeline) {
         for process in pipeline.spaces.processes() {
-            if self.looks.contains_key(&process.pid) {
+            if self.snapshots.contains_key(&process.pid) {
                 continue;
             }
             if self.as_of.is_some() && process.exited_ns.is_some() {
@@ -185,7 +185,7 @@ impl Audits {
             let mut reconciled = pipeline.spaces.reconcile(process.pid, &observations);
             // both sides are the ledger: the kernel was not asked, so nothing can disagree with it
             reconciled.drift = Bytes(0);
-            self.looks.insert(process.pid, Audit { observations, reconciled, peak: None });
+            self.snapshots.insert(process.pid, Audit { observations, reconciled, peak: None });
         }
     }
 
@@ -197,14 +197,14 @@ impl Audits {
         pipeline: &mut Pipeline,
     ) -> (Report, Vec<String>) {
         self.complete_from_ledger(pipeline);
-        let mut order: Vec<Pid> = self.looks.keys().copied().collect();
+        let mut order: Vec<Pid> = self.snapshots.keys().copied().collect();
         order.sort_unstable_by_key(|&pid| (pid != main, pid));
-        for (pid, audit) in &mut self.looks {
+        for (pid, audit) in &mut self.snapshots {
             audit.peak = audit.peak.take().or_else(|| peak_of(&pipeline.spaces, *pid));
         }
         let (symbols, notes) = self.symbolize(pipeline);
         if let Some(timelines) = &mut self.timelines {
-            for (pid, audit) in &self.looks {
+            for (pid, audit) in &self.snapshots {
                 let found = (&audit.observations, &audit.reconciled);
                 timelines.correct(*pid, found, (&pipeline.stacks, &symbols));
             }
@@ -214,7 +214,7 @@ impl Audits {
             .iter()
             .zip(&facts)
             .filter_map(|(pid, facts)| {
-                let audit = self.looks.get(pid)?;
+                let audit = self.snapshots.get(pid)?;
                 let input = AuditInput {
                     reconciled: &audit.reconciled,
                     observations: &audit.observations,
@@ -241,19 +241,19 @@ impl Audits {
         (build_touched(&run, &audits, facts), notes)
     }
 
-    /// The stacks of the newest look at a process, if that is not older than `since_ns`
+    /// The stacks of the newest snapshot of a process, if that is not older than `since_ns`
     /// (CLOCK_MONOTONIC).
     pub fn stacks_of(&self, pid: Pid, since_ns: u64) -> Option<Vec<StackId>> {
-        let audit = self.looks.get(&pid).filter(|audit| audit.observations.ended_ns >= since_ns)?;
+        let audit = self.snapshots.get(&pid).filter(|audit| audit.observations.ended_ns >= since_ns)?;
         let mut stacks: Vec<StackId> = owners(&audit.reconciled).collect();
         stacks.sort_unstable();
         stacks.dedup();
         Some(stacks)
     }
 
-    /// The report of one process, from the newest look at it, while the session goes on.
+    /// The report of one process, from the newest snapshot of it, while the session goes on.
     pub fn report_of(&self, pid: Pid, symbols: &SymbolizedStacks, pipeline: &Pipeline) -> Option<Report> {
-        let Audit { reconciled, observations, .. } = self.looks.get(&pid)?;
+        let Audit { reconciled, observations, .. } = self.snapshots.get(&pid)?;
         let input = AuditInput { reconciled, observations, stacks: &pipeline.stacks, symbols };
         let facts = self.facts(pid, pipeline);
         let run = RunFacts { backend: pipeline.backend.clone(), ..RunFacts::default() };
@@ -264,10 +264,10 @@ impl Audits {
     fn symbolize(&self, pipeline: &mut Pipeline) -> (SymbolizedStacks, Vec<String>) {
         let spaces = &pipeline.spaces;
         let mut wanted: Vec<StackId> = self
-            .looks
+            .snapshots
             .values()
             .flat_map(|audit| owners(&audit.reconciled).chain(audit.peak.iter().flat_map(stacks_of_peak)))
-            .chain(self.looks.keys().flat_map(|&pid| {
+            .chain(self.snapshots.keys().flat_map(|&pid| {
                 let touches = self.touches.iter();
                 touches.flat_map(move |touches| touch::stacks(&touches.borrow(), spaces, pid))
             }))
@@ -284,7 +284,7 @@ impl Audits {
     }
 
     fn facts(&self, pid: Pid, pipeline: &Pipeline) -> ProcessFacts {
-        let (Some(process), Some(audit)) = (pipeline.spaces.process(pid), self.looks.get(&pid)) else {
+        let (Some(process), Some(audit)) = (pipeline.spaces.process(pid), self.snapshots.get(&pid)) else {
             return ProcessFacts::default();
         };
         let end = match audit.observations.moment {
@@ -330,8 +330,8 @@ fn stacks_of_peak(peak: &Peak) -> impl Iterator<Item = StackId> + '_ {
     peak.shares.iter().take(MAX_GONE).filter_map(|share| share.stack)
 }
 
-/// How long to wait for the reports of calls that a look at a running process has overtaken: after
-/// the look, then again as long as something is not explained. A thread that is not running can be
+/// How long to wait for the reports of calls that a snapshot of a running process has overtaken: after
+/// the snapshot, then again as long as something is not explained. A thread that is not running can be
 /// between a call's effect and its report for as long as the machine is busy with others. There is no
 /// event to wait for instead: most of these calls have been reported already, the ring cannot tell
 /// that one more is on its way, and nothing is stopped that could be asked.
@@ -339,7 +339,7 @@ const FLIGHTS_MS: [u64; 5] = [1, 3, 10, 40, 150];
 /// The ring is read at least this often.
 const SLICE_MS: u64 = 10;
 
-/// Joins a look with the calls reported by then.
+/// Joins a snapshot with the calls reported by then.
 fn joined(
     seen: &Observations,
     pipeline: &RefCell<Pipeline>,

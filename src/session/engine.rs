@@ -1,4 +1,4 @@
-//! A traced run, from the first event to the last look: one loop over the ring and the target.
+//! A traced run, from the first event to the last snapshot: one loop over the ring and the target.
 
 use super::audits::{Audits, Snapshot, StaleSnapshot, shares_space_with_parent};
 use super::error::SessionError;
@@ -28,7 +28,7 @@ const TIMELINE_SHARE: u32 = 10;
 pub const NEVER: Duration = Duration::from_secs(31_536_000);
 /// As `Schedule::interval`: they are looked at when the run ends, and not before.
 pub const AT_THE_END: Duration = Duration::from_secs(31_535_999);
-/// How often a process that executes another program under a look is looked at.
+/// How often a process that executes another program under a snapshot is looked at.
 const ATTEMPTS: u32 = 3;
 
 /// How the run ended for vmaudit.
@@ -51,7 +51,7 @@ pub struct Schedule {
     /// When to look at the targets first, and how often then.
     pub first_snapshot: Duration,
     pub interval: Duration,
-    /// Each look becomes a point of a timeline.
+    /// Each snapshot becomes a point of a timeline.
     pub timeline: bool,
     pub verbose: bool,
 }
@@ -75,7 +75,7 @@ pub struct Session<'a> {
     next_snapshot: Instant,
     /// What drives the command: its end is the end of the run.
     pub load: Option<Load>,
-    /// How long the last look at all processes took.
+    /// How long the last snapshot of all processes took.
     snapshot_duration: Duration,
     /// Looks left out because looking took too long, and how long at most.
     left_out: (u128, Duration),
@@ -241,7 +241,7 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// What a resync left out is taken over by the last one, before the last look.
+    /// What a resync left out is taken over by the last one, before the last snapshot.
     fn resync_rest(&mut self, pid: Pid, tid: Pid) -> Result<(), SessionError> {
         if self.unsettled.remove(&pid)
             && let Some(seen) = self.mappings_of(pid, tid)?
@@ -264,7 +264,7 @@ impl<'a> Session<'a> {
         self.recover_from_loss()?;
         self.resync_rest(held.pid, held.tid)?;
         if self.is_audited(held.pid) {
-            let seen = self.look(held.pid, held.tid, SnapshotMoment::HeldAtExit);
+            let seen = self.snapshot(held.pid, held.tid, SnapshotMoment::HeldAtExit);
             // Killed while it was held: what was read may be another process by now.
             if seen && !self.watched.is_held(&held) {
                 self.audits.discard(held.pid);
@@ -282,13 +282,13 @@ impl<'a> Session<'a> {
         pipeline.spaces.process(pid).is_some() && !shares_space_with_parent(&pipeline, pid)
     }
 
-    fn look(&mut self, pid: Pid, tid: Pid, moment: SnapshotMoment) -> bool {
-        self.read(pid, tid, moment).is_ok_and(|look| self.compare(look).is_ok())
+    fn snapshot(&mut self, pid: Pid, tid: Pid, moment: SnapshotMoment) -> bool {
+        self.read(pid, tid, moment).is_ok_and(|snapshot| self.compare(snapshot).is_ok())
     }
 
     fn read(&self, pid: Pid, tid: Pid, moment: SnapshotMoment) -> Result<Snapshot, ObserveError> {
-        let look = Snapshot::take((pid, tid), moment);
-        look.inspect_err(|error| self.tell_verbose(pid, error))
+        let snapshot = Snapshot::take((pid, tid), moment);
+        snapshot.inspect_err(|error| self.tell_verbose(pid, error))
     }
 
     fn tell_verbose(&self, pid: Pid, error: &dyn std::error::Error) {
@@ -297,16 +297,16 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Joins a look with the calls that were reported by then. An error was told.
-    fn compare(&mut self, look: Snapshot) -> Result<(), StaleSnapshot> {
-        let (pid, moment) = (look.observations.pid, look.observations.moment);
+    /// Joins a snapshot with the calls that were reported by then. An error was told.
+    fn compare(&mut self, snapshot: Snapshot) -> Result<(), StaleSnapshot> {
+        let (pid, moment) = (snapshot.observations.pid, snapshot.observations.moment);
         let (reader, watched, pipeline) = (&mut *self.reader, &self.watched, self.pipeline);
         let mut drain = || {
             // A failing ring ends the run at the next poll of the loop.
             drop(reader.poll_while(&mut || !pipeline.borrow().is_holding()));
             !watched.has_ended(pid)
         };
-        match self.audits.add(look, pipeline, &mut drain) {
+        match self.audits.add(snapshot, pipeline, &mut drain) {
             Ok(cost) if self.schedule.verbose => say(format_args!(
                 "{moment:?} of {pid}: {} mappings read in {:.1?}, reconciled in {:.1?}",
                 cost.mappings, cost.read, cost.reconcile
@@ -334,15 +334,15 @@ impl<'a> Session<'a> {
 
     /// Looks at these processes, whatever the schedule says. What cannot be looked at is left as it was.
     pub fn look_at(&mut self, mut pids: Vec<Pid>) {
-        self.pipeline.borrow_mut().spaces.look_begins();
+        self.pipeline.borrow_mut().spaces.snapshot_begins();
         for _ in 0..ATTEMPTS {
-            let looks: Vec<_> =
+            let snapshots: Vec<_> =
                 pids.into_iter().map(|pid| (pid, self.read(pid, pid, SnapshotMoment::Live))).collect();
             pids = Vec::new();
-            for (pid, look) in looks {
-                let again = match look {
-                    Ok(look) => self.compare(look) == Err(StaleSnapshot::Replaced),
-                    // Its address space ended under the look: so does execve.
+            for (pid, snapshot) in snapshots {
+                let again = match snapshot {
+                    Ok(snapshot) => self.compare(snapshot) == Err(StaleSnapshot::Replaced),
+                    // Its address space ended under the snapshot: so does execve.
                     Err(error) => matches!(error, ObserveError::Gone { .. }),
                 };
                 if again {
@@ -353,7 +353,7 @@ impl<'a> Session<'a> {
                 break;
             }
         }
-        self.pipeline.borrow_mut().spaces.looks_compared();
+        self.pipeline.borrow_mut().spaces.snapshots_compared();
     }
 
     /// Takes in what is still on its way, and looks at what goes on living.
@@ -369,9 +369,9 @@ impl<'a> Session<'a> {
         self.audits.containers.read_shares();
         let (count, took) = self.left_out;
         if count > 0 && self.schedule.timeline {
-            let looks = if count == 1 { "1 look was".to_owned() } else { format!("{count} looks were") };
+            let snapshots = if count == 1 { "1 look was".to_owned() } else { format!("{count} looks were") };
             say(format_args!(
-                "{looks} left out of the timeline (one each {:?}): looking at the processes took up \
+                "{snapshots} left out of the timeline (one each {:?}): looking at the processes took up \
                  to {took:.1?}, and may take no more than a tenth of the time",
                 self.schedule.interval
             ));

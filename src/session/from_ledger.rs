@@ -1,4 +1,4 @@
-//! What the ledger alone knows of a process, in the shape of a look at it.
+//! What the ledger alone knows of a process, in the shape of a snapshot of it.
 
 use super::audits::shares_space_with_parent;
 use super::pipeline::Pipeline;
@@ -47,7 +47,7 @@ pub fn from_ledger(pipeline: &Pipeline, pid: Pid, as_of: Option<&AsOf>) -> Optio
     };
     let exe = process.exe.as_ref().map(|file| file.path.clone()).unwrap_or_default();
     let later = as_of.and_then(|moment| moment.later.get(&pid));
-    // Of an attached process the program is known by the looks alone.
+    // Of an attached process the program is known by the snapshots alone.
     let later = later.filter(|seen| process.exe.is_none() || seen.exe == exe);
     let lived = |thread: &&ThreadObservation| {
         process.threads().iter().any(|known| known.tid == thread.tid && known.exited_ns.is_none())

@@ -129,17 +129,17 @@ impl Pipeline {
         self.spaces.resync(seen.pid, seen)
     }
 
-    /// A look that a report may be made from, with the ledger as it is now.
+    /// A snapshot that a report may be made from, with the ledger as it is now.
     pub fn note_snapshot(&mut self, seen: &Observations) {
         self.for_each_sink(|sink, context| sink.snapshot(seen, context));
     }
 
-    /// What a look came to.
+    /// What a snapshot came to.
     pub fn note_point(&mut self, point: &SizePoint) {
         self.for_each_sink(|sink, _| sink.point(point));
     }
 
-    /// The newest look at a process was worth nothing.
+    /// The newest snapshot of a process was worth nothing.
     pub fn discard_snapshot(&mut self, pid: Pid) {
         self.for_each_sink(|sink, _| sink.snapshot_discarded(pid));
     }
@@ -161,7 +161,7 @@ impl Pipeline {
         wanted
     }
 
-    /// From now on records of a later time wait, until a later time is given: a look is compared
+    /// From now on records of a later time wait, until a later time is given: a snapshot is compared
     /// with what was reported by then, not with what a busy process did since. `u64::MAX` ends it.
     pub fn hold_after(&mut self, time_ns: u64) {
         self.hold_after = time_ns;

@@ -21,7 +21,7 @@ pub struct RecordOptions<'a> {
     pub backend: &'a str,
     /// Where; None where nothing is recorded.
     pub path: Option<&'a Path>,
-    /// The looks make a timeline.
+    /// The snapshots make a timeline.
     pub timeline: bool,
     /// Page faults are told apart.
     pub touch: bool,
@@ -145,7 +145,7 @@ impl Sink for Record {
     }
 
     fn snapshot(&mut self, seen: &Observations, context: &mut Context<'_>) {
-        self.with(|recorder| recorder.look(seen, context.stacks));
+        self.with(|recorder| recorder.snapshot(seen, context.stacks));
         self.tick();
     }
 
@@ -155,7 +155,7 @@ impl Sink for Record {
 
     /// Also the point that came of it.
     fn snapshot_discarded(&mut self, pid: Pid) {
-        self.with(|recorder| recorder.discard_look(pid));
+        self.with(|recorder| recorder.discard_snapshot(pid));
     }
 
     /// These are kept, whatever is looked up later.

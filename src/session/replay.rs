@@ -25,7 +25,7 @@ pub struct Replay {
     recording: Recording,
     /// Address spaces, stacks, names and counts; nothing is read from a ring.
     pub pipeline: Pipeline,
-    /// The newest look at each process, joined with the ledger.
+    /// The newest snapshot of each process, joined with the ledger.
     pub audits: Audits,
     without_stack: u64,
     /// Where mappings began in processes that ran already.
@@ -48,7 +48,7 @@ impl Replay {
     pub fn of(recording: Recording) -> Result<Replay, SessionError> {
         let mut pipeline = Pipeline::new(&recording.meta().backend);
         // Looks come without a warning.
-        pipeline.spaces.look_begins();
+        pipeline.spaces.snapshot_begins();
         pipeline.stacks = recording.stacks()?;
         let names = recording.names(&pipeline.stacks)?;
         // A recording that was cut has none: then the files are asked, if they are still the same.
@@ -61,7 +61,7 @@ impl Replay {
         self.recording.meta()
     }
 
-    /// True when vmaudit was killed before the end: names, the last look and the count of what
+    /// True when vmaudit was killed before the end: names, the last snapshot and the count of what
     /// was lost are missing.
     pub fn is_cut(&self) -> bool {
         self.recording.facts().is_none()
@@ -96,8 +96,8 @@ impl Replay {
     /// # Errors
     /// When the recording is damaged.
     pub fn as_of(&mut self, time_ns: u64) -> Result<(), SessionError> {
-        let looks = self.recording.newest_looks()?;
-        let later = looks.into_iter().map(|seen| (seen.pid, seen)).collect();
+        let snapshots = self.recording.newest_snapshots()?;
+        let later = snapshots.into_iter().map(|seen| (seen.pid, seen)).collect();
         let found = std::mem::take(&mut self.found);
         self.audits.as_of(AsOf { time_ns, later, found }, &self.pipeline);
         Ok(())

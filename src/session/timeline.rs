@@ -1,5 +1,5 @@
-//! `--interval`: at each look, how much each category has. Attribution runs at the look, because
-//! what a look read is too much to keep; names come from symbol tables alone, each stack once.
+//! `--interval`: at each snapshot, how much each category has. Attribution runs at the snapshot, because
+//! what a snapshot read is too much to keep; names come from symbol tables alone, each stack once.
 
 use super::pipeline::Pipeline;
 use crate::attribution::{AuditInput, by_category};
@@ -10,10 +10,10 @@ use crate::report::Timeline;
 use crate::symbolize::{Config, Symbolizer};
 use std::collections::{HashMap, HashSet};
 
-/// Stacks whose names are kept from one look to the next, beyond those that the look needs.
+/// Stacks whose names are kept from one snapshot to the next, beyond those that the snapshot needs.
 const MAX_NAMED: usize = 8192;
 
-/// What a look at a process found.
+/// What a snapshot of a process found.
 type Observed<'a> = (&'a Observations, &'a Reconciled);
 
 /// The timelines of all processes.
@@ -63,14 +63,14 @@ impl Timelines {
         self.by_pid.entry(point.pid).or_default().add(point);
     }
 
-    /// The newest point of a process is of a look that was worth nothing.
+    /// The newest point of a process is of a snapshot that was worth nothing.
     pub fn discard_newest(&mut self, pid: Pid) {
         if let Some(timeline) = self.by_pid.get_mut(&pid) {
             timeline.discard_newest();
         }
     }
 
-    /// The report's own look is attributed with all names that the report has: its point has to
+    /// The report's own snapshot is attributed with all names that the report has: its point has to
     /// agree with the report's tables to the byte.
     pub fn correct(&mut self, pid: Pid, found: Observed<'_>, names: (&StackTable, &SymbolizedStacks)) {
         if let Some(timeline) = self.by_pid.get_mut(&pid) {

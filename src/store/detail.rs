@@ -1,8 +1,8 @@
 //! What smaps and pagemap told of each VMA, as rows.
 
 use super::error::Fault;
-use super::look_read::{complete, part, range};
 use super::read::one_row;
+use super::snapshot_read::{complete, part, range};
 use super::sum;
 use crate::model::{VmFlags, VmaDetail, VmaDetails};
 use rusqlite::{Connection, params};

@@ -11,7 +11,7 @@ pub struct RunMeta {
     pub backend: String,
     /// What was run or asked for; bytes that are not UTF-8 are replaced.
     pub command: Vec<String>,
-    /// Each look became a point of a timeline (`--interval`).
+    /// Each snapshot became a point of a timeline (`--interval`).
     pub timeline: bool,
     /// Page faults were asked for (`--touch`); they are in the report only.
     pub touch: bool,

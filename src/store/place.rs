@@ -45,7 +45,7 @@ pub fn is_recording(path: &Path) -> bool {
 }
 
 /// What a recording at `path` needs beside it: its journal, and an older recording with its own.
-pub fn names_beside(path: &Path) -> [PathBuf; 3] {
+pub fn sidecar_names(path: &Path) -> [PathBuf; 3] {
     let old = beside(path, ".old");
     [beside(path, "-journal"), beside(&old, "-journal"), old]
 }

@@ -1,9 +1,9 @@
 //! Points of timelines, thinned out as they come: a run that never ends does not fill the disk.
 
 use super::error::Fault;
-use super::look_read::complete;
 use super::read::{Columns, each_row, one_row, same_count};
 use super::row::StepPosition;
+use super::snapshot_read::complete;
 use super::sum;
 use crate::model::timeline::stride;
 use crate::model::{CategorySize, Pid, SizePoint};

@@ -74,7 +74,7 @@ impl Recorder {
     pub fn step(&mut self, step: &Step, stacks: &StackTable) {
         match step {
             Step::Event(event) => self.event(event, stacks),
-            Step::Snapshot(seen) => self.look(seen, stacks),
+            Step::Snapshot(seen) => self.snapshot(seen, stacks),
             other => {
                 self.encoder.step(other, &mut self.batch);
                 self.hand_over();
@@ -95,8 +95,8 @@ impl Recorder {
         }
     }
 
-    /// As [`Recorder::step`], of a look: the transaction ends with it.
-    pub fn look(&mut self, seen: &Observations, stacks: &StackTable) {
+    /// As [`Recorder::step`], of a snapshot: the transaction ends with it.
+    pub fn snapshot(&mut self, seen: &Observations, stacks: &StackTable) {
         if self.sender.is_none() {
             return;
         }
@@ -116,9 +116,9 @@ impl Recorder {
         self.send(Message::Commit);
     }
 
-    /// The newest look at a process was of no worth, nor the point that came of it.
-    pub fn discard_look(&mut self, pid: Pid) {
-        self.batch.push(Row::DiscardLook { pid });
+    /// The newest snapshot of a process was of no worth, nor the point that came of it.
+    pub fn discard_snapshot(&mut self, pid: Pid) {
+        self.batch.push(Row::DiscardSnapshot { pid });
         self.hand_over();
     }
 

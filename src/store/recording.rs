@@ -3,8 +3,8 @@
 use super::check;
 use super::error::{Fault, StoreError};
 use super::facts::{Facts, RunMeta};
-use super::look_read;
 use super::read::{self, Columns, each_row, one_row};
+use super::snapshot_read;
 use super::symbols::{FrameNames, kind_of};
 use crate::model::{Completeness, Frame, ModuleId, ModuleInfo, Observations, StackTable};
 use rusqlite::Connection;
@@ -54,24 +54,24 @@ impl Recording {
             .map_err(|fault| fault.at(&self.path, "reading the report"))
     }
 
-    /// The newest look at each process.
+    /// The newest snapshot of each process.
     ///
     /// # Errors
     /// When the file is damaged.
-    pub fn newest_looks(&self) -> Result<Vec<Observations>, StoreError> {
+    pub fn newest_snapshots(&self) -> Result<Vec<Observations>, StoreError> {
         let read = || -> Result<Vec<Observations>, Fault> {
-            let backings = look_read::backings(&self.db)?;
+            let backings = snapshot_read::backings(&self.db)?;
             let sql = "SELECT max(id) FROM snapshot WHERE kind = 'look' GROUP BY pid";
             let mut query = self.db.prepare(sql)?;
             let mut rows = query.query([])?;
             let mut found = Vec::new();
             while let Some(row) = rows.next()? {
                 // Its sum is checked when it is read whole.
-                found.push(look_read::snapshot(&self.db, &backings, Columns(row).int(0)?)?);
+                found.push(snapshot_read::snapshot(&self.db, &backings, Columns(row).int(0)?)?);
             }
             Ok(found)
         };
-        read().map_err(|fault| fault.at(&self.path, "reading the looks at processes"))
+        read().map_err(|fault| fault.at(&self.path, "reading the snapshots of processes"))
     }
 
     /// All stacks, under the numbers that the steps use.

@@ -117,8 +117,8 @@ pub(super) enum Row {
         place: StepPosition,
         point: Box<SizePoint>,
     },
-    /// The newest look at this process, and its point, turned out to be worth nothing.
-    DiscardLook {
+    /// The newest snapshot of this process, and its point, turned out to be worth nothing.
+    DiscardSnapshot {
         pid: Pid,
     },
     Symbol {

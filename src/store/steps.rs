@@ -1,11 +1,12 @@
 //! The steps of a recording, one after the other, without holding them all.
 
 use super::error::{Fault, StoreError};
-use super::look_read::{self, Backings, lookup, numbered};
 use super::op::{self, narrow};
 use super::point;
 use super::read::{Columns, each_row, one_row, same_count};
 use super::recording::Recording;
+use super::snapshot_read;
+use super::snapshot_read::{Backings, lookup, numbered};
 use super::sum::Sum;
 use crate::model::{
     Addr, AddrRange, EventId, FileRef, Mapping, MmKey, NoStack, StackId, Step, Task, VmEvent, VmOp,
@@ -96,7 +97,7 @@ impl Reader<'_> {
     }
 
     fn landmark(&self, landmark: &Landmark, known: &Dictionary) -> Result<Step, Fault> {
-        let seen = || look_read::snapshot(self.db, &known.backings, landmark.id).map(Box::new);
+        let seen = || snapshot_read::snapshot(self.db, &known.backings, landmark.id).map(Box::new);
         Ok(match landmark.what {
             StepKind::Lost(time_ns) => Step::Lost { time_ns },
             StepKind::Snapshot => Step::Snapshot(seen()?),
@@ -237,7 +238,7 @@ impl Reader<'_> {
         known: &Dictionary,
         (list, count): (Option<i64>, i64),
     ) -> Result<Option<Vec<Mapping>>, Fault> {
-        list.map(|list| look_read::mappings(self.db, &known.backings, (list, count))).transpose()
+        list.map(|list| snapshot_read::mappings(self.db, &known.backings, (list, count))).transpose()
     }
 }
 
@@ -310,7 +311,7 @@ fn dictionary(db: &Connection) -> Result<Dictionary, Fault> {
             })
         })?,
         names: numbered(db, "SELECT * FROM vma_name ORDER BY id", |row| Ok(row.bytes(1)?.to_vec()))?,
-        backings: look_read::backings(db)?,
+        backings: snapshot_read::backings(db)?,
     })
 }
 

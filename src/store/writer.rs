@@ -1,11 +1,11 @@
-//! The thread that inserts rows: one transaction a second, or one a look.
+//! The thread that inserts rows: one transaction a second, or one a snapshot.
 
 use super::error::{Fault, StoreError};
 use super::facts::{Facts, RunMeta};
-use super::look::Looks;
 use super::point::Points;
 use super::row::{EventRow, ProcessStep, Row, SnapshotKind};
 use super::schema;
+use super::snapshot::LastSnapshots;
 use super::sum::{self, Sum};
 use rusqlite::types::{ToSql, ToSqlOutput, ValueRef};
 use rusqlite::{CachedStatement, Connection, OpenFlags, params};
@@ -39,7 +39,7 @@ impl ToSql for Name<'_> {
 pub(super) struct Writer<'c> {
     db: &'c Connection,
     event: CachedStatement<'c>,
-    looks: Looks,
+    snapshots: LastSnapshots,
     points: Points,
     began: Option<Instant>,
     rows: usize,
@@ -147,7 +147,7 @@ fn write_all(
     let mut writer = Writer {
         db,
         event,
-        looks: Looks::default(),
+        snapshots: LastSnapshots::default(),
         points: Points::default(),
         began: None,
         rows: 0,
@@ -169,7 +169,7 @@ fn write_all(
         }
     }
     writer.begin()?;
-    writer.looks.write_waiting(writer.db)?;
+    writer.snapshots.write_waiting(writer.db)?;
     writer.commit()?;
     drop(writer);
     // Takes the empty journal away.
@@ -187,9 +187,9 @@ impl Writer<'_> {
     }
 
     fn commit(&mut self) -> Result<(), Fault> {
-        if self.looks.are_due() {
+        if self.snapshots.are_due() {
             self.begin()?;
-            self.looks.write_waiting(self.db)?;
+            self.snapshots.write_waiting(self.db)?;
         }
         if self.began.take().is_some() {
             let counts = self.counts;
@@ -197,7 +197,7 @@ impl Writer<'_> {
             set(self.db, "last_event", &counts.last_event)?;
             set(self.db, "loss_rows", &counts.losses)?;
             set(self.db, "symbol_rows", &counts.symbols)?;
-            set(self.db, "snapshot_rows", &self.looks.in_file())?;
+            set(self.db, "snapshot_rows", &self.snapshots.in_file())?;
             set(self.db, "point_rows", &self.points.in_file())?;
             self.db.prepare_cached("COMMIT")?.execute([])?;
             self.safe_event.store(counts.last_event as u64, Ordering::Relaxed);
@@ -217,18 +217,18 @@ impl Writer<'_> {
         match row {
             Row::Event(event) => return self.event(&event),
             Row::Snapshot { place, kind: SnapshotKind::Snapshot, seen } => {
-                return self.looks.take(self.db, place, seen);
+                return self.snapshots.take(self.db, place, seen);
             }
             Row::Snapshot { place, kind, seen } => {
-                self.looks.write(self.db, place, kind, &seen)?;
+                self.snapshots.write(self.db, place, kind, &seen)?;
             }
             Row::Point { place, point } => self.points.add(self.db, place, &point)?,
-            Row::DiscardLook { pid } => {
-                self.looks.discard(self.db, pid)?;
+            Row::DiscardSnapshot { pid } => {
+                self.snapshots.discard(self.db, pid)?;
                 self.points.discard_newest(self.db, pid)?;
             }
             Row::Facts(facts) => {
-                self.looks.write_waiting(self.db)?;
+                self.snapshots.write_waiting(self.db)?;
                 return finish(self.db, &facts);
             }
             Row::Process { id, step } => return process(self.db, id, &step),
@@ -258,7 +258,7 @@ impl Writer<'_> {
                 self.insert("stack", params![id, completeness, frames])?
             }
             Row::Fork(fork) => {
-                let list = self.looks.list(self.db, fork.mappings.as_deref())?;
+                let list = self.snapshots.list(self.db, fork.mappings.as_deref())?;
                 self.insert(
                     "fork",
                     params![
@@ -275,7 +275,7 @@ impl Writer<'_> {
                 )?;
             }
             Row::Exec(exec) => {
-                let list = self.looks.list(self.db, exec.mappings.as_deref())?;
+                let list = self.snapshots.list(self.db, exec.mappings.as_deref())?;
                 self.insert(
                     "exec",
                     params![

@@ -1,4 +1,4 @@
-//! One process looked into: the report's own model of it, and what has changed since the first look.
+//! One process looked into: the report's own model of it, and what has changed since the first snapshot.
 
 use super::cursor::Cursor;
 use super::sample::ProcessId;
@@ -8,7 +8,7 @@ use crate::report::model::{CategoryRow, Process, Region, Stack};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-/// A look into a process, and the stacks that it refers to.
+/// A snapshot into a process, and the stacks that it refers to.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Details {
     pub process: Rc<Process>,
@@ -29,7 +29,7 @@ impl Details {
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct CategoryLine<'a> {
     pub row: &'a CategoryRow,
-    /// Change of its VIRT since the first look.
+    /// Change of its VIRT since the first snapshot.
     pub growth: i64,
 }
 
@@ -47,11 +47,11 @@ pub struct StackShare {
 #[derive(Clone, PartialEq, Debug)]
 pub struct Opened {
     pub id: ProcessId,
-    /// None until the first look.
+    /// None until the first snapshot.
     pub details: Option<Details>,
     /// Why there is no newer one.
     pub error: Option<String>,
-    /// VIRT by category at the first look at this program.
+    /// VIRT by category at the first snapshot of this program.
     first: Option<(String, BTreeMap<String, u64>)>,
     /// Time of that look.
     pub since_ns: u64,
@@ -103,7 +103,7 @@ impl Opened {
         lines
     }
 
-    /// Change of what was there at the first look and is not any more: no row has it.
+    /// Change of what was there at the first snapshot and is not any more: no row has it.
     pub fn gone(&self) -> i64 {
         let (Some(details), Some((_, first))) = (&self.details, &self.first) else { return 0 };
         let there = |id: &str| details.process.categories.iter().any(|row| row.id == id);

@@ -1,4 +1,4 @@
-//! Sizes over time, from the first look to the newest, in bounded room.
+//! Sizes over time, from the first snapshot to the newest, in bounded room.
 
 /// Sizes at a moment; bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

@@ -1,4 +1,4 @@
-//! 32-bit programs: their calls are not traced, which is said; they have a last look, and what they start
+//! 32-bit programs: their calls are not traced, which is said; they have a last snapshot, and what they start
 //! is audited as everything else.
 
 use crate::support::report::number;

@@ -46,7 +46,7 @@ fn who_is_moved_in_later_is_traced_and_the_end_is_seen() {
     let processes = audit.report().processes();
     assert_eq!(processes.len(), 2, "{}", audit.stderr);
     for process in processes {
-        // What the first one mapped just before its end, no look may have shown: the calls tell.
+        // What the first one mapped just before its end, no snapshot may have shown: the calls tell.
         let pid = format!("\"pid\":{},", process["pid"]);
         let calls = fs::read_to_string(&events).expect("events");
         let mapped = calls.lines().any(|line| line.contains(&pid) && line.contains("\"op\":\"mmap\""));

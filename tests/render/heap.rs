@@ -1,7 +1,7 @@
 //! What `vmaudit heap` prints, from events to text, JSON and folded stacks.
 
 use crate::case::Case;
-use vmaudit::heap::beside::beside;
+use vmaudit::heap::mappings::beside;
 use vmaudit::heap::report::model::Function;
 use vmaudit::heap::report::{HeapFacts, HeapProcessFacts, HeapReport, build};
 use vmaudit::heap::{Filter, Heaps, LedgerOptions, Sampling};

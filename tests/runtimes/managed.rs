@@ -25,7 +25,7 @@ fn still(program: Guard) -> Guard {
     program
 }
 
-/// Categories of the runtime's own agree between two looks at a process that is stopped.
+/// Categories of the runtime's own agree between two snapshots of a process that is stopped.
 #[track_caller]
 fn agree(one: &Value, other: &Value, ids: &[&str], slack: u64) {
     let (one, other) = (sums(one), sums(other));

@@ -36,17 +36,17 @@ pub fn explain(args: &ExplainArgs) -> Result<u8, AppError> {
     Ok(if explanation.is_empty() { NEVER_MAPPED } else { 0 })
 }
 
-/// The life by the steps of the recording, the end by its report and its newest look.
+/// The life by the steps of the recording, the end by its report and its newest snapshot.
 fn recorded(path: &Path, pid: Option<Pid>, address: Addr) -> Result<Explanation, AppError> {
     let recording = Recording::open(path)?;
     let names = RecordedNames::of(&recording)?;
     let main = recording.meta().main;
     let mut watch = LifeWatch::new(address);
-    let mut looks: HashMap<Pid, Observations> = HashMap::new();
+    let mut snapshots: HashMap<Pid, Observations> = HashMap::new();
     recording.steps(&mut |step| {
         watch.step(step);
         if let Step::Snapshot(seen) = step {
-            looks.insert(seen.pid, (**seen).clone());
+            snapshots.insert(seen.pid, (**seen).clone());
         }
         ControlFlow::Continue(())
     })?;
@@ -73,7 +73,7 @@ fn recorded(path: &Path, pid: Option<Pid>, address: Addr) -> Result<Explanation,
         life: Some(&life),
         began_ns: watch.spaces().began_ns(),
         report: index.map(|index| (&report, index)),
-        observations: looks.get(&pid),
+        observations: snapshots.get(&pid),
         stacks: &names.stacks,
         names: &names.symbolized(ids),
         other_pids: pids.into_iter().filter(|&other| other != pid).collect(),
@@ -86,7 +86,7 @@ fn unknown_process(pid: Pid, watch: &LifeWatch) -> String {
     format!("process {pid} is not in the recording, which has {}", known.join(", "))
 }
 
-/// One look, no tracing: what is there now, and nothing of the past.
+/// One snapshot, no tracing: what is there now, and nothing of the past.
 fn living(pid: Pid, address: Addr) -> Result<Explanation, AppError> {
     let living = Living::open(pid).map_err(SnapshotError::from)?;
     if let Some(tid) = living.asked_for {
@@ -96,9 +96,9 @@ fn living(pid: Pid, address: Addr) -> Result<Explanation, AppError> {
         ));
     }
     let seen = living.observe().map_err(SnapshotError::from)?;
-    let looks = [ProcessSnapshot { seen, facts: ProcessFacts::default() }];
-    let report = snapshots::report_of(&looks);
-    let [ProcessSnapshot { seen, .. }] = &looks;
+    let snapshots = [ProcessSnapshot { seen, facts: ProcessFacts::default() }];
+    let report = snapshots::report_of(&snapshots);
+    let [ProcessSnapshot { seen, .. }] = &snapshots;
     for gap in &seen.gaps {
         crate::session::say::say(gap);
     }

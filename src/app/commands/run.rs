@@ -12,7 +12,7 @@ use crate::session::targets::entering::{container_of, main_process};
 use crate::session::tracer::WATCHED_CALLS;
 use std::time::Duration;
 
-/// The first look at the command: most that die early by a signal live longer.
+/// The first snapshot of the command: most that die early by a signal live longer.
 const FIRST_SNAPSHOT: Duration = Duration::from_millis(200);
 /// How often to look, for those that a signal kills later.
 const SNAPSHOT_PAUSE: Duration = Duration::from_secs(1);

@@ -16,11 +16,11 @@ pub fn snapshot(args: &SnapshotArgs) -> Result<u8, AppError> {
         args.smaps.iter().map(|path| Other { path, what: "the saved file that is read" }).collect();
     let output = Output::open(args.report.as_deref(), &others)?;
     let wanted = OutputSpec::new(args.format, args.flame, Destination { output, top: args.top })?;
-    let (looks, containers) = match &args.smaps {
+    let (snapshots, containers) = match &args.smaps {
         Some(path) => (vec![saved_snapshot(path)?], Vec::new()),
         None => living_snapshots(args)?,
     };
-    wanted.write(&report_of_containers(&looks, containers))?;
+    wanted.write(&report_of_containers(&snapshots, containers))?;
     Ok(0)
 }
 
@@ -32,11 +32,11 @@ fn living_snapshots(args: &SnapshotArgs) -> Result<(Vec<ProcessSnapshot>, Vec<mo
         None => args.of.pids.clone(),
     };
     let mut view = container.map(ContainerView::of).unwrap_or_default();
-    let mut looks = snapshots_of(&asked, args.verbose)?;
-    looks.iter().for_each(|look| view.note(&look.seen));
+    let mut snapshots = snapshots_of(&asked, args.verbose)?;
+    snapshots.iter().for_each(|snapshot| view.note(&snapshot.seen));
     view.read_shares();
-    for look in &mut looks {
-        look.facts.inside = view.inside(look.seen.pid, |_| None);
+    for snapshot in &mut snapshots {
+        snapshot.facts.inside = view.inside(snapshot.seen.pid, |_| None);
     }
-    Ok((looks, view.facts()))
+    Ok((snapshots, view.facts()))
 }

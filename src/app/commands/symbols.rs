@@ -93,14 +93,14 @@ fn with_listed<E>(
 }
 
 /// What is known of a file beside its functions.
-struct Told {
+struct FileListing {
     path: String,
     notes: Vec<String>,
     summary: ProbeSummary,
 }
 
-impl Told {
-    fn of(file: &CodeFile, table: &FunctionTable, wanted: Option<&Regex>) -> Told {
+impl FileListing {
+    fn of(file: &CodeFile, table: &FunctionTable, wanted: Option<&Regex>) -> FileListing {
         let mut summary = ProbeSummary::default();
         match wanted {
             None => table.functions().iter().for_each(|function| summary.add(function.probe)),
@@ -112,7 +112,7 @@ impl Told {
             }
         }
         let notes = table.notes().iter().map(ToString::to_string).collect();
-        Told { path: file.path.to_string_lossy().into_owned(), notes, summary }
+        FileListing { path: file.path.to_string_lossy().into_owned(), notes, summary }
     }
 
     fn listed<'a>(&'a self, file: &'a CodeFile) -> ListedFile<'a> {
@@ -127,8 +127,9 @@ impl Told {
 }
 
 fn write_overview(out: &mut impl Write, files: &[CodeFile], options: ListOptions) -> io::Result<()> {
-    let told: Vec<Told> = files.iter().map(|file| Told::of(file, &file.functions(), None)).collect();
-    let listed: Vec<_> = told.iter().zip(files).map(|(told, file)| told.listed(file)).collect();
+    let listing: Vec<FileListing> =
+        files.iter().map(|file| FileListing::of(file, &file.functions(), None)).collect();
+    let listed: Vec<_> = listing.iter().zip(files).map(|(listing, file)| listing.listed(file)).collect();
     out.write_all(symbols::overview(&listed, options).as_bytes())
 }
 
@@ -141,12 +142,12 @@ fn write_text(
     let (mut shown, mut without) = (0usize, 0usize);
     for file in files {
         let table = file.functions();
-        let mut told = Told::of(file, &table, None);
+        let mut listing = FileListing::of(file, &table, None);
         // One of many files, of which nothing matches, is not worth a table.
         let mut begun = files.len() == 1;
         let head = |out: &mut dyn Write| {
             let gap = if shown > 0 { "\n" } else { "" };
-            let head = symbols::head(&told.path, file.object.build_id(), options);
+            let head = symbols::head(&listing.path, file.object.build_id(), options);
             out.write_all(format!("{gap}{head}").as_bytes())
         };
         if begun {
@@ -161,10 +162,10 @@ fn write_text(
             summary.add(function.probe);
             out.write_all(symbols::row(function, options).as_bytes())
         })?;
-        told.summary = summary;
+        listing.summary = summary;
         if begun {
             shown += 1;
-            out.write_all(symbols::foot(&told.listed(file), wanted.is_some(), options).as_bytes())?;
+            out.write_all(symbols::foot(&listing.listed(file), wanted.is_some(), options).as_bytes())?;
         } else {
             without += 1;
         }
@@ -186,9 +187,9 @@ fn write_json(out: &mut impl Write, files: &[CodeFile], list: Option<Option<&Reg
     for (index, file) in files.iter().enumerate() {
         let table = file.functions();
         let wanted = list.flatten();
-        let told = Told::of(file, &table, wanted);
+        let listing = FileListing::of(file, &table, wanted);
         let gap = if index > 0 { "," } else { "" };
-        write!(out, "{gap}\n{{{}", symbols::json_file(&told.listed(file))?)?;
+        write!(out, "{gap}\n{{{}", symbols::json_file(&listing.listed(file))?)?;
         if list.is_some() {
             out.write_all(b", \"functions\": [")?;
             let mut first = true;

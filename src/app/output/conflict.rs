@@ -69,7 +69,7 @@ pub fn check_recording(report: Option<&Path>, recording: &Path) -> Result<(), Ap
         ));
     }
     let Some(report) = report.filter(|report| report.as_os_str() != "-") else { return Ok(()) };
-    let beside = store::names_beside(recording);
+    let beside = store::sidecar_names(recording);
     let kept =
         beside.iter().map(|path| Other { path, what: "where -o keeps an older recording, or a journal" });
     let others: Vec<Other<'_>> =

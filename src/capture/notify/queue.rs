@@ -62,7 +62,7 @@ impl Queue {
     }
 
     /// Server: what the user should know. The first time counts.
-    pub fn tell_trouble(&self, what: impl FnOnce() -> String) {
+    pub fn report_trouble(&self, what: impl FnOnce() -> String) {
         let mut trouble = self.trouble.lock().unwrap_or_else(PoisonError::into_inner);
         trouble.get_or_insert_with(what);
     }

@@ -24,8 +24,8 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 /// How long to wait before looking again whether a call is over, while another one waits for it.
-const FIRST_LOOK: Duration = Duration::from_micros(50);
-const LAST_LOOK: Duration = Duration::from_millis(2);
+const FIRST_POLL: Duration = Duration::from_micros(50);
+const LAST_POLL: Duration = Duration::from_millis(2);
 /// The same while nobody waits.
 pub const NOBODY_WAITS: Duration = Duration::from_millis(2);
 const NOTHING_RUNS: Duration = Duration::from_secs(1);
@@ -34,13 +34,13 @@ const NAME_AGE: u64 = 10_000_000;
 /// While calls come one after the other, all else is looked after at least so often.
 const AT_LEAST: Duration = Duration::from_millis(10);
 /// … but looking takes at most one part in so many of the time.
-const LOOK_SHARE: u32 = 4;
+const POLL_SHARE: u32 = 4;
 /// Calls wait for the one before them until its thread has slept in it for so long, without ever being
 /// woken: what it sleeps for may be waiting for them (a page fault that another thread of the program
 /// serves). A thread that is merely not let run is waited for.
 const GIVE_UP: Duration = Duration::from_secs(10);
 /// How often to look at that.
-const STUCK_LOOK: Duration = Duration::from_secs(1);
+const STUCK_POLL: Duration = Duration::from_secs(1);
 /// When all tasks are gone, their ends are waited for at most so long.
 const LAST_ENDS: Duration = Duration::from_secs(10);
 
@@ -55,7 +55,7 @@ pub struct Server<C> {
     pub tasks: Tasks,
     queue: Arc<Queue>,
     rounds: u32,
-    last_look: Instant,
+    last_poll: Instant,
     snapshot_duration: Duration,
 }
 
@@ -65,7 +65,7 @@ struct EndOfServer(Arc<Queue>);
 impl Drop for EndOfServer {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            self.0.tell_trouble(|| {
+            self.0.report_trouble(|| {
                 "vmaudit's thread that watches system calls has failed: what was called after that is not known"
                     .to_owned()
             });
@@ -89,7 +89,7 @@ impl<C: HeldCalls> Server<C> {
             tasks: Tasks::new(main),
             queue,
             rounds: 0,
-            last_look: Instant::now(),
+            last_poll: Instant::now(),
             snapshot_duration: Duration::ZERO,
         })
     }
@@ -108,22 +108,22 @@ impl<C: HeldCalls> Server<C> {
                 Ok(Arrival::Call(call)) => {
                     self.rounds = 0;
                     self.arrive(call);
-                    if self.last_look.elapsed()
-                        > AT_LEAST.max(self.snapshot_duration.saturating_mul(LOOK_SHARE))
+                    if self.last_poll.elapsed()
+                        > AT_LEAST.max(self.snapshot_duration.saturating_mul(POLL_SHARE))
                     {
                         self.hear(EpollTimeout::ZERO);
-                        self.look_again();
+                        self.poll_calls();
                     }
                 }
                 Ok(Arrival::Other) => self.hear(EpollTimeout::ZERO),
-                Ok(Arrival::Nothing) => self.look_again(),
+                Ok(Arrival::Nothing) => self.poll_calls(),
                 Ok(Arrival::NoTaskLeft) => {
                     self.drain_exits();
                     break;
                 }
                 // The listener itself failed: the keeper takes over when this end is dropped.
                 Err(error) => {
-                    self.queue.tell_trouble(|| {
+                    self.queue.report_trouble(|| {
                         format!(
                             "receiving system calls failed ({error}): what was called after that is not known"
                         )
@@ -147,7 +147,7 @@ impl<C: HeldCalls> Server<C> {
     fn patience(&mut self) -> Duration {
         if self.tasks.somebody_waits() {
             self.rounds += 1;
-            return FIRST_LOOK.saturating_mul(1 << self.rounds.min(6)).min(LAST_LOOK);
+            return FIRST_POLL.saturating_mul(1 << self.rounds.min(6)).min(LAST_POLL);
         }
         if self.tasks.is_unsettled() {
             NOBODY_WAITS.saturating_mul(1 << self.rounds.min(6))
@@ -168,13 +168,13 @@ impl<C: HeldCalls> Server<C> {
             }
         }
         if let Some(asked) = asked {
-            self.look_again();
+            self.poll_calls();
             self.queue.settled(asked);
         }
     }
 
     /// Looks whether calls that were let go are over.
-    pub fn look_again(&mut self) {
+    pub fn poll_calls(&mut self) {
         self.rounds += 1;
         let begun = Instant::now();
         self.finish_overdue_execs();
@@ -183,8 +183,8 @@ impl<C: HeldCalls> Server<C> {
             self.give_up(key);
             self.dispatch_next(key);
         }
-        self.last_look = Instant::now();
-        self.snapshot_duration = self.last_look - begun;
+        self.last_poll = Instant::now();
+        self.snapshot_duration = self.last_poll - begun;
     }
 
     /// A call that others have waited for too long is counted as lost.
@@ -200,7 +200,7 @@ impl<C: HeldCalls> Server<C> {
             }
             self.records.lost();
         }
-        self.queue.tell_trouble(|| {
+        self.queue.report_trouble(|| {
             format!(
                 "system call {} of thread {} has slept for {GIVE_UP:?} while other calls waited for it; they went \
                  on, and what it did may be told wrong",
@@ -415,17 +415,19 @@ impl<C: HeldCalls> Server<C> {
 /// The thread of the call has slept in it for `GIVE_UP` at least. To be asked often.
 fn is_stuck(running: &mut InCall) -> bool {
     let now = Instant::now();
-    let looked = running.sleeps.map_or(running.since, |sleeps| sleeps.looked);
-    if now - looked < STUCK_LOOK {
+    let seen_at = running.sleeps.map_or(running.since, |sleeps| sleeps.seen_at);
+    if now - seen_at < STUCK_POLL {
         return false;
     }
     let switches = peek::sleeping(running.call.tid);
     running.sleeps = Some(match running.sleeps {
         // Looks that are far apart say nothing of the time between: vmaudit itself may not have run.
-        Some(before) if before.switches == switches && switches.is_some() => {
-            Sleeps { looked: now, slept: before.slept + (now - before.looked).min(STUCK_LOOK * 2), switches }
-        }
-        _ => Sleeps { looked: now, slept: Duration::ZERO, switches },
+        Some(before) if before.switches == switches && switches.is_some() => Sleeps {
+            seen_at: now,
+            slept: before.slept + (now - before.seen_at).min(STUCK_POLL * 2),
+            switches,
+        },
+        _ => Sleeps { seen_at: now, slept: Duration::ZERO, switches },
     });
     running.sleeps.is_some_and(|sleeps| sleeps.slept > GIVE_UP)
 }

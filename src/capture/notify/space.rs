@@ -17,7 +17,7 @@ pub struct InCall {
     pub since: Instant,
     /// What the thread had run by then, ns.
     pub processor_time: Option<u64>,
-    /// What the last look at its sleep has shown.
+    /// What the last snapshot of its sleep has shown.
     pub sleeps: Option<Sleeps>,
     pub what: QueuedCall,
 }
@@ -25,7 +25,7 @@ pub struct InCall {
 /// For how long a thread has been seen asleep.
 #[derive(Clone, Copy, Debug)]
 pub struct Sleeps {
-    pub looked: Instant,
+    pub seen_at: Instant,
     pub slept: Duration,
     /// How often it has gone to sleep; None when it was awake, or stopped.
     pub switches: Option<u64>,

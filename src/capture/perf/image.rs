@@ -1,4 +1,4 @@
-//! What execve has mapped, out of the kernel's reports on the way. Pure, but for one look at the head
+//! What execve has mapped, out of the kernel's reports on the way. Pure, but for one snapshot of the head
 //! of each file.
 //!
 //! The loader maps a file as long as all its segments together, to find a place, then unmaps all but

@@ -16,7 +16,7 @@ pub(super) struct ContextId(pub u32);
 const TICK_NS: u64 = 1 << 20;
 
 /// A time since the ledger's first event, in steps of 2^20 ns. It ends after 52 days: what is
-/// allocated later looks no older than it is.
+/// allocated later snapshots no older than it is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Moment(u32);
 

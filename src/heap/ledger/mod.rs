@@ -7,7 +7,7 @@
 mod block;
 mod contexts;
 mod heaps;
-mod look;
+mod snapshot;
 mod totals;
 
 pub use block::SiteId;

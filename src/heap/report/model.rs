@@ -1,6 +1,6 @@
 //! The heap report, as JSON shows it (docs/heap.md). Fields may be added, none renamed.
 
-use crate::heap::beside::Beside;
+use crate::heap::mappings::Comparison;
 use crate::report::model::{Events, Stack};
 use serde::{Deserialize, Serialize};
 
@@ -91,7 +91,7 @@ pub struct HeapProcess {
     pub nothing_seen: Option<NothingSeen>,
     /// Beside the mapping audit; null where that was not made.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub beside: Option<Beside>,
+    pub beside: Option<Comparison>,
 }
 
 /// Why no allocation of a process was seen, as far as that is proven.

@@ -104,7 +104,7 @@ impl CallServer {
 
     fn send_waiting(&mut self) {
         if !self.app.send_waiting() {
-            self.nobody_looks();
+            self.stop_watching();
         }
     }
 
@@ -118,13 +118,13 @@ impl CallServer {
                 }
                 Heard::Message(_) => {}
                 Heard::Silence => return,
-                Heard::Gone => return self.nobody_looks(),
+                Heard::Gone => return self.stop_watching(),
             }
         }
     }
 
     /// `Running` is gone: ends are not held any more.
-    fn nobody_looks(&mut self) {
+    fn stop_watching(&mut self) {
         for id in self.exits.ending() {
             self.go_on(id);
             self.exits.answered(id);
@@ -160,7 +160,7 @@ impl HeldCalls for CallServer {
                 self.app.push(Message::Held(notice));
                 self.send_waiting();
                 if !self.app.is_open() {
-                    self.nobody_looks();
+                    self.stop_watching();
                 }
                 Ended::Process(notice.pid)
             }

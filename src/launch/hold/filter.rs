@@ -48,10 +48,10 @@ fn notify_strict_mode(section: &mut Vec<Instruction>, [prctl, seccomp]: [i32; 2]
     let mut block = vec![load(OFFSET_FIRST), equal(3, PR_SET_SECCOMP), load(OFFSET_SECOND)];
     block.push(equal(1, libc::SECCOMP_MODE_STRICT));
     block.extend(notify);
-    look_closer(section, prctl, block);
+    match_arguments(section, prctl, block);
     let mut block = vec![load(OFFSET_FIRST), equal(1, SET_MODE_STRICT)];
     block.extend(notify);
-    look_closer(section, seccomp, block);
+    match_arguments(section, seccomp, block);
 }
 
 const PR_SET_SECCOMP: u32 = libc::PR_SET_SECCOMP as u32;
@@ -94,7 +94,7 @@ pub fn call_filter(set: CallSet) -> Vec<Instruction> {
         block.push(Instruction { code: BPF_JMP_JEQ_K, jump_true, jump_false: 0, k: option });
     }
     block.extend([result(SECCOMP_RET_ALLOW), result(SECCOMP_RET_USER_NOTIF)]);
-    look_closer(&mut native, libc::SYS_prctl as i32, block);
+    match_arguments(&mut native, libc::SYS_prctl as i32, block);
     if set.executable_files {
         let jump =
             |(jump_true, jump_false), k| Instruction { code: BPF_JMP_JSET_K, jump_true, jump_false, k };
@@ -106,13 +106,13 @@ pub fn call_filter(set: CallSet) -> Vec<Instruction> {
             result(SECCOMP_RET_ALLOW),
             result(SECCOMP_RET_USER_NOTIF),
         ];
-        look_closer(&mut native, libc::SYS_mmap as i32, block);
+        match_arguments(&mut native, libc::SYS_mmap as i32, block);
     }
     program(native, set.numbers)
 }
 
 /// One more comparison of the number, before `ret ALLOW`; it leads to `block`, which goes behind all.
-fn look_closer(section: &mut Vec<Instruction>, number: i32, block: Vec<Instruction>) {
+fn match_arguments(section: &mut Vec<Instruction>, number: i32, block: Vec<Instruction>) {
     let at = section.iter().position(|step| *step == result(SECCOMP_RET_ALLOW)).unwrap_or(section.len());
     // One more instruction between the comparisons and their targets.
     for step in section.iter_mut().take(at).filter(|step| step.code == BPF_JMP_JEQ_K) {

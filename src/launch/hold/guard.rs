@@ -8,7 +8,7 @@
 //! its own. When the guard is killed, nobody reads the pipe any more, and the keeper forks another one.
 
 use super::handover;
-use super::helper::{self, keep_only, stand_apart};
+use super::helper::{self, detach_from_session, keep_only};
 use super::keeper::Keeper;
 use super::seccomp::Listener;
 use super::slots::SharedSlots;
@@ -81,7 +81,7 @@ pub enum Post {
 /// Forks a guard. `watched` is its end of the line.
 pub fn spawn(post: Post, watched: OwnedFd, slots: SharedSlots) -> Result<Pid, Errno> {
     fork::fork_into(move || {
-        stand_apart(helper::GUARD);
+        detach_from_session(helper::GUARD);
         let (source, is_listener) = match post {
             Post::Child(socket) => (socket, false),
             Post::Copy(listener) => (listener.into(), true),

@@ -21,7 +21,7 @@ pub const GUARD: &CStr = c"exit-guard";
 const FIRST_FD: i32 = 3;
 
 /// Out of the terminal's and the shell's reach, and of the way of unmounts.
-pub fn stand_apart(name: &CStr) {
+pub fn detach_from_session(name: &CStr) {
     let _ = nix::unistd::setsid();
     let _ = nix::unistd::chdir("/");
     show_as(name);

@@ -9,7 +9,7 @@ use super::app_socket::{AppSocket, Heard};
 use super::exit_server::{ExitServer, Served};
 use super::guard::{self, Guarded, Line, Post};
 use super::handover;
-use super::helper::{self, keep_only, stand_apart};
+use super::helper::{self, detach_from_session, keep_only};
 use super::protocol::{HeldNotice, Message};
 use super::seccomp::Listener;
 use super::slots::{Inbox, SharedSlots};
@@ -40,7 +40,7 @@ pub struct Ends {
 /// Forks the keeper.
 pub fn spawn(ends: Ends, source: Source) -> Result<Pid, Errno> {
     fork::fork_into(move || {
-        stand_apart(helper::KEEPER);
+        detach_from_session(helper::KEEPER);
         let Ends { app, line, slots } = ends;
         let mut keeper = match source {
             Source::Child { keeper, guard, watched } => {

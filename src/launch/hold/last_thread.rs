@@ -21,7 +21,7 @@ const MAX_PROCESSES: usize = 1024;
 
 /// Looks at the threads of the process in question. Both questions cost something: neither is
 /// asked without need.
-pub trait LookAtThread {
+pub trait ThreadProbe {
     /// True for a zombie, and when PF_EXITING (include/linux/sched.h) is set.
     fn is_exiting(&mut self, tid: Tid) -> bool;
     /// True when it is blocked in a call that is not `exit`. To answer, the kernel may wait a
@@ -63,7 +63,7 @@ impl LastThread {
 
     /// The exact question: is nobody in `tasks` (the names in /proc/PID/task) alive but the
     /// one that exits? Threads that are gone from `tasks` are forgotten.
-    pub fn is_last(&mut self, exit: ThreadExit, tasks: &[Tid], mut look: impl LookAtThread) -> bool {
+    pub fn is_last(&mut self, exit: ThreadExit, tasks: &[Tid], mut look: impl ThreadProbe) -> bool {
         self.bound(exit.pid);
         let leaving = self.leaving.entry(exit.pid).or_default();
         // Only the gone are worth a search; `tasks` is short whenever this is asked often.
@@ -128,7 +128,7 @@ mod tests {
     }
     use Others::{Exiting, InOtherCall, Running};
 
-    impl LookAtThread for Others {
+    impl ThreadProbe for Others {
         fn is_exiting(&mut self, _: Tid) -> bool {
             matches!(self, Exiting)
         }
@@ -139,7 +139,7 @@ mod tests {
 
     /// Nobody is to be looked at.
     struct Nobody;
-    impl LookAtThread for Nobody {
+    impl ThreadProbe for Nobody {
         fn is_exiting(&mut self, tid: Tid) -> bool {
             panic!("looked at {tid}")
         }

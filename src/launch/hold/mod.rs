@@ -173,14 +173,14 @@ impl Hold {
                 // It receives no more: the keeper does, and has to look after what is left.
                 Ok(_) | Err(_) => {
                     self.seat.server = None;
-                    self.tell_keeper(Message::Serve);
+                    self.send_to_keeper(Message::Serve);
                 }
             }
         }
         None
     }
 
-    fn tell_keeper(&self, message: Message) {
+    fn send_to_keeper(&self, message: Message) {
         let flags = MsgFlags::MSG_NOSIGNAL | MsgFlags::MSG_DONTWAIT;
         // If it is gone, the end of its socket says so soon enough.
         let _ = send(self.seat.socket.as_raw_fd(), &message.encode(), flags);
@@ -207,7 +207,7 @@ impl Hold {
         let answered = self.seat.listener.let_continue(id);
         // If the keeper is stopped, and the socket full, it finds out by itself that the notification
         // is no longer held.
-        self.tell_keeper(Message::Answered { id });
+        self.send_to_keeper(Message::Answered { id });
         if let Some(server) = &self.seat.server {
             let flags = MsgFlags::MSG_NOSIGNAL | MsgFlags::MSG_DONTWAIT;
             let _ = send(server.as_raw_fd(), &Message::Answered { id }.encode(), flags);

@@ -1,7 +1,7 @@
 //! The little of the system that telling the last thread takes: names and numbers of threads,
 //! and whether one is exiting. Residency and mappings are read elsewhere.
 
-use super::last_thread::LookAtThread;
+use super::last_thread::ThreadProbe;
 use super::protocol::Comm;
 use crate::model::{Pid, Tid};
 use crate::sys::stat::{self, Stat};
@@ -58,8 +58,8 @@ pub fn threads(pid: Pid) -> Option<Vec<Tid>> {
 
 /// At most so often, and with that pause, is a thread looked at again. The kernel announces neither
 /// that a thread has set PF_EXITING nor that it made a call which is not notified: only looks tell.
-const LOOKS: usize = 20;
-const BETWEEN_LOOKS: Duration = Duration::from_millis(1);
+const POLLS: usize = 20;
+const POLL_INTERVAL: Duration = Duration::from_millis(1);
 
 /// The threads of a process.
 pub struct ThreadsOf {
@@ -68,7 +68,7 @@ pub struct ThreadsOf {
     pub exits: [i32; 2],
 }
 
-impl LookAtThread for ThreadsOf {
+impl ThreadProbe for ThreadsOf {
     /// True, too, for one that has vanished.
     fn is_exiting(&mut self, tid: Tid) -> bool {
         fs::read(format!("/proc/{}/task/{tid}/stat", self.pid)).map_or(true, |stat| is_exiting(&stat))
@@ -77,7 +77,7 @@ impl LookAtThread for ThreadsOf {
     /// Looks again for a while: one that was let go has only a few instructions left to
     /// PF_EXITING, and a new program seldom computes that long without any call.
     fn is_in_other_call(&mut self, tid: Tid) -> bool {
-        for _ in 0..LOOKS {
+        for _ in 0..POLLS {
             let line = fs::read(format!("/proc/{}/task/{tid}/syscall", self.pid));
             if line.is_ok_and(|line| is_in_other_call(&line, self.exits)) {
                 return true;
@@ -85,7 +85,7 @@ impl LookAtThread for ThreadsOf {
             if self.is_exiting(tid) {
                 return false;
             }
-            std::thread::sleep(BETWEEN_LOOKS);
+            std::thread::sleep(POLL_INTERVAL);
         }
         false
     }

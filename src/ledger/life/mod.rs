@@ -199,7 +199,7 @@ impl LifeWatch {
         record.log.push(LifeStep { event, time_ns, change, after });
     }
 
-    /// A look from outside.
+    /// A snapshot from outside.
     fn outside(&mut self, seen: &Observations, change: Change, even_if_free: bool) {
         let Some(id) = self.space_of(seen.pid) else { return };
         if even_if_free || self.piece_of(Some(id)).is_some() {

@@ -38,19 +38,19 @@ impl Ledger {
             mapped: self.mapped.for_child(),
             advice: self.advice.clone(),
             doubts: self.doubts.clone(),
-            first_look: self.first_look.of_child(fork.mappings.is_some()),
+            first_snapshot: self.first_snapshot.of_child(fork.mappings.is_some()),
             reports: self.reports.of_child(fork.child),
-            // The look back in time is long and the parent's affair: not worth a copy.
+            // The snapshot back in time is long and the parent's affair: not worth a copy.
             recent: Recent::default(),
             brk: self.brk,
             start: self.start,
             exe: self.exe.clone(),
-            look_pending: self.look_pending,
+            snapshot_pending: self.snapshot_pending,
         };
         let mut unknown = RangeSet::default();
         if let Some(mappings) = fork.mappings {
             unknown = child.restrict_to(mappings, fork.previous, files);
-            let before = unknown.iter().flat_map(|range| self.first_look.doubtful(range));
+            let before = unknown.iter().flat_map(|range| self.first_snapshot.doubtful(range));
             for range in before.collect::<Vec<_>>() {
                 unknown.remove(range);
                 child.mapped.was_there_before(range);

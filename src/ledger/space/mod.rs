@@ -6,7 +6,7 @@ mod brk;
 pub(super) mod copy;
 mod doubts;
 mod effects;
-mod first_look;
+mod first_snapshot;
 mod history;
 pub(super) mod holder;
 mod limbo;
@@ -27,7 +27,7 @@ use crate::model::{Addr, AddrRange, EventId, FileRef, Mapping, Pid, Prot, Sharin
 use advice::Advice;
 use brk::Break;
 use doubts::Doubts;
-use first_look::FirstLook;
+use first_snapshot::FirstSnapshot;
 use limbo::Certainty;
 use mapped::Mapped;
 use origins::{FileTable, Removal, Touch};
@@ -57,14 +57,14 @@ pub struct Ledger {
     mapped: Mapped,
     advice: Advice,
     doubts: Doubts,
-    first_look: FirstLook,
+    first_snapshot: FirstSnapshot,
     reports: Reports,
     recent: Recent,
     brk: Break,
     start: Start,
     exe: Option<Arc<FileRef>>,
-    /// A look may be compared with what is there now.
-    look_pending: bool,
+    /// A snapshot may be compared with what is there now.
+    snapshot_pending: bool,
 }
 
 /// A piece of the ledger's map, for readers outside: no kernel's word in it.
@@ -87,13 +87,13 @@ impl Ledger {
             mapped: Mapped::new(),
             advice: Advice::default(),
             doubts: Doubts::default(),
-            first_look: FirstLook::default(),
+            first_snapshot: FirstSnapshot::default(),
             reports: Reports::default(),
             recent: Recent::default(),
             brk: Break::default(),
             start,
             exe: None,
-            look_pending: false,
+            snapshot_pending: false,
         }
     }
 
@@ -120,7 +120,7 @@ impl Ledger {
         files: &mut FileTable,
     ) {
         self.start = Start::Preexisting;
-        self.first_look.take(window);
+        self.first_snapshot.take(window);
         self.fill_gaps(mappings, Owner::Preexisting, files);
         self.reports.thread_found(pid);
         self.mapped.begin_peak(window.1);
@@ -200,9 +200,9 @@ impl Ledger {
         self.mapped.forget_removed();
     }
 
-    /// No look waits any more. Forks on their way may still ask for what was there before.
-    pub(super) fn looks_compared(&mut self, ended: bool) {
-        self.look_pending = false;
+    /// No snapshot waits any more. Forks on their way may still ask for what was there before.
+    pub(super) fn snapshots_compared(&mut self, ended: bool) {
+        self.snapshot_pending = false;
         if ended || !self.remembers() {
             self.forget_removed();
         }
@@ -210,15 +210,15 @@ impl Ledger {
 
     /// Somebody may ask for what calls take away.
     fn remembers(&self) -> bool {
-        !self.reports.alone() || self.start == Start::Preexisting || self.look_pending
+        !self.reports.alone() || self.start == Start::Preexisting || self.snapshot_pending
     }
 
     /// One report of a call in this address space. Fork, exec and exit are
     /// `AddressSpaces`' business; here they only count as reports of their thread.
-    pub(super) fn apply(&mut self, event: &VmEvent, look_pending: bool, files: &mut FileTable) -> u64 {
-        self.look_pending = look_pending;
+    pub(super) fn apply(&mut self, event: &VmEvent, snapshot_pending: bool, files: &mut FileTable) -> u64 {
+        self.snapshot_pending = snapshot_pending;
         let call = self.reports.next(event);
-        if !self.first_look.see(&call) {
+        if !self.first_snapshot.see(&call) {
             return call.previous;
         }
         // A refused brk returns the break that holds; an error comes from seccomp only.
@@ -339,7 +339,7 @@ impl Ledger {
     fn forget_notes(&mut self, range: AddrRange) {
         self.advice.forget(range);
         self.doubts.forget(range);
-        self.first_look.settle(range);
+        self.first_snapshot.settle(range);
     }
 
     /// A mapping that had to be placed on free memory came to `range`: what the ledger still has
@@ -378,7 +378,7 @@ impl Ledger {
                 !(self.doubts.is_unverified() && self.doubts.lost_since(made))
             }
         };
-        let doubtful = self.first_look.is_doubtful(piece.range);
+        let doubtful = self.first_snapshot.is_doubtful(piece.range);
         expected.then_some(if doubtful { Certainty::Possible } else { Certainty::Proven })
     }
 
@@ -386,7 +386,7 @@ impl Ledger {
     /// unmapping is already known come from limbo, the rest from the map.
     fn take(&mut self, call: &Report<'_>, range: AddrRange, removal: Removal) -> Vec<Piece> {
         let (mut taken, doubtful) = self.mapped.claim(range, call.previous);
-        doubtful.into_iter().for_each(|range| self.first_look.unsettle(range));
+        doubtful.into_iter().for_each(|range| self.first_snapshot.unsettle(range));
         let mut rest = RangeSet::from_iter([range]);
         taken.iter().for_each(|piece| rest.remove(piece.range));
         for part in rest.iter() {
@@ -408,7 +408,7 @@ impl Ledger {
     /// Remembers that a call changed `range`.
     fn touch(&mut self, time_ns: u64, range: AddrRange) {
         self.recent.note(time_ns, range);
-        self.first_look.touch(range);
+        self.first_snapshot.touch(range);
     }
 }
 

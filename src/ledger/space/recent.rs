@@ -1,10 +1,10 @@
-//! Ranges that calls changed lately: a look at maps taken meanwhile may show either state.
+//! Ranges that calls changed lately: a snapshot of maps taken meanwhile may show either state.
 
 use super::range_set::RangeSet;
 use crate::model::AddrRange;
 use std::collections::VecDeque;
 
-/// How far back is remembered: longer than any look at maps takes.
+/// How far back is remembered: longer than any snapshot of maps takes.
 const KEEP_NS: u64 = 30_000_000_000;
 /// Neighbouring steps within this time are one entry: an arena that grows page by page.
 const JOIN_NS: u64 = 10_000_000;

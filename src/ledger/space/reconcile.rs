@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 const MAX_DRIFT_RANGES: usize = 256;
 
-/// The ledger's view joined with one look at /proc/PID/maps.
+/// The ledger's view joined with one snapshot of /proc/PID/maps.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Reconciled {
     /// Sorted, disjoint; together exactly the kernel's mappings.
@@ -35,7 +35,7 @@ pub struct Reconciled {
 }
 
 impl Ledger {
-    /// Joins what the calls tell with one look at maps.
+    /// Joins what the calls tell with one snapshot of maps.
     pub(in crate::ledger) fn reconcile(&self, seen: &Observations, threads: &[ThreadRecord]) -> Reconciled {
         let mut join = Join {
             ledger: self,
@@ -199,7 +199,7 @@ impl<'a> Join<'a> {
         self.add(vma, mapping, range, PartOrigin { origin, doubt, kind, file: None });
     }
 
-    /// Something that the ledger does not have now. A call that came after the look may have taken
+    /// Something that the ledger does not have now. A call that came after the snapshot may have taken
     /// it away again; else it was mapped by a call that was never seen.
     fn unexplained_call(&mut self, vma: usize, mapping: &Mapping, range: AddrRange) {
         let mut rest = RangeSet::from_iter([range]);
@@ -219,11 +219,11 @@ impl<'a> Join<'a> {
             }
         }
         for left in rest.iter() {
-            // What a call touched whose order with the first look is not known.
-            let unsettled = self.ledger.first_look.unsettled().overlaps_of(left);
+            // What a call touched whose order with the first snapshot is not known.
+            let unsettled = self.ledger.first_snapshot.unsettled().overlaps_of(left);
             parts.extend(unsettled.iter().map(|&part| (part, None)));
             parts.extend(
-                self.ledger.first_look.unsettled().gaps_of(left).into_iter().map(|part| (part, None)),
+                self.ledger.first_snapshot.unsettled().gaps_of(left).into_iter().map(|part| (part, None)),
             );
         }
         parts.sort_by_key(|(part, _)| part.start);
@@ -233,7 +233,7 @@ impl<'a> Join<'a> {
                 Some(Owner::Preexisting) => (Origin::Preexisting, self.old_doubt()),
                 Some(Owner::Kernel) => (Origin::Kernel, self.old_doubt()),
                 Some(Owner::Unknown) => (Origin::Unknown, self.old_doubt()),
-                None if self.ledger.first_look.unsettled().overlaps(part) => {
+                None if self.ledger.first_snapshot.unsettled().overlaps(part) => {
                     (Origin::Preexisting, self.old_doubt())
                 }
                 None => {
@@ -322,7 +322,7 @@ impl<'a> Join<'a> {
 
     fn drift(&mut self, range: AddrRange) {
         let mut parts = if self.busy.is_empty() { vec![range] } else { self.busy.gaps_of(range) };
-        for doubtful in [self.ledger.doubts.uncertain(), self.ledger.first_look.unsettled()] {
+        for doubtful in [self.ledger.doubts.uncertain(), self.ledger.first_snapshot.unsettled()] {
             if !doubtful.is_empty() {
                 parts = parts.into_iter().flat_map(|p| doubtful.gaps_of(p)).collect();
             }

@@ -33,7 +33,7 @@ impl Ledger {
             fixed: flags & FIXED != 0,
             keep_source: flags & DONTUNMAP != 0,
         };
-        let unsettled = self.first_look.unsettled().overlaps(step.from);
+        let unsettled = self.first_snapshot.unsettled().overlaps(step.from);
         if step.from.is_empty() {
             self.duplicate(call, step);
         } else if step.from.start == step.to.start {
@@ -43,7 +43,7 @@ impl Ledger {
         }
         self.touch(call.event.time_ns, step.to);
         if unsettled {
-            self.first_look.unsettle(step.to);
+            self.first_snapshot.unsettle(step.to);
         }
     }
 

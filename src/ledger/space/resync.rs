@@ -9,7 +9,7 @@ use super::range_set::RangeSet;
 use crate::model::{AddrRange, Mapping, Observations};
 
 impl Ledger {
-    /// Outside ranges that calls changed since the look began, the map becomes the kernel's:
+    /// Outside ranges that calls changed since the snapshot began, the map becomes the kernel's:
     /// what is gone is dropped, what nothing explains is `Unknown`. False where there were such ranges:
     /// what is wrong in them stays so until the next time.
     pub(in crate::ledger) fn resync(&mut self, seen: &Observations, files: &mut FileTable) -> bool {

@@ -5,8 +5,8 @@
 
 mod awaiting;
 mod fork;
-mod looks;
 pub(super) mod process;
+mod snapshots;
 mod table;
 
 use super::space::origins::FileTable;
@@ -15,8 +15,8 @@ use super::space::{Ledger, Start};
 use crate::model::event::VmOp;
 use crate::model::{AddrRange, FileRef, Mapping, MmKey, Observations, Pid, Tid, TimeZero, VmEvent};
 use awaiting::Awaiting;
-use looks::Looks;
 use process::{ProcessRecord, Processes};
+use snapshots::PendingSnapshots;
 use std::sync::Arc;
 pub use table::SpaceId;
 use table::SpaceTable;
@@ -27,7 +27,7 @@ pub struct AddressSpaces {
     table: SpaceTable,
     processes: Processes,
     awaiting: Awaiting,
-    looks: Looks,
+    snapshots: PendingSnapshots,
     files: FileTable,
     any_loss: bool,
     zero: TimeZero,
@@ -65,7 +65,7 @@ impl AddressSpaces {
     }
 
     fn apply_in(&mut self, id: SpaceId, event: &VmEvent) -> u64 {
-        let (pending, files) = (self.looks.pending(), &mut self.files);
+        let (pending, files) = (self.snapshots.pending(), &mut self.files);
         let Some(previous) = self.table.change(id, |ledger| ledger.apply(event, pending, files)) else {
             return 0;
         };
@@ -144,8 +144,8 @@ impl AddressSpaces {
         self.start_read(pid, mm, mappings, (0, 0));
     }
 
-    /// As [`AddressSpaces::start_preexisting`], from a look at the process taken when the tracer
-    /// was on already: reports from before the look are ignored, reports from during it may be in
+    /// As [`AddressSpaces::start_preexisting`], from a snapshot of the process taken when the tracer
+    /// was on already: reports from before the snapshot are ignored, reports from during it may be in
     /// it. Threads are known from the start.
     pub fn start_observed(&mut self, mm: MmKey, seen: &Observations) {
         self.zero.see_found(seen);
@@ -198,7 +198,7 @@ impl AddressSpaces {
         self.table.change(id, |ledger| ledger.resync(seen, files)).unwrap_or(true)
     }
 
-    /// Joins what the calls of `pid`'s address space tell with one look at its maps. Without any
+    /// Joins what the calls of `pid`'s address space tell with one snapshot of its maps. Without any
     /// event of it, everything is `Preexisting`.
     pub fn reconcile(&self, pid: Pid, seen: &Observations) -> Reconciled {
         let threads = self.process(pid).map_or(&[][..], ProcessRecord::threads);
@@ -216,15 +216,15 @@ impl AddressSpaces {
     }
 
     /// Living processes are looked at from now on: what calls take away is remembered until
-    /// [`AddressSpaces::looks_compared`].
-    pub fn look_begins(&mut self) {
-        self.looks.begin();
+    /// [`AddressSpaces::snapshots_compared`].
+    pub fn snapshot_begins(&mut self) {
+        self.snapshots.begin();
     }
 
-    /// The looks were joined with the ledger, or given up.
-    pub fn looks_compared(&mut self) {
-        self.looks.compared();
-        self.table.note_in_all(|ledger, used| ledger.looks_compared(!used));
+    /// The snapshots were joined with the ledger, or given up.
+    pub fn snapshots_compared(&mut self) {
+        self.snapshots.compared();
+        self.table.note_in_all(|ledger, used| ledger.snapshots_compared(!used));
     }
 
     /// True when `pid` has executed another program since, or is another process than it was: a
@@ -254,7 +254,7 @@ impl AddressSpaces {
         }
         self.awaiting.forget(id);
         let now_ns = self.ledger(id).map_or(0, |ledger| ledger.reports().now_ns());
-        for unasked in self.looks.ended(id, now_ns) {
+        for unasked in self.snapshots.ended(id, now_ns) {
             self.table.change(unasked, Ledger::forget_removed);
         }
         if self.space_of_pid(pid) == Some(id) {

@@ -1,7 +1,7 @@
 //! What is outstanding as tables: totals, by stack, by context.
 
 use super::who;
-use crate::heap::beside::Beside;
+use crate::heap::mappings::Comparison;
 use crate::heap::report::model::{Amount, Context};
 use crate::heap::report::{HeapProcess, HeapReport, HeapRow};
 use crate::render::style::{Tone, clean, signed_size, truncated, wrapped};
@@ -190,7 +190,7 @@ pub(super) fn by_context(p: &HeapProcess, options: TextOptions, out: &mut String
 }
 
 /// From what was asked for to what the allocators mapped, each difference named.
-pub(super) fn beside(found: &Beside, options: TextOptions, out: &mut String) {
+pub(super) fn beside(found: &Comparison, options: TextOptions, out: &mut String) {
     let parts: Vec<&str> = found.parts.iter().map(|part| part.name.as_str()).collect();
     let mut line = |figure: &str, name: &str, why: &str, tone: Option<Tone>| {
         let head = format!("  {figure:>13}  {name:<24}  ");

@@ -37,7 +37,7 @@ pub fn diff_to_svg(sides: &FlameSides<'_>, options: FlameOptions) -> Result<Stri
         signed_size(change(&total))
     );
     let most = boxes.iter().map(|found| change(&found.value).unsigned_abs()).max().unwrap_or(0);
-    let look = |found: &Box<'_, Pair>| {
+    let style = |found: &Box<'_, Pair>| {
         let (a, b) = of(&found.value);
         let change = change(&found.value);
         let words = match (a, b) {
@@ -58,7 +58,7 @@ pub fn diff_to_svg(sides: &FlameSides<'_>, options: FlameOptions) -> Result<Stri
         chip(-1, format!("shrank: {}", amount(-1))),
     ];
     let frame = Frame { title: &title, subtitle: &subtitle, inverted: options.inverted, legend };
-    Ok(paint(&boxes, &look, &frame))
+    Ok(paint(&boxes, &style, &frame))
 }
 
 fn who(sides: &FlameSides<'_>) -> String {

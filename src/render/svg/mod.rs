@@ -38,7 +38,7 @@ pub fn to_svg(report: &Report, options: FlameOptions) -> Result<String, FlameErr
     let boxes = boxes(&rows, &kinds);
     let total = width_of(&boxes, options)?;
     let program = report.processes.first().map(program).unwrap_or_default();
-    let look = |found: &Box<'_, Bytes>| {
+    let style = |found: &Box<'_, Bytes>| {
         let color = match kinds.get(found.name).filter(|_| found.level > 0) {
             Some(kind) => colors::of(kind, found.within, program),
             None => colors::of(&Kind::Process, None, program),
@@ -48,7 +48,7 @@ pub fn to_svg(report: &Report, options: FlameOptions) -> Result<String, FlameErr
     let (title, subtitle) = (title(report, options), subtitle(report, options));
     let legend = legend(report, options, &kinds);
     let frame = Frame { title: &title, subtitle: &subtitle, inverted: options.inverted, legend };
-    Ok(paint(&boxes, &look, &frame))
+    Ok(paint(&boxes, &style, &frame))
 }
 
 /// Of all of them together; an error where there is nothing to draw.

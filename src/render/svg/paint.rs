@@ -40,7 +40,7 @@ const SCRIPT: &str = include_str!("flame.js");
 /// `look` tells how a box looks; the first box is all of it.
 pub(super) fn paint<V>(
     boxes: &[Box<'_, V>],
-    look: &dyn Fn(&Box<'_, V>) -> FrameStyle,
+    style: &dyn Fn(&Box<'_, V>) -> FrameStyle,
     frame: &Frame<'_>,
 ) -> String {
     let total = boxes.first().map_or(1, |all| all.width.max(1)) as f64;
@@ -76,7 +76,7 @@ pub(super) fn paint<V>(
 "##
     );
     for found in drawn {
-        let FrameStyle { color, title } = look(found);
+        let FrameStyle { color, title } = style(found);
         let y = if frame.inverted { root + found.level * LEVEL } else { root - found.level * LEVEL };
         let (x, width) = (100.0 * part(found.start), 100.0 * part(found.width));
         let text = fitted(found.name, (width / 100.0 * inner as f64) as usize / CHARACTER);

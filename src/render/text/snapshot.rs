@@ -5,7 +5,7 @@ use crate::render::style::{clean, truncated};
 use crate::report::model::{Process, Report};
 use crate::report::units::size;
 
-/// `Report::backend` of a look without tracing.
+/// `Report::backend` of a snapshot without tracing.
 pub(super) const SNAPSHOT: &str = "snapshot";
 
 /// Processes named in the advice.
@@ -19,7 +19,7 @@ pub(super) fn from_file(source: &str) -> String {
     format!("(read from {})", truncated(name, 60))
 }
 
-/// What a look without tracing cannot tell, what that costs, and how to get it.
+/// What a snapshot without tracing cannot tell, what that costs, and how to get it.
 pub(super) fn snapshot_note(report: &Report, options: TextOptions, out: &mut String) {
     let unknown_of = |p: &Process| -> u64 {
         p.categories.iter().filter(|row| row.id == "unknown").map(|row| row.virt).sum()

@@ -36,7 +36,7 @@ pub fn batch(state: &State, fresh: &[&Call]) -> String {
         lines.push(calls::head(widths, (StyleName::Plain, theme)));
         lines.extend(fresh.iter().map(|call| calls::row(call, widths, theme).indented()));
         if fresh.is_empty() {
-            lines.push(Line::from(" nothing was reserved since the last look"));
+            lines.push(Line::from(" nothing was reserved since the last snapshot"));
         }
         if tracing.lost > 0 {
             lines.push(Line::from(format!(" {} calls were lost", thousands(tracing.lost))));

@@ -259,10 +259,10 @@ fn finding_lines(
             .add(StyleName::Plain, cut(&clean(&finding.title), room))
             .line(),
     );
-    let mut labelled = |label: &str, look: StyleName, text: &str| {
+    let mut labelled = |label: &str, style: StyleName, text: &str| {
         for (at, line) in wrapped(&clean(text), width.saturating_sub(8).max(10)).into_iter().enumerate() {
             let label = if at == 0 { label } else { "" };
-            let row = Row::new(theme).add(look, format!("   {}", left(label, 5)));
+            let row = Row::new(theme).add(style, format!("   {}", left(label, 5)));
             lines.push(row.add(StyleName::Plain, cut(&line, width.saturating_sub(8))).line());
         }
     };

@@ -48,7 +48,7 @@ pub(super) fn name(text: &str, columns: usize) -> String {
     left(&clean(text), columns)
 }
 
-pub(super) fn change_look(bytes: i64) -> StyleName {
+pub(super) fn style_of(bytes: i64) -> StyleName {
     match bytes {
         0 => StyleName::Dim,
         b if b > 0 => StyleName::Warning,
@@ -76,8 +76,8 @@ impl Row {
         Row { spans: Vec::new(), theme }
     }
 
-    pub(super) fn add(mut self, look: StyleName, text: impl Into<String>) -> Row {
-        self.spans.push(Span::styled(text.into(), self.theme.style(look)));
+    pub(super) fn add(mut self, style: StyleName, text: impl Into<String>) -> Row {
+        self.spans.push(Span::styled(text.into(), self.theme.style(style)));
         self
     }
 
@@ -85,7 +85,7 @@ impl Row {
         Line::from(self.spans)
     }
 
-    /// With a mark before it. A selected row has one look: colours on an inverted one are hard to read.
+    /// With a mark before it. A selected row has one snapshot: colours on an inverted one are hard to read.
     pub(super) fn selectable_with(self, mark: &'static str, selected: bool) -> Line<'static> {
         let theme = self.theme;
         let mut line = self.line();
@@ -104,8 +104,8 @@ impl Row {
 }
 
 /// One line of words, cut at the right.
-pub(super) fn words(look: StyleName, text: &str, (columns, theme): (usize, Theme)) -> Line<'static> {
-    Row::new(theme).add(look, cut(text, columns)).line()
+pub(super) fn words(style: StyleName, text: &str, (columns, theme): (usize, Theme)) -> Line<'static> {
+    Row::new(theme).add(style, cut(text, columns)).line()
 }
 
 /// `▶` before the selected row.
@@ -120,10 +120,10 @@ pub(super) fn both_ends(left: Row, right_text: &str, (columns, theme): (usize, T
     if gap < 2 {
         return left.line();
     }
-    let look = theme.style(StyleName::Dim);
+    let style = theme.style(StyleName::Dim);
     let mut spans = left.spans;
     spans.push(Span::raw(" ".repeat(gap)));
-    spans.push(Span::styled(right_text.to_owned(), look));
+    spans.push(Span::styled(right_text.to_owned(), style));
     Line::from(spans)
 }
 

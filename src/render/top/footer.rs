@@ -10,7 +10,7 @@ use ratatui::text::Line;
 
 pub(super) const HEIGHT: usize = 2;
 
-/// The first look into a process comes this much later than the first look at it, at least.
+/// The first snapshot into a process comes this much later than the first snapshot of it, at least.
 const LATE_NS: u64 = 1_000_000_000;
 
 pub(super) fn lines(state: &State, columns: usize, theme: Theme) -> [Line<'static>; HEIGHT] {
@@ -69,7 +69,7 @@ fn status(state: &State, columns: usize, theme: Theme) -> Line<'static> {
     row.add(StyleName::Dim, cut(&parts.join(" · "), columns.saturating_sub(used))).line()
 }
 
-/// Where the growth of categories counts from a later look than that of the process.
+/// Where the growth of categories counts from a later snapshot than that of the process.
 fn later_growth(state: &State) -> Option<String> {
     let opened = state.inside().filter(|_| *state.view() == View::Process)?;
     let track = state.track(opened.id)?;

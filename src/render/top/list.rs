@@ -1,6 +1,6 @@
 //! All processes: sums, and a row each.
 
-use super::cells::{Row, both_ends, change_look, left, marker, name, right, seconds};
+use super::cells::{Row, both_ends, left, marker, name, right, seconds, style_of};
 use super::theme::{StyleName, Theme};
 use super::{Page, Part, calls};
 use crate::render::style::{clean, signed_size};
@@ -263,7 +263,7 @@ fn row(track: &Track, selected: bool, columns: &[(Column, usize)], theme: Theme)
     let ended = track.has_ended();
     let mut row = Row::new(theme);
     for (at, &(column, width)) in columns.iter().enumerate() {
-        let (text, look) = match column {
+        let (text, style) = match column {
             Column::Pid => (newest.id.pid.to_string(), StyleName::Plain),
             Column::User => (clean(&newest.user), StyleName::Dim),
             Column::Name => (clean(&newest.name), StyleName::Plain),
@@ -271,8 +271,8 @@ fn row(track: &Track, selected: bool, columns: &[(Column, usize)], theme: Theme)
             Column::Rss => (size(figures.rss), StyleName::Plain),
             Column::Unused => (size(figures.unused()), StyleName::Plain),
             Column::Growth if ended => ("ended".to_owned(), StyleName::Dim),
-            Column::Growth => (signed_size(track.growth()), change_look(track.growth())),
-            Column::Last => (signed_size(track.last_growth()), change_look(track.last_growth())),
+            Column::Growth => (signed_size(track.growth()), style_of(track.growth())),
+            Column::Last => (signed_size(track.last_growth()), style_of(track.last_growth())),
             Column::Mostly => mostly(track),
             Column::Container => (clean(newest.container.as_deref().unwrap_or_default()), StyleName::Dim),
         };
@@ -281,7 +281,7 @@ fn row(track: &Track, selected: bool, columns: &[(Column, usize)], theme: Theme)
             _ => right(&text, width),
         };
         let blank = if at == 0 { "" } else { " " };
-        row = row.add(if ended { StyleName::Dim } else { look }, format!("{blank}{text}"));
+        row = row.add(if ended { StyleName::Dim } else { style }, format!("{blank}{text}"));
     }
     row.selectable_with(marker(selected), selected)
 }

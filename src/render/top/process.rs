@@ -1,6 +1,6 @@
 //! One process: sizes over time, verdict, categories, and with tracing the newest reservations.
 
-use super::cells::{Row, both_ends, change_look, cut, left, marker, name, right, seconds};
+use super::cells::{Row, both_ends, cut, left, marker, name, right, seconds, style_of};
 use super::theme::{StyleName, Theme};
 use super::{Page, Part, calls};
 use crate::render::style::{clean, signed_size, wrapped};
@@ -129,13 +129,12 @@ fn sizes(track: Option<&Track>, totals: Option<&Totals>, (width, theme): (usize,
     if let Some(growth) = track.map(Track::growth)
         && width >= 64
     {
-        row =
-            row.add(StyleName::Plain, format!("{gap}growth ")).add(change_look(growth), signed_size(growth));
+        row = row.add(StyleName::Plain, format!("{gap}growth ")).add(style_of(growth), signed_size(growth));
     }
     row.line()
 }
 
-/// VIRT and RSS since the first look: each between its own least and most.
+/// VIRT and RSS since the first snapshot: each between its own least and most.
 fn over_time(track: &Track, width: usize, theme: Theme) -> Vec<Line<'static>> {
     let room = width.saturating_sub(2 * 12 + 6).min(96);
     let points = track.history.spread(room);
@@ -167,7 +166,7 @@ pub(super) fn sparkline(values: &[u64]) -> String {
 
 fn verdict(process: &Process, (width, height): (usize, usize), theme: Theme) -> Vec<Line<'static>> {
     let Some(verdict) = &process.verdict else { return Vec::new() };
-    let look = if verdict.matters { StyleName::Warning } else { StyleName::Good };
+    let style = if verdict.matters { StyleName::Warning } else { StyleName::Good };
     let most = if height >= ROOMY + 10 { 6 } else { 2 };
     let near = verdict
         .checks
@@ -175,13 +174,13 @@ fn verdict(process: &Process, (width, height): (usize, usize), theme: Theme) -> 
         .filter(|check| check.state != "free")
         .map(|check| (StyleName::Plain, &check.text));
     let mut lines = Vec::new();
-    for (look, text) in std::iter::once((look, &verdict.text)).chain(near) {
+    for (style, text) in std::iter::once((style, &verdict.text)).chain(near) {
         let mut text = wrapped(&clean(text), width.max(10));
         if height < ROOMY && text.len() > 1 {
             text.truncate(1);
             text.iter_mut().for_each(|line| *line = cut(&format!("{line} …"), width));
         }
-        lines.extend(text.into_iter().map(|line| Row::new(theme).add(look, line).line()));
+        lines.extend(text.into_iter().map(|line| Row::new(theme).add(style, line).line()));
         if height < ROOMY {
             break;
         }
@@ -261,12 +260,12 @@ pub(super) fn table_head(state: &State, opened: &Opened, width: usize, theme: Th
         };
         (if sorted { StyleName::Sorted } else { StyleName::Head }, format!("{title}{arrow}"))
     };
-    let (look, title) = head(Some(SortBy::Name), "what");
+    let (style, title) = head(Some(SortBy::Name), "what");
     let pad = label.saturating_sub(super::cells::width(&title));
     let mut row =
-        Row::new(theme).add(StyleName::Head, " ").add(look, title).add(StyleName::Head, " ".repeat(pad));
+        Row::new(theme).add(StyleName::Head, " ").add(style, title).add(StyleName::Head, " ".repeat(pad));
     for (column, width) in columns {
-        let (look, title) = match column {
+        let (style, title) = match column {
             Column::Virt => head(Some(SortBy::Virt), "VIRT"),
             Column::Writable => head(None, "writable"),
             Column::Rss => head(Some(SortBy::Rss), "RSS"),
@@ -276,7 +275,7 @@ pub(super) fn table_head(state: &State, opened: &Opened, width: usize, theme: Th
             Column::Growth => head(Some(SortBy::Growth), "growth"),
         };
         let pad = (width + 1).saturating_sub(super::cells::width(&title));
-        row = row.add(StyleName::Head, " ".repeat(pad)).add(look, title);
+        row = row.add(StyleName::Head, " ".repeat(pad)).add(style, title);
     }
     row.line()
 }
@@ -284,20 +283,20 @@ pub(super) fn table_head(state: &State, opened: &Opened, width: usize, theme: Th
 fn category(line: &CategoryLine<'_>, opened: &Opened, width: usize, theme: Theme) -> Row {
     let (label, columns) = columns(opened, width);
     let row = line.row;
-    let look =
+    let style =
         if row.id == "unknown" { StyleName::Warning } else { StyleName::Category(category_color(&row.id)) };
-    let mut out = Row::new(theme).add(look, name(&row.name, label));
+    let mut out = Row::new(theme).add(style, name(&row.name, label));
     for (column, width) in columns {
-        let (text, look) = match column {
+        let (text, style) = match column {
             Column::Virt => (size(row.virt), StyleName::Plain),
             Column::Writable => (size(row.writable), StyleName::Plain),
             Column::Rss => (size(row.rss), StyleName::Plain),
             Column::Swap => (size(row.swap), StyleName::Plain),
             Column::Unused => (size(row.unused), StyleName::Plain),
             Column::Regions => (thousands(row.regions), StyleName::Plain),
-            Column::Growth => (signed_size(line.growth), change_look(line.growth)),
+            Column::Growth => (signed_size(line.growth), style_of(line.growth)),
         };
-        out = out.add(look, format!(" {}", right(&text, width)));
+        out = out.add(style, format!(" {}", right(&text, width)));
     }
     out
 }
@@ -310,7 +309,7 @@ pub(super) fn table_rows(state: &State, width: usize, theme: Theme) -> Vec<Line<
     rows.chain(gone(opened, width, theme)).collect()
 }
 
-/// What there was at the first look, and is not any more: so that growth adds up.
+/// What there was at the first snapshot, and is not any more: so that growth adds up.
 fn gone(opened: &Opened, width: usize, theme: Theme) -> Option<Line<'static>> {
     let bytes = opened.gone();
     let (label, columns) = columns(opened, width);

@@ -44,10 +44,10 @@ impl Theme {
         Theme { colors: colors == Colors::Always }
     }
 
-    pub fn style(self, look: StyleName) -> Style {
+    pub fn style(self, name: StyleName) -> Style {
         let style = Style::new();
         let with = |color: Color| if self.colors { style.fg(color) } else { style };
-        match look {
+        match name {
             StyleName::Plain => style,
             StyleName::Title => with(Color::Cyan).add_modifier(Modifier::BOLD),
             StyleName::Head => style.add_modifier(Modifier::BOLD),

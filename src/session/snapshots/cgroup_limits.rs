@@ -1,9 +1,9 @@
-//! What the cgroups of a process leave it, added to a look at it.
+//! What the cgroups of a process leave it, added to a snapshot of it.
 
 use crate::containers::limits_of;
 use crate::model::Observations;
 
-/// The look with the limits of the process' cgroups.
+/// The snapshot with the limits of the process' cgroups.
 pub fn with_cgroup_limits(mut seen: Observations) -> Observations {
     let limits = limits_of(seen.pid);
     seen.limits.cgroup = limits.memory;

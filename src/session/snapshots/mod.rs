@@ -26,7 +26,7 @@ pub enum SnapshotError {
     Saved { path: PathBuf, source: SavedError },
 }
 
-/// One look, and what is known beside it.
+/// One snapshot, and what is known beside it.
 pub struct ProcessSnapshot {
     pub seen: Observations,
     pub facts: ProcessFacts,
@@ -34,7 +34,7 @@ pub struct ProcessSnapshot {
 
 /// All that can be read; the first that cannot is the error only if none can.
 pub fn snapshots_of(numbers: &[Pid], verbose: bool) -> Result<Vec<ProcessSnapshot>, SnapshotError> {
-    let mut looks = Vec::new();
+    let mut snapshots = Vec::new();
     let mut errors = Vec::new();
     for living in Living::open_each(numbers) {
         let begun = Instant::now();
@@ -44,19 +44,19 @@ pub fn snapshots_of(numbers: &[Pid], verbose: bool) -> Result<Vec<ProcessSnapsho
                     let (count, took) = (seen.mappings.len(), begun.elapsed());
                     say(format_args!("{}: {count} mappings read in {took:.1?}", seen.pid));
                 }
-                looks.push(ProcessSnapshot { seen, facts: ProcessFacts::default() });
+                snapshots.push(ProcessSnapshot { seen, facts: ProcessFacts::default() });
             }
             Err(error) => errors.push(error),
         }
     }
-    if looks.is_empty()
+    if snapshots.is_empty()
         && let Some(first) = errors.pop()
     {
         errors.iter().for_each(say);
         return Err(first.into());
     }
     errors.iter().for_each(say);
-    Ok(looks)
+    Ok(snapshots)
 }
 
 /// A saved smaps or maps file; `-` is standard input.
@@ -79,20 +79,26 @@ pub fn saved_snapshot_in(name: &str, text: impl BufRead) -> Result<ProcessSnapsh
 }
 
 /// What can be said of processes of which no call was seen.
-pub fn report_of(looks: &[ProcessSnapshot]) -> Report {
-    report_of_containers(looks, Vec::new())
+pub fn report_of(snapshots: &[ProcessSnapshot]) -> Report {
+    report_of_containers(snapshots, Vec::new())
 }
 
-pub fn report_of_containers(looks: &[ProcessSnapshot], containers: Vec<model::Container>) -> Report {
+pub fn report_of_containers(snapshots: &[ProcessSnapshot], containers: Vec<model::Container>) -> Report {
     let (nothing, stacks, symbols) =
         (AddressSpaces::new(), StackTable::default(), SymbolizedStacks::default());
-    let reconciled: Vec<_> = looks.iter().map(|look| nothing.reconcile(look.seen.pid, &look.seen)).collect();
-    let audits: Vec<ProcessAudit<'_>> = looks
+    let reconciled: Vec<_> =
+        snapshots.iter().map(|snapshot| nothing.reconcile(snapshot.seen.pid, &snapshot.seen)).collect();
+    let audits: Vec<ProcessAudit<'_>> = snapshots
         .iter()
         .zip(&reconciled)
-        .map(|(look, reconciled)| ProcessAudit {
-            input: AuditInput { reconciled, observations: &look.seen, stacks: &stacks, symbols: &symbols },
-            facts: &look.facts,
+        .map(|(snapshot, reconciled)| ProcessAudit {
+            input: AuditInput {
+                reconciled,
+                observations: &snapshot.seen,
+                stacks: &stacks,
+                symbols: &symbols,
+            },
+            facts: &snapshot.facts,
         })
         .collect();
     let run = RunFacts { backend: "snapshot".to_owned(), containers, ..RunFacts::default() };

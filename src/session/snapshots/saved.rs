@@ -1,4 +1,4 @@
-//! A saved smaps or maps file in the shape of a look at a process.
+//! A saved smaps or maps file in the shape of a snapshot of a process.
 
 use crate::model::mapping::is_randomised;
 use crate::model::observation::{Residency, ResidencySource, SnapshotMoment, StatusFigures};

@@ -150,24 +150,24 @@ impl<'a> Contained<'a> {
         }
         let targets: Vec<_> = staying.iter().map(|process| (process.pid(), process.as_fd())).collect();
         let threads = self.tracer.mark_running(&targets)?;
-        let mut looks = Vec::new();
+        let mut snapshots = Vec::new();
         for process in staying {
             let own: Vec<&MarkedThread> = threads.iter().filter(|t| t.pid == process.pid()).collect();
             match first_snapshot(&process, &own) {
-                Ok(look) => {
+                Ok(snapshot) => {
                     say(format_args!(
                         "tracing {} (pid {}), which came in later",
                         process.name(),
                         process.pid()
                     ));
-                    looks.push(look);
+                    snapshots.push(snapshot);
                     self.attached.add(process)?;
                 }
                 // It ended meanwhile, or may not be read.
                 Err(error) => say(format_args!("{error}")),
             }
         }
-        Ok(Some(looks))
+        Ok(Some(snapshots))
     }
 }
 
@@ -193,8 +193,8 @@ impl Watched for Contained<'_> {
         self.next_scan = Instant::now() + SCAN;
         Ok(match self.scan()? {
             None => SessionEvent::Over(End::NoneLeft),
-            Some(looks) if looks.is_empty() => SessionEvent::Nothing,
-            Some(looks) => SessionEvent::Joined(looks),
+            Some(snapshots) if snapshots.is_empty() => SessionEvent::Nothing,
+            Some(snapshots) => SessionEvent::Joined(snapshots),
         })
     }
 

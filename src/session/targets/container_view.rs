@@ -15,7 +15,7 @@ struct Seen {
     container: Option<usize>,
     pid: Option<Pid>,
     pss: Option<u64>,
-    /// Living threads of the last look, by number: their number inside.
+    /// Living threads of the last snapshot, by number: their number inside.
     threads: BTreeMap<Tid, Option<Tid>>,
     names: HashMap<Tid, Vec<u8>>,
 }
@@ -43,28 +43,28 @@ impl ContainerView {
         ContainerView { known: vec![container], client: Some(client), ..ContainerView::default() }
     }
 
-    /// Whether a look has found the process in the container that is entered, and not just in its pod, as
+    /// Whether a snapshot has found the process in the container that is entered, and not just in its pod, as
     /// the engine's monitors are.
     pub fn is_inside(&self, pid: Pid) -> bool {
         self.seen.get(&pid).is_some_and(|seen| seen.container == Some(0))
     }
 
-    /// Learns of a process that lives, from a look at it.
-    pub fn note(&mut self, look: &Observations) {
-        let container = self.container_of(look.pid);
-        let seen = self.seen.entry(look.pid).or_default();
+    /// Learns of a process that lives, from a snapshot of it.
+    pub fn note(&mut self, snapshot: &Observations) {
+        let container = self.container_of(snapshot.pid);
+        let seen = self.seen.entry(snapshot.pid).or_default();
         // One that has left its container, or ended by now, is remembered as it was.
         seen.container = container.or(seen.container);
         if seen.container.is_none() {
             return;
         }
         if seen.pid.is_none() {
-            seen.pid = inside(look.pid, look.pid);
+            seen.pid = inside(snapshot.pid, snapshot.pid);
         }
         let known = std::mem::take(&mut seen.threads);
-        for ThreadObservation { tid, comm, .. } in &look.threads {
+        for ThreadObservation { tid, comm, .. } in &snapshot.threads {
             // Asking costs a file each: only threads that are new.
-            let own = known.get(tid).copied().unwrap_or_else(|| inside(look.pid, *tid));
+            let own = known.get(tid).copied().unwrap_or_else(|| inside(snapshot.pid, *tid));
             seen.threads.insert(*tid, own);
             seen.names.insert(*tid, comm.clone());
         }

@@ -71,7 +71,7 @@ fn all_or_some<T>(results: Vec<Result<T, SessionError>>) -> Result<Vec<T>, Sessi
     if good.is_empty() { Err(SessionError::NoTargetLeft) } else { Ok(good) }
 }
 
-fn look_error(process: &Process, source: ObserveError) -> SessionError {
+fn snapshot_error(process: &Process, source: ObserveError) -> SessionError {
     let denied = matches!(source, ObserveError::PermissionDenied { .. });
     let remedy = if denied { format!("\n{}", may_not_be_read()) } else { String::new() };
     SessionError::Look { pid: process.pid(), name: process.name().to_owned(), source, remedy }
@@ -83,9 +83,9 @@ pub fn readable(process: &Process) -> Result<(), SessionError> {
     match std::fs::File::open(format!("/proc/{pid}/maps")) {
         Err(source) if source.kind() == std::io::ErrorKind::PermissionDenied => {
             let (operation, path) = ("open", format!("/proc/{pid}/maps").into());
-            Err(look_error(process, ObserveError::PermissionDenied { pid, operation, path, source }))
+            Err(snapshot_error(process, ObserveError::PermissionDenied { pid, operation, path, source }))
         }
-        // Anything else shows at the look.
+        // Anything else shows at the snapshot.
         _ => Ok(()),
     }
 }
@@ -97,7 +97,7 @@ pub fn mark(attached: &Attached, tracer: &Tracer) -> Result<Vec<MarkedThread>, S
     tracer.mark_running(&targets)
 }
 
-/// Takes the first look at each process; returns the number of the first that could be looked at.
+/// Takes the first snapshot of each process; returns the number of the first that could be looked at.
 pub fn begin(
     attached: &Attached,
     threads: &[MarkedThread],
@@ -124,7 +124,7 @@ pub fn first_snapshot(
 ) -> Result<(MmKey, Observations), SessionError> {
     let pid = process.pid();
     let gone = || {
-        look_error(
+        snapshot_error(
             process,
             ObserveError::Gone { pid, operation: "read", path: format!("/proc/{pid}/maps").into() },
         )
@@ -145,7 +145,7 @@ pub fn first_snapshot(
     if process.has_ended() {
         return Err(gone());
     }
-    let mut seen = seen.map_err(|source| look_error(process, source))?;
+    let mut seen = seen.map_err(|source| snapshot_error(process, source))?;
     seen.threads = threads
         .iter()
         .map(|thread| ThreadObservation { tid: thread.tid, comm: thread.comm.clone(), stack_pointer: None })

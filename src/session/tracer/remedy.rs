@@ -73,8 +73,8 @@ pub fn may_not_be_read() -> String {
     if let Some(viewer) = viewer() {
         let uid = viewer.uid;
         return format!(
-            "the capabilities of vmaudit's file are for tracing: it looks into no process that uid {uid} could not \
-             look into himself (another user's, one with privileges of its own, or one that forbids it by prctl \
+            "the capabilities of vmaudit's file are for tracing: it snapshots into no process that uid {uid} could not \
+             snapshot into himself (another user's, one with privileges of its own, or one that forbids it by prctl \
              PR_SET_DUMPABLE): try sudo vmaudit {words}"
         );
     }

@@ -279,7 +279,7 @@ fn redis_under_load() {
     assert_eq!((status.code(), status.signal()), (Some(0), None), "unharmed");
 }
 
-/// Children map, unmap and end between looks at them and their comparison: what a look saw has an owner.
+/// Children map, unmap and end between snapshots of them and their comparison: what a snapshot saw has an owner.
 #[test]
 fn children_that_end_under_a_look_leave_nothing_unknown() {
     let name = "children_that_end_under_a_look_leave_nothing_unknown";

@@ -110,7 +110,7 @@ fn record(path: &Path) {
     for id in 1..=EVENTS {
         recorder.event(&event(id), &stacks);
     }
-    recorder.look(&look(), &stacks);
+    recorder.snapshot(&look(), &stacks);
     recorder.names(&names(&stacks), &stacks);
     recorder.report("{\"schema\": 1}".into());
     recorder.finish(&Facts::default()).expect("written");

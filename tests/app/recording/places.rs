@@ -113,7 +113,7 @@ fn a_disk_that_fills_up_while_recording() {
     let Some(disk) = Small::mount("a_disk_that_fills_up", "size=2m") else { return };
     let path = disk.path("rec");
     let calls = 60_000;
-    // Slow enough for several transactions: each look ends one.
+    // Slow enough for several transactions: each snapshot ends one.
     let output = run(&["--interval", "0.05"], &path, &[&calls.to_string(), "3", "0", "20000"]);
     let (stdout, stderr) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert_eq!(output.status.code(), Some(125), "{stderr}");

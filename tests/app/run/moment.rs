@@ -78,7 +78,7 @@ fn points_of_a_timeline_are_what_the_kernel_shows() {
         assert_eq!(answers.next().expect("a line").expect("text"), "done");
         let first = sizes(pid);
         forget_said(&mut said);
-        // The first look may have begun before the phase was over; the third has not.
+        // The first snapshot may have begun before the phase was over; the third has not.
         for _ in 0..3 {
             let looked = |line: &String| line.contains("Live of ");
             let mut lines = said.by_ref().lines().map(|line| line.expect("text"));
@@ -114,7 +114,7 @@ fn points_of_a_timeline_are_what_the_kernel_shows() {
     }
     assert!(timeline.iter().all(|p| number(p, "virt") <= number(&process["peak"], "virt")));
 
-    // The ledger, asked for the moments of looks while nothing happened, agrees with what they show.
+    // The ledger, asked for the moments of snapshots while nothing happened, agrees with what they show.
     let same = |three: &&[Value]| three.iter().all(|p| number(p, "virt") == number(&three[0], "virt"));
     let still: Vec<&Value> = timeline.windows(3).filter(same).map(|three| &three[1]).collect();
     for point in still.iter().step_by(still.len().div_ceil(12)) {

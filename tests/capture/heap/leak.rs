@@ -69,7 +69,7 @@ fn growth_from_one_look_to_the_next() {
     }
     let mut service = service();
     let mut watching = Watching::of(service.program.0.id(), &["--interval", "0.2"]);
-    // Growth is told from the first look on.
+    // Growth is told from the first snapshot on.
     watching.next();
     for leaks in 1..=3 {
         service.order("leak");

@@ -1,4 +1,4 @@
-//! Points of a timeline come back as they were, also where a look was taken back, and where there
+//! Points of a timeline come back as they were, also where a snapshot was taken back, and where there
 //! were more of them than a recording keeps.
 
 use std::ops::ControlFlow;
@@ -72,11 +72,11 @@ fn the_newest_point_goes_with_its_look() {
     for step in [step(7, 1), step(8, 1), step(7, 2), step(8, 2)] {
         recorder.step(&step, &StackTable::default());
     }
-    recorder.discard_look(7);
+    recorder.discard_snapshot(7);
     // A process that was never looked at.
-    recorder.discard_look(99);
+    recorder.discard_snapshot(99);
     recorder.step(&step(7, 2), &StackTable::default());
-    recorder.discard_look(8);
+    recorder.discard_snapshot(8);
     recorder.finish(&Facts::default()).expect("written");
     assert_eq!(read(&path), [step(7, 1), step(8, 1), step(7, 2)]);
 }
@@ -92,7 +92,7 @@ fn more_points_than_a_recording_keeps() {
         recorder.step(&step(7, number), &StackTable::default());
         live.add(point(7, number));
     }
-    recorder.discard_look(7);
+    recorder.discard_snapshot(7);
     live.discard_newest();
     recorder.finish(&Facts::default()).expect("written");
     let found = read(&path);

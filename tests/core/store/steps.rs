@@ -297,7 +297,7 @@ fn only_the_newest_look_at_a_process_is_kept() {
     let call = |id| Step::Event(event(id, VmOp::Rename));
     let all = [call(1), old, call(2), new.clone(), gone, call(3)];
     let mut recorder = record(&path, &all);
-    recorder.discard_look(10);
+    recorder.discard_snapshot(10);
     recorder.finish(&Facts::default()).expect("written");
     let recording = Recording::open(&path).expect("a recording");
     assert_eq!(read(&recording), [call(1), call(2), new, call(3)]);

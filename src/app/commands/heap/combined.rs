@@ -27,8 +27,8 @@ pub struct Combined {
     taught: HashSet<(u64, u64, bool)>,
     /// Which states of the code each address space was in.
     codes: HashMap<MmKey, Vec<u64>>,
-    /// What was counted for each at the newest look, so that one that is not there any more is none.
-    told: HashSet<(MmKey, Site)>,
+    /// What was counted for each at the newest snapshot, so that one that is not there any more is none.
+    published: HashSet<(MmKey, Site)>,
     /// Blocks in the kernel's table that are nobody's any more.
     stale: u64,
     /// The kernel did not hand out its counts, or had no room for rules.
@@ -47,7 +47,7 @@ impl Combined {
             spaces: HashMap::new(),
             taught: HashSet::new(),
             codes: HashMap::new(),
-            told: HashSet::new(),
+            published: HashSet::new(),
             stale: 0,
             troubles: 0,
         }
@@ -89,7 +89,7 @@ impl Combined {
     }
 
     /// Tells the ledgers what the kernel has counted by now.
-    pub fn look(&mut self, heaps: &mut Heaps) {
+    pub fn snapshot(&mut self, heaps: &mut Heaps) {
         let Ok(counts) = self.counted.read() else {
             self.troubles += 1;
             return;
@@ -107,14 +107,14 @@ impl Combined {
             add(sum, &counts);
         }
         // What was told of a stack that has got its name since is told of that one.
-        let told = std::mem::take(&mut self.told);
-        for &(mm, site) in told.iter().filter(|each| !sums.contains_key(each)) {
+        let published = std::mem::take(&mut self.published);
+        for &(mm, site) in published.iter().filter(|each| !sums.contains_key(each)) {
             if let Some(pid) = heaps.ledger(mm).map(|ledger| ledger.pid) {
                 heaps.count(mm, pid, (site, CountedSite::default()));
             }
         }
         for ((mm, site), (pid, sum)) in sums {
-            self.told.insert((mm, site));
+            self.published.insert((mm, site));
             heaps.count(mm, pid, (site, sum));
         }
     }
@@ -129,7 +129,7 @@ impl Combined {
         if gone.is_empty() {
             return;
         }
-        self.told.retain(|(mm, _)| !gone.contains(mm));
+        self.published.retain(|(mm, _)| !gone.contains(mm));
         let codes: HashSet<u64> = gone.iter().filter_map(|mm| self.codes.remove(mm)).flatten().collect();
         self.drop_rules(|code| codes.contains(&code));
         let Ok(counts) = self.counted.read() else {

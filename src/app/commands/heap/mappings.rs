@@ -1,6 +1,6 @@
 //! The mapping audit of the processes whose heaps were watched, as they were looked at last.
 
-use crate::heap::beside::beside;
+use crate::heap::mappings::beside;
 use crate::heap::report::HeapReport;
 use crate::model::observation::{ResidencySource, SnapshotMoment};
 use crate::model::{Observations, Pid};
@@ -10,8 +10,9 @@ use std::collections::HashSet;
 
 /// Puts what each process has mapped beside its heap. One that ended unseen has none: what was resident
 /// is not known, and an earlier look is about another heap.
-pub fn put_beside(report: &mut HeapReport, main: Pid, audits: Audits, pipeline: &mut Pipeline) {
-    let seen: HashSet<Pid> = audits.looks().filter(|look| is_last(look, pipeline)).map(|l| l.pid).collect();
+pub fn add_mappings(report: &mut HeapReport, main: Pid, audits: Audits, pipeline: &mut Pipeline) {
+    let seen: HashSet<Pid> =
+        audits.snapshots().filter(|snapshot| is_last(snapshot, pipeline)).map(|l| l.pid).collect();
     // Calls that were lost are told in the heap's own figures.
     let nothing = EventTotals { dropped: 0, without_stack: 0 };
     let (mappings, _) = audits.report(main, nothing, pipeline);
@@ -27,7 +28,8 @@ pub fn put_beside(report: &mut HeapReport, main: Pid, audits: Audits, pipeline: 
     }
 }
 
-fn is_last(look: &Observations, pipeline: &Pipeline) -> bool {
-    let lives = || pipeline.spaces.process(look.pid).is_some_and(|process| process.exited_ns.is_none());
-    look.residency.source != ResidencySource::None && (look.moment == SnapshotMoment::HeldAtExit || lives())
+fn is_last(snapshot: &Observations, pipeline: &Pipeline) -> bool {
+    let lives = || pipeline.spaces.process(snapshot.pid).is_some_and(|process| process.exited_ns.is_none());
+    snapshot.residency.source != ResidencySource::None
+        && (snapshot.moment == SnapshotMoment::HeldAtExit || lives())
 }

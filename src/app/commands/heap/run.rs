@@ -3,7 +3,7 @@
 use super::combined::Combined;
 use super::contexts::name_contexts;
 use super::hold::{self, HELD_CALLS};
-use super::mappings::put_beside;
+use super::mappings::add_mappings;
 use super::probes::Probes;
 use super::report::{self, ReportOptions};
 use super::watch::HeapWatch;
@@ -37,8 +37,8 @@ use std::time::{Duration, Instant};
 /// Of the second ring, for what has no room in the first: then without stack.
 const SPILL_BYTES: u32 = 8 << 20;
 
-/// Seconds between looks for what keeps growing.
-const LEAK_LOOKS: f64 = 1.0;
+/// Seconds between snapshots for what keeps growing.
+const LEAK_INTERVAL: f64 = 1.0;
 
 /// Watches the heaps of processes, or of a command; returns vmaudit's exit code.
 pub fn heap(args: &HeapArgs) -> Result<u8, AppError> {
@@ -161,7 +161,7 @@ impl<'a> Watcher<'a> {
         let troubles = {
             let mut heap = self.watch.borrow_mut();
             heap.note_losses(self.heap.counters());
-            heap.look();
+            heap.snapshot();
             heap.combined.as_ref().map_or(0, |combined| combined.troubles)
         };
         if troubles > 0 {
@@ -180,8 +180,8 @@ impl<'a> Watcher<'a> {
 
     fn watch(&self, session: &mut Session<'_>, symbols: &mut Symbolizer) -> Result<End, AppError> {
         let printed = self.args.interval.is_some();
-        // Growth is told from one look to the next.
-        let interval = self.args.interval.or(self.args.leaks_only.then_some(LEAK_LOOKS));
+        // Growth is told from one snapshot to the next.
+        let interval = self.args.interval.or(self.args.leaks_only.then_some(LEAK_INTERVAL));
         let interval = interval.map(Duration::from_secs_f64);
         let mut due = interval.map(|interval| Instant::now() + interval);
         let pipeline = session.pipeline;
@@ -192,7 +192,7 @@ impl<'a> Watcher<'a> {
                 && Instant::now() >= at
             {
                 due = Some(at + interval);
-                self.watch.borrow_mut().look();
+                self.watch.borrow_mut().snapshot();
                 if printed {
                     failed = self.print(&mut pipeline.borrow_mut(), symbols, None).map(drop);
                 }
@@ -222,7 +222,7 @@ impl<'a> Watcher<'a> {
         };
         let test = at_the_end.as_ref().map(|(_, test)| *test).filter(|_| counters.skipped == 0);
         if let Some((audits, _)) = at_the_end {
-            put_beside(&mut report, self.asked.main.get(), audits, pipeline);
+            add_mappings(&mut report, self.asked.main.get(), audits, pipeline);
         }
         let failure = report::explain_silence(&mut report, &self.watch.borrow(), (self.heap.attached, test));
         symbolizer.take_notes().iter().for_each(say);

@@ -118,7 +118,7 @@ impl HeapWatch {
             }
             VmOp::Exit { code, group_dead: true } => {
                 if let Some(combined) = &mut self.combined {
-                    combined.look(&mut self.heaps);
+                    combined.snapshot(&mut self.heaps);
                     combined.forget(pid);
                 }
                 // The kernel has taken its address space away already.
@@ -161,9 +161,9 @@ impl HeapWatch {
     }
 
     /// Tells the ledgers what was counted in the kernel by now.
-    pub fn look(&mut self) {
+    pub fn snapshot(&mut self) {
         if let Some(combined) = &mut self.combined {
-            combined.look(&mut self.heaps);
+            combined.snapshot(&mut self.heaps);
         }
     }
 

@@ -18,7 +18,7 @@ const MOSTLY_NS: u64 = 20_000_000_000;
 /// What one part in so many of the time may be spent on: looking into rows that are on the screen; and
 /// looking into the process that is open.
 const ROWS_PART: u32 = 10;
-const LOOK_PART: u32 = 4;
+const SNAPSHOT_SHARE: u32 = 4;
 /// For how many frames a message is shown.
 const TOLD_FRAMES: u64 = 3;
 
@@ -48,7 +48,7 @@ pub trait Source {
     ///
     /// # Errors
     /// In words.
-    fn look(&mut self, id: ProcessId) -> Result<Report, String>;
+    fn snapshot(&mut self, id: ProcessId) -> Result<Report, String>;
 
     /// None without a trace.
     fn newest(&mut self) -> Option<Traced>;
@@ -61,7 +61,7 @@ pub struct Front {
     batch: bool,
     theme: Theme,
     /// When the open process may be looked into again.
-    look_after: Option<(ProcessId, Instant)>,
+    next_snapshot: Option<(ProcessId, Instant)>,
     /// The newest reservation that was printed.
     printed: u64,
     over: bool,
@@ -81,7 +81,7 @@ impl Front {
             iterations,
             batch,
             theme: Theme::new(color),
-            look_after: None,
+            next_snapshot: None,
             printed: 0,
             over: false,
             told: (0, 0),
@@ -93,7 +93,7 @@ impl Front {
         self.list.now_ns()
     }
 
-    /// Until the user quits, or all looks are done.
+    /// Until the user quits, or all snapshots are done.
     ///
     /// # Errors
     /// When the terminal is gone, or reading fails altogether.
@@ -105,7 +105,7 @@ impl Front {
         let mut next = Instant::now();
         loop {
             self.read(source)?;
-            self.look_into_rows(source, None)?;
+            self.snapshot_rows(source, None)?;
             let number = self.state.frames;
             let fresh: Vec<&Call> =
                 self.state.shown_calls().into_iter().filter(|call| call.number > self.printed).collect();
@@ -137,7 +137,7 @@ impl Front {
                     }
                     self.read(source)?;
                     screen.draw(&mut self.state)?;
-                    self.look_into_rows(source, Some(&mut screen))?;
+                    self.snapshot_rows(source, Some(&mut screen))?;
                 }
                 next = self.following(next);
             }
@@ -155,7 +155,7 @@ impl Front {
                     Action::Suspend => screen.suspend()?,
                     Action::Redraw => screen.clear()?,
                     Action::Read => {
-                        self.look(source);
+                        self.snapshot(source);
                         if !self.state.paused && self.state.views.len() == 1 {
                             next = Instant::now();
                         }
@@ -185,7 +185,7 @@ impl Front {
         if let Some((calls, tracing)) = source.newest() {
             self.state.newest_calls(calls, tracing);
         }
-        self.look(source);
+        self.snapshot(source);
         Ok(())
     }
 
@@ -201,16 +201,16 @@ impl Front {
     }
 
     /// Looks into the open process, unless that would take too much of the time.
-    fn look(&mut self, source: &mut dyn Source) {
+    fn snapshot(&mut self, source: &mut dyn Source) {
         let Some(id) = self.state.wanted() else { return };
         let begun = Instant::now();
         let known = self.state.opened.as_ref().is_some_and(|opened| opened.details.is_some());
-        let soon = self.look_after.is_some_and(|(of, after)| of == id && begun < after);
+        let soon = self.next_snapshot.is_some_and(|(of, after)| of == id && begun < after);
         if self.state.paused && known || soon {
             return;
         }
         let at_ns = self.list.now_ns();
-        match source.look(id) {
+        match source.snapshot(id) {
             Ok(mut report) => {
                 let took_ns = u64::try_from(begun.elapsed().as_nanos()).unwrap_or(u64::MAX);
                 if report.processes.is_empty() {
@@ -222,12 +222,12 @@ impl Front {
             }
             Err(error) => self.state.failed(id, error),
         }
-        self.look_after = Some((id, begun + begun.elapsed() * LOOK_PART));
+        self.next_snapshot = Some((id, begun + begun.elapsed() * SNAPSHOT_SHARE));
     }
 
     /// Finds out what the processes on the screen mostly are, oldest knowledge first, as long as that
     /// takes a small part of the time and no key is pressed.
-    fn look_into_rows(
+    fn snapshot_rows(
         &mut self,
         source: &mut dyn Source,
         mut screen: Option<&mut Screen>,

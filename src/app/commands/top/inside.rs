@@ -13,7 +13,7 @@ use crate::top::{Known, ProcessId};
 ///
 /// # Errors
 /// In words: when it is gone, or may not be read.
-pub fn look(id: ProcessId) -> Result<Report, String> {
+pub fn snapshot(id: ProcessId) -> Result<Report, String> {
     let living = open(id).map_err(|error| error.to_string())?;
     let seen = living.observe().map_err(|error| error.to_string())?;
     Ok(report_of(&[ProcessSnapshot { seen, facts: ProcessFacts::default() }]))

@@ -37,8 +37,8 @@ impl Source for Snapshots {
         })
     }
 
-    fn look(&mut self, id: ProcessId) -> Result<Report, String> {
-        inside::look(id)
+    fn snapshot(&mut self, id: ProcessId) -> Result<Report, String> {
+        inside::snapshot(id)
     }
 
     fn newest(&mut self) -> Option<Traced> {

@@ -25,7 +25,7 @@ use std::collections::HashMap;
 use std::rc::Rc;
 use std::time::Instant;
 
-/// Stacks whose names are kept, beyond those that a look needs.
+/// Stacks whose names are kept, beyond those that a snapshot needs.
 const MAX_NAMED: usize = 8192;
 
 /// Traces what the command line names, and shows it.
@@ -145,10 +145,10 @@ impl Source for Trace<'_, '_> {
         }
     }
 
-    fn look(&mut self, id: ProcessId) -> Result<Report, String> {
+    fn snapshot(&mut self, id: ProcessId) -> Result<Report, String> {
         if self.session.pipeline.borrow().spaces.process(id.pid).is_none() {
             // It came in a moment ago, or may not be traced.
-            return inside::look(id);
+            return inside::snapshot(id);
         }
         let begun = monotonic_ns();
         self.session.look_at(vec![id.pid]);

@@ -12,7 +12,7 @@ pub struct Names {
     users: HashMap<u32, String>,
     /// By the path of the cgroup.
     containers: HashMap<Vec<u8>, String>,
-    asked_at: Option<u64>,
+    requested_at: Option<u64>,
 }
 
 impl Names {
@@ -31,8 +31,8 @@ impl Names {
         if let Some(name) = self.containers.get(&cgroup) {
             return Some(name.clone());
         }
-        if self.asked_at.is_none_or(|at| frame >= at + PATIENCE) {
-            self.asked_at = Some(frame);
+        if self.requested_at.is_none_or(|at| frame >= at + PATIENCE) {
+            self.requested_at = Some(frame);
             self.containers.extend(containers::names_by_cgroup());
         }
         // What no engine knows is called by its ID.

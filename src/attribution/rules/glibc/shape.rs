@@ -83,7 +83,7 @@ fn only_glibc(world: &World<'_>) -> bool {
 }
 
 /// A heap is used from its start to its end before the next one is made. Extents of an allocator that
-/// nothing else tells of look the same but for this.
+/// nothing else tells of snapshot the same but for this.
 fn is_all_touched(range: AddrRange, world: &World<'_>) -> bool {
     let (resident, swapped) = resident_and_swapped(&world.input.observations.residency, range);
     resident.saturating_add(swapped) >= range.len()

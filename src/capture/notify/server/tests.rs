@@ -110,7 +110,7 @@ impl Runner {
         let ran = || processor_time(self.tid).expect("the thread is there");
         let begun = ran();
         while ran() - begun < time {
-            server.look_again();
+            server.poll_calls();
         }
     }
 }
@@ -155,7 +155,7 @@ fn a_call_that_nobody_waits_for_is_not_taken_for_refused() {
     runner.runs_for(3 * LIKELY_BACK, &mut server);
     assert_eq!(results(&queue), HashMap::new());
     runner.unmaps();
-    server.look_again();
+    server.poll_calls();
     assert_eq!(results(&queue), HashMap::from([(runner.tid, 0)]));
     assert_eq!(queue.lost.load(Ordering::Relaxed), 0);
 }
@@ -174,7 +174,7 @@ fn a_call_that_comes_about_after_it_was_given_up_counts_as_lost() {
     assert_eq!(results(&queue), refused);
     first.unmaps();
     second.unmaps();
-    server.look_again();
+    server.poll_calls();
     assert_eq!(results(&queue), HashMap::from([(second.tid, 0)]));
     assert_eq!(queue.lost.load(Ordering::Relaxed), 0);
     // The first thread's next call, of the same kind.

@@ -121,7 +121,7 @@ pub fn smaps_of(id: i32) -> Vec<SmapsEntry> {
     parsed.entries.into_iter().filter(|entry| entry.mapping.name != b"[vsyscall]").collect()
 }
 
-/// A look that begins at a rung of the residency ladder.
+/// A snapshot that begins at a rung of the residency ladder.
 pub fn observe_from(pid: i32, rung: ResidencySource) -> Observations {
     let options = ObserveOptions { residency_from: rung, ..ObserveOptions::default() };
     observe(pid, pid, options).expect("a living child")

@@ -4,11 +4,11 @@ use super::{ANON, MM, PID, Story, event_of, mapping, pages};
 use vmaudit::ledger::Origin;
 use vmaudit::model::MmKey;
 
-/// The look saw four pages; before it is compared the process unmaps them and ends.
+/// The snapshot saw four pages; before it is compared the process unmaps them and ends.
 fn looked_at(pending: bool) -> (Option<u64>, u64, u64) {
     let mut story = Story::new(Vec::new());
     if pending {
-        story.spaces.look_begins();
+        story.spaces.snapshot_begins();
     }
     let made = story.mmap(pages(0, 4), 3, ANON);
     let begun = story.count * 1000 + 1;
@@ -30,11 +30,11 @@ fn what_was_unmapped_since_has_its_owner_though_the_process_has_ended() {
 #[test]
 fn nothing_is_kept_once_looks_are_compared() {
     let mut story = Story::new(Vec::new());
-    story.spaces.look_begins();
+    story.spaces.snapshot_begins();
     story.mmap(pages(0, 4), 3, ANON);
     let begun = story.count * 1000 + 1;
     story.munmap(pages(0, 4));
-    story.spaces.looks_compared();
+    story.spaces.snapshots_compared();
     let result = story.reconcile_at(vec![mapping(pages(0, 4), "rw-p", "")], begun);
     assert_eq!(result.regions[0].origin, Origin::Unknown);
 }

@@ -1,4 +1,4 @@
-//! Snapshots as rows. Of the looks at a process only the newest is kept.
+//! Snapshots as rows. Of the snapshots of a process only the newest is kept.
 
 use super::code;
 use super::detail;
@@ -21,8 +21,8 @@ type Backing = (Option<(u32, u32, u64)>, Vec<u8>);
 
 /// The snapshots in the file, and those that wait.
 #[derive(Default)]
-pub(super) struct Looks {
-    /// Snapshot and list of the newest look at each process.
+pub(super) struct LastSnapshots {
+    /// Snapshot and list of the newest snapshot of each process.
     written: HashMap<Pid, (i64, i64)>,
     /// Looks that have not been written since that would take too long; the newest of each.
     waiting: HashMap<Pid, (StepPosition, Box<Observations>)>,
@@ -33,7 +33,7 @@ pub(super) struct Looks {
     in_file: i64,
 }
 
-impl Looks {
+impl LastSnapshots {
     /// A new look: written at once where it is the last one, or where there is time.
     pub(super) fn take(
         &mut self,
@@ -66,7 +66,7 @@ impl Looks {
         self.in_file
     }
 
-    /// True when a look waits and there is time for it.
+    /// True when a snapshot waits and there is time for it.
     pub(super) fn are_due(&self) -> bool {
         !self.waiting.is_empty() && self.not_before.is_none_or(|time| Instant::now() >= time)
     }

@@ -1,6 +1,6 @@
-//! What has to be remembered between a look at a living process and its comparison.
+//! What has to be remembered between a snapshot of a living process and its comparison.
 //!
-//! A look shows a moment that is past when it is compared: calls that were reported since have
+//! A snapshot shows a moment that is past when it is compared: calls that were reported since have
 //! taken away what it shows, with a single thread as well as with many.
 //!
 //! ```text
@@ -14,21 +14,21 @@ use std::collections::VecDeque;
 /// How long what an ended process had taken away is kept at most while looks go on and on.
 const KEEP_NS: u64 = 10_000_000_000;
 
-/// What waits for looks to be compared.
+/// What waits for snapshots to be compared.
 #[derive(Default, Debug)]
-pub(super) struct Looks {
+pub(super) struct PendingSnapshots {
     pending: bool,
     /// Address spaces whose last user has ended meanwhile, and when.
     ended: VecDeque<(SpaceId, u64)>,
 }
 
-impl Looks {
+impl PendingSnapshots {
     pub(super) fn begin(&mut self) {
         self.pending = true;
     }
 
     pub(super) fn compared(&mut self) {
-        *self = Looks::default();
+        *self = PendingSnapshots::default();
     }
 
     /// Between `begin` and `compared`.
@@ -36,7 +36,7 @@ impl Looks {
         self.pending
     }
 
-    /// The last user of `id` has ended. Gives those that no look asks for any more.
+    /// The last user of `id` has ended. Gives those that no snapshot asks for any more.
     pub(super) fn ended(&mut self, id: SpaceId, now_ns: u64) -> Vec<SpaceId> {
         if !self.pending {
             return vec![id];

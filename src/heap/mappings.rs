@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 /// `asked` - `asked_absent` + `kept`.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Beside {
+pub struct Comparison {
     /// Outstanding: what the program asked for and did not free.
     pub asked: u64,
     /// Blocks of before vmaudit attached are missing in `asked`.
@@ -58,10 +58,13 @@ pub struct Difference {
 
 /// Joins the two reports of one process, taken at the same time. `None` where no mapping is an
 /// allocator's.
-pub fn beside(heap: &HeapProcess, mappings: &Process) -> Option<Beside> {
+pub fn beside(heap: &HeapProcess, mappings: &Process) -> Option<Comparison> {
     let own = mappings.categories.iter().filter(|row| heap_description_of(&row.id).is_some());
-    let mut found =
-        Beside { asked: heap.totals.outstanding_bytes, asked_incomplete: heap.attached, ..Beside::default() };
+    let mut found = Comparison {
+        asked: heap.totals.outstanding_bytes,
+        asked_incomplete: heap.attached,
+        ..Comparison::default()
+    };
     for row in own {
         found.mapped += row.virt;
         found.resident += row.rss;
@@ -83,7 +86,7 @@ pub fn beside(heap: &HeapProcess, mappings: &Process) -> Option<Beside> {
     Some(found)
 }
 
-fn differences(found: &Beside) -> Vec<Difference> {
+fn differences(found: &Comparison) -> Vec<Difference> {
     let incomplete = match found.asked_incomplete {
         true => "; what was allocated before vmaudit attached counts as kept here",
         false => "",
