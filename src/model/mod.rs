@@ -8,6 +8,7 @@ mod clean;
 pub mod event;
 pub mod function;
 pub mod hash;
+pub mod headers;
 pub mod heap;
 pub mod held_call;
 pub mod journal;

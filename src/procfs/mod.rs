@@ -1,7 +1,7 @@
 //! What /proc tells about one process, gathered as plain data: [`observe`].
 //!
-//! Parsing and opening are apart: `maps`, `smaps`, `status`, `task_files`, `page_runs` and
-//! `heap_headers` turn bytes into values and touch no file; `process_dir`, `memory`,
+//! Parsing and opening are apart: `maps`, `smaps`, `status`, `task_files` and `page_runs`
+//! turn bytes into values and touch no file; `process_dir`, `memory`, `headers`,
 //! `pagemap`, `pagemap_scan`, `procmap_query`, `residency`, `marks` and `threads` read; `observe` joins
 //! them. The crate `procfs` holds the process's directory open, lists its threads, and parses
 //! status and limits; maps and smaps are parsed here, because their names may be any bytes and
@@ -10,8 +10,7 @@
 mod brief;
 mod details;
 mod error;
-mod heap_blocks;
-mod heap_headers;
+mod headers;
 mod limits;
 mod mapping_at;
 mod maps;

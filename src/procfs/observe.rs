@@ -2,19 +2,18 @@
 
 use super::details::read_details;
 use super::error::ObserveError;
-use super::heap_blocks::read_blocks;
-use super::heap_headers::{HEADER, decode_heap_info, heap_candidates};
+use super::headers::{read_arenas, read_blocks};
 use super::limits::read_limits;
 use super::maps::{ParsedMaps, parse_maps, user_span};
 use super::marks::read_marks;
-use super::memory;
 use super::process_dir::ProcessDir;
 use super::residency::{self, PageReader};
 use super::status::{ProcessStatus, parse_limits, parse_status};
 use super::task_files::{parse_cmdline, parse_comm, parse_no_randomize, parse_resources};
 use super::threads::read_threads;
+use crate::model::headers::Headers;
 use crate::model::observation::{
-    HeapInfo, Observations, Residency, ResidencySource, ResourceUse, SnapshotMoment, StatusFigures,
+    Observations, Residency, ResidencySource, ResourceUse, SnapshotMoment, StatusFigures,
 };
 use crate::model::{AddrRange, CodeMarks, Mapping, Pid, Sign, Tid, VmaDetails};
 use crate::sys::clock::{monotonic_ns, process_cpu_ns};
@@ -23,7 +22,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 /// What to look at, and how.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, Debug)]
 pub struct ObserveOptions {
     /// Copied to the result: only the caller knows whether the process is held.
     pub moment: SnapshotMoment,
@@ -32,8 +31,8 @@ pub struct ObserveOptions {
     pub residency_from: ResidencySource,
     /// Names and stack pointers of all threads: three file operations each.
     pub threads: bool,
-    /// glibc's headers of heaps and of large blocks, read from the target's memory.
-    pub heap_info: bool,
+    /// What allocators keep in the target's memory. Empty: none of it is read.
+    pub headers: &'static [Headers],
     /// VmFlags and shares of each VMA, from smaps, where that does not take long.
     pub details: bool,
     /// What the mapped files are searched for, to tell which allocators and runtimes they hold: each is opened
@@ -47,7 +46,6 @@ impl ObserveOptions {
         ObserveOptions {
             residency_from: ResidencySource::None,
             threads: false,
-            heap_info: false,
             details: false,
             code: &[],
             ..ObserveOptions::default()
@@ -61,7 +59,7 @@ impl Default for ObserveOptions {
             moment: SnapshotMoment::Live,
             residency_from: ResidencySource::PagemapScan,
             threads: true,
-            heap_info: true,
+            headers: &[],
             details: true,
             code: &[],
         }
@@ -85,13 +83,10 @@ pub fn observe(pid: Pid, tid: Tid, options: ObserveOptions) -> Result<Observatio
     }
     let space = read_address_space(&dir, options.residency_from, status.as_ref(), &mut gaps)?;
     let threads = if options.threads { read_threads(&dir, &mut gaps) } else { Vec::new() };
-    let heap_infos =
-        if options.heap_info { read_heap_infos(&dir, tid, &space, &mut gaps) } else { Vec::new() };
-    let blocks = if options.heap_info {
-        read_blocks(&dir, tid, &space.mappings, &space.residency)
-    } else {
-        Vec::new()
-    };
+    let held = (space.mappings.as_slice(), &space.residency);
+    let read = options.headers.iter();
+    let heap_infos = read.flat_map(|headers| read_arenas(&dir, tid, held, headers, &mut gaps)).collect();
+    let blocks = options.headers.iter().flat_map(|headers| read_blocks(&dir, tid, held, headers)).collect();
     let resident = status.as_ref().map(|status| status.figures.vm_rss);
     let vmas =
         if options.details { read_details(&dir, &space.mappings, resident, &mut gaps) } else { Vec::new() };
@@ -229,35 +224,6 @@ fn parse_whole(dir: &ProcessDir, text: &[u8], gaps: &mut Vec<String>) -> Result<
         gaps.push(format!("maps changed while it was read: {torn} overlapping lines were cut"));
     }
     Ok(mappings)
-}
-
-fn read_heap_infos(
-    dir: &ProcessDir,
-    tid: Tid,
-    space: &AddressSpace,
-    gaps: &mut Vec<String>,
-) -> Vec<HeapInfo> {
-    let mappings = &space.mappings;
-    let (candidates, cut) = heap_candidates(mappings, &space.residency);
-    if cut {
-        gaps.push(format!("heap headers: only the first {} places were looked at", candidates.len()));
-    }
-    let headers = match memory::read_pieces::<HEADER>(dir, tid, &candidates) {
-        Ok(headers) => headers,
-        Err(error) => {
-            gaps.push(format!("heap headers of {}: {error}", dir.pid()));
-            return Vec::new();
-        }
-    };
-    let mapped = |addr| {
-        let at = mappings.partition_point(|mapping| mapping.range.end <= addr);
-        mappings.get(at).is_some_and(|mapping| mapping.range.contains(addr))
-    };
-    candidates
-        .iter()
-        .zip(headers)
-        .filter_map(|(&at, header)| decode_heap_info(at, &header?, mapped))
-        .collect()
 }
 
 /// The process's name is that of its first thread, even when that is a zombie.

@@ -7,7 +7,7 @@ use super::targets::container_view::ContainerView;
 use super::timeline::Timelines;
 use super::touch;
 use crate::attribution::AuditInput;
-use crate::attribution::rules::signs;
+use crate::attribution::rules::{heap_headers, signs};
 use crate::ledger::{AddressSpaces, Ledger, Origin, Peak, Reconciled};
 use crate::model::observation::{ResidencySource, SnapshotMoment};
 use crate::model::{Bytes, Observations, Pid, SizePoint, StackId, SymbolizedStacks};
@@ -83,7 +83,8 @@ impl Snapshot {
     /// When the process cannot be read.
     pub fn take((pid, tid): (Pid, Pid), moment: SnapshotMoment) -> Result<Snapshot, ObserveError> {
         let begun = Instant::now();
-        let options = ObserveOptions { moment, code: signs(), ..ObserveOptions::default() };
+        let options =
+            ObserveOptions { moment, code: signs(), headers: heap_headers(), ..ObserveOptions::default() };
         let observations = with_cgroup_limits(observe(pid, tid, options)?);
         Ok(Snapshot { observations, read: begun.elapsed() })
     }

@@ -34,6 +34,7 @@ use super::code::Code;
 use super::findings::{Advice, Group};
 use super::world::{Subject, Surveyed, World};
 use crate::ledger::Region;
+use crate::model::headers::Headers;
 use crate::model::{Addr, Sign};
 use std::sync::LazyLock;
 
@@ -53,6 +54,11 @@ pub trait Rule: Sync {
     /// How files with code show that they hold it.
     fn signs(&self) -> &'static [Sign] {
         &[]
+    }
+
+    /// What it keeps in the process' own memory and wants read.
+    fn headers(&self) -> Option<Headers> {
+        None
     }
 
     /// The built-in description (docs/heap.md) of the functions that hand out what the categories hold.
@@ -168,6 +174,13 @@ pub fn category_name(id: &str) -> Option<&'static str> {
 pub fn signs() -> &'static [Sign] {
     static ALL: LazyLock<Vec<Sign>> =
         LazyLock::new(|| RULES.iter().flat_map(|rule| rule.signs()).copied().collect());
+    &ALL
+}
+
+/// What allocators keep in a process' own memory.
+pub fn heap_headers() -> &'static [Headers] {
+    static ALL: LazyLock<Vec<Headers>> =
+        LazyLock::new(|| RULES.iter().filter_map(|rule| rule.headers()).collect());
     &ALL
 }
 

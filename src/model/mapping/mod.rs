@@ -51,4 +51,13 @@ impl Mapping {
     pub fn is_special(&self, name: &str) -> bool {
         self.name == name.as_bytes()
     }
+
+    /// Private memory without a file that user space asked for: not the kernel's special mappings
+    /// (`[vdso]`, `[uprobes]`), whose pages are not anonymous either.
+    pub fn is_plain_anonymous(&self) -> bool {
+        let name = self.name.as_slice();
+        self.file.is_none()
+            && self.sharing == Sharing::Private
+            && (name.is_empty() || name.starts_with(b"[anon") || matches!(name, b"[heap]" | b"[stack]"))
+    }
 }

@@ -5,7 +5,7 @@
 //! it the zero page, which is no part of Rss, can be told from others.
 
 use super::page_runs::{PageKind, PageRun, ResidentRuns};
-use crate::model::{Addr, AddrRange, Mapping, PAGE, Sharing};
+use crate::model::{Addr, AddrRange, Mapping, PAGE};
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
@@ -46,7 +46,7 @@ pub fn read_runs(pagemap: &File, mappings: &[&Mapping], zero_frame: Option<u64>)
     let mut window = EntryWindow { pagemap, buffer: vec![0; ENTRIES * 8], first: 0, filled: 0 };
     let mut runs = ResidentRuns::default();
     for (index, mapping) in mappings.iter().enumerate() {
-        let anonymous = is_plain_anonymous(mapping);
+        let anonymous = mapping.is_plain_anonymous();
         let last_page = mapping.range.end.0 / PAGE;
         let mut page = mapping.range.start.0 / PAGE;
         while page < last_page {
@@ -118,7 +118,7 @@ pub fn without_huge_zero(pagemap: &File, mappings: &[Mapping], runs: Vec<PageRun
         let index = mappings.partition_point(|mapping| mapping.range.end <= at);
         let anonymous = mappings
             .get(index)
-            .is_some_and(|mapping| mapping.range.contains(at) && is_plain_anonymous(mapping));
+            .is_some_and(|mapping| mapping.range.contains(at) && mapping.is_plain_anonymous());
         let mut entry = [0u8; 8];
         anonymous
             && pagemap.read_exact_at(&mut entry, at.0 / PAGE * 8).is_ok()
@@ -141,15 +141,6 @@ pub fn without_huge_zero(pagemap: &File, mappings: &[Mapping], runs: Vec<PageRun
         }
     }
     kept
-}
-
-/// Private memory without a file that user space asked for: not the kernel's special mappings
-/// (`[vdso]`, `[uprobes]`), whose pages are not anonymous either.
-pub fn is_plain_anonymous(mapping: &Mapping) -> bool {
-    let name = mapping.name.as_slice();
-    mapping.file.is_none()
-        && mapping.sharing == Sharing::Private
-        && (name.is_empty() || name.starts_with(b"[anon") || matches!(name, b"[heap]" | b"[stack]"))
 }
 
 /// The frame number of the page of zeros, learnt from a page of our own that was only read.

@@ -2,7 +2,7 @@
 //! owner by the time the last file is read.
 
 use super::cgroup_limits::with_cgroup_limits;
-use crate::attribution::rules::signs;
+use crate::attribution::rules::{heap_headers, signs};
 use crate::model::{Observations, Pid, Tid};
 use crate::procfs::{ObserveError, ObserveOptions, ProcessStatus, observe, read_status};
 use crate::session::say::say;
@@ -103,7 +103,11 @@ impl Living {
     /// # Errors
     /// When it may not be read, or did not last.
     pub fn observe(&self) -> Result<Observations, LivingError> {
-        self.observe_with(ObserveOptions { code: signs(), ..ObserveOptions::default() })
+        self.observe_with(ObserveOptions {
+            code: signs(),
+            headers: heap_headers(),
+            ..ObserveOptions::default()
+        })
     }
 
     /// As [`Living::observe`], of what `options` ask for.

@@ -5,6 +5,7 @@
 //! further out in the stack and the call's shape decide.
 
 mod advice;
+mod headers;
 mod shape;
 
 use super::{Advice, Claim, Group, Rule, Subject, World};
@@ -13,8 +14,10 @@ use crate::attribution::callpath::{CallPath, Line};
 use crate::attribution::category::{Category, Evidence, Instance, Merge};
 use crate::attribution::code::{Code, Role};
 use crate::ledger::{Origin, Region, RegionKind};
+use crate::model::headers::Headers;
 use crate::model::observation::HeapInfo;
-use crate::model::{Addr, PAGE, Prot, Sign, VmOp};
+use crate::model::{Addr, Prot, Sign, VmOp};
+use headers::plausible;
 use shape::{MORECORE_BY_MMAP, heap_of, is_morecore, libc_is_loaded_twice};
 
 pub const ARENA: Category = Category {
@@ -139,6 +142,10 @@ impl Rule for GlibcRule {
                 ..Sign::new(MARK, &["malloc(): "])
             }]
         }
+    }
+
+    fn headers(&self) -> Option<Headers> {
+        Some(headers::HEADERS)
     }
 
     fn heap_description(&self) -> Option<&'static str> {
@@ -318,19 +325,6 @@ fn brk_claim(evidence: Evidence) -> Claim {
 fn arena_claim(subject: &Subject<'_>, evidence: Evidence, entry: usize) -> Claim {
     let part = if subject.is_reserved() { RESERVED } else { USED };
     Claim::new(ARENA, evidence, part).merge(Merge::ByCaller(entry))
-}
-
-/// A `heap_info` that makes sense (malloc/arena.c): the first heap's `ar_ptr` lies right after
-/// the header, later heaps have a `prev`.
-fn plausible(h: &HeapInfo) -> bool {
-    let first = h.prev.0 == 0 && (0x20..=0x80).contains(&h.ar_ptr.0.wrapping_sub(h.at.0));
-    let later = h.prev.0 != 0 && h.prev.is_aligned(HEAP_MAX) && h.ar_ptr.0 != 0;
-    h.at.is_aligned(HEAP_MAX)
-        && (first || later)
-        && h.size > 0
-        && h.size <= h.mprotect_size
-        && h.mprotect_size <= HEAP_MAX
-        && h.mprotect_size.is_multiple_of(PAGE)
 }
 
 fn heap_holding<'w>(world: &'w World<'_>, addr: Addr) -> Option<&'w HeapInfo> {

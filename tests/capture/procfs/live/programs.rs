@@ -4,6 +4,7 @@
 use super::target::{RUNGS, Target, differences, observe_from, smaps_of};
 use crate::support::skip_this;
 use std::path::Path;
+use vmaudit::attribution::rules::heap_headers;
 use vmaudit::model::observation::ResidencySource;
 
 /// Compares what was read of the program with smaps while it is stopped.
@@ -98,7 +99,11 @@ fn everything_on_this_machine() {
             continue;
         }
         for rung in RUNGS {
-            let options = vmaudit::procfs::ObserveOptions { residency_from: rung, ..Default::default() };
+            let options = vmaudit::procfs::ObserveOptions {
+                residency_from: rung,
+                headers: heap_headers(),
+                ..Default::default()
+            };
             let Ok(seen) = vmaudit::procfs::observe(pid, pid, options) else { continue };
             let wrong = differences(&seen, &smaps_of(pid));
             if wrong.is_empty() && seen.gaps.is_empty() {

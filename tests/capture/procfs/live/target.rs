@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
+use vmaudit::attribution::rules::heap_headers;
 use vmaudit::model::AddrRange;
 use vmaudit::model::observation::{Observations, Residency, ResidencySource};
 use vmaudit::procfs::{ObserveOptions, SmapsEntry, observe, parse_smaps};
@@ -123,7 +124,8 @@ pub fn smaps_of(id: i32) -> Vec<SmapsEntry> {
 
 /// A snapshot that begins at a rung of the residency ladder.
 pub fn observe_from(pid: i32, rung: ResidencySource) -> Observations {
-    let options = ObserveOptions { residency_from: rung, ..ObserveOptions::default() };
+    let options =
+        ObserveOptions { residency_from: rung, headers: heap_headers(), ..ObserveOptions::default() };
     observe(pid, pid, options).expect("a living child")
 }
 

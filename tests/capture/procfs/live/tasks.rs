@@ -79,12 +79,8 @@ fn details_can_be_left_out() {
     let directory = tempfile::tempdir().expect("a directory");
     let Some(program) = compile("procfs_shapes", directory.path()) else { return };
     let target = Target::start(&program, &[], is_ready).settled();
-    let options = ObserveOptions {
-        residency_from: ResidencySource::None,
-        threads: false,
-        heap_info: false,
-        ..ObserveOptions::default()
-    };
+    let options =
+        ObserveOptions { residency_from: ResidencySource::None, threads: false, ..ObserveOptions::default() };
     let seen = observe(target.pid(), target.pid(), options).expect("a living child");
     assert_eq!(seen.residency.source, ResidencySource::None);
     assert!(seen.residency.resident.is_empty() && seen.threads.is_empty() && seen.heap_infos.is_empty());

@@ -1,16 +1,22 @@
-//! glibc's `heap_info`: where one may lie, and whether what lies there is one. No I/O.
+//! What glibc's malloc writes into its memory: `heap_info` at the begin of each heap of an arena, and the
+//! length of each block that has a mapping of its own.
 //!
 //! Source: glibc malloc/arena.c, `struct _heap_info`: ar_ptr, prev, size, mprotect_size, and
-//! from 2.35 on pagesize. A heap is HEAP_MAX_SIZE (64 MiB) long and aligned to it.
+//! from 2.35 on pagesize. A heap is HEAP_MAX_SIZE (64 MiB) long and aligned to it. malloc/malloc.c,
+//! `sysmalloc_mmap`: a chunk's header is the length of what lies before it (0 here) and its own length, a
+//! multiple of the page size, with the bit IS_MMAPPED (2) and no other.
 
-use super::residency::pagemap::is_plain_anonymous;
+use super::HEAP_MAX;
+use crate::model::headers::{ARENA_HEADER, BLOCK_HEADER, Headers};
 use crate::model::observation::{HeapInfo, Residency, ResidencySource};
 use crate::model::{Addr, AddrRange, Mapping, PAGE};
 
-/// HEAP_MAX_SIZE with 64-bit pointers and the default mmap threshold limit.
-pub const HEAP_MAX: u64 = 64 << 20;
-/// Bytes of `heap_info` up to and including `pagesize`.
-pub const HEADER: usize = 40;
+pub const HEADERS: Headers =
+    Headers { arenas: heap_candidates, decode: decode_heap_info, may_be_block, block_len };
+
+const IS_MMAPPED: u64 = 2;
+/// DEFAULT_MMAP_THRESHOLD_MIN: smaller mappings are not looked into, there may be tens of thousands.
+const LEAST_BLOCK: u64 = 128 << 10;
 
 /// More candidates than programs have heaps. Without page-exact residency each place is read
 /// blindly, which may make the kernel map its zero page there (and 4 KiB of page table): the
@@ -20,10 +26,10 @@ const MAX_BLIND_CANDIDATES: usize = 4096;
 /// Multiples of 64 MiB in writable private anonymous memory whose page is resident or swapped:
 /// glibc writes the header when it makes a heap, and reading a page that nobody has touched
 /// would change the target's page tables. Second: true when the list was cut short.
-pub fn heap_candidates(mappings: &[Mapping], residency: &Residency) -> (Vec<Addr>, bool) {
+fn heap_candidates(mappings: &[Mapping], residency: &Residency) -> (Vec<Addr>, bool) {
     let page_exact = matches!(residency.source, ResidencySource::PagemapScan | ResidencySource::Pagemap);
     let mut candidates = Vec::new();
-    for mapping in mappings.iter().filter(|mapping| may_hold_heaps(mapping)) {
+    for mapping in mappings.iter().filter(|mapping| may_hold_headers(mapping)) {
         if page_exact {
             // Walk the touched pages, not the (possibly endless) multiples.
             for runs in [&residency.resident, &residency.swapped] {
@@ -41,10 +47,10 @@ pub fn heap_candidates(mappings: &[Mapping], residency: &Residency) -> (Vec<Addr
     (candidates, false)
 }
 
-fn may_hold_heaps(mapping: &Mapping) -> bool {
+fn may_hold_headers(mapping: &Mapping) -> bool {
     mapping.prot.read
         && mapping.prot.write
-        && is_plain_anonymous(mapping)
+        && mapping.is_plain_anonymous()
         && !matches!(mapping.name.as_slice(), b"[heap]" | b"[stack]")
 }
 
@@ -70,27 +76,41 @@ fn push_touched(candidates: &mut Vec<Addr>, within: AddrRange, runs: &[AddrRange
 
 /// The header in `bytes`, read at `at`, if it can be one. `mapped` tells whether an address
 /// is mapped. `pagesize` is 0 for glibc before 2.35, which has no such field.
-pub fn decode_heap_info(at: Addr, bytes: &[u8; HEADER], mapped: impl Fn(Addr) -> bool) -> Option<HeapInfo> {
+fn decode_heap_info(at: Addr, bytes: &[u8; ARENA_HEADER], mapped: &dyn Fn(Addr) -> bool) -> Option<HeapInfo> {
     let mut words = bytes.as_chunks::<8>().0.iter().map(|word| u64::from_ne_bytes(*word));
     let mut next = || words.next().unwrap_or(0);
     let (ar_ptr, prev, size, mprotect_size, fifth) = (Addr(next()), Addr(next()), next(), next(), next());
-    let length = |bytes: u64| bytes > 0 && bytes <= HEAP_MAX && bytes.is_multiple_of(PAGE);
-    if !length(size) || !length(mprotect_size) || size > mprotect_size {
-        return None;
-    }
-    if ar_ptr.0 == 0 || !ar_ptr.is_aligned(16) || !mapped(ar_ptr) {
-        return None;
-    }
-    // The first heap of an arena holds the arena itself, right behind the header
-    // (_int_new_arena); later ones name the heap before them.
-    let in_first_heap = (at.0 + 0x20..=at.0 + 0x40).contains(&ar_ptr.0);
-    let chained = prev.0 != 0 && prev.is_aligned(HEAP_MAX) && prev != at && mapped(prev);
-    let sound = if prev.0 == 0 { in_first_heap } else { chained && !in_first_heap };
-    if !sound {
-        return None;
-    }
     let pagesize = if fifth.is_power_of_two() && (PAGE..=HEAP_MAX).contains(&fifth) { fifth } else { 0 };
-    Some(HeapInfo { at, ar_ptr, prev, size, mprotect_size, pagesize })
+    let found = HeapInfo { at, ar_ptr, prev, size, mprotect_size, pagesize };
+    (plausible(&found) && mapped(ar_ptr) && (prev.0 == 0 || mapped(prev))).then_some(found)
+}
+
+/// The first heap of an arena holds the arena itself, right behind the header (_int_new_arena); later ones
+/// name the heap before them.
+pub fn plausible(found: &HeapInfo) -> bool {
+    let &HeapInfo { at, ar_ptr, prev, size, mprotect_size, .. } = found;
+    let length = |bytes: u64| bytes > 0 && bytes <= HEAP_MAX && bytes.is_multiple_of(PAGE);
+    let in_first_heap = (0x20..=0x40).contains(&ar_ptr.0.wrapping_sub(at.0));
+    let chained = prev.0 != 0 && prev.is_aligned(HEAP_MAX) && prev != at;
+    at.is_aligned(HEAP_MAX)
+        && length(size)
+        && length(mprotect_size)
+        && size <= mprotect_size
+        && ar_ptr.0 != 0
+        && ar_ptr.is_aligned(16)
+        && if prev.0 == 0 { in_first_heap } else { chained && !in_first_heap }
+}
+
+fn may_be_block(mapping: &Mapping) -> bool {
+    mapping.range.len() >= LEAST_BLOCK && may_hold_headers(mapping)
+}
+
+/// The length that a header states, if it can be one at the start of `room` bytes.
+fn block_len(header: &[u8; BLOCK_HEADER], room: u64) -> Option<u64> {
+    let mut words = header.as_chunks::<8>().0.iter().map(|word| u64::from_ne_bytes(*word));
+    let (before, size) = (words.next()?, words.next()?);
+    let len = size & !(PAGE - 1);
+    (before == 0 && size == len | IS_MMAPPED && (PAGE..=room).contains(&len)).then_some(len)
 }
 
 #[cfg(test)]
@@ -98,8 +118,8 @@ mod tests {
     use super::*;
     use crate::model::{Prot, Sharing};
 
-    fn header(words: [u64; 5]) -> [u8; HEADER] {
-        let mut bytes = [0; HEADER];
+    fn header(words: [u64; 5]) -> [u8; ARENA_HEADER] {
+        let mut bytes = [0; ARENA_HEADER];
         for (chunk, word) in bytes.as_chunks_mut::<8>().0.iter_mut().zip(words) {
             *chunk = word.to_ne_bytes();
         }
@@ -109,7 +129,7 @@ mod tests {
     const AT: Addr = Addr(0x7f10_c000_0000);
 
     fn decode(words: [u64; 5]) -> Option<HeapInfo> {
-        decode_heap_info(AT, &header(words), |addr| addr.0 >= 0x7f00_0000_0000)
+        decode_heap_info(AT, &header(words), &|addr| addr.0 >= 0x7f00_0000_0000)
     }
 
     #[test]
@@ -193,5 +213,22 @@ mod tests {
         assert_eq!((candidates.len(), cut), (MAX_BLIND_CANDIDATES, true));
         let untouched = Residency { per_vma: vec![(shadow.range, 0, 0)], ..blind };
         assert_eq!(heap_candidates(&[shadow], &untouched), (Vec::new(), false));
+    }
+
+    fn block_header(before: u64, size: u64) -> [u8; BLOCK_HEADER] {
+        let mut out = [0; BLOCK_HEADER];
+        out[..8].copy_from_slice(&before.to_ne_bytes());
+        out[8..].copy_from_slice(&size.to_ne_bytes());
+        out
+    }
+
+    #[test]
+    fn only_whole_pages_with_one_flag_that_fit() {
+        let room = 0x10_0000;
+        assert_eq!(block_len(&block_header(0, 0x4_1002), room), Some(0x4_1000));
+        assert_eq!(block_len(&block_header(0, room | 2), room), Some(room));
+        for (before, size) in [(0, room + 0x1002), (0, 0x4_1000), (0, 0x4_1003), (8, 0x4_1002), (0, 2)] {
+            assert_eq!(block_len(&block_header(before, size), room), None, "{before} {size:#x}");
+        }
     }
 }
