@@ -2,27 +2,8 @@
 //! values out; only [`read_memory`] opens files.
 
 use crate::model::CgroupHierarchy;
+use crate::model::cgroup::CgroupMemory;
 use std::path::Path;
-
-/// The memory controller's figures, bytes. None where the kernel does not tell.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct CgroupMemory {
-    /// What is charged to it now: `memory.current`, `memory.usage_in_bytes`.
-    pub current: Option<u64>,
-    /// Its limit; None where there is none.
-    pub max: Option<u64>,
-    /// The most that was charged at once.
-    pub peak: Option<u64>,
-    /// Private memory of its processes.
-    pub anon: Option<u64>,
-    /// Page cache, that of shared memory and tmpfs included.
-    pub file: Option<u64>,
-    /// Of it: shared memory and tmpfs.
-    pub shmem: Option<u64>,
-    /// Kernel memory: stacks, page tables, slab, socket buffers.
-    pub kernel: Option<u64>,
-    pub swap: Option<u64>,
-}
 
 /// cgroup v1 says "no limit" with the largest number of whole pages (mm/memcontrol-v1.c,
 /// `mem_cgroup_read_u64`: PAGE_COUNTER_MAX pages).

@@ -21,11 +21,11 @@ mod wrapped;
 
 pub use client::{Client, recognise};
 pub use error::ContainerError;
-pub use figures::CgroupMemory;
 pub use find::{by_cgroup, by_name, id_of_process, names_by_cgroup, of_process};
 pub use known::short;
 pub use limits::{CgroupLimits, limits_of};
 
+use crate::model::cgroup::CgroupMemory;
 use crate::model::{CgroupHierarchy, CgroupKey, Pid};
 use std::path::PathBuf;
 

@@ -1,5 +1,7 @@
 //! Which tasks are in a container, as the kernel tells it.
 
+use serde::{Deserialize, Serialize};
+
 /// The kinds of hierarchy that tasks can be told apart by.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum CgroupHierarchy {
@@ -51,4 +53,25 @@ impl CgroupHierarchy {
 pub struct CgroupKey {
     pub hierarchy: CgroupHierarchy,
     pub id: u64,
+}
+
+/// The memory controller's figures, bytes. None where the kernel does not tell.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct CgroupMemory {
+    /// What is charged to it now: `memory.current`, `memory.usage_in_bytes`.
+    pub current: Option<u64>,
+    /// Its limit; None where there is none.
+    pub max: Option<u64>,
+    /// The most that was charged at once.
+    pub peak: Option<u64>,
+    /// Private memory of its processes.
+    pub anon: Option<u64>,
+    /// Page cache, that of shared memory and tmpfs included.
+    pub file: Option<u64>,
+    /// Of it: shared memory and tmpfs.
+    pub shmem: Option<u64>,
+    /// Kernel memory: stacks, page tables, slab, socket buffers.
+    pub kernel: Option<u64>,
+    pub swap: Option<u64>,
 }

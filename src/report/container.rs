@@ -1,6 +1,7 @@
 //! A container in the report (docs/report.md): the model, and its sums over the processes.
 
 use super::model::Process;
+use crate::model::cgroup::CgroupMemory;
 use serde::{Deserialize, Serialize};
 
 /// A container, or a cgroup, and the totals of its processes that live.
@@ -27,23 +28,6 @@ pub struct Container {
     pub pss: Option<u64>,
     /// What the kernel's memory controller says; null where there is none.
     pub memory: Option<CgroupMemory>,
-}
-
-/// The memory controller's figures of a cgroup and all below it; null where the kernel does not tell.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-#[serde(default)]
-pub struct CgroupMemory {
-    pub current: Option<u64>,
-    /// null: no limit.
-    pub max: Option<u64>,
-    pub peak: Option<u64>,
-    pub anon: Option<u64>,
-    /// Page cache, with that of shared memory and tmpfs.
-    pub file: Option<u64>,
-    /// Of it: shared memory and tmpfs.
-    pub shmem: Option<u64>,
-    pub kernel: Option<u64>,
-    pub swap: Option<u64>,
 }
 
 /// A thread as the host and its container know it.

@@ -2,8 +2,9 @@
 //! strings. Fields marked "Added" are additions to the first contract (docs/report.md); readers
 //! have to ignore what they do not know.
 
-pub use super::container::{CgroupMemory, Container, NamedThread};
+pub use super::container::{Container, NamedThread};
 pub use super::frames::Role;
+pub use crate::model::cgroup::CgroupMemory;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 

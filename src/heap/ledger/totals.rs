@@ -1,6 +1,7 @@
 //! Sums, by site and of all.
 
 use crate::heap::sampling::Weight;
+use serde::{Deserialize, Serialize};
 
 /// What was handed out and taken back. Blocks are in units of [`crate::heap::sampling::BLOCK`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -127,7 +128,8 @@ impl SiteTotals {
 }
 
 /// What is not as exact as it looks. Counts of events, not of what samples stand for.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Doubts {
     /// Events that never arrived.
     pub lost_events: u64,

@@ -10,7 +10,7 @@ use super::sampling::blocks;
 use crate::model::{NoStack, StackId, StackTable, SymbolizedStacks};
 use crate::report::model::Events;
 use crate::report::named_stack;
-use model::{Amount, Context, Doubts, Filter, Function, Point, Totals};
+use model::{Amount, Context, Filter, Function, Point, Totals};
 use std::collections::HashMap;
 
 /// What is true of the whole run.
@@ -132,7 +132,7 @@ fn process(
         left_out,
         rows,
         contexts: seen.contexts.iter().map(context).collect(),
-        doubts: doubts(&seen.doubts),
+        doubts: seen.doubts,
         intervals: seen.intervals,
         growth_ns: seen.growth_ns,
         timeline: seen.timeline.iter().map(point).collect(),
@@ -166,12 +166,6 @@ fn amount(amount: &picture::Amount, now_ns: u64) -> Amount {
         standard_error: amount.variance.sqrt().round() as u64,
         oldest_ns: amount.oldest_ns.map(|made| now_ns.saturating_sub(made)),
     }
-}
-
-fn doubts(doubts: &ledger::Doubts) -> Doubts {
-    let ledger::Doubts { lost_events, lost_frees, unseen_frees, doubtful_frees, refused, refused_bytes } =
-        *doubts;
-    Doubts { lost_events, lost_frees, unseen_frees, doubtful_frees, refused, refused_bytes }
 }
 
 fn reason(why: NoStack) -> &'static str {

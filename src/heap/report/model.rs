@@ -1,5 +1,6 @@
 //! The heap report, as JSON shows it (docs/heap.md). Fields may be added, none renamed.
 
+pub use crate::heap::ledger::Doubts;
 use crate::heap::mappings::Comparison;
 use crate::report::model::{Events, Stack};
 use serde::{Deserialize, Serialize};
@@ -176,24 +177,6 @@ pub struct Context {
     pub contexts: u64,
     #[serde(flatten)]
     pub amount: Amount,
-}
-
-/// What is not as exact as it looks: counts of events.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-#[serde(default)]
-pub struct Doubts {
-    /// Events that never arrived.
-    pub lost_events: u64,
-    /// Blocks whose free nobody saw: their address was handed out again.
-    pub lost_frees: u64,
-    /// Frees of blocks whose allocation nobody saw: before vmaudit attached, by a function that is not
-    /// probed, or not drawn as a sample.
-    pub unseen_frees: u64,
-    /// The same after a loss of events.
-    pub doubtful_frees: u64,
-    /// Allocations that failed.
-    pub refused: u64,
-    pub refused_bytes: u64,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]

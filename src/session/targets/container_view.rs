@@ -1,7 +1,8 @@
 //! What is known of the containers that the processes are in: which process is in which, how it sees
 //! itself, and the container's own figures.
 
-use crate::containers::{self, CgroupMemory, Container};
+use crate::containers::{self, Container};
+use crate::model::cgroup::CgroupMemory;
 use crate::model::observation::ThreadObservation;
 use crate::model::{Observations, Pid, Tid};
 use crate::procfs::{read_shares, read_status};
@@ -107,16 +108,7 @@ impl ContainerView {
             id: container.id.clone(),
             engine: container.engine.clone(),
             cgroup: container.cgroup(),
-            memory: self.memory.map(|m| model::CgroupMemory {
-                current: m.current,
-                max: m.max,
-                peak: m.peak,
-                anon: m.anon,
-                file: m.file,
-                shmem: m.shmem,
-                kernel: m.kernel,
-                swap: m.swap,
-            }),
+            memory: self.memory,
             ..model::Container::default()
         });
         facts.into_iter().collect()
