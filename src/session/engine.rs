@@ -359,6 +359,7 @@ impl<'a> Session<'a> {
     /// Takes in what is still on its way, and looks at what goes on living.
     fn finish(&mut self, end: End) -> Result<End, SessionError> {
         self.reader.settle()?;
+        self.recover_from_loss()?;
         for pid in self.unsettled.clone() {
             self.resync_rest(pid, pid)?;
         }

@@ -5,6 +5,7 @@ pub use libbpf_rs::libbpf_sys as abi;
 pub use libbpf_rs::libbpf_sys::perf_event_attr as Attr;
 use nix::errno::Errno;
 use std::ffi::CStr;
+use std::io;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
 
 mod ioctl {
@@ -44,6 +45,20 @@ pub fn open(attr: &Attr, pid: i32, cpu: i32) -> Result<OwnedFd, Errno> {
     let fd = Errno::result(fd)?;
     // SAFETY: a new descriptor that nobody else owns.
     Ok(unsafe { OwnedFd::from_raw_fd(fd as RawFd) })
+}
+
+/// How many records of an event its ring had no room for, those of tasks that inherited it included. It
+/// was opened with PERF_FORMAT_LOST and no other `read_format`.
+///
+/// # Errors
+/// As read(2).
+pub fn lost(event: impl AsFd) -> io::Result<u64> {
+    let mut bytes = [0; 16];
+    // What it counted comes first.
+    match rustix::io::read(event, &mut bytes)? {
+        16 => Ok(u64::from_ne_bytes([8, 9, 10, 11, 12, 13, 14, 15].map(|at: usize| bytes[at]))),
+        _ => Err(io::ErrorKind::UnexpectedEof.into()),
+    }
 }
 
 /// Sends what an event tells to the ring of another one.

@@ -3,6 +3,7 @@
 use crate::sys::perf::{self, Attr, abi};
 use std::io;
 use std::os::fd::OwnedFd;
+use std::sync::LazyLock;
 
 /// The most bytes of stack that a sample takes: its size, all in all, has 16 bits.
 pub const MAX_STACK_BYTES: u32 = 65_000;
@@ -52,6 +53,9 @@ pub fn open(tells: Tells, heirs: Heirs, tid: i32, cpu: i32) -> io::Result<OwnedF
     attr.set_sample_id_all(1);
     attr.set_watermark(1);
     attr.__bindgen_anon_2.wakeup_watermark = WAKE_BYTES;
+    if *COUNTS_LOSSES {
+        attr.read_format = abi::PERF_FORMAT_LOST.into();
+    }
     match heirs {
         Heirs::None => {}
         Heirs::Threads => {
@@ -74,12 +78,22 @@ pub fn open(tells: Tells, heirs: Heirs, tid: i32, cpu: i32) -> io::Result<OwnedF
             attr.__bindgen_anon_1.sample_period = 1;
             attr.sample_type |= sampled(abi::PERF_SAMPLE_RAW);
         }
-        Tells::Count { .. } => attr.sample_type = 0,
+        Tells::Count { .. } => (attr.sample_type, attr.read_format) = (0, 0),
         Tells::Life => add_life(&mut attr),
         Tells::Nothing => {}
     }
     Ok(perf::open(&attr, tid, cpu)?)
 }
+
+/// Whether this kernel counts, for each event, the records that its ring had no room for (Linux 6.0), and
+/// [`perf::lost`] can be asked.
+pub static COUNTS_LOSSES: LazyLock<bool> = LazyLock::new(|| {
+    let mut attr = perf::software(abi::PERF_COUNT_SW_DUMMY);
+    attr.set_exclude_kernel(1);
+    attr.set_exclude_hv(1);
+    attr.read_format = abi::PERF_FORMAT_LOST.into();
+    perf::open(&attr, 0, -1).is_ok()
+});
 
 fn sampled(what: abi::perf_event_sample_format) -> u64 {
     what.into()

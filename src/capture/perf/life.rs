@@ -105,7 +105,8 @@ impl Life {
     /// Takes the next report.
     pub fn take(&mut self, (when, what): (When, What<'_>), meaning: Option<Meaning>, emit: &mut Emit<'_>) {
         match what {
-            What::Lost(count) => self.counters.lost += count,
+            // By ring, not by task: `Losses` counts them.
+            What::Lost(_) => {}
             What::Mapped(mapped) => match &mut self.process(when.pid).exec {
                 Some(exec) => exec.maps.push(mapped),
                 None => self.mapped(when, mapped),

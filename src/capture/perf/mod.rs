@@ -10,6 +10,7 @@ mod attr;
 mod canary;
 mod image;
 mod life;
+mod losses;
 mod merge;
 mod out;
 mod plan;
@@ -26,6 +27,7 @@ use super::CaptureError;
 use crate::sys::perf;
 use attr::{Heirs, Tells};
 use canary::Canary;
+use losses::Losses;
 use plan::{Meaning, Plan, Planned, Stack};
 use ring::Ring;
 use rings::{CpuRings, Rings};
@@ -48,6 +50,8 @@ pub struct PerfConfig {
 
 /// Bytes of stack copied to find clone3's arguments in.
 const CLONE_STACK: u32 = 2048;
+/// A mapping's record, with a path of PATH_MAX.
+const LARGEST_WITHOUT_STACK: u64 = 4096 + 256;
 /// A ring holds at least so many stacks.
 const STACKS_A_RING: usize = 128;
 /// The smallest rings that are tried.
@@ -67,8 +71,10 @@ struct Target {
     pid: i32,
     attached: String,
     stack_bytes: u32,
-    /// Kept open: they are what reports.
-    events: Vec<OwnedFd>,
+    /// Kept open: they are what reports. Of each CPU, those that write to the ring of calls beside its owner.
+    calls: Vec<Vec<OwnedFd>>,
+    /// Those that write to the rings of stacks.
+    stacks: Vec<OwnedFd>,
     /// Of each CPU, those that own the rings: they tell when to read.
     owners: Vec<[OwnedFd; 2]>,
     rings: Arc<Mutex<Rings>>,
@@ -78,7 +84,8 @@ struct Target {
 
 /// What was opened on one CPU.
 struct OnCpu {
-    events: Vec<OwnedFd>,
+    calls: Vec<OwnedFd>,
+    stacks: Vec<OwnedFd>,
     owners: [OwnedFd; 2],
     rings: CpuRings,
 }
@@ -129,9 +136,11 @@ impl PerfTracer {
             (sizes.calls + sizes.stacks) >> 10,
             sizes.stack_bytes
         );
-        let (mut events, mut owners, mut rings) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut calls, mut stacks) = (Vec::new(), Vec::new());
+        let (mut owners, mut rings) = (Vec::new(), Vec::new());
         for cpu in opened {
-            events.extend(cpu.events);
+            calls.push(cpu.calls);
+            stacks.extend(cpu.stacks);
             owners.push(cpu.owners);
             rings.push(cpu.rings);
         }
@@ -142,7 +151,8 @@ impl PerfTracer {
             pid,
             attached,
             stack_bytes: sizes.stack_bytes,
-            events,
+            calls,
+            stacks,
             owners,
             rings,
             meanings,
@@ -183,11 +193,12 @@ impl PerfTracer {
             Ring::map(event, size).map_err(failed(format!("mapping a ring of {size} bytes")))
         };
         let life = open(Tells::Life)?;
-        let calls = ring(&life, sizes.calls)?;
+        let calls_ring = ring(&life, sizes.calls)?;
         // Nothing but a ring to write to, for the stacks.
         let second = open(Tells::Nothing)?;
-        let stacks = ring(&second, sizes.stacks)?;
-        let mut events = Vec::new();
+        let stacks_ring = ring(&second, sizes.stacks)?;
+        let (mut calls, mut stacks) = (Vec::new(), Vec::new());
+        let mut largest = LARGEST_WITHOUT_STACK;
         for tracepoint in &plan.tracepoints {
             let id = u64::from(tracepoint.id);
             let asked = match (tracepoint.stack, tracepoint.meaning) {
@@ -195,18 +206,21 @@ impl PerfTracer {
                 (Stack::Inline, _) => sizes.stack_bytes,
                 _ => 0,
             };
-            let mut add = |stack_bytes, to: &OwnedFd| {
+            let add = |stack_bytes, to: &OwnedFd| {
                 let event = open(Tells::Tracepoint { id, stack_bytes })?;
                 perf::set_output(&event, to).map_err(|errno| failed("joining rings")(errno.into()))?;
-                events.push(event);
-                Ok::<(), CaptureError>(())
+                Ok::<OwnedFd, CaptureError>(event)
             };
-            add(asked, &life)?;
+            calls.push(add(asked, &life)?);
+            largest = largest.max(LARGEST_WITHOUT_STACK + u64::from(asked));
             if tracepoint.stack == Stack::Apart && sizes.stack_bytes > 0 {
-                add(sizes.stack_bytes, &second)?;
+                stacks.push(add(sizes.stack_bytes, &second)?);
             }
         }
-        Ok(OnCpu { events, owners: [life, second], rings: CpuRings { calls, stacks } })
+        // What is being written while a ring is read is not seen: to ask in vain costs little.
+        let margin = if *attr::COUNTS_LOSSES { largest.max(sizes.calls as u64 / 2) } else { largest };
+        let rings = CpuRings { calls: calls_ring, stacks: stacks_ring, margin };
+        Ok(OnCpu { calls, stacks, owners: [life, second], rings })
     }
 
     /// A reader that calls `handle` for each record, oldest first.
@@ -229,6 +243,7 @@ impl PerfTracer {
                 meanings: target.meanings.clone(),
                 apart,
                 canary: &target.canary,
+                losses: Losses::of(&target.owners, &target.calls, *attr::COUNTS_LOSSES),
             },
             handle,
         )
@@ -237,7 +252,7 @@ impl PerfTracer {
     /// To be called just before vmaudit exits: letting go of the events takes the kernel a while.
     pub fn detach_in_background(self) {
         if let Some(target) = self.target.into_inner() {
-            crate::capture::bpf::leave_to_a_child((target.events, target.owners));
+            crate::capture::bpf::leave_to_a_child((target.calls, target.stacks, target.owners));
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use super::canary::Canary;
 use super::life::{Life, StackBytes};
+use super::losses::Losses;
 use super::merge::{self, Joined};
 use super::plan::{Meaning, Planned, Stack};
 use super::rings::Rings;
@@ -27,6 +28,7 @@ pub struct Source<'a> {
     /// Tracepoints whose stacks are in the second rings.
     pub apart: HashSet<u16>,
     pub canary: &'a Canary,
+    pub losses: Losses<'a>,
 }
 
 /// Reads the rings of a `PerfTracer`.
@@ -36,6 +38,7 @@ pub struct PerfReader<'a, F> {
     apart: HashSet<u16>,
     life: Life,
     canary: &'a Canary,
+    losses: Losses<'a>,
     silenced: Option<&'static str>,
     ready: VecDeque<Joined>,
     handle: F,
@@ -71,6 +74,7 @@ impl<'a, F: FnMut(&[u8])> PerfReader<'a, F> {
             apart: source.apart,
             life: Life::of(source.pid, source.follow_forks),
             canary: source.canary,
+            losses: source.losses,
             silenced: None,
             ready: VecDeque::new(),
             handle,
@@ -86,11 +90,18 @@ impl<'a, F: FnMut(&[u8])> PerfReader<'a, F> {
         let until = monotonic_ns();
         rings.drain();
         self.ready.extend(merge::take(&mut rings, &self.apart, until));
+        let crowded = rings.take_crowded();
+        drop(rings);
+        crowded.into_iter().for_each(|cpu| self.losses.look_at(cpu));
     }
 
     fn handle(&mut self, joined: &Joined) {
         let inline = |id| self.meanings.get(&id).is_some_and(|planned| planned.stack == Stack::Inline);
         let Some((when, what)) = sample::parse(&joined.record.bytes, &inline) else { return };
+        if let What::Lost(count) = what {
+            self.losses.recorded(count);
+            return;
+        }
         let meaning = match &what {
             What::Call(call) => self
                 .meanings
@@ -170,7 +181,8 @@ impl<F: FnMut(&[u8])> EventSource for PerfReader<'_, F> {
     }
 
     fn counters(&self) -> Result<Counters, CaptureError> {
-        Ok(self.life.counters)
+        let counters = self.life.counters;
+        Ok(Counters { lost: counters.lost + self.losses.total(), ..counters })
     }
 
     fn trouble(&self) -> Option<String> {

@@ -8,7 +8,7 @@ use std::mem::offset_of;
 use std::num::NonZeroUsize;
 use std::os::fd::OwnedFd;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 const DATA_HEAD: usize = offset_of!(abi::perf_event_mmap_page, data_head);
 const DATA_TAIL: usize = offset_of!(abi::perf_event_mmap_page, data_tail);
@@ -50,9 +50,11 @@ impl Ring {
         self.word(DATA_HEAD).load(Ordering::Acquire)
     }
 
-    /// Hands the records up to `head` to `take`, each with its header, and makes room.
-    pub fn read(&mut self, head: u64, mut take: impl FnMut(&[u8])) {
+    /// Hands the records up to `head` to `take`, each with its header, and makes room. Returns how many
+    /// bytes were in the ring, at most, before that room was made.
+    pub fn read(&mut self, head: u64, mut take: impl FnMut(&[u8])) -> u64 {
         let mut tail = self.word(DATA_TAIL).load(Ordering::Relaxed);
+        let begin = tail;
         let mut scratch = Vec::new();
         while tail < head {
             let Some(length) = self.length_at(tail) else {
@@ -75,6 +77,14 @@ impl Ring {
             tail += length as u64;
         }
         self.word(DATA_TAIL).store(tail, Ordering::Release);
+        // Whoever found no room by the old tail has written what stands before the head read now.
+        fence(Ordering::SeqCst);
+        self.head().saturating_sub(begin)
+    }
+
+    /// Bytes that it has room for.
+    pub fn size(&self) -> u64 {
+        self.size as u64
     }
 
     /// The size of a record; a header never wraps, since records are multiples of its size.

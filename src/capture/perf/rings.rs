@@ -18,6 +18,15 @@ pub struct Timed {
 pub struct CpuRings {
     pub calls: Ring,
     pub stacks: Ring,
+    /// A call may have found no room where fewer bytes than these were left.
+    pub margin: u64,
+}
+
+impl CpuRings {
+    /// Whether a call may have found no room where `used` bytes were in their ring at most.
+    fn may_have_refused(&self, used: u64) -> bool {
+        used.saturating_add(self.margin) >= self.calls.size()
+    }
 }
 
 /// What was read of one CPU's rings and not yet put together.
@@ -30,6 +39,8 @@ pub struct Waiting {
 pub struct Rings {
     cpus: Vec<CpuRings>,
     pub waiting: Vec<Waiting>,
+    /// Of each CPU: a call may have found no room since that was asked last.
+    crowded: Vec<bool>,
     /// Bytes in `waiting`.
     held: usize,
 }
@@ -44,7 +55,8 @@ const STACK_FLIGHT: Duration = Duration::from_millis(2);
 impl Rings {
     pub fn new(cpus: Vec<CpuRings>) -> Rings {
         let waiting = cpus.iter().map(|_| Waiting::default()).collect();
-        Rings { cpus, waiting, held: 0 }
+        let crowded = vec![false; cpus.len()];
+        Rings { cpus, waiting, crowded, held: 0 }
     }
 
     /// Takes everything out of the rings.
@@ -52,12 +64,19 @@ impl Rings {
         if self.held > MAX_HELD {
             return;
         }
-        for (cpu, waiting) in self.cpus.iter_mut().zip(&mut self.waiting) {
+        for ((cpu, waiting), crowded) in self.cpus.iter_mut().zip(&mut self.waiting).zip(&mut self.crowded) {
             let until = cpu.calls.head();
-            self.held += drain(&mut cpu.calls, until, &mut waiting.calls);
+            let (kept, used) = drain(&mut cpu.calls, until, &mut waiting.calls);
+            *crowded |= cpu.may_have_refused(used);
             let until = cpu.stacks.head();
-            self.held += drain(&mut cpu.stacks, until, &mut waiting.stacks);
+            self.held += kept + drain(&mut cpu.stacks, until, &mut waiting.stacks).0;
         }
+    }
+
+    /// The CPUs (by number of their rings) on which calls may have found no room since that was asked last.
+    pub fn take_crowded(&mut self) -> Vec<usize> {
+        let crowded = self.crowded.iter_mut().map(std::mem::take).enumerate();
+        crowded.filter_map(|(cpu, crowded)| crowded.then_some(cpu)).collect()
     }
 
     /// Waits for the newest stack of a CPU, if that is on its way.
@@ -68,7 +87,7 @@ impl Rings {
         };
         while !there(&waiting.stacks) && begun.elapsed() < STACK_FLIGHT {
             let until = rings.stacks.head();
-            self.held += drain(&mut rings.stacks, until, &mut waiting.stacks);
+            self.held += drain(&mut rings.stacks, until, &mut waiting.stacks).0;
             std::hint::spin_loop();
         }
     }
@@ -80,12 +99,13 @@ impl Rings {
     }
 }
 
-fn drain(ring: &mut Ring, until: u64, into: &mut VecDeque<Timed>) -> usize {
+/// Bytes that were kept, and those that were in the ring at most.
+fn drain(ring: &mut Ring, until: u64, into: &mut VecDeque<Timed>) -> (usize, u64) {
     let mut bytes = 0;
-    ring.read(until, |record| {
+    let used = ring.read(until, |record| {
         let bytes_kept: Box<[u8]> = without_padding(record).into();
         bytes += bytes_kept.len();
         into.push_back(Timed { time_ns: time_of(record).unwrap_or(0), bytes: bytes_kept });
     });
-    bytes
+    (bytes, used)
 }
