@@ -7,13 +7,16 @@ use super::{Addr, Mapping};
 pub const ARENA_HEADER: usize = 40;
 pub const BLOCK_HEADER: usize = 16;
 
+/// Whether an address is mapped.
+type IsMapped<'a> = &'a dyn Fn(Addr) -> bool;
+
 /// Whoever reads memory knows no allocator; these functions do no I/O.
 #[derive(Clone, Copy, Debug)]
 pub struct Headers {
     /// Where an arena may begin. Second: true when the list was cut short.
     pub arenas: fn(&[Mapping], &Residency) -> (Vec<Addr>, bool),
-    /// The header at this address, if it can be one; the function says whether an address is mapped.
-    pub decode: fn(Addr, &[u8; ARENA_HEADER], &dyn Fn(Addr) -> bool) -> Option<HeapInfo>,
+    /// The header at this address, if it can be one.
+    pub decode: fn(Addr, &[u8; ARENA_HEADER], IsMapped<'_>) -> Option<HeapInfo>,
     /// A block with a mapping of its own may begin where this one does.
     pub may_be_block: fn(&Mapping) -> bool,
     /// The length that a block's header states, if it can be one at the begin of so many bytes.
