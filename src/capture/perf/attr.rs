@@ -10,7 +10,7 @@ pub const MAX_STACK_BYTES: u32 = 65_000;
 
 /// What an event tells.
 #[derive(Clone, Copy, Debug)]
-pub enum Tells {
+pub enum EventKind {
     /// A tracepoint: task, time, raw fields, user registers, and at most so many bytes of stack
     /// (a multiple of 8; none at all for 0).
     Tracepoint { id: u64, stack_bytes: u32 },
@@ -26,7 +26,7 @@ pub enum Tells {
 
 /// Who is traced.
 #[derive(Clone, Copy, Debug)]
-pub enum Heirs {
+pub enum Inherit {
     /// The task alone.
     None,
     /// Threads that it starts, and their threads.
@@ -39,10 +39,12 @@ pub enum Heirs {
 ///
 /// # Errors
 /// As the system call.
-pub fn open(tells: Tells, heirs: Heirs, tid: i32, cpu: i32) -> io::Result<OwnedFd> {
-    let mut attr = match tells {
-        Tells::Tracepoint { id, .. } | Tells::RawFields { id } | Tells::Count { id } => perf::tracepoint(id),
-        Tells::Life | Tells::Nothing => perf::software(abi::PERF_COUNT_SW_DUMMY),
+pub fn open(kind: EventKind, inherit: Inherit, tid: i32, cpu: i32) -> io::Result<OwnedFd> {
+    let mut attr = match kind {
+        EventKind::Tracepoint { id, .. } | EventKind::RawFields { id } | EventKind::Count { id } => {
+            perf::tracepoint(id)
+        }
+        EventKind::Life | EventKind::Nothing => perf::software(abi::PERF_COUNT_SW_DUMMY),
     };
     attr.sample_type = sampled(abi::PERF_SAMPLE_TID | abi::PERF_SAMPLE_TIME);
     attr.clockid = libc::CLOCK_MONOTONIC;
@@ -56,16 +58,16 @@ pub fn open(tells: Tells, heirs: Heirs, tid: i32, cpu: i32) -> io::Result<OwnedF
     if *COUNTS_LOSSES {
         attr.read_format = abi::PERF_FORMAT_LOST.into();
     }
-    match heirs {
-        Heirs::None => {}
-        Heirs::Threads => {
+    match inherit {
+        Inherit::None => {}
+        Inherit::Threads => {
             attr.set_inherit(1);
             attr.set_inherit_thread(1);
         }
-        Heirs::All => attr.set_inherit(1),
+        Inherit::All => attr.set_inherit(1),
     }
-    match tells {
-        Tells::Tracepoint { stack_bytes, .. } => {
+    match kind {
+        EventKind::Tracepoint { stack_bytes, .. } => {
             attr.__bindgen_anon_1.sample_period = 1;
             attr.sample_type |= sampled(abi::PERF_SAMPLE_RAW | abi::PERF_SAMPLE_REGS_USER);
             attr.sample_regs_user = super::arch::REGISTERS;
@@ -74,13 +76,13 @@ pub fn open(tells: Tells, heirs: Heirs, tid: i32, cpu: i32) -> io::Result<OwnedF
                 attr.sample_stack_user = stack_bytes;
             }
         }
-        Tells::RawFields { .. } => {
+        EventKind::RawFields { .. } => {
             attr.__bindgen_anon_1.sample_period = 1;
             attr.sample_type |= sampled(abi::PERF_SAMPLE_RAW);
         }
-        Tells::Count { .. } => (attr.sample_type, attr.read_format) = (0, 0),
-        Tells::Life => add_life(&mut attr),
-        Tells::Nothing => {}
+        EventKind::Count { .. } => (attr.sample_type, attr.read_format) = (0, 0),
+        EventKind::Life => add_life(&mut attr),
+        EventKind::Nothing => {}
     }
     Ok(perf::open(&attr, tid, cpu)?)
 }

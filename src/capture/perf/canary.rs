@@ -2,7 +2,7 @@
 //! returns 0 nobody else gets the event (kernel/trace/trace_syscalls.c, perf_call_bpf_exit), and
 //! nothing says so. Calls of vmaudit's own that change nothing show it.
 
-use super::attr::{self, Heirs, Tells};
+use super::attr::{self, EventKind, Inherit};
 use crate::sys::task;
 use std::io::{self, Read};
 
@@ -25,7 +25,7 @@ impl Canary {
     /// As perf_event_open(2).
     pub fn new(calls: impl Iterator<Item = (&'static str, i64, u64)>) -> io::Result<Canary> {
         let watch = |(name, number, id)| {
-            let events = attr::open(Tells::Count { id }, Heirs::None, 0, -1)?.into();
+            let events = attr::open(EventKind::Count { id }, Inherit::None, 0, -1)?.into();
             Ok(Watch { name, number, events })
         };
         Ok(Canary { watched: calls.map(watch).collect::<io::Result<_>>()? })

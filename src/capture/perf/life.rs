@@ -5,7 +5,7 @@ use super::arch::{Cloning, cloning, cloning3};
 use super::image;
 use super::out::{self, Emit, Out};
 use super::plan::Meaning;
-use super::sample::{Call, Mapped, What, When};
+use super::sample::{Call, Mapped, RecordBody, SampleId};
 use crate::capture::Counters;
 use crate::capture::record::{RecordWriter, UNKNOWN_STATUS, flag, op, set_comm};
 use crate::model::hash::IntMap;
@@ -35,7 +35,7 @@ struct Process {
 }
 
 struct Exec {
-    when: When,
+    when: SampleId,
     name: Vec<u8>,
     maps: Vec<Mapped>,
 }
@@ -103,20 +103,25 @@ impl Life {
     }
 
     /// Takes the next report.
-    pub fn take(&mut self, (when, what): (When, What<'_>), meaning: Option<Meaning>, emit: &mut Emit<'_>) {
+    pub fn take(
+        &mut self,
+        (when, what): (SampleId, RecordBody<'_>),
+        meaning: Option<Meaning>,
+        emit: &mut Emit<'_>,
+    ) {
         match what {
             // By ring, not by task: `Losses` counts them.
-            What::Lost(_) => {}
-            What::Mapped(mapped) => match &mut self.process(when.pid).exec {
+            RecordBody::Lost(_) => {}
+            RecordBody::Mapped(mapped) => match &mut self.process(when.pid).exec {
                 Some(exec) => exec.maps.push(mapped),
                 None => self.mapped(when, mapped),
             },
-            What::Name { pid, tid, exec, name } => {
-                self.named(When { pid, tid, ..when }, exec, name, emit);
+            RecordBody::Name { pid, tid, exec, name } => {
+                self.named(SampleId { pid, tid, ..when }, exec, name, emit);
             }
-            What::Fork { .. } => self.forked(when, &what, emit),
-            What::Exit { pid, tid } => self.exited(When { pid, tid, ..when }, emit),
-            What::Call(call) => {
+            RecordBody::Fork { .. } => self.forked(when, &what, emit),
+            RecordBody::Exit { pid, tid } => self.exited(SampleId { pid, tid, ..when }, emit),
+            RecordBody::Call(call) => {
                 let Some(meaning) = meaning else { return };
                 if meaning == Meaning::Executed {
                     if call.first == 0 {
@@ -135,7 +140,7 @@ impl Life {
         }
     }
 
-    fn mapped(&mut self, when: When, mapped: Mapped) {
+    fn mapped(&mut self, when: SampleId, mapped: Mapped) {
         let thread = self.thread(when.pid, when.tid);
         thread.unexplained += 1;
         let doubtful = thread.unexplained >= MANY_CHANGES;
@@ -153,7 +158,13 @@ impl Life {
     }
 
     /// A call whose stack came apart.
-    pub fn changed(&mut self, when: When, op: u16, call: (&Call<'_>, StackBytes<'_>), emit: &mut Emit<'_>) {
+    pub fn changed(
+        &mut self,
+        when: SampleId,
+        op: u16,
+        call: (&Call<'_>, StackBytes<'_>),
+        emit: &mut Emit<'_>,
+    ) {
         let (call, stack) = call;
         self.executed(when, None, emit);
         let Some(registers) = call.registers else { return };
@@ -208,7 +219,7 @@ impl Life {
         Out(emit).write(record, bytes);
     }
 
-    fn named(&mut self, who: When, exec: bool, name: &[u8], emit: &mut Emit<'_>) {
+    fn named(&mut self, who: SampleId, exec: bool, name: &[u8], emit: &mut Emit<'_>) {
         self.executed(who, None, emit);
         self.thread(who.pid, who.tid).name = name.to_vec();
         if exec {
@@ -227,7 +238,7 @@ impl Life {
             let program = process.exec.as_ref()?.maps.iter().find(|mapped| mapped.inode != 0)?;
             image::is_32_bit(program).then_some(process.exec.as_ref()?.when)
         };
-        let waiting: Vec<When> = self.processes.values().filter_map(waits).collect();
+        let waiting: Vec<SampleId> = self.processes.values().filter_map(waits).collect();
         for when in waiting {
             self.executed(when, None, emit);
         }
@@ -235,7 +246,7 @@ impl Life {
 
     /// The new program begins: `call` is execve's return, or not known (it may be a 32-bit program,
     /// whose calls have other tracepoints).
-    fn executed(&mut self, when: When, call: Option<&Call<'_>>, emit: &mut Emit<'_>) {
+    fn executed(&mut self, when: SampleId, call: Option<&Call<'_>>, emit: &mut Emit<'_>) {
         if call.is_none() && self.processes.get(&when.pid).is_none_or(|process| process.exec.is_none()) {
             return;
         }
@@ -275,7 +286,7 @@ impl Life {
         Out(emit).write(record, &[]);
     }
 
-    fn about_to_clone(&mut self, when: When, meaning: Meaning, call: &Call<'_>) {
+    fn about_to_clone(&mut self, when: SampleId, meaning: Meaning, call: &Call<'_>) {
         let Some(registers) = call.registers else { return };
         let (sp, args) = (registers.sp(), registers.args());
         let asked = match meaning {
@@ -290,9 +301,9 @@ impl Life {
         self.thread(when.pid, when.tid).cloning = asked.map(|asked| (asked, sp));
     }
 
-    fn forked(&mut self, when: When, fork: &What<'_>, emit: &mut Emit<'_>) {
-        let &What::Fork { pid, parent, tid, parent_tid } = fork else { return };
-        let by = When { pid: parent, tid: parent_tid, ..when };
+    fn forked(&mut self, when: SampleId, fork: &RecordBody<'_>, emit: &mut Emit<'_>) {
+        let &RecordBody::Fork { pid, parent, tid, parent_tid } = fork else { return };
+        let by = SampleId { pid: parent, tid: parent_tid, ..when };
         let is_thread = pid == parent;
         if !is_thread && !self.follow_forks {
             return;
@@ -326,7 +337,7 @@ impl Life {
         Out(emit).write(record, &[]);
     }
 
-    fn exited(&mut self, who: When, emit: &mut Emit<'_>) {
+    fn exited(&mut self, who: SampleId, emit: &mut Emit<'_>) {
         self.executed(who, None, emit);
         let Some(process) = self.processes.get_mut(&who.pid) else { return };
         process.threads.remove(&who.tid);

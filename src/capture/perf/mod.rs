@@ -25,7 +25,7 @@ pub use reader::PerfReader;
 
 use super::CaptureError;
 use crate::sys::perf;
-use attr::{Heirs, Tells};
+use attr::{EventKind, Inherit};
 use canary::Canary;
 use losses::Losses;
 use plan::{Meaning, Plan, Planned, Stack};
@@ -185,17 +185,17 @@ impl PerfTracer {
     }
 
     fn open_on(&self, plan: &Plan, pid: i32, cpu: i32, sizes: Sizes) -> Result<OnCpu, CaptureError> {
-        let heirs = if self.config.follow_forks { Heirs::All } else { Heirs::Threads };
+        let heirs = if self.config.follow_forks { Inherit::All } else { Inherit::Threads };
         let open = |tells| {
             attr::open(tells, heirs, pid, cpu).map_err(failed(format!("{tells:?} of {pid} on CPU {cpu}")))
         };
         let ring = |event: &OwnedFd, size| {
             Ring::map(event, size).map_err(failed(format!("mapping a ring of {size} bytes")))
         };
-        let life = open(Tells::Life)?;
+        let life = open(EventKind::Life)?;
         let calls_ring = ring(&life, sizes.calls)?;
         // Nothing but a ring to write to, for the stacks.
-        let second = open(Tells::Nothing)?;
+        let second = open(EventKind::Nothing)?;
         let stacks_ring = ring(&second, sizes.stacks)?;
         let (mut calls, mut stacks) = (Vec::new(), Vec::new());
         let mut largest = LARGEST_WITHOUT_STACK;
@@ -207,7 +207,7 @@ impl PerfTracer {
                 _ => 0,
             };
             let add = |stack_bytes, to: &OwnedFd| {
-                let event = open(Tells::Tracepoint { id, stack_bytes })?;
+                let event = open(EventKind::Tracepoint { id, stack_bytes })?;
                 perf::set_output(&event, to).map_err(|errno| failed("joining rings")(errno.into()))?;
                 Ok::<OwnedFd, CaptureError>(event)
             };

@@ -1,6 +1,6 @@
 //! The records of this backend.
 
-use super::sample::{Mapped, When};
+use super::sample::{Mapped, SampleId};
 use crate::capture::record::{Record, RecordWriter, set_file, to_bytes};
 use crate::model::{AddrRange, Mapping, MappingFile, Prot, Sharing};
 use crate::sys::abi::MAP_SHARED;
@@ -27,7 +27,7 @@ impl Out<'_, '_> {
 }
 
 /// A record of a task in an address space.
-pub fn record(when: When, mm: u64, op: u16) -> Record {
+pub fn record(when: SampleId, mm: u64, op: u16) -> Record {
     let (pid, tid) = (when.pid as u32, when.tid as u32);
     Record { time_ns: when.time_ns, mm, pid, tid, op, ..Record::default() }
 }

@@ -1,6 +1,6 @@
 //! Which tracepoints are opened, and what each of them means.
 
-use super::probe::{self, Found};
+use super::probe::{self, TracepointIds};
 use crate::capture::bpf::tracepoints::{syscall_entry_ids, syscall_exit_ids};
 use crate::capture::{CaptureError, arch};
 use std::collections::HashMap;
@@ -62,7 +62,7 @@ pub struct Plan {
     pub tracepoints: Vec<Planned>,
     /// How their ids became known, for `-v`.
     pub source: &'static str,
-    _prober: Option<Found>,
+    _prober: Option<TracepointIds>,
 }
 
 impl Plan {
@@ -94,7 +94,7 @@ fn from_tracefs() -> Option<(Ids, Ids)> {
     (!exits.is_empty() && !entries.is_empty()).then_some((exits, entries))
 }
 
-fn by_trying() -> Result<(Ids, Ids, Found), CaptureError> {
+fn by_trying() -> Result<(Ids, Ids, TracepointIds), CaptureError> {
     let failed = |source| CaptureError::Perf { what: "a system call's tracepoint".to_owned(), source };
     let exits: Vec<(&'static str, i64)> =
         arch::TRACED.iter().map(|call| (call.name, call.number)).chain(EXECUTIONS.iter().copied()).collect();

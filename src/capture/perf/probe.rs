@@ -6,7 +6,7 @@
 //! for. A seccomp filter refuses each of them first, so that they do nothing; their exits are
 //! reported all the same.
 
-use super::attr::{self, Heirs, Tells};
+use super::attr::{self, EventKind, Inherit};
 use super::remembered;
 use super::ring::Ring;
 use crate::sys::perf::{self, abi};
@@ -31,7 +31,7 @@ const MAX_ID: u64 = 1 << 16;
 /// What was found, and the process that found it: it lives until this is dropped. The kernel takes
 /// milliseconds to let go of each of its hundreds of tracepoints, and whoever opens others waits
 /// meanwhile.
-pub struct Found {
+pub struct TracepointIds {
     /// Tracepoint ids of exits, by system-call number.
     pub exits: HashMap<i64, u64>,
     /// From an exit's id to the entry's of the same call.
@@ -44,8 +44,8 @@ pub struct Found {
 ///
 /// # Errors
 /// When there can be no process, or perf_event_open refuses even the first tracepoint.
-pub fn find(numbers: &[i64], essential: &[i64]) -> io::Result<Found> {
-    let enough = |found: &Found| {
+pub fn find(numbers: &[i64], essential: &[i64]) -> io::Result<TracepointIds> {
+    let enough = |found: &TracepointIds| {
         found.entry_after_exit.is_some() && essential.iter().all(|number| found.exits.contains_key(number))
     };
     if let Some(found) = remembered::read().and_then(|text| decode(&text).ok()).filter(enough) {
@@ -56,7 +56,7 @@ pub fn find(numbers: &[i64], essential: &[i64]) -> io::Result<Found> {
     if enough(&found) {
         remembered::write(&text);
     }
-    Ok(Found { _prober: Some(prober), ..found })
+    Ok(TracepointIds { _prober: Some(prober), ..found })
 }
 
 fn try_all(numbers: &[i64]) -> io::Result<(String, OwnedFd)> {
@@ -104,8 +104,8 @@ fn detach() {
     }
 }
 
-fn decode(text: &str) -> io::Result<Found> {
-    let mut found = Found { exits: HashMap::new(), entry_after_exit: None, _prober: None };
+fn decode(text: &str) -> io::Result<TracepointIds> {
+    let mut found = TracepointIds { exits: HashMap::new(), entry_after_exit: None, _prober: None };
     for line in text.lines() {
         let mut words = line.split(' ');
         let (Some(kind), Some(Ok(a))) = (words.next(), words.next().map(str::parse::<i64>)) else { continue };
@@ -151,7 +151,7 @@ fn search(numbers: &[i64]) -> io::Result<(String, Vec<OwnedFd>)> {
     let mut seen = Seen::default();
     let (mut missing, mut refusal) = (0, libc::ENOENT);
     for id in 1..MAX_ID {
-        match attr::open(Tells::RawFields { id }, Heirs::None, 0, -1) {
+        match attr::open(EventKind::RawFields { id }, Inherit::None, 0, -1) {
             Ok(event) => {
                 match open.first() {
                     Some(first) => perf::set_output(&event, first)?,

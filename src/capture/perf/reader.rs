@@ -6,7 +6,7 @@ use super::losses::Losses;
 use super::merge::{self, Joined};
 use super::plan::{Meaning, Planned, Stack};
 use super::rings::Rings;
-use super::sample::{self, What};
+use super::sample::{self, RecordBody};
 use crate::capture::{CaptureError, Counters, EventSource};
 use crate::sys::clock::monotonic_ns;
 use crate::sys::task;
@@ -92,18 +92,18 @@ impl<'a, F: FnMut(&[u8])> PerfReader<'a, F> {
         self.ready.extend(merge::take(&mut rings, &self.apart, until));
         let crowded = rings.take_crowded();
         drop(rings);
-        crowded.into_iter().for_each(|cpu| self.losses.look_at(cpu));
+        crowded.into_iter().for_each(|cpu| self.losses.ask(cpu));
     }
 
     fn handle(&mut self, joined: &Joined) {
         let inline = |id| self.meanings.get(&id).is_some_and(|planned| planned.stack == Stack::Inline);
         let Some((when, what)) = sample::parse(&joined.record.bytes, &inline) else { return };
-        if let What::Lost(count) = what {
+        if let RecordBody::Lost(count) = what {
             self.losses.recorded(count);
             return;
         }
         let meaning = match &what {
-            What::Call(call) => self
+            RecordBody::Call(call) => self
                 .meanings
                 .get(&call.tracepoint)
                 .filter(|planned| planned.number == i64::from(call.number))
@@ -111,12 +111,12 @@ impl<'a, F: FnMut(&[u8])> PerfReader<'a, F> {
             _ => None,
         };
         let emit = &mut self.handle;
-        if let (What::Call(call), Some(Meaning::Changed(op))) = (&what, meaning)
+        if let (RecordBody::Call(call), Some(Meaning::Changed(op))) = (&what, meaning)
             && self.apart.contains(&call.tracepoint)
         {
             let parsed = joined.stack.as_ref().and_then(|bytes| sample::parse(bytes, &|_| true));
             let stack = match parsed {
-                Some((_, What::Call(with_stack))) => StackBytes::Copied(with_stack.stack),
+                Some((_, RecordBody::Call(with_stack))) => StackBytes::Copied(with_stack.stack),
                 _ => StackBytes::Lost,
             };
             self.life.changed(when, op, (call, stack), emit);

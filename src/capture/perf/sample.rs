@@ -6,9 +6,9 @@ use crate::sys::perf::abi::{
     PERF_RECORD_MMAP2, PERF_RECORD_SAMPLE, PERF_SAMPLE_REGS_ABI_32,
 };
 
-/// What every record tells.
+/// The fields of every record (perf_event.h, struct sample_id).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct When {
+pub struct SampleId {
     pub pid: i32,
     pub tid: i32,
     /// CLOCK_MONOTONIC, ns.
@@ -47,7 +47,7 @@ pub struct Mapped {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum What<'a> {
+pub enum RecordBody<'a> {
     Call(Call<'a>),
     Mapped(Mapped),
     Name { pid: i32, tid: i32, exec: bool, name: &'a [u8] },
@@ -92,7 +92,7 @@ pub fn time_of(record: &[u8]) -> Option<u64> {
 
 /// One record with its header. `has_stack` says which tracepoints were asked for stack bytes. None
 /// for what is of no use here, or not as the kernel writes it.
-pub fn parse<'a>(record: &'a [u8], has_stack: &dyn Fn(u16) -> bool) -> Option<(When, What<'a>)> {
+pub fn parse<'a>(record: &'a [u8], has_stack: &dyn Fn(u16) -> bool) -> Option<(SampleId, RecordBody<'a>)> {
     let mut bytes = Bytes(record);
     let (kind, misc, size) = (bytes.u32()?, bytes.u16()?, bytes.u16()?);
     if record.len() > usize::from(size) {
@@ -100,20 +100,20 @@ pub fn parse<'a>(record: &'a [u8], has_stack: &dyn Fn(u16) -> bool) -> Option<(W
     }
     if kind == PERF_RECORD_SAMPLE {
         let (pid, tid, time_ns) = (bytes.i32()?, bytes.i32()?, bytes.u64()?);
-        return Some((When { pid, tid, time_ns }, What::Call(call(bytes, has_stack)?)));
+        return Some((SampleId { pid, tid, time_ns }, RecordBody::Call(call(bytes, has_stack)?)));
     }
     let (body, end) = bytes.0.split_at_checked(bytes.0.len().checked_sub(16)?)?;
     let mut end = Bytes(end);
-    let when = When { pid: end.i32()?, tid: end.i32()?, time_ns: end.u64()? };
+    let when = SampleId { pid: end.i32()?, tid: end.i32()?, time_ns: end.u64()? };
     let mut body = Bytes(body);
     let what = match kind {
         PERF_RECORD_LOST => {
             body.u64()?;
-            What::Lost(body.u64()?)
+            RecordBody::Lost(body.u64()?)
         }
         PERF_RECORD_COMM => {
             let (pid, tid) = (body.i32()?, body.i32()?);
-            What::Name {
+            RecordBody::Name {
                 pid,
                 tid,
                 exec: u32::from(misc) & PERF_RECORD_MISC_COMM_EXEC != 0,
@@ -123,11 +123,11 @@ pub fn parse<'a>(record: &'a [u8], has_stack: &dyn Fn(u16) -> bool) -> Option<(W
         PERF_RECORD_FORK | PERF_RECORD_EXIT => {
             let (pid, parent, tid, parent_tid) = (body.i32()?, body.i32()?, body.i32()?, body.i32()?);
             match kind {
-                PERF_RECORD_FORK => What::Fork { pid, parent, tid, parent_tid },
-                _ => What::Exit { pid, tid },
+                PERF_RECORD_FORK => RecordBody::Fork { pid, parent, tid, parent_tid },
+                _ => RecordBody::Exit { pid, tid },
             }
         }
-        PERF_RECORD_MMAP2 => What::Mapped(mapped(body)?),
+        PERF_RECORD_MMAP2 => RecordBody::Mapped(mapped(body)?),
         _ => return None,
     };
     Some((when, what))
@@ -241,7 +241,7 @@ mod tests {
 
     fn call(bytes: &[u8]) -> Call<'_> {
         match parse(bytes, &|_| true) {
-            Some((When { pid: 7, tid: 8, time_ns: 1234 }, What::Call(call))) => call,
+            Some((SampleId { pid: 7, tid: 8, time_ns: 1234 }, RecordBody::Call(call))) => call,
             other => panic!("{other:?}"),
         }
     }
@@ -268,7 +268,7 @@ mod tests {
         for length in 0..STACK_AT {
             let cut = &whole[..length];
             // Some are whole samples without a stack: none may be more than is there.
-            if let Some((_, What::Call(call))) = parse(cut, &|_| true) {
+            if let Some((_, RecordBody::Call(call))) = parse(cut, &|_| true) {
                 assert!(call.stack.is_empty());
             }
         }
