@@ -55,7 +55,7 @@ for target in "${targets[@]}"; do
     began=$SECONDS
     nice -n 19 "fuzz/target/$(uname -m)-unknown-linux-gnu/release/$target" "fuzz/corpus/$target" "$(seeds "$target")" \
         -artifact_prefix="fuzz/artifacts/$target/" -max_total_time="$seconds" -rss_limit_mb=2048 -timeout=10 \
-        -max_len=20000 -print_final_stats=1 >"$log" 2>&1
+        -max_len=65536 -print_final_stats=1 >"$log" 2>&1
     ended=$?
     runs=$(sed -n 's/^stat::number_of_executed_units: *//p' "$log")
     printf '%-13s %9s executions in %s s' "$target" "${runs:-?}" "$((SECONDS - began))"
