@@ -6,6 +6,10 @@ use std::ops::{Add, AddAssign, Sub};
 /// Page size of every architecture supported so far, in bytes (x86-64: 4 KiB).
 pub const PAGE: u64 = 4096;
 
+/// Where user space ends at most: x86-64 with five levels of page tables (TASK_SIZE_MAX,
+/// arch/x86/include/asm/page_64.h).
+pub const USER_END: u64 = 1 << 56;
+
 /// A virtual address of the audited process.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Addr(pub u64);

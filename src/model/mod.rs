@@ -27,7 +27,7 @@ pub mod timeline;
 pub mod touch;
 pub mod trial;
 
-pub use addr::{Addr, AddrRange, Bytes, PAGE};
+pub use addr::{Addr, AddrRange, Bytes, PAGE, USER_END};
 pub use cgroup::{CgroupHierarchy, CgroupKey};
 pub use clean::clean;
 pub use event::{EventId, FileRef, MmKey, NoStack, Pid, Task, Tid, VmEvent, VmOp};

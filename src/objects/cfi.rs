@@ -15,6 +15,9 @@ pub type Slice<'a> = EndianSlice<'a, LittleEndian>;
 /// than this is read.
 const MAX_UNSIZED: u64 = 64 << 20;
 
+/// Bytes of the smallest row of `.eh_frame_hdr`: two of DW_EH_PE_udata2.
+const MIN_ROW: usize = 4;
+
 /// What an FDE says besides its rows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FdeFacts {
@@ -164,6 +167,11 @@ fn parse_header<'d>(bytes: &'d [u8], bases: &BaseAddresses) -> Option<ParsedEhFr
     EhFrameHdr::new(bytes, LittleEndian).parse(bases, 8).ok()
 }
 
+/// The search table has rows, and no more than there are bytes for: gimli multiplies without a check.
+fn is_whole(header: &ParsedEhFrameHdr<Slice<'_>>, bytes: &[u8], bases: &BaseAddresses) -> bool {
+    header.table().is_some_and(|table| table.iter(bases).size_hint().0 <= bytes.len() / MIN_ROW)
+}
+
 fn eh_table(file: &ElfFile) -> Option<Table> {
     let layout = file.layout();
     let text = layout.section(b".text").map_or(0, |s| s.addr);
@@ -188,7 +196,8 @@ fn eh_table(file: &ElfFile) -> Option<Table> {
         }
     };
     bases = bases.set_eh_frame(base);
-    let usable = header.filter(|(_, bytes)| parse_header(bytes, &bases).is_some_and(|h| h.table().is_some()));
+    let usable =
+        header.filter(|(_, bytes)| parse_header(bytes, &bases).is_some_and(|h| is_whole(&h, bytes, &bases)));
     let mut table = Table { kind: Kind::Eh, data, bases, base, index: Index::Built(Vec::new()) };
     table.index = match usable {
         Some((_, bytes)) => Index::Header(bytes),

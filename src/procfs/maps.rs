@@ -80,7 +80,8 @@ fn add_in_order(parsed: &mut ParsedMaps, mut mapping: Mapping) {
             return;
         }
         if mapping.file.is_some() {
-            mapping.offset += end.0 - mapping.range.start.0;
+            // Any number may stand there.
+            mapping.offset = mapping.offset.wrapping_add(end.0 - mapping.range.start.0);
         }
         mapping.range.start = end;
     }

@@ -7,13 +7,13 @@ use super::read::{Columns, each_row, one_row};
 use crate::model::observation::{
     HeapInfo, Residency, ResidencySource, ResourceUse, SnapshotMoment, StatusFigures, ThreadObservation,
 };
-use crate::model::{Addr, AddrRange, Limits, Mapping, MappingFile, Observations, Prot, Sharing};
+use crate::model::{Addr, AddrRange, Limits, Mapping, MappingFile, Observations, Prot, Sharing, USER_END};
 use rusqlite::Connection;
 use std::collections::BTreeMap;
 
-/// A range from a start and a size that may be anything.
+/// A range from a start and a size that may be anything: no sum of what lies in user space overflows.
 pub(super) fn range(start: u64, size: u64) -> Result<AddrRange, Fault> {
-    match start.checked_add(size) {
+    match start.checked_add(size).filter(|&end| end <= USER_END) {
         Some(_) => Ok(AddrRange::from_len(Addr(start), size)),
         None => Err(Fault::damaged(format!("a range at {start:#x} of {size} bytes"))),
     }

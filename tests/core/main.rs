@@ -22,6 +22,7 @@ mod diff_sums;
 mod doctor;
 mod explain_life;
 mod functions;
+mod fuzzed;
 mod heap {
     mod descriptions;
     mod ledger;

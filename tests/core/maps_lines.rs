@@ -142,3 +142,11 @@ proptest::proptest! {
         proptest::prop_assert_eq!(parse_line(&line).map(|m| m.name), Ok(real));
     }
 }
+
+#[test]
+fn a_torn_line_with_the_last_offset_of_all() {
+    let text = b"1000-3000 r--p 0 8:1 7 /a\n2000-4000 r--p ffffffffffffffff 8:1 7 /a\n";
+    let parsed = parse_maps(text);
+    assert_eq!((parsed.torn, parsed.mappings[1].range), (1, AddrRange::new(0x3000, 0x4000)));
+    assert_eq!(parsed.mappings[1].offset, 0xfff);
+}

@@ -10,7 +10,7 @@ use crate::ledger::names::file_kind;
 use crate::ledger::region::RegionKind;
 use crate::model::addr::page_up;
 use crate::model::event::VmOp;
-use crate::model::{Addr, AddrRange, FileRef, PAGE, Prot, Sharing};
+use crate::model::{Addr, AddrRange, FileRef, PAGE, Prot, Sharing, USER_END, VmEvent};
 use crate::sys::abi::refused::{EINVAL, ENOMEM};
 use crate::sys::abi::{
     MAP_ANONYMOUS, MAP_FIXED, MAP_FIXED_NOREPLACE, MAP_GROWSDOWN, MAP_HUGE_MASK, MAP_HUGE_SHIFT, MAP_HUGETLB,
@@ -26,6 +26,9 @@ const PERF_RING: &[u8] = b"/anon_inode:[perf_event]";
 
 impl Ledger {
     pub(super) fn apply_done(&mut self, call: &Report<'_>, files: &mut FileTable) {
+        if !is_possible(call.event) {
+            return;
+        }
         let ret = Addr(call.event.ret as u64);
         match &call.event.op {
             VmOp::Mmap { .. } => self.mmap(call, files),
@@ -230,6 +233,25 @@ impl Ledger {
         };
         self.vacate(call, range);
         self.map(call, range, Attributes::anonymous(Prot::RW, Sharing::Shared, RegionKind::AioRing));
+    }
+}
+
+/// False for a call that is said to have mapped what is not user space. A recording may hold anything, and sums
+/// of larger ranges would overflow.
+fn is_possible(event: &VmEvent) -> bool {
+    let fits = |start: u64, len: u64| start.checked_add(len).is_some_and(|end| end <= USER_END);
+    let ret = event.ret as u64;
+    match &event.op {
+        VmOp::Mmap { len, .. } | VmOp::MapShadowStack { len, .. } => fits(ret, *len),
+        VmOp::Mremap { old, old_len, new_len, .. } => fits(old.0, *old_len) && fits(ret, *new_len),
+        VmOp::Brk { current, .. } => fits(ret, 0) && current.is_none_or(|current| fits(current.0, 0)),
+        VmOp::Shmat { mapped: None, .. } => fits(ret, PAGE),
+        VmOp::Shmat { mapped, .. } | VmOp::IoSetup { mapped, .. } => {
+            mapped.is_none_or(|range| fits(range.end.0, 0))
+        }
+        VmOp::RemapFilePages { addr, len, .. } => fits(addr.0, *len),
+        VmOp::SetMm { option: PR_SET_MM_BRK, value } => fits(*value, 0),
+        _ => true,
     }
 }
 

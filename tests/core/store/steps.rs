@@ -400,3 +400,15 @@ fn an_older_recording_is_kept_beside() {
     let left: Vec<_> = std::fs::read_dir(folder.path()).expect("readable").flatten().collect();
     assert_eq!(left.len(), 2, "{left:?}");
 }
+
+#[test]
+fn ranges_beyond_user_space_are_damage() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let path = folder.path().join("rec");
+    let mut beyond = observations(7, ResidencySource::None);
+    beyond.mappings.push(mapping(1 << 56, b"", None));
+    record(&path, &[Step::Snapshot(beyond)]).finish(&Facts::default()).expect("written");
+    let recording = Recording::open(&path).expect("a recording");
+    let error = recording.steps(&mut |_| ControlFlow::Continue(())).expect_err("no kernel has that");
+    assert!(error.to_string().contains("0x100000000000000"), "{error}");
+}

@@ -229,10 +229,10 @@ impl Rule for GlibcRule {
             return Vec::new();
         }
         let infos = world.heaps();
-        let from = infos.partition_point(|h| h.at.0 + HEAP_MAX < region.range.start.0);
+        let from = infos.partition_point(|h| h.at.saturating_add(HEAP_MAX) < region.range.start);
         let inside = infos.iter().skip(from).take_while(|h| h.at < region.range.end);
         let mut at: Vec<Addr> =
-            inside.filter(|h| plausible(h)).flat_map(|h| [h.at, Addr(h.at.0 + HEAP_MAX)]).collect();
+            inside.filter(|h| plausible(h)).flat_map(|h| [h.at, h.at.saturating_add(HEAP_MAX)]).collect();
         at.extend(shape::cuts(region, world));
         at.extend(world.blocks_in(region.range).flat_map(|block| [block.start, block.end]));
         at

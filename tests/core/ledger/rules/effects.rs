@@ -275,3 +275,25 @@ fn kinds_follow_from_the_call() {
         ]
     );
 }
+
+/// A recording may say so; sums of such ranges would overflow.
+#[test]
+fn calls_beyond_user_space_map_nothing() {
+    let mut story = Story::new(Vec::new());
+    let (addr, beyond) = (Addr(at(0)), u64::MAX - 59);
+    let whole = AddrRange::from_len(addr, beyond);
+    story.mmap(whole, 3, ANON);
+    story.munmap(whole);
+    story.mmap(AddrRange::from_len(addr, 1 << 62), 3, ANON);
+    story.mmap(AddrRange::new(1 << 60, (1 << 60) + 4096), 3, ANON);
+    let ret = at(0) as i64;
+    story.report(VmOp::MapShadowStack { addr, len: beyond, flags: 0 }, ret);
+    story.report(VmOp::Mremap { old: addr, old_len: 4096, new_len: beyond, flags: 1, new_addr: addr }, ret);
+    story.report(VmOp::RemapFilePages { addr, len: beyond, pgoff: 0, flags: 0 }, 0);
+    story.report(VmOp::Shmat { shmid: 1, addr, flags: 0, mapped: Some(whole) }, ret);
+    story.report(VmOp::IoSetup { nr_events: 1, mapped: Some(whole) }, 0);
+    story.report(VmOp::Brk { requested: Addr(1 << 60), current: None }, 1 << 60);
+    let ledger = story.spaces.ledger_of_pid(PID).expect("seen");
+    assert_eq!((ledger.pieces().count(), ledger.mapped_bytes()), (0, 0));
+    assert_eq!((ledger.peak().virt, ledger.peak().shares.len()), (0, 0));
+}

@@ -1,0 +1,18 @@
+//! Any text as a description of an allocator (docs/heap.md).
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use vmaudit::heap::describe::parse;
+
+fuzz_target!(|text: &str| {
+    match parse(text, "fuzzed.toml") {
+        Ok(description) => {
+            description.looks_into("libc.so.6");
+            for function in &description.functions {
+                assert_eq!(description.function(&function.symbol), Some(function));
+                function.kind.needs_return();
+            }
+        }
+        Err(error) => assert!((1..=text.lines().count() + 1).contains(&error.line), "{error}"),
+    }
+});
