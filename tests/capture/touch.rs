@@ -105,10 +105,14 @@ fn shares_are_exact_to_the_page() {
     let want = [("touch_first".to_string(), exact(300, 300)), ("touch_second".to_string(), exact(200, 200))];
     assert_eq!(rows, want.into());
     assert_eq!(first["touch"]["exact"], true);
-    // getrusage counts faults without an exception, too (execve's, populated pages): a few dozen
+    // From main on, by getrusage; the report has the loader's, too. What the kernel counts from before the execve
+    // is vmaudit's own: the larger its child, the more.
     let counted: u64 = done.stdout.trim().parse().expect("the program prints its page faults");
     let all = number(first["touch"].as_object().map(|_| &first["touch"]).expect("touch"), "faults");
-    assert!(counted.abs_diff(all) < 150, "getrusage says {counted}, the report {all}");
+    assert!(
+        (500..=all).contains(&counted) && all - counted < 150,
+        "getrusage says {counted}, the report {all}"
+    );
 }
 
 #[test]

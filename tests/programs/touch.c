@@ -79,12 +79,21 @@ FUNCTION char *reserve_populated(size_t pages)
 	return mmap(0, pages * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
 }
 
+static long faults(void)
+{
+	struct rusage usage;
+
+	getrusage(RUSAGE_SELF, &usage);
+	return usage.ru_minflt + usage.ru_majflt;
+}
+
 int main(int argc, char **argv)
 {
 	const char *mode = argc > 1 ? argv[1] : "";
 	size_t pages = argc > 2 ? strtoul(argv[2], 0, 10) : 1000;
 	pthread_t thread;
 	char *at;
+	long before = faults();
 
 	if (!strcmp(mode, "shares")) {
 		at = reserve(pages);
@@ -149,8 +158,6 @@ int main(int argc, char **argv)
 	} else {
 		return 2;
 	}
-	struct rusage usage;
-	getrusage(RUSAGE_SELF, &usage);
-	printf("%ld\n", usage.ru_minflt + usage.ru_majflt);
+	printf("%ld\n", faults() - before);
 	return 0;
 }
