@@ -210,6 +210,30 @@ fn python_with_files_and_children_looks_the_same() {
     compare(&Stage::new(), &["/usr/bin/python3", "-S", "-c", script]);
 }
 
+/// Root reads the tracepoints' numbers, an ordinary user has to try them.
+#[test]
+fn an_ordinary_user_traces_what_root_traces_and_tries_once() {
+    const TEST: &str = "perf tracepoints";
+    if skip_without_perf(TEST) {
+        return;
+    }
+    if !is_root() {
+        return skip(TEST, "needs root, to run as two users");
+    }
+    let stage = Stage::new();
+    let tracepoints = |user: u32| {
+        let said = stage.perf_as(user, &["-v"], &["/bin/true"])?.stderr;
+        let (head, rest) = said.split_once(" tracepoints on ").unwrap_or_else(|| panic!("{said}"));
+        let number: usize = head.rsplit(' ').next().and_then(|word| word.parse().ok()).expect("a number");
+        Some((number, rest.contains("(ids from tracefs)")))
+    };
+    let Some((by_root, true)) = tracepoints(0) else { return skip(TEST, "root has no tracefs here") };
+    let Some(by_nobody) = tracepoints(NOBODY) else { return };
+    assert_eq!(by_nobody, (by_root, false));
+    let kept = fs::read_to_string(stage.path("vmaudit-tracepoints")).expect("kept for the next run");
+    assert_eq!(kept.lines().filter(|line| line.starts_with("exit ")).count(), by_root, "{kept}");
+}
+
 #[test]
 fn odd_calls_look_the_same() {
     if skipped("perf oddcalls") {
