@@ -902,12 +902,6 @@ fn leaves(text: &str, prefix: &mut Vec<String>, paths: &mut Vec<Vec<String>>) ->
     at
 }
 
-/// Circles of imports that are larger, and why.
-const LARGER_CIRCLES: &[(&str, usize)] = &[
-    // An object file is parsed in parts, by files that each extend `Object`.
-    ("objects", 7),
-];
-
 #[test]
 fn no_circle_of_imports_is_large() {
     let imports = imports();
@@ -930,8 +924,7 @@ fn no_circle_of_imports_is_large() {
     for (module, seen) in &all {
         let circle: Vec<String> =
             seen.iter().filter(|other| all[other].contains(*module)).map(|m| m.join("::")).collect();
-        let larger = LARGER_CIRCLES.iter().find(|(name, _)| module[0] == *name);
-        if circle.len() > larger.map_or(3, |(_, most)| *most) {
+        if circle.len() > 3 {
             wrong.insert(circle.join(", "));
         }
     }
@@ -944,7 +937,6 @@ fn the_circles_are_found_where_they_are() {
     leaves("crate::a::{b, c::{D, e}, f::g as h};", &mut Vec::new(), &mut paths);
     let text: Vec<String> = paths.iter().map(|path| path.join("::")).collect();
     assert_eq!(text[..4], ["crate::a::b", "crate::a::c::D", "crate::a::c::e", "crate::a::f::g"]);
-    // Files that extend `Object` are a circle, if the imports are read right.
     let object = &imports()[&vec!["objects".to_owned(), "object".to_owned()]];
     assert!(object.contains(&vec!["objects".to_owned(), "cfi".to_owned()]), "{object:?}");
 }
