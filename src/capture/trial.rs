@@ -6,12 +6,12 @@ use super::bpf::{self, BpfConfig, Entering, TouchConfig, tracepoints};
 use super::heap::{self, HeapConfig, Kind};
 use super::refusal::{listen, refused};
 use super::uprobe::{self, CallCounter, CounterConfig, Way};
+use crate::model::sample::STACK_BYTES;
 use crate::model::{CgroupHierarchy, CgroupKey, LoadTrial, Part, ProgramTrial, Refusal};
 use libbpf_rs::skel::OpenSkel;
 
 /// Room for what is never read.
 const SMALL: u32 = 4096;
-const STACK_BYTES: u64 = 65_536;
 
 /// Loads all of it. To be called where a program of two instructions can be loaded.
 pub fn load_everything() -> Vec<LoadTrial> {

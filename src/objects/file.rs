@@ -7,7 +7,7 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::fs::MetadataExt;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// A file as it was at one time: what was written to since, or stands in its place, has another.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -68,7 +68,7 @@ impl ElfFile {
 
     /// False once it was closed to save descriptors.
     pub fn is_open(&self) -> bool {
-        !matches!(*self.source.lock().unwrap_or_else(PoisonError::into_inner), Source::Closed)
+        !matches!(*self.source(), Source::Closed)
     }
 
     pub fn layout(&self) -> &ElfLayout {
@@ -84,7 +84,7 @@ impl ElfFile {
     /// # Errors
     /// `Io` when the file is shorter, unreadable, or was closed to save descriptors.
     pub fn read(&self, offset: u64, len: u64) -> Result<Vec<u8>, ObjectError> {
-        match &*self.source.lock().unwrap_or_else(PoisonError::into_inner) {
+        match &*self.source() {
             Source::File(file) => read_exact(file, offset, len),
             Source::Memory(bytes) => read_exact(bytes, offset, len),
             Source::Closed => Err(ObjectError::Io(io::ErrorKind::NotConnected.into())),
@@ -93,7 +93,7 @@ impl ElfFile {
 
     /// How long it is now, bytes; None once it was closed.
     pub fn size(&self) -> Option<u64> {
-        match &*self.source.lock().unwrap_or_else(PoisonError::into_inner) {
+        match &*self.source() {
             Source::File(file) => file.metadata().ok().map(|found| found.len()),
             Source::Memory(bytes) => Some(bytes.len() as u64),
             Source::Closed => None,
@@ -102,7 +102,7 @@ impl ElfFile {
 
     /// None for images in memory and closed files.
     pub fn stamp(&self) -> Option<Stamp> {
-        let Source::File(file) = &*self.source.lock().unwrap_or_else(PoisonError::into_inner) else {
+        let Source::File(file) = &*self.source() else {
             return None;
         };
         let found = file.metadata().ok()?;
@@ -126,15 +126,19 @@ impl ElfFile {
 
     /// The descriptor of the open file, for `/proc/self/fd/N`; None for images in memory.
     pub fn raw_fd(&self) -> Option<RawFd> {
-        match &*self.source.lock().unwrap_or_else(PoisonError::into_inner) {
+        match &*self.source() {
             Source::File(file) => Some(file.as_raw_fd()),
             Source::Memory(_) | Source::Closed => None,
         }
     }
 
+    fn source(&self) -> MutexGuard<'_, Source> {
+        self.source.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// To save descriptors.
     pub(super) fn close(&self) {
-        *self.source.lock().unwrap_or_else(PoisonError::into_inner) = Source::Closed;
+        *self.source() = Source::Closed;
     }
 }
 

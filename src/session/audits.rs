@@ -3,11 +3,11 @@
 use super::from_ledger::{AsOf, from_ledger};
 use super::pipeline::Pipeline;
 use super::snapshots::cgroup_limits::with_cgroup_limits;
+use super::snapshots::living::for_rules;
 use super::targets::container_view::ContainerView;
 use super::timeline::Timelines;
 use super::touch;
 use crate::attribution::AuditInput;
-use crate::attribution::rules::{heap_headers, signs};
 use crate::ledger::{AddressSpaces, Ledger, Origin, Peak, Reconciled};
 use crate::model::observation::{ResidencySource, SnapshotMoment};
 use crate::model::{Bytes, Observations, Pid, SizePoint, StackId, SymbolizedStacks};
@@ -83,8 +83,7 @@ impl Snapshot {
     /// When the process cannot be read.
     pub fn take((pid, tid): (Pid, Pid), moment: SnapshotMoment) -> Result<Snapshot, ObserveError> {
         let begun = Instant::now();
-        let options =
-            ObserveOptions { moment, code: signs(), headers: heap_headers(), ..ObserveOptions::default() };
+        let options = ObserveOptions { moment, ..for_rules() };
         let observations = with_cgroup_limits(observe(pid, tid, options)?);
         Ok(Snapshot { observations, read: begun.elapsed() })
     }

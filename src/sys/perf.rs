@@ -53,10 +53,10 @@ pub fn open(attr: &Attr, pid: i32, cpu: i32) -> Result<OwnedFd, Errno> {
 /// # Errors
 /// As read(2).
 pub fn lost(event: impl AsFd) -> io::Result<u64> {
-    let mut bytes = [0; 16];
     // What it counted comes first.
-    match rustix::io::read(event, &mut bytes)? {
-        16 => Ok(u64::from_ne_bytes([8, 9, 10, 11, 12, 13, 14, 15].map(|at: usize| bytes[at]))),
+    let mut words = [[0; 8]; 2];
+    match rustix::io::read(event, words.as_flattened_mut())? {
+        16 => Ok(u64::from_ne_bytes(words[1])),
         _ => Err(io::ErrorKind::UnexpectedEof.into()),
     }
 }

@@ -103,11 +103,7 @@ impl Living {
     /// # Errors
     /// When it may not be read, or did not last.
     pub fn observe(&self) -> Result<Observations, LivingError> {
-        self.observe_with(ObserveOptions {
-            code: signs(),
-            headers: heap_headers(),
-            ..ObserveOptions::default()
-        })
+        self.observe_with(for_rules())
     }
 
     /// As [`Living::observe`], of what `options` ask for.
@@ -152,6 +148,11 @@ impl Living {
     fn has_ended(&self) -> bool {
         pidfd::has_ended(&self.handle)
     }
+}
+
+/// Everything that the rules want to know of a process.
+pub fn for_rules() -> ObserveOptions {
+    ObserveOptions { code: signs(), headers: heap_headers(), ..ObserveOptions::default() }
 }
 
 fn status_of(pid: Pid, tid: Tid) -> Result<ProcessStatus, LivingError> {

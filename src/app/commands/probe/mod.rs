@@ -4,8 +4,7 @@ mod counting;
 mod select;
 mod stacks;
 
-use crate::app::code_files::pattern;
-use crate::app::code_files::{self, CodeFile};
+use crate::app::code_files::{self, CodeFile, pattern};
 use crate::app::error::AppError;
 use crate::app::output::{Destination, Other, Output, program};
 use crate::capture::uprobe::{CallCounter, CounterConfig, CountersPlaced, Way};

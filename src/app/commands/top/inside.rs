@@ -1,11 +1,10 @@
 //! Looking into a process without tracing it, and what its address space mostly is.
 
-use crate::attribution::rules::{heap_headers, signs};
 use crate::model::Pid;
 use crate::model::observation::ResidencySource;
 use crate::procfs::{ObserveOptions, read_brief};
 use crate::report::{ProcessFacts, Report};
-use crate::session::snapshots::living::{Living, LivingError};
+use crate::session::snapshots::living::{Living, LivingError, for_rules};
 use crate::session::snapshots::{ProcessSnapshot, report_of};
 use crate::top::{Known, ProcessId};
 
@@ -21,12 +20,7 @@ pub fn snapshot(id: ProcessId) -> Result<Report, String> {
 
 /// The category with most VIRT: what is resident need not be known for that.
 pub fn mostly(id: ProcessId) -> Known {
-    let options = ObserveOptions {
-        residency_from: ResidencySource::None,
-        code: signs(),
-        headers: heap_headers(),
-        ..ObserveOptions::default()
-    };
+    let options = ObserveOptions { residency_from: ResidencySource::None, ..for_rules() };
     let seen = match open(id).and_then(|living| living.observe_with(options)) {
         Ok(seen) => seen,
         Err(LivingError::Forbidden { .. }) => return Known::Forbidden,
