@@ -24,22 +24,15 @@ static __always_inline void fill_brief(struct vmaudit_heap_brief *out, struct tr
 	out->args[3] = event->args[3];
 }
 
-/* 72 bytes, from whichever ring has room. */
+/* 72 bytes. */
 static __always_inline bool send_brief(struct traced_thread *thread, struct heap_event *event)
 {
 	struct vmaudit_heap_brief *out = bpf_ringbuf_reserve(&ring, sizeof(*out), 0);
 
-	if (out) {
-		fill_brief(out, thread, event);
-		bpf_ringbuf_submit(out, wake_flags());
-		return true;
-	}
-	out = bpf_ringbuf_reserve(&spill, sizeof(*out), 0);
 	if (!out)
 		return false;
 	fill_brief(out, thread, event);
-	out->flags |= VMAUDIT_SPILLED;
-	bpf_ringbuf_submit(out, BPF_RB_FORCE_WAKEUP);
+	bpf_ringbuf_submit(out, wake_flags());
 	return true;
 }
 
@@ -103,6 +96,8 @@ static __always_inline bool send_heap_stack(struct task_struct *task, struct tra
 	__u64 flags = 0;
 	int copied;
 
+	if (!has_room_for_stack())
+		return false;
 	note_returns(task, thread);
 	measure_stack(task, thread, regs->sp, INSIST, &flags);
 	copied = heap_stack_whole(thread, regs, event, flags);
@@ -114,8 +109,7 @@ static __always_inline bool send_heap_stack(struct task_struct *task, struct tra
 /* Where the ring had no room for the stack. */
 static __always_inline bool send_without_stack(struct traced_thread *thread, struct heap_event *event)
 {
-	/* also where the first ring has room for this */
-	event->flags |= VMAUDIT_SPILLED;
+	event->flags |= VMAUDIT_WITHOUT_STACK;
 	if (!send_brief(thread, event))
 		return false;
 	heap_count(VMAUDIT_HEAP_WITHOUT_STACK);

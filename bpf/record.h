@@ -39,6 +39,7 @@ struct extra {
 	__u64 flags;
 	__u64 file;
 	__u64 mm, total_vm;
+	__u64 stack;
 };
 
 static __always_inline void fill(struct vmaudit_record *record, struct traced_thread *thread, struct pt_regs *regs,
@@ -55,6 +56,7 @@ static __always_inline void fill(struct vmaudit_record *record, struct traced_th
 	record->dev = extra->dev;
 	record->nlink = extra->nlink;
 	record->flags = extra->flags;
+	record->stack = extra->stack;
 }
 
 /* A call, and its result. */

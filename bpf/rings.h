@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
 /*
- * The rings of records, and the counters of what they had no room for.
+ * The ring of records, and the counters of what it had no room for.
  */
 #ifndef VMAUDIT_RINGS_H
 #define VMAUDIT_RINGS_H
@@ -8,19 +8,15 @@
 #include "vmaudit.h"
 #include "vmaudit_core.h"
 
-/* wake the reader when this many bytes wait, not for each record */
+/* wake the reader whenever this many bytes were written, not for each record */
 const volatile __u64 wake_bytes = 1 << 20;
+/* While this many bytes wait, stacks are not sent: the rest of the ring is for what the books need. */
+const volatile __u64 stack_limit = 12 << 20;
 
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
 	__uint(max_entries, 16 << 20);
 } ring SEC(".maps");
-
-/* Calls for which the main ring had no room: without stack, but known. */
-struct {
-	__uint(type, BPF_MAP_TYPE_RINGBUF);
-	__uint(max_entries, 4 << 20);
-} spill SEC(".maps");
 
 /* One entry for each CPU, in memory that vmaudit maps: to ask for them with bpf(2) keeps the kernel from
  * running programs of function returns and perf events on that CPU meanwhile (bpf_prog_active), also when
@@ -43,37 +39,38 @@ static __always_inline void count(enum vmaudit_counter which)
 		__sync_fetch_and_add(&counts->of[which], 1);
 }
 
+/* How often the reader was woken: how many times `wake_bytes` were written by then. */
+__u64 woken;
+
 static __always_inline __u64 wake_flags(void)
 {
-	return bpf_ringbuf_query(&ring, BPF_RB_AVAIL_DATA) >= wake_bytes ? BPF_RB_FORCE_WAKEUP
-									  : BPF_RB_NO_WAKEUP;
+	__u64 due = bpf_ringbuf_query(&ring, BPF_RB_PROD_POS) / wake_bytes;
+
+	/* Where two programs see the old value at once, the reader is woken twice. */
+	if (due == *(volatile __u64 *)&woken)
+		return BPF_RB_NO_WAKEUP;
+	*(volatile __u64 *)&woken = due;
+	return BPF_RB_FORCE_WAKEUP;
 }
 
-/* A record without payload, from whichever ring has room. */
-static __always_inline struct vmaudit_record *reserve_plain(bool *spilled)
+static __always_inline bool has_room_for_stack(void)
+{
+	return bpf_ringbuf_query(&ring, BPF_RB_AVAIL_DATA) < stack_limit;
+}
+
+/* A record without payload. */
+static __always_inline struct vmaudit_record *reserve_plain(void)
 {
 	struct vmaudit_record *record = bpf_ringbuf_reserve(&ring, sizeof(*record), 0);
 
-	/* Each reservation is tested for 0 once: of two tests on one pointer, Linux 6.1's verifier
-	 * does not carry the first one's result to the second, and sees a leak. */
-	*spilled = false;
-	if (record)
-		return record;
-	*spilled = true;
-	record = bpf_ringbuf_reserve(&spill, sizeof(*record), 0);
-	if (record) {
-		count(VMAUDIT_SPILLED_EVENTS);
-		return record;
-	}
-	count(VMAUDIT_LOST_EVENTS);
-	return 0;
+	if (!record)
+		count(VMAUDIT_LOST_EVENTS);
+	return record;
 }
 
-static __always_inline void submit_plain(struct vmaudit_record *record, bool spilled)
+static __always_inline void submit_plain(struct vmaudit_record *record)
 {
-	if (spilled)
-		record->flags |= VMAUDIT_SPILLED;
-	bpf_ringbuf_submit(record, spilled ? BPF_RB_FORCE_WAKEUP : wake_flags());
+	bpf_ringbuf_submit(record, wake_flags());
 }
 
 #endif

@@ -35,7 +35,7 @@ static __always_inline int on_fork(struct task_struct *parent, struct task_struc
 	struct traced_thread *thread = bpf_task_storage_get(&threads, parent, 0, 0), *born;
 	struct vmaudit_record *record;
 	struct mm_struct *mm = mm_of(parent), *child_mm = mm_of(child);
-	bool is_thread, spilled, hidden, listed = false;
+	bool is_thread, hidden, listed = false;
 	__u64 key = (__u64)mm;
 	struct pt_regs *regs;
 
@@ -65,7 +65,7 @@ static __always_inline int on_fork(struct task_struct *parent, struct task_struc
 	    (list_forks || BPF_CORE_READ(mm, mm_users.counter) > 1 || bpf_map_lookup_elem(&keeping, &key)))
 		listed = send_vmas(child, false);
 	count(VMAUDIT_SEEN);
-	record = reserve_plain(&spilled);
+	record = reserve_plain();
 	if (!record)
 		return 0;
 	identify(record, parent, thread, VMAUDIT_OP_FORK);
@@ -84,7 +84,7 @@ static __always_inline int on_fork(struct task_struct *parent, struct task_struc
 	record->args[5] = BPF_CORE_READ(child_mm, brk);
 	__builtin_memcpy(record->comm, child->comm, VMAUDIT_COMM);
 	record->ret = record->args[1];
-	submit_plain(record, spilled);
+	submit_plain(record);
 	return 0;
 }
 
@@ -95,12 +95,11 @@ __noinline int send_end_of_view(__u32 group_dead)
 	struct task_struct *task = bpf_get_current_task_btf();
 	struct traced_thread *thread = bpf_task_storage_get(&threads, task, 0, 0);
 	struct vmaudit_record *record;
-	bool spilled;
 
 	if (!thread)
 		return 0;
 	know_numbers(task, thread);
-	record = reserve_plain(&spilled);
+	record = reserve_plain();
 	if (!record)
 		return 0;
 	identify_thread(record, thread, VMAUDIT_OP_EXIT);
@@ -109,7 +108,7 @@ __noinline int send_end_of_view(__u32 group_dead)
 	record->args[0] = -1;
 	record->args[1] = group_dead;
 	record->ret = 0;
-	submit_plain(record, spilled);
+	submit_plain(record);
 	return 0;
 }
 
@@ -119,7 +118,7 @@ static __always_inline int on_exec(struct task_struct *task, int old_pid)
 	struct vmaudit_record *record;
 	struct mm_struct *mm = mm_of(task);
 	struct file *exe;
-	bool spilled, listed;
+	bool listed;
 
 	if (!thread && entered(task)) {
 		thread = bpf_task_storage_get(&threads, task, 0, BPF_LOCAL_STORAGE_GET_F_CREATE);
@@ -147,14 +146,14 @@ static __always_inline int on_exec(struct task_struct *task, int old_pid)
 	exe = BPF_CORE_READ(mm, exe_file);
 	send_file((__u64)exe);
 	count(VMAUDIT_SEEN);
-	record = reserve_plain(&spilled);
+	record = reserve_plain();
 	if (!record)
 		return 0;
 	identify(record, task, thread, VMAUDIT_OP_EXEC);
 	if (listed)
 		record->flags |= VMAUDIT_LISTED;
 	if (exe)
-		set_file(record, exe);
+		set_file(record, exe, thread->file);
 	record->args[0] = BPF_CORE_READ(mm, start_brk);
 	record->args[1] = BPF_CORE_READ(mm, brk);
 	record->args[2] = BPF_CORE_READ(mm, start_stack);
@@ -162,7 +161,7 @@ static __always_inline int on_exec(struct task_struct *task, int old_pid)
 	record->args[4] = old_pid;
 	__builtin_memcpy(record->comm, task->comm, VMAUDIT_COMM);
 	record->ret = 0;
-	submit_plain(record, spilled);
+	submit_plain(record);
 	return 0;
 }
 
@@ -171,7 +170,6 @@ static __always_inline int on_exit(struct task_struct *task)
 	struct traced_thread *thread = bpf_task_storage_get(&threads, task, 0, 0);
 	struct vmaudit_record *record;
 	struct signal_struct *signal;
-	bool spilled;
 
 	if (!thread || thread->reported & REPORTED_END)
 		return 0;
@@ -184,7 +182,7 @@ static __always_inline int on_exit(struct task_struct *task)
 		return 0;
 	}
 	count(VMAUDIT_SEEN);
-	record = reserve_plain(&spilled);
+	record = reserve_plain();
 	if (!record)
 		return 0;
 	identify(record, task, thread, VMAUDIT_OP_EXIT);
@@ -192,7 +190,7 @@ static __always_inline int on_exit(struct task_struct *task)
 									    : task->exit_code;
 	record->args[1] = BPF_CORE_READ(signal, live.counter) == 0;
 	record->ret = 0;
-	submit_plain(record, spilled);
+	submit_plain(record);
 	return 0;
 }
 
@@ -201,7 +199,6 @@ static __always_inline int on_rename(struct task_struct *task, const char *comm)
 	struct traced_thread *thread = bpf_task_storage_get(&threads, task, 0, 0);
 	struct vmaudit_record *record;
 	__u64 name[VMAUDIT_COMM / 8] = {};
-	bool spilled;
 
 	if (!thread || takes_a_programs_name(task) || is_hidden(task, thread))
 		return 0;
@@ -211,13 +208,13 @@ static __always_inline int on_rename(struct task_struct *task, const char *comm)
 	thread->renamed[0] = name[0];
 	thread->renamed[1] = name[1];
 	know_numbers(task, thread);
-	record = reserve_plain(&spilled);
+	record = reserve_plain();
 	if (!record)
 		return 0;
 	identify(record, task, thread, VMAUDIT_OP_RENAME);
 	__builtin_memcpy(record->comm, name, VMAUDIT_COMM);
 	record->ret = 0;
-	submit_plain(record, spilled);
+	submit_plain(record);
 	return 0;
 }
 

@@ -58,6 +58,7 @@ __noinline int send_vma(struct vma_info *info)
 
 	if (!info || !thread)
 		return 1;
+	thread->file = 0;
 	if (info->with_path && info->file)
 		send_file(info->file);
 	out = bpf_ringbuf_reserve(&ring, sizeof(*out), 0);
@@ -70,7 +71,7 @@ __noinline int send_vma(struct vma_info *info)
 	out->args[3] = info->pgoff;
 	out->args[4] = info->file ? VMAUDIT_SPECIAL_NONE : special_of(info);
 	if (info->file)
-		set_file(out, (struct file *)info->file);
+		set_file(out, (struct file *)info->file, thread->file);
 	bpf_ringbuf_submit(out, BPF_RB_NO_WAKEUP);
 	return 0;
 }

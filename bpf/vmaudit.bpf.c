@@ -6,6 +6,7 @@
  */
 #include "vmaudit_core.h"
 #include "files.h"
+#include "known.h"
 #include "may_see.h"
 #include "record.h"
 #include "rings.h"
@@ -28,6 +29,7 @@ enum vmaudit_flag flag_type = 0;
 enum vmaudit_special special_type = 0;
 enum vmaudit_counter counter_type = 0;
 enum vmaudit_hierarchy hierarchy_type = 0;
+enum vmaudit_known known_type = 0;
 
 /* Looks at the mapping that a call made. Global functions are verified once, on their own. */
 __noinline int look_at_mapping(__u64 at, __u32 fd, struct extra *extra)
@@ -118,11 +120,27 @@ static __always_inline enum copied send_whole(struct traced_thread *thread, stru
 static __always_inline bool send_with_stack(struct task_struct *task, struct traced_thread *thread,
 					    struct pt_regs *regs, struct call *call)
 {
+	struct vmaudit_record *record;
 	int copied = HOLED;
+	bool replaced;
 
 	measure_stack(task, thread, regs->sp, INSIST, &call->extra.flags);
 	/* returns are restored there */
-	if (!note_returns(task, thread))
+	replaced = note_returns(task, thread);
+	if (!replaced && call->extra.flags & VMAUDIT_STACK_FULL) {
+		find_known_stack(&call->extra);
+		record = call->extra.stack ? bpf_ringbuf_reserve(&ring, sizeof(*record), 0) : 0;
+		if (record) {
+			FILL_CALL(record);
+			record->flags |= VMAUDIT_STACK_KNOWN;
+			submit_plain(record);
+			count(VMAUDIT_KNOWN_SENT);
+			return true;
+		}
+	}
+	if (!has_room_for_stack())
+		return false;
+	if (!replaced)
 		copied = send_whole(thread, regs, call);
 	if (copied == HOLED)
 		copied = send_with_holes(call);
@@ -159,7 +177,6 @@ static __always_inline int on_syscall_exit(__u32 id, long ret)
 	struct mm_struct *mm;
 	struct pt_regs *regs;
 	__u64 look_at = 0;
-	bool spilled;
 	__u32 op;
 
 	if (!thread || id >= MAX_SYSCALL)
@@ -198,19 +215,24 @@ static __always_inline int on_syscall_exit(__u32 id, long ret)
 			look_at = ret;
 		if (look_at) {
 			look_at_mapping(look_at, op == VMAUDIT_OP_MMAP ? args.args[4] : -1, extra);
-			if (op == VMAUDIT_OP_MMAP && extra->file)
+			if (op == VMAUDIT_OP_MMAP && extra->file) {
 				send_file(extra->file);
+				extra->aux[0] = thread->file;
+				if (thread->file)
+					extra->flags |= VMAUDIT_FILE_NUMBERED;
+			}
 		}
 	}
 	count(VMAUDIT_SEEN);
 	if (send_with_stack(task, thread, regs, &call))
 		return 0;
-	record = reserve_plain(&spilled);
+	record = reserve_plain();
 	if (!record)
 		return 0;
+	count(VMAUDIT_EVENTS_WITHOUT_STACK);
 	fill_call(record, thread, regs, extra, op, ret);
-	record->flags |= VMAUDIT_SPILLED;
-	submit_plain(record, spilled);
+	record->flags |= VMAUDIT_WITHOUT_STACK;
+	submit_plain(record);
 	return 0;
 }
 

@@ -29,8 +29,9 @@ enum vmaudit_op {
 	VMAUDIT_OP_EXEC = 33,   /* args: start_brk, brk, start_stack, 32-bit */
 	VMAUDIT_OP_EXIT = 34,   /* args: wait status, last task of the process */
 	VMAUDIT_OP_RENAME = 35, /* comm is the new name */
-	/* attachments: each belongs to the next record of the same thread that is none */
-	VMAUDIT_OP_FILE = 48,   /* dev, ino, nlink; text: path components, leaf first, each ending in NUL */
+	/* A path; text: its components, leaf first, each ending in NUL. Of the number aux[0], which later records
+	 * name it by; without one it belongs to the next record of the same thread, as those below do. */
+	VMAUDIT_OP_FILE = 48,   /* dev, ino, nlink */
 	VMAUDIT_OP_NAME = 49,   /* text: a NUL-terminated string (PR_SET_VMA_ANON_NAME) */
 	VMAUDIT_OP_VMA = 50,    /* args: start, end, vm_flags, pgoff, enum vmaudit_special; dev, ino */
 	/* records of the ring `touches` (--touch), apart from all others. args: address, the number of
@@ -51,9 +52,11 @@ enum vmaudit_flag {
 	VMAUDIT_HAS_FILE = 4,         /* dev, ino, nlink are set */
 	VMAUDIT_HAS_AUX = 8,          /* aux is set */
 	VMAUDIT_LISTED = 16,          /* fork, exec: VMAUDIT_OP_VMA records list every VMA */
-	VMAUDIT_SPILLED = 32,         /* the main ring was full: no registers, no stack */
+	VMAUDIT_WITHOUT_STACK = 32,   /* the ring had no room for it */
 	VMAUDIT_STACK_HOLES = 64,     /* pages of the stack were not there: zeros, or swapped out */
 	VMAUDIT_FEW_REGISTERS = 128,  /* only ip and sp are known (never from the BPF programs) */
+	VMAUDIT_FILE_NUMBERED = 256,  /* aux[0] is the number of the file's path */
+	VMAUDIT_STACK_KNOWN = 512,    /* `stack` is its number */
 };
 
 #define VMAUDIT_COMM 16
@@ -73,22 +76,50 @@ struct vmaudit_record {
 	__u64 args[6];
 	__u64 ip, sp, bp, bx, r12, r13, r14, r15;
 	__u64 total_vm; /* pages */
-	__u64 aux[2];   /* brk: mm->brk; shmat, io_setup: the VMA's start and end */
+	__u64 aux[2];   /* brk: mm->brk; shmat, io_setup: the VMA's start and end; VMAUDIT_FILE_NUMBERED */
 	__u64 ino;
 	__u32 dev;      /* the kernel's own encoding: major << 20 | minor */
 	__u32 nlink;
 	char comm[VMAUDIT_COMM]; /* fork (of the child), exec, rename */
+	__u64 stack;    /* VMAUDIT_STACK_KNOWN */
+};
+
+#define VMAUDIT_KNOWN_STACKS 4096
+#define VMAUDIT_KNOWN_WAYS 4      /* places that a stack may be at: at its hash and after */
+#define VMAUDIT_KNOWN_FRAMES 64
+#define VMAUDIT_KNOWN_SPAN 8192   /* the greatest distance, and bytes that are compared at once */
+#define VMAUDIT_KNOWN_HASH 0x9e3779b97f4a7c15ULL
+
+/* A stack that user space has unwound and gave a number. */
+struct vmaudit_known_stack {
+	__u64 version; /* odd while the rest is being changed */
+	__u64 number;
+	__u64 mm;      /* as in vmaudit_record */
+	__u64 ip;
+	__u64 depth;   /* bytes from the stack pointer to the stack's end */
+	__u32 frames;
+	__u32 span;    /* bytes from the stack pointer that are to be compared */
+	__u64 returns[VMAUDIT_KNOWN_FRAMES];   /* return addresses */
+	__u16 distances[VMAUDIT_KNOWN_FRAMES]; /* and their distances from the stack pointer */
+};
+
+/* The same for user space. */
+enum vmaudit_known {
+	VMAUDIT_KNOWN_STACKS_ = VMAUDIT_KNOWN_STACKS,
+	VMAUDIT_KNOWN_WAYS_ = VMAUDIT_KNOWN_WAYS,
+	VMAUDIT_KNOWN_SPAN_ = VMAUDIT_KNOWN_SPAN,
 };
 
 enum vmaudit_counter {
 	VMAUDIT_SEEN = 0,
-	VMAUDIT_SPILLED_EVENTS = 1, /* recorded without stack: the main ring was full */
+	VMAUDIT_EVENTS_WITHOUT_STACK = 1, /* the ring had no room for it */
 	VMAUDIT_LOST_EVENTS = 2,    /* not recorded at all */
 	VMAUDIT_LOST_TASKS = 3,     /* a new task could not be followed */
 	VMAUDIT_MARKED = 4,         /* a thread was met that was not marked yet */
 	VMAUDIT_UNMARKABLE = 5,     /* and could not be */
 	VMAUDIT_HIDDEN = 6,         /* a traced task became one that the viewer may not look into */
-	VMAUDIT_COUNTERS = 7,
+	VMAUDIT_KNOWN_SENT = 7,      /* recorded with the number of a known stack */
+	VMAUDIT_COUNTERS = 8,
 };
 
 /* Of one CPU; a cache line. */

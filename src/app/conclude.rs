@@ -24,8 +24,11 @@ pub fn conclude<T>(
     warn(pipeline, *counters);
     let events = EventTotals {
         dropped: counters.lost + pipeline.undecodable(),
-        without_stack: counters.without_stack,
+        without_stack: counters.without_stack + pipeline.tally.outdated,
     };
+    if verbose {
+        say_stacks((pipeline.tally.stacks, pipeline.tally.outdated), *counters, events);
+    }
     let reporting = Instant::now();
     let (report, notes) = std::mem::take(audits).report(*main, events, pipeline);
     notes.iter().for_each(say);
@@ -37,6 +40,15 @@ pub fn conclude<T>(
     let json = serde_json::to_string(&report)?;
     let recorded = record.borrow_mut().finish(pipeline, (json, *counters), exit_code);
     written.and(recorded.map_err(AppError::from))
+}
+
+/// How much of each event there was room for.
+fn say_stacks((stacks, outdated): (u64, u64), counters: Counters, events: EventTotals) {
+    let whole = stacks.saturating_sub(counters.known_stacks);
+    say(format_args!(
+        "{whole} stacks were copied, {} were known already ({} of them no more); {} events are without stack, {} are lost",
+        counters.known_stacks, outdated, events.without_stack, events.dropped
+    ));
 }
 
 pub fn say_lost_tasks(count: u64) {

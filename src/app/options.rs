@@ -79,6 +79,7 @@ impl<'a> RunOptions<'a> {
             stack_bytes: self.stack_bytes,
             ring_bytes: self.inside.rings.ring_bytes,
             spill_bytes: self.inside.rings.spill_bytes,
+            queue_bytes: self.inside.rings.queue_bytes,
             follow_forks: self.follow_forks,
             touch: touch.touch.then_some(budget),
             verbose: self.inside.verbose,

@@ -14,7 +14,7 @@ pub mod uprobe;
 mod viewer;
 pub mod wire;
 
-use crate::model::{Refusal, StackSample, Touch, VmEvent};
+use crate::model::{MmKey, Refusal, StackSample, Touch, VmEvent};
 use std::os::fd::BorrowedFd;
 
 /// An event with what its stack can be made from.
@@ -22,6 +22,29 @@ use std::os::fd::BorrowedFd;
 pub struct Captured<'a> {
     pub event: VmEvent,
     pub stack: Option<StackSample<'a>>,
+    /// Instead: the number of a stack that was published.
+    pub known: Option<u64>,
+}
+
+/// A stack that is told from all others by what is here.
+#[derive(Clone, Copy, Debug)]
+pub struct KnownStack<'a> {
+    pub mm: MmKey,
+    /// After the syscall instruction.
+    pub ip: u64,
+    /// Bytes from the stack pointer to the stack's end.
+    pub depth: u64,
+    /// Return addresses, each after its distance from the stack pointer.
+    pub returns: &'a [(u64, u64)],
+}
+
+/// Where a backend learns which stacks it may send as numbers.
+pub trait KnownStacks {
+    /// From now on this stack may be sent as `number`, which is not 0. Where there is no room, it is not.
+    fn publish(&mut self, number: u64, stack: &KnownStack<'_>);
+
+    /// From now on no stack of this address space is sent so; calls that were made before may be.
+    fn forget(&mut self, mm: MmKey);
 }
 
 /// A page fault with what its stack can be made from.
@@ -47,6 +70,8 @@ pub struct TouchCounters {
 pub struct Counters {
     /// Events of traced tasks.
     pub seen: u64,
+    /// Of these: with the number of a stack that was known already.
+    pub known_stacks: u64,
     /// Of these: known, but without stack, because the ring was full.
     pub without_stack: u64,
     /// Of these: not known at all.

@@ -27,6 +27,7 @@ fn mappings() -> Vec<LoadTrial> {
         stack_bytes: STACK_BYTES,
         ring_bytes: SMALL,
         spill_bytes: SMALL,
+        queue_bytes: SMALL,
         follow_forks: true,
         running_targets: true,
         touch: None,

@@ -28,6 +28,8 @@ struct Attachments {
 pub struct Decoder {
     pending: IntMap<u32, Attachments>,
     comms: IntMap<u32, Vec<u8>>,
+    /// By their numbers.
+    paths: IntMap<u64, Vec<u8>>,
     next: u64,
     /// Records that were too short or of an unknown kind.
     pub undecodable: u64,
@@ -85,6 +87,11 @@ impl Decoder {
     }
 
     fn attach(&mut self, record: &Record, payload: &[u8]) {
+        if record.op == op::FILE && record.flags & flag::FILE_NUMBERED != 0 {
+            self.paths.insert(record.aux[0], path_from_components(payload));
+            return;
+        }
+        let numbered = self.numbered_path(record);
         let attachments = self.pending.entry(record.tid).or_default();
         match record.op {
             op::FILE => {
@@ -97,15 +104,27 @@ impl Decoder {
                 attachments.name = Some(payload[..end].to_vec());
             }
             _ => {
-                let path = attachments.paths.get(&(record.dev, record.ino)).cloned().unwrap_or_default();
+                let attached = || attachments.paths.get(&(record.dev, record.ino)).cloned();
+                let path = numbered.or_else(attached).unwrap_or_default();
                 attachments.vmas.push(vma(record, path));
             }
         }
     }
 
+    /// The path that a record names by its number.
+    fn numbered_path(&self, record: &Record) -> Option<Vec<u8>> {
+        if record.flags & flag::FILE_NUMBERED == 0 {
+            return None;
+        }
+        self.paths.get(&record.aux[0]).cloned()
+    }
+
     fn event<'a>(&mut self, record: &Record, payload: &'a [u8]) -> Option<Captured<'a>> {
         let attachments = if self.pending.is_empty() { None } else { self.pending.remove(&record.tid) };
-        let attachments = attachments.unwrap_or_default();
+        let mut attachments = attachments.unwrap_or_default();
+        if let Some(path) = self.numbered_path(record) {
+            attachments.file = Some(file_ref(record, path));
+        }
         let Some(op) = operation(record, attachments) else {
             self.undecodable += 1;
             return None;
@@ -113,8 +132,9 @@ impl Decoder {
         let comm = self.comm(record, &op);
         self.next += 1;
         let syscall = record.op < op::FORK;
-        let spilled = record.flags & flag::SPILLED != 0;
-        let has_stack = syscall && !spilled && record.flags & flag::STACK_UNREADABLE == 0;
+        let without = record.flags & flag::WITHOUT_STACK != 0;
+        let known = (record.flags & flag::STACK_KNOWN != 0).then_some(record.stack);
+        let has_stack = syscall && !without && known.is_none() && record.flags & flag::STACK_UNREADABLE == 0;
         let event = VmEvent {
             id: EventId(self.next),
             time_ns: record.time_ns,
@@ -122,14 +142,14 @@ impl Decoder {
             mm: MmKey(record.mm),
             op,
             ret: record.ret,
-            stack: Err(match (syscall, spilled) {
+            stack: Err(match (syscall, without) {
                 (true, true) => NoStack::Lost,
                 (true, false) => NoStack::Unreadable,
                 _ => NoStack::NotTaken,
             }),
             total_vm: (record.total_vm != 0).then(|| record.total_vm.saturating_mul(PAGE)),
         };
-        Some(Captured { event, stack: has_stack.then(|| arch::sample(record, payload)) })
+        Some(Captured { event, stack: has_stack.then(|| arch::sample(record, payload)), known })
     }
 
     /// The thread's name now, following fork (inherited), exec and renaming.
@@ -243,8 +263,12 @@ fn operation(record: &Record, attachments: Attachments) -> Option<VmOp> {
         },
         op::EXEC => VmOp::Exec {
             exe: (record.flags & flag::HAS_FILE != 0).then(|| {
-                let path = attachments.paths.get(&(record.dev, record.ino)).cloned().unwrap_or_default();
-                file_ref(record, path)
+                let attached = || attachments.paths.get(&(record.dev, record.ino)).cloned();
+                let numbered = || attachments.file.filter(|file| file.inode == record.ino);
+                match attached() {
+                    Some(path) => file_ref(record, path),
+                    None => numbered().unwrap_or_else(|| file_ref(record, Vec::new())),
+                }
             }),
             start_brk: Addr(a),
             brk: Addr(b),

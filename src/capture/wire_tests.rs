@@ -74,10 +74,10 @@ fn names_follow_fork_exec_and_renaming() {
 }
 
 #[test]
-fn a_spilled_call_says_that_its_stack_is_lost() {
+fn a_call_without_stack_says_that_its_stack_is_lost() {
     let mut decoder = Decoder::default();
     let mut call = blank(op::MUNMAP);
-    call.flags = flag::SPILLED;
+    call.flags = flag::WITHOUT_STACK;
     let raw = bytes(call, &[]);
     let captured = decoder.decode(&raw).expect("an event");
     assert_eq!(captured.event.stack, Err(NoStack::Lost));

@@ -97,7 +97,7 @@ pub struct HeapArgs {
     pub verbose: bool,
 
     /// Bytes of ring buffer between kernel and vmaudit
-    #[arg(long, value_name = "N", default_value_t = 64 << 20, hide_short_help = true)]
+    #[arg(long, value_name = "N", default_value_t = 56 << 20, hide_short_help = true)]
     pub ring_bytes: u32,
 
     /// The command and its arguments

@@ -77,7 +77,7 @@ pub struct ProbeArgs {
     pub way: ProbeWay,
 
     /// Bytes of ring buffer for stacks
-    #[arg(long, value_name = "N", default_value_t = 32 << 20, hide_short_help = true)]
+    #[arg(long, value_name = "N", default_value_t = 28 << 20, hide_short_help = true)]
     pub ring_bytes: u32,
 
     /// The command and its arguments

@@ -12,11 +12,15 @@ pub struct StackArgs {
 
 #[derive(Args, Clone, Copy, Debug)]
 pub struct RingArgs {
-    /// Bytes of ring buffer between kernel and vmaudit
+    /// Bytes of ring buffer between kernel and vmaudit that stacks may fill
     #[arg(long, value_name = "N", default_value_t = sample::RING_BYTES, hide_short_help = true)]
     pub ring_bytes: u32,
 
-    /// Bytes of the second ring, for calls without stack while the first is full
+    /// Bytes of ring buffer for calls without stack when stacks have filled the rest
     #[arg(long, value_name = "N", default_value_t = sample::SPILL_BYTES, hide_short_help = true)]
     pub spill_bytes: u32,
+
+    /// Bytes of memory for what was read of the ring buffer and waits for vmaudit
+    #[arg(long, value_name = "N", default_value_t = sample::QUEUE_BYTES, hide_short_help = true)]
+    pub queue_bytes: u32,
 }

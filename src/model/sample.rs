@@ -2,9 +2,11 @@
 
 /// Bytes of each stack that are copied, where nothing else is asked for.
 pub const STACK_BYTES: u64 = 65_536;
-/// Bytes of the ring of calls with stacks, and of the one of those without.
-pub const RING_BYTES: u32 = 32 << 20;
+/// Bytes between kernel and vmaudit that stacks may fill, and that there are for calls without them then.
+pub const RING_BYTES: u32 = 28 << 20;
 pub const SPILL_BYTES: u32 = 4 << 20;
+/// Bytes of what was read and not handled yet.
+pub const QUEUE_BYTES: u32 = 64 << 20;
 
 /// Registers and the stack's bytes above `sp`, as they were at an event.
 #[derive(Clone, Copy, Debug, Default)]

@@ -27,6 +27,7 @@ pub struct RunFacts {
 pub struct EventCounts {
     pub seen: u64,
     pub lost: u64,
+    pub without_stack: u64,
     pub truncated_stacks: u64,
     pub unwind_incomplete: u64,
 }
@@ -109,6 +110,7 @@ pub fn build_touched(
         events: model::Events {
             seen: run.events.seen,
             lost: run.events.lost,
+            without_stack: run.events.without_stack,
             truncated_stacks: run.events.truncated_stacks,
             unwind_incomplete: run.events.unwind_incomplete,
         },

@@ -34,8 +34,13 @@ pub struct Report {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Events {
+    /// All calls and steps of life, whether they were recorded or not.
     pub seen: u64,
+    /// Of these: not recorded. What they did is read anew, and what they may have done is doubtful.
     pub lost: u64,
+    /// Of these: recorded, but for their stacks, for which there was no room.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub without_stack: u64,
     /// Stacks whose copied bytes ended before the root.
     pub truncated_stacks: u64,
     /// Stacks with a frame that could not be unwound.

@@ -228,7 +228,8 @@ impl Audits {
             backend: pipeline.backend.clone(),
             events: EventCounts {
                 seen: pipeline.tally.events + events.dropped,
-                lost: events.dropped + events.without_stack,
+                lost: events.dropped,
+                without_stack: events.without_stack,
                 truncated_stacks: pipeline.tally.truncated,
                 unwind_incomplete: pipeline.tally.incomplete,
             },

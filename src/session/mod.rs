@@ -11,6 +11,7 @@ mod complete;
 pub mod engine;
 pub mod error;
 mod from_ledger;
+mod known;
 pub mod load;
 pub mod pipeline;
 pub mod record;

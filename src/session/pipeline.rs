@@ -1,6 +1,7 @@
 //! One event's way: decode, unwind against the modules mapped at that time, apply to the ledger.
 
 use super::complete::complete;
+use super::known::Known;
 use super::sink::{Context, Sink};
 use crate::capture::heap::wire::{self as heap_wire, CapturedHeap, CapturedSite};
 use crate::capture::uprobe::wire::{self as uprobe_wire, CapturedCall};
@@ -8,8 +9,8 @@ use crate::capture::wire::{self, Decoder, time_of};
 use crate::capture::{Captured, CapturedTouch};
 use crate::ledger::AddressSpaces;
 use crate::model::{
-    Completeness, MmKey, Observations, Pid, SizePoint, StackId, StackSample, StackTable, SymbolizedStacks,
-    VmEvent, VmOp,
+    Completeness, MmKey, NoStack, Observations, Pid, SizePoint, StackId, StackSample, StackTable,
+    SymbolizedStacks, VmEvent, VmOp,
 };
 use crate::objects::Root;
 use crate::store::FrameNames;
@@ -25,6 +26,8 @@ pub struct Tally {
     pub stacks: u64,
     pub truncated: u64,
     pub incomplete: u64,
+    /// Stacks sent as numbers that stood for nothing any more.
+    pub outdated: u64,
 }
 
 /// A record of a ring, decoded.
@@ -56,6 +59,8 @@ pub struct Pipeline {
     hold_after: u64,
     held: Vec<Vec<u8>>,
     undecodable: u64,
+    /// What the backend need not send again.
+    pub known: Known,
 }
 
 impl Pipeline {
@@ -74,6 +79,7 @@ impl Pipeline {
             hold_after: u64::MAX,
             held: Vec::new(),
             undecodable: 0,
+            known: Known::default(),
         }
     }
 
@@ -217,12 +223,23 @@ impl Pipeline {
     }
 
     fn call(&mut self, captured: Captured<'_>) {
-        let Captured { mut event, stack } = captured;
+        let Captured { mut event, stack, known } = captured;
         self.tally.events += 1;
         if let Some(stack) = stack {
             let (id, completeness) = self.unwind(event.mm, event.task.pid, &stack);
             event.stack = Ok(id);
             self.count(completeness);
+            if let Some(again) = self.unwinder.repeated() {
+                self.known.publish(event.mm, &again);
+            }
+        }
+        if let Some(number) = known {
+            self.renew_modules(event.mm, event.task.pid);
+            event.stack = self.known.stack(number).ok_or(NoStack::Lost);
+            match event.stack {
+                Ok(_) => self.count(Completeness::Complete),
+                Err(_) => self.tally.outdated += 1,
+            }
         }
         complete(&mut event);
         self.note(&event);
@@ -297,7 +314,10 @@ impl Pipeline {
                 offset: *offset,
                 file: Some(&**file),
             });
-            self.unwinder.set_modules(SpaceState { mm, generation, pid }, modules, &mut self.stacks);
+            let state = SpaceState { mm, generation, pid };
+            if !self.unwinder.set_modules(state, modules, &mut self.stacks) {
+                self.known.forget(mm);
+            }
         }
     }
 
@@ -327,8 +347,10 @@ impl Pipeline {
                     self.note_compat(event);
                 }
                 self.unwinder.forget(event.mm);
+                self.known.forget(event.mm);
             }
             VmOp::Fork { child_mm, is_thread: false, .. } if *child_mm != event.mm => {
+                self.known.forget(*child_mm);
                 self.unwinder.fork(event.mm, *child_mm);
             }
             _ => {}

@@ -180,7 +180,7 @@ fn facts(tally: &Tally, undecodable: u64, counters: Counters, exit_code: Option<
     Facts {
         events: tally.events,
         dropped: counters.lost + undecodable,
-        without_stack: counters.without_stack,
+        without_stack: counters.without_stack + tally.outdated,
         truncated: tally.truncated,
         incomplete: tally.incomplete,
         ended_ns: clock::monotonic_ns(),

@@ -4,6 +4,7 @@
 use super::audits::Audits;
 use super::engine::{Schedule, Session};
 use super::error::SessionError;
+use super::known::Known;
 use super::load::Load;
 use super::pipeline::Pipeline;
 use super::say::say;
@@ -173,6 +174,9 @@ impl<'a> Start<'a> {
     /// What records go through, without sinks yet.
     pub fn pipeline(&self) -> Pipeline {
         let mut pipeline = Pipeline::new(self.tracer.name());
+        if let Some(known) = self.tracer.known_stacks() {
+            pipeline.known = Known::of(known);
+        }
         if let Some(container) = self.container {
             add_roots(container, &mut pipeline);
         }

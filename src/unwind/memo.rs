@@ -48,15 +48,27 @@ struct Walked {
     stack: StackId,
 }
 
+/// A walk that was found again.
+pub struct Repeated<'a> {
+    pub ip: u64,
+    /// Bytes from the stack pointer to the stack's end.
+    pub depth: u64,
+    /// Return addresses, each after its distance from the stack pointer.
+    pub returns: &'a [(u64, u64)],
+    pub stack: StackId,
+}
+
 /// The walks of all address spaces, each in the slot that its starting point gives.
 pub(super) struct Memo {
     slots: Vec<Walked>,
+    /// The slot that was found again, and the depth of its stack.
+    repeated: Option<(usize, u64)>,
 }
 
 impl Default for Memo {
     fn default() -> Memo {
         let empty = || Walked { space: 0, ip: 0, sp: 0, returns: Vec::new(), stack: StackId(0) };
-        Memo { slots: (0..SLOTS).map(|_| empty()).collect() }
+        Memo { slots: (0..SLOTS).map(|_| empty()).collect(), repeated: None }
     }
 }
 
@@ -67,8 +79,10 @@ fn slot_of(space: u64, ip: u64, sp: u64) -> usize {
 
 impl Memo {
     /// The stack, if the same was walked before.
-    pub fn find(&self, space: u64, captured: &StackSample<'_>) -> Option<StackId> {
-        let walked = self.slots.get(slot_of(space, captured.ip, captured.sp))?;
+    pub fn find(&mut self, space: u64, captured: &StackSample<'_>) -> Option<StackId> {
+        self.repeated = None;
+        let slot = slot_of(space, captured.ip, captured.sp);
+        let walked = self.slots.get(slot)?;
         if space == 0 || walked.space != space || walked.ip != captured.ip || walked.sp != captured.sp {
             return None;
         }
@@ -77,7 +91,20 @@ impl Memo {
             let word = captured.bytes.get(at..at.saturating_add(8));
             word.is_some_and(|word| word == expected.to_ne_bytes())
         };
-        walked.returns.iter().all(unchanged).then_some(walked.stack)
+        if !walked.returns.iter().all(unchanged) {
+            return None;
+        }
+        if captured.full && !captured.holes {
+            self.repeated = Some((slot, captured.bytes.len() as u64));
+        }
+        Some(walked.stack)
+    }
+
+    /// What was found last, if all of the stack was there.
+    pub fn repeated(&mut self) -> Option<Repeated<'_>> {
+        let (slot, depth) = self.repeated.take()?;
+        let walked = self.slots.get(slot)?;
+        Some(Repeated { ip: walked.ip, depth, returns: &walked.returns, stack: walked.stack })
     }
 
     /// Remembers a walk that reached the root.

@@ -19,6 +19,7 @@ mod search;
 mod space;
 mod walk;
 
+pub use memo::Repeated;
 pub use plain::PlainStep;
 pub use space::{ExecMapping, SpaceState};
 pub use walk::MAX_FRAMES;
@@ -71,18 +72,20 @@ impl Unwinder {
     }
 
     /// Replaces the executable mappings of an address space. New files are opened now (they may
-    /// be gone when the next stack comes) and interned in `table` with their build id.
+    /// be gone when the next stack comes) and interned in `table` with their build id. False where one that
+    /// was there is not any more: an equal stack may be another one now.
     pub fn set_modules<'m>(
         &mut self,
         state: SpaceState,
         mappings: impl IntoIterator<Item = ExecMapping<'m>>,
         table: &mut StackTable,
-    ) {
+    ) -> bool {
         let mut mappings: Vec<ExecMapping<'m>> = mappings.into_iter().collect();
         mappings.sort_unstable_by_key(|m| m.range);
         let known = self.spaces.remove(&state.mm);
         let old: &[MappedModule] = known.as_ref().map_or(&[], |space| &space.placed);
         let unchanged = old.len() == mappings.len() && old.iter().zip(&mappings).all(|(p, m)| p.is_same(m));
+        let all_stay = unchanged || old.iter().all(|p| mappings.iter().any(|m| p.is_same(m)));
         let space = match known {
             Some(space) if unchanged => Space { generation: state.generation, ..space },
             _ => {
@@ -101,6 +104,7 @@ impl Unwinder {
             }
         };
         self.spaces.insert(state.mm, space);
+        all_stay
     }
 
     fn place(
@@ -185,6 +189,11 @@ impl Unwinder {
             self.memo.remember(space, captured, &self.scratch.trail, stack);
         }
         (stack, completeness)
+    }
+
+    /// The stack that was just recognised, if it was: it may well come again.
+    pub fn repeated(&mut self) -> Option<Repeated<'_>> {
+        self.memo.repeated()
     }
 
     /// As [`Unwinder::unwind_into`], as a stack of its own.

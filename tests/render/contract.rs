@@ -13,7 +13,13 @@ use vmaudit::report::{EventCounts, ProcessAudit, ProcessFacts, Report, RunFacts,
 fn report(case: &Case) -> Report {
     let run = RunFacts {
         backend: "bpf".to_string(),
-        events: EventCounts { seen: 1284, lost: 0, truncated_stacks: 2, unwind_incomplete: 1 },
+        events: EventCounts {
+            seen: 1284,
+            lost: 0,
+            without_stack: 0,
+            truncated_stacks: 2,
+            unwind_incomplete: 1,
+        },
         ..RunFacts::default()
     };
     let facts = ProcessFacts { exit_code: Some(0), wall_ns: Some(12_400_000_000), ..ProcessFacts::default() };

@@ -125,12 +125,14 @@ fn what_is_lost_estimated_or_old_is_said() {
         snapshot_age_ns: Some(250_000_000),
         ..ProcessFacts::default()
     };
-    let events = EventCounts { seen: 10, lost: 64, truncated_stacks: 3, unwind_incomplete: 5 };
+    let events =
+        EventCounts { seen: 10, lost: 64, without_stack: 7, truncated_stacks: 3, unwind_incomplete: 5 };
     let text = to_text(&report(&case, &facts, events), TextOptions::default());
     for line in [
         "killed by signal 9 (SIGKILL) after 61.0 s",
         "10 events, 64 lost",
         "64 events were lost because the buffer was full",
+        "7 events are known without their stacks",
         "3 stacks end early: not enough of the stack was copied",
         "5 stacks end early: no unwind information",
         "4000 died by signal 9; this is the state of the last snapshot, 250 ms before",

@@ -180,6 +180,7 @@ fn tracer_options(options: &LiveArgs) -> TracerOptions {
         stack_bytes: options.stacks.stack_bytes,
         ring_bytes: options.rings.ring_bytes,
         spill_bytes: options.rings.spill_bytes,
+        queue_bytes: options.rings.queue_bytes,
         follow_forks: !options.no_follow_forks,
         verbose: options.verbose,
         ..TracerOptions::default()

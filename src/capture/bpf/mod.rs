@@ -2,9 +2,10 @@
 
 mod cgroups;
 pub(super) mod counts;
+mod drain;
 pub(super) mod hooks;
+mod known;
 mod mark;
-mod merge;
 mod misses;
 pub mod skel;
 mod touches;
@@ -19,29 +20,32 @@ pub(super) use misses::Attached;
 
 use crate::sys::abi::PID_NS_INIT_INO;
 use counts::Counts;
+use drain::{Drain, Drainer, Frames};
 use hooks::CallHook;
-use merge::{Merger, Spilled, positions, waits};
+use known::KnownTable;
+use touches::Touches;
 
 use super::viewer::set_viewer;
-use super::{CaptureError, Counters, EventSource, TouchCounters, arch, refusal};
+use super::{CaptureError, Counters, EventSource, KnownStacks, TouchCounters, arch, refusal, wire};
+use libbpf_rs::libbpf_sys::{ring__consumer_pos, ring__producer_pos, ring_buffer__ring};
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
-use libbpf_rs::{Link, MapCore, MapFlags, OpenObject, RingBuffer, RingBufferBuilder};
-use nix::sys::epoll::Epoll;
-use std::cell::RefCell;
+use libbpf_rs::{AsRawLibbpf, Link, MapCore, MapFlags, OpenObject, RingBuffer};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::fs::MetadataExt;
-use std::rc::Rc;
 
 /// How to trace.
 #[derive(Clone, Debug)]
 pub struct BpfConfig {
     /// Most bytes of user stack to copy, at most [`MAX_STACK_BYTES`].
     pub stack_bytes: u64,
-    /// Size of the ring; rounded up to a power of two of at least a page.
+    /// How much of the ring stacks may fill.
     pub ring_bytes: u32,
-    /// Size of the second ring, for calls without stack when the first is full.
+    /// How much there is for calls without stack then. The sum is rounded up to a power of two of at least a
+    /// page.
     pub spill_bytes: u32,
+    /// What was read of the rings and not handled yet may take so many bytes.
+    pub queue_bytes: u32,
     pub follow_forks: bool,
     /// Targets run already when they are added: marking them needs one more program, and the
     /// address spaces of their children are listed.
@@ -58,20 +62,18 @@ pub(super) mod counter {
 
     crate::capture::record::values!(vmaudit_counter: usize {
         SEEN = VMAUDIT_SEEN,
-        SPILLED_EVENTS = VMAUDIT_SPILLED_EVENTS,
+        EVENTS_WITHOUT_STACK = VMAUDIT_EVENTS_WITHOUT_STACK,
         LOST_EVENTS = VMAUDIT_LOST_EVENTS,
         LOST_TASKS = VMAUDIT_LOST_TASKS,
         MARKED = VMAUDIT_MARKED,
         UNMARKABLE = VMAUDIT_UNMARKABLE,
         HIDDEN = VMAUDIT_HIDDEN,
+        KNOWN_SENT = VMAUDIT_KNOWN_SENT,
     });
 }
 
 /// The largest size class of bpf/vmaudit.bpf.c.
 pub const MAX_STACK_BYTES: u64 = 262_144;
-
-/// Records that are read before it is asked again how far to read.
-const CHUNK: usize = 256;
 
 /// Loaded and attached programs. Targets may be added at any time.
 pub struct BpfTracer {
@@ -79,6 +81,8 @@ pub struct BpfTracer {
     links: Vec<Link>,
     touch: bool,
     wake_bytes: u64,
+    stack_limit: u64,
+    queue_bytes: u32,
     events: Attached,
     faults: Attached,
     counts: Counts,
@@ -90,10 +94,10 @@ pub struct BpfTracer {
 pub(super) struct Shared<'a> {
     pub threads: BorrowedFd<'a>,
     pub ring: BorrowedFd<'a>,
-    pub spill: BorrowedFd<'a>,
     pub counters: BorrowedFd<'a>,
     pub pid_namespace: u32,
     pub wake_bytes: u64,
+    pub stack_limit: u64,
 }
 
 /// Inode number of the PID namespace that vmaudit is in; 0 for the first one, whose number never
@@ -107,7 +111,12 @@ pub(super) fn own_pid_namespace() -> u32 {
 
 /// The reader is woken when this much waits.
 fn wake_bytes(config: &BpfConfig) -> u64 {
-    u64::from(round_ring(config.ring_bytes) / 8)
+    u64::from(ring_size(config) / 8)
+}
+
+/// Of the ring of calls.
+fn ring_size(config: &BpfConfig) -> u32 {
+    round_ring(config.ring_bytes.saturating_add(config.spill_bytes))
 }
 
 fn round_ring(bytes: u32) -> u32 {
@@ -131,6 +140,7 @@ pub(super) fn prepare(config: &BpfConfig) -> Result<skel::OpenVmauditSkel<'stati
         rodata.list_forks = config.running_targets;
         rodata.pid_namespace = own_pid_namespace();
         rodata.wake_bytes = wake_bytes(config);
+        rodata.stack_limit = u64::from(config.ring_bytes);
         set_viewer!(rodata);
         for call in arch::TRACED {
             if let Some(slot) = rodata.op_of_syscall.get_mut(call.number as usize) {
@@ -142,8 +152,7 @@ pub(super) fn prepare(config: &BpfConfig) -> Result<skel::OpenVmauditSkel<'stati
             rodata.entered_from_outside = entering.from_outside;
         }
     }
-    open.maps.ring.set_max_entries(round_ring(config.ring_bytes)).map_err(CaptureError::Load)?;
-    open.maps.spill.set_max_entries(round_ring(config.spill_bytes)).map_err(CaptureError::Load)?;
+    open.maps.ring.set_max_entries(ring_size(config)).map_err(CaptureError::Load)?;
     open.maps.counters.set_max_entries(counts::entries()?).map_err(CaptureError::Load)?;
     touches::prepare(&mut open, config.touch)?;
     open.progs.mark_threads.set_autoload(config.running_targets);
@@ -217,7 +226,20 @@ impl BpfTracer {
             attached += ", page faults";
         }
         let touch = config.touch.is_some();
-        Ok(BpfTracer { skel, links, touch, wake_bytes: wake_bytes(config), events, faults, counts, attached })
+        let (wake_bytes, stack_limit) = (wake_bytes(config), u64::from(config.ring_bytes));
+        let queue_bytes = config.queue_bytes;
+        Ok(BpfTracer {
+            skel,
+            links,
+            touch,
+            wake_bytes,
+            stack_limit,
+            queue_bytes,
+            events,
+            faults,
+            counts,
+            attached,
+        })
     }
 
     /// Marks the process behind `pidfd` (its first thread, whose descendants follow).
@@ -261,10 +283,10 @@ impl BpfTracer {
         Shared {
             threads: maps.threads.as_fd(),
             ring: maps.ring.as_fd(),
-            spill: maps.spill.as_fd(),
             counters: maps.counters.as_fd(),
             pid_namespace: own_pid_namespace(),
             wake_bytes: self.wake_bytes,
+            stack_limit: self.stack_limit,
         }
     }
 
@@ -275,36 +297,29 @@ impl BpfTracer {
         leave_to_a_child((self.links, self.skel));
     }
 
-    /// A reader of both rings that calls `handle` for each record, oldest first.
+    /// Where the kernel's side learns which stacks it need not send.
+    ///
+    /// # Errors
+    /// When the kernel does not map the table.
+    pub fn known_stacks(&self) -> Result<Box<dyn KnownStacks>, CaptureError> {
+        Ok(Box::new(KnownTable::of(&self.skel.maps.known_stacks)?))
+    }
+
+    /// A reader of the rings that calls `handle` for each record, oldest first.
     ///
     /// # Errors
     /// When libbpf cannot map the rings.
     pub fn reader<'a>(&'a self, handle: impl FnMut(&[u8]) + 'a) -> Result<BpfReader<'a>, CaptureError> {
-        let spilled: Rc<RefCell<Spilled>> = Rc::default();
-        let mut builder = RingBufferBuilder::new();
-        let into = Rc::clone(&spilled);
-        builder
-            .add(&self.skel.maps.spill, move |bytes| {
-                into.borrow_mut().push(bytes);
-                0
-            })
-            .map_err(CaptureError::Ring)?;
-        let spill = Rc::new(builder.build().map_err(CaptureError::Ring)?);
-        let touches = if self.touch { Some(touches::Touches::of(&self.skel)?) } else { None };
-        let merger = Merger { spill: Rc::clone(&spill), spilled, touches: touches.clone(), handle };
-        let merger = Rc::new(RefCell::new(merger));
-        let mut builder = RingBufferBuilder::new();
-        let sink = Rc::clone(&merger);
-        builder
-            .add(&self.skel.maps.ring, move |bytes| {
-                sink.borrow_mut().record(bytes);
-                0
-            })
-            .map_err(CaptureError::Ring)?;
-        let ring = builder.build().map_err(CaptureError::Ring)?;
-        let finish = Box::new(move |until| merger.borrow_mut().rest(until));
-        let wake = touches.as_ref().map(|touches| touches.wake_with(&ring)).transpose()?;
-        Ok(BpfReader { tracer: self, ring, touches, wake, finish })
+        let maps = &self.skel.maps;
+        let touches = self.touch.then_some(&maps.touches);
+        let drainer = Drainer::start(Drain::of(&maps.ring, touches, self.queue_bytes as usize)?)?;
+        Ok(BpfReader {
+            tracer: self,
+            drainer,
+            calls: Frames::default(),
+            touches: Touches::default(),
+            handle: Box::new(handle),
+        })
     }
 }
 
@@ -335,40 +350,47 @@ fn attach_error(name: &std::ffi::OsStr, source: libbpf_rs::Error) -> CaptureErro
     CaptureError::Attach { what: name.to_string_lossy().into_owned(), source }
 }
 
-/// Reads the rings of a [`BpfTracer`] in one thread.
+/// Reads the rings of a [`BpfTracer`].
 pub struct BpfReader<'a> {
     tracer: &'a BpfTracer,
-    ring: RingBuffer<'a>,
-    touches: Option<touches::Touches<'a>>,
-    /// Watches both rings, where there are two that matter.
-    wake: Option<Epoll>,
-    finish: Box<dyn FnMut(u64) + 'a>,
+    drainer: Drainer,
+    /// Taken out of the queue, and not handled yet.
+    calls: Frames,
+    touches: Touches,
+    handle: Box<dyn FnMut(&[u8]) + 'a>,
+}
+
+impl BpfReader<'_> {
+    /// What was taken, in the order of time; false where `more` ended it.
+    fn handle_taken(&mut self, more: &mut dyn FnMut() -> bool) -> bool {
+        while more() {
+            let Some(record) = self.calls.next() else {
+                self.touches.due(&mut self.handle);
+                return true;
+            };
+            self.touches.up_to(wire::time_of(record).unwrap_or(0), &mut self.handle);
+            (self.handle)(record);
+        }
+        false
+    }
 }
 
 impl EventSource for BpfReader<'_> {
     fn wake_fd(&self) -> BorrowedFd<'_> {
-        match &self.wake {
-            Some(wake) => wake.0.as_fd(),
-            // SAFETY: the ring's descriptor is open for as long as the ring lives, which self does.
-            None => unsafe { BorrowedFd::borrow_raw(self.ring.epoll_fd()) },
-        }
+        self.drainer.drain.moved()
     }
 
     fn poll_while(&mut self, more: &mut dyn FnMut() -> bool) -> Result<(), CaptureError> {
-        let touched = self.touches.as_ref().map_or(0, touches::Touches::fetch);
-        // What waits now, and not what comes meanwhile: a target may report faster than that is read.
-        let (_, until) = positions(&self.ring);
-        while more() {
-            let count = self.ring.consume_raw_n(CHUNK);
-            if count < 0 {
-                return Err(CaptureError::Ring(libbpf_rs::Error::from_raw_os_error(-count)));
-            }
-            if count == 0 || positions(&self.ring).0 >= until {
-                break;
-            }
-        }
-        if !waits(&self.ring) {
-            (self.finish)(touched);
+        self.drainer.drain.clear_moved();
+        // What waits now, and not what comes meanwhile: a target may report faster than that is handled.
+        let goal = self.drainer.drain.written();
+        let mut reached = 0;
+        while self.handle_taken(more) && reached < goal.max(1) {
+            let drain = &self.drainer.drain;
+            reached = drain.drain()?;
+            let mut faults = Frames::default();
+            let Some(until) = drain.take(&mut self.calls, &mut faults) else { break };
+            self.touches.add(&mut faults, until);
         }
         Ok(())
     }
@@ -382,9 +404,21 @@ impl EventSource for BpfReader<'_> {
         let missed = self.tracer.events.missed();
         Ok(Counters {
             seen: counts.sum(counter::SEEN) + missed,
-            without_stack: counts.sum(counter::SPILLED_EVENTS),
+            known_stacks: counts.sum(counter::KNOWN_SENT),
+            without_stack: counts.sum(counter::EVENTS_WITHOUT_STACK) + self.drainer.drain.stripped(),
             lost: counts.sum(counter::LOST_EVENTS) + missed,
             lost_tasks: counts.sum(counter::LOST_TASKS),
         })
     }
+}
+
+/// How far a ring was read, and how far it was written: bytes since it was made.
+fn positions(of: &RingBuffer<'_>) -> (u64, u64) {
+    // SAFETY: libbpf's ring_buffer lives as long as `of`; index 0 exists in each of ours.
+    let first = unsafe { ring_buffer__ring(of.as_libbpf_object().as_ptr(), 0) };
+    if first.is_null() {
+        return (0, 0);
+    }
+    // SAFETY: not null, and it lives as long as `of`.
+    unsafe { (ring__consumer_pos(first), ring__producer_pos(first)) }
 }

@@ -1,15 +1,13 @@
 //! The ring of page faults (`--touch`): its records, kept until their turn comes.
 
+use super::drain::Frames;
 use super::skel::types::touch_state as State;
-use super::{skel, tracepoints, waits};
+use super::{skel, tracepoints};
 use crate::capture::plain::value_of;
 use crate::capture::{CaptureError, TouchCounters, wire};
-use libbpf_rs::{Link, MapCore, MapFlags, RingBuffer, RingBufferBuilder};
-use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
-use std::cell::RefCell;
+use libbpf_rs::{Link, MapCore, MapFlags};
 use std::collections::VecDeque;
-use std::os::fd::{AsRawFd, BorrowedFd, IntoRawFd};
-use std::rc::Rc;
+use std::os::fd::IntoRawFd;
 
 /// How to record page faults.
 #[derive(Clone, Copy, Debug)]
@@ -78,61 +76,37 @@ pub(super) fn counters(skel: &skel::VmauditSkel<'_>) -> Result<TouchCounters, Ca
     Ok(sum)
 }
 
-/// Records read from the ring and not handled yet, by time.
-#[derive(Clone)]
-pub(super) struct Touches<'a> {
-    ring: Rc<RingBuffer<'a>>,
-    queue: Rc<RefCell<VecDeque<Vec<u8>>>>,
+/// Records that were read from the ring and not handled yet, by time.
+#[derive(Default)]
+pub(super) struct Touches {
+    records: VecDeque<Vec<u8>>,
+    /// Those up to this time may be handled when there are no more calls.
+    until: u64,
 }
 
-impl<'a> Touches<'a> {
-    pub(super) fn of(skel: &'a skel::VmauditSkel<'static>) -> Result<Touches<'a>, CaptureError> {
-        let queue: Rc<RefCell<VecDeque<Vec<u8>>>> = Rc::default();
-        let into = Rc::clone(&queue);
-        let mut builder = RingBufferBuilder::new();
-        builder
-            .add(&skel.maps.touches, move |bytes| {
-                into.borrow_mut().push_back(bytes.to_vec());
-                0
-            })
-            .map_err(CaptureError::Ring)?;
-        Ok(Touches { ring: Rc::new(builder.build().map_err(CaptureError::Ring)?), queue })
-    }
-
-    /// Takes in what the ring holds; the time of the latest record.
-    pub(super) fn fetch(&self) -> u64 {
-        if waits(&self.ring) {
-            // A failure here means that the ring is gone; what was read is still handled.
-            let _ = self.ring.consume();
-            // CPUs reserve and take the time at slightly different moments.
-            self.queue.borrow_mut().make_contiguous().sort_by_key(|record| wire::time_of(record));
+impl Touches {
+    pub(super) fn add(&mut self, records: &mut Frames, until: u64) {
+        self.until = until;
+        let before = self.records.len();
+        while let Some(record) = records.next() {
+            self.records.push_back(record.to_vec());
         }
-        self.queue.borrow().back().and_then(|record| wire::time_of(record)).unwrap_or(0)
+        if self.records.len() > before {
+            // CPUs reserve and take the time at slightly different moments.
+            self.records.make_contiguous().sort_by_key(|record| wire::time_of(record));
+        }
     }
 
     /// Hands over what is not later than `until`, oldest first.
-    pub(super) fn up_to(&self, until: u64, mut handle: impl FnMut(&[u8])) {
-        loop {
-            let mut queue = self.queue.borrow_mut();
-            let is_due = |record: &Vec<u8>| wire::time_of(record).unwrap_or(0) <= until;
-            if !queue.front().is_some_and(is_due) {
-                return;
-            }
-            let record = queue.pop_front().unwrap_or_default();
-            drop(queue);
+    pub(super) fn up_to(&mut self, until: u64, handle: &mut dyn FnMut(&[u8])) {
+        let is_due = |record: &mut Vec<u8>| wire::time_of(record).unwrap_or(0) <= until;
+        while let Some(record) = self.records.pop_front_if(is_due) {
             handle(&record);
         }
     }
 
-    /// A descriptor that becomes readable when this ring or the other has filled up a good deal.
-    pub(super) fn wake_with(&self, ring: &RingBuffer<'_>) -> Result<Epoll, CaptureError> {
-        let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).map_err(|e| CaptureError::Wake(e.into()))?;
-        for fd in [ring.epoll_fd(), self.ring.epoll_fd()] {
-            // SAFETY: both rings outlive this function, and their descriptors with them.
-            let fd = unsafe { BorrowedFd::borrow_raw(fd) };
-            let event = EpollEvent::new(EpollFlags::EPOLLIN, fd.as_raw_fd() as u64);
-            epoll.add(fd, event).map_err(|e| CaptureError::Wake(e.into()))?;
-        }
-        Ok(epoll)
+    /// Hands over what is due when there are no more calls.
+    pub(super) fn due(&mut self, handle: &mut dyn FnMut(&[u8])) {
+        self.up_to(self.until, handle);
     }
 }

@@ -180,6 +180,7 @@ pub(super) fn prepare(
         // What the kernel waits to be taught is to be read soon.
         let wake_bytes = shared.map_or(TEACH_BYTES, |shared| shared.wake_bytes);
         rodata.wake_bytes = if config.combined { TEACH_BYTES } else { wake_bytes };
+        rodata.stack_limit = shared.map_or(0, |shared| shared.stack_limit);
         rodata.combined = config.combined;
         set_viewer!(rodata);
         rodata.sample_bytes = config.sample.unwrap_or(0);
@@ -213,12 +214,10 @@ pub(super) fn prepare(
         Some(shared) => {
             open.maps.threads.reuse_fd(shared.threads).map_err(CaptureError::Load)?;
             open.maps.ring.reuse_fd(shared.ring).map_err(CaptureError::Load)?;
-            open.maps.spill.reuse_fd(shared.spill).map_err(CaptureError::Load)?;
             open.maps.counters.reuse_fd(shared.counters).map_err(CaptureError::Load)?;
         }
         None => {
             open.maps.ring.set_max_entries(NO_RING).map_err(CaptureError::Load)?;
-            open.maps.spill.set_max_entries(NO_RING).map_err(CaptureError::Load)?;
         }
     }
     open.progs.heap_session.set_autoload(kind == Kind::Session);

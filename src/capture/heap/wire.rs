@@ -112,7 +112,7 @@ pub fn decode(bytes: &[u8]) -> Option<CapturedHeap<'_>> {
         _ => return None,
     };
     let wants_stack = matches!(brief.op, op::ALLOCATED | op::RESIZE_ENDED);
-    let lost = brief.flags & flag::SPILLED != 0 && wants_stack;
+    let lost = brief.flags & flag::WITHOUT_STACK != 0 && wants_stack;
     let record = whole.filter(|_| wants_stack && !lost && !payload.is_empty());
     let event = HeapEvent {
         time_ns: brief.time_ns,
@@ -152,7 +152,7 @@ mod tests {
 
     #[test]
     fn brief_records() {
-        let bytes = brief(op::RESIZE_ENDED, flag::HEAP_FAILED | flag::SPILLED, [16, 0, 32, 5]);
+        let bytes = brief(op::RESIZE_ENDED, flag::HEAP_FAILED | flag::WITHOUT_STACK, [16, 0, 32, 5]);
         assert!(is_heap(&bytes));
         let event = decode(&bytes).expect("decodes").event;
         let expected = HeapOp::ResizeEnded {

@@ -152,6 +152,7 @@ impl EventSource for NotifyReader<'_> {
         let get = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
         let queue = self.queue;
         Ok(Counters {
+            known_stacks: 0,
             seen: get(&queue.seen),
             without_stack: get(&queue.without_stack),
             lost: get(&queue.lost),

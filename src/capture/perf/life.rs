@@ -204,7 +204,7 @@ impl Life {
         let bytes = match stack {
             StackBytes::Copied(bytes) => bytes,
             StackBytes::Lost => {
-                record.flags |= flag::SPILLED;
+                record.flags |= flag::WITHOUT_STACK;
                 &[]
             }
         };

@@ -177,15 +177,14 @@ pub(super) fn prepare(
         if let Some(rodata) = open.maps.rodata_data.as_deref_mut() {
             rodata.stack_bytes = bytes.min(MAX_STACK_BYTES);
             rodata.wake_bytes = shared.wake_bytes;
+            rodata.stack_limit = shared.stack_limit;
         }
         open.maps.threads.reuse_fd(shared.threads).map_err(CaptureError::Load)?;
         open.maps.ring.reuse_fd(shared.ring).map_err(CaptureError::Load)?;
-        open.maps.spill.reuse_fd(shared.spill).map_err(CaptureError::Load)?;
         open.maps.counters.reuse_fd(shared.counters).map_err(CaptureError::Load)?;
     } else {
         open.maps.counters.set_max_entries(counts::entries()?).map_err(CaptureError::Load)?;
         open.maps.ring.set_max_entries(4096).map_err(CaptureError::Load)?;
-        open.maps.spill.set_max_entries(4096).map_err(CaptureError::Load)?;
     }
     let own_marks = keeps_own_marks(config);
     open.progs.probed_many.set_autoload(way == Way::Multi);

@@ -228,6 +228,13 @@ fn notes(report: &Report, main: Option<&Process>, options: TextOptions, out: &mu
         );
         note(&text, options, out);
     }
+    if events.without_stack > 0 {
+        let text = format!(
+            "{} events are known without their stacks, for which the buffer had no room (--ring-bytes)",
+            thousands(events.without_stack)
+        );
+        note(&text, options, out);
+    }
     if events.truncated_stacks > 0 {
         let text = format!(
             "{} stacks end early: not enough of the stack was copied (--stack-bytes)",

@@ -38,6 +38,7 @@ impl Candidate {
             stack_bytes: 4096,
             ring_bytes: SMALL,
             spill_bytes: SMALL,
+            queue_bytes: SMALL,
             follow_forks: true,
             running_targets: self.attaches,
             entering: None,

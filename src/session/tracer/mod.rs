@@ -7,7 +7,7 @@ use super::error::SessionError;
 use crate::capture::bpf::{BpfConfig, BpfTracer, Entering, MarkedThread, TouchConfig};
 use crate::capture::notify::{self, NotifyConfig, NotifyTracer};
 use crate::capture::perf::{PerfConfig, PerfTracer};
-use crate::capture::{EventSource, TouchCounters};
+use crate::capture::{EventSource, KnownStacks, TouchCounters};
 use crate::doctor::Rung;
 use crate::launch::{CallSet, NotificationTrial, Prepared, Running};
 use crate::model::{Pid, sample};
@@ -26,6 +26,8 @@ pub struct TracerOptions {
     /// Room between kernel and vmaudit, and for calls without stack when that is full.
     pub ring_bytes: u32,
     pub spill_bytes: u32,
+    /// For what was read of it and waits.
+    pub queue_bytes: u32,
     pub follow_forks: bool,
     /// The targets run already (`attach`).
     pub running_targets: bool,
@@ -45,6 +47,7 @@ impl Default for TracerOptions {
             stack_bytes: sample::STACK_BYTES,
             ring_bytes: sample::RING_BYTES,
             spill_bytes: sample::SPILL_BYTES,
+            queue_bytes: sample::QUEUE_BYTES,
             follow_forks: true,
             running_targets: false,
             touch: None,
@@ -151,6 +154,15 @@ impl Tracer {
         }
     }
 
+    /// Where it learns which stacks it need not send, if it can learn that.
+    pub fn known_stacks(&self) -> Option<Box<dyn KnownStacks>> {
+        match self {
+            // Without the table all are sent.
+            Tracer::Bpf(tracer) => tracer.known_stacks().ok(),
+            Tracer::Perf(_) | Tracer::Notify(_) => None,
+        }
+    }
+
     /// What was counted of page faults; nothing where they are not recorded.
     ///
     /// # Errors
@@ -178,6 +190,7 @@ pub fn bpf(options: &TracerOptions) -> Result<Tracer, SessionError> {
         stack_bytes: options.stack_bytes,
         ring_bytes: options.ring_bytes,
         spill_bytes: options.spill_bytes,
+        queue_bytes: options.queue_bytes,
         follow_forks: options.follow_forks,
         running_targets: options.running_targets,
         touch: options.touch,

@@ -53,6 +53,7 @@ pub fn report(
                 + counters.lost_others
                 + lost
                 + pipeline.undecodable(),
+            without_stack: 0,
             truncated_stacks: pipeline.tally.truncated,
             unwind_incomplete: pipeline.tally.incomplete,
         },

@@ -17,6 +17,7 @@ use crate::heap::silence::TestCall;
 use crate::heap::{Description, LedgerOptions, Sampling};
 use crate::launch::{LaunchConfig, Prepared};
 use crate::model::Pid;
+use crate::model::sample;
 use crate::rights::{Use, viewer, with_lent};
 use crate::session::SessionError;
 use crate::session::audits::Audits;
@@ -54,6 +55,7 @@ fn options(args: &HeapArgs) -> TracerOptions {
         stack_bytes: args.stack_bytes,
         ring_bytes: args.ring_bytes,
         spill_bytes: SPILL_BYTES,
+        queue_bytes: sample::QUEUE_BYTES,
         follow_forks: !args.no_follow_forks,
         verbose: args.verbose,
         ..TracerOptions::default()

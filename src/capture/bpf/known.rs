@@ -1,0 +1,128 @@
+//! The table of stacks that the kernel's side sends as numbers (bpf/known.h), written in shared memory.
+
+use super::skel::types::{vmaudit_known, vmaudit_known_stack as Entry};
+use crate::capture::{CaptureError, KnownStack, KnownStacks};
+use crate::model::MmKey;
+use crate::model::hash::IntMap;
+use nix::sys::mman::{MapFlags, ProtFlags, mmap, munmap};
+use std::ffi::c_void;
+use std::num::NonZeroUsize;
+use std::os::fd::AsFd;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU64, Ordering, fence};
+
+const ENTRIES: usize = vmaudit_known::VMAUDIT_KNOWN_STACKS_.0 as usize;
+const WAYS: u64 = vmaudit_known::VMAUDIT_KNOWN_WAYS_.0 as u64;
+const SPAN: u64 = vmaudit_known::VMAUDIT_KNOWN_SPAN_.0 as u64;
+/// VMAUDIT_KNOWN_HASH
+const HASH: u64 = 0x9e37_79b9_7f4a_7c15;
+const WORD: u64 = size_of::<u64>() as u64;
+
+pub struct KnownTable {
+    at: NonNull<c_void>,
+    bytes: NonZeroUsize,
+    /// Where the stacks of each address space are.
+    used: IntMap<MmKey, Vec<usize>>,
+    /// Whose stack is in each place.
+    owners: Vec<Option<MmKey>>,
+    /// Which of the places for a stack goes next.
+    turn: u64,
+}
+
+impl KnownTable {
+    /// # Errors
+    /// When the kernel does not map it.
+    pub(super) fn of(map: impl AsFd) -> Result<KnownTable, CaptureError> {
+        let bytes = (ENTRIES * size_of::<Entry>()).next_multiple_of(crate::model::PAGE as usize);
+        let bytes = NonZeroUsize::new(bytes).ok_or(CaptureError::Mapping(nix::errno::Errno::EINVAL))?;
+        // SAFETY: a new mapping, where the kernel puts it, that belongs to `KnownTable` alone.
+        let at = unsafe {
+            mmap(None, bytes, ProtFlags::PROT_READ | ProtFlags::PROT_WRITE, MapFlags::MAP_SHARED, map, 0)
+        };
+        let at = at.map_err(CaptureError::Mapping)?;
+        Ok(KnownTable { at, bytes, used: IntMap::default(), owners: vec![None; ENTRIES], turn: 0 })
+    }
+
+    /// Writes an entry, or empties it; the kernel's side, which may read it meanwhile, takes no notice of it
+    /// while its version is odd.
+    fn write(&mut self, place: usize, change: impl FnOnce(&mut Entry)) {
+        debug_assert!(place < ENTRIES);
+        // SAFETY: the mapping has ENTRIES of them, for the life of `self`.
+        let entry = unsafe { self.at.cast::<Entry>().add(place) };
+        // SAFETY: as above; the kernel's side changes nothing but adds 0 to the version.
+        let version = unsafe { AtomicU64::from_ptr(&raw mut (*entry.as_ptr()).version) };
+        version.fetch_add(1, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+        // SAFETY: nobody else writes the other fields, and the copy is made and put back whole.
+        unsafe {
+            let mut copy = entry.read_volatile();
+            change(&mut copy);
+            copy.version = version.load(Ordering::SeqCst);
+            entry.write_volatile(copy);
+        }
+        fence(Ordering::SeqCst);
+        version.fetch_add(1, Ordering::SeqCst);
+    }
+
+    fn holds(&self, place: usize, stack: &KnownStack<'_>) -> bool {
+        // SAFETY: the mapping has ENTRIES of them, for the life of `self`, and only this thread writes them.
+        let entry = unsafe { self.at.cast::<Entry>().add(place).read_volatile() };
+        let returns = entry.returns.iter().zip(&entry.distances).take(entry.frames as usize);
+        (entry.mm, entry.ip, entry.depth) == (stack.mm.0, stack.ip, stack.depth)
+            && returns
+                .map(|(&address, &distance)| (u64::from(distance), address))
+                .eq(stack.returns.iter().copied())
+    }
+
+    /// A free place of those where a stack is looked for, or one whose turn it is.
+    fn place_of(&mut self, stack: &KnownStack<'_>) -> usize {
+        let hash = (stack.mm.0 ^ stack.ip << 20 ^ stack.depth).wrapping_mul(HASH) >> 40;
+        let place = |way: u64| hash.wrapping_add(way) as usize % ENTRIES;
+        if let Some(same) = (0..WAYS).map(place).find(|&place| self.holds(place, stack)) {
+            return same;
+        }
+        if let Some(free) = (0..WAYS).map(place).find(|&place| self.owners[place].is_none()) {
+            return free;
+        }
+        self.turn += 1;
+        place(self.turn % WAYS)
+    }
+}
+
+impl KnownStacks for KnownTable {
+    fn publish(&mut self, number: u64, stack: &KnownStack<'_>) {
+        let span = stack.returns.iter().map(|&(distance, _)| distance + WORD).max().unwrap_or(0);
+        if stack.returns.len() > Entry::default().returns.len() || span > SPAN {
+            return;
+        }
+        let place = self.place_of(stack);
+        let owner = self.owners[place].replace(stack.mm);
+        if owner != Some(stack.mm) {
+            self.used.entry(stack.mm).or_default().push(place);
+        }
+        self.write(place, |entry| {
+            (entry.number, entry.mm, entry.ip, entry.depth) = (number, stack.mm.0, stack.ip, stack.depth);
+            (entry.frames, entry.span) = (stack.returns.len() as u32, span as u32);
+            for (at, &(distance, address)) in stack.returns.iter().enumerate() {
+                entry.returns[at] = address;
+                entry.distances[at] = distance as u16;
+            }
+        });
+    }
+
+    fn forget(&mut self, mm: MmKey) {
+        for place in self.used.remove(&mm).unwrap_or_default() {
+            if self.owners[place] == Some(mm) {
+                self.owners[place] = None;
+                self.write(place, |entry| (entry.mm, entry.number) = (0, 0));
+            }
+        }
+    }
+}
+
+impl Drop for KnownTable {
+    fn drop(&mut self) {
+        // SAFETY: made by `of`, and nothing of it is lent out.
+        let _ = unsafe { munmap(self.at, self.bytes.get()) };
+    }
+}

@@ -1,0 +1,72 @@
+//! Stacks that the backend need not send again: it is told of those that come often.
+
+use crate::capture::{KnownStack, KnownStacks};
+use crate::model::hash::IntMap;
+use crate::model::{MmKey, StackId};
+use crate::unwind::Repeated;
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+
+/// As many numbers are given out.
+const MOST: u64 = 1 << 17;
+
+/// A stack that comes in whole again and again is not known to the backend any more: others took its place.
+const TRIES: u32 = 64;
+
+/// The numbers that were given out, and what they stand for.
+#[derive(Default)]
+pub struct Known {
+    backend: Option<Box<dyn KnownStacks>>,
+    last: u64,
+    stacks: HashMap<u64, StackId>,
+    /// By address space, each by the stack and its depth: its number, and how often it came in whole since it
+    /// was published.
+    spaces: IntMap<MmKey, HashMap<(StackId, u64), (u64, u32)>>,
+}
+
+impl Known {
+    pub fn of(backend: Box<dyn KnownStacks>) -> Known {
+        Known { backend: Some(backend), ..Known::default() }
+    }
+
+    /// A stack came in whole that was walked before.
+    pub fn publish(&mut self, mm: MmKey, again: &Repeated<'_>) {
+        let Some(backend) = &mut self.backend else { return };
+        let published = self.spaces.entry(mm).or_default();
+        let number = match published.entry((again.stack, again.depth)) {
+            Entry::Occupied(mut entry) => {
+                let (number, times) = entry.get_mut();
+                *times += 1;
+                if *times % TRIES != 0 {
+                    return;
+                }
+                *number
+            }
+            Entry::Vacant(entry) => {
+                if self.last == MOST {
+                    return;
+                }
+                self.last += 1;
+                self.stacks.insert(self.last, again.stack);
+                entry.insert((self.last, 0)).0
+            }
+        };
+        backend.publish(number, &KnownStack { mm, ip: again.ip, depth: again.depth, returns: again.returns });
+    }
+
+    /// An equal stack may be another one from now on: other code was mapped, or it is another address space.
+    /// What was sent by then and not read yet is not told from what was sent afterwards: it has no stack.
+    pub fn forget(&mut self, mm: MmKey) {
+        let Some(published) = self.spaces.remove(&mm) else { return };
+        for (number, _) in published.values() {
+            self.stacks.remove(number);
+        }
+        if let Some(backend) = &mut self.backend {
+            backend.forget(mm);
+        }
+    }
+
+    pub fn stack(&self, number: u64) -> Option<StackId> {
+        self.stacks.get(&number).copied()
+    }
+}
