@@ -23,7 +23,7 @@ use hooks::CallHook;
 use merge::{Merger, Spilled, positions, waits};
 
 use super::viewer::set_viewer;
-use super::{CaptureError, Counters, EventSource, TouchCounters, arch, refusal};
+use super::{CaptureConfig, CaptureError, Counters, EventSource, TouchCounters, arch, refusal};
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{Link, MapCore, MapFlags, OpenObject, RingBuffer, RingBufferBuilder};
 use nix::sys::epoll::Epoll;
@@ -32,25 +32,6 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::fs::MetadataExt;
 use std::rc::Rc;
-
-/// How to trace.
-#[derive(Clone, Debug)]
-pub struct BpfConfig {
-    /// Most bytes of user stack to copy, at most [`MAX_STACK_BYTES`].
-    pub stack_bytes: u64,
-    /// Size of the ring; rounded up to a power of two of at least a page.
-    pub ring_bytes: u32,
-    /// Size of the second ring, for calls without stack when the first is full.
-    pub spill_bytes: u32,
-    pub follow_forks: bool,
-    /// Targets run already when they are added: marking them needs one more program, and the
-    /// address spaces of their children are listed.
-    pub running_targets: bool,
-    /// Record page faults, too.
-    pub touch: Option<TouchConfig>,
-    /// Programs that are executed in a cgroup are targets, whoever started them.
-    pub entering: Option<Entering>,
-}
 
 /// Of the kernel side's [`Counts`].
 pub(super) mod counter {
@@ -106,7 +87,7 @@ pub(super) fn own_pid_namespace() -> u32 {
 }
 
 /// The reader is woken when this much waits.
-fn wake_bytes(config: &BpfConfig) -> u64 {
+fn wake_bytes(config: &CaptureConfig) -> u64 {
     u64::from(round_ring(config.ring_bytes) / 8)
 }
 
@@ -119,7 +100,7 @@ pub(super) const OBJECT: &str = "vmaudit";
 
 /// Opens the object and sets it up for what is asked; of the programs for the exits of calls, all that this
 /// kernel may need are there.
-pub(super) fn prepare(config: &BpfConfig) -> Result<skel::OpenVmauditSkel<'static>, CaptureError> {
+pub(super) fn prepare(config: &CaptureConfig) -> Result<skel::OpenVmauditSkel<'static>, CaptureError> {
     refusal::listen();
     // One object for the life of the process: libbpf's skeletons borrow from it.
     let storage: &'static mut MaybeUninit<OpenObject> = Box::leak(Box::new(MaybeUninit::uninit()));
@@ -162,7 +143,7 @@ impl BpfTracer {
     ///
     /// # Errors
     /// When the kernel refuses to load or attach (privileges, lockdown, no BTF).
-    pub fn start(config: &BpfConfig) -> Result<BpfTracer, CaptureError> {
+    pub fn start(config: &CaptureConfig) -> Result<BpfTracer, CaptureError> {
         let names: Vec<&'static str> = arch::TRACED.iter().map(|call| call.name).collect();
         let ids = tracepoints::syscall_exit_ids(&names);
         let mut refused = None;
@@ -180,7 +161,7 @@ impl BpfTracer {
     }
 
     fn start_with(
-        config: &BpfConfig,
+        config: &CaptureConfig,
         hook: CallHook,
         ids: &[(&'static str, u64)],
     ) -> Result<BpfTracer, CaptureError> {

@@ -27,7 +27,7 @@ pub struct LedgerOptions {
     pub start_ns: u64,
 }
 
-/// Looks kept of a timeline; when there are as many, every other is dropped.
+/// Points kept of a timeline; when there are as many, every other is dropped.
 const MAX_POINTS: usize = 2048;
 
 /// A resize that has begun: the block is out of the map, but outstanding.

@@ -228,7 +228,7 @@ impl AddressSpaces {
     }
 
     /// True when `pid` has executed another program since, or is another process than it was: a
-    /// look that began at `since_ns` (CLOCK_MONOTONIC) is not one at what the ledger knows now.
+    /// snapshot that began at `since_ns` (CLOCK_MONOTONIC) is not one at what the ledger knows now.
     pub fn replaced_since(&self, pid: Pid, since_ns: u64) -> bool {
         let after = |time: Option<u64>| time.is_some_and(|time| time >= since_ns);
         self.process(pid).is_some_and(|process| after(process.exec_ns) || after(process.created_ns))
