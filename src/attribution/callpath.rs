@@ -13,8 +13,6 @@ pub struct Line {
     pub function: Option<String>,
     /// Demangled name.
     pub display: Option<String>,
-    /// Start of the function where only its bounds are known.
-    pub bounds_start: Option<u64>,
     pub frame: Frame,
 }
 
@@ -59,7 +57,6 @@ impl CallPath {
                 module: module_name(frame).unwrap_or_default(),
                 function: None,
                 display: None,
-                bounds_start: None,
                 frame: *frame,
             };
             stack.frames.iter().map(bare).collect()
@@ -68,7 +65,6 @@ impl CallPath {
                 module: module_name(&f.frame).unwrap_or_default(),
                 function: f.function.as_ref().map(|n| plain_name(&n.linkage).to_string()),
                 display: f.function.as_ref().map(|n| n.name.clone()),
-                bounds_start: f.bounds.map(|b| b.0),
                 frame: f.frame,
             });
             with_names.collect()

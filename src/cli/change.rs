@@ -33,11 +33,6 @@ pub struct ChangeArgs {
 }
 
 impl ChangeArgs {
-    /// No change at all.
-    pub fn is_empty(&self) -> bool {
-        self.env.is_empty() && self.unset_env.is_empty() && self.stack_limit.is_none()
-    }
-
     /// What to set, and what to leave out.
     pub fn environment(&self) -> Vec<(OsString, Option<OsString>)> {
         let unset = self.unset_env.iter().map(|name| (name.clone(), None));

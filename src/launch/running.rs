@@ -124,11 +124,6 @@ impl Running {
         self.hold.is_some()
     }
 
-    /// True when calls are watched through the filter that holds exits.
-    pub fn watches_calls(&self) -> bool {
-        self.hold.as_ref().is_some_and(|hold| hold.server().is_some())
-    }
-
     /// Where calls are watched: what receives them. To be served at once, by a thread of its own: the
     /// target waits in each of them.
     pub fn take_calls(&mut self) -> Option<CallServer> {

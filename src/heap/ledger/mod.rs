@@ -351,14 +351,6 @@ impl HeapLedger {
         doubts.lost_frees = (doubts.lost_frees + counted.lost_frees).saturating_sub(former.lost_frees);
     }
 
-    pub fn totals(&self) -> Totals {
-        self.totals
-    }
-
-    pub fn doubts(&self) -> Doubts {
-        self.doubts
-    }
-
     /// Contexts that are known of.
     pub fn context_count(&self) -> usize {
         self.contexts.len()

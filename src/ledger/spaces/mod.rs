@@ -208,13 +208,6 @@ impl AddressSpaces {
         }
     }
 
-    /// Gives up the last state of a process that is gone, once it is reconciled.
-    pub fn forget(&mut self, pid: Pid) {
-        if let Some(id) = self.space_of_pid(pid).filter(|&id| !self.table.has_users(id)) {
-            self.table.remove(id);
-        }
-    }
-
     /// Living processes are looked at from now on: what calls take away is remembered until
     /// [`AddressSpaces::snapshots_compared`].
     pub fn snapshot_begins(&mut self) {
