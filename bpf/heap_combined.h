@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
 /*
  * --combined: allocations are counted here, by stack, and not sent one by one. The stack is walked by the
- * rules that user space has taught: those of the unwind tables that are a constant distance from the stack
+ * rules that user space has published: those of the unwind tables that are a constant distance from the stack
  * or frame pointer. A walk that a rule is missing for, or whose frames need more than that, leaves the
  * allocation to the ring, as without --combined, and so does a full table. Included by heap.bpf.c.
  */

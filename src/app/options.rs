@@ -4,6 +4,7 @@ use super::conclude::conclude;
 use super::dump::Dump;
 use super::error::AppError;
 use super::output::{self, Destination, Other, Output, OutputSpec};
+use crate::capture::CaptureConfig;
 use crate::capture::bpf::TouchConfig;
 use crate::cli::{AttachArgs, AuditArgs, DetailArgs, FlameArgs, InsideArgs, RunArgs};
 use crate::session::engine::Schedule;
@@ -74,17 +75,16 @@ impl<'a> RunOptions<'a> {
     pub fn tracer_options(&self) -> TracerOptions {
         let touch = &self.detail.touch;
         let budget = TouchConfig { budget: touch.touch_budget, ring_bytes: touch.touch_ring_bytes };
-        TracerOptions {
-            only: self.audit.backend.only(),
+        let capture = CaptureConfig {
             stack_bytes: self.stack_bytes,
             ring_bytes: self.inside.rings.ring_bytes,
             spill_bytes: self.inside.rings.spill_bytes,
             queue_bytes: self.inside.rings.queue_bytes,
             follow_forks: self.follow_forks,
             touch: touch.touch.then_some(budget),
-            verbose: self.inside.verbose,
-            ..TracerOptions::default()
-        }
+            ..CaptureConfig::default()
+        };
+        TracerOptions { only: self.audit.backend.only(), capture, verbose: self.inside.verbose }
     }
 
     /// What the tracer's records go through; begins the recording, if one is asked for.
@@ -142,7 +142,7 @@ impl<'a> RunOptions<'a> {
         conclude(traced, wanted, (sinks.record.as_deref(), exit_code, self.inside.verbose))
     }
 
-    /// Looks first after `first_snapshot`, and then each `pause` where no interval is asked for.
+    /// The first snapshot is taken after `first_snapshot`, and then each `pause` where no interval is asked for.
     pub fn schedule(&self, first_snapshot: Duration, pause: Duration) -> Schedule {
         Schedule {
             duration: self.duration,
@@ -159,7 +159,7 @@ impl<'a> RunOptions<'a> {
     /// When switches and format do not go together, when the report cannot be written, or would be written
     /// over another of the command line's files.
     pub fn wanted(&self, command: &[OsString]) -> Result<OutputSpec, AppError> {
-        let report = self.audit.report.as_deref();
+        let report = self.audit.to.report.as_deref();
         if let Some(recording) = &self.audit.output {
             output::check_recording(report, recording)?;
         }
@@ -167,6 +167,6 @@ impl<'a> RunOptions<'a> {
         let dump = self.inside.dump_events.as_deref();
         others.extend(dump.map(|path| Other { path, what: "the file of --dump-events" }));
         let output = Output::open(report, &others)?;
-        OutputSpec::new(self.audit.format, self.flame, Destination { output, top: self.detail.top })
+        OutputSpec::new(self.audit.to.format, self.flame, Destination { output, top: self.detail.top })
     }
 }

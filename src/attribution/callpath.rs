@@ -13,8 +13,6 @@ pub struct Line {
     pub function: Option<String>,
     /// Demangled name.
     pub display: Option<String>,
-    /// Start of the function where only its bounds are known.
-    pub bounds_start: Option<u64>,
     pub frame: Frame,
 }
 
@@ -59,7 +57,6 @@ impl CallPath {
                 module: module_name(frame).unwrap_or_default(),
                 function: None,
                 display: None,
-                bounds_start: None,
                 frame: *frame,
             };
             stack.frames.iter().map(bare).collect()
@@ -68,7 +65,6 @@ impl CallPath {
                 module: module_name(&f.frame).unwrap_or_default(),
                 function: f.function.as_ref().map(|n| plain_name(&n.linkage).to_string()),
                 display: f.function.as_ref().map(|n| n.name.clone()),
-                bounds_start: f.bounds.map(|b| b.0),
                 frame: f.frame,
             });
             with_names.collect()
@@ -110,18 +106,5 @@ impl CallPath {
 
     pub fn any(&self, test: impl Fn(&Line) -> bool) -> bool {
         self.lines.iter().any(test)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::plain_name;
-
-    #[test]
-    fn compiler_suffixes_do_not_hide_a_name() {
-        assert_eq!(plain_name("base_block_alloc.isra.0"), "base_block_alloc");
-        assert_eq!(plain_name("arena_get2.part.0.cold"), "arena_get2");
-        assert_eq!(plain_name("malloc@@GLIBC_2.2.5"), "malloc");
-        assert_eq!(plain_name("runtime.(*pageAlloc).sysInit"), "runtime.(*pageAlloc).sysInit");
     }
 }

@@ -3,6 +3,7 @@
 
 pub mod arch;
 pub mod bpf;
+mod config;
 pub mod heap;
 pub mod notify;
 pub mod perf;
@@ -13,6 +14,8 @@ pub mod trial;
 pub mod uprobe;
 mod viewer;
 pub mod wire;
+
+pub use config::CaptureConfig;
 
 use crate::model::{MmKey, Refusal, StackSample, Touch, VmEvent};
 use std::os::fd::BorrowedFd;

@@ -1,11 +1,11 @@
 //! Every program of every command, loaded as the commands load it, and let go again: what `vmaudit doctor`
 //! says of this kernel. The programs are found in the objects, not listed here.
 
-use super::CaptureError;
-use super::bpf::{self, BpfConfig, Entering, TouchConfig, tracepoints};
+use super::bpf::{self, Entering, TouchConfig, tracepoints};
 use super::heap::{self, HeapConfig, Kind};
 use super::refusal::{listen, refused};
 use super::uprobe::{self, CallCounter, CounterConfig, Way};
+use super::{CaptureConfig, CaptureError};
 use crate::model::sample::STACK_BYTES;
 use crate::model::{CgroupHierarchy, CgroupKey, LoadTrial, Part, ProgramTrial, Refusal};
 use libbpf_rs::skel::OpenSkel;
@@ -23,25 +23,17 @@ pub fn load_everything() -> Vec<LoadTrial> {
 
 /// What the audits of mappings load: with all that may be asked for, and, where that is refused, without.
 fn mappings() -> Vec<LoadTrial> {
-    let plain = BpfConfig {
-        stack_bytes: STACK_BYTES,
-        ring_bytes: SMALL,
-        spill_bytes: SMALL,
-        queue_bytes: SMALL,
-        follow_forks: true,
-        running_targets: true,
-        touch: None,
-        entering: None,
-    };
+    let small = CaptureConfig { stack_bytes: STACK_BYTES, ring_bytes: SMALL, ..CaptureConfig::default() };
+    let plain = CaptureConfig { spill_bytes: SMALL, running_targets: true, ..small };
     let touch = Some(TouchConfig { budget: 1000, ring_bytes: SMALL });
     let cgroup = CgroupKey { hierarchy: CgroupHierarchy::Unified, id: 0 };
     let entering = Some(Entering { cgroup, from_outside: false });
-    let all = load_mappings("--touch, --container", &BpfConfig { touch, entering, ..plain.clone() });
+    let all = load_mappings("--touch, --container", &CaptureConfig { touch, entering, ..plain });
     let attach = if all.works() { all.clone() } else { load_mappings("", &plain) };
     vec![LoadTrial { command: "run, attach", ..attach }, all]
 }
 
-fn load_mappings(command: &'static str, config: &BpfConfig) -> LoadTrial {
+fn load_mappings(command: &'static str, config: &CaptureConfig) -> LoadTrial {
     let trial = LoadTrial { command, object: bpf::OBJECT, ..LoadTrial::default() };
     load_each(
         trial,

@@ -18,8 +18,8 @@ pub struct AttachArgs {
 
     /// Report a timeline of VIRT and RSS by category, with a snapshot of the processes every SECS seconds
     ///
-    /// Without it they are looked at five times a second all the same, because nothing holds them at
-    /// their end, but only the last snapshot counts.
+    /// Without it a snapshot is taken five times a second all the same, because nothing holds them at
+    /// their end, but only the last one counts.
     #[arg(long, value_name = "SECS", value_parser = seconds)]
     pub interval: Option<f64>,
 

@@ -4,9 +4,9 @@ use super::{Backend, Format, RingArgs, TouchArgs};
 use clap::Args;
 use std::path::PathBuf;
 
-/// What sees the calls, and where the outcome goes.
+/// How and where a report is written: also for `report` and `snapshot`.
 #[derive(Args, Debug)]
-pub struct AuditArgs {
+pub struct ReportToArgs {
     /// How to write the report
     #[arg(short, long, value_enum, default_value_t = Format::Text, value_name = "FORMAT")]
     pub format: Format,
@@ -14,6 +14,13 @@ pub struct AuditArgs {
     /// Write the report to FILE instead of standard output
     #[arg(long, value_name = "FILE")]
     pub report: Option<PathBuf>,
+}
+
+/// What sees the calls, and where the outcome goes.
+#[derive(Args, Debug)]
+pub struct AuditArgs {
+    #[command(flatten)]
+    pub to: ReportToArgs,
 
     /// Record everything in FILE (SQLite; docs/recording.md), for report, events, explain and diff
     ///
@@ -26,7 +33,7 @@ pub struct AuditArgs {
     pub backend: Backend,
 }
 
-/// How much is told.
+/// How much is reported.
 #[derive(Args, Debug)]
 pub struct DetailArgs {
     /// Show the N largest findings of a process, and the N largest other processes

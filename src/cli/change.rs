@@ -5,6 +5,18 @@ use clap::builder::{OsStringValueParser, TypedValueParser};
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
+/// How it is started.
+#[derive(Args, Clone, Copy, Debug, Default)]
+pub struct StartArgs {
+    /// Under sudo, run the command as root instead of as the invoking user
+    #[arg(long)]
+    pub as_root: bool,
+
+    /// Do not hold processes at their exit: for programs with a seccomp listener of their own
+    #[arg(long)]
+    pub no_exit_hold: bool,
+}
+
 #[derive(Args, Clone, Debug, Default)]
 pub struct ChangeArgs {
     /// Set an environment variable of the command (repeatable)
@@ -21,11 +33,6 @@ pub struct ChangeArgs {
 }
 
 impl ChangeArgs {
-    /// No change at all.
-    pub fn is_empty(&self) -> bool {
-        self.env.is_empty() && self.unset_env.is_empty() && self.stack_limit.is_none()
-    }
-
     /// What to set, and what to leave out.
     pub fn environment(&self) -> Vec<(OsString, Option<OsString>)> {
         let unset = self.unset_env.iter().map(|name| (name.clone(), None));

@@ -1,6 +1,6 @@
 //! `vmaudit compare`.
 
-use super::{Aslr, ChangeArgs, PlainFormat, seconds};
+use super::{Aslr, ChangeArgs, PlainFormat, StartArgs, seconds};
 use clap::{ArgGroup, Args};
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -33,11 +33,11 @@ pub struct CompareArgs {
     #[arg(long, value_name = "FILE")]
     pub report: Option<PathBuf>,
 
-    /// Look at each run after SECS seconds and end it then
+    /// Take the snapshot of each run after SECS seconds and end it then
     #[arg(long, value_name = "SECS", value_parser = seconds)]
     pub duration: Option<f64>,
 
-    /// Run SCRIPT by sh -c while the command runs; when it ends, look, and end the command
+    /// Run SCRIPT by sh -c while the command runs; when it ends, take the snapshot, and end the command
     ///
     /// For servers. It is started with the command, which may not be ready yet, it is not traced, and
     /// $VMAUDIT_PID is the command's process: 'until redis-cli ping; do sleep .1; done; redis-benchmark'
@@ -56,13 +56,8 @@ pub struct CompareArgs {
     #[arg(long)]
     pub no_follow_forks: bool,
 
-    /// Under sudo, run the command as root instead of as the invoking user
-    #[arg(long)]
-    pub as_root: bool,
-
-    /// Do not hold processes at their exit: for programs with a seccomp listener of their own
-    #[arg(long)]
-    pub no_exit_hold: bool,
+    #[command(flatten)]
+    pub start: StartArgs,
 
     /// Show the N largest causes of each category
     #[arg(long, value_name = "N", default_value_t = 3)]

@@ -1,7 +1,7 @@
 //! `vmaudit heap`.
 
 use super::target::pid;
-use super::{Aslr, seconds};
+use super::{Aslr, StackArgs, seconds};
 use clap::{ArgGroup, Args, ValueEnum};
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -88,9 +88,8 @@ pub struct HeapArgs {
     #[arg(long, conflicts_with = "pids")]
     pub as_root: bool,
 
-    /// Copy at most N bytes of each call's user stack
-    #[arg(long, value_name = "N", default_value_t = 65_536, value_parser = clap::value_parser!(u64).range(0..=262_144))]
-    pub stack_bytes: u64,
+    #[command(flatten)]
+    pub stacks: StackArgs,
 
     /// Say on standard error what was probed, read and how long it took
     #[arg(short, long)]

@@ -21,8 +21,8 @@ mod top;
 mod touch;
 
 pub use attach::AttachArgs;
-pub use audit::{AuditArgs, DetailArgs, InsideArgs};
-pub use change::ChangeArgs;
+pub use audit::{AuditArgs, DetailArgs, InsideArgs, ReportToArgs};
+pub use change::{ChangeArgs, StartArgs};
 pub use compare::CompareArgs;
 pub use diff::{DiffArgs, GroupBy, PidPair};
 pub use doctor::DoctorArgs;

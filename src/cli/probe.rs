@@ -1,7 +1,7 @@
 //! `vmaudit probe`.
 
 use super::target::pid;
-use super::{PlainFormat, seconds};
+use super::{PlainFormat, StackArgs, seconds};
 use clap::{Args, ValueEnum};
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -55,9 +55,8 @@ pub struct ProbeArgs {
     #[arg(long, value_name = "N", default_value_t = 40)]
     pub top: usize,
 
-    /// Copy at most N bytes of each call's user stack
-    #[arg(long, value_name = "N", default_value_t = 65_536, value_parser = clap::value_parser!(u64).range(0..=262_144))]
-    pub stack_bytes: u64,
+    #[command(flatten)]
+    pub sample: StackArgs,
 
     /// Count the command or process alone, not the processes that it starts; with -p others are then not
     /// slowed down

@@ -1,6 +1,6 @@
 //! `vmaudit report`.
 
-use super::{FlameArgs, Format};
+use super::{FlameArgs, ReportToArgs};
 use clap::Args;
 use std::path::PathBuf;
 
@@ -10,13 +10,8 @@ pub struct ReportArgs {
     #[arg(value_name = "REC")]
     pub recording: PathBuf,
 
-    /// How to write the report
-    #[arg(short, long, value_enum, default_value_t = Format::Text, value_name = "FORMAT")]
-    pub format: Format,
-
-    /// Write the report to FILE instead of standard output
-    #[arg(long, value_name = "FILE")]
-    pub report: Option<PathBuf>,
+    #[command(flatten)]
+    pub to: ReportToArgs,
 
     /// Show the N largest findings of a process, and the N largest other processes
     #[arg(long, value_name = "N", default_value_t = 10)]

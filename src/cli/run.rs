@@ -1,6 +1,6 @@
 //! `vmaudit run`.
 
-use super::{Aslr, AuditArgs, ChangeArgs, DetailArgs, FlameArgs, InsideArgs, StackArgs, seconds};
+use super::{Aslr, AuditArgs, ChangeArgs, DetailArgs, FlameArgs, InsideArgs, StackArgs, StartArgs, seconds};
 use clap::Args;
 use std::ffi::OsString;
 
@@ -26,8 +26,8 @@ pub struct RunArgs {
 
     /// Report a timeline of VIRT and RSS by category, with a snapshot of the processes every SECS seconds
     ///
-    /// Without it they are looked at each second all the same, for those that a signal kills, but
-    /// only the last snapshot counts.
+    /// Without it a snapshot is taken each second all the same, for those that a signal kills, but
+    /// only the last one counts.
     #[arg(long, value_name = "SECS", value_parser = seconds)]
     pub interval: Option<f64>,
 
@@ -41,13 +41,8 @@ pub struct RunArgs {
     #[command(flatten)]
     pub detail: DetailArgs,
 
-    /// Under sudo, run the command as root instead of as the invoking user
-    #[arg(long)]
-    pub as_root: bool,
-
-    /// Do not hold processes at their exit: for programs with a seccomp listener of their own
-    #[arg(long)]
-    pub no_exit_hold: bool,
+    #[command(flatten)]
+    pub start: StartArgs,
 
     #[command(flatten)]
     pub inside: InsideArgs,

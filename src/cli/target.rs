@@ -10,7 +10,7 @@ pub struct TargetArgs {
     #[arg(short, long = "pid", value_name = "PID", num_args = 1.., value_delimiter = ',', value_parser = pid, allow_negative_numbers = true)]
     pub pids: Vec<i32>,
 
-    /// All processes of a container: its name, its ID, or the begin of its ID
+    /// All processes of a container: its name, its ID, or the start of its ID
     ///
     /// Of Docker, Podman, containerd (Kubernetes: POD/CONTAINER) or CRI-O. Those that enter it later
     /// (docker exec) belong to it, too. See docs/containers.md.

@@ -29,7 +29,7 @@ pub struct TopArgs {
     #[arg(short, long, value_enum, default_value_t = TopSort::Unused, value_name = "COLUMN")]
     pub sort: TopSort,
 
-    /// End after N looks
+    /// End after N snapshots
     #[arg(short = 'n', long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub iterations: Option<u64>,
 
@@ -51,27 +51,4 @@ pub enum TopSort {
     Growth,
     /// The process' or category's name
     Name,
-}
-
-#[cfg(test)]
-mod tests {
-    use crate::cli::Cli;
-    use clap::Parser;
-
-    fn accepted(words: &[&str]) -> bool {
-        Cli::try_parse_from(["vmaudit", "top"].iter().chain(words)).is_ok()
-    }
-
-    #[test]
-    fn what_goes_together() {
-        for good in [&[][..], &["-b", "-n", "1"], &["-p", "1", "-t"], &["--cgroup", "/x", "-t", "-i", "0.5"]]
-        {
-            assert!(accepted(good), "{good:?}");
-        }
-        for bad in
-            [&["-t"][..], &["-n", "0"], &["-i", "0"], &["-s", "size"], &["-p", "0"], &["--backend", "bpf"]]
-        {
-            assert!(!accepted(bad), "{bad:?}");
-        }
-    }
 }

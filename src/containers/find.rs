@@ -17,7 +17,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-/// The running container that `query` means: a name, an ID, or the begin of an ID.
+/// The running container that `query` means: a name, an ID, or the beginning of an ID.
 ///
 /// Asked are the processes' cgroups, the engines' monitors, and the engines' sockets, as far as they
 /// answer; no engine is needed where an ID is given.

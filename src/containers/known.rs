@@ -1,4 +1,4 @@
-//! Which container a name or the begin of an ID means. Pure.
+//! Which container a name or the beginning of an ID means. Pure.
 
 use super::error::ContainerError;
 use super::names::is_hex;
@@ -17,7 +17,7 @@ pub struct EngineContainer {
 }
 
 impl EngineContainer {
-    /// The name to show, else the begin of the ID.
+    /// The name to show, else the beginning of the ID.
     pub fn display_name(&self) -> String {
         self.names.first().cloned().unwrap_or_else(|| short(&self.id).to_owned())
     }
@@ -60,7 +60,7 @@ pub fn without_scheme(query: &str) -> &str {
     schemes.iter().find_map(|scheme| query.strip_prefix(scheme)).unwrap_or(query)
 }
 
-/// The container that is meant: by its name, by its whole ID, or by the begin of the ID. None where
+/// The container that is meant: by its name, by its whole ID, or by the beginning of the ID. None where
 /// nothing fits.
 ///
 /// # Errors
@@ -149,7 +149,7 @@ mod tests {
         assert_eq!(id("4f6baa"), Ok(Some("4f6baa".into())));
         // One of the two that begin so does not run.
         assert_eq!(id("4f6b"), Ok(Some("4f6baa".into())));
-        // A name goes before the begin of an ID.
+        // A name goes before the beginning of an ID.
         assert_eq!(id("4f"), Ok(Some("71ea02".into())));
         assert_eq!(id("we"), Ok(None));
         assert_eq!(id("nothing"), Ok(None));

@@ -41,7 +41,7 @@ pub struct CgroupLocation {
 /// A running container, or a plain cgroup.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Container {
-    /// For people: the engine's name for it, the begin of its ID, or its path.
+    /// For people: the engine's name for it, the beginning of its ID, or its path.
     pub name: String,
     pub id: Option<String>,
     pub engine: Option<String>,

@@ -66,7 +66,7 @@ pub fn is_id(text: &str) -> bool {
     text.len() == ID_LEN && is_hex(text)
 }
 
-/// What the begin of an ID can be.
+/// What the beginning of an ID can be.
 pub fn is_hex(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'))
 }

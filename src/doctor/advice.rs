@@ -30,7 +30,7 @@ fn command(when: &'static str, command: impl Into<String>) -> Command {
 }
 
 /// For a rung that failed.
-pub fn advice_for(rung: Rung, failure: &RungFailure, standing: &Privileges) -> Advice {
+pub fn advice_for(rung: Rung, failure: &RungFailure, privileges: &Privileges) -> Advice {
     let errno = failure.errno;
     let (why, commands) = match (errno, rung) {
         (Some(EMFILE), _) => {
@@ -44,24 +44,24 @@ pub fn advice_for(rung: Rung, failure: &RungFailure, standing: &Privileges) -> A
             "the kernel has no memory for it".to_owned(),
             vec![command("once", "vmaudit run --ring-bytes 4194304 …")],
         ),
-        (_, Rung::Bpf) => bpf(failure, standing),
-        (_, Rung::Perf) => perf(errno, standing),
-        (_, Rung::Notify) => notify(errno, standing),
+        (_, Rung::Bpf) => bpf(failure, privileges),
+        (_, Rung::Perf) => perf(errno, privileges),
+        (_, Rung::Notify) => notify(errno, privileges),
         (_, Rung::Snapshot) => ("/proc cannot be read".to_owned(), Vec::new()),
     };
     Advice { unlocks: rung.name(), why, commands }
 }
 
 /// `CAP_BPF and CAP_PERFMON are`, of those that are not there.
-fn missing(wanted: &[Capability], standing: &Privileges) -> Option<String> {
+fn missing(wanted: &[Capability], privileges: &Privileges) -> Option<String> {
     let missing: Vec<_> =
-        wanted.iter().filter(|&&each| !standing.effective.allows(each)).map(|each| each.name()).collect();
+        wanted.iter().filter(|&&each| !privileges.effective.allows(each)).map(|each| each.name()).collect();
     let verb = if missing.len() == 1 { "is" } else { "are" };
     (!missing.is_empty()).then(|| format!("{} {verb}", missing.join(" and ")))
 }
 
-fn in_container(standing: &Privileges) -> bool {
-    !standing.first_pid_namespace || standing.seccomp_filter
+fn in_container(privileges: &Privileges) -> bool {
+    !privileges.first_pid_namespace || privileges.seccomp_filter
 }
 
 /// On the host, whatever the container allows.
@@ -69,8 +69,8 @@ fn from_the_host() -> Command {
     command("on the host", "sudo vmaudit attach -p PID")
 }
 
-fn setcap(capabilities: &str, standing: &Privileges) -> Command {
-    command("for good", format!("sudo setcap {capabilities}+ep {}", standing.exe))
+fn setcap(capabilities: &str, privileges: &Privileges) -> Command {
+    command("for good", format!("sudo setcap {capabilities}+ep {}", privileges.exe))
 }
 
 const CONFIDENTIALITY: &str = "confidentiality";
@@ -89,11 +89,11 @@ fn unlock() -> Command {
 }
 
 /// What the verifier, or libbpf before it, found to be missing or wrong.
-fn verdict(refusal: &Refusal, standing: &Privileges) -> (String, Vec<Command>) {
+fn verdict(refusal: &Refusal, privileges: &Privileges) -> (String, Vec<Command>) {
     let subject = refusal.subject();
     let reads_memory = |helper: &str| helper.starts_with("bpf_probe_read") && !helper.contains("user");
     match &refusal.missing {
-        Some(Missing::Helper(helper)) if reads_memory(helper) => match standing.lockdown.as_deref() {
+        Some(Missing::Helper(helper)) if reads_memory(helper) => match privileges.lockdown.as_deref() {
             Some(CONFIDENTIALITY) => (
                 format!(
                     "the kernel is locked down (confidentiality): BPF may not read its memory ({helper}), as \
@@ -142,13 +142,13 @@ fn no_btf() -> (String, Vec<Command>) {
     (why.to_owned(), Vec::new())
 }
 
-fn bpf(failure: &RungFailure, standing: &Privileges) -> (String, Vec<Command>) {
+fn bpf(failure: &RungFailure, privileges: &Privileges) -> (String, Vec<Command>) {
     let errno = failure.errno;
-    if !standing.btf {
+    if !privileges.btf {
         return no_btf();
     }
     if let Some(refusal) = failure.refusal.as_ref().filter(|refusal| refusal.is_verdict()) {
-        return verdict(refusal, standing);
+        return verdict(refusal, privileges);
     }
     if !matches!(errno, Some(EPERM | EACCES | ENOSYS)) {
         let why = match failure.refusal.as_ref().map(|refusal| (&refusal.part, refusal.subject())) {
@@ -158,14 +158,14 @@ fn bpf(failure: &RungFailure, standing: &Privileges) -> (String, Vec<Command>) {
         };
         return (why, Vec::new());
     }
-    if !standing.first_user_namespace {
+    if !privileges.first_user_namespace {
         let why = "vmaudit runs in a user namespace (a rootless container, as a rule): its capabilities \
                    do not reach BPF";
         return (why.to_owned(), vec![from_the_host()]);
     }
-    let missing = missing(&[Capability::Bpf, Capability::Perfmon], standing);
+    let missing = missing(&[Capability::Bpf, Capability::Perfmon], privileges);
     match missing {
-        Some(missing) if in_container(standing) => {
+        Some(missing) if in_container(privileges) => {
             let flags = "run --cap-add BPF --cap-add PERFMON";
             let commands = vec![
                 command("Docker", format!("docker {flags} …")),
@@ -175,15 +175,15 @@ fn bpf(failure: &RungFailure, standing: &Privileges) -> (String, Vec<Command>) {
             ];
             (format!("{missing} missing in this container"), commands)
         }
-        Some(missing) if standing.uid != 0 => {
-            let commands = vec![command("once", "sudo vmaudit …"), setcap("cap_bpf,cap_perfmon", standing)];
+        Some(missing) if privileges.uid != 0 => {
+            let commands = vec![command("once", "sudo vmaudit …"), setcap("cap_bpf,cap_perfmon", privileges)];
             (format!("{missing} missing"), commands)
         }
         Some(missing) => (
             format!("{missing} missing, though this is root: whatever started this shell has taken it away"),
             vec![command("systemd", "CapabilityBoundingSet=CAP_BPF CAP_PERFMON …")],
         ),
-        None if standing.seccomp_filter => (
+        None if privileges.seccomp_filter => (
             "a seccomp profile forbids bpf(2), though the capabilities are there".to_owned(),
             vec![
                 command("Docker", "docker run --security-opt seccomp=unconfined …"),
@@ -191,7 +191,7 @@ fn bpf(failure: &RungFailure, standing: &Privileges) -> (String, Vec<Command>) {
                 from_the_host(),
             ],
         ),
-        None if standing.lockdown.as_deref() == Some(CONFIDENTIALITY) => (
+        None if privileges.lockdown.as_deref() == Some(CONFIDENTIALITY) => (
             "the kernel is locked down (confidentiality): BPF may not read its memory".to_owned(),
             vec![unlock()],
         ),
@@ -199,14 +199,14 @@ fn bpf(failure: &RungFailure, standing: &Privileges) -> (String, Vec<Command>) {
             "bpf(2) is refused, though the capabilities are there and no seccomp filter is in force: a security \
              module, or lockdown"
                 .to_owned(),
-            standing.lockdown.is_none().then(see_lockdown).into_iter().collect(),
+            privileges.lockdown.is_none().then(see_lockdown).into_iter().collect(),
         ),
     }
 }
 
 /// Without tracing, no tracepoint has a number: "Tracing disabled due to lockdown" (kernel/trace/trace.c).
-fn no_tracepoints(standing: &Privileges) -> (String, Vec<Command>) {
-    match (standing.lockdown.as_deref(), standing.reads_kernel_memory) {
+fn no_tracepoints(privileges: &Privileges) -> (String, Vec<Command>) {
+    match (privileges.lockdown.as_deref(), privileges.reads_kernel_memory) {
         (Some(CONFIDENTIALITY), _) => (
             "the kernel is locked down (confidentiality), and has switched all its tracepoints off".to_owned(),
             vec![unlock()],
@@ -232,11 +232,11 @@ fn no_tracepoints(standing: &Privileges) -> (String, Vec<Command>) {
     }
 }
 
-fn perf(errno: Option<i32>, standing: &Privileges) -> (String, Vec<Command>) {
+fn perf(errno: Option<i32>, privileges: &Privileges) -> (String, Vec<Command>) {
     const MOST: i32 = 2;
-    let level = standing.perf_event_paranoid;
+    let level = privileges.perf_event_paranoid;
     if errno == Some(ENOENT) {
-        return no_tracepoints(standing);
+        return no_tracepoints(privileges);
     }
     if errno == Some(EBUSY) {
         let why = "another tracer (bpftrace, an older vmaudit as root) has a BPF program on the same \
@@ -244,16 +244,16 @@ fn perf(errno: Option<i32>, standing: &Privileges) -> (String, Vec<Command>) {
         return (why.to_owned(), vec![command("to find it", "sudo bpftool perf list")]);
     }
     if let Some(level) = level.filter(|&level| level > MOST)
-        && (!standing.effective.allows(Capability::Perfmon) || standing.lent.allows(Capability::Perfmon))
+        && (!privileges.effective.allows(Capability::Perfmon) || privileges.lent.allows(Capability::Perfmon))
     {
         // The file's capabilities are for the bpf backend alone.
         let commands = vec![
             command("until reboot", format!("sudo sysctl kernel.perf_event_paranoid={MOST}")),
-            setcap("cap_bpf,cap_perfmon", standing),
+            setcap("cap_bpf,cap_perfmon", privileges),
         ];
         return (format!("kernel.perf_event_paranoid is {level}"), commands);
     }
-    if standing.seccomp_filter {
+    if privileges.seccomp_filter {
         let commands = vec![
             command("Docker", "docker run --cap-add PERFMON …"),
             command("Docker < 23, Podman", "docker run --security-opt seccomp=unconfined …"),
@@ -267,14 +267,14 @@ fn perf(errno: Option<i32>, standing: &Privileges) -> (String, Vec<Command>) {
     ("the kernel refuses perf events (a security module, or CONFIG_PERF_EVENTS=n)".to_owned(), Vec::new())
 }
 
-fn notify(errno: Option<i32>, standing: &Privileges) -> (String, Vec<Command>) {
+fn notify(errno: Option<i32>, privileges: &Privileges) -> (String, Vec<Command>) {
     match errno {
         Some(EBUSY) => (
             "the processes here have a seccomp listener already (EBUSY), and there can be one only"
                 .to_owned(),
             vec![command("no calls", "vmaudit snapshot -p PID")],
         ),
-        Some(EPERM | EACCES | ENOSYS) if standing.seccomp_filter => (
+        Some(EPERM | EACCES | ENOSYS) if privileges.seccomp_filter => (
             "a seccomp profile forbids what notification needs (seccomp(2), process_vm_readv(2))".to_owned(),
             vec![
                 command("Docker", "docker run --security-opt seccomp=unconfined …"),
@@ -289,23 +289,23 @@ fn notify(errno: Option<i32>, standing: &Privileges) -> (String, Vec<Command>) {
 }
 
 /// bpf works, but other users' processes cannot be read.
-pub(super) fn others(standing: &Privileges) -> Advice {
-    Advice { unlocks: "other users' processes", ..ptrace(standing) }
+pub(super) fn others(privileges: &Privileges) -> Advice {
+    Advice { unlocks: "other users' processes", ..ptrace(privileges) }
 }
 
 /// Other users' mappings are readable (CAP_PERFMON is enough for that since Linux 6.15, mm_access() in
 /// kernel/fork.c), but not their memory or pages.
-pub(super) fn all_of_others(standing: &Privileges) -> Advice {
-    Advice { unlocks: "exact pages and heap headers of other users' processes", ..ptrace(standing) }
+pub(super) fn all_of_others(privileges: &Privileges) -> Advice {
+    Advice { unlocks: "exact pages and heap headers of other users' processes", ..ptrace(privileges) }
 }
 
 /// Files in /proc/PID that only the owner may open (pagemap, map_files) ask for
 /// CAP_DAC_READ_SEARCH, too. Both have to be the user's own: those of vmaudit's file open nobody else's
 /// process.
-fn ptrace(standing: &Privileges) -> Advice {
-    let missing = missing(&[Capability::SysPtrace, Capability::DacReadSearch], standing);
+fn ptrace(privileges: &Privileges) -> Advice {
+    let missing = missing(&[Capability::SysPtrace, Capability::DacReadSearch], privileges);
     let why = missing.map_or_else(|| "a security module forbids it".to_owned(), |m| format!("{m} missing"));
-    let commands = if in_container(standing) {
+    let commands = if in_container(privileges) {
         let flags = "run --cap-add SYS_PTRACE --cap-add DAC_READ_SEARCH";
         let line = |engine: &str| format!("{engine} {flags} …");
         vec![command("Docker", line("docker")), command("Podman", line("podman"))]

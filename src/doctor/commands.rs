@@ -15,11 +15,11 @@ pub struct CommandVerdict {
 
 /// `auto`: what `run` takes.
 pub(super) fn commands(
-    standing: &Privileges,
+    privileges: &Privileges,
     (rungs, auto): (&[TriedRung], Option<Rung>),
     loads: &[LoadTrial],
 ) -> Vec<CommandVerdict> {
-    let why = |failure: &RungFailure| advice_for(Rung::Bpf, failure, standing).why;
+    let why = |failure: &RungFailure| advice_for(Rung::Bpf, failure, privileges).why;
     let tried = rungs.iter().find(|tried| tried.rung == Rung::Bpf);
     let bpf: Result<String, String> = match tried.map(|tried| &tried.failure) {
         Some(None) => Ok("backend bpf".to_owned()),

@@ -73,7 +73,7 @@ pub struct RungFailure {
 /// All that `vmaudit doctor` says.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Diagnosis {
-    pub standing: Privileges,
+    pub privileges: Privileges,
     pub trials: Vec<Trial>,
     /// Each program of each command; none where no program can be loaded at all.
     pub loads: Vec<LoadTrial>,
@@ -88,11 +88,11 @@ pub struct Diagnosis {
 /// Draws the conclusions. `failures`: each rung that traces, with why it does not work (None: it
 /// does).
 pub fn diagnose(
-    standing: Privileges,
+    privileges: Privileges,
     (trials, loads): (Vec<Trial>, Vec<LoadTrial>),
     failures: Vec<(Rung, Option<RungFailure>)>,
 ) -> Diagnosis {
-    let reach = reach(&standing, &trials);
+    let reach = reach(&privileges, &trials);
     let mut rungs: Vec<TriedRung> = failures
         .into_iter()
         .map(|(rung, failure)| {
@@ -115,7 +115,7 @@ pub fn diagnose(
         .iter()
         .rev()
         .filter(|tried| tried.rung.traces() && auto.is_none_or(|auto| tried.rung < auto))
-        .filter_map(|tried| Some(advice_for(tried.rung, tried.failure.as_ref()?, &standing)))
+        .filter_map(|tried| Some(advice_for(tried.rung, tried.failure.as_ref()?, &privileges)))
         .collect();
     if auto == Some(Rung::Bpf) {
         let missing = |id: &str| {
@@ -123,23 +123,23 @@ pub fn diagnose(
             trial.is_some_and(|trial| matches!(trial.outcome, Outcome::Refused { .. }))
         };
         advice.extend(match () {
-            () if reach == Reach::Own => Some(advice::others(&standing)),
+            () if reach == Reach::Own => Some(advice::others(&privileges)),
             () if missing("memory-other") || missing("pagemap-other") => {
-                Some(advice::all_of_others(&standing))
+                Some(advice::all_of_others(&privileges))
             }
             () => None,
         });
     }
-    let commands = commands::commands(&standing, (&rungs, auto), &loads);
-    Diagnosis { standing, trials, loads, commands, rungs, auto, advice }
+    let commands = commands::commands(&privileges, (&rungs, auto), &loads);
+    Diagnosis { privileges, trials, loads, commands, rungs, auto, advice }
 }
 
-fn reach(standing: &Privileges, trials: &[Trial]) -> Reach {
+fn reach(privileges: &Privileges, trials: &[Trial]) -> Reach {
     let outcome = |id: &str| trials.iter().find(|trial| trial.id == id).map(|trial| &trial.outcome);
     match outcome("smaps-other") {
         Some(Outcome::Works) => Reach::Everybody,
         // Nobody else is there to try it on.
-        Some(Outcome::Absent(_)) if standing.effective.allows(Capability::SysPtrace) => Reach::Everybody,
+        Some(Outcome::Absent(_)) if privileges.effective.allows(Capability::SysPtrace) => Reach::Everybody,
         _ if outcome("smaps-own").is_some_and(Outcome::works) => Reach::Own,
         _ => Reach::Nobody,
     }

@@ -3,11 +3,10 @@
 
 use super::error::TargetError;
 use super::find::Process;
-use super::signals::{self, Arrived, Before, Requests};
+use super::signals::{self, Arrived, Signals};
 use crate::model::Pid;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
-use nix::sys::signal::{SigSet, Signal};
-use nix::sys::signalfd::SignalFd;
+use nix::sys::signal::Signal;
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd};
 
@@ -25,11 +24,7 @@ pub enum AttachedEvent {
 /// The targets of `attach`. Dropped, they go on as before.
 pub struct Attached {
     processes: Vec<Process>,
-    signals: SignalFd,
-    taken: SigSet,
-    before: Before,
-    /// Whoever has the requests now unblocks them.
-    requests_taken: bool,
+    signals: Signals,
     epoll: Epoll,
     queue: VecDeque<AttachedEvent>,
 }
@@ -45,10 +40,9 @@ impl Attached {
     /// When the kernel refuses a descriptor.
     pub fn new(processes: Vec<Process>) -> Result<Attached, TargetError> {
         let (taken, before) = signals::block().map_err(TargetError::at("sigprocmask"))?;
-        let signals = signals::open(&taken).map_err(TargetError::at("signalfd"))?;
+        let signals = Signals::open(taken, before)?;
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).map_err(TargetError::at("epoll_create1"))?;
-        let (requests_taken, queue) = (false, VecDeque::new());
-        let attached = Attached { processes, signals, taken, before, requests_taken, epoll, queue };
+        let attached = Attached { processes, signals, epoll, queue: VecDeque::new() };
         attached.watch(attached.signals.as_fd(), FROM_SIGNALS)?;
         for (number, process) in attached.processes.iter().enumerate() {
             attached.watch(process.as_fd(), number as u64)?;
@@ -80,9 +74,8 @@ impl Attached {
     ///
     /// # Errors
     /// When the kernel refuses a descriptor.
-    pub fn take_requests(&mut self) -> Result<Requests, TargetError> {
-        self.requests_taken = true;
-        Requests::of(&self.taken, self.before).map_err(TargetError::at("signalfd"))
+    pub fn take_requests(&self) -> Result<Signals, TargetError> {
+        self.signals.take_requests()
     }
 
     /// True when [`Attached::poll`] has something already.
@@ -134,7 +127,7 @@ impl Attached {
     }
 
     fn hear_signals(&mut self) -> Result<(), TargetError> {
-        while let Some(arrived) = signals::read(&self.signals).map_err(TargetError::at("signalfd"))? {
+        while let Some(arrived) = self.signals.next()? {
             if let Arrived::Request { signal, .. } = arrived {
                 self.queue.push_back(AttachedEvent::Interrupt(signal));
             }
@@ -145,13 +138,5 @@ impl Attached {
     fn watch(&self, fd: BorrowedFd<'_>, which: u64) -> Result<(), TargetError> {
         let event = EpollEvent::new(EpollFlags::EPOLLIN, which);
         self.epoll.add(fd, event).map_err(TargetError::at("epoll_ctl"))
-    }
-}
-
-impl Drop for Attached {
-    fn drop(&mut self) {
-        if !self.requests_taken {
-            let _ = self.before.restore();
-        }
     }
 }

@@ -49,7 +49,7 @@ pub use hold::filter::CallSet;
 pub use hold::trial::NotificationTrial;
 pub use hold::{ExitKind, HeldExit};
 pub use running::{Running, TargetEvent};
-pub use signals::{Requests, survive_file_limit};
+pub use signals::{Signals, survive_file_limit};
 pub use start::{Launch, LaunchConfig, Prepared};
 pub use supervisor::{Supervisor, Waited};
 pub use user::{SudoError, behind_sudo};

@@ -5,14 +5,13 @@ use super::exit_code::ExitStatus;
 use super::hold::calls::CallServer;
 use super::hold::{Heard, HeldExit, Hold, KeeperSeat};
 use super::job_control;
-use super::signals::{self, Arrived, Before, Requests};
+use super::signals::{Arrived, Before, Signals};
 use super::user::{SUDO_VARIABLES, SudoError, TargetUser};
 use crate::model::Pid;
 use crate::sys::pidfd::{self, WaitIdOptions};
 use nix::errno::Errno;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use nix::sys::signal::{SigSet, Signal};
-use nix::sys::signalfd::SignalFd;
 use std::collections::VecDeque;
 use std::ffi::OsStr;
 use std::io;
@@ -69,11 +68,7 @@ pub struct Running {
     notes: Vec<LaunchNote>,
     hold: Option<Hold>,
     calls: Option<CallServer>,
-    signals: SignalFd,
-    taken: SigSet,
-    before: Before,
-    /// Whoever has the requests now unblocks them.
-    requests_taken: bool,
+    signals: Signals,
     epoll: Epoll,
     /// The command has ended, and that was said.
     ended: bool,
@@ -88,7 +83,7 @@ const FROM_CHILD: u64 = 3;
 
 impl Running {
     pub(super) fn new(seat: Seat) -> Result<Running, TargetError> {
-        let signals = signals::open(&seat.taken).map_err(TargetError::at("signalfd"))?;
+        let signals = Signals::open(seat.taken, seat.before)?;
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).map_err(TargetError::at("epoll_create1"))?;
         let hold = seat.hold.map(Hold::new);
         let running = Running {
@@ -98,9 +93,6 @@ impl Running {
             hold,
             calls: seat.calls,
             signals,
-            taken: seat.taken,
-            before: seat.before,
-            requests_taken: false,
             epoll,
             ended: false,
             none_left: false,
@@ -132,11 +124,6 @@ impl Running {
         self.hold.is_some()
     }
 
-    /// True when calls are watched through the filter that holds exits.
-    pub fn watches_calls(&self) -> bool {
-        self.hold.as_ref().is_some_and(|hold| hold.server().is_some())
-    }
-
     /// Where calls are watched: what receives them. To be served at once, by a thread of its own: the
     /// target waits in each of them.
     pub fn take_calls(&mut self) -> Option<CallServer> {
@@ -144,9 +131,8 @@ impl Running {
     }
 
     /// Requests to stop from now on: they stay blocked when this is dropped.
-    pub fn take_requests(&mut self) -> Result<Requests, TargetError> {
-        self.requests_taken = true;
-        Requests::of(&self.taken, self.before).map_err(TargetError::at("signalfd"))
+    pub fn take_requests(&self) -> Result<Signals, TargetError> {
+        self.signals.take_requests()
     }
 
     /// True when `poll` has an event already, of which `as_fd` says nothing any more: several
@@ -228,7 +214,7 @@ impl Running {
             }
             shell.envs(user.environment.iter().cloned());
         }
-        let before = self.before;
+        let before = self.signals.before();
         // SAFETY: between fork and exec only system calls are made.
         unsafe {
             shell.pre_exec(move || {
@@ -278,7 +264,7 @@ impl Running {
 
     fn hear_signals(&mut self) -> Result<(), TargetError> {
         let (mut child_changed, mut continued) = (false, false);
-        while let Some(arrived) = signals::read(&self.signals).map_err(TargetError::at("signalfd"))? {
+        while let Some(arrived) = self.signals.next()? {
             match arrived {
                 Arrived::Child => child_changed = true,
                 Arrived::Continued => continued = true,
@@ -315,9 +301,6 @@ impl Drop for Running {
         let _ = self.hear_keeper();
         if let Some(hold) = &mut self.hold {
             hold.reap_keeper_if_done();
-        }
-        if !self.requests_taken {
-            let _ = self.before.restore();
         }
     }
 }

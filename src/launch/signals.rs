@@ -1,10 +1,12 @@
 //! The signals vmaudit takes while the target runs, through a signalfd.
 
+use super::error::TargetError;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{SigHandler, SigSet, SigmaskHow, Signal, pthread_sigmask, signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
-use std::os::fd::AsFd;
+use std::cell::Cell;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Those that ask vmaudit to stop.
@@ -93,24 +95,6 @@ pub enum Arrived {
     },
 }
 
-pub fn open(taken: &SigSet) -> Result<SignalFd, Errno> {
-    SignalFd::with_flags(taken, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)
-}
-
-/// The next signal; None when there is none now.
-pub fn read(from: &SignalFd) -> Result<Option<Arrived>, Errno> {
-    let Some(info) = from.read_signal()? else { return Ok(None) };
-    let signal = Signal::try_from(info.ssi_signo as i32)?;
-    Ok(Some(match signal {
-        Signal::SIGCHLD => Arrived::Child,
-        Signal::SIGCONT => Arrived::Continued,
-        signal => Arrived::Request {
-            signal, // The terminal's driver sent it, to the whole foreground process group.
-            from_terminal: info.ssi_code == libc::SI_KERNEL,
-        },
-    }))
-}
-
 /// Takes a request that has come by now, if it would have ended what vmaudit starts.
 pub fn take_pending(taken: &SigSet, before: &Before) -> Option<Signal> {
     // SAFETY: all-zero bytes are a valid sigset_t, which the call overwrites.
@@ -128,39 +112,77 @@ pub fn take_pending(taken: &SigSet, before: &Before) -> Option<Signal> {
     only.wait().ok()
 }
 
-/// Requests to stop that come when there is nothing left to stop but vmaudit itself. They stay blocked as
-/// long as this lives.
-pub struct Requests {
-    signals: SignalFd,
+/// The blocked signals as they arrive. Dropped, they are what they were, unless others took the requests.
+pub struct Signals {
+    fd: SignalFd,
+    taken: SigSet,
     before: Before,
+    /// Whoever has the requests now unblocks them.
+    requests_taken: Cell<bool>,
 }
 
-impl Requests {
-    pub(super) fn of(taken: &SigSet, before: Before) -> Result<Requests, Errno> {
-        Ok(Requests { signals: open(taken)?, before })
+impl Signals {
+    pub(super) fn open(taken: SigSet, before: Before) -> Result<Signals, TargetError> {
+        let fd = SignalFd::with_flags(&taken, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)
+            .map_err(TargetError::at("signalfd"))?;
+        Ok(Signals { fd, taken, before, requests_taken: Cell::new(false) })
     }
 
-    /// Waits for the next one.
+    /// Requests to stop, when there is nothing left to stop but vmaudit itself: they stay blocked as long as
+    /// what is returned lives.
+    pub(super) fn take_requests(&self) -> Result<Signals, TargetError> {
+        let requests = Signals::open(self.taken, self.before)?;
+        self.requests_taken.set(true);
+        Ok(requests)
+    }
+
+    pub(super) fn before(&self) -> Before {
+        self.before
+    }
+
+    /// The next signal; None when there is none now.
+    pub(super) fn next(&self) -> Result<Option<Arrived>, TargetError> {
+        let Some(info) = self.fd.read_signal().map_err(TargetError::at("signalfd"))? else { return Ok(None) };
+        let signal = Signal::try_from(info.ssi_signo as i32).map_err(TargetError::at("signalfd"))?;
+        Ok(Some(match signal {
+            Signal::SIGCHLD => Arrived::Child,
+            Signal::SIGCONT => Arrived::Continued,
+            signal => Arrived::Request {
+                signal, // The terminal's driver sent it, to the whole foreground process group.
+                from_terminal: info.ssi_code == libc::SI_KERNEL,
+            },
+        }))
+    }
+
+    /// Waits for the next request to stop.
     ///
     /// # Errors
     /// When the kernel refuses what it never refuses.
-    pub fn wait(&self) -> Result<Signal, Errno> {
+    pub fn wait(&self) -> Result<Signal, TargetError> {
         loop {
-            match read(&self.signals)? {
+            match self.next()? {
                 Some(Arrived::Request { signal, .. }) => return Ok(signal),
                 Some(Arrived::Child | Arrived::Continued) => continue,
                 None => {}
             }
-            match poll(&mut [PollFd::new(self.signals.as_fd(), PollFlags::POLLIN)], PollTimeout::NONE) {
+            match poll(&mut [PollFd::new(self.as_fd(), PollFlags::POLLIN)], PollTimeout::NONE) {
                 Ok(_) | Err(Errno::EINTR) => {}
-                Err(errno) => return Err(errno),
+                Err(errno) => return Err(TargetError { step: "poll", errno }),
             }
         }
     }
 }
 
-impl Drop for Requests {
+impl AsFd for Signals {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+impl Drop for Signals {
     fn drop(&mut self) {
-        let _ = self.before.restore();
+        if !self.requests_taken.get() {
+            let _ = self.before.restore();
+        }
     }
 }

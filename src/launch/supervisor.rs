@@ -6,13 +6,12 @@
 
 use super::error::TargetError;
 use super::hold::helper;
-use super::signals::{self, Arrived, Before, Requests};
+use super::signals::{self, Arrived, Signals};
 use crate::model::Pid;
 use crate::sys::stat;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sys::signal::{SigSet, Signal, kill};
-use nix::sys::signalfd::SignalFd;
+use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use std::cell::Cell;
 use std::collections::HashSet;
@@ -38,11 +37,7 @@ pub enum Waited {
 
 /// Starts children, waits for them, ends what they leave.
 pub struct Supervisor {
-    signals: SignalFd,
-    taken: SigSet,
-    before: Before,
-    /// Whoever has the requests now unblocks them.
-    requests_taken: Cell<bool>,
+    signals: Signals,
     /// A request that came while something else was waited for.
     request: Cell<Option<Signal>>,
 }
@@ -54,19 +49,17 @@ impl Supervisor {
     /// When signals or the subreaper are refused.
     pub fn new() -> Result<Supervisor, TargetError> {
         let (taken, before) = signals::block().map_err(TargetError::at("blocking signals"))?;
-        let signals = signals::open(&taken).map_err(TargetError::at("signalfd"))?;
+        let signals = Signals::open(taken, before)?;
         nix::sys::prctl::set_child_subreaper(true).map_err(TargetError::at("becoming a subreaper"))?;
-        let requests_taken = Cell::new(false);
-        Ok(Supervisor { signals, taken, before, requests_taken, request: Cell::new(None) })
+        Ok(Supervisor { signals, request: Cell::new(None) })
     }
 
     /// Requests to stop from now on: they stay blocked when this is dropped.
     ///
     /// # Errors
     /// When the kernel refuses a descriptor.
-    pub fn take_requests(&self) -> Result<Requests, TargetError> {
-        self.requests_taken.set(true);
-        Requests::of(&self.taken, self.before).map_err(TargetError::at("signalfd"))
+    pub fn take_requests(&self) -> Result<Signals, TargetError> {
+        self.signals.take_requests()
     }
 
     /// Starts a child with the signal mask that vmaudit was started with.
@@ -74,7 +67,7 @@ impl Supervisor {
     /// # Errors
     /// Those of fork and exec.
     pub fn spawn(&self, command: &mut Command) -> io::Result<Pid> {
-        let before = self.before;
+        let before = self.signals.before();
         // SAFETY: between fork and exec only signal(2) and sigprocmask(2) are called.
         unsafe { command.pre_exec(move || before.restore_in_child().map_err(io::Error::from)) };
         // The handle is dropped: waiting for it is done here, by number.
@@ -151,20 +144,12 @@ impl Supervisor {
             Ok(_) | Err(Errno::EINTR) => {}
             Err(errno) => return Err(TargetError { step: "poll", errno }),
         }
-        while let Some(arrived) = signals::read(&self.signals).map_err(TargetError::at("signalfd"))? {
+        while let Some(arrived) = self.signals.next()? {
             if let Arrived::Request { signal, .. } = arrived {
                 self.request.set(Some(signal));
             }
         }
         Ok(())
-    }
-}
-
-impl Drop for Supervisor {
-    fn drop(&mut self) {
-        if !self.requests_taken.get() {
-            let _ = self.before.restore();
-        }
     }
 }
 

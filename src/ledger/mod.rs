@@ -12,7 +12,7 @@ mod threads;
 
 pub use life::{Change, Life, LifeEntry, LifeStep, LifeWatch};
 pub use region::{Doubt, Origin, OriginId, OriginRecord, Region, RegionKind};
-pub use space::alive::{Alive, GoneCall, Peak, PeakShare};
+pub use space::alive::{GoneCall, Peak, PeakShare};
 pub use space::holder::{HeldBy, Holder};
 pub use space::reconcile::Reconciled;
 pub use space::{Ledger, LedgerPiece};

@@ -19,6 +19,6 @@ pub struct Headers {
     pub decode: fn(Addr, &[u8; ARENA_HEADER], IsMapped<'_>) -> Option<HeapInfo>,
     /// A block with a mapping of its own may begin where this one does.
     pub may_be_block: fn(&Mapping) -> bool,
-    /// The length that a block's header states, if it can be one at the begin of so many bytes.
+    /// The length that a block's header states, if it can be one at the beginning of so many bytes.
     pub block_len: fn(&[u8; BLOCK_HEADER], u64) -> Option<u64>,
 }

@@ -2,6 +2,7 @@
 
 use super::event::{MmKey, NoStack, Pid, Tid};
 use super::{Addr, StackId};
+use serde::Deserialize;
 
 /// One step in the life of an allocation, or of a context that holds several.
 ///
@@ -26,15 +27,16 @@ pub struct HeapEvent {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct ContextKey(pub u64);
 
-/// Which contexts a reset or deletion of one empties.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+/// Which contexts a reset or deletion of one empties; descriptions of allocators name them so.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Covers {
     /// It alone.
-    Itself,
+    Itself = 0,
     /// Those below it, at any depth, but not itself.
-    Descendants,
+    Descendants = 1,
     /// It and those below it.
-    Tree,
+    Tree = 2,
 }
 
 /// What happened. Sizes are what the program asked for, in bytes.

@@ -36,16 +36,3 @@ pub fn stride(newest: u64, most: u64) -> u64 {
     }
     every
 }
-
-#[cfg(test)]
-mod tests {
-    use super::stride;
-
-    #[test]
-    fn strides_keep_fewer_than_asked() {
-        assert_eq!([stride(0, 8), stride(7, 8), stride(8, 8), stride(15, 8), stride(16, 8)], [1, 1, 2, 2, 4]);
-        assert!((1..5000).all(|n| stride(n, 64) >= stride(n, 128)), "the coarser contains the finer");
-        assert!(stride(u64::MAX, 1024) > 1);
-        assert!(stride(5, 0) > 5);
-    }
-}

@@ -129,12 +129,4 @@ impl FileCache {
         self.slots.insert(key, Slot::Open(Arc::clone(&object)));
         Ok(object)
     }
-
-    /// Files that could not be opened so far, with the reason.
-    pub fn failures(&self) -> impl Iterator<Item = (FileKey, &ObjectError)> {
-        self.slots.iter().filter_map(|(key, slot)| match slot {
-            Slot::Failed { why, .. } => Some((*key, &**why)),
-            Slot::Open(_) => None,
-        })
-    }
 }

@@ -7,13 +7,13 @@ mod bpf;
 mod child;
 mod engines;
 mod perf;
+mod privileges;
 mod reading;
-mod standing;
 mod starting;
 mod tracefs;
 
 pub use child::Quiet;
-pub use standing::standing;
+pub use privileges::privileges;
 
 use crate::model::{Outcome, Trial, TrialArea};
 use crate::rights::{Use, with_lent};

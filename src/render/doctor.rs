@@ -16,7 +16,7 @@ const INDENT: usize = 4;
 
 /// Tables and advice, at most [`WIDTH`] columns. `verbose`: with the verifier's words.
 pub fn doctor_to_text(diagnosis: &Diagnosis, verbose: bool, color: Color) -> String {
-    let mut out = heading(&diagnosis.standing, color);
+    let mut out = heading(&diagnosis.privileges, color);
     let mut area = None;
     for trial in &diagnosis.trials {
         if area != Some(trial.area) {
@@ -55,29 +55,29 @@ fn area_name(area: TrialArea) -> &'static str {
     }
 }
 
-fn heading(standing: &Privileges, color: Color) -> String {
-    let who = if standing.uid == 0 { "root".to_owned() } else { format!("uid {}", standing.uid) };
+fn heading(privileges: &Privileges, color: Color) -> String {
+    let who = if privileges.uid == 0 { "root".to_owned() } else { format!("uid {}", privileges.uid) };
     let first = format!(
         "vmaudit {} on Linux {} ({}), as {who}",
         env!("CARGO_PKG_VERSION"),
-        clean(&standing.kernel),
-        standing.arch
+        clean(&privileges.kernel),
+        privileges.arch
     );
     let mut marks = Vec::new();
-    marks.push(match standing.effective.names() {
+    marks.push(match privileges.effective.names() {
         names if names.is_empty() => "no capability that helps".to_owned(),
         names => format!("with {}", names.join(", ")),
     });
-    if !standing.first_user_namespace {
+    if !privileges.first_user_namespace {
         marks.push("in a user namespace".to_owned());
     }
-    if !standing.first_pid_namespace {
+    if !privileges.first_pid_namespace {
         marks.push("in a PID namespace (a container)".to_owned());
     }
-    if standing.seccomp_filter {
+    if privileges.seccomp_filter {
         marks.push("under a seccomp filter".to_owned());
     }
-    if standing.no_new_privs {
+    if privileges.no_new_privs {
         marks.push("no_new_privs is set".to_owned());
     }
     let mut out = format!("{}\n", color.paint(Tone::Heading, &first));

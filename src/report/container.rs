@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Container {
-    /// The engine's name for it, the begin of its ID, or the cgroup's path.
+    /// The engine's name for it, the beginning of its ID, or the cgroup's path.
     pub name: String,
     pub id: Option<String>,
     /// `docker`, `podman`, `containerd`, `cri-o` …; null for a plain cgroup.

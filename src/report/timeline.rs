@@ -53,7 +53,7 @@ impl Timeline {
         }
     }
 
-    /// Every how manyth look is kept.
+    /// Every how manyth snapshot is kept.
     pub fn every(&self) -> u64 {
         stride(self.newest(), MAX_POINTS)
     }

@@ -147,7 +147,7 @@ impl Audits {
         self.snapshots.values().map(|audit| &audit.observations)
     }
 
-    /// The report is to show what the ledger knows now, of the processes that live: looks count only
+    /// The report is to show what the ledger knows now, of the processes that live: snapshots count only
     /// where a process was held at its end by then.
     pub fn as_of(&mut self, moment: AsOf, pipeline: &Pipeline) {
         self.as_of = Some(moment);

@@ -44,7 +44,7 @@ pub enum End {
     LoadEnded(u8),
 }
 
-/// When to look and when to stop.
+/// When to take snapshots and when to stop.
 #[derive(Clone, Copy, Debug)]
 pub struct Schedule {
     pub duration: Option<Duration>,
@@ -57,7 +57,7 @@ pub struct Schedule {
 }
 
 impl Schedule {
-    /// Looks each `interval`, until the targets end.
+    /// A snapshot each `interval`, until the targets end.
     pub fn each(interval: Duration) -> Schedule {
         Schedule { duration: None, first_snapshot: interval, interval, timeline: false, verbose: false }
     }
@@ -77,7 +77,7 @@ pub struct Session<'a> {
     pub load: Option<Load>,
     /// How long the last snapshot of all processes took.
     snapshot_duration: Duration,
-    /// Looks left out because looking took too long, and how long at most.
+    /// Snapshots left out because they took too long, and how long at most.
     left_out: (u128, Duration),
     lost: u64,
     /// Processes whose last resync left ranges out, because calls changed them meanwhile.
@@ -258,7 +258,7 @@ impl<'a> Session<'a> {
         alive.map(|process| process.pid).filter(|&pid| !shares_space_with_parent(&pipeline, pid)).collect()
     }
 
-    /// A process is held at its very end: look, then let it go.
+    /// A process is held at its very end: a snapshot, then let it go.
     fn at_exit(&mut self, held: HeldExit) -> Result<(), SessionError> {
         self.reader.settle()?;
         self.recover_from_loss()?;
@@ -293,7 +293,7 @@ impl<'a> Session<'a> {
 
     fn tell_verbose(&self, pid: Pid, error: &dyn std::error::Error) {
         if self.schedule.verbose {
-            say(format_args!("looking at {pid}: {error}"));
+            say(format_args!("snapshot of {pid}: {error}"));
         }
     }
 
@@ -370,9 +370,10 @@ impl<'a> Session<'a> {
         self.audits.containers.read_shares();
         let (count, took) = self.left_out;
         if count > 0 && self.schedule.timeline {
-            let snapshots = if count == 1 { "1 look was".to_owned() } else { format!("{count} looks were") };
+            let snapshots =
+                if count == 1 { "1 snapshot was".to_owned() } else { format!("{count} snapshots were") };
             say(format_args!(
-                "{snapshots} left out of the timeline (one each {:?}): looking at the processes took up \
+                "{snapshots} left out of the timeline (one each {:?}): they took up \
                  to {took:.1?}, and may take no more than a tenth of the time",
                 self.schedule.interval
             ));

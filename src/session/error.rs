@@ -28,8 +28,8 @@ pub enum SessionError {
     ContainerNeverSettles { name: String, passes: u32 },
     #[error("nothing to trace is left: each of the processes has ended or cannot be traced")]
     NoTargetLeft,
-    #[error("looking at {pid} ({name}): {source}{remedy}")]
-    Look { pid: Pid, name: String, source: ObserveError, remedy: String },
+    #[error("snapshot of {pid} ({name}): {source}{remedy}")]
+    Snapshot { pid: Pid, name: String, source: ObserveError, remedy: String },
     #[error(
         "{pid} ({name}) was not met among the tasks that the kernel shows: vmaudit runs in a PID namespace of \
          its own (a container without --pid=host)"

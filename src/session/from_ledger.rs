@@ -15,7 +15,7 @@ use std::collections::HashMap;
 pub struct AsOf {
     /// CLOCK_MONOTONIC.
     pub time_ns: u64,
-    /// Looks taken after it: what does not change while a program runs was the same then.
+    /// Snapshots taken after it: what does not change while a program runs was the same then.
     pub later: HashMap<Pid, Observations>,
     /// Where the kernel's mappings began when a process was found: to the ledger, what was there
     /// before it is one.

@@ -1,4 +1,4 @@
-//! One event's way: decode, unwind against the modules mapped at that time, apply to the ledger.
+//! The path of an event: decode, unwind against the modules mapped at that time, apply to the ledger.
 
 use super::complete::complete;
 use super::known::Known;

@@ -47,7 +47,7 @@ impl Replay {
     /// When it is damaged.
     pub fn of(recording: Recording) -> Result<Replay, SessionError> {
         let mut pipeline = Pipeline::new(&recording.meta().backend);
-        // Looks come without a warning.
+        // Snapshots come without a warning.
         pipeline.spaces.snapshot_begins();
         pipeline.stacks = recording.stacks()?;
         let names = recording.names(&pipeline.stacks)?;

@@ -2,10 +2,10 @@
 //! does, for whoever does not want to wait.
 
 use super::say::say;
-use crate::launch::Requests;
+use crate::launch::Signals;
 
 /// From here to the end of vmaudit.
-pub fn begin(requests: Requests) {
+pub fn begin(requests: Signals) {
     let hear = move || {
         let Ok(signal) = requests.wait() else { return };
         say(format_args!("{signal}: the report is being made (again: end without it)"));

@@ -15,8 +15,8 @@ use super::targets::{begin, entering, keep, mark, readable, targets};
 use super::tracer::choose;
 use super::tracer::{Tracer, TracerOptions};
 use super::watched::{Launched, Watched};
-use crate::capture::Counters;
 use crate::capture::bpf::MarkedThread;
+use crate::capture::{CaptureConfig, Counters};
 use crate::containers::Container;
 use crate::launch::{Attached, Launch, LaunchConfig, Prepared, Process, Running};
 use crate::model::Pid;
@@ -71,7 +71,8 @@ impl<'a> Start<'a> {
         let begun = Instant::now();
         let mut prepared = Launch::prepare(config)?;
         let entering = container.map(|container| entering(container, true)).transpose()?;
-        let options = TracerOptions { entering, running_targets: false, ..options };
+        let capture = CaptureConfig { entering, running_targets: false, ..options.capture };
+        let options = TracerOptions { capture, ..options };
         let tracer = choose::for_command(&options, &mut prepared)?;
         if options.verbose {
             say(format_args!(
@@ -116,7 +117,8 @@ impl<'a> Start<'a> {
         let mut attached = Attached::new(processes)?;
         let entered = container.filter(|_| followed);
         let entering = entered.map(|container| entering(container, false)).transpose()?;
-        let options = TracerOptions { entering, running_targets: true, ..options };
+        let capture = CaptureConfig { entering, running_targets: true, ..options.capture };
+        let options = TracerOptions { capture, ..options };
         let tracer = choose::for_running(&options)?;
         let loaded = begun.elapsed();
         let threads = match entered {

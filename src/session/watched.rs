@@ -3,7 +3,7 @@
 use super::engine::End;
 use super::error::SessionError;
 use super::say::say;
-use crate::launch::{Attached, AttachedEvent, HeldExit, Process, Requests, Running, TargetEvent};
+use crate::launch::{Attached, AttachedEvent, HeldExit, Process, Running, Signals, TargetEvent};
 use crate::model::{MmKey, Observations, Pid};
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
@@ -52,7 +52,7 @@ pub trait Watched {
     ///
     /// # Errors
     /// When a system call fails that never does.
-    fn take_requests(&mut self) -> Result<Requests, SessionError>;
+    fn take_requests(&mut self) -> Result<Signals, SessionError>;
 
     /// True when it is certain that the process has ended: what was read by its number just now
     /// may be another one's.
@@ -124,7 +124,7 @@ impl Watched for Launched {
         Ok(self.running.release(held)?)
     }
 
-    fn take_requests(&mut self) -> Result<Requests, SessionError> {
+    fn take_requests(&mut self) -> Result<Signals, SessionError> {
         Ok(self.running.take_requests()?)
     }
 
@@ -160,7 +160,7 @@ impl Watched for Attached {
         Ok(())
     }
 
-    fn take_requests(&mut self) -> Result<Requests, SessionError> {
+    fn take_requests(&mut self) -> Result<Signals, SessionError> {
         Ok(Attached::take_requests(self)?)
     }
 

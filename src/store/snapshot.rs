@@ -24,7 +24,7 @@ type Backing = (Option<(u32, u32, u64)>, Vec<u8>);
 pub(super) struct LastSnapshots {
     /// Snapshot and list of the newest snapshot of each process.
     written: HashMap<Pid, (i64, i64)>,
-    /// Looks that have not been written since that would take too long; the newest of each.
+    /// Snapshots that have not been written since that would take too long; the newest of each.
     waiting: HashMap<Pid, (StepPosition, Box<Observations>)>,
     not_before: Option<Instant>,
     backings: HashMap<Backing, i64>,
@@ -34,7 +34,7 @@ pub(super) struct LastSnapshots {
 }
 
 impl LastSnapshots {
-    /// A new look: written at once where it is the last one, or where there is time.
+    /// A new snapshot: written at once where it is the last one, or where there is time.
     pub(super) fn take(
         &mut self,
         db: &Connection,

@@ -127,16 +127,6 @@ impl FrameNames {
         Ok(names)
     }
 
-    /// True when no frame has a name: the recording was cut, or holds no stacks.
-    pub fn is_empty(&self) -> bool {
-        self.lines.is_empty()
-    }
-
-    /// The lines of a frame, inlined functions first; empty where it was not looked up.
-    pub fn frame(&self, number: u32) -> &[SymbolFrame] {
-        self.lines.get(&number).map_or(&[], Vec::as_slice)
-    }
-
     /// The lines of a stack, innermost first; None where a frame of it was not looked up.
     pub fn stack(&self, id: StackId, stacks: &StackTable) -> Option<Vec<SymbolFrame>> {
         if id.0 as usize >= stacks.len() {

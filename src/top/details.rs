@@ -53,7 +53,7 @@ pub struct Opened {
     pub error: Option<String>,
     /// VIRT by category at the first snapshot of this program.
     first: Option<(String, BTreeMap<String, u64>)>,
-    /// Time of that look.
+    /// Time of that snapshot.
     pub since_ns: u64,
     pub categories: Cursor<String>,
     pub regions: Cursor<String>,
@@ -74,7 +74,7 @@ impl Opened {
         }
     }
 
-    /// A newer look.
+    /// A newer snapshot.
     pub fn update(&mut self, details: Details) {
         let process = &details.process;
         // After an execve nothing that was there before is.

@@ -11,7 +11,7 @@ pub struct Point {
 /// Points kept at most.
 const MOST: usize = 128;
 
-/// Every nth look, n such that all of the time fits; and always the newest.
+/// Every nth snapshot, n such that all of the time fits; and always the newest.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct History {
     points: Vec<Point>,
@@ -45,7 +45,7 @@ impl History {
         self.newest = Some(point);
     }
 
-    /// `width` values, oldest first, at even steps of time; fewer while there are fewer looks.
+    /// `width` values, oldest first, at even steps of time; fewer while there are fewer snapshots.
     pub fn spread(&self, width: usize) -> Vec<Point> {
         let mut all = self.points.clone();
         all.extend(self.newest.filter(|newest| self.points.last() != Some(newest)));

@@ -37,7 +37,7 @@ pub enum Action {
     Redraw,
 }
 
-/// Looks at most and at least this often.
+/// Snapshots are taken at most and at least this often.
 const INTERVALS_MS: [u64; 8] = [250, 500, 1000, 2000, 5000, 10_000, 30_000, 60_000];
 
 impl State {
@@ -253,7 +253,7 @@ fn without_stack(region: &Region) -> &'static str {
         (Some(_), _) => "the call that mapped it is known, its stack was lost",
         (None, Some("kernel")) => "the kernel mapped it, when the program was executed",
         (None, Some("preexisting")) => {
-            "mapped before vmaudit looked: who asked for it is not known. `vmaudit run` sees every call, \
+            "mapped before vmaudit began: who asked for it is not known. `vmaudit run` sees every call, \
              `vmaudit top -t` those from now on"
         }
         (None, _) => "no call is known that mapped it",

@@ -23,9 +23,9 @@ fn contained() -> Privileges {
     Privileges { uid: 0, seccomp_filter: true, first_pid_namespace: false, ..user() }
 }
 
-fn with(standing: Privileges, capabilities: &[Capability]) -> Privileges {
+fn with(privileges: Privileges, capabilities: &[Capability]) -> Privileges {
     let bits = capabilities.iter().fold(0, |bits, each| bits | 1 << (*each as u32));
-    Privileges { effective: Capabilities(bits), ..standing }
+    Privileges { effective: Capabilities(bits), ..privileges }
 }
 
 fn commands(advice: &Advice) -> String {
@@ -34,7 +34,7 @@ fn commands(advice: &Advice) -> String {
 
 #[test]
 fn what_bpf_lacks() {
-    let of = |standing: &Privileges| advice_for(Rung::Bpf, &refused_with(EPERM), standing);
+    let of = |privileges: &Privileges| advice_for(Rung::Bpf, &refused_with(EPERM), privileges);
     let advice = of(&user());
     assert_eq!(advice.why, "CAP_BPF and CAP_PERFMON are missing");
     assert!(commands(&advice).contains("sudo setcap cap_bpf,cap_perfmon+ep /usr/local/bin/vmaudit"));
@@ -57,7 +57,7 @@ fn what_bpf_lacks() {
 
 #[test]
 fn what_perf_lacks() {
-    let of = |errno, standing: &Privileges| advice_for(Rung::Perf, &refused_with(errno), standing);
+    let of = |errno, privileges: &Privileges| advice_for(Rung::Perf, &refused_with(errno), privileges);
     let strict = Privileges { perf_event_paranoid: Some(3), ..user() };
     let advice = of(EACCES, &strict);
     assert_eq!(advice.why, "kernel.perf_event_paranoid is 3");
@@ -75,7 +75,7 @@ fn what_perf_lacks() {
 
 #[test]
 fn what_notify_lacks() {
-    let of = |errno, standing: &Privileges| advice_for(Rung::Notify, &refused_with(errno), standing);
+    let of = |errno, privileges: &Privileges| advice_for(Rung::Notify, &refused_with(errno), privileges);
     assert!(of(EBUSY, &user()).why.contains("listener already"));
     assert!(of(EPERM, &contained()).why.contains("seccomp profile"));
     assert!(of(EPERM, &user()).why.contains("no seccomp user notification"));
@@ -98,7 +98,7 @@ fn failed(errno: i32) -> Option<RungFailure> {
 }
 
 /// A program that was refused, by root on a host that is not locked down.
-fn verdict(missing: Option<Missing>, verifier: &[&str], standing: &Privileges) -> Advice {
+fn verdict(missing: Option<Missing>, verifier: &[&str], privileges: &Privileges) -> Advice {
     let refusal = Refusal {
         object: "heap".to_owned(),
         part: Part::Program("heap_entry".to_owned()),
@@ -107,7 +107,7 @@ fn verdict(missing: Option<Missing>, verifier: &[&str], standing: &Privileges) -
         verifier: verifier.iter().map(|line| (*line).to_owned()).collect(),
     };
     let failure = RungFailure { refusal: Some(refusal), ..refused_with(EACCES) };
-    advice_for(Rung::Bpf, &failure, standing)
+    advice_for(Rung::Bpf, &failure, privileges)
 }
 
 /// EACCES is the verifier's number, too: capabilities have no part in that.
@@ -120,8 +120,9 @@ fn a_verdict_is_told_by_program_and_by_what_is_missing() {
     let words = verdict(None, &["R1 invalid mem access 'scalar'", "processed 9 insns"], &user());
     assert!(words.why.ends_with("the program heap_entry: R1 invalid mem access 'scalar'"), "{}", words.why);
     assert!(commands(&words).contains("-v"), "{words:?}");
-    let helper =
-        |name: &str, standing: &Privileges| verdict(Some(Missing::Helper(name.to_owned())), &[], standing);
+    let helper = |name: &str, privileges: &Privileges| {
+        verdict(Some(Missing::Helper(name.to_owned())), &[], privileges)
+    };
     assert!(helper("bpf_x", &root).why.contains("the helper bpf_x"));
     for name in ["bpf_probe_read", "bpf_probe_read_kernel", "bpf_probe_read_kernel_str"] {
         let locked = Privileges { lockdown: Some("confidentiality".to_owned()), ..root.clone() };
@@ -153,7 +154,7 @@ fn what_is_not_known_is_not_guessed() {
 
 #[test]
 fn tracepoints_that_are_not_there() {
-    let of = |standing: &Privileges| advice_for(Rung::Perf, &refused_with(ENOENT), standing);
+    let of = |privileges: &Privileges| advice_for(Rung::Perf, &refused_with(ENOENT), privileges);
     let locked = of(&Privileges { lockdown: Some("confidentiality".to_owned()), ..user() });
     assert!(locked.why.contains("locked down") && !locked.why.contains("CONFIG"), "{}", locked.why);
     let unseen = of(&Privileges { reads_kernel_memory: Some(false), ..user() });
@@ -192,7 +193,7 @@ fn reach_is_what_was_tried() {
     let bpf = || vec![(Rung::Bpf, None)];
     let trials = |own, other| vec![trial("smaps-own", own), trial("smaps-other", other)];
     let of =
-        |standing, own, other| diagnose(standing, (trials(own, other), Vec::new()), bpf()).rungs[0].reach;
+        |privileges, own, other| diagnose(privileges, (trials(own, other), Vec::new()), bpf()).rungs[0].reach;
     assert_eq!(of(user(), Outcome::Works, Outcome::Works), Reach::Everybody);
     assert_eq!(of(user(), refused(), refused()), Reach::Nobody);
     let nobody_else = || Outcome::Absent("nobody else".to_owned());

@@ -1,5 +1,5 @@
-//! The pure core and the recording's file: no other process, no privileges. Fixtures, stories made by
-//! hand, and random work against naive models.
+//! The pure core, the command line, parsers and the recording's file: no other process, no privileges. Fixtures,
+//! stories made by hand, and random work against naive models.
 
 #[path = "../support/case.rs"]
 mod case;
@@ -7,6 +7,10 @@ mod case;
 mod saved;
 
 mod attribution {
+    mod all_rules;
+    mod callpath;
+    mod footprint;
+    mod role;
     mod rules;
     mod system;
 }
@@ -18,14 +22,26 @@ mod captures {
     mod strace_log;
     mod system;
 }
+mod cli {
+    mod flame;
+    mod top;
+}
+mod compare {
+    mod spread;
+}
+mod containers {
+    mod client;
+}
 mod diff_sums;
 mod doctor;
 mod explain_life;
 mod functions;
 mod fuzzed;
 mod heap {
+    mod describe_builtin;
     mod descriptions;
     mod ledger;
+    mod silence;
 }
 mod how_sure;
 mod ledger {
@@ -33,9 +49,27 @@ mod ledger {
     mod rules;
 }
 mod maps_lines;
+mod model {
+    mod limits;
+    mod mapping_vma_detail;
+    mod path;
+    mod reach;
+    mod stack;
+    mod time_zero;
+    mod timeline;
+}
+mod procfs {
+    mod smaps;
+}
+mod report {
+    mod growth;
+}
 mod store {
     mod points;
     mod steps;
+}
+mod symbolize {
+    mod demangle;
 }
 mod top;
 mod touch_rules;

@@ -2,6 +2,8 @@ use std::rc::Rc;
 use vmaudit::report::model::{CategoryRow, Origin, Process, Region, Stack};
 use vmaudit::top::*;
 
+mod cursor;
+
 const MIB: u64 = 1 << 20;
 
 fn sample(pid: i32, name: &str, virt: u64, rss: u64) -> ProcessSample {

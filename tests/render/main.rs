@@ -14,6 +14,7 @@ mod flame {
     mod reports;
     mod sums;
 }
+mod folded;
 mod heap;
 mod html {
     mod browser;
@@ -21,5 +22,6 @@ mod html {
     mod driver;
     mod firefox;
 }
+mod style;
 mod text;
 mod top;

@@ -149,7 +149,7 @@ fn the_list_in_eighty_columns() {
     }
     assert!(lines[3].starts_with("▶   4123 postgres redis-server"), "{}", lines[3]);
     assert!(lines[3].contains("110.0 MiB    9.0 MiB  101.0 MiB"), "{}", lines[3]);
-    assert!(lines[22].contains("1 look, the last took 1.5 ms"), "{}", lines[22]);
+    assert!(lines[22].contains("1 snapshot, the last took 1.5 ms"), "{}", lines[22]);
     assert!(lines[23].starts_with("q quit  h help  Enter open  / filter"), "{}", lines[23]);
 }
 

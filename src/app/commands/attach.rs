@@ -12,7 +12,7 @@ use crate::session::start::Start;
 use crate::session::targets::named_container;
 use std::time::Duration;
 
-/// How often to look, for the last state of those that end.
+/// How often to take a snapshot, for the last state of those that end.
 const SNAPSHOT_PAUSE: Duration = Duration::from_millis(200);
 
 /// Traces running processes; returns vmaudit's exit code.

@@ -91,8 +91,8 @@ fn load_from(path: &Path, mut source: impl BufRead) -> Result<Loaded, AppError> 
     if first.iter().find(|byte| !byte.is_ascii_whitespace()) == Some(&b'{') {
         return Ok(load_report(path, source)?);
     }
-    let look = saved_snapshot_in(&path.to_string_lossy(), source).map_err(DiffError::from)?;
-    Ok(Loaded { report: report_of(&[look]), kind: "smaps" })
+    let snapshot = saved_snapshot_in(&path.to_string_lossy(), source).map_err(DiffError::from)?;
+    Ok(Loaded { report: report_of(&[snapshot]), kind: "smaps" })
 }
 
 /// A recording as the report that its run printed.

@@ -28,7 +28,7 @@ pub fn doctor(args: &DoctorArgs) -> Result<u8, AppError> {
         false => Vec::new(),
     };
     let failures = CANDIDATES.iter().map(|each| (each.rung, attempt(each, &trials))).collect();
-    let diagnosis = diagnose(probe::standing(), (trials, loads), failures);
+    let diagnosis = diagnose(probe::privileges(), (trials, loads), failures);
     let text = match args.format {
         PlainFormat::Text => doctor_to_text(&diagnosis, args.verbose, output::color(&io::stdout())),
         PlainFormat::Json => doctor_to_json(&diagnosis)?,

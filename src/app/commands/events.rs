@@ -6,6 +6,7 @@ use crate::app::error::AppError;
 use crate::app::live_events::{LiveEvents, LiveOptions};
 use crate::app::output::{self, Other, Output, Stream};
 use crate::app::recorded_names::RecordedNames;
+use crate::capture::CaptureConfig;
 use crate::cli::{Aslr, Backend, EventFormat, EventTime, EventsArgs, FilterArgs, LiveArgs};
 use crate::launch::LaunchConfig;
 use crate::model::{AddrRange, Step};
@@ -175,16 +176,15 @@ fn live_options(args: &EventsArgs) -> LiveOptions {
 }
 
 fn tracer_options(options: &LiveArgs) -> TracerOptions {
-    TracerOptions {
-        only: options.backend.only(),
+    let capture = CaptureConfig {
         stack_bytes: options.stacks.stack_bytes,
         ring_bytes: options.rings.ring_bytes,
         spill_bytes: options.rings.spill_bytes,
         queue_bytes: options.rings.queue_bytes,
         follow_forks: !options.no_follow_forks,
-        verbose: options.verbose,
-        ..TracerOptions::default()
-    }
+        ..CaptureConfig::default()
+    };
+    TracerOptions { only: options.backend.only(), capture, verbose: options.verbose }
 }
 
 fn schedule(options: &LiveArgs) -> Schedule {

@@ -89,12 +89,7 @@ fn unknown_process(pid: Pid, watch: &LifeWatch) -> String {
 /// One snapshot, no tracing: what is there now, and nothing of the past.
 fn living(pid: Pid, address: Addr) -> Result<Explanation, AppError> {
     let living = Living::open(pid).map_err(SnapshotError::from)?;
-    if let Some(tid) = living.asked_for {
-        crate::session::say::say(format_args!(
-            "{tid} is a thread of process {}: its memory is that process'",
-            living.pid
-        ));
-    }
+    living.say_of_thread();
     let seen = living.observe().map_err(SnapshotError::from)?;
     let snapshots = [ProcessSnapshot { seen, facts: ProcessFacts::default() }];
     let report = snapshots::report_of(&snapshots);

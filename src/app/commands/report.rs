@@ -19,8 +19,8 @@ use std::time::Instant;
 pub fn report(args: &ReportArgs) -> Result<u8, AppError> {
     let begun = Instant::now();
     let others = [Other { path: &args.recording, what: "the recording that is read" }];
-    let output = Output::open(args.report.as_deref(), &others)?;
-    let wanted = OutputSpec::new(args.format, args.flame, Destination { output, top: args.top })?;
+    let output = Output::open(args.to.report.as_deref(), &others)?;
+    let wanted = OutputSpec::new(args.to.format, args.flame, Destination { output, top: args.top })?;
     match (args.growth, args.at) {
         (Some(moments), _) => growth(&args.recording, moments, &wanted)?,
         (None, Some(moment)) => {

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 /// The first snapshot of the command: most that die early by a signal live longer.
 const FIRST_SNAPSHOT: Duration = Duration::from_millis(200);
-/// How often to look, for those that a signal kills later.
+/// How often to take a snapshot, for those that a signal kills later.
 const SNAPSHOT_PAUSE: Duration = Duration::from_secs(1);
 /// What to do about a command that wants no seccomp filter on it.
 const WITHOUT_FILTER: &str = "run it with --no-exit-hold";
@@ -31,8 +31,8 @@ pub fn run(args: &RunArgs) -> Result<u8, AppError> {
         env: args.change.environment(),
         aslr_off: args.aslr == Aslr::Off,
         stack_limit: args.change.stack_limit,
-        as_root: args.as_root,
-        hold_exits: !args.no_exit_hold,
+        as_root: args.start.as_root,
+        hold_exits: !args.start.no_exit_hold,
         calls: WATCHED_CALLS,
     };
     let mut start = Start::command(
@@ -42,7 +42,7 @@ pub fn run(args: &RunArgs) -> Result<u8, AppError> {
     )?;
     let pipeline = options.pipeline(&start, &args.command, &mut sinks)?;
     if let Some(script) = &args.load {
-        start.on_start(|running| Load::start(running, script, args.as_root).map(Some));
+        start.on_start(|running| Load::start(running, script, args.start.as_root).map(Some));
     }
     // What is put into a container is not held at its end.
     let pause = if container.is_some() { FIRST_SNAPSHOT } else { SNAPSHOT_PAUSE };

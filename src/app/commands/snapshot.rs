@@ -14,8 +14,8 @@ use crate::session::targets::named_container;
 pub fn snapshot(args: &SnapshotArgs) -> Result<u8, AppError> {
     let others: Vec<Other<'_>> =
         args.smaps.iter().map(|path| Other { path, what: "the saved file that is read" }).collect();
-    let output = Output::open(args.report.as_deref(), &others)?;
-    let wanted = OutputSpec::new(args.format, args.flame, Destination { output, top: args.top })?;
+    let output = Output::open(args.to.report.as_deref(), &others)?;
+    let wanted = OutputSpec::new(args.to.format, args.flame, Destination { output, top: args.top })?;
     let (snapshots, containers) = match &args.smaps {
         Some(path) => (vec![saved_snapshot(path)?], Vec::new()),
         None => living_snapshots(args)?,

@@ -44,7 +44,7 @@ const NAMES: &[(&str, &str)] = &[
 /// Below /dev, but no device's memory.
 const OTHERS: &[&str] = &["/dev/zero", "/dev/shm/", "/dev/hugepages", "/dev/mqueue", "/dev/null"];
 
-/// Libraries that reserve address space for what their device may map later: (begin of the file's
+/// Libraries that reserve address space for what their device may map later: (beginning of the file's
 /// name, what it is).
 const LIBRARIES: &[(&str, &str)] = &[
     ("libcuda.so", "CUDA"),

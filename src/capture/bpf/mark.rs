@@ -38,7 +38,7 @@ pub struct MarkedThread {
 
 impl BpfTracer {
     /// Marks every thread of the processes behind `targets`, and of those marked before; returns
-    /// them all. Needs [`super::BpfConfig::running_targets`]. A process that has ended is left out.
+    /// them all. Needs [`CaptureConfig::running_targets`](crate::capture::CaptureConfig). A process that has ended is left out.
     ///
     /// # Errors
     /// When the kernel refuses, or has no memory for the marks.

@@ -26,35 +26,15 @@ use known::KnownTable;
 use touches::Touches;
 
 use super::viewer::set_viewer;
-use super::{CaptureError, Counters, EventSource, KnownStacks, TouchCounters, arch, refusal, wire};
+use super::{
+    CaptureConfig, CaptureError, Counters, EventSource, KnownStacks, TouchCounters, arch, refusal, wire,
+};
 use libbpf_rs::libbpf_sys::{ring__consumer_pos, ring__producer_pos, ring_buffer__ring};
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{AsRawLibbpf, Link, MapCore, MapFlags, OpenObject, RingBuffer};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::fs::MetadataExt;
-
-/// How to trace.
-#[derive(Clone, Debug)]
-pub struct BpfConfig {
-    /// Most bytes of user stack to copy, at most [`MAX_STACK_BYTES`].
-    pub stack_bytes: u64,
-    /// How much of the ring stacks may fill.
-    pub ring_bytes: u32,
-    /// How much there is for calls without stack then. The sum is rounded up to a power of two of at least a
-    /// page.
-    pub spill_bytes: u32,
-    /// What was read of the rings and not handled yet may take so many bytes.
-    pub queue_bytes: u32,
-    pub follow_forks: bool,
-    /// Targets run already when they are added: marking them needs one more program, and the
-    /// address spaces of their children are listed.
-    pub running_targets: bool,
-    /// Record page faults, too.
-    pub touch: Option<TouchConfig>,
-    /// Programs that are executed in a cgroup are targets, whoever started them.
-    pub entering: Option<Entering>,
-}
 
 /// Of the kernel side's [`Counts`].
 pub(super) mod counter {
@@ -110,12 +90,12 @@ pub(super) fn own_pid_namespace() -> u32 {
 }
 
 /// The reader is woken when this much waits.
-fn wake_bytes(config: &BpfConfig) -> u64 {
+fn wake_bytes(config: &CaptureConfig) -> u64 {
     u64::from(ring_size(config) / 8)
 }
 
 /// Of the ring of calls.
-fn ring_size(config: &BpfConfig) -> u32 {
+fn ring_size(config: &CaptureConfig) -> u32 {
     round_ring(config.ring_bytes.saturating_add(config.spill_bytes))
 }
 
@@ -128,7 +108,7 @@ pub(super) const OBJECT: &str = "vmaudit";
 
 /// Opens the object and sets it up for what is asked; of the programs for the exits of calls, all that this
 /// kernel may need are there.
-pub(super) fn prepare(config: &BpfConfig) -> Result<skel::OpenVmauditSkel<'static>, CaptureError> {
+pub(super) fn prepare(config: &CaptureConfig) -> Result<skel::OpenVmauditSkel<'static>, CaptureError> {
     refusal::listen();
     // One object for the life of the process: libbpf's skeletons borrow from it.
     let storage: &'static mut MaybeUninit<OpenObject> = Box::leak(Box::new(MaybeUninit::uninit()));
@@ -171,7 +151,7 @@ impl BpfTracer {
     ///
     /// # Errors
     /// When the kernel refuses to load or attach (privileges, lockdown, no BTF).
-    pub fn start(config: &BpfConfig) -> Result<BpfTracer, CaptureError> {
+    pub fn start(config: &CaptureConfig) -> Result<BpfTracer, CaptureError> {
         let names: Vec<&'static str> = arch::TRACED.iter().map(|call| call.name).collect();
         let ids = tracepoints::syscall_exit_ids(&names);
         let mut refused = None;
@@ -189,7 +169,7 @@ impl BpfTracer {
     }
 
     fn start_with(
-        config: &BpfConfig,
+        config: &CaptureConfig,
         hook: CallHook,
         ids: &[(&'static str, u64)],
     ) -> Result<BpfTracer, CaptureError> {

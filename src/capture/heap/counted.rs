@@ -73,8 +73,8 @@ impl Counted {
     }
 
     /// Takes back the rules at these addresses.
-    pub fn unteach(&self, taught: impl IntoIterator<Item = (u64, u64, bool)>) {
-        for (code, address, innermost) in taught {
+    pub fn withdraw(&self, rules: impl IntoIterator<Item = (u64, u64, bool)>) {
+        for (code, address, innermost) in rules {
             // What is not there need not be deleted.
             let _ = self.rules.delete(bytes_of(&rule_key(code, address, innermost)));
         }

@@ -3,6 +3,7 @@
 use super::skel::types::{
     vmaudit_heap_action as Act, vmaudit_heap_function as Raw, vmaudit_heap_where as ValueSource,
 };
+use crate::model::Covers;
 use std::mem::{offset_of, size_of};
 
 const _: () = assert!(size_of::<Raw>() == 24);
@@ -11,29 +12,15 @@ const _: () = assert!(offset_of!(Raw, global) == 16);
 
 /// What a function does.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
 pub enum Action {
-    Allocate,
-    Free,
-    Resize,
-    CreateContext,
-    ResetContext,
-    DeleteContext,
-    MoveContext,
-}
-
-impl Action {
-    fn code(self) -> u8 {
-        let code = match self {
-            Action::Allocate => Act::VMAUDIT_ACT_ALLOCATE,
-            Action::Free => Act::VMAUDIT_ACT_FREE,
-            Action::Resize => Act::VMAUDIT_ACT_RESIZE,
-            Action::CreateContext => Act::VMAUDIT_ACT_CREATE,
-            Action::ResetContext => Act::VMAUDIT_ACT_RESET,
-            Action::DeleteContext => Act::VMAUDIT_ACT_DELETE,
-            Action::MoveContext => Act::VMAUDIT_ACT_MOVE,
-        };
-        code.0 as u8
-    }
+    Allocate = Act::VMAUDIT_ACT_ALLOCATE.0 as u8,
+    Free = Act::VMAUDIT_ACT_FREE.0 as u8,
+    Resize = Act::VMAUDIT_ACT_RESIZE.0 as u8,
+    CreateContext = Act::VMAUDIT_ACT_CREATE.0 as u8,
+    ResetContext = Act::VMAUDIT_ACT_RESET.0 as u8,
+    DeleteContext = Act::VMAUDIT_ACT_DELETE.0 as u8,
+    MoveContext = Act::VMAUDIT_ACT_MOVE.0 as u8,
 }
 
 /// Where a value is when the function is entered, or when it has returned.
@@ -78,7 +65,7 @@ pub struct ProbeFunction {
     pub parent: Where,
     pub name: Where,
     /// Of a reset or deletion; what the event says.
-    pub covers: u8,
+    pub covers: Covers,
     /// Of a function that frees: what it calls in turn does not count.
     pub bracket: bool,
     /// Bytes from the function to the variable that [`Where::Global`] means: the same wherever the
@@ -98,7 +85,7 @@ impl ProbeFunction {
             context: Where::Nowhere,
             parent: Where::Nowhere,
             name: Where::Nowhere,
-            covers: 0,
+            covers: Covers::Itself,
             bracket: false,
             global: 0,
         }
@@ -116,7 +103,7 @@ impl ProbeFunction {
     pub(super) fn encode(&self) -> [u8; size_of::<Raw>()] {
         let mut bytes = [0; size_of::<Raw>()];
         let codes = [
-            self.action.code(),
+            self.action as u8,
             self.size.code(),
             self.factor & 7,
             self.pointer.code(),
@@ -124,7 +111,7 @@ impl ProbeFunction {
             self.context.code(),
             self.parent.code(),
             self.name.code(),
-            self.covers,
+            self.covers as u8,
             u8::from(self.bracket),
         ];
         bytes[..codes.len()].copy_from_slice(&codes);
@@ -143,7 +130,7 @@ mod tests {
             size: Where::Argument(3),
             result: Where::Pointee(1),
             context: Where::Global,
-            covers: 2,
+            covers: Covers::Tree,
             global: -8,
             ..ProbeFunction::new(Action::Allocate)
         };

@@ -177,7 +177,7 @@ pub(super) fn prepare(
         rodata.stack_bytes = config.stack_bytes.clamp(0, super::bpf::MAX_STACK_BYTES);
         rodata.pid_namespace =
             shared.map_or_else(super::bpf::own_pid_namespace, |shared| shared.pid_namespace);
-        // What the kernel waits to be taught is to be read soon.
+        // The unwind rules that the kernel waits for are to be read soon.
         let wake_bytes = shared.map_or(TEACH_BYTES, |shared| shared.wake_bytes);
         rodata.wake_bytes = if config.combined { TEACH_BYTES } else { wake_bytes };
         rodata.stack_limit = shared.map_or(0, |shared| shared.stack_limit);

@@ -57,15 +57,7 @@ pub fn decode_site(bytes: &[u8]) -> Option<CapturedSite<'_>> {
     })
 }
 
-/// What [`ProbeFunction::covers`](super::ProbeFunction::covers) is for each.
-pub fn covers_code(covers: Covers) -> u8 {
-    match covers {
-        Covers::Itself => 0,
-        Covers::Descendants => 1,
-        Covers::Tree => 2,
-    }
-}
-
+/// [`ProbeFunction::covers`](super::ProbeFunction::covers), which the event repeats.
 fn covers(code: u64) -> Covers {
     match code {
         0 => Covers::Itself,

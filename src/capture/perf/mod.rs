@@ -23,7 +23,7 @@ mod sample;
 
 pub use reader::PerfReader;
 
-use super::CaptureError;
+use super::{CaptureConfig, CaptureError};
 use crate::sys::perf;
 use attr::{EventKind, Inherit};
 use canary::Canary;
@@ -37,17 +37,6 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex};
 use std::{fs, io};
 
-/// How to trace.
-#[derive(Clone, Copy, Debug)]
-pub struct PerfConfig {
-    /// Most bytes of user stack to copy; fewer where the rings are small.
-    pub stack_bytes: u64,
-    /// Room for stacks and for calls, over all CPUs: less where the user may lock less.
-    pub ring_bytes: u32,
-    pub spill_bytes: u32,
-    pub follow_forks: bool,
-}
-
 /// Bytes of stack copied to find clone3's arguments in.
 const CLONE_STACK: u32 = 2048;
 /// A mapping's record, with a path of PATH_MAX.
@@ -60,7 +49,7 @@ const MIN_RING: usize = 64 << 10;
 /// The open events. Made in two steps, as one process is traced: [`PerfTracer::start`],
 /// [`PerfTracer::add_target`].
 pub struct PerfTracer {
-    config: PerfConfig,
+    config: CaptureConfig,
     cpus: Vec<i32>,
     /// Until it was carried out.
     plan: RefCell<Option<Plan>>,
@@ -102,7 +91,7 @@ impl PerfTracer {
     ///
     /// # Errors
     /// When the kernel refuses: perf_event_paranoid above 2, or a seccomp profile.
-    pub fn start(config: PerfConfig) -> Result<PerfTracer, CaptureError> {
+    pub fn start(config: CaptureConfig) -> Result<PerfTracer, CaptureError> {
         let cpus = online_cpus().map_err(failed("reading the online CPUs"))?;
         let plan = Plan::make(cpus.len())?;
         Ok(PerfTracer { config, cpus, plan: RefCell::new(Some(plan)), target: OnceCell::new() })

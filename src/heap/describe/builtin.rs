@@ -29,19 +29,3 @@ pub fn built_in(name: &str) -> Option<Result<Description, DescriptionError>> {
     let (name, text) = FILES.iter().find(|(known, _)| *known == name)?;
     Some(parse(text, &format!("{name}.toml")))
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn all_can_be_read_and_have_their_names() {
-        for name in built_in_names() {
-            let description = built_in(name).unwrap().unwrap_or_else(|error| panic!("{error}"));
-            assert_eq!(description.name, name);
-            assert!(!description.summary.is_empty(), "{name}");
-        }
-        assert!(DEFAULT_ALLOCATORS.iter().all(|name| built_in(name).is_some()));
-        assert!(built_in("malloc").is_none());
-    }
-}

@@ -43,8 +43,7 @@ pub struct FunctionDescription {
     pub kind: FunctionKind,
 }
 
-/// What a call does. Places that exist only when the function has returned say so
-/// ([`ValueSource::needs_return`]).
+/// What a call does.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum FunctionKind {
     /// Hands out a block; a null pointer means that it refused.
@@ -84,17 +83,6 @@ pub enum FunctionKind {
         context: Value,
         parent: Value,
     },
-}
-
-impl FunctionKind {
-    /// Whether the outcome is known only when the function has returned.
-    pub fn needs_return(&self) -> bool {
-        match self {
-            FunctionKind::Allocate { .. } | FunctionKind::Resize { .. } => true,
-            FunctionKind::CreateContext { context, .. } => context.needs_return(),
-            _ => false,
-        }
-    }
 }
 
 /// Where a context's descriptor keeps what it was made with: bytes from its start, to read of contexts

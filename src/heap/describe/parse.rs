@@ -51,7 +51,7 @@ struct RawFunction {
     context: Option<Spanned<String>>,
     parent: Option<Spanned<String>>,
     name: Option<Spanned<String>>,
-    covers: Option<Spanned<RawCovers>>,
+    covers: Option<Spanned<Covers>>,
 }
 
 #[derive(Deserialize, Clone, Copy)]
@@ -71,24 +71,6 @@ enum Does {
 enum RawSize {
     One(String),
     Product(Vec<String>),
-}
-
-#[derive(Deserialize, Clone, Copy)]
-#[serde(rename_all = "kebab-case")]
-enum RawCovers {
-    Itself,
-    Descendants,
-    Tree,
-}
-
-impl From<RawCovers> for Covers {
-    fn from(raw: RawCovers) -> Covers {
-        match raw {
-            RawCovers::Itself => Covers::Itself,
-            RawCovers::Descendants => Covers::Descendants,
-            RawCovers::Tree => Covers::Tree,
-        }
-    }
 }
 
 /// Reads a description. `file` is what errors call it.
@@ -231,7 +213,7 @@ impl Table<'_> {
             );
             return Err(self.wrong(None, &what));
         };
-        Ok((self.needed_value(does, ("context", &raw.context))?, (*covers.get_ref()).into()))
+        Ok((self.needed_value(does, ("context", &raw.context))?, *covers.get_ref()))
     }
 
     fn none_of(&self, does: &str, fields: &[Field<'_>], no_size: bool) -> Result<(), DescriptionError> {

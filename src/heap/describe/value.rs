@@ -25,13 +25,6 @@ pub enum ValueSource {
     Pointee(u8),
 }
 
-impl ValueSource {
-    /// Whether it is there only when the function has returned.
-    pub fn needs_return(&self) -> bool {
-        !matches!(self, ValueSource::Entry(_))
-    }
-}
-
 /// How many bytes were asked for.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Size {

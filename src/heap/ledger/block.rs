@@ -26,7 +26,7 @@ impl Moment {
         Moment(u32::try_from(ticks).unwrap_or(u32::MAX))
     }
 
-    /// The begin of the step.
+    /// The beginning of the step.
     pub(super) fn ns(self, base_ns: u64) -> u64 {
         base_ns.saturating_add(u64::from(self.0) * TICK_NS)
     }

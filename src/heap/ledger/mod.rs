@@ -27,7 +27,7 @@ pub struct LedgerOptions {
     pub start_ns: u64,
 }
 
-/// Looks kept of a timeline; when there are as many, every other is dropped.
+/// Points kept of a timeline; when there are as many, every other is dropped.
 const MAX_POINTS: usize = 2048;
 
 /// A resize that has begun: the block is out of the map, but outstanding.
@@ -349,14 +349,6 @@ impl HeapLedger {
         self.totals.replace(&former.totals, &counted.totals);
         let doubts = &mut self.doubts;
         doubts.lost_frees = (doubts.lost_frees + counted.lost_frees).saturating_sub(former.lost_frees);
-    }
-
-    pub fn totals(&self) -> Totals {
-        self.totals
-    }
-
-    pub fn doubts(&self) -> Doubts {
-        self.doubts
     }
 
     /// Contexts that are known of.

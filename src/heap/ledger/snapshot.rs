@@ -1,6 +1,6 @@
 //! A ledger at one moment, as a picture.
 
-use super::block::{Block, ContextId};
+use super::block::ContextId;
 use super::{HeapLedger, SiteId, SiteTotals, Sites};
 use crate::heap::picture::{Amount, ContextRow, Filter, Picture, SiteRow};
 use crate::model::Addr;
@@ -113,12 +113,6 @@ impl HeapLedger {
     /// True where a block that begins at this address is outstanding.
     pub fn holds(&self, address: Addr) -> bool {
         self.blocks.get(address).is_some()
-    }
-
-    /// Outstanding blocks one by one: address and size, those being resized included. In no order.
-    pub fn blocks(&self) -> impl Iterator<Item = (Addr, u64)> {
-        let pending = self.pending.iter().filter_map(|p| Some((p.address, p.block.as_ref()?)));
-        self.blocks.iter().chain(pending).map(|(address, block): (Addr, &Block)| (address, block.size))
     }
 }
 

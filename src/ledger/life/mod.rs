@@ -123,11 +123,6 @@ impl LifeWatch {
         }
     }
 
-    /// The page that is watched.
-    pub fn page(&self) -> AddrRange {
-        self.page
-    }
-
     /// The ledger as all steps until now have made it.
     pub fn spaces(&self) -> &AddressSpaces {
         &self.spaces

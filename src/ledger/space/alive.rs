@@ -1,4 +1,4 @@
-//! Who owned the mapped bytes, by call and stack: now, and at the peak.
+//! Who owned the mapped bytes at the peak, by call and stack.
 
 use super::Ledger;
 use super::peak::{Maker, Sample};
@@ -6,15 +6,6 @@ use crate::ledger::region::{OriginRecord, RegionKind};
 use crate::model::{FileRef, Prot, Sharing, StackId};
 use std::collections::BTreeMap;
 use std::sync::Arc;
-
-/// Bytes mapped by one kind of call with one stack, or by no call.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Alive {
-    /// As the report spells origins: `mmap`, `brk` …, or `preexisting`, `kernel`, `unknown`.
-    pub op: &'static str,
-    pub stack: Option<StackId>,
-    pub bytes: u64,
-}
 
 /// The most that was mapped at once in an address space.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -33,7 +24,7 @@ pub struct Peak {
 /// A part of the peak.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PeakShare {
-    /// As in [`Alive`].
+    /// As the report spells origins: `mmap`, `brk` …, or `preexisting`, `kernel`, `unknown`.
     pub op: &'static str,
     pub stack: Option<StackId>,
     /// At the peak.
@@ -55,12 +46,6 @@ pub struct GoneCall {
 }
 
 impl Ledger {
-    /// What is mapped as far as the calls tell, by call and stack; in a stable order.
-    pub fn alive(&self) -> Vec<Alive> {
-        let alive = self.bytes_by_maker();
-        alive.into_iter().map(|(m, bytes)| Alive { op: m.name(), stack: m.stack(), bytes }).collect()
-    }
-
     fn bytes_by_maker(&self) -> BTreeMap<Maker, u64> {
         let mut alive: BTreeMap<Maker, u64> = BTreeMap::new();
         for (range, attr) in self.mapped.pieces().iter() {

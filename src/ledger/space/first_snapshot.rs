@@ -7,7 +7,7 @@
 //!
 //! ```text
 //!   kernel    A: mmap = X ──┐   B: mmap = Y ───┐
-//!   look      ├──── X seen ─│── Y not seen ────│──┤
+//!   snapshot  ├──── X seen ─│── Y not seen ────│──┤
 //!   reports                 A: mmap X          B: mmap Y
 //! ```
 //!

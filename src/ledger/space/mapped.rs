@@ -19,7 +19,7 @@ pub(super) struct Mapped {
     peak: PeakTracker,
     origins: OriginTable,
     limbo: Limbo,
-    /// What was there before, for forks that are on their way and looks that are not compared yet:
+    /// What was there before, for forks that are on their way and snapshots that are not compared yet:
     /// empty without either, as with a single thread.
     history: History,
     /// Modules came or went since there was a number for them.

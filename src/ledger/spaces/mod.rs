@@ -208,13 +208,6 @@ impl AddressSpaces {
         }
     }
 
-    /// Gives up the last state of a process that is gone, once it is reconciled.
-    pub fn forget(&mut self, pid: Pid) {
-        if let Some(id) = self.space_of_pid(pid).filter(|&id| !self.table.has_users(id)) {
-            self.table.remove(id);
-        }
-    }
-
     /// Living processes are looked at from now on: what calls take away is remembered until
     /// [`AddressSpaces::snapshots_compared`].
     pub fn snapshot_begins(&mut self) {
@@ -228,7 +221,7 @@ impl AddressSpaces {
     }
 
     /// True when `pid` has executed another program since, or is another process than it was: a
-    /// look that began at `since_ns` (CLOCK_MONOTONIC) is not one at what the ledger knows now.
+    /// snapshot that began at `since_ns` (CLOCK_MONOTONIC) is not one at what the ledger knows now.
     pub fn replaced_since(&self, pid: Pid, since_ns: u64) -> bool {
         let after = |time: Option<u64>| time.is_some_and(|time| time >= since_ns);
         self.process(pid).is_some_and(|process| after(process.exec_ns) || after(process.created_ns))

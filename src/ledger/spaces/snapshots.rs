@@ -4,14 +4,14 @@
 //! taken away what it shows, with a single thread as well as with many.
 //!
 //! ```text
-//!   look      ├── X seen ──┤                 compared: whose is X?
+//!   snapshot  ├── X seen ──┤                 compared: whose is X?
 //!   reports                  munmap X  exit
 //! ```
 
 use super::table::SpaceId;
 use std::collections::VecDeque;
 
-/// How long what an ended process had taken away is kept at most while looks go on and on.
+/// How long what an ended process had taken away is kept at most while snapshots go on and on.
 const KEEP_NS: u64 = 10_000_000_000;
 
 /// What waits for snapshots to be compared.

@@ -96,7 +96,7 @@ pub fn doctor_to_json(diagnosis: &Diagnosis) -> Result<String, serde_json::Error
     let root = Root {
         schema: 1,
         vmaudit: env!("CARGO_PKG_VERSION"),
-        machine: machine(&diagnosis.standing),
+        machine: machine(&diagnosis.privileges),
         trials: diagnosis.trials.iter().map(trial).collect(),
         programs: diagnosis.loads.iter().flat_map(programs).collect(),
         commands: diagnosis.commands.iter().map(verdict).collect(),
@@ -107,18 +107,18 @@ pub fn doctor_to_json(diagnosis: &Diagnosis) -> Result<String, serde_json::Error
     to_json(&root)
 }
 
-fn machine(standing: &Privileges) -> Machine<'_> {
+fn machine(privileges: &Privileges) -> Machine<'_> {
     Machine {
-        kernel: &standing.kernel,
-        arch: standing.arch,
-        uid: standing.uid,
-        capabilities: standing.effective.names(),
-        first_user_namespace: standing.first_user_namespace,
-        first_pid_namespace: standing.first_pid_namespace,
-        seccomp_filter: standing.seccomp_filter,
-        no_new_privs: standing.no_new_privs,
-        perf_event_paranoid: standing.perf_event_paranoid,
-        lockdown: standing.lockdown.as_deref(),
+        kernel: &privileges.kernel,
+        arch: privileges.arch,
+        uid: privileges.uid,
+        capabilities: privileges.effective.names(),
+        first_user_namespace: privileges.first_user_namespace,
+        first_pid_namespace: privileges.first_pid_namespace,
+        seccomp_filter: privileges.seccomp_filter,
+        no_new_privs: privileges.no_new_privs,
+        perf_event_paranoid: privileges.perf_event_paranoid,
+        lockdown: privileges.lockdown.as_deref(),
     }
 }
 

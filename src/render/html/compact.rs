@@ -145,11 +145,11 @@ fn names(report: &Report) -> BTreeMap<String, String> {
     for p in &report.processes {
         let rows = p.categories.iter().map(|row| (row.id.as_str(), row.name.as_str()));
         names.extend(rows.map(|(id, name)| (clean(id), clean(name))));
-        let looks = p.timeline.iter().flat_map(|point| point.by_category.keys());
+        let sampled = p.timeline.iter().flat_map(|point| point.by_category.keys());
         let peak = p.peak.iter().flat_map(|peak| peak.by_category.keys());
         let touched =
             p.touch.iter().flat_map(|touch| touch.rows.iter().filter_map(|row| row.category.as_ref()));
-        let others: BTreeSet<&String> = looks.chain(peak).chain(touched).collect();
+        let others: BTreeSet<&String> = sampled.chain(peak).chain(touched).collect();
         for id in others {
             names.entry(clean(id)).or_insert_with(|| clean(category_name(id).unwrap_or(id)));
         }

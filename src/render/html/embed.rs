@@ -1,7 +1,7 @@
 //! Text from elsewhere, made harmless inside HTML.
 
 /// JSON for the inside of a `<script type="application/json">`: what could end the element, or be
-/// taken for the begin of a comment, is written as JSON escapes. These characters are in strings only.
+/// taken for the beginning of a comment, is written as JSON escapes. These characters are in strings only.
 pub(super) fn in_script(json: &str) -> String {
     let mut out = String::with_capacity(json.len() + json.len() / 64);
     for c in json.chars() {

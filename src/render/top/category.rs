@@ -220,7 +220,7 @@ fn from(region: &Region, details: Option<&Details>, columns: usize) -> String {
     }
     let thread = region.thread.map(|tid| format!("thread {tid}, ")).unwrap_or_default();
     let why = match region.without_call.as_deref() {
-        Some("preexisting") => "mapped before top looked",
+        Some("preexisting") => "mapped before top began",
         Some("kernel") => "the kernel, at execve",
         _ => "not known",
     };

@@ -36,7 +36,7 @@ fn status(state: &State, columns: usize, theme: Theme) -> Line<'static> {
     }
     match state.view() {
         View::List => {
-            let noun = if state.frames == 1 { "look" } else { "looks" };
+            let noun = if state.frames == 1 { "snapshot" } else { "snapshots" };
             parts.push(format!(
                 "{} {noun}, the last took {}",
                 thousands(state.frames),
@@ -54,7 +54,7 @@ fn status(state: &State, columns: usize, theme: Theme) -> Line<'static> {
             let opened = state.opened.as_ref();
             if let Some(details) = opened.and_then(|opened| opened.details.as_ref()) {
                 let age = age(state.time_ns.saturating_sub(details.at_ns));
-                parts.push(format!("looked into {age}, which took {}", millis(details.took_ns)));
+                parts.push(format!("snapshot {age}, which took {}", millis(details.took_ns)));
                 parts.extend(later_growth(state));
             }
         }

@@ -12,7 +12,7 @@ const KEYS: &[(&str, &str)] = &[
     ("s <", "sort by the next or the previous column; r reverses"),
     ("/", "only processes whose name contains what is typed"),
     ("space", "pause, and go on"),
-    ("+ -", "look less or more often"),
+    ("+ -", "take snapshots less or more often"),
     ("q", "quit; Ctrl-Z stops, fg goes on"),
 ];
 

@@ -203,7 +203,7 @@ pub(super) fn head(state: &State, width: usize, theme: Theme) -> Line<'static> {
             Column::Rss => ("RSS", Some(SortBy::Rss)),
             Column::Unused => ("unused", Some(SortBy::Unused)),
             Column::Growth => ("growth", Some(SortBy::Growth)),
-            Column::Last => ("last look", None),
+            Column::Last => ("snapshot", None),
             Column::Mostly => ("mostly", None),
             Column::Container => ("container", None),
         };

@@ -42,7 +42,7 @@ pub enum LivingError {
 pub struct Living {
     pub pid: Pid,
     /// The number that the user gave, where it was a thread's.
-    pub asked_for: Option<Tid>,
+    asked_for: Option<Tid>,
     tid: Tid,
     handle: OwnedFd,
     owner: u32,
@@ -80,9 +80,9 @@ impl Living {
     }
 
     /// Says so where the number that the user gave is a thread's.
-    fn say_of_thread(&self) {
+    pub fn say_of_thread(&self) {
         if let Some(tid) = self.asked_for {
-            say(format_args!("{tid} is a thread of process {}: the whole process is shown", self.pid));
+            say(format_args!("{tid} is a thread of process {}: reading that process", self.pid));
         }
     }
 

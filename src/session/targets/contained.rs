@@ -8,7 +8,7 @@
 use super::first_snapshot;
 use crate::capture::bpf::MarkedThread;
 use crate::containers::{Container, ContainerError};
-use crate::launch::{Attached, FindError, HeldExit, Process, Requests};
+use crate::launch::{Attached, FindError, HeldExit, Process, Signals};
 use crate::model::{MmKey, Observations, Pid};
 use crate::procfs::read_status;
 use crate::rights::viewer;
@@ -206,7 +206,7 @@ impl Watched for Contained<'_> {
         self.attached.release(held)
     }
 
-    fn take_requests(&mut self) -> Result<Requests, SessionError> {
+    fn take_requests(&mut self) -> Result<Signals, SessionError> {
         Watched::take_requests(&mut self.attached)
     }
 

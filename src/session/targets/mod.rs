@@ -74,7 +74,7 @@ fn all_or_some<T>(results: Vec<Result<T, SessionError>>) -> Result<Vec<T>, Sessi
 fn snapshot_error(process: &Process, source: ObserveError) -> SessionError {
     let denied = matches!(source, ObserveError::PermissionDenied { .. });
     let remedy = if denied { format!("\n{}", may_not_be_read()) } else { String::new() };
-    SessionError::Look { pid: process.pid(), name: process.name().to_owned(), source, remedy }
+    SessionError::Snapshot { pid: process.pid(), name: process.name().to_owned(), source, remedy }
 }
 
 /// The only question is whether its memory may be looked at.

@@ -2,6 +2,7 @@
 
 use super::remedy::{SEE_DOCTOR, failure, hint, remedy, verifier_lines};
 use super::{Tracer, TracerOptions};
+use crate::capture::CaptureConfig;
 use crate::doctor::{Rung, RungFailure, advice_for};
 use crate::launch::Prepared;
 use crate::model::Pid;
@@ -33,18 +34,15 @@ impl Candidate {
     /// None.
     pub fn attempt(&self) -> Option<RungFailure> {
         const SMALL: u32 = 1 << 20;
-        let options = TracerOptions {
-            only: None,
+        let capture = CaptureConfig {
             stack_bytes: 4096,
             ring_bytes: SMALL,
             spill_bytes: SMALL,
             queue_bytes: SMALL,
-            follow_forks: true,
             running_targets: self.attaches,
-            entering: None,
-            touch: None,
-            verbose: false,
+            ..CaptureConfig::default()
         };
+        let options = TracerOptions { capture, ..TracerOptions::default() };
         let attempt = || {
             let child = probe::Quiet::start()
                 .map_err(|errno| SessionError::System { operation: "forking", source: errno.into() })?;
@@ -63,11 +61,11 @@ impl Candidate {
 
     /// What it cannot do of what is asked for.
     fn lacks(&self, options: &TracerOptions) -> Option<&'static str> {
-        match options {
+        match options.capture {
             _ if self.attaches => None,
-            TracerOptions { running_targets: true, .. } => Some("running processes"),
-            TracerOptions { touch: Some(_), .. } => Some("page faults (--touch)"),
-            TracerOptions { entering: Some(_), .. } => Some("what a container's engine starts for a command"),
+            CaptureConfig { running_targets: true, .. } => Some("running processes"),
+            CaptureConfig { touch: Some(_), .. } => Some("page faults (--touch)"),
+            CaptureConfig { entering: Some(_), .. } => Some("what a container's engine starts for a command"),
             _ => None,
         }
     }
@@ -132,11 +130,11 @@ fn cannot_see(rung: Rung, what: &str) -> SessionError {
 }
 
 fn none_works(failures: &[(Rung, RungFailure)], verbose: bool) -> SessionError {
-    let standing = probe::standing();
+    let privileges = probe::privileges();
     let each = |(rung, failure): &(Rung, RungFailure)| {
         let (name, text) = (rung.name(), &failure.text);
         let seen = if verbose { verifier_lines(failure) } else { String::new() };
-        format!("the backend {name} cannot work here: {text}\n{}{seen}", remedy(*rung, failure, &standing))
+        format!("the backend {name} cannot work here: {text}\n{}{seen}", remedy(*rung, failure, &privileges))
     };
     let text: Vec<String> = failures.iter().map(each).collect();
     SessionError::Backend(format!("{}\n{SEE_DOCTOR}", text.join("\n")))
@@ -145,7 +143,7 @@ fn none_works(failures: &[(Rung, RungFailure)], verbose: bool) -> SessionError {
 /// One line, where it is not the best one; with `-v` also what was refused.
 fn tell_choice(taken: Rung, failures: &[(Rung, RungFailure)], verbose: bool) {
     if let Some((rung, failure)) = failures.last() {
-        let advice = advice_for(*rung, failure, &probe::standing());
+        let advice = advice_for(*rung, failure, &probe::privileges());
         let (taken, better) = (taken.name(), rung.name());
         let seen =
             if verbose { format!("\n{}{}", failure.text, verifier_lines(failure)) } else { String::new() };

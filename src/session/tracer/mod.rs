@@ -4,57 +4,26 @@ pub mod choose;
 pub mod remedy;
 
 use super::error::SessionError;
-use crate::capture::bpf::{BpfConfig, BpfTracer, Entering, MarkedThread, TouchConfig};
+use crate::capture::bpf::{BpfTracer, MarkedThread};
 use crate::capture::notify::{self, NotifyConfig, NotifyTracer};
-use crate::capture::perf::{PerfConfig, PerfTracer};
-use crate::capture::{EventSource, KnownStacks, TouchCounters};
+use crate::capture::perf::PerfTracer;
+use crate::capture::{CaptureConfig, EventSource, KnownStacks, TouchCounters};
 use crate::doctor::Rung;
 use crate::launch::{CallSet, NotificationTrial, Prepared, Running};
-use crate::model::{Pid, sample};
+use crate::model::Pid;
 use crate::procfs::parse_maps;
 use crate::rights::{Use, with_lent};
 use nix::errno::Errno;
 use std::os::fd::BorrowedFd;
 
-/// What is to be traced.
-#[derive(Clone, Debug)]
+/// What is to be traced, by default with the best backend.
+#[derive(Clone, Default, Debug)]
 pub struct TracerOptions {
     /// The only one that may be taken; None: the best that works.
     pub only: Option<Rung>,
-    /// Most bytes of user stack to copy.
-    pub stack_bytes: u64,
-    /// Room between kernel and vmaudit, and for calls without stack when that is full.
-    pub ring_bytes: u32,
-    pub spill_bytes: u32,
-    /// For what was read of it and waits.
-    pub queue_bytes: u32,
-    pub follow_forks: bool,
-    /// The targets run already (`attach`).
-    pub running_targets: bool,
-    /// Record page faults, too.
-    pub touch: Option<TouchConfig>,
-    /// Programs executed in a cgroup are targets, whoever started them.
-    pub entering: Option<Entering>,
+    pub capture: CaptureConfig,
     /// Show the verifier's last lines where it refuses a program.
     pub verbose: bool,
-}
-
-impl Default for TracerOptions {
-    /// The best backend, and children as well.
-    fn default() -> TracerOptions {
-        TracerOptions {
-            only: None,
-            stack_bytes: sample::STACK_BYTES,
-            ring_bytes: sample::RING_BYTES,
-            spill_bytes: sample::SPILL_BYTES,
-            queue_bytes: sample::QUEUE_BYTES,
-            follow_forks: true,
-            running_targets: false,
-            touch: None,
-            entering: None,
-            verbose: false,
-        }
-    }
 }
 
 /// A backend at work.
@@ -186,30 +155,14 @@ impl Tracer {
 
 /// Loads and attaches the programs.
 pub fn bpf(options: &TracerOptions) -> Result<Tracer, SessionError> {
-    let config = BpfConfig {
-        stack_bytes: options.stack_bytes,
-        ring_bytes: options.ring_bytes,
-        spill_bytes: options.spill_bytes,
-        queue_bytes: options.queue_bytes,
-        follow_forks: options.follow_forks,
-        running_targets: options.running_targets,
-        touch: options.touch,
-        entering: options.entering,
-    };
-    Ok(Tracer::Bpf(Box::new(with_lent(Use::Tracing, || BpfTracer::start(&config))?)))
+    Ok(Tracer::Bpf(Box::new(with_lent(Use::Tracing, || BpfTracer::start(&options.capture))?)))
 }
 
 /// Finds the tracepoints.
 pub fn perf(options: &TracerOptions) -> Result<Tracer, SessionError> {
-    let config = PerfConfig {
-        stack_bytes: options.stack_bytes,
-        ring_bytes: options.ring_bytes,
-        spill_bytes: options.spill_bytes,
-        follow_forks: options.follow_forks,
-    };
     // With the user's own rights: perf events go on when a process makes itself not dumpable, and what
     // an ordinary user may have of them is kernel.perf_event_paranoid's to say.
-    Ok(Tracer::Perf(Box::new(PerfTracer::start(config)?)))
+    Ok(Tracer::Perf(Box::new(PerfTracer::start(options.capture)?)))
 }
 
 /// Tries whether a call can be held and looked at: later, the command itself would fail.
@@ -225,9 +178,9 @@ pub fn notify(options: &TracerOptions) -> Result<Tracer, SessionError> {
         failed.map_or(Ok(()), |errno| Err(refused(operation)(errno)))?;
     }
     let config = NotifyConfig {
-        stack_bytes: options.stack_bytes,
-        queue_bytes: options.ring_bytes,
-        follow_forks: options.follow_forks,
+        stack_bytes: options.capture.stack_bytes,
+        queue_bytes: options.capture.ring_bytes,
+        follow_forks: options.capture.follow_forks,
         parse_maps: |bytes| parse_maps(bytes).mappings,
     };
     Ok(Tracer::Notify(NotifyTracer::start(config)?))

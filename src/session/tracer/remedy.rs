@@ -12,8 +12,8 @@ use crate::session::error::SessionError;
 pub const SEE_DOCTOR: &str = "(`vmaudit doctor` shows all that can be tried)";
 
 /// The reason and the commands that help, in as many lines as it takes.
-pub fn remedy(rung: Rung, failure: &RungFailure, standing: &Privileges) -> String {
-    let advice = advice_for(rung, failure, standing);
+pub fn remedy(rung: Rung, failure: &RungFailure, privileges: &Privileges) -> String {
+    let advice = advice_for(rung, failure, privileges);
     let mut text = advice.why;
     let width = advice.commands.iter().map(|each| each.when.chars().count()).max().unwrap_or(0);
     for command in &advice.commands {
@@ -57,7 +57,7 @@ pub fn explained(error: CaptureError, verbose: bool) -> SessionError {
     }
     let failure = failure(&error.into());
     let seen = if verbose { verifier_lines(&failure) } else { String::new() };
-    let remedy = remedy(Rung::Bpf, &failure, &probe::standing());
+    let remedy = remedy(Rung::Bpf, &failure, &probe::privileges());
     SessionError::Backend(format!("{}\n{remedy}{seen}\n{SEE_DOCTOR}", failure.text))
 }
 

@@ -113,7 +113,6 @@ fn everything_that_can_be_said() {
     assert_eq!(kind("pool_destroy"), FunctionKind::DeleteContext { context: arg(1), covers: Covers::Tree });
     assert_eq!(kind("pool_adopt"), FunctionKind::MoveContext { context: arg(2), parent: arg(1) });
     assert!(pool.looks_into("libpool.so.3") && !pool.looks_into("libc.so.6"));
-    assert!(kind("pool_align").needs_return() && !kind("pool_free").needs_return());
 }
 
 /// What a file with one thing changed is refused with: the line, and words of the reason.

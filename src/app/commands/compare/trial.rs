@@ -119,8 +119,8 @@ impl Trial<'_> {
         let mut flag = |set: bool, name: &str| options.extend(set.then(|| OsString::from(name)));
         flag(args.aslr == Aslr::Off, "--aslr=off");
         flag(args.no_follow_forks, "--no-follow-forks");
-        flag(args.as_root, "--as-root");
-        flag(args.no_exit_hold, "--no-exit-hold");
+        flag(args.start.as_root, "--as-root");
+        flag(args.start.no_exit_hold, "--no-exit-hold");
         options.extend(args.duration.map(|seconds| format!("--duration={seconds}").into()));
         if let Some(script) = &args.load {
             let mut load = OsString::from("--load=");

@@ -24,7 +24,7 @@ pub struct Combined {
     /// By the kernel's number.
     spaces: HashMap<u64, Owner>,
     /// Rules, by code, address and whether innermost.
-    taught: HashSet<(u64, u64, bool)>,
+    unwind_rules: HashSet<(u64, u64, bool)>,
     /// Which states of the code each address space was in.
     codes: HashMap<MmKey, Vec<u64>>,
     /// What was counted for each at the newest snapshot, so that one that is not there any more is none.
@@ -45,7 +45,7 @@ impl Combined {
             counted,
             names: HashMap::new(),
             spaces: HashMap::new(),
-            taught: HashSet::new(),
+            unwind_rules: HashSet::new(),
             codes: HashMap::new(),
             published: HashSet::new(),
             stale: 0,
@@ -69,11 +69,11 @@ impl Combined {
             self.drop_rules(|known| former.contains(&known));
         }
         for step in steps {
-            if !self.taught.insert((code, step.address, step.innermost)) {
+            if !self.unwind_rules.insert((code, step.address, step.innermost)) {
                 continue;
             }
             if self.counted.publish(code, (step.address, step.innermost), step.rule).is_err() {
-                self.taught.remove(&(code, step.address, step.innermost));
+                self.unwind_rules.remove(&(code, step.address, step.innermost));
                 self.troubles += 1;
                 return;
             }
@@ -81,11 +81,11 @@ impl Combined {
     }
 
     fn drop_rules(&mut self, dropped: impl Fn(u64) -> bool) {
-        let gone: Vec<_> = self.taught.iter().copied().filter(|&(code, _, _)| dropped(code)).collect();
+        let gone: Vec<_> = self.unwind_rules.iter().copied().filter(|&(code, _, _)| dropped(code)).collect();
         for rule in &gone {
-            self.taught.remove(rule);
+            self.unwind_rules.remove(rule);
         }
-        self.counted.unteach(gone);
+        self.counted.withdraw(gone);
     }
 
     /// Tells the ledgers what the kernel has counted by now.

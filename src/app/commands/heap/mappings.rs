@@ -9,7 +9,7 @@ use crate::session::pipeline::Pipeline;
 use std::collections::HashSet;
 
 /// Puts what each process has mapped beside its heap. One that ended unseen has none: what was resident
-/// is not known, and an earlier look is about another heap.
+/// is not known, and an earlier snapshot is about another heap.
 pub fn add_mappings(report: &mut HeapReport, main: Pid, audits: Audits, pipeline: &mut Pipeline) {
     let seen: HashSet<Pid> =
         audits.snapshots().filter(|snapshot| is_last(snapshot, pipeline)).map(|l| l.pid).collect();

@@ -1,6 +1,5 @@
 //! From the descriptions of allocators to what is probed in a file.
 
-use crate::capture::heap::wire::covers_code;
 use crate::capture::heap::{Action, ProbeFunction, Where};
 use crate::heap::describe::{Description, FunctionKind, Size, Value, ValueSource};
 use crate::model::{Binding, Probe, Skip};
@@ -142,7 +141,7 @@ fn probe_of(object: &Object, target: &Function, kind: &FunctionKind) -> Result<P
             let resets = matches!(kind, FunctionKind::ResetContext { .. });
             out.function.action = if resets { Action::ResetContext } else { Action::DeleteContext };
             out.function.context = out.value(context)?;
-            out.function.covers = covers_code(*covers);
+            out.function.covers = *covers;
         }
         FunctionKind::MoveContext { context, parent } => {
             out.function.action = Action::MoveContext;

@@ -9,6 +9,7 @@ use super::report::{self, ReportOptions};
 use super::watch::HeapWatch;
 use crate::app::error::AppError;
 use crate::app::output::Output;
+use crate::capture::CaptureConfig;
 use crate::capture::bpf::BpfTracer;
 use crate::capture::heap::{HeapConfig, HeapTracer, WayWanted};
 use crate::cli::{Aslr, Backend, HeapArgs};
@@ -50,16 +51,15 @@ pub fn heap(args: &HeapArgs) -> Result<u8, AppError> {
 }
 
 fn options(args: &HeapArgs) -> TracerOptions {
-    TracerOptions {
-        only: Backend::Bpf.only(),
-        stack_bytes: args.stack_bytes,
+    let capture = CaptureConfig {
+        stack_bytes: args.stacks.stack_bytes,
         ring_bytes: args.ring_bytes,
         spill_bytes: SPILL_BYTES,
         queue_bytes: sample::QUEUE_BYTES,
         follow_forks: !args.no_follow_forks,
-        verbose: args.verbose,
-        ..TracerOptions::default()
-    }
+        ..CaptureConfig::default()
+    };
+    TracerOptions { only: Backend::Bpf.only(), capture, verbose: args.verbose }
 }
 
 /// What both ways have in common.
@@ -80,7 +80,7 @@ impl<'a> Watcher<'a> {
         (descriptions, only): (Vec<Description>, Option<Pid>),
     ) -> Result<Watcher<'a>, AppError> {
         let config = HeapConfig {
-            stack_bytes: args.stack_bytes,
+            stack_bytes: args.stacks.stack_bytes,
             sample: Sampling::every(args.sample.unwrap_or(0)).mean(),
             only,
             combined: args.combined,

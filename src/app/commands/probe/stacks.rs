@@ -7,6 +7,7 @@ use super::{Counted, detach, mark, place, start, way};
 use crate::app::code_files::CodeFile;
 use crate::app::conclude;
 use crate::app::error::AppError;
+use crate::capture::CaptureConfig;
 use crate::capture::uprobe::wire::CapturedCall;
 use crate::capture::uprobe::{CallCounter, CounterConfig, CountersPlaced};
 use crate::cli::{Backend, ProbeArgs};
@@ -40,14 +41,13 @@ pub fn count(args: &ProbeArgs, file: &CodeFile, selection: &Selection) -> Result
 }
 
 fn options(args: &ProbeArgs) -> TracerOptions {
-    TracerOptions {
-        only: Backend::Bpf.only(),
-        stack_bytes: args.stack_bytes,
+    let capture = CaptureConfig {
+        stack_bytes: args.sample.stack_bytes,
         ring_bytes: args.ring_bytes,
         follow_forks: !args.no_follow_forks,
-        verbose: args.verbose,
-        ..TracerOptions::default()
-    }
+        ..CaptureConfig::default()
+    };
+    TracerOptions { only: Backend::Bpf.only(), capture, verbose: args.verbose }
 }
 
 fn counter(args: &ProbeArgs, tracer: &Tracer, functions: usize) -> Result<CallCounter, AppError> {
@@ -59,7 +59,7 @@ fn counter(args: &ProbeArgs, tracer: &Tracer, functions: usize) -> Result<CallCo
             functions,
             only_marked: true,
             follow_forks: !args.no_follow_forks,
-            stacks: Some((tracer, args.stack_bytes)),
+            stacks: Some((tracer, args.sample.stack_bytes)),
             way: way(args),
         },
         args.verbose,

@@ -6,6 +6,7 @@ use super::inside;
 use super::newest::Newest;
 use super::screen::{self, Heard};
 use crate::app::error::AppError;
+use crate::capture::CaptureConfig;
 use crate::cli::TopArgs;
 use crate::containers::Container;
 use crate::model::{Pid, StackId, SymbolizedStacks};
@@ -30,11 +31,8 @@ const MAX_NAMED: usize = 8192;
 
 /// Traces what the command line names, and shows it.
 pub fn run(args: &TopArgs, container: Option<&Container>, front: Front) -> Result<u8, AppError> {
-    let options = TracerOptions {
-        only: args.backend.only(),
-        stack_bytes: args.stacks.stack_bytes,
-        ..TracerOptions::default()
-    };
+    let capture = CaptureConfig { stack_bytes: args.stacks.stack_bytes, ..CaptureConfig::default() };
+    let options = TracerOptions { only: args.backend.only(), capture, verbose: false };
     let start = match container {
         Some(container) => Start::container(container, true, options)?,
         None => Start::running(&args.of.pids, options)?,

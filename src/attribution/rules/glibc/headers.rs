@@ -1,4 +1,4 @@
-//! What glibc's malloc writes into its memory: `heap_info` at the begin of each heap of an arena, and the
+//! What glibc's malloc writes into its memory: `heap_info` at the beginning of each heap of an arena, and the
 //! length of each block that has a mapping of its own.
 //!
 //! Source: glibc malloc/arena.c, `struct _heap_info`: ar_ptr, prev, size, mprotect_size, and

@@ -133,7 +133,7 @@ function notesOf(p) {
     e.lost && `${thousands(e.lost)} events were lost because the buffer was full; regions whose origin became doubtful say so`,
     e.truncated_stacks && `${thousands(e.truncated_stacks)} stacks end early: not enough of the stack was copied (--stack-bytes)`,
     e.unwind_incomplete && `${thousands(e.unwind_incomplete)} stacks end early: no unwind information for a frame, or it was called on another stack`,
-    p.snapshot_age_ns !== null && p.snapshot_age_ns !== undefined && `the state of the last look, ${duration(p.snapshot_age_ns)} before its end`,
+    p.snapshot_age_ns !== null && p.snapshot_age_ns !== undefined && `the last snapshot, ${duration(p.snapshot_age_ns)} before its end`,
     c.ledger_drift && `${size(c.ledger_drift)} where the record of calls and the kernel's maps disagree; the kernel's word stands`,
     c.doubtful && `${size(c.doubtful)} have a doubtful origin`,
     ...p.gaps,

@@ -21,7 +21,7 @@ on("process", (p) => {
     h("div", { class: "card" }, h("p", { id: "chart-line", class: "line" }),
       h("div", { id: "chart", tabindex: "0", role: "group", "aria-roledescription": "chart", "aria-labelledby": "timeline-title", "aria-describedby": "chart-help",
         onkeydown: chartKey, onpointermove: chartMove, onpointerleave: (event) => { chart.at = -1; tip(event, null); drawChart(); } }),
-      h("p", { id: "chart-help", class: "hint" }, "← → move from look to look · marks are the largest calls whose mapping is still there" + (p.timeline_every > 1 ? ` · one look in ${thousands(p.timeline_every)} is kept` : "")),
+      h("p", { id: "chart-help", class: "hint" }, "← → move from snapshot to snapshot · marks are the largest calls whose mapping is still there" + (p.timeline_every > 1 ? ` · one snapshot in ${thousands(p.timeline_every)} is kept` : "")),
       h("details", {}, h("summary", {}, "As a table"), chartTable(p))));
   drawChart();
 });
@@ -104,7 +104,7 @@ function chartLine(p) {
   const at = chart.at < 0 ? p.timeline.length - 1 : chart.at;
   const point = p.timeline[at];
   $("chart-line").textContent = `${moment(point.t_ns)} · VIRT ${size(point.virt)} · RSS ${point.rss === null ? "not known" : size(point.rss)}` +
-    (chart.at < 0 ? ` · ${count(p.timeline.length, "look")}` : "");
+    (chart.at < 0 ? ` · ${count(p.timeline.length, "snapshot")}` : "");
 }
 
 function chartTop(point) {

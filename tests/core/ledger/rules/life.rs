@@ -181,8 +181,6 @@ fn a_key_used_again_inherits_nothing() {
     // The last state of the dead is still there.
     as_parent(&mut story);
     assert_eq!(story.owners(), vec![(pages(0, 8), Some(kept))]);
-    story.spaces.forget(PID);
-    assert!(story.spaces.ledger_of_pid(PID).is_none());
 }
 
 #[test]
