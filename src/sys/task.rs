@@ -34,11 +34,15 @@ pub unsafe fn close_range(first: RawFd, last: RawFd) -> Result<(), Errno> {
 /// runs soon after it wakes (Linux 6.12, kernel/sched/syscalls.c). Every user may. Refused, all stays as
 /// it was.
 pub fn ask_for_slices(slice_ns: u64) {
+    set_attr(0, slice_ns, 0);
+}
+
+fn set_attr(nice: i32, slice_ns: u64, flags: i32) {
     let attr = libc::sched_attr {
         size: size_of::<libc::sched_attr>() as u32,
         sched_policy: libc::SCHED_OTHER as u32,
-        sched_flags: 0,
-        sched_nice: 0,
+        sched_flags: flags as u64,
+        sched_nice: nice,
         sched_priority: 0,
         sched_runtime: slice_ns,
         sched_deadline: 0,
@@ -48,8 +52,23 @@ pub fn ask_for_slices(slice_ns: u64) {
     unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const attr, 0) };
 }
 
-/// Has the calling thread run before others: at once with the lowest real-time priority, else with the best
-/// nice value that is allowed. Refused, all stays as it was.
+/// The calling thread's nice value.
+pub fn nice() -> i32 {
+    // SAFETY: the call takes integers; 0 is the calling thread.
+    unsafe { libc::getpriority(libc::PRIO_PROCESS, 0) }
+}
+
+/// Gives the calling thread another nice value, which its children do not inherit where it is below 0. Refused,
+/// all stays as it was.
+pub fn set_nice(nice: i32) {
+    set_attr(nice, 0, libc::SCHED_FLAG_RESET_ON_FORK);
+}
+
+/// The shortest that the kernel gives (kernel/sched/syscalls.c).
+const SHORTEST_SLICE_NS: u64 = 100_000;
+
+/// Has the calling thread run before others: with the lowest real-time priority, with the best nice value where
+/// that is refused, or else with short slices.
 pub fn run_before_others() {
     let priority = libc::sched_param { sched_priority: 1 };
     // SAFETY: 0 is the calling thread; the structure outlives the call.
@@ -58,7 +77,10 @@ pub fn run_before_others() {
     };
     if refused != 0 {
         // SAFETY: the call takes integers; 0 is the calling thread.
-        let _ = unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, -20) };
+        let refused = unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, -20) };
+        if refused != 0 {
+            ask_for_slices(SHORTEST_SLICE_NS);
+        }
     }
 }
 

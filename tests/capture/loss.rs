@@ -7,13 +7,15 @@
 
 use crate::perf::skip_without_perf;
 use crate::support::report::{AuditReport, spans_of_maps, spans_of_regions};
-use crate::support::{Audit, Guard, finished, program, run_command, skip, skip_without_bpf};
+use crate::support::{Audit, Guard, finished, program, run_command, skip, skip_without_bpf, vmaudit};
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::unistd::Pid;
 use serde_json::Value;
-use std::io::{BufRead, BufReader, Write};
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 
 /// The reader while the program does a quarter of its calls.
 #[derive(Clone, Copy, PartialEq)]
@@ -226,4 +228,63 @@ fn a_full_ring_costs_stacks_and_not_the_ledger() {
         let truth = covering(complete.report(), address(region, "start"));
         assert_eq!(region["origin"]["op"], truth["origin"]["op"], "{}", region["start"]);
     }
+}
+
+/// A session that waits, for who reads its events, from some hundred calls on until the program has made all of
+/// them: how many it wrote then, and what it said.
+fn events_of_a_session_that_waits(rings: &[&str]) -> (usize, String) {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let (fifo, out) = (folder.path().join("events"), folder.path().join("maps"));
+    nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRWXU).expect("a FIFO");
+    let mut events =
+        File::options().read(true).custom_flags(libc::O_NONBLOCK).open(&fifo).expect("its reader");
+    let mut command = Command::new(vmaudit());
+    command.args(["events", "--as-root", "--backend", "bpf", "-f", "json", "--aslr", "off", "--report"]);
+    command.arg(&fifo).args(rings).arg("--").arg(program("churn")).args(["11", "1", "4000"]).arg(&out);
+    command.arg("steps").stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut session = Guard(command.spawn().expect("vmaudit starts"));
+    let mut go = session.0.stdin.take().expect("piped");
+    let mut steps = BufReader::new(session.0.stdout.take().expect("piped")).lines();
+    for step in 0..5 {
+        assert_eq!(steps.next().expect("a step").expect("text"), "STEP");
+        if step == 4 {
+            // All calls are made. From here on it is read.
+            nix::fcntl::fcntl(&events, nix::fcntl::FcntlArg::F_SETFL(nix::fcntl::OFlag::empty()))
+                .expect("waits");
+        }
+        go.write_all(b"\n").expect("it reads");
+    }
+    let mut text = Vec::new();
+    events.read_to_end(&mut text).expect("until its end");
+    let output = session.finish().expect("it ends");
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(0), "{said}");
+    (text.iter().filter(|&&byte| byte == b'\n').count(), said)
+}
+
+const NARROW: [&str; 4] = ["--ring-bytes", "65536", "--spill-bytes", "65536"];
+
+#[test]
+fn while_the_session_waits_the_rings_are_emptied() {
+    if skip_without_bpf("loss") {
+        return;
+    }
+    let (whole, said) = events_of_a_session_that_waits(&[]);
+    assert!(!said.contains("lost"), "{said}");
+    let (waited, said) = events_of_a_session_that_waits(&NARROW);
+    assert!(!said.contains("lost"), "{said}");
+    assert_eq!(waited, whole);
+}
+
+#[test]
+fn what_has_no_room_in_the_queue_is_counted() {
+    if skip_without_bpf("loss") {
+        return;
+    }
+    let (whole, _) = events_of_a_session_that_waits(&[]);
+    let (some, said) = events_of_a_session_that_waits(&[&NARROW[..], &["--queue-bytes", "65536"]].concat());
+    let lost = said.lines().find_map(|line| line.strip_prefix("vmaudit: ")?.split_once(" events were lost"));
+    let lost: usize = lost.map_or(0, |(count, _)| count.replace(',', "").parse().expect("a number"));
+    assert!(lost > 0, "{said}");
+    assert_eq!(some + lost, whole, "{said}");
 }

@@ -55,6 +55,11 @@ impl Frames {
         self.read >= self.bytes.len()
     }
 
+    /// Bytes that were not read yet.
+    pub(super) fn left(&self) -> usize {
+        self.bytes.len().saturating_sub(self.read)
+    }
+
     /// What was read is forgotten; of the room, what is usual stays.
     fn clear(&mut self) {
         const USUAL: usize = 4 << 20;

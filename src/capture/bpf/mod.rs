@@ -19,6 +19,7 @@ pub(super) use hooks::wants_spares;
 pub(super) use misses::Attached;
 
 use crate::sys::abi::PID_NS_INIT_INO;
+use crate::sys::task;
 use counts::Counts;
 use drain::{Drain, Drainer, Frames};
 use hooks::CallHook;
@@ -299,6 +300,7 @@ impl BpfTracer {
             calls: Frames::default(),
             touches: Touches::default(),
             handle: Box::new(handle),
+            usual: None,
         })
     }
 }
@@ -338,9 +340,35 @@ pub struct BpfReader<'a> {
     calls: Frames,
     touches: Touches,
     handle: Box<dyn FnMut(&[u8]) + 'a>,
+    /// While there is much to do: the nice value from before.
+    usual: Option<i32>,
 }
 
+impl Drop for BpfReader<'_> {
+    fn drop(&mut self) {
+        self.hurry(false);
+    }
+}
+
+/// While there is much to do.
+const URGENT: i32 = -15;
+
 impl BpfReader<'_> {
+    /// With much to do, this thread goes before the targets, which would have still more for it.
+    fn hurry(&mut self, much: bool) {
+        match self.usual {
+            None if much => {
+                self.usual = Some(task::nice());
+                task::set_nice(URGENT);
+            }
+            Some(nice) if !much => {
+                self.usual = None;
+                task::set_nice(nice);
+            }
+            _ => {}
+        }
+    }
+
     /// What was taken, in the order of time; false where `more` ended it.
     fn handle_taken(&mut self, more: &mut dyn FnMut() -> bool) -> bool {
         while more() {
@@ -371,6 +399,7 @@ impl EventSource for BpfReader<'_> {
             let mut faults = Frames::default();
             let Some(until) = drain.take(&mut self.calls, &mut faults) else { break };
             self.touches.add(&mut faults, until);
+            self.hurry(self.calls.left() > self.tracer.queue_bytes as usize / 8);
         }
         Ok(())
     }
