@@ -48,6 +48,13 @@ pub fn ask_for_slices(slice_ns: u64) {
     unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const attr, 0) };
 }
 
+/// Asks for the highest priority of ordinary scheduling for the calling thread, which root has and others where
+/// RLIMIT_NICE lets them. Refused, all stays as it was.
+pub fn ask_for_priority() {
+    // SAFETY: setpriority takes integers; 0 is the calling thread.
+    unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, -20) };
+}
+
 /// Makes a system call by its number, to see whether it is reported.
 ///
 /// # Safety
