@@ -2,9 +2,10 @@
 //! before, and from what the kernel shows afterwards. Calls that change an address space run one
 //! at a time, so whatever changed is the one call's work.
 
-use super::peek::{self, Gone, Maps, Vma};
+use super::peek::{self, Gone, Vma};
 use super::shadow::{Change, Shadow, ShadowVma};
-use crate::model::{AddrRange, PAGE, Tid};
+use super::view::View;
+use crate::model::{AddrRange, PAGE};
 use crate::sys::abi::refused::{EINVAL, ENOMEM};
 
 /// Refused, for a reason that cannot be seen (MAX_ERRNO, include/linux/err.h: never a real one).
@@ -127,85 +128,8 @@ fn done(ret: i64) -> Outcome {
     Outcome::Done(Effect::of(ret))
 }
 
-/// The kernel and its view of one address space, before and after a call.
-pub struct View<'a> {
-    pub shadow: &'a mut Shadow,
-    pub maps: &'a mut Maps,
-    /// The thread that made the call.
-    pub tid: Tid,
-}
-
-impl View<'_> {
-    /// A call that is over, and has not done what it was to do: whatever changed in `ranges`, it has done in part.
-    fn refused_in(&mut self, ret: i64, ranges: &[AddrRange]) -> Result<Outcome, Gone> {
-        let mut in_part = Vec::new();
-        for &range in ranges {
-            let now = self.maps.areas(range)?;
-            in_part.extend(self.shadow.changes(range, &now));
-            self.shadow.take_over(range, &now);
-        }
-        Ok(refused_after(ret, in_part))
-    }
-
-    /// As `refused_in`, of a call that may have mapped something anywhere.
-    fn refused_anywhere(&mut self, ret: i64, ranges: &[AddrRange]) -> Result<Outcome, Gone> {
-        // Nothing is new where the kernel counts as many pages as were known.
-        let known = self.shadow.bytes() / PAGE;
-        if peek::total_vm(self.tid) == Some(known) {
-            return self.refused_in(ret, ranges);
-        }
-        let seen = self.maps.read()?;
-        let in_part = self.shadow.all_changes(&seen);
-        self.shadow.renew(&seen);
-        Ok(refused_after(ret, in_part))
-    }
-
-    /// From now on the range is known to be as the kernel shows it.
-    fn learn(&mut self, range: AddrRange) -> Result<(), Gone> {
-        let now = self.maps.areas(range)?;
-        self.shadow.take_over(range, &now);
-        Ok(())
-    }
-
-    /// All of the range is mapped, with these rights. It may be several VMAs by now: calls that are not notified
-    /// (mlock, mseal) divide what one call has mapped.
-    fn is_mapped(&mut self, range: AddrRange, access: Option<u64>) -> Result<bool, Gone> {
-        let mut end = range.start.0;
-        for area in self.maps.areas(range)? {
-            if area.start != end || access.is_some_and(|access| access != area.access) {
-                return Ok(false);
-            }
-            end = area.end;
-        }
-        Ok(end == range.end.0)
-    }
-
-    /// What stays in `old` is in `target`, too: of several VMAs each (since 6.17), once the call is over.
-    fn all_are_there(&mut self, old: AddrRange, target: AddrRange, returned: bool) -> Result<bool, Gone> {
-        if old.is_empty() {
-            return self.is_mapped(target, None);
-        }
-        let sources = self.maps.areas(old)?;
-        if sources.len() > 1 && !returned {
-            return Ok(false);
-        }
-        let there = |at: u64| target.start.0 + (at - old.start.0);
-        for source in sources {
-            let range = AddrRange::new(there(source.start), there(source.end));
-            if !self.is_mapped(range, Some(source.access))? {
-                return Ok(false);
-            }
-        }
-        Ok(true)
-    }
-
-    fn is_free_now(&mut self, range: AddrRange) -> Result<bool, Gone> {
-        Ok(self.maps.from(range.start.0)?.is_none_or(|vma| vma.area.start >= range.end.0))
-    }
-}
-
 /// What is new was not made by a refused call: it cannot be told.
-fn refused_after(ret: i64, in_part: Vec<Change>) -> Outcome {
+pub fn refused_after(ret: i64, in_part: Vec<Change>) -> Outcome {
     if in_part.iter().any(|change| matches!(change, Change::Mapped(_))) {
         return Outcome::Unknown;
     }

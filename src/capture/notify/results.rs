@@ -1,10 +1,11 @@
 //! What the calls that were let go came to.
 
-use super::effect::{Effect, Expected, Outcome, Over, View};
+use super::effect::{Effect, Expected, Outcome, Over};
 use super::peek::{self, Maps, Place};
 use super::server::{NOBODY_WAITS, Server};
 use super::shadow::Change;
 use super::space::{InCall, QueuedCall, Space, Unproven};
+use super::view::View;
 use crate::capture::record::{Record, RecordWriter, flag, op};
 use crate::model::{HeldCalls, PAGE, Tid};
 use crate::sys::abi::{MAP_ANONYMOUS, MREMAP_DONTUNMAP, MREMAP_FIXED, MREMAP_MAYMOVE};

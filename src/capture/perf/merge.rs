@@ -67,13 +67,55 @@ fn take_cpu(waiting: &mut Waiting, apart: &HashSet<u16>, until: u64, all: &mut V
             stacks.pop_front();
         }
         previous = record.time_ns;
-        // Of a thread with deep stacks there are two.
-        let own = |stack: &Timed| is_same_call(&record.bytes, &stack.bytes);
-        let last = stacks.iter().take(NEAR).rposition(own);
-        let stack = last.and_then(|last| {
-            let found = stacks.drain(..=last).filter(own);
-            found.max_by_key(|stack| stack.bytes.len()).map(|stack| stack.bytes)
-        });
+        let next = calls.front().map(|next| next.time_ns);
+        let stack = take_stack(&record, next, stacks);
         all.push(Joined { record, stack });
+    }
+}
+
+/// The call's stack. Of a thread with deep stacks there are two: the longer one. Until the `next` record on this CPU
+/// each that looks like the call's is its own; what comes later may be that of an equal call.
+fn take_stack(call: &Timed, next: Option<u64>, stacks: &mut VecDeque<Timed>) -> Option<Box<[u8]>> {
+    let own = |stack: &Timed| is_same_call(&call.bytes, &stack.bytes);
+    let first = stacks.iter().take(NEAR).position(own)?;
+    let more = stacks.iter().skip(first + 1).take(NEAR);
+    let more = more.take_while(|stack| own(stack) && next.is_some_and(|next| stack.time_ns < next)).count();
+    let found = stacks.drain(..=first + more).skip(first);
+    found.max_by_key(|stack| stack.bytes.len()).map(|stack| stack.bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sys::perf::abi::PERF_RECORD_SAMPLE;
+
+    /// A sample of a call with these raw fields, and so many bytes of stack.
+    fn sample(time_ns: u64, raw: u8, stack: usize) -> Timed {
+        let mut bytes = PERF_RECORD_SAMPLE.to_ne_bytes().to_vec();
+        bytes.extend([0; 12]);
+        bytes.extend(time_ns.to_ne_bytes());
+        bytes.extend(vec![raw; 400 + stack]);
+        Timed { time_ns, bytes: bytes.into() }
+    }
+
+    #[test]
+    fn the_longer_one_of_two_stacks_is_taken_and_that_of_the_next_equal_call_is_not() {
+        let lengths = |stacks: &VecDeque<Timed>| -> Vec<usize> {
+            stacks.iter().map(|stack| stack.bytes.len() - 424).collect()
+        };
+        let call = sample(10, 1, 0);
+        let all =
+            || VecDeque::from([sample(11, 1, 16), sample(12, 1, 64), sample(21, 1, 16), sample(22, 1, 64)]);
+        let mut stacks = all();
+        let taken = take_stack(&call, Some(20), &mut stacks).expect("a stack");
+        assert_eq!((taken.len() - 424, lengths(&stacks)), (64, vec![16, 64]));
+        // Nothing tells where the next call begins: one is enough.
+        let mut stacks = all();
+        assert_eq!(take_stack(&call, None, &mut stacks).map(|stack| stack.len() - 424), Some(16));
+        assert_eq!(lengths(&stacks), [64, 16, 64]);
+        // Those of others before it are passed over, and gone.
+        let mut stacks = VecDeque::from([sample(9, 2, 8), sample(11, 1, 16)]);
+        assert_eq!(take_stack(&call, Some(20), &mut stacks).map(|stack| stack.len() - 424), Some(16));
+        assert!(stacks.is_empty());
     }
 }
