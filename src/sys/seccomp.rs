@@ -8,7 +8,8 @@ mod ioctl {
     nix::ioctl_readwrite_bad!(recv, libc::SECCOMP_IOCTL_NOTIF_RECV, libc::seccomp_notif);
     nix::ioctl_readwrite_bad!(send, libc::SECCOMP_IOCTL_NOTIF_SEND, libc::seccomp_notif_resp);
     nix::ioctl_write_ptr_bad!(id_valid, libc::SECCOMP_IOCTL_NOTIF_ID_VALID, u64);
-    nix::ioctl_write_int!(set_flags, b'!', 4);
+    // `SECCOMP_IOW(4, __u64)`: its number says 8 bytes, though the flags go by value.
+    nix::ioctl_write_int_bad!(set_flags, nix::request_code_write!(b'!', 4, size_of::<u64>()));
 }
 
 /// SECCOMP_USER_NOTIF_FD_SYNC_WAKE_UP (6.6): wake the other side on this CPU; it is about to be

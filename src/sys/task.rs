@@ -76,12 +76,16 @@ pub fn run_before_others() {
         libc::sched_setscheduler(0, libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK, &raw const priority)
     };
     if refused != 0 {
-        // SAFETY: the call takes integers; 0 is the calling thread.
-        let refused = unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, -20) };
-        if refused != 0 {
-            ask_for_slices(SHORTEST_SLICE_NS);
-        }
+        ask_for_slices(SHORTEST_SLICE_NS);
+        ask_for_priority();
     }
+}
+
+/// Asks for the highest priority of ordinary scheduling for the calling thread, which root has and others where
+/// RLIMIT_NICE lets them. Refused, all stays as it was.
+pub fn ask_for_priority() {
+    // SAFETY: setpriority takes integers; 0 is the calling thread.
+    unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, -20) };
 }
 
 /// Makes a system call by its number, to see whether it is reported.

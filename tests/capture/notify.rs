@@ -1,7 +1,7 @@
 //! The `notify` backend: no privileges, every call seen while its thread waits in it. Reports are held
 //! against maps files, stacks against the BPF backend's.
 
-use crate::support::churn::{mode, run_seed};
+use crate::support::churn::{mode, run_seed, run_turmoil};
 use crate::support::death::assert_survives_death_of_vmaudit;
 use crate::support::report::number;
 use crate::support::stacks::{Calls, Comparison, calls_of};
@@ -45,6 +45,32 @@ fn random_work_of_threads_and_children_1() {
 #[test]
 fn random_work_of_threads_and_children_2() {
     churn(2);
+}
+
+/// The results of calls that fail, some after half of their work, are what the kernel shows, and no guess.
+fn turmoil(mode: &str, threads: u64) {
+    let failures: Vec<String> = (1..=4)
+        .filter_map(|seed| {
+            let wrong = run_turmoil(seed, threads, mode, &NOTIFY);
+            (!wrong.is_empty()).then(|| format!("seed {seed}: {}", wrong.join("\n")))
+        })
+        .collect();
+    assert!(failures.is_empty(), "{} seeds failed\n{}", failures.len(), failures.join("\n"));
+}
+
+#[test]
+fn calls_that_fail_are_followed() {
+    turmoil("plain", 4);
+}
+
+#[test]
+fn calls_that_fail_for_want_of_memory_are_followed() {
+    turmoil("tight", 3);
+}
+
+#[test]
+fn calls_of_threads_that_take_no_notice_of_each_other_are_followed() {
+    turmoil("shared", 5);
 }
 
 /// Somebody probes libc: each program gets a page at the first hit that no call of its own has mapped.

@@ -1,5 +1,6 @@
 //! The perf backend, as an ordinary user: it has to see what the BPF backend sees as root.
 
+use crate::support::churn::what_is_wrong;
 use crate::support::report::{list, number, spans_of_maps, spans_of_regions};
 use crate::support::{Audit, AuditReport, demo_program, finished, program, run_command, skip, skip_without};
 use crate::support::{skip_without_bpf, vmaudit};
@@ -302,6 +303,34 @@ fn random_calls_are_followed_exactly() {
             compared += 1;
         }
         assert!(compared > 0, "no maps file");
+    }
+}
+
+/// What a refused call did before it was refused is not told by its result: that is in doubt. But no call is lost, and
+/// the report is what the kernel shows.
+#[test]
+fn calls_that_fail_are_not_lost() {
+    if skip_without_perf("perf turmoil") {
+        return;
+    }
+    let stage = Stage::new();
+    let turmoil = stage.bring(&program("turmoil"));
+    for (seed, threads, mode) in [(1, "1", "plain"), (2, "3", "plain"), (3, "4", "tight"), (4, "2", "plain")]
+    {
+        let maps = tempfile::Builder::new().tempdir_in(stage.folder.path()).expect("a temporary folder");
+        open_to_all(maps.path());
+        let words: Vec<OsString> = [
+            turmoil.clone().into_os_string(),
+            seed.to_string().into(),
+            threads.into(),
+            "150".into(),
+            maps.path().join("maps").into_os_string(),
+            mode.into(),
+        ]
+        .into();
+        let Some(audit) = stage.perf(&[], &words) else { return };
+        let wrong = what_is_wrong(&audit, maps.path(), &["preexisting"]);
+        assert!(wrong.is_empty(), "seed {seed}, {mode}: {}", wrong.join("\n"));
     }
 }
 

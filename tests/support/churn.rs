@@ -2,7 +2,7 @@
 //! against the maps file that each process writes just before it leaves.
 
 use super::report::{Span, spans_of_maps, spans_of_regions};
-use super::{audit, program};
+use super::{Audit, audit, program};
 use std::fs;
 use std::path::Path;
 
@@ -38,7 +38,27 @@ pub fn run_seed(seed: u64, options: &[&str]) -> Vec<String> {
         prefix.as_os_str(),
         mode(seed).as_ref(),
     ];
-    let audit = audit(options, &words);
+    what_is_wrong(&audit(options, &words), folder.path(), &["ledger_drift", "unknown", "preexisting"])
+}
+
+/// The same of calls that fail, in part or as a whole (tests/programs/turmoil.c).
+pub fn run_turmoil(seed: u64, threads: u64, mode: &str, options: &[&str]) -> Vec<String> {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let (seed, threads) = (seed.to_string(), threads.to_string());
+    let (turmoil, prefix) = (program("turmoil"), folder.path().join("maps"));
+    let words = [
+        turmoil.as_os_str(),
+        seed.as_ref(),
+        threads.as_ref(),
+        "150".as_ref(),
+        prefix.as_os_str(),
+        mode.as_ref(),
+    ];
+    what_is_wrong(&audit(options, &words), folder.path(), &["ledger_drift", "unknown", "preexisting"])
+}
+
+/// Where a report differs from the maps files in `folder`, and which of the bytes that there must not be there are.
+pub fn what_is_wrong(audit: &Audit, folder: &Path, none_of: &[&str]) -> Vec<String> {
     if audit.code() != Some(0) {
         return vec![format!("{}: {}", audit.status, audit.stderr)];
     }
@@ -48,7 +68,7 @@ pub fn run_seed(seed: u64, options: &[&str]) -> Vec<String> {
     if lost != 0 {
         wrong.push(format!("{lost} events lost"));
     }
-    let files = maps_files(folder.path());
+    let files = maps_files(folder);
     let first = report.first()["pid"].as_u64().unwrap_or(0);
     if !files.iter().any(|(pid, _)| *pid == first) {
         wrong.push(format!("the first process, {first}, wrote no maps file"));
@@ -58,8 +78,8 @@ pub fn run_seed(seed: u64, options: &[&str]) -> Vec<String> {
             wrong.push(format!("pid {pid} is not in the report"));
             continue;
         };
-        for key in ["ledger_drift", "unknown", "preexisting"] {
-            let bytes = process["coverage"][key].as_u64();
+        for key in none_of {
+            let bytes = process["coverage"][*key].as_u64();
             if bytes != Some(0) {
                 wrong.push(format!("pid {pid}: {key} is {bytes:?}"));
             }

@@ -160,10 +160,15 @@ fn print(
     warn(&traced.pipeline, counters);
     let dropped = counters.lost + traced.pipeline.undecodable();
     if dropped + counters.without_stack > 0 {
-        say(format_args!(
-            "{dropped} events were lost and {} have no stack because the buffer was full (--ring-bytes)",
-            counters.without_stack
-        ));
+        let without = counters.without_stack;
+        match traced.pipeline.backend.as_str() {
+            "notify" => say(format_args!(
+                "what {dropped} calls did could not be determined, and the stacks of {without} could not be read"
+            )),
+            _ => say(format_args!(
+                "{dropped} events were lost and {without} have no stack because the buffer was full (--ring-bytes)"
+            )),
+        }
     }
     Ok(traced)
 }

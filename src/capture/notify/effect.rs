@@ -2,8 +2,9 @@
 //! before, and from what the kernel shows afterwards. Calls that change an address space run one
 //! at a time, so whatever changed is the one call's work.
 
-use super::peek::{Gone, Maps, Vma};
-use super::shadow::{Shadow, ShadowVma};
+use super::peek::{self, Gone, Vma};
+use super::shadow::{Change, Shadow, ShadowVma};
+use super::view::View;
 use crate::model::{AddrRange, PAGE};
 use crate::sys::abi::refused::{EINVAL, ENOMEM};
 
@@ -15,8 +16,9 @@ pub const REFUSED: i64 = -4095;
 pub enum Expected {
     /// Whatever it does, this is the result, and no mapping changes, whenever it runs.
     Known(i64),
-    /// As `Known`, if it runs in its turn: not after what the others do next.
-    Settles(i64),
+    /// As `Known`, if it runs in its turn: not after what the others do next. What it has changed in the range
+    /// after all is seen once it is over.
+    Settles(i64, AddrRange),
     /// A mapping of `len` bytes: at `place`, or wherever there is room.
     Map {
         place: Option<u64>,
@@ -26,46 +28,65 @@ pub enum Expected {
         access: u64,
         /// What was at `place`.
         before: Option<Vma>,
+        /// How the mapping will look there, as far as arguments tell.
+        wanted: Wanted,
         huge: bool,
     },
     /// Nothing from `first` (the first mapped address) to `range`'s end.
-    Unmap {
-        range: AddrRange,
-        first: u64,
-    },
+    Unmap { range: AddrRange, first: u64 },
     /// Other rights at `probe`, the last page that has others now.
-    Protect {
-        range: AddrRange,
-        probe: u64,
-        access: u64,
-        hole: bool,
-    },
+    Protect { range: AddrRange, probe: u64, access: u64, hole: bool },
     Remap {
         old: AddrRange,
         new_len: u64,
         place: Option<u64>,
         keeps_old: bool,
+        /// What was at `place`.
+        before: Option<Vma>,
     },
     /// The break moves.
-    Brk {
-        from: u64,
-        to: u64,
-    },
+    Brk { from: u64, to: u64 },
+    /// The range shows its file from `offset` on, as it did before or not.
+    Reorder { range: AddrRange, offset: u64 },
     /// All pieces of an attachment go, one after the other.
-    Detach {
-        pieces: Vec<AddrRange>,
-    },
+    Detach { pieces: Vec<AddrRange> },
     /// A new mapping of unknown size, named so: anywhere, or in place of what was at `place`.
     Appears {
         name: &'static [u8],
         place: Option<u64>,
-        before: Option<Vma>,
+        /// The segment's number, which is its file's.
+        inode: Option<u64>,
     },
     /// The range's name.
-    Name {
-        at: u64,
-        name: Option<Vec<u8>>,
+    Name { at: u64, name: Option<Vec<u8>> },
+}
+
+/// How a new mapping differs from what was in its place.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Wanted {
+    Anonymous,
+    /// Of a file from this offset on; its inode, if that could be seen.
+    File {
+        shared: bool,
+        offset: u64,
+        inode: Option<u64>,
     },
+    /// Arguments tell too little.
+    Any,
+}
+
+impl Wanted {
+    fn may_be(self, vma: &Vma, place: u64) -> bool {
+        match self {
+            Wanted::Anonymous => vma.file.is_none() && !vma.is_shared,
+            Wanted::File { shared, offset, inode } => {
+                vma.is_shared == shared
+                    && vma.offset.wrapping_add(place - vma.area.start) == offset
+                    && vma.file.is_some_and(|file| inode.is_none_or(|inode| inode == file.inode))
+            }
+            Wanted::Any => true,
+        }
+    }
 }
 
 /// A result, and the new mapping where there is one.
@@ -73,6 +94,14 @@ pub enum Expected {
 pub struct Effect {
     pub ret: i64,
     pub mapped: Option<(AddrRange, Option<Vma>)>,
+    /// What a refused call has changed all the same, before it was refused.
+    pub in_part: Vec<Change>,
+}
+
+impl Effect {
+    pub fn of(ret: i64) -> Effect {
+        Effect { ret, ..Effect::default() }
+    }
 }
 
 /// Whether a call is over, so that what is not there will not come.
@@ -96,104 +125,143 @@ pub enum Outcome {
 }
 
 fn done(ret: i64) -> Outcome {
-    Outcome::Done(Effect { ret, mapped: None })
+    Outcome::Done(Effect::of(ret))
+}
+
+/// What is new was not made by a refused call: it cannot be told.
+pub fn refused_after(ret: i64, in_part: Vec<Change>) -> Outcome {
+    if in_part.iter().any(|change| matches!(change, Change::Mapped(_))) {
+        return Outcome::Unknown;
+    }
+    Outcome::Done(Effect { ret, mapped: None, in_part })
 }
 
 impl Expected {
     /// Looks whether it has come about.
-    pub fn check(&self, shadow: &mut Shadow, maps: &mut Maps, over: Over) -> Outcome {
-        self.look(shadow, maps, over).unwrap_or(Outcome::Gone)
+    pub fn check(&self, view: &mut View<'_>, over: Over) -> Outcome {
+        self.look(view, over).unwrap_or(Outcome::Gone)
     }
 
-    fn look(&self, shadow: &mut Shadow, maps: &mut Maps, over: Over) -> Result<Outcome, Gone> {
+    /// Where it may change something, as far as its arguments say.
+    pub fn ranges(&self) -> Vec<AddrRange> {
+        match self {
+            Expected::Map { place: Some(place), len, .. } => vec![AddrRange::new(*place, place + len)],
+            Expected::Unmap { range, .. }
+            | Expected::Protect { range, .. }
+            | Expected::Settles(_, range)
+            | Expected::Reorder { range, .. } => vec![*range],
+            Expected::Remap { old, new_len, place, .. } => {
+                let target = place.map(|place| AddrRange::new(place, place + new_len));
+                std::iter::once(*old).chain(target).collect()
+            }
+            Expected::Brk { from, to } => vec![break_range(*from, *to)],
+            Expected::Detach { pieces } => pieces.clone(),
+            _ => Vec::new(),
+        }
+    }
+
+    fn look(&self, view: &mut View<'_>, over: Over) -> Result<Outcome, Gone> {
         let returned = over == Over::Surely;
-        let refused = |ret: i64| if returned { done(ret) } else { Outcome::Pending };
         let settled = |ret: i64| if over == Over::NotYet { Outcome::Pending } else { done(ret) };
         Ok(match self {
             Expected::Known(ret) => done(*ret),
-            Expected::Settles(ret) => settled(*ret),
-            Expected::Map { .. } => return self.look_for_mapping(shadow, maps, over),
-            Expected::Unmap { range, first } => match maps.from(*first)? {
-                Some(vma) if vma.area.start < range.end.0 => refused(REFUSED),
+            Expected::Settles(ret, range) if returned => return view.refused_in(*ret, &[*range]),
+            Expected::Settles(ret, _) => settled(*ret),
+            Expected::Map { .. } => return self.look_for_mapping(view, over),
+            Expected::Unmap { range, first } => match view.maps.from(*first)? {
+                Some(vma) if vma.area.start < range.end.0 => {
+                    return self.refused(REFUSED, view, returned);
+                }
                 _ => {
-                    shadow.remove(*range);
+                    view.shadow.remove(*range);
                     done(0)
                 }
             },
-            Expected::Protect { range, probe, access, hole } => match maps.at(*probe)? {
+            Expected::Protect { range, probe, access, hole } => match view.maps.at(*probe)? {
                 Some(vma) if vma.area.access == *access => {
-                    shadow.protect(*range, *access);
+                    view.shadow.protect(*range, *access);
                     done(if *hole { ENOMEM } else { 0 })
                 }
-                _ => {
-                    if returned {
-                        // Possibly in part: as far as it came.
-                        shadow.renew(&maps.read()?);
-                    }
-                    refused(REFUSED)
-                }
+                _ => return self.refused(REFUSED, view, returned),
             },
-            Expected::Remap { .. } => return self.look_for_moved(shadow, maps, returned),
+            Expected::Remap { .. } => return self.look_for_moved(view, returned),
             Expected::Brk { from, to } => {
                 let (old, new) = (from.next_multiple_of(PAGE), to.next_multiple_of(PAGE));
-                let range = AddrRange::new(old.min(new), old.max(new));
-                let vma = maps.at(range.start.0)?;
-                match (new > old, vma) {
-                    (true, Some(vma)) if vma.area.end >= new && shadow.is_free(range) => {
-                        shadow.insert(ShadowVma { start: old, end: new, access: vma.area.access });
+                let range = break_range(*from, *to);
+                match new > old {
+                    true if view.shadow.is_free(range) && view.is_mapped(range, None)? => {
+                        view.learn(range)?;
                         done(*to as i64)
                     }
-                    (false, None) => {
-                        shadow.remove(range);
+                    false if view.is_free_now(range)? => {
+                        view.shadow.remove(range);
                         done(*to as i64)
                     }
-                    _ => refused(*from as i64),
+                    _ => return self.refused(*from as i64, view, returned),
                 }
+            }
+            Expected::Reorder { range, offset } => {
+                if !returned {
+                    return Ok(Outcome::Pending);
+                }
+                let vma = view.maps.at(range.start.0)?;
+                let shows = |vma: &Vma| vma.offset.wrapping_add(range.start.0 - vma.area.start) == *offset;
+                let ret = if vma.is_some_and(|vma| vma.is_shared && shows(&vma)) { 0 } else { EINVAL };
+                return view.refused_in(ret, &[*range]);
             }
             Expected::Detach { pieces } => {
                 for piece in pieces {
-                    if maps.at(piece.start.0)?.is_some() {
-                        return Ok(refused(EINVAL));
+                    if view.maps.at(piece.start.0)?.is_some() {
+                        return self.refused(EINVAL, view, returned);
                     }
                 }
-                pieces.iter().for_each(|&piece| shadow.remove(piece));
+                pieces.iter().for_each(|&piece| view.shadow.remove(piece));
                 done(0)
             }
-            Expected::Appears { name, place: Some(place), before } => {
-                let shown = maps.at(*place)?;
-                let fits = |vma: &Vma| vma.area.start == *place && vma.name.starts_with(name);
-                match shown.filter(fits) {
-                    Some(vma) if over != Over::NotYet || Some(&vma) != before.as_ref() => {
+            Expected::Appears { name, place: Some(place), inode } => {
+                let fits = |vma: &Vma| {
+                    vma.area.start == *place
+                        && vma.name.starts_with(name)
+                        && inode.is_none_or(|inode| vma.file.is_some_and(|file| file.inode == inode))
+                };
+                match view.maps.at(*place)?.filter(fits) {
+                    // The same segment may have been there before.
+                    Some(vma) if returned || view.shadow.at(*place).is_none() => {
                         let range = AddrRange::new(vma.area.start, vma.area.end);
-                        shadow.insert(vma.area);
-                        Outcome::Done(Effect { ret: *place as i64, mapped: Some((range, Some(vma))) })
+                        view.shadow.insert(vma.area);
+                        Outcome::Done(Effect {
+                            mapped: Some((range, Some(vma))),
+                            ..Effect::of(*place as i64)
+                        })
                     }
-                    _ => {
-                        if returned {
-                            shadow.renew(&maps.read()?);
-                        }
-                        refused(REFUSED)
-                    }
+                    _ if returned => return view.refused_anywhere(REFUSED, &[]),
+                    _ => Outcome::Pending,
                 }
             }
             Expected::Appears { name, place: None, .. } => {
-                let seen = maps.read()?;
-                let news = shadow.news(&seen);
+                if returned && peek::total_vm(view.tid) == Some(view.shadow.bytes() / PAGE) {
+                    return Ok(done(REFUSED));
+                }
+                let seen = view.maps.read()?;
+                let news = view.shadow.news(&seen);
                 let named = |range: &&AddrRange| {
                     let mapping = seen.iter().find(|m| m.range.contains(range.start));
                     mapping.is_some_and(|m| m.name.starts_with(name))
                 };
                 match news.iter().find(named) {
                     Some(&range) => {
-                        shadow.renew(&seen);
-                        let vma = maps.at(range.start.0)?;
-                        Outcome::Done(Effect { ret: range.start.0 as i64, mapped: Some((range, vma)) })
+                        view.shadow.renew(&seen);
+                        let vma = view.maps.at(range.start.0)?;
+                        Outcome::Done(Effect {
+                            mapped: Some((range, vma)),
+                            ..Effect::of(range.start.0 as i64)
+                        })
                     }
-                    None => refused(REFUSED),
+                    None => return self.refused(REFUSED, view, returned),
                 }
             }
             Expected::Name { at, name } => {
-                let shown = maps.at(*at)?.map(|vma| vma.name);
+                let shown = view.maps.at(*at)?.map(|vma| vma.name);
                 let shown =
                     shown.as_deref().and_then(|shown| shown.strip_prefix(b"[anon:")?.strip_suffix(b"]"));
                 // No mapping depends on it.
@@ -202,128 +270,151 @@ impl Expected {
         })
     }
 
-    fn look_for_mapping(&self, shadow: &mut Shadow, maps: &mut Maps, over: Over) -> Result<Outcome, Gone> {
+    fn refused(&self, ret: i64, view: &mut View<'_>, returned: bool) -> Result<Outcome, Gone> {
+        if returned { view.refused_in(ret, &self.ranges()) } else { Ok(Outcome::Pending) }
+    }
+
+    fn look_for_mapping(&self, view: &mut View<'_>, over: Over) -> Result<Outcome, Gone> {
         let returned = over == Over::Surely;
-        let Expected::Map { place, hint, len, offset, access, before, huge } = self else {
+        let Expected::Map { place, hint, len, offset, access, before, wanted, huge } = self else {
             return Ok(Outcome::Unknown);
         };
         if let Some(place) = *place {
-            let vma = maps.at(place)?;
-            let fits = |vma: &Vma| vma.area.end >= place + len && vma.area.access == *access;
+            let end = place + len;
             // Where it looked like this before, only its end tells that it was done; that it was not
-            // refused is then taken from the arguments. The VMA may be cut already, but not yet replaced.
-            let same = |vma: &Vma| before.as_ref().is_some_and(|before| before.shows_the_same(vma, place));
-            return Ok(match vma.filter(fits) {
-                Some(vma) if same(&vma) && over == Over::NotYet => Outcome::Pending,
-                Some(vma) => mapped(shadow, place, *len, vma),
-                None if returned => {
-                    // A refused MAP_FIXED may have unmapped before it failed.
-                    shadow.renew(&maps.read()?);
-                    done(REFUSED)
+            // refused is then taken from what it would look like. The VMA may be cut already, but not yet
+            // replaced.
+            let came = |vma: &Vma| {
+                let same = |before: &Vma| {
+                    before.shows_the_same(vma, place) && (before.area.end >= end || vma.area.end < end)
+                };
+                !before.as_ref().is_some_and(same)
+            };
+            let vma = match view.is_mapped(AddrRange::new(place, end), Some(*access))? {
+                true => view.maps.at(place)?,
+                false => None,
+            };
+            return match vma {
+                Some(vma) if came(&vma) || over != Over::NotYet && wanted.may_be(&vma, place) => {
+                    Ok(mapped(view.shadow, place, *len, vma))
                 }
-                None => Outcome::Pending,
-            });
+                // It may have unmapped before it failed.
+                _ => self.refused(REFUSED, view, returned),
+            };
         }
         if *hint != u64::MAX {
             let hinted = (*hint != 0).then_some(*hint).into_iter();
-            let places: Vec<u64> = hinted.chain(shadow.likely_places(*len, *offset)).collect();
+            let places: Vec<u64> = hinted.chain(view.shadow.likely_places(*len, *offset)).collect();
             for place in places {
-                let free =
-                    place.checked_add(*len).is_some_and(|end| shadow.is_free(AddrRange::new(place, end)));
+                let free = place
+                    .checked_add(*len)
+                    .is_some_and(|end| view.shadow.is_free(AddrRange::new(place, end)));
                 if free
-                    && let Some(vma) = maps.at(place)?
-                    && vma.area.end >= place + len
-                    && vma.area.access == *access
-                    && (vma.area.start == place || shadow.at(place - 1).is_some())
+                    && let Some(vma) = view.maps.at(place)?
+                    && view.is_mapped(AddrRange::new(place, place + len), Some(*access))?
+                    && (vma.area.start == place || view.shadow.at(place - 1).is_some())
                 {
-                    return Ok(mapped(shadow, place, *len, vma));
+                    return Ok(mapped(view.shadow, place, *len, vma));
                 }
             }
         }
-        let news = shadow.news(&maps.read()?);
-        Ok(match news[..] {
-            [] if returned => done(REFUSED),
-            [] => Outcome::Pending,
-            [range] if range.len() == *len || *huge && range.len() >= *len => match maps.at(range.start.0)? {
-                Some(vma) => mapped(shadow, range.start.0, range.len(), vma),
-                None => Outcome::Unknown,
+        if peek::total_vm(view.tid) == Some(view.shadow.bytes() / PAGE) {
+            return Ok(if returned { done(REFUSED) } else { Outcome::Pending });
+        }
+        let news = view.shadow.news(&view.maps.read()?);
+        let fits = |range: &AddrRange| range.len() == *len || *huge && range.len() >= *len;
+        Ok(match news.iter().find(|range| fits(range)) {
+            Some(range) => match view.maps.at(range.start.0)? {
+                Some(vma) => mapped(view.shadow, range.start.0, range.len(), vma),
+                None => Outcome::Pending,
             },
+            None if returned => return view.refused_anywhere(REFUSED, &[]),
             // Read while the call was changing something.
-            _ if !returned => Outcome::Pending,
-            _ => {
-                shadow.renew(&maps.read()?);
-                Outcome::Unknown
-            }
+            None => Outcome::Pending,
         })
     }
 
-    fn look_for_moved(&self, shadow: &mut Shadow, maps: &mut Maps, returned: bool) -> Result<Outcome, Gone> {
-        let Expected::Remap { old, new_len, place, keeps_old } = self else { return Ok(Outcome::Unknown) };
-        let (start, old_len) = (old.start.0, old.len());
-        if place.is_none() && !keeps_old {
-            if *new_len < old_len {
-                let tail = AddrRange::new(start + new_len, old.end.0);
-                let next = maps.from(tail.start.0)?;
-                if next.is_none_or(|vma| vma.area.start >= tail.end.0) {
-                    shadow.remove(tail);
-                    return Ok(done(start as i64));
-                }
-                return Ok(if returned { done(REFUSED) } else { Outcome::Pending });
-            }
-            let growth = AddrRange::new(old.end.0, start.saturating_add(*new_len));
-            if let Some(vma) = maps.at(start)? {
-                if vma.area.end >= growth.end.0 && shadow.is_free(growth) {
-                    shadow.insert(ShadowVma {
-                        start: growth.start.0,
-                        end: growth.end.0,
-                        access: vma.area.access,
-                    });
-                    return Ok(done(start as i64));
-                }
-                return Ok(if returned { done(REFUSED) } else { Outcome::Pending });
-            }
-        }
-        let was = shadow.clone();
-        let target = match *place {
-            Some(place) => {
-                maps.at(place)?.filter(|vma| vma.area.end >= place + new_len).map(|vma| (place, vma))
-            }
-            None => {
-                let seen = maps.read()?;
-                let news = shadow.news(&seen);
-                match news.iter().find(|range| range.len() == *new_len) {
-                    Some(range) => maps.at(range.start.0)?.map(|vma| (range.start.0, vma)),
-                    None => None,
-                }
-            }
+    fn look_for_moved(&self, view: &mut View<'_>, returned: bool) -> Result<Outcome, Gone> {
+        let Expected::Remap { old, new_len, place, keeps_old, before } = self else {
+            return Ok(Outcome::Unknown);
         };
-        let left = *keeps_old || maps.at(start)?.is_none();
-        Ok(match target {
-            Some((place, vma)) if left => {
-                if !keeps_old {
-                    shadow.remove(*old);
+        let start = old.start.0;
+        if let Some(place) = *place {
+            let target = AddrRange::new(place, place.saturating_add(*new_len));
+            let vma = view.maps.at(place)?;
+            let has_moved = match vma {
+                None => false,
+                // What moves has left: all of it, also where it was several.
+                Some(_) if !keeps_old => view.is_free_now(*old)?,
+                Some(vma) => {
+                    let came = before.as_ref().is_none_or(|before| !before.shows_the_same(&vma, place));
+                    // It looked like this before: only that it would look like this now is left to go by.
+                    let looks_so = |source: Vma| {
+                        let there = Vma { area: ShadowVma { start: place, ..source.area }, ..source };
+                        there.shows_the_same(&vma, place)
+                    };
+                    (came || returned && view.maps.at(start)?.is_some_and(looks_so))
+                        && view.all_are_there(*old, target, returned)?
                 }
-                let access = was.at(start).map_or(vma.area.access, |area| area.access);
-                shadow.insert(ShadowVma { start: place, end: place + new_len, access });
+            };
+            if has_moved {
+                view.learn(*old)?;
+                view.learn(target)?;
+                return Ok(done(place as i64));
+            }
+            if !returned {
+                return Ok(Outcome::Pending);
+            }
+            let now = (view.maps.areas(*old)?, view.maps.areas(target)?);
+            let in_part = view.shadow.parts_of_move((*old, target), *keeps_old, (&now.0, &now.1));
+            view.shadow.take_over(*old, &now.0);
+            view.shadow.take_over(target, &now.1);
+            return Ok(refused_after(REFUSED, in_part));
+        }
+        if !keeps_old && *new_len < old.len() {
+            let tail = AddrRange::new(start + new_len, old.end.0);
+            if view.is_free_now(tail)? {
+                view.shadow.remove(tail);
+                return Ok(done(start as i64));
+            }
+            return self.refused(REFUSED, view, returned);
+        }
+        if !keeps_old && let Some(vma) = view.maps.at(start)? {
+            let growth = AddrRange::new(old.end.0, start.saturating_add(*new_len));
+            if vma.area.end >= growth.start.0
+                && view.shadow.is_free(growth)
+                && view.is_mapped(growth, None)?
+            {
+                view.learn(growth)?;
+                return Ok(done(start as i64));
+            }
+            return if returned { view.refused_anywhere(REFUSED, &[*old]) } else { Ok(Outcome::Pending) };
+        }
+        let seen = view.maps.read()?;
+        let news = view.shadow.news(&seen);
+        let came = news.iter().find(|range| range.len() == *new_len);
+        Ok(match came {
+            Some(range) => {
+                let place = range.start.0;
+                view.learn(*old)?;
+                view.learn(*range)?;
                 done(place as i64)
             }
-            _ if !returned => Outcome::Pending,
-            _ if maps.at(start)?.is_some() => {
-                shadow.renew(&maps.read()?);
-                done(REFUSED)
-            }
-            _ => {
-                shadow.renew(&maps.read()?);
-                Outcome::Unknown
-            }
+            None if returned => return view.refused_anywhere(REFUSED, &[*old]),
+            None => Outcome::Pending,
         })
     }
+}
+
+fn break_range(from: u64, to: u64) -> AddrRange {
+    let (old, new) = (from.next_multiple_of(PAGE), to.next_multiple_of(PAGE));
+    AddrRange::new(old.min(new), old.max(new))
 }
 
 fn mapped(shadow: &mut Shadow, place: u64, len: u64, vma: Vma) -> Outcome {
     let range = AddrRange::new(place, place.saturating_add(len));
     shadow.insert(ShadowVma { start: place, end: range.end.0, access: vma.area.access });
-    Outcome::Done(Effect { ret: place as i64, mapped: Some((range, Some(vma))) })
+    Outcome::Done(Effect { mapped: Some((range, Some(vma))), ..Effect::of(place as i64) })
 }
 
 #[cfg(test)]

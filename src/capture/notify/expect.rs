@@ -1,17 +1,19 @@
 //! What a call is expected to do: from its arguments, and from what was mapped before.
 
-use super::effect::Expected;
-use super::peek::Maps;
+use super::effect::{Expected, Wanted};
+use super::peek::{self, Maps};
 use super::shadow::{ACCESS, Shadow, pages};
-use crate::model::{AddrRange, Mapping, PAGE};
+use crate::model::{AddrRange, Mapping, PAGE, Tid};
 use crate::sys::abi::refused::{EEXIST, EFAULT, EINVAL, ENOMEM};
 use crate::sys::abi::{
     MADV_DOFORK, MADV_DONTFORK, MAP_32BIT, MAP_ANONYMOUS, MAP_FIXED, MAP_FIXED_NOREPLACE, MAP_HUGETLB,
-    MREMAP_DONTUNMAP, MREMAP_FIXED, MREMAP_MAYMOVE, PROT_GROWSDOWN, PROT_GROWSUP, PROT_SEM,
+    MAP_PRIVATE, MAP_TYPE, MREMAP_DONTUNMAP, MREMAP_FIXED, MREMAP_MAYMOVE, PROT_GROWSDOWN, PROT_GROWSUP,
+    PROT_SEM,
 };
 
 impl Expected {
-    pub fn mmap([addr, len, prot, flags, _, offset]: [u64; 6], shadow: &Shadow, maps: &mut Maps) -> Expected {
+    pub fn mmap(tid: Tid, args: [u64; 6], shadow: &Shadow, maps: &mut Maps) -> Expected {
+        let [addr, len, prot, flags, descriptor, offset] = args;
         let Some(range) = pages(addr & !(PAGE - 1), len).filter(|_| len <= 1 << 47) else {
             return Expected::Known(ENOMEM);
         };
@@ -24,18 +26,31 @@ impl Expected {
             return Expected::Known(EINVAL);
         }
         if flags & MAP_FIXED_NOREPLACE != 0 && !shadow.is_free(range) {
-            return Expected::Known(EEXIST);
+            // By then it may be gone, if the call does not run in its turn.
+            return Expected::Settles(EEXIST, range);
         }
         let huge = flags & MAP_HUGETLB != 0;
         let odd = huge || flags & MAP_32BIT != 0;
         let before = if fixed && shadow.covers(range) { maps.at(addr).ok().flatten() } else { None };
+        let wanted = match (before.is_some(), flags & MAP_ANONYMOUS != 0, flags & MAP_TYPE == MAP_PRIVATE) {
+            (false, ..) => Wanted::Any,
+            _ if huge => Wanted::Any,
+            (_, true, true) => Wanted::Anonymous,
+            // A file of its own: no other looks like it.
+            (_, true, false) => Wanted::File { shared: true, offset: 0, inode: Some(0) },
+            (_, false, private) => {
+                Wanted::File { shared: !private, offset, inode: peek::inode_of(tid, descriptor as i32) }
+            }
+        };
         Expected::Map {
             place: fixed.then_some(addr),
-            hint: if odd { u64::MAX } else { addr.next_multiple_of(PAGE) },
+            // round_hint_to_min, mm/mmap.c
+            hint: if odd { u64::MAX } else { addr & !(PAGE - 1) },
             len,
             offset: if flags & MAP_ANONYMOUS != 0 { 0 } else { offset },
             access,
             before,
+            wanted,
             huge,
         }
     }
@@ -46,7 +61,7 @@ impl Expected {
         };
         match shadow.pieces(range).first() {
             Some(piece) => Expected::Unmap { range, first: piece.start },
-            None => Expected::Settles(0),
+            None => Expected::Settles(0, range),
         }
     }
 
@@ -79,7 +94,7 @@ impl Expected {
             Some(probe) => {
                 Expected::Protect { range: AddrRange::new(range.start.0, end), probe, access, hole }
             }
-            None => Expected::Settles(if hole { ENOMEM } else { 0 }),
+            None => Expected::Settles(if hole { ENOMEM } else { 0 }, range),
         }
     }
 
@@ -91,14 +106,19 @@ impl Expected {
         let ret = if shadow.covers(range) { 0 } else { ENOMEM };
         match advice as i32 {
             // The next fork goes by it.
-            MADV_DONTFORK | MADV_DOFORK => Expected::Settles(ret),
+            MADV_DONTFORK | MADV_DOFORK => Expected::Settles(ret, range),
             0..=4 | 8..=25 | 100..=103 => Expected::Known(ret),
             _ => Expected::Known(EINVAL),
         }
     }
 
-    pub fn mremap([old, old_len, new_len, flags, new, _]: [u64; 6], shadow: &Shadow) -> Expected {
-        let (Some(range), Some(target)) = (pages(old, old_len), pages(new & !(PAGE - 1), new_len)) else {
+    pub fn mremap(
+        [old, old_len, new_len, flags, new, _]: [u64; 6],
+        shadow: &Shadow,
+        maps: &mut Maps,
+    ) -> Expected {
+        let (Some(range), Some(len)) = (pages(old, old_len), pages(0, new_len).map(|range| range.len()))
+        else {
             return Expected::Known(EINVAL);
         };
         let moves = flags & MREMAP_MAYMOVE != 0;
@@ -106,15 +126,31 @@ impl Expected {
         if old % PAGE != 0 || new_len == 0 || bad_flags {
             return Expected::Known(EINVAL);
         }
-        if shadow.at(old).is_none() {
-            return Expected::Known(EFAULT);
+        if flags & MREMAP_DONTUNMAP != 0 && range.len() != len {
+            return Expected::Known(EINVAL);
         }
         let keeps_old = flags & MREMAP_DONTUNMAP != 0 || old_len == 0;
+        // Without MREMAP_FIXED the last argument is a wish, or not looked at.
         let place = (flags & MREMAP_FIXED != 0).then_some(new);
-        if place.is_none() && !keeps_old && range.len() == target.len() {
-            return Expected::Settles(if shadow.covers(range) { old as i64 } else { EFAULT });
+        let mut before = None;
+        if let Some(place) = place {
+            let Some(target) = pages(place, new_len).filter(|_| place % PAGE == 0) else {
+                return Expected::Known(EINVAL);
+            };
+            if range.start < target.end && target.start < range.end {
+                return Expected::Known(EINVAL);
+            }
+            if keeps_old && !shadow.is_free(target) {
+                before = maps.at(place).ok().flatten();
+            }
         }
-        Expected::Remap { old: range, new_len: target.len(), place, keeps_old }
+        if shadow.at(old).is_none() {
+            return Expected::Settles(EFAULT, range);
+        }
+        if place.is_none() && !keeps_old && range.len() == len {
+            return Expected::Settles(if shadow.covers(range) { old as i64 } else { EFAULT }, range);
+        }
+        Expected::Remap { old: range, new_len: len, place, keeps_old, before }
     }
 
     /// ipc/shm.c, ksys_shmdt: the first piece of an attachment at `addr` that is still there.
@@ -124,7 +160,9 @@ impl Expected {
             let start = m.range.start.0;
             start >= addr && start - addr == m.offset && m.name.starts_with(b"/SYSV")
         };
-        let Some(first) = seen.iter().find(belongs) else { return Expected::Settles(EINVAL) };
+        let Some(first) = seen.iter().find(belongs) else {
+            return Expected::Settles(EINVAL, AddrRange::new(addr, addr));
+        };
         let same_file = seen.iter().filter(belongs).filter(|m| m.file == first.file);
         Expected::Detach { pieces: same_file.map(|m| m.range).collect() }
     }
@@ -134,7 +172,9 @@ impl Expected {
             return Expected::Known(from as i64);
         }
         match to.checked_next_multiple_of(PAGE) {
-            Some(end) if end == from.next_multiple_of(PAGE) => Expected::Settles(to as i64),
+            Some(end) if end == from.next_multiple_of(PAGE) => {
+                Expected::Settles(to as i64, AddrRange::new(end, end))
+            }
             Some(_) => Expected::Brk { from, to },
             None => Expected::Known(from as i64),
         }
@@ -157,14 +197,17 @@ mod tests {
     fn what_changes_nothing_may_still_have_to_be_over() {
         let shadow = shadow();
         let args = |a: u64, b: u64, c: u64| [a, b, c, 0, 0, 0];
+        let settles = |ret, start, end| Expected::Settles(ret, AddrRange::new(start, end));
         assert_eq!(Expected::madvise(args(0x1000, 0x1000, 4), &shadow), Expected::Known(0));
-        assert_eq!(Expected::madvise(args(0x1000, 0x1000, 10), &shadow), Expected::Settles(0));
-        assert_eq!(Expected::madvise(args(0x1000, 0x9000, 11), &shadow), Expected::Settles(ENOMEM));
+        assert_eq!(Expected::madvise(args(0x1000, 0x1000, 10), &shadow), settles(0, 0x1000, 0x2000));
+        assert_eq!(Expected::madvise(args(0x1000, 0x9000, 11), &shadow), settles(ENOMEM, 0x1000, 0xa000));
         assert_eq!(Expected::madvise(args(0x1001, 0x1000, 10), &shadow), Expected::Known(EINVAL));
-        assert_eq!(Expected::munmap(args(0x7000, 0x1000, 0), &shadow), Expected::Settles(0));
-        assert_eq!(Expected::mprotect(args(0x1000, 0x1000, 3), &shadow), Expected::Settles(0));
-        assert_eq!(Expected::mprotect(args(0x4000, 0x2000, 3), &shadow), Expected::Settles(ENOMEM));
-        assert_eq!(Expected::mremap(args(0x1000, 0x1000, 0x1000), &shadow), Expected::Settles(0x1000));
-        assert_eq!(Expected::brk(args(0x9008, 0, 0), 0x9004, 0x8000), Expected::Settles(0x9008));
+        assert_eq!(Expected::munmap(args(0x7000, 0x1000, 0), &shadow), settles(0, 0x7000, 0x8000));
+        assert_eq!(Expected::mprotect(args(0x1000, 0x1000, 3), &shadow), settles(0, 0x1000, 0x2000));
+        assert_eq!(Expected::mprotect(args(0x4000, 0x2000, 3), &shadow), settles(ENOMEM, 0x4000, 0x6000));
+        let mut maps = Maps::open(std::process::id() as Tid, |_| Vec::new()).expect("its own maps");
+        let remapped = Expected::mremap(args(0x1000, 0x1000, 0x1000), &shadow, &mut maps);
+        assert_eq!(remapped, settles(0x1000, 0x1000, 0x2000));
+        assert_eq!(Expected::brk(args(0x9008, 0, 0), 0x9004, 0x8000), settles(0x9008, 0xa000, 0xa000));
     }
 }

@@ -26,6 +26,7 @@ mod space;
 mod task_creation;
 mod task_exit;
 mod tasks;
+mod view;
 
 pub use calls::{NUMBERS, PRCTL_OPTIONS};
 pub use peek::ParseMaps;

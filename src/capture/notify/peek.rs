@@ -2,13 +2,16 @@
 //! ptrace and without stopping anything.
 
 use super::shadow::ShadowVma;
-use crate::model::{Mapping, MappingFile, Pid, Sharing, Tid};
+use crate::model::{AddrRange, Mapping, MappingFile, Pid, Sharing, Tid};
 use crate::sys::memory;
 use crate::sys::procmap_query::{self, COVERING_OR_NEXT_VMA, VMA_SHARED, procmap_query};
 use crate::sys::stat::{self, Stat};
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
+
+/// More mappings than these are read at once.
+const FEW: usize = 64;
 
 /// Turns the bytes of a maps file into mappings.
 pub type ParseMaps = fn(&[u8]) -> Vec<Mapping>;
@@ -102,6 +105,30 @@ impl Maps {
             is_shared: m.sharing == Sharing::Shared,
             name: m.name,
         }))
+    }
+
+    /// What is mapped in the range, cut to it.
+    pub fn areas(&mut self, range: AddrRange) -> Result<Vec<ShadowVma>, Gone> {
+        let mut areas = Vec::new();
+        let cut = |area: ShadowVma| ShadowVma {
+            start: area.start.max(range.start.0),
+            end: area.end.min(range.end.0),
+            ..area
+        };
+        let mut at = range.start.0;
+        while self.has_query && areas.len() < FEW {
+            match self.from(at)? {
+                Some(vma) if vma.area.start < range.end.0 => {
+                    at = vma.area.end;
+                    areas.push(cut(vma.area));
+                }
+                _ => return Ok(areas),
+            }
+        }
+        let seen = self.read()?;
+        let inside =
+            seen.iter().map(ShadowVma::of).filter(|a| a.start < range.end.0 && a.end > range.start.0);
+        Ok(inside.map(cut).collect())
     }
 
     /// The VMA that holds `address`.
@@ -198,6 +225,29 @@ pub fn read_memory(tid: Tid, address: u64, into: &mut [u8]) -> usize {
         Ok(count) if count > 0 => count,
         _ => memory::read_through_file(tid, address, into).unwrap_or(0),
     }
+}
+
+/// So much below its stack pointer a thread does not write before it has returned.
+const BELOW: u64 = 256;
+
+/// What lies below a thread's stack pointer: it changes when the thread goes on, and calls functions. Empty where
+/// nothing is mapped.
+pub fn below_stack(tid: Tid, sp: u64) -> Vec<u8> {
+    let mut bytes = vec![0; BELOW as usize];
+    let read = memory::read(tid, sp.wrapping_sub(BELOW), &mut bytes).unwrap_or(0);
+    if read == bytes.len() { bytes } else { Vec::new() }
+}
+
+/// How many pages are mapped, by the kernel's own count, in the address space of a thread.
+pub fn total_vm(tid: Tid) -> Option<u64> {
+    let text = std::fs::read_to_string(format!("/proc/{tid}/statm")).ok()?;
+    text.split_ascii_whitespace().next()?.parse().ok()
+}
+
+/// The inode of what a descriptor of a thread refers to.
+pub fn inode_of(tid: Tid, descriptor: i32) -> Option<u64> {
+    use std::os::unix::fs::MetadataExt;
+    Some(std::fs::metadata(format!("/proc/{tid}/fd/{descriptor}")).ok()?.ino())
 }
 
 /// `Tgid` and `PPid` of a thread.

@@ -1,12 +1,14 @@
 //! What the calls that were let go came to.
 
 use super::effect::{Effect, Expected, Outcome, Over};
-use super::peek::{self, Place};
+use super::peek::{self, Maps, Place};
 use super::server::{NOBODY_WAITS, Server};
-use super::space::{InCall, QueuedCall, Space};
+use super::shadow::Change;
+use super::space::{InCall, QueuedCall, Space, Unproven};
+use super::view::View;
 use crate::capture::record::{Record, RecordWriter, flag, op};
-use crate::model::{HeldCalls, Tid};
-use crate::sys::abi::MAP_ANONYMOUS;
+use crate::model::{HeldCalls, PAGE, Tid};
+use crate::sys::abi::{MAP_ANONYMOUS, MREMAP_DONTUNMAP, MREMAP_FIXED, MREMAP_MAYMOVE};
 
 /// A thread that has run for so long since it was let go, ns, is hardly still in a call that has changed
 /// nothing. But the kernel takes time in which a virtual machine's processor does not run for the thread's.
@@ -48,13 +50,18 @@ impl<C: HeldCalls> Server<C> {
                 let Some(Space { shadow, maps, unproven, .. }) = self.tasks.spaces.get_mut(&key) else {
                     return;
                 };
-                if evidence == Evidence::RanVeryLong {
-                    unproven.push(call.tid);
+                let mut view = View { shadow, maps, tid: call.tid };
+                let mut outcome = expected.check(&mut view, over);
+                if outcome == Outcome::Pending && others_wait && goes_on(&running) {
+                    unproven.push(Unproven { tid: call.tid, ranges: expected.ranges() });
+                    outcome = expected.check(&mut view, Over::Surely);
+                } else if evidence == Evidence::RanVeryLong {
+                    unproven.push(Unproven { tid: call.tid, ranges: expected.ranges() });
                 }
-                match expected.check(shadow, maps, over) {
+                match outcome {
                     Outcome::Pending => false,
                     Outcome::Done(effect) => {
-                        let name = match expected {
+                        let name = match &**expected {
                             Expected::Name { name, .. } => name.clone(),
                             _ => None,
                         };
@@ -107,16 +114,26 @@ impl<C: HeldCalls> Server<C> {
     /// A thread makes its next call: one that was taken for over by the clock is over now.
     pub fn has_returned(&mut self, key: u64, tid: Tid) {
         let Some(space) = self.tasks.spaces.get_mut(&key) else { return };
-        let known = space.unproven.len();
-        space.unproven.retain(|&unproven| unproven != tid);
-        space.to_compare |= space.unproven.len() < known;
+        let (over, rest) = std::mem::take(&mut space.unproven).into_iter().partition(|call| call.tid == tid);
+        let over: Vec<Unproven> = over;
+        space.to_compare.extend(over);
+        space.unproven = rest;
     }
 
     /// Nothing runs in the address space, and a call that was taken for over has come to its end, or never
     /// will: what it did after all is lost.
     pub fn compare(&mut self, key: u64) {
         let Some(space) = self.tasks.spaces.get_mut(&key) else { return };
-        if !std::mem::take(&mut space.to_compare) {
+        let compared = std::mem::take(&mut space.to_compare);
+        let Space { shadow, maps, .. } = space;
+        let unchanged = |call: &Unproven, maps: &mut Maps| {
+            peek::total_vm(call.tid) == Some(shadow.bytes() / PAGE)
+                && call
+                    .ranges
+                    .iter()
+                    .all(|&range| maps.areas(range).is_ok_and(|now| shadow.changes(range, &now).is_empty()))
+        };
+        if compared.iter().all(|call| unchanged(call, maps)) {
             return;
         }
         if let Ok(mappings) = space.maps.read()
@@ -157,6 +174,35 @@ impl<C: HeldCalls> Server<C> {
             _ => {}
         }
         self.records.event(record, stack);
+        for change in &effect.in_part {
+            self.report_part(record, stack, *change);
+        }
+    }
+
+    /// What a refused call has changed all the same: as if a call that does just that had been made in its place.
+    fn report_part(&mut self, of: Record, stack: &[u8], change: Change) {
+        let (op, args, ret) = match change {
+            Change::Unmapped(range) => (op::MUNMAP, [range.start.0, range.len(), 0, 0, 0, 0], 0),
+            Change::Protected(range, access) => {
+                (op::MPROTECT, [range.start.0, range.len(), access, 0, 0, 0], 0)
+            }
+            Change::Moved { from, to, keeps_old } => {
+                let flags = MREMAP_MAYMOVE | MREMAP_FIXED | if keeps_old { MREMAP_DONTUNMAP } else { 0 };
+                (op::MREMAP, [from.start.0, from.len(), from.len(), flags, to, 0], to as i64)
+            }
+            Change::Mapped(_) => return,
+        };
+        let flags = of.flags & !(flag::HAS_AUX | flag::HAS_FILE);
+        self.records.event(Record { op, args, flags, ret, ..of }, stack);
+    }
+}
+
+/// The thread has written below where its stack ended when it made the call: it calls functions by now.
+fn goes_on(running: &InCall) -> bool {
+    let before = &running.below_stack;
+    !before.is_empty() && {
+        let now = peek::below_stack(running.call.tid, running.sp);
+        !now.is_empty() && now != *before
     }
 }
 
@@ -166,4 +212,39 @@ fn timed(mut running: InCall) -> InCall {
         running.processor_time = peek::processor_time(running.call.tid);
     }
     running
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::HeldCall;
+    use std::time::Instant;
+
+    #[test]
+    fn a_thread_that_writes_below_its_stack_has_returned() {
+        // What the thread looks at is its own memory: a buffer stands for a stack.
+        let mut stack = vec![7u8; 4096];
+        let tid = nix::unistd::gettid().as_raw();
+        let sp = stack.as_ptr() as u64 + 2048;
+        let call = HeldCall { id: 1, tid, nr: 9, entry: 9, is_32_bit: false, args: [0; 6], ip: 0 };
+        let below_stack = peek::below_stack(tid, sp);
+        let since = Instant::now();
+        let running = InCall {
+            call,
+            since,
+            processor_time: None,
+            sleeps: None,
+            below_stack,
+            sp,
+            what: QueuedCall::Fork,
+        };
+        assert!(!goes_on(&running));
+        // Above it lies what it came from.
+        stack[2048] = 8;
+        assert!(!goes_on(&running));
+        stack[2040] = 8;
+        assert!(goes_on(&running));
+        // Where nothing can be read nothing is known.
+        assert!(!goes_on(&InCall { below_stack: peek::below_stack(tid, 8), sp: 8, ..running }));
+    }
 }

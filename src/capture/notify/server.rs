@@ -315,7 +315,7 @@ impl<C: HeldCalls> Server<C> {
             Kind::ExitGroup => {
                 // Who has not returned yet never will.
                 if let Some(space) = self.tasks.spaces.get_mut(&key) {
-                    space.to_compare = !space.unproven.is_empty();
+                    space.to_compare.append(&mut space.unproven);
                 }
                 self.compare(key);
                 // An earlier thread's exit_group may have been received before: both end here.
@@ -338,20 +338,27 @@ impl<C: HeldCalls> Server<C> {
                 let (mut record, stack) = self.note(key, pid, &call, op);
                 let name = self.note_name(op, &call);
                 let Some(space) = self.tasks.spaces.get_mut(&key) else { return self.pass(&call) };
-                let expected = space.expect(op, call.args, name.as_deref());
+                let expected = space.expect(op, &call, name.as_deref());
                 if let super::effect::Expected::Known(ret) = expected {
                     record.ret = ret;
                     self.calls.go_on(call.id);
-                    self.report(key, record, &stack, &Effect { ret, mapped: None }, name);
+                    self.report(key, record, &stack, &Effect::of(ret), name);
                     return;
                 }
-                QueuedCall::Effect { expected, record: Box::new(record), stack }
+                QueuedCall::Effect { expected: Box::new(expected), record: Box::new(record), stack }
             }
             _ => return self.pass(&call),
         };
+        let (sp, below_stack) = match &what {
+            QueuedCall::Effect { record, .. } if self.tasks.has_others(pid, call.tid) => {
+                (record.sp, peek::below_stack(call.tid, record.sp))
+            }
+            _ => (0, Vec::new()),
+        };
         let Some(space) = self.tasks.spaces.get_mut(&key) else { return self.pass(&call) };
+        let since = Instant::now();
         space.running =
-            Some(InCall { call, since: Instant::now(), processor_time: None, sleeps: None, what });
+            Some(InCall { call, since, processor_time: None, sleeps: None, below_stack, sp, what });
         if !self.calls.go_on(call.id) {
             // Its task was killed.
             self.tasks.forget_fork(key, call.tid);

@@ -25,6 +25,21 @@ impl ShadowVma {
     }
 }
 
+/// What a call has done to a range.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Change {
+    Unmapped(AddrRange),
+    /// To these access rights.
+    Protected(AddrRange, u64),
+    Mapped(AddrRange),
+    /// Moved to there, or, where the old range stays, mapped there as well.
+    Moved {
+        from: AddrRange,
+        to: u64,
+        keeps_old: bool,
+    },
+}
+
 #[derive(Clone, Default, Debug)]
 pub struct Shadow {
     /// By start.
@@ -187,6 +202,99 @@ impl Shadow {
         news
     }
 
+    /// All that is mapped.
+    pub fn bytes(&self) -> u64 {
+        self.areas.iter().map(|(start, (end, _))| end - start).sum()
+    }
+
+    /// How the kernel's view of `range` differs.
+    pub fn changes(&self, range: AddrRange, now: &[ShadowVma]) -> Vec<Change> {
+        let mut after = Shadow::default();
+        now.iter().for_each(|&area| after.insert(area));
+        let mut changes = Vec::new();
+        for before in self.pieces(range) {
+            let mut at = before.start;
+            for piece in after.pieces(AddrRange::new(before.start, before.end)) {
+                if piece.start > at {
+                    changes.push(Change::Unmapped(AddrRange::new(at, piece.start)));
+                }
+                if piece.access != before.access {
+                    let range = AddrRange::new(piece.start, piece.end);
+                    changes.push(Change::Protected(range, piece.access));
+                }
+                at = piece.end;
+            }
+            if at < before.end {
+                changes.push(Change::Unmapped(AddrRange::new(at, before.end)));
+            }
+            after.remove(AddrRange::new(before.start, before.end));
+        }
+        let new = after.pieces(range).into_iter();
+        changes.extend(new.map(|piece| Change::Mapped(AddrRange::new(piece.start, piece.end))));
+        changes
+    }
+
+    /// What a move that was refused midway has done: it moves one VMA after the other (since 6.17: remap_move,
+    /// mm/mremap.c), and before that unmaps what lies at the target, and what is too long.
+    pub fn parts_of_move(
+        &self,
+        (old, target): (AddrRange, AddrRange),
+        keeps_old: bool,
+        (old_now, target_now): (&[ShadowVma], &[ShadowVma]),
+    ) -> Vec<Change> {
+        let (left, came) = (self.changes(old, old_now), self.changes(target, target_now));
+        let mut there = Shadow::default();
+        target_now.iter().for_each(|&area| there.insert(area));
+        let (start, place) = (old.start.0, target.start.0);
+        let (mut parts, mut moved) = (Vec::new(), Shadow::default());
+        let mut moves = |from: u64, to: u64| {
+            let at = place + (from - start);
+            parts.push(Change::Moved { from: AddrRange::new(from, to), to: at, keeps_old });
+            moved.insert(ShadowVma { start: at, end: at + (to - from), access: 0 });
+        };
+        let mut gone = Vec::new();
+        for change in left {
+            let Change::Unmapped(range) = change else { continue };
+            let cut = range.end.0.min(start.saturating_add(target.len())).max(range.start.0);
+            let arrived = AddrRange::new(place + (range.start.0 - start), place + (cut - start));
+            if range.start.0 < cut && !keeps_old && there.covers(arrived) {
+                moves(range.start.0, cut);
+            } else if range.start.0 < cut {
+                gone.push(AddrRange::new(range.start.0, cut));
+            }
+            if cut < range.end.0 {
+                gone.push(AddrRange::new(cut, range.end.0));
+            }
+        }
+        for change in &came {
+            if let (Change::Mapped(range) | Change::Protected(range, _), true) = (change, keeps_old) {
+                moves(range.start.0 - place + start, range.end.0 - place + start);
+            }
+        }
+        parts.extend(gone.into_iter().map(Change::Unmapped));
+        parts.extend(came.into_iter().filter(|change| match change {
+            Change::Mapped(range) | Change::Protected(range, _) => !moved.covers(*range),
+            _ => true,
+        }));
+        parts
+    }
+
+    /// How all that the kernel shows differs; but for the first thread's stack, which grows without a call.
+    pub fn all_changes(&self, mappings: &[Mapping]) -> Vec<Change> {
+        let stack = mappings.iter().find(|m| m.is_special("[stack]")).map(|m| m.range);
+        let mut before = self.clone();
+        stack.into_iter().for_each(|stack| before.remove(stack));
+        let now: Vec<ShadowVma> =
+            mappings.iter().filter(|m| !m.is_special("[stack]")).map(ShadowVma::of).collect();
+        before.changes(AddrRange::new(0, u64::MAX), &now)
+    }
+
+    /// Takes over what the kernel shows of `range`.
+    pub fn take_over(&mut self, range: AddrRange, now: &[ShadowVma]) {
+        self.remove(range);
+        now.iter().for_each(|&area| self.insert(area));
+    }
+
     /// Takes over what the kernel shows.
     pub fn renew(&mut self, mappings: &[Mapping]) {
         let ceiling = self.ceiling;
@@ -247,6 +355,44 @@ mod tests {
         assert!(!shadow.agrees_with(&more) && !shadow.agrees_with(&less));
         shadow.protect(AddrRange::new(0x2000, 0x3000), 1);
         assert!(!shadow.agrees_with(&maps));
+    }
+
+    #[test]
+    fn what_changed_in_a_range() {
+        let shadow = Shadow::of(&[mapping(0x1000, 0x9000, ""), mapping(0xa000, 0xb000, "")]);
+        let area = |start, end, access| ShadowVma { start, end, access };
+        let now = [area(0x1000, 0x3000, 3), area(0x4000, 0x6000, 1), area(0x6000, 0xb000, 3)];
+        let range = |start, end| AddrRange::new(start, end);
+        let expected = [
+            Change::Unmapped(range(0x3000, 0x4000)),
+            Change::Protected(range(0x4000, 0x6000), 1),
+            Change::Mapped(range(0x9000, 0xa000)),
+        ];
+        assert_eq!(shadow.changes(range(0x1000, 0xb000), &now), expected);
+        let mut renewed = shadow.clone();
+        renewed.take_over(range(0x1000, 0xb000), &now);
+        assert!(renewed.changes(range(0x1000, 0xb000), &now).is_empty());
+        assert_eq!(renewed.bytes(), 0x9000);
+    }
+
+    #[test]
+    fn a_move_that_was_refused_midway_is_told_by_its_parts() {
+        let shadow = Shadow::of(&[mapping(0x1000, 0x5000, ""), mapping(0x11000, 0x12000, "")]);
+        let area = |start, end| ShadowVma { start, end, access: 3 };
+        let (old, target) = (AddrRange::new(0x1000, 0x5000), AddrRange::new(0x10000, 0x14000));
+        // Two pages have come, a third one has not; the target's second page was replaced.
+        let now = (&[area(0x3000, 0x5000)][..], &[area(0x10000, 0x12000)][..]);
+        let moved = Change::Moved { from: AddrRange::new(0x1000, 0x3000), to: 0x10000, keeps_old: false };
+        assert_eq!(shadow.parts_of_move((old, target), false, now), [moved]);
+        // Nothing has come: the target was unmapped, no more.
+        let now = (&[area(0x1000, 0x5000)][..], &[][..]);
+        let gone = Change::Unmapped(AddrRange::new(0x11000, 0x12000));
+        assert_eq!(shadow.parts_of_move((old, target), false, now), [gone]);
+        // The part that is too long for the target is unmapped first.
+        let short = AddrRange::new(0x10000, 0x13000);
+        let now = (&[area(0x1000, 0x4000)][..], &[area(0x11000, 0x12000)][..]);
+        let cut = Change::Unmapped(AddrRange::new(0x4000, 0x5000));
+        assert_eq!(shadow.parts_of_move((old, short), false, now), [cut]);
     }
 
     #[test]

@@ -6,7 +6,7 @@ use super::emit::StackEnd;
 use super::peek::{Maps, ParseMaps};
 use super::shadow::Shadow;
 use crate::capture::record::{Record, op};
-use crate::model::{HeldCall, Mapping, PAGE, Pid, Tid};
+use crate::model::{AddrRange, HeldCall, Mapping, PAGE, Pid, Tid};
 use std::collections::VecDeque;
 use std::io;
 use std::time::{Duration, Instant};
@@ -19,6 +19,9 @@ pub struct InCall {
     pub processor_time: Option<u64>,
     /// What the last snapshot of its sleep has shown.
     pub sleeps: Option<Sleeps>,
+    /// What lay below its stack pointer; empty where that was not looked at.
+    pub below_stack: Vec<u8>,
+    pub sp: u64,
     pub what: QueuedCall,
 }
 
@@ -31,9 +34,17 @@ pub struct Sleeps {
     pub switches: Option<u64>,
 }
 
+/// A call that may still be under way.
+#[derive(Clone, Debug)]
+pub struct Unproven {
+    pub tid: Tid,
+    /// Where it may change something, beside what it may map anew.
+    pub ranges: Vec<AddrRange>,
+}
+
 pub enum QueuedCall {
     Effect {
-        expected: Expected,
+        expected: Box<Expected>,
         record: Box<Record>,
         stack: Vec<u8>,
     },
@@ -54,10 +65,10 @@ pub struct Space {
     pub maps: Maps,
     pub shadow: Shadow,
     pub running: Option<InCall>,
-    /// Threads whose last call was taken for over by the clock alone, as others waited for it.
-    pub unproven: Vec<Tid>,
-    /// One of those calls is over. What it did after all, nobody has told.
-    pub to_compare: bool,
+    /// Calls that were taken for over without proof, as others waited for them.
+    pub unproven: Vec<Unproven>,
+    /// Some of those are over. What they did after all, nobody has told.
+    pub to_compare: Vec<Unproven>,
     /// Calls that wait for that one's end.
     pub waiting: VecDeque<HeldCall>,
     /// Processes that live in it.
@@ -86,7 +97,7 @@ impl Space {
             shadow,
             running: None,
             unproven: Vec::new(),
-            to_compare: false,
+            to_compare: Vec::new(),
             waiting: VecDeque::new(),
             users: 1,
             start_brk: 0,
@@ -107,19 +118,19 @@ impl Space {
     }
 
     /// What a call that is about to begin will do.
-    pub fn expect(&mut self, op: u16, args: [u64; 6], name: Option<&[u8]>) -> Expected {
+    pub fn expect(&mut self, op: u16, call: &HeldCall, name: Option<&[u8]>) -> Expected {
+        let args = call.args;
         match op {
-            op::MMAP => Expected::mmap(args, &self.shadow, &mut self.maps),
+            op::MMAP => Expected::mmap(call.tid, args, &self.shadow, &mut self.maps),
             op::MUNMAP => Expected::munmap(args, &self.shadow),
-            op::MREMAP => Expected::mremap(args, &self.shadow),
+            op::MREMAP => Expected::mremap(args, &self.shadow, &mut self.maps),
             op::BRK => Expected::brk(args, self.brk, self.start_brk),
             op::MPROTECT | op::PKEY_MPROTECT => Expected::mprotect(args, &self.shadow),
             op::MADVISE => Expected::madvise(args, &self.shadow),
             op::SHMAT if args[1] != 0 => {
                 // SHM_RND: rounded down to SHMLBA, a page.
                 let place = args[1] & !(PAGE - 1);
-                let before = self.maps.at(place).ok().flatten();
-                Expected::Appears { name: b"/SYSV", place: Some(place), before }
+                Expected::Appears { name: b"/SYSV", place: Some(place), inode: Some(args[0] & 0xffff_ffff) }
             }
             op::SHMAT => anywhere(b"/SYSV"),
             op::SHMDT => Expected::shmdt(args, &self.maps),
@@ -128,14 +139,16 @@ impl Space {
             op::MAP_SHADOW_STACK => anywhere(b""),
             op::PRCTL => Expected::Name { at: args[2], name: name.map(<[u8]>::to_vec) },
             // remap_file_pages: the same range of the same file in another order.
-            _ => Expected::Settles(match super::shadow::pages(args[0] & !(PAGE - 1), args[1]) {
-                Some(range) if self.shadow.covers(range) => 0,
-                _ => i64::from(-libc::EINVAL),
-            }),
+            _ => match super::shadow::pages(args[0] & !(PAGE - 1), args[1] & !(PAGE - 1)) {
+                Some(range) if !range.is_empty() => {
+                    Expected::Reorder { range, offset: args[3].wrapping_mul(PAGE) }
+                }
+                _ => Expected::Known(i64::from(-libc::EINVAL)),
+            },
         }
     }
 }
 
 fn anywhere(name: &'static [u8]) -> Expected {
-    Expected::Appears { name, place: None, before: None }
+    Expected::Appears { name, place: None, inode: None }
 }

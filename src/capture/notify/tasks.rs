@@ -8,6 +8,9 @@ use std::collections::{HashMap, HashSet};
 use std::os::fd::OwnedFd;
 use std::time::Instant;
 
+/// Where there are more tasks, they are not looked through for those of one address space.
+const MANY: usize = 16;
+
 pub struct Task {
     pub pid: Pid,
     pub thread: Thread,
@@ -67,6 +70,13 @@ impl Tasks {
 
     pub fn space_of(&self, pid: Pid) -> Option<u64> {
         self.processes.get(&pid).map(|process| process.space).filter(|&key| key != 0)
+    }
+
+    /// Somebody may have to wait for a call of the thread.
+    pub fn has_others(&self, pid: Pid, tid: Tid) -> bool {
+        let space = self.space_of(pid);
+        let others = self.threads.iter().filter(|&(&other, _)| other != tid);
+        others.take(MANY).any(|(_, task)| self.space_of(task.pid) == space) || self.threads.len() > MANY
     }
 
     /// The thread whose call runs in the address space.

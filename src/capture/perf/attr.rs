@@ -18,10 +18,10 @@ pub enum EventKind {
     RawFields { id: u64 },
     /// How often a tracepoint was met, for read(2).
     Count { id: u64 },
-    /// Forks, exits, names, executions and mappings.
-    Life,
+    /// Forks, exits, names, executions and mappings. It owns a ring.
+    Life { ring_bytes: usize },
     /// Nothing: it only owns a ring.
-    Nothing,
+    Nothing { ring_bytes: usize },
 }
 
 /// Who is traced.
@@ -44,7 +44,7 @@ pub fn open(kind: EventKind, inherit: Inherit, tid: i32, cpu: i32) -> io::Result
         EventKind::Tracepoint { id, .. } | EventKind::RawFields { id } | EventKind::Count { id } => {
             perf::tracepoint(id)
         }
-        EventKind::Life | EventKind::Nothing => perf::software(abi::PERF_COUNT_SW_DUMMY),
+        EventKind::Life { .. } | EventKind::Nothing { .. } => perf::software(abi::PERF_COUNT_SW_DUMMY),
     };
     attr.sample_type = sampled(abi::PERF_SAMPLE_TID | abi::PERF_SAMPLE_TIME);
     attr.clockid = libc::CLOCK_MONOTONIC;
@@ -54,7 +54,11 @@ pub fn open(kind: EventKind, inherit: Inherit, tid: i32, cpu: i32) -> io::Result
     attr.set_exclude_hv(1);
     attr.set_sample_id_all(1);
     attr.set_watermark(1);
-    attr.__bindgen_anon_2.wakeup_watermark = WAKE_BYTES;
+    // The owner's counts (rb_alloc, kernel/events/ring_buffer.c).
+    attr.__bindgen_anon_2.wakeup_watermark = match kind {
+        EventKind::Life { ring_bytes } | EventKind::Nothing { ring_bytes } => wake_bytes(ring_bytes),
+        _ => WAKE_BYTES,
+    };
     if *COUNTS_LOSSES {
         attr.read_format = abi::PERF_FORMAT_LOST.into();
     }
@@ -81,8 +85,8 @@ pub fn open(kind: EventKind, inherit: Inherit, tid: i32, cpu: i32) -> io::Result
             attr.sample_type |= sampled(abi::PERF_SAMPLE_RAW);
         }
         EventKind::Count { .. } => (attr.sample_type, attr.read_format) = (0, 0),
-        EventKind::Life => add_life(&mut attr),
-        EventKind::Nothing => {}
+        EventKind::Life { .. } => add_life(&mut attr),
+        EventKind::Nothing { .. } => {}
     }
     Ok(perf::open(&attr, tid, cpu)?)
 }
@@ -110,5 +114,22 @@ fn add_life(attr: &mut Attr) {
     attr.set_task(1);
 }
 
-/// A ring asks to be read when this many bytes wait in it.
+/// A ring asks to be read when this many bytes wait in it, or, where it is small, an eighth of it: what is
+/// written until somebody reads has to have room, too.
 const WAKE_BYTES: u32 = 128 << 10;
+
+fn wake_bytes(ring_bytes: usize) -> u32 {
+    u32::try_from(ring_bytes / 8).map_or(WAKE_BYTES, |eighth| eighth.min(WAKE_BYTES))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_small_ring_asks_to_be_read_before_it_is_full() {
+        assert_eq!(wake_bytes(64 << 10), 8 << 10);
+        assert_eq!(wake_bytes(1 << 20), WAKE_BYTES);
+        assert_eq!(wake_bytes(usize::MAX), WAKE_BYTES);
+    }
+}

@@ -208,7 +208,7 @@ impl Life {
                 &[]
             }
         };
-        let to_end = thread.stack_end.checked_sub(registers.sp()).filter(|&left| left < PLAUSIBLE_STACK);
+        let to_end = stack_above(thread, registers.sp());
         let bytes = match to_end.and_then(|left| bytes.get(..left as usize)) {
             Some(whole) if !bytes.is_empty() => {
                 record.flags |= flag::STACK_FULL;
@@ -217,6 +217,11 @@ impl Life {
             _ => bytes,
         };
         Out(emit).write(record, bytes);
+    }
+
+    /// How much stack a thread has above `sp`, where that is known.
+    pub fn stack_above(&self, tid: i32, sp: u64) -> Option<u64> {
+        stack_above(self.threads.get(&tid)?, sp)
     }
 
     fn named(&mut self, who: SampleId, exec: bool, name: &[u8], emit: &mut Emit<'_>) {
@@ -354,6 +359,10 @@ impl Life {
         self.counters.seen += 1;
         Out(emit).write(record, &[]);
     }
+}
+
+fn stack_above(thread: &Thread, sp: u64) -> Option<u64> {
+    thread.stack_end.checked_sub(sp).filter(|&left| left < PLAUSIBLE_STACK)
 }
 
 fn set_range(record: &mut crate::capture::record::Record, mapped: &Mapped) {

@@ -8,6 +8,7 @@
 mod arch;
 mod attr;
 mod canary;
+mod deep;
 mod image;
 mod life;
 mod losses;
@@ -27,6 +28,7 @@ use super::{CaptureConfig, CaptureError};
 use crate::sys::perf;
 use attr::{EventKind, Inherit};
 use canary::Canary;
+use deep::DeepStacks;
 use losses::Losses;
 use plan::{Meaning, Plan, Planned, Stack};
 use ring::Ring;
@@ -43,6 +45,8 @@ const CLONE_STACK: u32 = 2048;
 const LARGEST_WITHOUT_STACK: u64 = 4096 + 256;
 /// A ring holds at least so many stacks.
 const STACKS_A_RING: usize = 128;
+/// … and of deep ones, so many.
+const DEEP_STACKS_A_RING: usize = 32;
 /// The smallest rings that are tried.
 const MIN_RING: usize = 64 << 10;
 
@@ -66,6 +70,8 @@ struct Target {
     stacks: Vec<OwnedFd>,
     /// Of each CPU, those that own the rings: they tell when to read.
     owners: Vec<[OwnedFd; 2]>,
+    /// The most of a stack that has to be copied in a larger sample.
+    deep_stack_bytes: u32,
     rings: Arc<Mutex<Rings>>,
     meanings: HashMap<u16, Planned>,
     canary: Canary,
@@ -143,6 +149,10 @@ impl PerfTracer {
             calls,
             stacks,
             owners,
+            deep_stack_bytes: (sizes.stacks / DEEP_STACKS_A_RING)
+                .min(attr::MAX_STACK_BYTES as usize)
+                .min(self.config.stack_bytes as usize) as u32
+                & !7,
             rings,
             meanings,
             canary,
@@ -158,7 +168,10 @@ impl PerfTracer {
         loop {
             let stack_bytes = (stacks / STACKS_A_RING).min(attr::MAX_STACK_BYTES as usize) as u64;
             let stack_bytes = stack_bytes.min(self.config.stack_bytes) as u32 & !7;
-            let sizes = Sizes { calls: most_calls.min(stacks / 2).max(MIN_RING), stacks, stack_bytes };
+            let sizes =
+                |calls: usize| Sizes { calls: most_calls.min(calls).max(MIN_RING), stacks, stack_bytes };
+            // Calls must not be lost, and stacks may: where both fit, calls have as much room.
+            let sizes = if self.fit(pid, sizes(stacks)) { sizes(stacks) } else { sizes(stacks / 2) };
             let opened: Result<Vec<OnCpu>, CaptureError> =
                 self.cpus.iter().map(|&cpu| self.open_on(plan, pid, cpu, sizes)).collect();
             match opened {
@@ -173,6 +186,17 @@ impl PerfTracer {
         }
     }
 
+    /// Whether the user may have rings of these sizes.
+    fn fit(&self, pid: i32, sizes: Sizes) -> bool {
+        let ring = |cpu: i32, ring_bytes: usize| {
+            let owner = attr::open(EventKind::Nothing { ring_bytes }, Inherit::None, pid, cpu)?;
+            Ok::<_, io::Error>((Ring::map(&owner, ring_bytes)?, owner))
+        };
+        let rings: io::Result<Vec<_>> =
+            self.cpus.iter().flat_map(|&cpu| [ring(cpu, sizes.calls), ring(cpu, sizes.stacks)]).collect();
+        rings.is_ok()
+    }
+
     fn open_on(&self, plan: &Plan, pid: i32, cpu: i32, sizes: Sizes) -> Result<OnCpu, CaptureError> {
         let heirs = if self.config.follow_forks { Inherit::All } else { Inherit::Threads };
         let open = |tells| {
@@ -181,10 +205,10 @@ impl PerfTracer {
         let ring = |event: &OwnedFd, size| {
             Ring::map(event, size).map_err(failed(format!("mapping a ring of {size} bytes")))
         };
-        let life = open(EventKind::Life)?;
+        let life = open(EventKind::Life { ring_bytes: sizes.calls })?;
         let calls_ring = ring(&life, sizes.calls)?;
         // Nothing but a ring to write to, for the stacks.
-        let second = open(EventKind::Nothing)?;
+        let second = open(EventKind::Nothing { ring_bytes: sizes.stacks })?;
         let stacks_ring = ring(&second, sizes.stacks)?;
         let (mut calls, mut stacks) = (Vec::new(), Vec::new());
         let mut largest = LARGEST_WITHOUT_STACK;
@@ -223,6 +247,8 @@ impl PerfTracer {
         let apart = target.meanings.values().filter(|planned| planned.stack == Stack::Apart);
         let apart =
             if target.stack_bytes > 0 { apart.map(|planned| planned.id).collect() } else { HashSet::new() };
+        let frequent = target.meanings.values().filter(|planned| planned.is_frequent);
+        let frequent = frequent.map(|planned| u64::from(planned.id));
         PerfReader::new(
             reader::Source {
                 pid: target.pid,
@@ -232,6 +258,11 @@ impl PerfTracer {
                 meanings: target.meanings.clone(),
                 apart,
                 canary: &target.canary,
+                deep: DeepStacks::new(
+                    self.cpus.iter().copied().zip(target.owners.iter().map(|[_, second]| second)).collect(),
+                    frequent.collect(),
+                    (target.stack_bytes, target.deep_stack_bytes),
+                ),
                 losses: Losses::of(&target.owners, &target.calls, *attr::COUNTS_LOSSES),
             },
             handle,

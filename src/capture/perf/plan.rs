@@ -39,6 +39,8 @@ pub struct Planned {
     pub number: i64,
     pub meaning: Meaning,
     pub stack: Stack,
+    /// A program may make many of the calls in a short time.
+    pub is_frequent: bool,
 }
 
 /// Calls of which a program may make many in a short time.
@@ -117,7 +119,12 @@ fn planned(exits: &Ids, entries: &Ids, cpus: usize) -> Vec<Planned> {
     let mut all = Vec::new();
     let mut add = |id: Option<&u64>, number, meaning, stack| {
         if let Some(id) = id.and_then(|&id| u16::try_from(id).ok()) {
-            all.push(Planned { id, number, meaning, stack });
+            let is_frequent = |name: &&str| {
+                let call = arch::TRACED.iter().find(|call| call.name == *name);
+                call.is_some_and(|call| call.number == number && Meaning::Changed(call.op) == meaning)
+            };
+            let is_frequent = FREQUENT.iter().any(is_frequent);
+            all.push(Planned { id, number, meaning, stack, is_frequent });
         }
     };
     for call in arch::TRACED {

@@ -1,11 +1,12 @@
 //! Reads the rings, in the thread that made it; another one empties them when they fill up meanwhile.
 
 use super::canary::Canary;
+use super::deep::DeepStacks;
 use super::life::{Life, StackBytes};
 use super::losses::Losses;
 use super::merge::{self, Joined};
 use super::plan::{Meaning, Planned, Stack};
-use super::rings::Rings;
+use super::rings::{Rings, Waiting};
 use super::sample::{self, RecordBody};
 use crate::capture::{CaptureError, Counters, EventSource};
 use crate::sys::clock::monotonic_ns;
@@ -28,6 +29,7 @@ pub struct Source<'a> {
     /// Tracepoints whose stacks are in the second rings.
     pub apart: HashSet<u16>,
     pub canary: &'a Canary,
+    pub deep: DeepStacks<'a>,
     pub losses: Losses<'a>,
 }
 
@@ -38,7 +40,10 @@ pub struct PerfReader<'a, F> {
     apart: HashSet<u16>,
     life: Life,
     canary: &'a Canary,
+    deep: DeepStacks<'a>,
     losses: Losses<'a>,
+    /// Read of the rings, of each CPU, and not put together yet.
+    read: Vec<Waiting>,
     silenced: Option<&'static str>,
     ready: VecDeque<Joined>,
     handle: F,
@@ -74,7 +79,9 @@ impl<'a, F: FnMut(&[u8])> PerfReader<'a, F> {
             apart: source.apart,
             life: Life::of(source.pid, source.follow_forks),
             canary: source.canary,
+            deep: source.deep,
             losses: source.losses,
+            read: Vec::new(),
             silenced: None,
             ready: VecDeque::new(),
             handle,
@@ -89,9 +96,17 @@ impl<'a, F: FnMut(&[u8])> PerfReader<'a, F> {
         let mut rings = lock(&self.rings);
         let until = monotonic_ns();
         rings.drain();
-        self.ready.extend(merge::take(&mut rings, &self.apart, until));
-        let crowded = rings.take_crowded();
+        let (new, crowded) = (rings.take(), rings.take_crowded());
+        // All else takes its time, and the other thread has to be able to empty the rings meanwhile.
         drop(rings);
+        self.read.resize_with(new.len(), Waiting::default);
+        for (read, new) in self.read.iter_mut().zip(new) {
+            read.calls.extend(new.calls);
+            read.stacks.extend(new.stacks);
+        }
+        let rings = &self.rings;
+        let mut more = |cpu| lock(rings).take_stacks(cpu);
+        self.ready.extend(merge::take(&mut self.read, &self.apart, until, &mut more));
         crowded.into_iter().for_each(|cpu| self.losses.ask(cpu));
     }
 
@@ -116,11 +131,19 @@ impl<'a, F: FnMut(&[u8])> PerfReader<'a, F> {
         {
             let parsed = joined.stack.as_ref().and_then(|bytes| sample::parse(bytes, &|_| true));
             let stack = match parsed {
-                Some((_, RecordBody::Call(with_stack))) => StackBytes::Copied(with_stack.stack),
+                Some((_, RecordBody::Call(with_stack))) => {
+                    let sp = call.registers.map_or(0, |registers| registers.sp());
+                    let there = self.life.stack_above(when.tid, sp);
+                    self.deep.copied(when.tid, with_stack.stack.len(), there);
+                    StackBytes::Copied(with_stack.stack)
+                }
                 _ => StackBytes::Lost,
             };
             self.life.changed(when, op, (call, stack), emit);
             return;
+        }
+        if let RecordBody::Exit { tid, .. } = what {
+            self.deep.ended(tid);
         }
         self.life.take((when, what), meaning, emit);
     }
@@ -133,6 +156,7 @@ const SLICE_NS: u64 = 100_000;
 
 fn empty_when_full(epoll: &Epoll, rings: &Mutex<Rings>, wake: &EventFd) {
     task::ask_for_slices(SLICE_NS);
+    task::ask_for_priority();
     let mut events = [EpollEvent::empty(); 8];
     loop {
         match epoll.wait(&mut events, EpollTimeout::NONE) {

@@ -7,7 +7,6 @@
 use super::ring::Ring;
 use super::sample::{time_of, without_padding};
 use std::collections::VecDeque;
-use std::time::{Duration, Instant};
 
 /// A record and its time.
 pub struct Timed {
@@ -29,7 +28,7 @@ impl CpuRings {
     }
 }
 
-/// What was read of one CPU's rings and not yet put together.
+/// What was read of one CPU's rings and not yet put together: it is the reader's once it was taken.
 #[derive(Default)]
 pub struct Waiting {
     pub calls: VecDeque<Timed>,
@@ -38,19 +37,33 @@ pub struct Waiting {
 
 pub struct Rings {
     cpus: Vec<CpuRings>,
-    pub waiting: Vec<Waiting>,
+    waiting: Vec<Waiting>,
     /// Of each CPU: a call may have found no room since that was asked last.
     crowded: Vec<bool>,
     /// Bytes in `waiting`.
     held: usize,
 }
 
-/// More than this is left in the rings, and lost when they overflow: memory is the user's, too.
+/// Memory is the user's, too: where more waits than this, stacks are left out …
+const WITH_STACKS: usize = 192 << 20;
+/// … and where more waits than this, calls are left in their rings, which count those that they lose.
 const MAX_HELD: usize = 256 << 20;
 
-/// A stack's record may be on its way for as long as it takes to copy it; the CPU may be a virtual
-/// one that does not run.
-const STACK_FLIGHT: Duration = Duration::from_millis(2);
+/// What is kept of the rings where so many bytes wait.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Keep {
+    All,
+    Calls,
+    Nothing,
+}
+
+fn keep(held: usize) -> Keep {
+    match held {
+        MAX_HELD.. => Keep::Nothing,
+        WITH_STACKS.. => Keep::Calls,
+        _ => Keep::All,
+    }
+}
 
 impl Rings {
     pub fn new(cpus: Vec<CpuRings>) -> Rings {
@@ -61,15 +74,20 @@ impl Rings {
 
     /// Takes everything out of the rings.
     pub fn drain(&mut self) {
-        if self.held > MAX_HELD {
-            return;
-        }
         for ((cpu, waiting), crowded) in self.cpus.iter_mut().zip(&mut self.waiting).zip(&mut self.crowded) {
+            if keep(self.held) == Keep::Nothing {
+                return;
+            }
             let until = cpu.calls.head();
             let (kept, used) = drain(&mut cpu.calls, until, &mut waiting.calls);
             *crowded |= cpu.may_have_refused(used);
+            self.held += kept;
             let until = cpu.stacks.head();
-            self.held += kept + drain(&mut cpu.stacks, until, &mut waiting.stacks).0;
+            if keep(self.held) == Keep::All {
+                self.held += drain(&mut cpu.stacks, until, &mut waiting.stacks).0;
+            } else {
+                cpu.stacks.read(until, |_| {});
+            }
         }
     }
 
@@ -79,23 +97,23 @@ impl Rings {
         crowded.filter_map(|(cpu, crowded)| crowded.then_some(cpu)).collect()
     }
 
-    /// Waits for the newest stack of a CPU, if that is on its way.
-    pub fn drain_stacks_until(&mut self, cpu: usize, there: impl Fn(&VecDeque<Timed>) -> bool) {
-        let begun = Instant::now();
-        let (Some(rings), Some(waiting)) = (self.cpus.get_mut(cpu), self.waiting.get_mut(cpu)) else {
-            return;
-        };
-        while !there(&waiting.stacks) && begun.elapsed() < STACK_FLIGHT {
-            let until = rings.stacks.head();
-            self.held += drain(&mut rings.stacks, until, &mut waiting.stacks).0;
-            std::hint::spin_loop();
-        }
+    /// All that waits, CPU by CPU.
+    pub fn take(&mut self) -> Vec<Waiting> {
+        self.held = 0;
+        self.waiting.iter_mut().map(std::mem::take).collect()
     }
 
-    /// All that waits was taken.
-    pub fn taken(&mut self) {
-        let of = |queue: &VecDeque<Timed>| queue.iter().map(|timed| timed.bytes.len()).sum::<usize>();
-        self.held = self.waiting.iter().map(|cpu| of(&cpu.calls) + of(&cpu.stacks)).sum();
+    /// The stacks of a CPU that have come since.
+    pub fn take_stacks(&mut self, cpu: usize) -> VecDeque<Timed> {
+        let (Some(rings), Some(waiting)) = (self.cpus.get_mut(cpu), self.waiting.get_mut(cpu)) else {
+            return VecDeque::new();
+        };
+        let until = rings.stacks.head();
+        drain(&mut rings.stacks, until, &mut waiting.stacks);
+        let stacks = std::mem::take(&mut waiting.stacks);
+        let bytes: usize = stacks.iter().map(|stack| stack.bytes.len()).sum();
+        self.held = self.held.saturating_sub(bytes);
+        stacks
     }
 }
 
@@ -108,4 +126,18 @@ fn drain(ring: &mut Ring, until: u64, into: &mut VecDeque<Timed>) -> (usize, u64
         into.push_back(Timed { time_ns: time_of(record).unwrap_or(0), bytes: bytes_kept });
     });
     (bytes, used)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stacks_are_left_out_before_any_call_is() {
+        assert_eq!(keep(0), Keep::All);
+        assert_eq!(keep(WITH_STACKS - 1), Keep::All);
+        assert_eq!(keep(WITH_STACKS), Keep::Calls);
+        assert_eq!(keep(MAX_HELD - 1), Keep::Calls);
+        assert_eq!(keep(MAX_HELD), Keep::Nothing);
+    }
 }

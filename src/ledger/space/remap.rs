@@ -104,16 +104,25 @@ impl Ledger {
             pieces = self.take(call, moving, Removal::Moved);
             self.touch(call.event.time_ns, step.from);
         }
-        if step.fixed {
-            self.discard(step.to, Removal::Replaced);
-        } else {
-            self.vacate(call, step.to);
-        }
-        self.forget_notes(step.to);
-
         let shift = |r: AddrRange| {
             AddrRange::from_len(step.to.start.saturating_add(r.start.0 - moving.start.0), r.len())
         };
+        // A move over several VMAs (6.17) keeps the holes between them, and what lies at the target there.
+        let first_is_known = pieces.first().is_some_and(|first| first.range.start == moving.start);
+        let replaced: Vec<AddrRange> = if step.fixed && first_is_known && step.from.len() == step.to.len() {
+            pieces.iter().map(|piece| shift(piece.range)).collect()
+        } else {
+            vec![step.to]
+        };
+        for range in replaced {
+            if step.fixed {
+                self.discard(range, Removal::Replaced);
+            } else {
+                self.vacate(call, range);
+            }
+            self.forget_notes(range);
+        }
+
         let like_grown = match pieces.last() {
             Some(last) => last.attr.advanced(moving.end.0 - last.range.start.0),
             None => unknown_memory(),

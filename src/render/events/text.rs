@@ -157,7 +157,7 @@ pub(super) fn note(step: &Step, color: Color, out: &mut String) {
             clean(&String::from_utf8_lossy(&seen.comm)),
             seen.mappings.len()
         ),
-        Step::Lost { .. } => "--- events were lost here: the buffer was full ---".to_string(),
+        Step::Lost { .. } => "--- events were lost here ---".to_string(),
         Step::Resync(seen) => {
             format!("--- after the loss: {} has {} mappings ---", seen.pid, seen.mappings.len())
         }

@@ -222,10 +222,13 @@ fn notes(report: &Report, main: Option<&Process>, options: TextOptions, out: &mu
     }
     let events = &report.events;
     if events.lost > 0 {
-        let text = format!(
-            "{} events were lost because the buffer was full; regions whose origin became doubtful say so",
-            thousands(events.lost)
-        );
+        // This backend makes its target wait rather than lose a call, but cannot always tell what one has done.
+        let what = match report.backend.as_str() {
+            "notify" => "calls did what could not be determined",
+            _ => "events were lost because the buffer was full",
+        };
+        let lost = thousands(events.lost);
+        let text = format!("{lost} {what}; regions whose origin became doubtful say so");
         note(&text, options, out);
     }
     if events.without_stack > 0 {

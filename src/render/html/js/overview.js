@@ -130,7 +130,7 @@ function notesOf(p) {
   const c = p.coverage;
   return [
     report.backend === "snapshot" && "a snapshot: what is mapped is told by names, headers and shape; who asked for it, only run and attach can see",
-    e.lost && `${thousands(e.lost)} events were lost because the buffer was full; regions whose origin became doubtful say so`,
+    e.lost && `${thousands(e.lost)} ${report.backend === "notify" ? "calls did what could not be determined" : "events were lost because the buffer was full"}; regions whose origin became doubtful say so`,
     e.truncated_stacks && `${thousands(e.truncated_stacks)} stacks end early: not enough of the stack was copied (--stack-bytes)`,
     e.unwind_incomplete && `${thousands(e.unwind_incomplete)} stacks end early: no unwind information for a frame, or it was called on another stack`,
     p.snapshot_age_ns !== null && p.snapshot_age_ns !== undefined && `the last snapshot, ${duration(p.snapshot_age_ns)} before its end`,

@@ -1,0 +1,83 @@
+//! What is known of an address space before a call, beside what the kernel shows after it.
+
+use super::effect::{Outcome, refused_after};
+use super::peek::{self, Gone, Maps};
+use super::shadow::Shadow;
+use crate::model::{AddrRange, PAGE, Tid};
+
+/// Both of one address space.
+pub struct View<'a> {
+    pub shadow: &'a mut Shadow,
+    pub maps: &'a mut Maps,
+    /// The thread that made the call.
+    pub tid: Tid,
+}
+
+impl View<'_> {
+    /// A call that is over, and has not done what it was to do: whatever changed in `ranges`, it has done in part.
+    pub fn refused_in(&mut self, ret: i64, ranges: &[AddrRange]) -> Result<Outcome, Gone> {
+        let mut in_part = Vec::new();
+        for &range in ranges {
+            let now = self.maps.areas(range)?;
+            in_part.extend(self.shadow.changes(range, &now));
+            self.shadow.take_over(range, &now);
+        }
+        Ok(refused_after(ret, in_part))
+    }
+
+    /// As `refused_in`, of a call that may have mapped something anywhere.
+    pub fn refused_anywhere(&mut self, ret: i64, ranges: &[AddrRange]) -> Result<Outcome, Gone> {
+        // Nothing is new where the kernel counts as many pages as were known.
+        let known = self.shadow.bytes() / PAGE;
+        if peek::total_vm(self.tid) == Some(known) {
+            return self.refused_in(ret, ranges);
+        }
+        let seen = self.maps.read()?;
+        let in_part = self.shadow.all_changes(&seen);
+        self.shadow.renew(&seen);
+        Ok(refused_after(ret, in_part))
+    }
+
+    /// From now on the range is known to be as the kernel shows it.
+    pub fn learn(&mut self, range: AddrRange) -> Result<(), Gone> {
+        let now = self.maps.areas(range)?;
+        self.shadow.take_over(range, &now);
+        Ok(())
+    }
+
+    /// All of the range is mapped, with these rights. It may be several VMAs by now: calls that are not notified
+    /// (mlock, mseal) divide what one call has mapped.
+    pub fn is_mapped(&mut self, range: AddrRange, access: Option<u64>) -> Result<bool, Gone> {
+        let mut end = range.start.0;
+        for area in self.maps.areas(range)? {
+            if area.start != end || access.is_some_and(|access| access != area.access) {
+                return Ok(false);
+            }
+            end = area.end;
+        }
+        Ok(end == range.end.0)
+    }
+
+    /// What stays in `old` is in `target`, too: of several VMAs each (since 6.17), once the call is over.
+    pub fn all_are_there(&mut self, old: AddrRange, target: AddrRange, returned: bool) -> Result<bool, Gone> {
+        if old.is_empty() {
+            return self.is_mapped(target, None);
+        }
+        let sources = self.maps.areas(old)?;
+        if sources.len() > 1 && !returned {
+            return Ok(false);
+        }
+        let there = |at: u64| target.start.0 + (at - old.start.0);
+        for source in sources {
+            let range = AddrRange::new(there(source.start), there(source.end));
+            if !self.is_mapped(range, Some(source.access))? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    pub fn is_free_now(&mut self, range: AddrRange) -> Result<bool, Gone> {
+        Ok(self.maps.from(range.start.0)?.is_none_or(|vma| vma.area.start >= range.end.0))
+    }
+}
