@@ -236,6 +236,54 @@ def bench_loop(bench):
           ("tracer", "a pair", "slowdown", "events lost", "frames a stack", "pairs"), rows)
 
 
+# --- busy threads
+
+
+def joined(spans):
+    out = []
+    for start, end in sorted(spans):
+        if out and out[-1][1] == start:
+            out[-1][1] = end
+        else:
+            out.append([start, end])
+    return out
+
+
+def same_map(process, path):
+    """The report's regions are what the program read of its own maps just before its end."""
+    with open(path, encoding="utf-8", errors="replace") as lines:
+        spans = [line.split()[0].split("-") for line in lines if "[vsyscall]" not in line]
+    regions = [(int(r["start"], 16), int(r["end"], 16)) for r in process["regions"]]
+    return joined(regions) == joined((int(start, 16), int(end, 16)) for start, end in spans)
+
+
+def bench_threads(bench):
+    storm, maps, rows = bench.build("storm"), bench.path("maps"), []
+    for threads, calls, kind in ((1, 6000, "mixed"), (4, 6000, "mixed"), (16, 3000, "mixed"), (16, 6000, "mixed"),
+                                 (32, 6000, "mixed"), (32, 6000, "anon"), (8, 6000, "file"),
+                                 (8, 20000, "madvise"), (8, 20000, "mprotect")):
+        command = [storm, str(threads), str(calls), maps, kind]
+        lost, stacks, seen, same, ratios = [], [], 0, 0, []
+        for _ in range(bench.rounds):
+            plain = storm_seconds(output_of(command).stderr)
+            traced = storm_seconds(output_of(bench.run_vmaudit(command)).stderr)
+            ratios.append(traced / plain)
+            report = bench.report()
+            events = report["events"]
+            seen = events["seen"]
+            lost.append(events["lost"])
+            stacks.append(1 - (events["lost"] + events.get("without_stack", 0)) / seen)
+            same += same_map(report["processes"][0], maps)
+        rows.append((f"{threads} × {calls:,} {kind}", f"{seen:,}", f"{max(lost):,}", f"{100 * min(stacks):.1f} %",
+                     f"{same} of {bench.rounds}", f"{median(ratios):.2f} ×"))
+    table(f"Busy threads on {os.cpu_count()} CPUs (the most lost, the fewest stacks of {bench.rounds} runs)",
+          ("threads × calls", "events", "lost", "stacks", "regions = maps", "slowdown"), rows)
+
+
+def storm_seconds(text):
+    return float(re.search(r"storm: (\d+\.\d+) s", text)[1])
+
+
 # --- bystanders
 
 
@@ -512,7 +560,7 @@ def bench_heap(bench):
           list(bench_heap_module.rows(bench)))
 
 
-PARTS = {"loop": bench_loop, "bystander": bench_bystander, "touch": bench_touch, "redis": bench_redis,
+PARTS = {"loop": bench_loop, "threads": bench_threads, "bystander": bench_bystander, "touch": bench_touch, "redis": bench_redis,
          "manymaps": bench_manymaps, "start": bench_start, "own": bench_own,
          "stacks": bench_stacks, "heap": bench_heap}
 

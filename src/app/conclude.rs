@@ -22,12 +22,9 @@ pub fn conclude<T>(
 ) -> Result<(), AppError> {
     let Traced { main, audits, counters, pipeline, .. } = traced;
     warn(pipeline, *counters);
-    let events = EventTotals {
-        dropped: counters.lost + pipeline.undecodable(),
-        without_stack: counters.without_stack + pipeline.tally.outdated,
-    };
+    let events = totals(pipeline, *counters);
     if verbose {
-        say_stacks((pipeline.tally.stacks, pipeline.tally.outdated), *counters, events);
+        say_stacks(pipeline, *counters);
     }
     let reporting = Instant::now();
     let (report, notes) = std::mem::take(audits).report(*main, events, pipeline);
@@ -42,12 +39,22 @@ pub fn conclude<T>(
     written.and(recorded.map_err(AppError::from))
 }
 
+/// What is missing.
+fn totals(pipeline: &Pipeline, counters: Counters) -> EventTotals {
+    EventTotals {
+        dropped: counters.lost + pipeline.undecodable(),
+        without_stack: counters.without_stack + pipeline.tally.outdated,
+    }
+}
+
 /// How much of each event there was room for.
-fn say_stacks((stacks, outdated): (u64, u64), counters: Counters, events: EventTotals) {
-    let whole = stacks.saturating_sub(counters.known_stacks);
+pub fn say_stacks(pipeline: &Pipeline, counters: Counters) {
+    let (known, tally) = (counters.known_stacks, &pipeline.tally);
+    let copied = (tally.stacks + tally.outdated).saturating_sub(known);
+    let EventTotals { dropped, without_stack } = totals(pipeline, counters);
     say(format_args!(
-        "{whole} stacks were copied, {} were known already ({} of them no more); {} events are without stack, {} are lost",
-        counters.known_stacks, outdated, events.without_stack, events.dropped
+        "{copied} stacks were copied, {known} were known already; {without_stack} events are without stack, \
+         {dropped} are lost"
     ));
 }
 

@@ -13,15 +13,17 @@ const MOST: u64 = 1 << 17;
 /// A stack that comes in whole again and again is not known to the backend any more: others took its place.
 const TRIES: u32 = 64;
 
+/// By the stack and its depth.
+type Published = HashMap<(StackId, u64), (u64, u32)>;
+
 /// The numbers that were given out, and what they stand for.
 #[derive(Default)]
 pub struct Known {
     backend: Option<Box<dyn KnownStacks>>,
     last: u64,
     stacks: HashMap<u64, StackId>,
-    /// By address space, each by the stack and its depth: its number, and how often it came in whole since it
-    /// was published.
-    spaces: IntMap<MmKey, HashMap<(StackId, u64), (u64, u32)>>,
+    /// By address space: each stack's number, and how often it came in whole since it was published.
+    spaces: IntMap<MmKey, Published>,
 }
 
 impl Known {

@@ -4,6 +4,7 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod busy;
 mod churn;
 mod compat;
 mod events {

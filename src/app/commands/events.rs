@@ -1,7 +1,7 @@
 //! `vmaudit events`: every call in order, of a command or of processes while they run, or from a
 //! recording.
 
-use crate::app::conclude::warn;
+use crate::app::conclude::{say_stacks, warn};
 use crate::app::error::AppError;
 use crate::app::live_events::{LiveEvents, LiveOptions};
 use crate::app::output::{self, Other, Output, Stream};
@@ -158,6 +158,9 @@ fn print(
     live.borrow_mut().finish()?;
     let counters = traced.counters;
     warn(&traced.pipeline, counters);
+    if args.live.verbose {
+        say_stacks(&traced.pipeline, counters);
+    }
     let dropped = counters.lost + traced.pipeline.undecodable();
     if dropped + counters.without_stack > 0 {
         let without = counters.without_stack;

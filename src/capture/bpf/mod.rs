@@ -332,6 +332,9 @@ fn attach_error(name: &std::ffi::OsStr, source: libbpf_rs::Error) -> CaptureErro
     CaptureError::Attach { what: name.to_string_lossy().into_owned(), source }
 }
 
+/// What takes each record.
+type Handler<'a> = Box<dyn FnMut(&[u8]) + 'a>;
+
 /// Reads the rings of a [`BpfTracer`].
 pub struct BpfReader<'a> {
     tracer: &'a BpfTracer,
@@ -339,7 +342,7 @@ pub struct BpfReader<'a> {
     /// Taken out of the queue, and not handled yet.
     calls: Frames,
     touches: Touches,
-    handle: Box<dyn FnMut(&[u8]) + 'a>,
+    handle: Handler<'a>,
     /// While there is much to do: the nice value from before.
     usual: Option<i32>,
 }

@@ -99,9 +99,11 @@ impl Touches {
 
     /// Hands over what is not later than `until`, oldest first.
     pub(super) fn up_to(&mut self, until: u64, handle: &mut dyn FnMut(&[u8])) {
-        let is_due = |record: &mut Vec<u8>| wire::time_of(record).unwrap_or(0) <= until;
-        while let Some(record) = self.records.pop_front_if(is_due) {
-            handle(&record);
+        let is_due = |record: &Vec<u8>| wire::time_of(record).unwrap_or(0) <= until;
+        while self.records.front().is_some_and(is_due) {
+            if let Some(record) = self.records.pop_front() {
+                handle(&record);
+            }
         }
     }
 
