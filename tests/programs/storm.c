@@ -2,8 +2,9 @@
  * Busy threads: each maps, unmaps, moves, protects and advises as fast as it can, through several call
  * paths; some of what they map is a file. The last thing that the program does is to write its own maps.
  *
- *   storm THREADS CALLS OUT [mixed|anon|file|madvise|mprotect]
+ *   storm THREADS CALLS OUT [mixed|anon|file|madvise|mprotect [wait]]
  *
+ * wait: after half of their calls the threads wait until standard input has a line or ends.
  * Says on standard error how long its threads took.
  */
 #define _GNU_SOURCE
@@ -20,8 +21,8 @@
 
 enum kind { MIXED, ANON, FILES, MADVISE, MPROTECT };
 static enum kind kind;
-static int calls, fds[8];
-static pthread_barrier_t begin;
+static int calls, halves, fds[8];
+static pthread_barrier_t begin, half;
 #define SLOTS 64
 #define PAGE 4096UL
 
@@ -115,8 +116,13 @@ static void *thread(void *arg)
 	uint64_t state = 88172645463325252ULL + 7919 * (uintptr_t)arg;
 
 	pthread_barrier_wait(&begin);
-	for (int i = 0; i < calls; i++)
+	for (int i = 0; i < calls; i++) {
+		if (halves && i == calls / 2) {
+			pthread_barrier_wait(&half);
+			pthread_barrier_wait(&half);
+		}
 		deeper(slots, &state, next(&state) % 6);
+	}
 	return 0;
 }
 
@@ -128,13 +134,14 @@ int main(int argc, char **argv)
 	struct timespec from, to;
 
 	if (threads < 1 || threads > 256) {
-		fprintf(stderr, "usage: storm THREADS CALLS OUT [mixed|anon|file|madvise|mprotect]\n");
+		fprintf(stderr, "usage: storm THREADS CALLS OUT [mixed|anon|file|madvise|mprotect [wait]]\n");
 		return 64;
 	}
 	calls = atoi(argv[2]);
 	for (int i = 0; argc > 4 && i < 5; i++)
 		if (!strcmp(argv[4], kinds[i]))
 			kind = i;
+	halves = argc > 5;
 	for (int i = 0; i < 8; i++) {
 		char name[64];
 		snprintf(name, sizeof name, "/tmp/storm-%d-%d", getpid(), i);
@@ -144,10 +151,18 @@ int main(int argc, char **argv)
 		unlink(name);
 	}
 	pthread_barrier_init(&begin, 0, threads + 1);
+	pthread_barrier_init(&half, 0, threads + 1);
 	for (long i = 0; i < threads; i++)
 		pthread_create(&ids[i], 0, thread, (void *)(i + 1));
 	pthread_barrier_wait(&begin);
 	clock_gettime(CLOCK_MONOTONIC, &from);
+	if (halves) {
+		char byte;
+		pthread_barrier_wait(&half);
+		while (read(0, &byte, 1) == 1 && byte != '\n')
+			;
+		pthread_barrier_wait(&half);
+	}
 	for (int i = 0; i < threads; i++)
 		pthread_join(ids[i], 0);
 	clock_gettime(CLOCK_MONOTONIC, &to);
