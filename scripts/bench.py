@@ -560,9 +560,44 @@ def bench_heap(bench):
           list(bench_heap_module.rows(bench)))
 
 
+def peak_of(command):
+    """Wall time in s and the largest resident set in MiB, the traced processes' not included."""
+    begun = time.monotonic()
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        _, status, used = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode:
+        raise RuntimeError(f"{' '.join(command[:6])} … ended with {process.returncode}")
+    return time.monotonic() - begun, used.ru_maxrss / 1024
+
+
+def bench_memory(bench):
+    many = bench.build("many_children")
+    loop = "i=0; while [ $i -lt {} ]; do /bin/true; i=$((i+1)); done"
+    programs = [(f"5,000 mappings, {count} children", [many, "5000", str(count)]) for count in (10, 100, 300)]
+    programs += [(f"{count:,} × /bin/true", ["sh", "-c", loop.format(count)]) for count in (1, 1000, 5000, 20000)]
+    rows = []
+    for name, command in programs:
+        recording = bench.path("memory.rec")
+        kept = []
+        for options in ([], ["-o", recording]):
+            # The report as text: what is asked for is small.
+            run = [bench.vmaudit, "run", "--as-root", *options, "--", *command]
+            kept.append(peak_of(run))
+        took, reading = peak_of([bench.vmaudit, "report", recording])
+        size = os.path.getsize(recording) / (1 << 20)
+        rows.append((name, f"{kept[0][1]:.0f} MiB", f"{kept[1][1]:.0f} MiB", f"{kept[0][0]:.1f} s", f"{size:.1f} MiB",
+                     f"{took:.2f} s", f"{reading:.0f} MiB"))
+        for path in (recording, recording + ".old"):
+            if os.path.exists(path):
+                os.unlink(path)
+    table("Memory, by how much was traced", ("program", "`run`", "`run -o`", "time", "recording", "`report REC`",
+                                             "its memory"), rows)
+
+
 PARTS = {"loop": bench_loop, "threads": bench_threads, "bystander": bench_bystander, "touch": bench_touch, "redis": bench_redis,
          "manymaps": bench_manymaps, "start": bench_start, "own": bench_own,
-         "stacks": bench_stacks, "heap": bench_heap}
+         "stacks": bench_stacks, "heap": bench_heap, "memory": bench_memory}
 
 
 def main():

@@ -34,8 +34,7 @@ pub fn conclude<T>(
         say(format_args!("report made in {:.1?}", reporting.elapsed()));
     }
     let Some(record) = record else { return written };
-    let json = serde_json::to_string(&report)?;
-    let recorded = record.borrow_mut().finish(pipeline, (json, *counters), exit_code);
+    let recorded = record.borrow_mut().finish(pipeline, (report, *counters), exit_code);
     written.and(recorded.map_err(AppError::from))
 }
 

@@ -20,6 +20,8 @@ const NO_RESIDENCY: &str = "none";
 /// # Errors
 /// When nothing of what is asked for is known.
 pub fn render(report: &Report, wanted: &OutputSpec) -> Result<Vec<u8>, AppError> {
+    let whole = report.left_out.map(|_| report.clone().with_stand_ins());
+    let report = whole.as_ref().unwrap_or(report);
     let processes: Vec<&Process> = report.processes.iter().collect();
     let known = processes.iter().any(|process| process.residency != NO_RESIDENCY);
     let options =

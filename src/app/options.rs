@@ -142,6 +142,11 @@ impl<'a> RunOptions<'a> {
         conclude(traced, wanted, (sinks.record.as_deref(), exit_code, self.inside.verbose))
     }
 
+    /// Page faults are told by who touched what, of each process.
+    pub fn touch(&self) -> bool {
+        self.detail.touch.touch
+    }
+
     /// The first snapshot is taken after `first_snapshot`, and then each `pause` where no interval is asked for.
     pub fn schedule(&self, first_snapshot: Duration, pause: Duration) -> Schedule {
         Schedule {

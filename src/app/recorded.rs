@@ -1,10 +1,10 @@
 //! The report of a recording.
 
 use super::error::AppError;
-use crate::report::Report;
+use crate::report::{Parts, Report};
 use crate::session::replay::Replay;
 use crate::session::say::say;
-use crate::store::{Recording, StoreError};
+use crate::store::Recording;
 use std::ops::ControlFlow;
 
 /// The report that the run printed; with `replay`, or where the run did not come to its end, the
@@ -13,11 +13,9 @@ use std::ops::ControlFlow;
 /// # Errors
 /// When the recording is damaged.
 pub fn report_of(recording: Recording, replay: bool) -> Result<Report, AppError> {
-    if !replay && let Some(json) = recording.report()? {
-        return Report::from_json(json.as_bytes()).map_err(|error| {
-            let path = recording.path().to_owned();
-            StoreError::Damaged { path, what: format!("the report in it: {error}") }.into()
-        });
+    let mut parts = Parts::default();
+    if !replay && recording.report(&mut |json| parts.add(json).map_err(|error| error.to_string()))? {
+        return Ok(parts.into_report());
     }
     if recording.facts().is_none() {
         say(format_args!(

@@ -5,8 +5,8 @@ use super::category::{Claim, Evidence, Instance, UNKNOWN};
 use super::footprint::{Footprint, covered, difference, overlapping, resident_and_swapped};
 use super::rules::{RULES, Rule};
 use super::world::{Subject, World};
-use crate::ledger::{Region, RegionKind};
-use crate::model::{Addr, AddrRange, EventId, PAGE, StackId};
+use crate::ledger::{Reconciled, Region, RegionKind};
+use crate::model::{Addr, AddrRange, EventId, Observations, PAGE, StackId};
 use std::collections::HashMap;
 
 /// Nothing explains it, or nobody knows whose it is.
@@ -129,7 +129,7 @@ fn push_pieces(world: &World<'_>, subject: &Subject<'_>, out: &mut Vec<Piece>, d
 fn footprint(world: &World<'_>, subject: &Subject<'_>, range: AddrRange) -> Footprint {
     let input = world.input;
     let prot = subject.region.prot;
-    let (rss, swap) = if counts_in_rss(subject) {
+    let (rss, swap) = if counts_in_rss(subject.region, subject.name()) {
         resident_and_swapped(&input.observations.residency, range)
     } else {
         (0, 0)
@@ -154,6 +154,20 @@ fn footprint(world: &World<'_>, subject: &Subject<'_>, range: AddrRange) -> Foot
 }
 
 /// What smaps does not count as Rss although pagemap calls it present (see `footprint`).
-fn counts_in_rss(subject: &Subject<'_>) -> bool {
-    subject.region.kind != RegionKind::HugeTlb && !subject.name().starts_with(b"[vvar")
+fn counts_in_rss(region: &Region, name: &[u8]) -> bool {
+    region.kind != RegionKind::HugeTlb && !name.starts_with(b"[vvar")
+}
+
+/// The unused bytes of all regions, without saying what they are: as the pieces of [`classify`] add up.
+pub fn unused(reconciled: &Reconciled, observations: &Observations) -> u64 {
+    let of_region = |region: &Region| {
+        let mapping = observations.mappings.get(region.vma);
+        let name = mapping.map_or(&[][..], |mapping| mapping.name.as_slice());
+        let (rss, swap) = match counts_in_rss(region, name) {
+            true => resident_and_swapped(&observations.residency, region.range),
+            false => (0, 0),
+        };
+        region.range.len().saturating_sub(rss).saturating_sub(swap)
+    };
+    reconciled.regions.iter().map(of_region).fold(0, u64::saturating_add)
 }

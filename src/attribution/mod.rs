@@ -22,6 +22,7 @@ pub mod world;
 
 pub use category::UNKNOWN;
 pub use category::{Category, Claim, Evidence, Instance, Merge};
+pub use classify::unused;
 pub use findings::{Finding, Fix, NoHelp};
 pub use footprint::Footprint;
 pub use gone::categories_of_gone;
@@ -96,7 +97,18 @@ pub struct Attributed {
 /// Classifies every byte of the process.
 pub fn attribute(input: &AuditInput<'_>) -> Attributed {
     let world = World::new(input);
-    let pieces = classify::classify(&world);
+    let mut found = sums(input, &world);
+    found.findings = findings::findings(&world, &found.pieces);
+    found
+}
+
+/// The same, but for the findings.
+pub fn attribute_without_findings(input: &AuditInput<'_>) -> Attributed {
+    sums(input, &World::new(input))
+}
+
+fn sums(input: &AuditInput<'_>, world: &World<'_>) -> Attributed {
+    let pieces = classify::classify(world);
     let mut totals = Footprint::default();
     let mut coverage = Coverage::default();
     for piece in &pieces {
@@ -111,8 +123,7 @@ pub fn attribute(input: &AuditInput<'_>) -> Attributed {
         *bytes += piece.footprint.virt;
     }
     let rows = rows(&pieces);
-    let findings = findings::findings(&world, &pieces);
-    Attributed { pieces, totals, coverage, rows, findings }
+    Attributed { pieces, totals, coverage, rows, findings: Vec::new() }
 }
 
 /// The categories alone, without findings: what a snapshot for the timeline needs. They add up to the

@@ -195,3 +195,39 @@ pub(super) fn hex(text: &str) -> Option<u64> {
     let digits = text.strip_prefix("0x")?;
     digits.bytes().all(|b| b.is_ascii_hexdigit()).then(|| u64::from_str_radix(digits, 16).ok())?
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::model::{CategoryRow, Totals};
+
+    fn row(id: &str, [virt, writable, reserved, rss, swap]: [u64; 5]) -> CategoryRow {
+        CategoryRow { id: id.to_owned(), virt, writable, reserved, rss, swap, ..CategoryRow::default() }
+    }
+
+    #[test]
+    fn stand_ins_add_up_to_the_totals() {
+        let categories = vec![
+            row("loader", [0x5000, 0x1000, 0x1000, 0x4000, 0]),
+            row("stack", [0x21000, 0x21000, 0, 0x3000, 0x1000]),
+            row("other", [0x1000, 0, 0, 0, 0]),
+        ];
+        let totals = Totals {
+            virt: 0x27000,
+            rss: 0x7000,
+            swap: 0x1000,
+            writable: 0x22000,
+            reserved: 0x1000,
+            ..Totals::default()
+        };
+        let small = Process { pid: 7, left_out: 23, totals, categories, ..Process::default() };
+        let whole = Process { pid: 6, ..Process::default() };
+        let report = Report { schema: 1, processes: vec![whole, small], ..Report::default() };
+        assert!(Side::new(&report, ("a", "report"), Pick::All).is_err());
+        let report = report.with_stand_ins();
+        assert_eq!(report.processes[0].regions, []);
+        assert_eq!(report.processes[1].regions.len(), 5);
+        // A comparison proves that they are sorted, disjoint, and add up.
+        Side::new(&report, ("a", "report"), Pick::All).expect("sound");
+    }
+}

@@ -3,13 +3,16 @@
 use super::container;
 use super::model::{self, Report};
 use super::peak;
+use super::summary::{self, Summary};
 use super::timeline::Timeline;
-use super::touch::TouchFacts;
 use super::verdict::{Counted, judge};
-use crate::attribution::{Attributed, AuditInput, CategoryRow, Finding, Instance, Piece, attribute};
+use crate::attribution::{
+    Attributed, AuditInput, CategoryRow, Finding, Instance, Piece, attribute, attribute_without_findings,
+};
 use crate::ledger::{Doubt, Origin, OriginId, OriginRecord, Peak};
 use crate::model::observation::{ResidencySource, SnapshotMoment};
 use crate::model::{AddrRange, Completeness, FrameKind, StackId, StackTable, SymbolFrame, SymbolizedStacks};
+use crate::touch::{SpaceTouches, Touches};
 use std::collections::HashMap;
 
 /// What is true of the whole run.
@@ -82,48 +85,75 @@ pub struct ProcessAudit<'a> {
 /// Attributes every process and puts the report together. The first process is the main one.
 /// All inputs have to share one stack table.
 pub fn build(run: &RunFacts, processes: &[ProcessAudit<'_>]) -> Report {
-    build_touched(run, processes, None)
+    let mut builder = ReportBuilder::default();
+    processes.iter().for_each(|audit| builder.add(audit, None));
+    let shared = processes.first().map(|p| (p.input.stacks, p.input.symbols));
+    builder.finish(run, shared, None)
 }
 
-/// As [`build`], with what page faults told.
-pub fn build_touched(
-    run: &RunFacts,
-    processes: &[ProcessAudit<'_>],
-    touch: Option<TouchFacts<'_>>,
-) -> Report {
-    let mut stacks = StackNumbers::default();
-    let one = |(index, audit): (usize, &ProcessAudit<'_>)| {
+/// Classifies every byte of a process, and keeps the sums.
+pub fn summarize(audit: &ProcessAudit<'_>) -> Summary {
+    let found = attribute_without_findings(&audit.input);
+    let process = process(audit, &found, &mut StackNumbers::default());
+    Summary::of(process, audit.input.observations.at_ns())
+}
+
+/// A report that is put together process by process, so that what a process was judged by can go before
+/// the next one comes.
+#[derive(Default)]
+pub struct ReportBuilder {
+    stacks: StackNumbers,
+    processes: Vec<model::Process>,
+}
+
+impl ReportBuilder {
+    /// Attributes a process; the first is the main one. With what page faults told of it.
+    pub fn add(&mut self, audit: &ProcessAudit<'_>, touch: Option<(&Touches, &SpaceTouches)>) {
         let found = attribute(&audit.input);
-        let mut report = process(audit, &found, &mut stacks);
-        if let Some(facts) = touch
-            && let Some(Some(space)) = facts.spaces.get(index)
-        {
-            super::touch::add(&mut report, (audit, &found), (facts.touches, space), &mut stacks);
+        let mut report = process(audit, &found, &mut self.stacks);
+        if let Some(facts) = touch {
+            super::touch::add(&mut report, (audit, &found), facts, &mut self.stacks);
         }
-        report
-    };
-    let reports: Vec<model::Process> = processes.iter().enumerate().map(one).collect();
-    let shared = processes.first().map(|p| (p.input.stacks, p.input.symbols));
-    Report {
-        schema: model::SCHEMA,
-        backend: run.backend.clone(),
-        events: model::Events {
-            seen: run.events.seen,
-            lost: run.events.lost,
-            without_stack: run.events.without_stack,
-            truncated_stacks: run.events.truncated_stacks,
-            unwind_incomplete: run.events.unwind_incomplete,
-        },
-        touch: touch.map(|facts| model::Touch {
-            faults: facts.touches.totals.faults,
-            sampled: facts.touches.totals.sampled,
-            lost: facts.touches.totals.lost,
-            unplaced: facts.touches.unplaced(),
-        }),
-        at_ns: None,
-        containers: run.containers.iter().map(|found| container::total(found, &reports)).collect(),
-        processes: reports,
-        stacks: shared.map(|(table, names)| stacks.export(table, names)).unwrap_or_default(),
+        self.processes.push(report);
+    }
+
+    /// A process of which the sums are known.
+    pub fn add_summary(&mut self, summary: Summary, facts: &ProcessFacts) {
+        let mut process = summary.into_process();
+        process.add_facts(facts);
+        self.processes.push(process);
+    }
+
+    /// `shared`: the table that all stacks were of, and their names.
+    pub fn finish(
+        self,
+        run: &RunFacts,
+        shared: Option<(&StackTable, &SymbolizedStacks)>,
+        touch: Option<&Touches>,
+    ) -> Report {
+        let ReportBuilder { stacks, processes } = self;
+        Report {
+            schema: model::SCHEMA,
+            backend: run.backend.clone(),
+            events: model::Events {
+                seen: run.events.seen,
+                lost: run.events.lost,
+                without_stack: run.events.without_stack,
+                truncated_stacks: run.events.truncated_stacks,
+                unwind_incomplete: run.events.unwind_incomplete,
+            },
+            touch: touch.map(|touches| model::Touch {
+                faults: touches.totals.faults,
+                sampled: touches.totals.sampled,
+                lost: touches.totals.lost,
+                unplaced: touches.unplaced(),
+            }),
+            at_ns: None,
+            containers: run.containers.iter().map(|found| container::total(found, &processes)).collect(),
+            left_out: summary::left_out(&processes),
+            processes,
+            stacks: shared.map(|(table, names)| stacks.export(table, names)).unwrap_or_default(),
+        }
     }
 }
 
@@ -188,6 +218,7 @@ fn frame(line: &SymbolFrame, table: &StackTable) -> model::Frame {
     }
 }
 
+/// All that is told of a process but page faults.
 fn process(audit: &ProcessAudit<'_>, found: &Attributed, stacks: &mut StackNumbers) -> model::Process {
     let ProcessAudit { input, facts } = audit;
     let seen = input.observations;
@@ -202,19 +233,12 @@ fn process(audit: &ProcessAudit<'_>, found: &Attributed, stacks: &mut StackNumbe
         regions.push(region);
     }
     let doubtful = regions.iter().filter(|r| r.doubt.is_some()).map(|r| r.virt).sum();
-    let threads = reconciled.threads.len().max(seen.threads.len()) as u64;
-    model::Process {
+    let mut process = model::Process {
         pid: seen.pid,
         comm: lossy(&seen.comm),
         exe: lossy(&seen.exe),
         cmdline: seen.cmdline.iter().map(|a| lossy(a)).collect(),
-        exit_code: facts.exit_code,
-        signal: facts.signal,
-        container: facts.inside.container.clone(),
-        container_pid: facts.inside.pid,
-        pss: facts.inside.pss,
-        threads: facts.inside.threads.clone(),
-        threads_seen: threads.max(facts.threads_seen.unwrap_or(0)),
+        threads_seen: reconciled.threads.len().max(seen.threads.len()) as u64,
         aslr: seen.aslr,
         totals: model::Totals {
             virt: found.totals.virt,
@@ -246,13 +270,8 @@ fn process(audit: &ProcessAudit<'_>, found: &Attributed, stacks: &mut StackNumbe
         categories: found.rows.iter().map(category).collect(),
         regions,
         findings: found.findings.iter().map(|f| finding(input, f, stacks)).collect(),
-        timeline: facts.timeline.as_ref().map(|t| t.points(facts.began_ns)).unwrap_or_default(),
-        timeline_every: facts.timeline.as_ref().map_or(0, Timeline::every),
         peak: facts.peak.as_ref().map(|peak| peak::build(input, found, (peak, facts.began_ns), stacks)),
         events: reconciled.events,
-        zero_ns: facts.began_ns,
-        wall_ns: facts.wall_ns,
-        attached: facts.attached,
         residency: match seen.residency.source {
             ResidencySource::PagemapScan => "pagemap-scan",
             ResidencySource::Pagemap => "pagemap",
@@ -260,14 +279,11 @@ fn process(audit: &ProcessAudit<'_>, found: &Attributed, stacks: &mut StackNumbe
             ResidencySource::None => "none",
         }
         .to_string(),
-        snapshot: match (facts.snapshot_age_ns, seen.moment) {
-            _ if facts.source.is_some() => "file",
-            (Some(_), _) => "periodic",
-            (None, SnapshotMoment::HeldAtExit) => "exit",
-            (None, SnapshotMoment::Live) => "live",
+        snapshot: match seen.moment {
+            SnapshotMoment::HeldAtExit => "exit",
+            SnapshotMoment::Live => "live",
         }
         .to_string(),
-        snapshot_age_ns: facts.snapshot_age_ns,
         resources: seen.status.resources.map(|used| model::Resources {
             minor_faults: used.minor_faults,
             major_faults: used.major_faults,
@@ -276,8 +292,34 @@ fn process(audit: &ProcessAudit<'_>, found: &Attributed, stacks: &mut StackNumbe
             system_ns: used.system_ns,
         }),
         gaps: seen.gaps.clone(),
-        touch: None,
-        source: facts.source.clone(),
+        ..model::Process::default()
+    };
+    process.add_facts(facts);
+    process
+}
+
+impl model::Process {
+    /// What is known beyond its regions, all but its peak.
+    pub(super) fn add_facts(&mut self, facts: &ProcessFacts) {
+        self.exit_code = facts.exit_code;
+        self.signal = facts.signal;
+        self.container = facts.inside.container.clone();
+        self.container_pid = facts.inside.pid;
+        self.pss = facts.inside.pss;
+        self.threads = facts.inside.threads.clone();
+        self.threads_seen = self.threads_seen.max(facts.threads_seen.unwrap_or(0));
+        self.timeline = facts.timeline.as_ref().map(|t| t.points(facts.began_ns)).unwrap_or_default();
+        self.timeline_every = facts.timeline.as_ref().map_or(0, Timeline::every);
+        self.zero_ns = facts.began_ns;
+        self.wall_ns = facts.wall_ns;
+        self.attached = facts.attached;
+        self.snapshot_age_ns = facts.snapshot_age_ns;
+        self.source = facts.source.clone();
+        if self.source.is_some() {
+            "file".clone_into(&mut self.snapshot);
+        } else if self.snapshot_age_ns.is_some() {
+            "periodic".clone_into(&mut self.snapshot);
+        }
     }
 }
 

@@ -14,7 +14,7 @@ impl Stack {
         stack
     }
 
-    fn classify(&mut self) {
+    pub(super) fn classify(&mut self) {
         for frame in &mut self.frames {
             frame.role = role_of(&frame.module, frame.symbol.as_deref());
         }

@@ -8,7 +8,9 @@ pub mod explanation;
 pub mod frames;
 pub mod growth;
 pub mod model;
+mod parts;
 mod peak;
+mod summary;
 mod timeline;
 mod touch;
 pub mod verdict;
@@ -18,9 +20,11 @@ pub use crate::attribution::{
     category_color, category_name, heap_description_of, option_separator, units, variable_of_option,
 };
 pub use build::{
-    EventCounts, Inside, ProcessAudit, ProcessFacts, RunFacts, build, build_touched, named_stack,
+    EventCounts, Inside, ProcessAudit, ProcessFacts, ReportBuilder, RunFacts, build, named_stack, summarize,
 };
 pub use model::{Report, SCHEMA};
+pub use parts::Parts;
 pub use peak::MAX_GONE;
+pub use summary::{LEFT_OUT, Summary, WORTH_FINDINGS};
 pub use timeline::Timeline;
-pub use touch::{NAMED_ROWS, TouchFacts};
+pub use touch::NAMED_ROWS;

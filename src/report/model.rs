@@ -28,7 +28,20 @@ pub struct Report {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub containers: Vec<Container>,
     pub processes: Vec<Process>,
+    /// Added: the sums of `left_out` over all processes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub left_out: Option<LeftOutTotals>,
     pub stacks: Vec<Stack>,
+}
+
+/// Processes that have their totals and categories, but not their regions.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct LeftOutTotals {
+    pub processes: u64,
+    pub regions: u64,
+    pub virt: u64,
+    pub rss: u64,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
@@ -75,6 +88,10 @@ pub struct Process {
     pub coverage: Coverage,
     pub categories: Vec<CategoryRow>,
     pub regions: Vec<Region>,
+    /// Added: it has ended and was small beside others: how many `regions` it had, which are not told, nor
+    /// are its findings, its verdict and its peak.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub left_out: u64,
     pub findings: Vec<Finding>,
     /// With `--interval`: the sizes at each snapshot.
     pub timeline: Vec<TimelinePoint>,

@@ -19,14 +19,6 @@ const WRITTEN_ROWS: usize = 500;
 /// Written with a finding.
 const ROWS_OF_A_FINDING: usize = 3;
 
-/// What is known of touches, beside a list of processes.
-#[derive(Clone, Copy)]
-pub struct TouchFacts<'a> {
-    pub touches: &'a Touches,
-    /// One for each process, in the order of the processes.
-    pub spaces: &'a [Option<&'a SpaceTouches>],
-}
-
 /// A row with a name, while it is being put together.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 struct Key {

@@ -1,22 +1,25 @@
 //! What is known of each process at its last snapshot, and the report made of it.
 
+use super::ended::Ended;
 use super::from_ledger::{AsOf, from_ledger};
 use super::pipeline::Pipeline;
 use super::snapshots::cgroup_limits::with_cgroup_limits;
 use super::snapshots::living::for_rules;
+use super::symbol_names::SymbolNames;
 use super::targets::container_view::ContainerView;
 use super::timeline::Timelines;
 use super::touch;
-use crate::attribution::AuditInput;
+use crate::attribution::{AuditInput, unused};
 use crate::ledger::{AddressSpaces, Ledger, Origin, Peak, Reconciled};
 use crate::model::observation::{ResidencySource, SnapshotMoment};
 use crate::model::{Bytes, Observations, Pid, SizePoint, StackId, SymbolizedStacks};
 use crate::procfs::{ObserveError, ObserveOptions, observe};
 use crate::report::{
-    EventCounts, MAX_GONE, ProcessAudit, ProcessFacts, Report, RunFacts, TouchFacts, build, build_touched,
+    EventCounts, MAX_GONE, ProcessAudit, ProcessFacts, Report, ReportBuilder, RunFacts, Summary, build,
+    summarize,
 };
 use crate::symbolize::{Config, Symbolizer};
-use crate::touch::{SpaceTouches, Touches};
+use crate::touch::Touches;
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -34,6 +37,15 @@ struct Audit {
 #[derive(Default)]
 pub struct Audits {
     snapshots: HashMap<Pid, Audit>,
+    /// Of processes that have ended and are small beside others.
+    summaries: HashMap<Pid, Summary>,
+    ended: Ended,
+    /// Names for the summaries.
+    names: SymbolNames,
+    /// The process that comes first in the report: it keeps all.
+    pub main: Pid,
+    /// Nothing is left out, because something is asked for that needs every region.
+    pub keeps_all: bool,
     /// Where `--interval` was given.
     timelines: Option<Timelines>,
     /// Which processes are in containers, and what is known of those.
@@ -92,7 +104,7 @@ impl Snapshot {
 impl Audits {
     /// With a timeline of the snapshots of each process, or without.
     pub fn new(timeline: bool) -> Audits {
-        Audits { timelines: timeline.then(Timelines::new), ..Audits::default() }
+        Audits { timelines: timeline.then(Timelines::default), ..Audits::default() }
     }
 
     /// Takes a snapshot. `drain` has to hand what was reported until now to the pipeline before the
@@ -120,19 +132,53 @@ impl Audits {
         pipeline.borrow_mut().hold_after(u64::MAX);
         let reconciled = reconciled?;
         self.containers.note(&observations);
-        let (pid, at_its_end) = (observations.pid, observations.moment == SnapshotMoment::HeldAtExit);
-        let peak = if at_its_end { peak_of(&pipeline.borrow().spaces, pid) } else { None };
-        self.snapshots.insert(pid, Audit { observations, reconciled, peak });
+        self.keep(observations, reconciled, &mut pipeline.borrow_mut());
         Ok(cost)
     }
 
     /// Takes in a snapshot from a recording, with the ledger as it was then.
-    pub fn replay(&mut self, observations: Observations, pipeline: &Pipeline) {
-        let spaces = &pipeline.spaces;
-        let (pid, reconciled) = (observations.pid, spaces.reconcile(observations.pid, &observations));
-        let at_its_end = observations.moment == SnapshotMoment::HeldAtExit;
-        let peak = if at_its_end { peak_of(spaces, pid) } else { None };
-        self.snapshots.insert(pid, Audit { observations, reconciled, peak });
+    pub fn replay(&mut self, observations: Observations, pipeline: &mut Pipeline) {
+        let reconciled = pipeline.spaces.reconcile(observations.pid, &observations);
+        self.keep(observations, reconciled, pipeline);
+    }
+
+    /// The newest snapshot of a process. With the last one of a process, small ones that ended before are
+    /// reduced to their sums.
+    fn keep(&mut self, observations: Observations, reconciled: Reconciled, pipeline: &mut Pipeline) {
+        let pid = observations.pid;
+        // One that had its number before has ended.
+        self.summaries.remove(&pid);
+        self.ended.remove(pid);
+        let audit = Audit { observations, reconciled, peak: None };
+        if audit.observations.moment != SnapshotMoment::HeldAtExit {
+            self.snapshots.insert(pid, audit);
+            return;
+        }
+        let (size, regions) =
+            (unused(&audit.reconciled, &audit.observations), audit.reconciled.regions.len());
+        self.snapshots.insert(pid, Audit { peak: peak_of(&pipeline.spaces, pid), ..audit });
+        // Nobody will ask what it had mapped.
+        pipeline.spaces.settle(pid, true);
+        if !self.keeps_all && pid != self.main {
+            for small in self.ended.add(pid, size, regions) {
+                self.reduce(small, pipeline);
+            }
+        }
+    }
+
+    /// To its sums. Without debugging information, which takes too long to read now: what is inlined is not
+    /// seen.
+    fn reduce(&mut self, pid: Pid, pipeline: &mut Pipeline) {
+        let Some(Audit { observations, reconciled, .. }) = self.snapshots.remove(&pid) else { return };
+        let symbols = self.names.of(owners(&reconciled), pipeline);
+        let input = AuditInput {
+            reconciled: &reconciled,
+            observations: &observations,
+            stacks: &pipeline.stacks,
+            symbols,
+        };
+        let summary = summarize(&ProcessAudit { input, facts: &ProcessFacts::default() });
+        self.summaries.insert(pid, summary);
     }
 
     /// Takes in a point of the timeline from a recording.
@@ -151,19 +197,22 @@ impl Audits {
     /// where a process was held at its end by then.
     pub fn as_of(&mut self, moment: AsOf, pipeline: &Pipeline) {
         self.as_of = Some(moment);
-        self.snapshots.retain(|pid, audit| {
-            let held = audit.observations.moment == SnapshotMoment::HeldAtExit;
-            held && pipeline.spaces.process(*pid).is_some_and(|process| process.exited_ns.is_none())
-        });
+        let lives = |pid| pipeline.spaces.process(pid).is_some_and(|process| process.exited_ns.is_none());
+        self.snapshots
+            .retain(|&pid, audit| audit.observations.moment == SnapshotMoment::HeldAtExit && lives(pid));
+        self.summaries.retain(|&pid, _| lives(pid));
     }
 
     /// True once the process was seen at its very end.
     pub fn is_final(&self, pid: Pid) -> bool {
-        self.snapshots.get(&pid).is_some_and(|audit| audit.observations.moment == SnapshotMoment::HeldAtExit)
+        let held = |audit: &Audit| audit.observations.moment == SnapshotMoment::HeldAtExit;
+        self.summaries.contains_key(&pid) || self.snapshots.get(&pid).is_some_and(held)
     }
 
     /// A snapshot that was added and turned out to be worth nothing.
     pub fn discard(&mut self, pid: Pid) {
+        self.ended.remove(pid);
+        self.summaries.remove(&pid);
         if let Some(timelines) = &mut self.timelines {
             timelines.discard_newest(pid);
         }
@@ -173,7 +222,7 @@ impl Audits {
     /// Processes that ended unseen are shown as the ledger has them, without residency.
     fn complete_from_ledger(&mut self, pipeline: &Pipeline) {
         for process in pipeline.spaces.processes() {
-            if self.snapshots.contains_key(&process.pid) {
+            if self.snapshots.contains_key(&process.pid) || self.summaries.contains_key(&process.pid) {
                 continue;
             }
             if self.as_of.is_some() && process.exited_ns.is_some() {
@@ -197,7 +246,7 @@ impl Audits {
         pipeline: &mut Pipeline,
     ) -> (Report, Vec<String>) {
         self.complete_from_ledger(pipeline);
-        let mut order: Vec<Pid> = self.snapshots.keys().copied().collect();
+        let mut order: Vec<Pid> = self.snapshots.keys().chain(self.summaries.keys()).copied().collect();
         order.sort_unstable_by_key(|&pid| (pid != main, pid));
         for (pid, audit) in &mut self.snapshots {
             audit.peak = audit.peak.take().or_else(|| peak_of(&pipeline.spaces, *pid));
@@ -209,21 +258,27 @@ impl Audits {
                 timelines.correct(*pid, found, (&pipeline.stacks, &symbols));
             }
         }
-        let facts: Vec<ProcessFacts> = order.iter().map(|&pid| self.facts(pid, pipeline)).collect();
-        let audits: Vec<ProcessAudit<'_>> = order
-            .iter()
-            .zip(&facts)
-            .filter_map(|(pid, facts)| {
-                let audit = self.snapshots.get(pid)?;
+        let touches = self.touches.clone();
+        let touches = touches.as_ref().map(|touches| touches.borrow());
+        let mut builder = ReportBuilder::default();
+        for pid in order {
+            let facts = self.facts(pid, pipeline);
+            if let Some(summary) = self.summaries.remove(&pid) {
+                builder.add_summary(summary, &facts);
+            } else if let Some(audit) = self.snapshots.remove(&pid) {
+                // It goes with this turn: of all processes at once that would be much.
                 let input = AuditInput {
                     reconciled: &audit.reconciled,
                     observations: &audit.observations,
                     stacks: &pipeline.stacks,
                     symbols: &symbols,
                 };
-                Some(ProcessAudit { input, facts })
-            })
-            .collect();
+                let touch = touches
+                    .as_deref()
+                    .and_then(|touches| Some((touches, touch::touches_of(touches, &pipeline.spaces, pid)?)));
+                builder.add(&ProcessAudit { input, facts: &facts }, touch);
+            }
+        }
         let run = RunFacts {
             backend: pipeline.backend.clone(),
             events: EventCounts {
@@ -235,11 +290,8 @@ impl Audits {
             },
             containers: self.containers.facts(),
         };
-        let touches = self.touches.as_ref().map(|touches| touches.borrow());
-        let spaces: Vec<Option<&SpaceTouches>> =
-            order.iter().map(|&pid| touch::touches_of(touches.as_deref()?, &pipeline.spaces, pid)).collect();
-        let facts = touches.as_deref().map(|touches| TouchFacts { touches, spaces: &spaces });
-        (build_touched(&run, &audits, facts), notes)
+        let shared = Some((&pipeline.stacks, &symbols));
+        (builder.finish(&run, shared, touches.as_deref()), notes)
     }
 
     /// The stacks of the newest snapshot of a process, if that is not older than `since_ns`
@@ -285,17 +337,22 @@ impl Audits {
     }
 
     fn facts(&self, pid: Pid, pipeline: &Pipeline) -> ProcessFacts {
-        let (Some(process), Some(audit)) = (pipeline.spaces.process(pid), self.snapshots.get(&pid)) else {
-            return ProcessFacts::default();
-        };
-        let end = match audit.observations.moment {
-            SnapshotMoment::HeldAtExit => audit.observations.at_ns(),
-            _ => process.exited_ns.unwrap_or(audit.observations.ended_ns),
+        let Some(process) = pipeline.spaces.process(pid) else { return ProcessFacts::default() };
+        let audit = self.snapshots.get(&pid);
+        let (end, seen) = match (audit, self.summaries.get(&pid)) {
+            (Some(Audit { observations: seen, .. }), _) => match seen.moment {
+                SnapshotMoment::HeldAtExit => (seen.at_ns(), Some(seen)),
+                SnapshotMoment::Live => (process.exited_ns.unwrap_or(seen.ended_ns), Some(seen)),
+            },
+            (None, Some(summary)) => (summary.at_ns(), None),
+            (None, None) => return ProcessFacts::default(),
         };
         let start = process.found_ns.or(process.begun_ns).unwrap_or(end);
-        let unseen_end = process.exited_ns.is_some()
-            && audit.observations.moment == SnapshotMoment::Live
-            && audit.observations.residency.source != ResidencySource::None;
+        let unseen_end = seen.filter(|seen| {
+            process.exited_ns.is_some()
+                && seen.moment == SnapshotMoment::Live
+                && seen.residency.source != ResidencySource::None
+        });
         ProcessFacts {
             exit_code: process.exit_code(),
             signal: process.signal(),
@@ -303,9 +360,9 @@ impl Audits {
             inside: self.containers.inside(pid, |pid| pipeline.spaces.process(pid)?.parent),
             wall_ns: Some(end.saturating_sub(start)),
             attached: process.found_ns.is_some(),
-            snapshot_age_ns: unseen_end.then(|| end.saturating_sub(audit.observations.ended_ns)),
+            snapshot_age_ns: unseen_end.map(|seen| end.saturating_sub(seen.ended_ns)),
             began_ns: pipeline.spaces.began_ns(),
-            peak: audit.peak.clone(),
+            peak: audit.and_then(|audit| audit.peak.clone()),
             timeline: self.timelines.as_ref().and_then(|timelines| timelines.of(pid)),
             ..ProcessFacts::default()
         }

@@ -8,6 +8,7 @@
 
 pub mod audits;
 mod complete;
+mod ended;
 pub mod engine;
 pub mod error;
 mod from_ledger;
@@ -21,6 +22,7 @@ pub mod say;
 pub mod sink;
 pub mod snapshots;
 pub mod start;
+mod symbol_names;
 pub mod targets;
 mod timeline;
 pub mod touch;

@@ -147,6 +147,7 @@ impl Pipeline {
 
     /// The newest snapshot of a process was worth nothing.
     pub fn discard_snapshot(&mut self, pid: Pid) {
+        self.spaces.settle(pid, false);
         self.for_each_sink(|sink, _| sink.snapshot_discarded(pid));
     }
 

@@ -8,6 +8,7 @@ use super::sink::{Context, Sink};
 use crate::capture::Counters;
 use crate::launch::behind_sudo;
 use crate::model::{MmKey, Observations, Pid, SizePoint, StackTable, Step, SymbolizedStacks, VmEvent};
+use crate::report::Report;
 use crate::store::{Facts, Owner, Recorder, RunMeta, StoreError};
 use crate::symbolize::{Config, Symbolizer};
 use crate::sys::clock;
@@ -105,7 +106,7 @@ impl Record {
     pub fn finish(
         &mut self,
         pipeline: &mut Pipeline,
-        (report, counters): (String, Counters),
+        (report, counters): (Report, Counters),
         exit_code: Option<u8>,
     ) -> Result<(), SessionError> {
         self.tick();
@@ -118,7 +119,10 @@ impl Record {
         let names = Symbolizer::new(Config::default()).symbolize(&frames, ids, pipeline.unwinder.files_mut());
         recorder.names(&SymbolizedStacks::default(), &pipeline.stacks);
         recorder.frame_names(&names, &frames);
-        recorder.report(report);
+        if let Err(error) = report.into_parts(&mut |json| recorder.report_part(json)) {
+            say(format_args!("{}: the report: {error}", path.display()));
+            return Err(SessionError::Recording { path });
+        }
         let facts = facts(&pipeline.tally, pipeline.undecodable(), counters, exit_code);
         recorder.finish(&facts).map_err(|error| {
             say(format_args!("{error}"));

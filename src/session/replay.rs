@@ -53,7 +53,9 @@ impl Replay {
         let names = recording.names(&pipeline.stacks)?;
         // A recording that was cut has none: then the files are asked, if they are still the same.
         pipeline.recorded_names = recording.facts().is_some().then_some(names);
-        let audits = Audits::new(recording.meta().timeline);
+        let mut audits = Audits::new(recording.meta().timeline);
+        audits.main = recording.meta().main;
+        audits.keeps_all = recording.meta().touch;
         Ok(Replay { recording, pipeline, audits, without_stack: 0, found: HashMap::new() })
     }
 

@@ -228,6 +228,7 @@ impl<'a> Start<'a> {
             session.load = load;
             session.main = main;
             session.audits.containers = view;
+            session.audits.main = main;
             let outcome = during(&mut session)?;
             let audits = std::mem::take(&mut session.audits);
             drop(session);

@@ -2,57 +2,37 @@
 //! what a snapshot read is too much to keep; names come from symbol tables alone, each stack once.
 
 use super::pipeline::Pipeline;
+use super::symbol_names::SymbolNames;
 use crate::attribution::{AuditInput, by_category};
 use crate::ledger::Reconciled;
 use crate::model::observation::ResidencySource;
-use crate::model::{CategorySize, Observations, Pid, SizePoint, StackId, StackTable, SymbolizedStacks};
+use crate::model::{CategorySize, Observations, Pid, SizePoint, StackTable, SymbolizedStacks};
 use crate::report::Timeline;
-use crate::symbolize::{Config, Symbolizer};
-use std::collections::{HashMap, HashSet};
-
-/// Stacks whose names are kept from one snapshot to the next, beyond those that the snapshot needs.
-const MAX_NAMED: usize = 8192;
+use std::collections::HashMap;
 
 /// What a snapshot of a process found.
 type Observed<'a> = (&'a Observations, &'a Reconciled);
 
 /// The timelines of all processes.
+#[derive(Default)]
 pub struct Timelines {
     by_pid: HashMap<Pid, Timeline>,
-    symbolizer: Symbolizer,
-    names: SymbolizedStacks,
+    names: SymbolNames,
 }
 
 impl Timelines {
-    pub fn new() -> Timelines {
-        // Reading DWARF may take seconds, during which the ring would overflow.
-        let config = Config { lines: None, ..Config::default() };
-        Timelines {
-            by_pid: HashMap::new(),
-            symbolizer: Symbolizer::new(config),
-            names: SymbolizedStacks::default(),
-        }
-    }
-
     /// Adds a point, also to the recording.
     pub fn add(&mut self, pid: Pid, found: Observed<'_>, pipeline: &mut Pipeline) {
-        let wanted: HashSet<StackId> = found.1.origins.iter().filter_map(|o| o.stack.ok()).collect();
-        if self.names.stacks.len() > MAX_NAMED {
-            self.names.stacks.retain(|id, _| wanted.contains(id));
-        }
-        let new: Vec<StackId> = wanted.into_iter().filter(|id| !self.names.stacks.contains_key(id)).collect();
-        if !new.is_empty() {
-            let files = pipeline.unwinder.files_mut();
-            let named = self.symbolizer.symbolize(&pipeline.stacks, new, files);
-            self.names.stacks.extend(named.stacks);
-        }
+        let stacks = found.1.origins.iter().filter_map(|origin| origin.stack.ok());
+        let names = self.names.of(stacks, pipeline);
+        let categories = sizes(found, (&pipeline.stacks, names));
         let timeline = self.by_pid.entry(pid).or_default();
         let point = SizePoint {
             pid,
             number: timeline.next_number(),
             time_ns: found.0.at_ns(),
             rss_known: found.0.residency.source != ResidencySource::None,
-            categories: sizes(found, (&pipeline.stacks, &self.names)),
+            categories,
         };
         pipeline.note_point(&point);
         timeline.add(point);

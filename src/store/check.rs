@@ -11,9 +11,8 @@ use std::io;
 use std::path::Path;
 use std::time::Duration;
 
-/// The longest value that is read, bytes: the report of some hundred processes with 65,000
-/// mappings each.
-const MAX_VALUE: i32 = 1 << 29;
+/// The longest value that is written or read, bytes.
+pub(super) const MAX_VALUE: i32 = 1 << 29;
 
 /// Opens a recording for reading. A transaction that a killed vmaudit left open is undone first.
 ///

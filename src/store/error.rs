@@ -33,6 +33,11 @@ pub enum StoreError {
     WouldOverwrite { path: PathBuf, why: &'static str },
     #[error("{}: {operation}: File too large: no file may be longer here (ulimit -f)", path.display())]
     SizeLimit { path: PathBuf, operation: &'static str },
+    #[error(
+        "{}: {operation}: a value of it is too long for a recording (at most {} MiB each): leave -o away, and \
+         write the report with -f json --report FILE", path.display(), super::check::MAX_VALUE >> 20
+    )]
+    TooLong { path: PathBuf, operation: &'static str },
     #[error("{}: {operation}: {source}", path.display())]
     Sql { path: PathBuf, operation: &'static str, source: rusqlite::Error },
 }
@@ -87,6 +92,7 @@ impl Fault {
             Some(ErrorCode::NotADatabase) => {
                 StoreError::NotARecording { path, why: "SQLite does not know its format" }
             }
+            Some(ErrorCode::TooBig) => StoreError::TooLong { path, operation },
             Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => StoreError::Busy { path },
             Some(ErrorCode::ReadOnly) => StoreError::NeedsRollback { path },
             _ => StoreError::Sql { path, operation, source },

@@ -1,5 +1,6 @@
 //! Writes a recording while the target runs.
 
+use super::check::MAX_VALUE;
 use super::encode::Encoder;
 use super::error::StoreError;
 use super::facts::{Facts, Owner, RunMeta};
@@ -17,6 +18,8 @@ use std::time::{Duration, Instant};
 
 /// Rows that are handed over at once.
 const BATCH: usize = 1024;
+/// Bytes of parts of a report that are handed over at once.
+const BATCH_BYTES: usize = 1 << 18;
 /// Batches that wait at most: a disk that is slower for longer slows down reading the ring.
 const WAITING: usize = 64;
 /// Rows wait at most this long before they are handed over, ns and as a duration.
@@ -32,6 +35,7 @@ pub struct Recorder {
     encoder: Encoder,
     named: NamedFrames,
     batch: Vec<Row>,
+    part_bytes: usize,
     sender: Option<SyncSender<Message>>,
     used: Receiver<Vec<Row>>,
     thread: Option<JoinHandle<Result<(), StoreError>>>,
@@ -48,11 +52,21 @@ impl Recorder {
     /// # Errors
     /// When anything else is there, or the file cannot be written.
     pub fn create(path: &Path, meta: &RunMeta, owner: Option<Owner>) -> Result<Recorder, StoreError> {
+        Recorder::limited(path, meta, owner, MAX_VALUE)
+    }
+
+    /// `longest`: bytes of one value.
+    fn limited(
+        path: &Path,
+        meta: &RunMeta,
+        owner: Option<Owner>,
+        longest: i32,
+    ) -> Result<Recorder, StoreError> {
         let older = place::prepare(path, owner)?;
         let (sender, receiver) = sync_channel(WAITING);
         let (give_back, used) = sync_channel(WAITING);
         let safe_event = Arc::new(AtomicU64::new(0));
-        let thread = Writer::start(path, meta, (receiver, give_back), Arc::clone(&safe_event))
+        let thread = Writer::start(path, (meta, longest), (receiver, give_back), Arc::clone(&safe_event))
             .inspect_err(|_| place::give_up(path, older))?;
         Ok(Recorder {
             path: path.to_owned(),
@@ -60,6 +74,7 @@ impl Recorder {
             encoder: Encoder::default(),
             named: NamedFrames::default(),
             batch: Vec::with_capacity(BATCH + 64),
+            part_bytes: 0,
             sender: Some(sender),
             used,
             thread: Some(thread),
@@ -141,10 +156,13 @@ impl Recorder {
         self.hand_over();
     }
 
-    /// The report, as JSON without any formatting.
-    pub fn report(&mut self, json: String) {
+    /// A part of the report, as JSON without any formatting; the parts in their order.
+    pub fn report_part(&mut self, json: String) {
+        self.part_bytes += json.len();
         self.batch.push(Row::Report { json });
-        self.hand_over();
+        if self.part_bytes >= BATCH_BYTES || self.batch.len() >= BATCH {
+            self.hand_over();
+        }
     }
 
     /// Marks the recording as complete and closes it.
@@ -185,6 +203,7 @@ impl Recorder {
     fn hand_over(&mut self) {
         let empty = self.used.try_recv().unwrap_or_else(|_| Vec::with_capacity(BATCH + 64));
         let batch = std::mem::replace(&mut self.batch, empty);
+        self.part_bytes = 0;
         self.handed = Instant::now();
         self.send(Message::Rows(batch));
     }
@@ -218,5 +237,49 @@ impl Drop for Recorder {
             self.hand_over();
         }
         self.close();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::Recording;
+
+    fn meta() -> RunMeta {
+        RunMeta {
+            version: String::new(),
+            backend: "bpf".to_owned(),
+            command: Vec::new(),
+            main: 1,
+            timeline: false,
+            touch: false,
+            started_ns: 1,
+            started_unix_ns: 1,
+        }
+    }
+
+    #[test]
+    fn what_could_not_be_read_is_not_written() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let path = folder.path().join("rec");
+        let written = |bytes: usize| {
+            let mut recorder = Recorder::limited(&path, &meta(), None, 4096).expect("a new file");
+            for _ in 0..300 {
+                recorder.report_part("x".repeat(bytes));
+            }
+            recorder.finish(&Facts::default()).map_err(|error| error.to_string())
+        };
+        let error = written(5000).expect_err("too long");
+        assert!(error.contains("rec: writing it: a value of it is too long for a recording"), "{error}");
+        // Together they may be longer than one.
+        assert_eq!(written(4000), Ok(()));
+        let recording = Recording::open(&path).expect("a recording");
+        let mut bytes = 0;
+        let mut each = |json: &[u8]| {
+            bytes += json.len();
+            Ok(())
+        };
+        assert!(recording.report(&mut each).expect("readable"));
+        assert_eq!(bytes, 300 * 4000);
     }
 }

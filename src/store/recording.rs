@@ -3,7 +3,7 @@
 use super::check;
 use super::error::{Fault, StoreError};
 use super::facts::{Facts, RunMeta};
-use super::read::{self, Columns, each_row, one_row};
+use super::read::{self, Columns, each_row};
 use super::snapshot_read;
 use super::symbols::{FrameNames, kind_of};
 use crate::model::{Completeness, Frame, ModuleId, ModuleInfo, Observations, StackTable};
@@ -42,16 +42,32 @@ impl Recording {
         self.facts.as_ref()
     }
 
-    /// The report of the run as JSON, when it came to its end.
+    /// Hands the parts of the run's report over, in order, as JSON. False where it did not come to its end.
     ///
     /// # Errors
-    /// When the file is damaged.
-    pub fn report(&self) -> Result<Option<String>, StoreError> {
+    /// When the file is damaged, or `each` says that a part is.
+    pub fn report(&self, each: &mut dyn FnMut(&[u8]) -> Result<(), String>) -> Result<bool, StoreError> {
         if self.facts.is_none() {
-            return Ok(None);
+            return Ok(false);
         }
-        one_row(&self.db, ("SELECT * FROM report WHERE id = 1", []), "the report", |row| row.text(1))
-            .map_err(|fault| fault.at(&self.path, "reading the report"))
+        self.report_parts(each).map_err(|fault| fault.at(&self.path, "reading the report"))?;
+        Ok(true)
+    }
+
+    fn report_parts(&self, each: &mut dyn FnMut(&[u8]) -> Result<(), String>) -> Result<(), Fault> {
+        let mut parts = 0;
+        each_row(&self.db, "SELECT * FROM report ORDER BY id", [], |row| {
+            parts += 1;
+            if row.int(0)? != parts {
+                return Err(Fault::damaged(format!("part {parts} of the report is missing")));
+            }
+            each(row.bytes(1)?).map_err(|why| Fault::damaged(format!("part {parts} of the report: {why}")))
+        })?;
+        // Told with the parts; a single one may be without.
+        match number(&self.db, "report_rows")?.unwrap_or(1) {
+            expected if expected == parts => Ok(()),
+            expected => Err(Fault::damaged(format!("the report has {parts} parts instead of {expected}"))),
+        }
     }
 
     /// The newest snapshot of each process.

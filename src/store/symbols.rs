@@ -139,6 +139,17 @@ impl FrameNames {
         Some(lines)
     }
 
+    /// As [`FrameNames::symbolized`], as they are without debugging information.
+    pub fn symbolized_without_inlined(
+        &self,
+        ids: impl IntoIterator<Item = StackId>,
+        stacks: &StackTable,
+    ) -> SymbolizedStacks {
+        let mut names = self.symbolized(ids, stacks);
+        names.stacks.values_mut().for_each(|lines| lines.retain(|line| !line.inlined));
+        names
+    }
+
     /// Names of the stacks asked for, in the form that the core reads.
     pub fn symbolized(
         &self,

@@ -7,6 +7,7 @@ use super::row::{EventRow, ProcessStep, Row, SnapshotKind};
 use super::schema;
 use super::snapshot::LastSnapshots;
 use super::sum::{self, Sum};
+use rusqlite::limits::Limit;
 use rusqlite::types::{ToSql, ToSqlOutput, ValueRef};
 use rusqlite::{CachedStatement, Connection, OpenFlags, params};
 use std::path::{Path, PathBuf};
@@ -54,6 +55,7 @@ struct Counts {
     last_event: i64,
     losses: i64,
     symbols: i64,
+    report_parts: i64,
 }
 
 impl Writer<'_> {
@@ -64,11 +66,11 @@ impl Writer<'_> {
     /// When the file cannot be written.
     pub(super) fn start(
         path: &Path,
-        meta: &RunMeta,
+        (meta, longest): (&RunMeta, i32),
         (messages, used): (Receiver<Message>, SyncSender<Vec<Row>>),
         safe_event: Arc<AtomicU64>,
     ) -> Result<JoinHandle<Result<(), StoreError>>, StoreError> {
-        let db = create(path, meta).map_err(|fault| fault.at(path, "creating it"))?;
+        let db = create(path, (meta, longest)).map_err(|fault| fault.at(path, "creating it"))?;
         let path: PathBuf = path.to_owned();
         // The session waits for signals in its own thread: none may end up here.
         let blocked = nix::sys::signal::SigSet::all();
@@ -92,9 +94,11 @@ impl Writer<'_> {
     }
 }
 
-fn create(path: &Path, meta: &RunMeta) -> Result<Connection, Fault> {
+fn create(path: &Path, (meta, longest): (&RunMeta, i32)) -> Result<Connection, Fault> {
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let db = Connection::open_with_flags(path, flags)?;
+    // What is longer could not be read again.
+    db.set_limit(Limit::SQLITE_LIMIT_LENGTH, longest)?;
     begin(&db, meta).map_err(|fault| fault.of_writing(&db))?;
     Ok(db)
 }
@@ -197,6 +201,9 @@ impl Writer<'_> {
             set(self.db, "last_event", &counts.last_event)?;
             set(self.db, "loss_rows", &counts.losses)?;
             set(self.db, "symbol_rows", &counts.symbols)?;
+            if counts.report_parts > 0 {
+                set(self.db, "report_rows", &counts.report_parts)?;
+            }
             set(self.db, "snapshot_rows", &self.snapshots.in_file())?;
             set(self.db, "point_rows", &self.points.in_file())?;
             self.db.prepare_cached("COMMIT")?.execute([])?;
@@ -297,7 +304,10 @@ impl Writer<'_> {
             Row::Symbol { frame, n, named } => {
                 self.counts.symbols += super::symbols::insert(self.db, (frame, n), &named)? as i64;
             }
-            Row::Report { json } => replace(self.db, "report", params![1, json])?,
+            Row::Report { json } => {
+                self.counts.report_parts += 1;
+                self.insert("report", params![self.counts.report_parts, json])?;
+            }
         }
         Ok(())
     }

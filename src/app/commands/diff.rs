@@ -100,7 +100,8 @@ fn load_recording(path: &Path) -> Result<Loaded, AppError> {
     if is_stdin(path) {
         return Err(DiffError::RecordingFromPipe.into());
     }
-    Ok(Loaded { report: report_of_recording(Recording::open(path)?, false)?, kind: "recording" })
+    let report = report_of_recording(Recording::open(path)?, false)?;
+    Ok(Loaded { report: report.with_stand_ins(), kind: "recording" })
 }
 
 fn load_report(path: &Path, source: impl Read) -> Result<Loaded, DiffError> {
@@ -120,7 +121,7 @@ fn load_report(path: &Path, source: impl Read) -> Result<Loaded, DiffError> {
         return Err(not_a_report("JSON, but no report of vmaudit: it has no \"schema\""));
     }
     let report = Report::from_json(&bytes).map_err(json)?;
-    Ok(Loaded { report, kind: "report" })
+    Ok(Loaded { report: report.with_stand_ins(), kind: "report" })
 }
 
 /// What tells a report from other JSON.

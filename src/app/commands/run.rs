@@ -47,7 +47,11 @@ pub fn run(args: &RunArgs) -> Result<u8, AppError> {
     // What is put into a container is not held at its end.
     let pause = if container.is_some() { FIRST_SNAPSHOT } else { SNAPSHOT_PAUSE };
     let schedule = options.schedule(FIRST_SNAPSHOT, pause);
-    let mut traced = start.run(pipeline, schedule, |session| session.run())?;
+    let touch = options.touch();
+    let mut traced = start.run(pipeline, schedule, |session| {
+        session.audits.keeps_all |= touch;
+        session.run()
+    })?;
     for process in &traced.pipeline.listener_refused {
         say(format_args!(
             "process {process} asked for a seccomp listener of its own and was refused (EBUSY), because \

@@ -20,6 +20,7 @@ pub(super) mod reconcile;
 mod remap;
 mod reports;
 mod resync;
+mod shared;
 
 use super::names::is_kernel_name;
 use super::region::RegionKind;
@@ -430,6 +431,48 @@ mod tests {
             stack: Err(NoStack::NotTaken),
             total_vm: None,
         }
+    }
+
+    /// A program with 5,000 mappings forks: the child has them without a copy, and a change copies what is
+    /// next to it only.
+    #[test]
+    fn a_fork_shares_what_neither_changes() {
+        let mut spaces = AddressSpaces::new();
+        let at = |page: u64| Addr(0x7f00_0000_0000 + page * 4096);
+        for page in 0..5000 {
+            let prot = 1 + 2 * (page % 2);
+            let (addr, fd) = (at(page), u64::MAX as u32 as i32);
+            let map = VmOp::Mmap { addr, len: 4096, prot, flags: 0x32, fd, offset: 0, file: None };
+            spaces.apply(&event(page + 1, 1, map, at(page).0));
+        }
+        let fork = VmOp::Fork {
+            child_pid: 2,
+            child_tid: 2,
+            child_mm: MmKey(2),
+            child_sp: Addr(0),
+            child_brk: None,
+            is_thread: false,
+            mappings: None,
+        };
+        spaces.apply(&event(6000, 1, fork, 2));
+        let shared = |spaces: &AddressSpaces| {
+            let (parent, child) =
+                (spaces.ledger_of_pid(1).expect("seen"), spaces.ledger_of_pid(2).expect("seen"));
+            let (parent, child) = (&parent.mapped, &child.mapped);
+            (child.pieces().shared_with(parent.pieces()), child.origins().shared_with(parent.origins()))
+        };
+        let ((pieces, of_them), (origins, of_those)) = shared(&spaces);
+        assert!(pieces >= 5000 / 64 && origins == 5000_usize.div_ceil(64));
+        assert_eq!((of_them, of_those), (pieces, origins));
+        let unmap = VmEvent {
+            task: Task { pid: 2, tid: 2, comm: b"loop".to_vec() },
+            mm: MmKey(2),
+            ..event(6001, 2, VmOp::Munmap { addr: at(2500), len: 4096 }, 0)
+        };
+        spaces.apply(&unmap);
+        assert_eq!(shared(&spaces), ((pieces, pieces - 1), (origins, origins - 1)));
+        assert_eq!(spaces.ledger_of_pid(1).map(|l| l.pieces().count()), Some(5000));
+        assert_eq!(spaces.ledger_of_pid(2).map(|l| l.pieces().count()), Some(4999));
     }
 
     /// Two threads map, name, shrink, and hand each other addresses; nothing of it stays.

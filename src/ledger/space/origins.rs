@@ -1,6 +1,7 @@
 //! The calls that own bytes. A record lives as long as it owns any, mapped or in limbo.
 
 use super::piece::{Owner, Slot};
+use super::shared::SharedSlots;
 use crate::ledger::region::OriginRecord;
 use crate::model::event::VmOp;
 use crate::model::{Bytes, EventId, FileRef, NoStack, StackId, Task, VmEvent};
@@ -110,10 +111,10 @@ impl OriginEntry {
     }
 }
 
-/// Slab of origins: freed slots are used again.
+/// Slab of origins: freed slots are used again. Copies share what neither changes.
 #[derive(Clone, Default, Debug)]
 pub(in crate::ledger) struct OriginTable {
-    entries: Vec<Option<OriginEntry>>,
+    entries: SharedSlots<Option<OriginEntry>>,
     free: Vec<Slot>,
     /// io_setup calls whose ring's address the backend did not see, latest last.
     unplaced_rings: Vec<Arc<Call>>,
@@ -134,7 +135,9 @@ impl OriginTable {
     fn add(&mut self, entry: OriginEntry) -> Slot {
         match self.free.pop() {
             Some(slot) => {
-                self.entries[slot.0 as usize] = Some(entry);
+                if let Some(place) = self.entries.get_mut(slot.0 as usize) {
+                    *place = Some(entry);
+                }
                 slot
             }
             None => {
@@ -155,7 +158,8 @@ impl OriginTable {
     /// `bytes` more of a call that another ledger knows, and perhaps this one, too.
     pub(in crate::ledger) fn adopt(&mut self, entry: &OriginEntry, bytes: u64) -> Slot {
         let same = |e: &Option<OriginEntry>| e.as_ref().is_some_and(|e| Arc::ptr_eq(&e.call, &entry.call));
-        let slot = match self.entries.iter().position(same) {
+        let known = self.entries.iter().position(same);
+        let slot = match known {
             Some(index) => Slot(index as u32),
             None => self.add(OriginEntry { owned: 0, ..entry.clone() }),
         };
@@ -231,10 +235,11 @@ impl OriginTable {
 
     /// `slot` owns `bytes` less; the last byte frees it.
     pub(in crate::ledger) fn disown(&mut self, slot: Slot, bytes: u64) {
-        let Some(entry) = self.get_mut(slot) else { return };
+        let Some(place) = self.entries.get_mut(slot.0 as usize) else { return };
+        let Some(entry) = place else { return };
         entry.owned = entry.owned.saturating_sub(u128::from(bytes));
         if entry.owned == 0 {
-            self.entries[slot.0 as usize] = None;
+            *place = None;
             self.free.push(slot);
         }
     }
@@ -242,6 +247,12 @@ impl OriginTable {
     /// Slots in use are below this.
     pub(in crate::ledger) fn slots(&self) -> usize {
         self.entries.len()
+    }
+
+    /// Chunks, and those that another table has, too.
+    #[cfg(test)]
+    pub(super) fn shared_with(&self, other: &OriginTable) -> (usize, usize) {
+        self.entries.shared_with(&other.entries)
     }
 
     #[cfg(test)]

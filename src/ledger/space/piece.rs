@@ -1,8 +1,8 @@
 //! The address space as a sorted map of pieces: ranges with one owner and equal attributes.
 
+use super::shared::SharedMap;
 use crate::ledger::region::RegionKind;
 use crate::model::{Addr, AddrRange, FileRef, Prot, Sharing};
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// Index into the ledger's [`super::origins::OriginTable`].
@@ -128,15 +128,16 @@ struct Stored {
     attr: Attributes,
 }
 
-/// Disjoint pieces by start address. Neighbours with equal attributes are one piece.
+/// Disjoint pieces by start address. Neighbours with equal attributes are one piece. Copies share what
+/// neither changes.
 #[derive(Clone, Default, Debug)]
 pub(in crate::ledger) struct PieceMap {
-    pieces: BTreeMap<u64, Stored>,
+    pieces: SharedMap<Stored>,
 }
 
 impl PieceMap {
     pub(in crate::ledger) fn iter(&self) -> impl Iterator<Item = (AddrRange, &Attributes)> {
-        self.pieces.iter().map(|(&start, s)| (AddrRange::new(start, s.end), &s.attr))
+        self.pieces.iter().map(|(start, s)| (AddrRange::new(start, s.end), &s.attr))
     }
 
     /// Pieces that overlap `range`, unclipped.
@@ -144,18 +145,20 @@ impl PieceMap {
         &self,
         range: AddrRange,
     ) -> impl Iterator<Item = (AddrRange, &Attributes)> {
-        let first = match self.pieces.range(..=range.start.0).next_back() {
-            Some((&start, s)) if s.end > range.start.0 => start,
+        let first = match self.pieces.until(range.start.0) {
+            Some((start, s)) if s.end > range.start.0 => start,
             _ => range.start.0,
         };
+        let end = range.end.0;
         self.pieces
-            .range(first..range.end.0.max(first))
-            .map(|(&start, s)| (AddrRange::new(start, s.end), &s.attr))
+            .from(first)
+            .take_while(move |(start, _)| *start < end)
+            .map(|(start, s)| (AddrRange::new(start, s.end), &s.attr))
     }
 
     /// The piece that holds `addr`.
     pub(in crate::ledger) fn at(&self, addr: Addr) -> Option<(AddrRange, &Attributes)> {
-        let (&start, s) = self.pieces.range(..=addr.0).next_back()?;
+        let (start, s) = self.pieces.until(addr.0)?;
         (s.end > addr.0).then(|| (AddrRange::new(start, s.end), &s.attr))
     }
 
@@ -198,8 +201,8 @@ impl PieceMap {
             return taken;
         }
         let (start, end) = (range.start.0, range.end.0);
-        if let Some((&before, stored)) = self.pieces.range_mut(..start).next_back()
-            && stored.end > start
+        if self.before(start).is_some_and(|(_, stored)| stored.end > start)
+            && let Some((before, stored)) = self.before_mut(start)
         {
             let whole = Piece { range: AddrRange::new(before, stored.end), attr: stored.attr.clone() };
             stored.end = start;
@@ -210,8 +213,8 @@ impl PieceMap {
                 return taken;
             }
         }
-        while let Some((&next, _)) = self.pieces.range(start..end).next() {
-            let Some(stored) = self.pieces.remove(&next) else { break };
+        while let Some(next) = self.pieces.first_from(start).filter(|&next| next < end) {
+            let Some(stored) = self.pieces.remove(next) else { break };
             let whole = Piece { range: AddrRange::new(next, stored.end), attr: stored.attr };
             if whole.range.end.0 > end {
                 let rest = whole.clipped(AddrRange::new(end, whole.range.end.0));
@@ -232,21 +235,38 @@ impl PieceMap {
         debug_assert!(self.is_free(piece.range), "{} is occupied", piece.range);
         let Piece { range, attr } = piece;
         let (start, mut end) = (range.start.0, range.end.0);
-        if let Some(next) = self.pieces.get(&end)
+        if let Some(next) = self.pieces.get(end)
             && attr.continues(&next.attr, end - start)
         {
             let next_end = next.end;
-            self.pieces.remove(&end);
+            self.pieces.remove(end);
             end = next_end;
         }
-        if let Some((&before, stored)) = self.pieces.range_mut(..start).next_back()
-            && stored.end == start
-            && stored.attr.continues(&attr, start - before)
+        let continued = |(before, stored): (u64, &Stored)| {
+            stored.end == start && stored.attr.continues(&attr, start - before)
+        };
+        if self.before(start).is_some_and(continued)
+            && let Some((_, stored)) = self.before_mut(start)
         {
             stored.end = end;
             return;
         }
         self.pieces.insert(start, Stored { end, attr });
+    }
+
+    /// The last piece that begins before `at`.
+    fn before(&self, at: u64) -> Option<(u64, &Stored)> {
+        self.pieces.until(at.checked_sub(1)?)
+    }
+
+    fn before_mut(&mut self, at: u64) -> Option<(u64, &mut Stored)> {
+        self.pieces.until_mut(at.checked_sub(1)?)
+    }
+
+    /// Chunks, and those that another map has, too.
+    #[cfg(test)]
+    pub(super) fn shared_with(&self, other: &PieceMap) -> (usize, usize) {
+        self.pieces.shared_with(&other.pieces)
     }
 
     /// Changes the attributes of everything mapped in `range`; `change` gets each piece once.
@@ -264,7 +284,7 @@ impl PieceMap {
     /// page: the most frequent call of all. False if none does.
     fn update_within_one(&mut self, range: AddrRange, change: &mut impl FnMut(&mut Attributes)) -> bool {
         let (start, end) = (range.start.0, range.end.0);
-        let Some((&first, stored)) = self.pieces.range_mut(..=start).next_back() else { return false };
+        let Some((first, stored)) = self.pieces.until(start) else { return false };
         let last = stored.end;
         if last < end {
             return false;
@@ -275,10 +295,10 @@ impl PieceMap {
             return true;
         }
         let rest = (last > end).then(|| stored.attr.advanced(end - first));
-        if first < start {
+        if first == start {
+            self.pieces.remove(first);
+        } else if let Some((_, stored)) = self.pieces.until_mut(start) {
             stored.end = start;
-        } else {
-            self.pieces.remove(&first);
         }
         if let Some(attr) = rest {
             self.pieces.insert(end, Stored { end: last, attr });

@@ -208,6 +208,14 @@ impl AddressSpaces {
         }
     }
 
+    /// The last state of a process was reconciled (or that was worth nothing): it is given up as soon as the
+    /// process is gone, unless others live in its address space.
+    pub fn settle(&mut self, pid: Pid, is_settled: bool) {
+        if let Some(id) = self.space_of_pid(pid) {
+            self.table.settle(id, is_settled);
+        }
+    }
+
     /// Living processes are looked at from now on: what calls take away is remembered until
     /// [`AddressSpaces::snapshots_compared`].
     pub fn snapshot_begins(&mut self) {

@@ -17,6 +17,8 @@ struct Space {
     key: MmKey,
     users: HashSet<Pid>,
     ledger: Ledger,
+    /// Nobody will ask for its last state.
+    is_settled: bool,
 }
 
 /// A key names at most one living address space. Ledgers whose modules differ differ in the generation
@@ -37,7 +39,7 @@ impl SpaceTable {
         self.last_id += 1;
         let id = SpaceId(self.last_id);
         self.by_mm.insert(key, id);
-        self.spaces.insert(id, Space { key, users: HashSet::new(), ledger });
+        self.spaces.insert(id, Space { key, users: HashSet::new(), ledger, is_settled: false });
         self.change(id, |_| {});
         id
     }
@@ -99,8 +101,19 @@ impl SpaceTable {
         true
     }
 
-    /// Keeps the last state of a process that has ended.
+    /// Whether the last state of the only user need not be kept.
+    pub(super) fn settle(&mut self, id: SpaceId, is_settled: bool) {
+        if let Some(space) = self.spaces.get_mut(&id) {
+            space.is_settled = is_settled && space.users.len() <= 1;
+        }
+    }
+
+    /// Keeps the last state of a process that has ended, where somebody may ask for it.
     pub(super) fn keep_dead(&mut self, id: SpaceId) {
+        if self.spaces.get(&id).is_some_and(|space| space.is_settled) {
+            self.spaces.remove(&id);
+            return;
+        }
         self.dead.push_back(id);
         if self.dead.len() > MAX_DEAD
             && let Some(oldest) = self.dead.pop_front()

@@ -3,6 +3,7 @@
 
 use super::{Folded, FrameNumber};
 use crate::model::path::base_name;
+use crate::report::LEFT_OUT;
 use crate::report::model::{Frame, Process, Region, Report, Stack};
 use std::collections::HashMap;
 use std::ops::AddAssign;
@@ -274,6 +275,7 @@ pub(in crate::render) fn no_call(region: &Region) -> &'static str {
     match region.without_call.as_deref() {
         Some("preexisting") => "[mapped before tracing]",
         Some("kernel") => "[mapped by the kernel]",
+        Some(LEFT_OUT) => "[small and ended: its stacks were not kept]",
         Some(_) => "[no call was seen that mapped it]",
         // written by a vmaudit that did not tell
         None => "[mapped without a call]",

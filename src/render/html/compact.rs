@@ -78,6 +78,7 @@ pub(super) fn page(report: &Report) -> Result<Page, serde_json::Error> {
         touch: report.touch,
         at_ns: report.at_ns,
         containers: report.containers.clone(),
+        left_out: report.left_out,
         processes: Vec::new(),
         stacks: Vec::new(),
     };

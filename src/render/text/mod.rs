@@ -10,6 +10,7 @@ mod verdict;
 
 use super::style::{Color, Tone, clean, truncated, wrapped};
 use super::timeline::timeline;
+use crate::report::WORTH_FINDINGS;
 use crate::report::model::{Process, Report};
 use crate::report::units::{size, thousands};
 use container::containers;
@@ -88,8 +89,6 @@ pub fn to_text(report: &Report, options: TextOptions) -> String {
 
 /// Findings shown of a main process that is small beside another one.
 const OF_A_WRAPPER: usize = 3;
-/// Another process' findings are shown if it has one part in this many of all unused bytes.
-const WORTH_FINDINGS: u64 = 10;
 
 fn tables(report: &Report, p: &Process, options: TextOptions, out: &mut String) {
     verdict(p, options, out);

@@ -112,7 +112,7 @@ fn record(path: &Path) {
     }
     recorder.snapshot(&look(), &stacks);
     recorder.names(&names(&stacks), &stacks);
-    recorder.report("{\"schema\": 1}".into());
+    recorder.report_part("{\"schema\": 1}".into());
     recorder.finish(&Facts::default()).expect("written");
 }
 
@@ -121,7 +121,13 @@ fn read_all(path: &Path) -> Result<String, StoreError> {
     let recording = Recording::open(path)?;
     let stacks = recording.stacks()?;
     let names = recording.names(&stacks)?;
-    let mut text = format!("{:?} {:?} {:?}\n", recording.meta(), recording.facts(), recording.report()?);
+    let mut report = Vec::new();
+    let mut part = |json: &[u8]| {
+        report.push(String::from_utf8_lossy(json).into_owned());
+        Ok(())
+    };
+    let whole = recording.report(&mut part)?;
+    let mut text = format!("{:?} {:?} {whole} {report:?}\n", recording.meta(), recording.facts());
     for id in (0..stacks.len() as u32).map(StackId) {
         text += &format!("{:?} {:?}\n", stacks.stack(id), names.stack(id, &stacks));
     }

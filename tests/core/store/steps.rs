@@ -254,12 +254,22 @@ fn every_step_comes_back() {
     let path = folder.path().join("rec");
     let facts = Facts { events: u64::MAX, dropped: 1, exit_code: Some(255), ..Facts::default() };
     let mut recorder = record(&path, &steps());
-    recorder.report("{}".into());
+    let parts = ["{}", "{\"regions\":[]}", ""].map(str::to_owned);
+    parts.iter().for_each(|part| recorder.report_part(part.clone()));
     recorder.finish(&facts).expect("written");
     let recording = Recording::open(&path).expect("a recording");
     assert_eq!(recording.meta(), &meta());
     assert_eq!(recording.facts(), Some(&facts));
-    assert_eq!(recording.report().expect("readable").as_deref(), Some("{}"));
+    let mut found = Vec::new();
+    let mut each = |part: &[u8]| {
+        found.push(String::from_utf8_lossy(part).into_owned());
+        Ok(())
+    };
+    assert!(recording.report(&mut each).expect("readable"));
+    assert_eq!(found, parts);
+    let refuse = |part: &[u8]| if part.is_empty() { Err("no JSON".to_owned()) } else { Ok(()) };
+    let error = recording.report(&mut { refuse }).expect_err("refused").to_string();
+    assert!(error.ends_with("damaged: part 3 of the report: no JSON"), "{error}");
     let (found, wanted) = (read(&recording), steps());
     for (found, wanted) in found.iter().zip(&wanted) {
         assert_eq!(found, wanted);

@@ -149,7 +149,7 @@ fn remove(path: &PathBuf) -> Result<(), AppError> {
 /// None: nothing was written.
 fn read_report(path: &PathBuf) -> Result<Option<Report>, AppError> {
     match fs::read(path) {
-        Ok(bytes) => Ok(Some(Report::from_json(&bytes)?)),
+        Ok(bytes) => Ok(Some(Report::from_json(&bytes)?.with_stand_ins())),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(source) => Err(AppError::Write { path: path.clone(), source }),
     }

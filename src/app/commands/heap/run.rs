@@ -145,6 +145,8 @@ impl<'a> Watcher<'a> {
         let attached = !start.processes().is_empty();
         let mut traced = start.run(pipeline, schedule, |session| {
             self.asked.main.set(session.main);
+            // What is mapped is put beside each process' heap.
+            session.audits.keeps_all = true;
             self.say_probed();
             if attached {
                 if self.probes.functions().is_empty() {

@@ -136,6 +136,7 @@ function notesOf(p) {
     p.snapshot_age_ns !== null && p.snapshot_age_ns !== undefined && `the last snapshot, ${duration(p.snapshot_age_ns)} before its end`,
     c.ledger_drift && `${size(c.ledger_drift)} where the record of calls and the kernel's maps disagree; the kernel's word stands`,
     c.doubtful && `${size(c.doubtful)} have a doubtful origin`,
+    p.left_out && `small beside others, and ended: its ${thousands(p.left_out)} regions were not kept, their sums were`,
     ...p.gaps,
   ].filter(Boolean);
 }
