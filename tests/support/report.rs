@@ -192,9 +192,15 @@ fn check_process(process: &Value) {
         }
         row[3] += 1;
     }
-    assert_eq!(sums[0], virt, "regions do not add up to VIRT");
-    assert_eq!(sums[1], number(totals, "rss"), "regions do not add up to RSS");
-    assert_eq!(sums[2], number(totals, "swap"), "regions do not add up to swap");
+    // Of a small process that has ended the sums are kept.
+    let is_left_out = process["left_out"].as_u64().is_some_and(|regions| regions > 0);
+    if is_left_out {
+        assert_eq!(last_end, 0, "regions that are left out");
+    } else {
+        assert_eq!(sums[0], virt, "regions do not add up to VIRT");
+        assert_eq!(sums[1], number(totals, "rss"), "regions do not add up to RSS");
+        assert_eq!(sums[2], number(totals, "swap"), "regions do not add up to swap");
+    }
 
     for key in ["virt", "writable", "rss", "swap", "unused"] {
         let sum: u64 = list(process, "categories").iter().map(|c| number(c, key)).sum();
@@ -203,6 +209,9 @@ fn check_process(process: &Value) {
     for row in list(process, "categories") {
         let id = row["id"].as_str().expect("id");
         assert!(!row["name"].as_str().expect("name").is_empty());
+        if is_left_out {
+            continue;
+        }
         let expected = by_category.get(id).copied().unwrap_or_default();
         assert_eq!(
             [number(row, "virt"), number(row, "rss"), number(row, "swap")],

@@ -217,8 +217,6 @@ mod tests {
     }
 
     proptest! {
-        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
-
         /// Copies that share are as copies that do not, whichever of them changes.
         #[test]
         fn shared_maps_are_as_maps(steps in prop::collection::vec((step(), any::<prop::sample::Index>()), 0..600)) {
