@@ -157,9 +157,12 @@ impl Audits {
         let (size, regions) =
             (unused(&audit.reconciled, &audit.observations), audit.reconciled.regions.len());
         self.snapshots.insert(pid, Audit { peak: peak_of(&pipeline.spaces, pid), ..audit });
+        if self.keeps_all {
+            return;
+        }
         // Nobody will ask what it had mapped.
         pipeline.spaces.settle(pid, true);
-        if !self.keeps_all && pid != self.main {
+        if pid != self.main {
             for small in self.ended.add(pid, size, regions) {
                 self.reduce(small, pipeline);
             }

@@ -205,7 +205,7 @@ fn counted_in_the_kernel_code_that_is_replaced_is_told_apart() {
                 blocks += number(row, "blocks");
             }
         }
-        assert_eq!((bytes, blocks), (25_000 * size, 25_000), "{name}: {report:#}");
+        assert_eq!((bytes, blocks), (100_000 * size, 100_000), "{name}: {report:#}");
     }
     assert!(counter(&heap, "counted") > 0, "nothing was counted in the kernel");
 }
