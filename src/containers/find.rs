@@ -9,6 +9,7 @@ use super::shims;
 use super::whose::{Cut, Processes};
 use super::{CgroupLocation, Container};
 use crate::model::{CgroupHierarchy, Pid};
+use crate::sys;
 use nix::sys::statfs::{CGROUP_SUPER_MAGIC, CGROUP2_SUPER_MAGIC};
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -175,7 +176,7 @@ fn is_cgroup(directory: &Path) -> bool {
 }
 
 pub(super) fn memberships_of(pid: Pid) -> Option<Vec<Membership>> {
-    fs::read(format!("/proc/{pid}/cgroup")).ok().map(|text| parse_memberships(&text))
+    sys::file::read(format!("/proc/{pid}/cgroup")).ok().map(|text| parse_memberships(&text))
 }
 
 /// All that can be told of running containers, and of others as far as engines tell.

@@ -3,10 +3,11 @@
 
 use super::figures::read_limit;
 use super::find::memberships_of;
-use super::hierarchy::Mounts;
+use super::hierarchy::{Membership, Mounts};
 use crate::model::{CgroupHierarchy, CgroupLimit, Pid};
+use crate::sys::recent::Recent;
 use std::path::Path;
-use std::sync::OnceLock;
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 /// None: no limit, or not known.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -21,10 +22,17 @@ pub struct CgroupLimits {
 pub fn limits_of(pid: Pid) -> CgroupLimits {
     // Hierarchies are mounted once, at boot; reading all mounts at each snapshot would cost more than the snapshot.
     static MOUNTS: OnceLock<Mounts> = OnceLock::new();
+    static NEWEST: Mutex<Recent<Vec<Membership>, CgroupLimits>> = Mutex::new(Recent::new());
     let mounts = MOUNTS.get_or_init(|| Mounts::read().unwrap_or_default());
+    let memberships = memberships_of(pid).unwrap_or_default();
+    let read = || limits_of_memberships(mounts, &memberships);
+    NEWEST.lock().unwrap_or_else(PoisonError::into_inner).of(memberships.clone(), read)
+}
+
+fn limits_of_memberships(mounts: &Mounts, memberships: &[Membership]) -> CgroupLimits {
     let mut limits = CgroupLimits::default();
-    for membership in memberships_of(pid).unwrap_or_default() {
-        for hierarchy in membership.hierarchies {
+    for membership in memberships {
+        for &hierarchy in &membership.hierarchies {
             let Some(own) = mounts.directory(hierarchy, &membership.path) else { continue };
             let top = mounts
                 .0

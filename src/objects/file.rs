@@ -3,7 +3,7 @@
 use super::bytes::{MAX_SECTION, ObjectError, read_exact};
 use super::elf::{ElfLayout, Section};
 use flate2::{Decompress, FlushDecompress, Status};
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::io;
 use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::fs::MetadataExt;
@@ -16,6 +16,13 @@ pub struct Stamp {
     inode: u64,
     size: u64,
     modified: (i64, i64),
+}
+
+impl Stamp {
+    pub(super) fn of(found: &Metadata) -> Stamp {
+        let modified = (found.mtime(), found.mtime_nsec());
+        Stamp { device: found.dev(), inode: found.ino(), size: found.len(), modified }
+    }
 }
 
 enum Source {
@@ -105,9 +112,7 @@ impl ElfFile {
         let Source::File(file) = &*self.source() else {
             return None;
         };
-        let found = file.metadata().ok()?;
-        let modified = (found.mtime(), found.mtime_nsec());
-        Some(Stamp { device: found.dev(), inode: found.ino(), size: found.len(), modified })
+        file.metadata().ok().map(|found| Stamp::of(&found))
     }
 
     /// The bytes of a section, decompressed (SHF_COMPRESSED with zlib).

@@ -32,7 +32,7 @@ pub use file::{ElfFile, Stamp};
 pub use functions::{DebugFiles, Function, FunctionTable};
 pub use marks::{LibcFacts, marks_of};
 pub use object::Object;
-pub use open::{OpenRequest, Opener, SystemOpener};
+pub use open::{OpenRequest, Opener, SystemOpener, is_elsewhere, stamp_of_mapped};
 pub use starts::FunctionStarts;
 pub use symbols::{FunctionSymbol, FunctionSymbols};
 

@@ -4,12 +4,15 @@
 use super::VDSO_PATH;
 use super::bytes::ObjectError;
 use super::careful::{self, Root, with_patience};
+use super::file::Stamp;
 use super::object::Object;
 use crate::model::{AddrRange, FileRef, Pid};
-use crate::rights;
+use crate::{rights, sys};
 use std::collections::HashSet;
 use std::ffi::OsStr;
 use std::fs::File;
+use std::io;
+use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -61,6 +64,28 @@ enum Candidate {
     At(PathBuf, Proof),
     /// A path inside another root.
     Inside(Root, PathBuf),
+    /// Inside the root of a process.
+    InsideOf(Pid, PathBuf),
+    /// There, too, by the path that the kernel prints for the inode: the path given may lack a mount point.
+    AsMaps(Pid),
+}
+
+impl Candidate {
+    /// Points at what is there; with its name, and what that proves. None: there is no such place.
+    fn point_at(&self, wanted: &FileRef) -> Option<(io::Result<OwnedFd>, String, Proof)> {
+        let inside = |path: &Path| format!("{} inside", path.display());
+        Some(match self {
+            Candidate::At(path, proof) => (careful::point_at(path), path.display().to_string(), *proof),
+            Candidate::Inside(root, path) => (root.point_at(path), inside(path), Proof::Path),
+            Candidate::InsideOf(pid, path) => {
+                (Root::of(*pid).ok()?.point_at(path), inside(path), Proof::Path)
+            }
+            Candidate::AsMaps(pid) => {
+                let path = path_from_maps(*pid, wanted)?;
+                (Root::of(*pid).ok()?.point_at(&path), inside(&path), Proof::Path)
+            }
+        })
+    }
 }
 
 /// What is wanted, for a thread of its own.
@@ -97,6 +122,21 @@ impl Opener for SystemOpener {
     }
 }
 
+/// Its files may belong to others: whatever serves them might not answer.
+pub fn is_elsewhere(pid: Pid) -> bool {
+    other_namespace(pid).is_some()
+}
+
+/// The stamp of the file that is mapped there, without opening it; not to be asked for what [`is_elsewhere`].
+pub fn stamp_of_mapped(pid: Pid, range: AddrRange) -> Option<Stamp> {
+    let found = std::fs::metadata(map_file(pid, range)).ok()?;
+    found.is_file().then(|| Stamp::of(&found))
+}
+
+fn map_file(pid: Pid, range: AddrRange) -> PathBuf {
+    format!("/proc/{pid}/map_files/{:x}-{:x}", range.start.0, range.end.0).into()
+}
+
 /// The mount namespace of a process, where it is not our own. A process that is gone has none.
 fn other_namespace(pid: Pid) -> Option<PathBuf> {
     let theirs = std::fs::read_link(format!("/proc/{pid}/ns/mnt")).ok();
@@ -111,18 +151,13 @@ impl SystemOpener {
         if let Some(pid) = request.pid {
             let range = request.range;
             if !range.is_empty() {
-                let file = format!("/proc/{pid}/map_files/{:x}-{:x}", range.start.0, range.end.0);
-                places.push(Candidate::At(file.into(), Proof::Mapping));
+                places.push(Candidate::At(map_file(pid, range), Proof::Mapping));
             }
-            let root = Root::of(pid).ok();
             if path.is_absolute() {
-                let inside = root.as_ref().and_then(|root| root.again().ok());
-                places.extend(inside.map(|root| Candidate::Inside(root, path.to_path_buf())));
+                places.push(Candidate::InsideOf(pid, path.to_path_buf()));
             }
             places.push(Candidate::At(format!("/proc/{pid}/exe").into(), Proof::Path));
-            if let (Some(root), Some(path)) = (root, path_from_maps(request)) {
-                places.push(Candidate::Inside(root, path));
-            }
+            places.push(Candidate::AsMaps(pid));
         }
         if path.is_absolute() {
             let others = self.roots.iter().filter_map(|root| root.again().ok());
@@ -136,12 +171,7 @@ impl SystemOpener {
 fn first_of(places: Vec<Candidate>, wanted: &FileIdentity) -> Result<Object, ObjectError> {
     let mut tried = Vec::new();
     for place in places {
-        let (pointed, name, proof) = match &place {
-            Candidate::At(path, proof) => (careful::point_at(path), path.display().to_string(), *proof),
-            Candidate::Inside(root, path) => {
-                (root.point_at(path), format!("{} inside", path.display()), Proof::Path)
-            }
-        };
+        let Some((pointed, name, proof)) = place.point_at(&wanted.file) else { continue };
         let opened =
             pointed.map_err(ObjectError::from).and_then(|fd| open_checked(&File::from(fd), proof, wanted));
         match opened {
@@ -185,11 +215,8 @@ pub fn open_regular(path: &Path) -> Result<File, ObjectError> {
     careful::open(&File::from(careful::point_at(path)?))
 }
 
-/// The path that the kernel prints for this inode: the path given may lack a mount point.
-fn path_from_maps(request: &OpenRequest<'_>) -> Option<PathBuf> {
-    let pid = request.pid?;
-    let maps = std::fs::read(format!("/proc/{pid}/maps")).ok()?;
-    let file = request.file;
+fn path_from_maps(pid: Pid, file: &FileRef) -> Option<PathBuf> {
+    let maps = sys::file::read(format!("/proc/{pid}/maps")).ok()?;
     let identity = format!(" {:02x}:{:02x} {} ", file.major, file.minor, file.inode);
     let line = maps.split(|&b| b == b'\n').find(|line| contains(line, identity.as_bytes()))?;
     let at = line.iter().position(|&b| b == b'/')?;

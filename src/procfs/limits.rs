@@ -5,8 +5,10 @@ use super::process_dir::ProcessDir;
 use super::rollup::read_huge;
 use super::status::{ProcessLimits, ProcessStatus};
 use crate::model::{HugePages, Limits, Overcommit, Tid};
+use crate::sys::file;
+use crate::sys::recent::Recent;
 use ::procfs::{FromRead, Meminfo};
-use std::fs;
+use std::sync::{Mutex, PoisonError};
 
 /// Reads what can be had; what cannot stays unknown. Some file operations on kernel memory, no locks of
 /// the target but where the machine hands out huge pages unasked.
@@ -16,29 +18,61 @@ pub(super) fn read_limits(
     status: Option<&ProcessStatus>,
     limits: Option<ProcessLimits>,
 ) -> Limits {
-    let meminfo = fs::read("/proc/meminfo").ok().and_then(|text| Meminfo::from_read(text.as_slice()).ok());
-    let thp = fs::read("/sys/kernel/mm/transparent_hugepage/enabled").ok().and_then(|text| parse_thp(&text));
+    let machine = machine();
     Limits {
         known: true,
         address_space: limits.and_then(|limits| limits.address_space),
         data: limits.and_then(|limits| limits.data),
         vm_data: status.and_then(|status| status.vm_data),
         page_tables: status.and_then(|status| status.page_tables),
-        max_map_count: number("/proc/sys/vm/max_map_count"),
-        overcommit: number("/proc/sys/vm/overcommit_memory").and_then(Overcommit::from_number),
-        commit_limit: meminfo.as_ref().and_then(|figures| figures.commit_limit),
-        committed: meminfo.as_ref().map(|figures| figures.committed_as),
-        memory: meminfo.as_ref().map(|figures| figures.mem_total),
+        max_map_count: machine.max_map_count,
+        overcommit: machine.overcommit,
+        commit_limit: machine.commit_limit,
+        committed: machine.committed,
+        memory: machine.memory,
         cgroup: None,
-        thp,
-        huge: if thp == Some(HugePages::Always) { read_huge(dir) } else { None },
+        thp: machine.thp,
+        huge: if machine.thp == Some(HugePages::Always) { read_huge(dir) } else { None },
         cpus: allowed_cpus(tid),
         cpu_quota: None,
     }
 }
 
+/// What is so for all processes.
+#[derive(Clone, Copy, Default)]
+struct Machine {
+    max_map_count: Option<u64>,
+    overcommit: Option<Overcommit>,
+    commit_limit: Option<u64>,
+    committed: Option<u64>,
+    memory: Option<u64>,
+    thp: Option<HugePages>,
+}
+
+/// Processes that end one after the other, or are looked at together, are told the same.
+fn machine() -> Machine {
+    static NEWEST: Mutex<Recent<(), Machine>> = Mutex::new(Recent::new());
+    NEWEST.lock().unwrap_or_else(PoisonError::into_inner).of((), Machine::read)
+}
+
+impl Machine {
+    fn read() -> Machine {
+        let meminfo = file::read("/proc/meminfo").ok();
+        let meminfo = meminfo.and_then(|text| Meminfo::from_read(text.as_slice()).ok());
+        let thp = file::read("/sys/kernel/mm/transparent_hugepage/enabled").ok();
+        Machine {
+            max_map_count: number("/proc/sys/vm/max_map_count"),
+            overcommit: number("/proc/sys/vm/overcommit_memory").and_then(Overcommit::from_number),
+            commit_limit: meminfo.as_ref().and_then(|figures| figures.commit_limit),
+            committed: meminfo.as_ref().map(|figures| figures.committed_as),
+            memory: meminfo.as_ref().map(|figures| figures.mem_total),
+            thp: thp.and_then(|text| parse_thp(&text)),
+        }
+    }
+}
+
 fn number(path: &str) -> Option<u64> {
-    fs::read_to_string(path).ok()?.trim().parse().ok()
+    std::str::from_utf8(&file::read(path).ok()?).ok()?.trim().parse().ok()
 }
 
 /// `always [madvise] never`: the one in brackets (mm/huge_memory.c, `enabled_show`).

@@ -5,7 +5,9 @@ use super::memory;
 use super::process_dir::ProcessDir;
 use crate::model::{Addr, CodeMarks, FileMarks, FileRef, Mapping, MappingFile, Pid, Sign, Tid};
 use crate::objects::marks::FileFacts;
-use crate::objects::{LibcFacts, OpenRequest, Opener, Stamp, SystemOpener, marks_of};
+use crate::objects::{
+    LibcFacts, OpenRequest, Opener, Stamp, SystemOpener, is_elsewhere, marks_of, stamp_of_mapped,
+};
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 
@@ -29,10 +31,10 @@ static KNOWN: LazyLock<Mutex<MarkCache>> = LazyLock::new(Mutex::default);
 pub(super) fn read_marks(dir: &ProcessDir, tid: Tid, mappings: &[Mapping], signs: &[Sign]) -> CodeMarks {
     let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
     let mut out = CodeMarks { complete: true, ..CodeMarks::default() };
-    let mut seen = HashSet::new();
+    let (mut seen, mut elsewhere) = (HashSet::new(), None);
     for mapping in mappings.iter().filter(|mapping| mapping.prot.exec) {
         let Some(file) = mapping.file.filter(|file| seen.insert(*file)) else { continue };
-        let Some(found) = known.found(dir.pid(), (file, mapping), signs) else {
+        let Some(found) = known.found((dir.pid(), &mut elsewhere), (file, mapping), signs) else {
             out.complete = false;
             continue;
         };
@@ -53,9 +55,10 @@ pub(super) fn read_marks(dir: &ProcessDir, tid: Tid, mappings: &[Mapping], signs
 }
 
 impl MarkCache {
+    /// `elsewhere`: whether the process has another mount namespace, once that was asked.
     fn found(
         &mut self,
-        pid: Pid,
+        (pid, elsewhere): (Pid, &mut Option<bool>),
         (file, mapping): (MappingFile, &Mapping),
         signs: &[Sign],
     ) -> Option<Arc<FileFacts>> {
@@ -63,6 +66,26 @@ impl MarkCache {
         if let Some(found) = self.by_place.get(&place) {
             return Some(Arc::clone(found));
         }
+        let elsewhere = *elsewhere.get_or_insert_with(|| is_elsewhere(pid));
+        let stamp = if elsewhere { None } else { stamp_of_mapped(pid, mapping.range) };
+        let found = match stamp.and_then(|stamp| self.by_stamp.get(&stamp)) {
+            Some(found) => Arc::clone(found),
+            None => self.read(pid, (file, mapping), signs)?,
+        };
+        if self.by_place.len() + self.by_stamp.len() >= MAX_KNOWN {
+            self.by_place.clear();
+            self.by_stamp.clear();
+        }
+        self.by_place.insert(place, Arc::clone(&found));
+        Some(found)
+    }
+
+    fn read(
+        &mut self,
+        pid: Pid,
+        (file, mapping): (MappingFile, &Mapping),
+        signs: &[Sign],
+    ) -> Option<Arc<FileFacts>> {
         let path = mapping.name.strip_suffix(b" (deleted)");
         let wanted = FileRef {
             major: file.major,
@@ -76,14 +99,9 @@ impl MarkCache {
         let stamp = object.stamp();
         let before = stamp.and_then(|stamp| self.by_stamp.get(&stamp).cloned());
         let found = before.unwrap_or_else(|| Arc::new(marks_of(&object, signs)));
-        if self.by_place.len() + self.by_stamp.len() >= MAX_KNOWN {
-            self.by_place.clear();
-            self.by_stamp.clear();
-        }
         if let Some(stamp) = stamp {
             self.by_stamp.insert(stamp, Arc::clone(&found));
         }
-        self.by_place.insert(place, Arc::clone(&found));
         Some(found)
     }
 }

@@ -17,9 +17,11 @@ use crate::model::observation::{
 };
 use crate::model::{AddrRange, CodeMarks, Mapping, Pid, Sign, Tid, VmaDetails};
 use crate::sys::clock::{monotonic_ns, process_cpu_ns};
+use crate::sys::file;
+use crate::sys::recent::Recent;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
-use std::path::Path;
+use std::sync::{Mutex, PoisonError};
 
 /// What to look at, and how.
 #[derive(Clone, Copy, Debug)]
@@ -235,13 +237,13 @@ fn read_process_name(pid: Pid, dir: &ProcessDir) -> Result<Vec<u8>, ObserveError
 /// kernel.randomize_va_space and the process's personality.
 fn aslr(dir: &ProcessDir, gaps: &mut Vec<String>) -> bool {
     const SYSCTL: &str = "/proc/sys/kernel/randomize_va_space";
-    let system_wide = match std::fs::read(Path::new(SYSCTL)) {
-        Ok(value) => value.first() != Some(&b'0'),
-        Err(error) => {
-            gaps.push(format!("{SYSCTL}: {error}; taken as on"));
-            true
-        }
+    static NEWEST: Mutex<Recent<(), Result<bool, String>>> = Mutex::new(Recent::new());
+    let read = || match file::read(SYSCTL) {
+        Ok(value) => Ok(value.first() != Some(&b'0')),
+        Err(error) => Err(format!("{SYSCTL}: {error}; taken as on")),
     };
+    let system_wide = NEWEST.lock().unwrap_or_else(PoisonError::into_inner).of((), read);
+    let system_wide = system_wide.map_err(|gap| gaps.push(gap)).unwrap_or(true);
     let personality = dir.read("personality").and_then(|bytes| {
         parse_no_randomize(&bytes).ok_or_else(|| dir.malformed("personality", "no hexadecimal number"))
     });

@@ -3,10 +3,11 @@
 
 use super::error::ObserveError;
 use crate::model::{Pid, Tid};
+use crate::sys;
 use ::procfs::ProcError;
 use ::procfs::process::Process;
 use std::fs::File;
-use std::io::{self, Read};
+use std::io;
 use std::path::{Path, PathBuf};
 
 /// The open directory of a task.
@@ -56,10 +57,8 @@ impl ProcessDir {
 
     /// Reads an opened file of the directory to its end. `expected` bytes are reserved first;
     /// the kernel hands out maps and smaps by the page, so a larger buffer saves no calls.
-    pub fn read_open(&self, mut opened: &File, file: &str, expected: usize) -> Result<Vec<u8>, ObserveError> {
-        let mut bytes = Vec::with_capacity(expected);
-        opened.read_to_end(&mut bytes).map_err(|source| self.io_error("read", file, source))?;
-        Ok(bytes)
+    pub fn read_open(&self, opened: &File, file: &str, expected: usize) -> Result<Vec<u8>, ObserveError> {
+        sys::file::read_open(opened, expected).map_err(|source| self.io_error("read", file, source))
     }
 
     /// An error on a file of this directory.

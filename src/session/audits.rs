@@ -40,6 +40,8 @@ pub struct Audits {
     /// Of processes that have ended and are small beside others.
     summaries: HashMap<Pid, Summary>,
     ended: Ended,
+    /// Of those, what is to become summaries.
+    small: Vec<Pid>,
     /// Names for the summaries.
     names: SymbolNames,
     /// The process that comes first in the report: it keeps all.
@@ -140,6 +142,7 @@ impl Audits {
     pub fn replay(&mut self, observations: Observations, pipeline: &mut Pipeline) {
         let reconciled = pipeline.spaces.reconcile(observations.pid, &observations);
         self.keep(observations, reconciled, pipeline);
+        self.reduce_small(pipeline);
     }
 
     /// The newest snapshot of a process. With the last one of a process, small ones that ended before are
@@ -149,6 +152,7 @@ impl Audits {
         // One that had its number before has ended.
         self.summaries.remove(&pid);
         self.ended.remove(pid);
+        self.small.retain(|&small| small != pid);
         let audit = Audit { observations, reconciled, peak: None };
         if audit.observations.moment != SnapshotMoment::HeldAtExit {
             self.snapshots.insert(pid, audit);
@@ -163,9 +167,14 @@ impl Audits {
         // Nobody will ask what it had mapped.
         pipeline.spaces.settle(pid, true);
         if pid != self.main {
-            for small in self.ended.add(pid, size, regions) {
-                self.reduce(small, pipeline);
-            }
+            self.small.extend(self.ended.add(pid, size, regions));
+        }
+    }
+
+    /// What became small beside others is reduced to its sums: when no process waits for it.
+    pub fn reduce_small(&mut self, pipeline: &mut Pipeline) {
+        for pid in std::mem::take(&mut self.small) {
+            self.reduce(pid, pipeline);
         }
     }
 

@@ -272,6 +272,7 @@ impl<'a> Session<'a> {
             }
         }
         self.watched.release(held)?;
+        self.audits.reduce_small(&mut self.pipeline.borrow_mut());
         Ok(())
     }
 

@@ -7,6 +7,7 @@
 
 pub mod abi;
 pub mod clock;
+pub mod file;
 pub mod lockdown;
 pub mod memory;
 pub mod pagemap_scan;
@@ -14,6 +15,7 @@ pub mod perf;
 pub mod pidfd;
 pub mod poll;
 pub mod procmap_query;
+pub mod recent;
 pub mod seccomp;
 pub mod stat;
 pub mod task;

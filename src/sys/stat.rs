@@ -62,7 +62,7 @@ impl<'a> Stat<'a> {
 
 /// What `take` finds in the file of a process or thread (a number, or `self`); None where there is none.
 pub fn of<T>(id: impl Display, take: impl FnOnce(Stat<'_>) -> Option<T>) -> Option<T> {
-    take(Stat::parse(&std::fs::read(format!("/proc/{id}/stat")).ok()?)?)
+    take(Stat::parse(&super::file::read(format!("/proc/{id}/stat")).ok()?)?)
 }
 
 #[cfg(test)]

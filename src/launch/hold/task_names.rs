@@ -5,13 +5,17 @@ use super::last_thread::ThreadProbe;
 use super::protocol::Comm;
 use crate::model::{Pid, Tid};
 use crate::sys::stat::{self, Stat};
+use crate::sys::{file, task};
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::time::Duration;
 
 /// The process of a thread; None when it is gone or hidden (hidepid).
 pub fn process_of(tid: Tid) -> Option<Pid> {
-    let status = fs::read(format!("/proc/{tid}/status")).ok()?;
+    if task::belongs(tid, tid) {
+        return Some(tid);
+    }
+    let status = file::read(format!("/proc/{tid}/status")).ok()?;
     tgid_from_status(&status)
 }
 
@@ -22,7 +26,7 @@ fn tgid_from_status(status: &[u8]) -> Option<Pid> {
 
 /// The thread's name; empty when it is gone.
 pub fn comm(tid: Tid) -> Comm {
-    let name = fs::read(format!("/proc/{tid}/comm")).unwrap_or_default();
+    let name = file::read(format!("/proc/{tid}/comm")).unwrap_or_default();
     let name = name.strip_suffix(b"\n").unwrap_or(&name);
     let mut comm = Comm::default();
     // At most 15 bytes (TASK_COMM_LEN, include/linux/sched.h).

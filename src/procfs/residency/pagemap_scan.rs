@@ -13,7 +13,9 @@ use crate::sys::pagemap_scan::{
 use std::fs::File;
 use std::io;
 
-/// Regions asked for in one call: 1.5 MiB of buffer, so that nearly every process needs one.
+/// Regions asked for in the first call, and in each of those that come when there are more: 24 KiB of buffer
+/// are enough for most processes, and 1.5 MiB cost more than scanning a small one.
+const FIRST_REGIONS: usize = 1 << 10;
 const REGIONS: usize = 1 << 16;
 
 /// What a scan found.
@@ -44,7 +46,7 @@ pub fn scan(pagemap: &File, span: AddrRange) -> io::Result<Scan> {
 
 /// Leaves out the categories `excluded`, and asks for `told` besides.
 fn scan_telling(pagemap: &File, span: AddrRange, (excluded, told): (u64, u64)) -> io::Result<Scan> {
-    let mut buffer = vec![PageRegion::default(); REGIONS];
+    let mut buffer = vec![PageRegion::default(); FIRST_REGIONS];
     let mut found = Scan::default();
     let mut start = span.start.0;
     while start < span.end.0 {
@@ -71,6 +73,7 @@ fn scan_telling(pagemap: &File, span: AddrRange, (excluded, told): (u64, u64)) -
             break;
         }
         start = scanned.walk_end;
+        buffer.resize(REGIONS, PageRegion::default());
     }
     Ok(found)
 }

@@ -1,0 +1,40 @@
+//! Files of /proc and /sys, which have no size that stat(2) could tell.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::Path;
+
+/// The kernel writes most of them whole into a buffer of this size.
+const PAGE: usize = 4096;
+
+/// The bytes of a file of a page at most, or of a few.
+///
+/// # Errors
+/// Of open(2) or read(2).
+pub fn read(path: impl AsRef<Path>) -> io::Result<Vec<u8>> {
+    read_open(&File::open(path)?, PAGE)
+}
+
+/// What is left to read. `expected` bytes are reserved first.
+///
+/// # Errors
+/// Of read(2).
+pub fn read_open(opened: &File, expected: usize) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::with_capacity(expected);
+    // `File` asks for its size and position first, which are 0 here.
+    opened.take(u64::MAX).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn short_and_long_files() {
+        assert_eq!(read("/proc/self/comm").ok(), std::fs::read("/proc/self/comm").ok());
+        let maps = read("/proc/self/maps").expect("its own");
+        assert!(maps.len() > PAGE && maps.ends_with(b"\n"));
+        assert!(read("/proc/self/no-such-file").is_err());
+    }
+}
