@@ -231,8 +231,14 @@ impl Audits {
         self.snapshots.remove(&pid);
     }
 
-    /// Processes that ended unseen are shown as the ledger has them, without residency.
+    /// Processes that ended unseen are shown as the ledger has them, without residency; and so are those that
+    /// have executed another program since they were looked at: what was seen is not theirs any more.
     fn complete_from_ledger(&mut self, pipeline: &Pipeline) {
+        let is_of_now = |(&pid, audit): (&Pid, &mut Audit)| {
+            let Observations { moment, begun_ns, .. } = audit.observations;
+            moment == SnapshotMoment::HeldAtExit || !pipeline.spaces.replaced_since(pid, begun_ns)
+        };
+        self.snapshots.retain(|pid, audit| is_of_now((pid, audit)));
         for process in pipeline.spaces.processes() {
             if self.snapshots.contains_key(&process.pid) || self.summaries.contains_key(&process.pid) {
                 continue;

@@ -11,6 +11,11 @@ use std::process::{Child, Command, Stdio};
 /// Attaches with `options` and waits for vmaudit's end; `when_tracing` is called once it says that
 /// it traces.
 fn attach(pids: &[u32], options: &[&str], when_tracing: impl FnOnce(&Guard)) -> Audit {
+    attach_until(pids, options, ("Ctrl-C ends tracing", when_tracing))
+}
+
+/// `act` is called once it says `sign`.
+fn attach_until(pids: &[u32], options: &[&str], (sign, act): (&str, impl FnOnce(&Guard))) -> Audit {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let file = folder.path().join("report.json");
     let mut command = Command::new(vmaudit());
@@ -22,10 +27,10 @@ fn attach(pids: &[u32], options: &[&str], when_tracing: impl FnOnce(&Guard)) -> 
     let mut auditor = Guard(command.spawn().expect("vmaudit starts"));
     let mut stderr = BufReader::new(auditor.0.stderr.take().expect("a pipe"));
     let mut said = String::new();
-    let mut when_tracing = Some(when_tracing);
+    let mut act = Some(act);
     while let Ok(1..) = stderr.read_line(&mut said) {
-        if said.contains("Ctrl-C ends tracing")
-            && let Some(act) = when_tracing.take()
+        if said.contains(sign)
+            && let Some(act) = act.take()
         {
             act(&auditor);
         }
@@ -77,6 +82,30 @@ fn a_quiet_process_is_reported_and_goes_on() {
     assert_eq!(number(&process["coverage"], "traced"), 0);
     drop(target.0.stdin.take());
     assert_eq!(target.0.wait().expect("it ends").code(), Some(0), "unharmed");
+}
+
+/// What was seen of the old program is not the new one's.
+#[test]
+fn a_look_before_execve_does_not_stand_for_the_new_program() {
+    let name = "a_look_before_execve_does_not_stand_for_the_new_program";
+    if skip_without_bpf(name) || skip_without(name, "/usr/bin/python3") {
+        return;
+    }
+    let code = "
+import mmap, os, sys
+kept = mmap.mmap(-1, 512 << 20)
+print('READY', flush=True); sys.stdin.readline(); os.execv('/bin/true', ['true'])";
+    let (target, _out) = ready(&mut python(code));
+    let pid = target.0.id();
+    let mut input = target.0.stdin.as_ref().expect("a pipe");
+    let looked = format!("Live of {pid}: ");
+    let go = |_: &Guard| input.write_all(b"go\n").expect("it reads");
+    let audit = attach_until(&[pid], &["-v", "--interval", "0.05"], (&looked, go));
+    let process = audit.report().first();
+    assert_eq!(process["exe"], "/usr/bin/true", "{}", audit.stderr);
+    let totals = &process["totals"];
+    assert!(number(totals, "virt") < 16 << 20 && number(totals, "vm_peak") < 16 << 20, "{totals}");
+    assert_exact(process);
 }
 
 #[test]
