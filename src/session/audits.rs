@@ -145,9 +145,43 @@ impl Audits {
         self.reduce_small(pipeline);
     }
 
+    /// Processes that ended, and were not looked at, are kept as the ledger has them now, which need not keep
+    /// them any longer.
+    pub fn note_ended(&mut self, pipeline: &mut Pipeline) {
+        for pid in pipeline.spaces.take_ended() {
+            let ended = pipeline.spaces.process(pid).is_some_and(|process| process.exited_ns.is_some());
+            if !ended || self.keeps_all {
+                continue;
+            }
+            if self.is_known(pid, &pipeline.spaces) {
+                if let Some(audit) = self.snapshots.get_mut(&pid) {
+                    audit.peak = audit.peak.take().or_else(|| peak_of(&pipeline.spaces, pid));
+                }
+                pipeline.spaces.forget(pid);
+                continue;
+            }
+            let Some(audit) = unseen(pid, pipeline, None) else { continue };
+            let regions = audit.reconciled.regions.len();
+            // Nobody knows how much of it was used.
+            let size = audit.observations.status.vm_size;
+            self.snapshots.insert(pid, Audit { peak: peak_of(&pipeline.spaces, pid), ..audit });
+            pipeline.spaces.forget(pid);
+            if pid != self.main {
+                self.small.extend(self.ended.add(pid, size, regions));
+            }
+        }
+    }
+
+    /// It was looked at, and has not executed another program since.
+    fn is_known(&self, pid: Pid, spaces: &AddressSpaces) -> bool {
+        self.summaries.contains_key(&pid)
+            || self.snapshots.get(&pid).is_some_and(|audit| is_of_now(pid, audit, spaces))
+    }
+
     /// The newest snapshot of a process. With the last one of a process, small ones that ended before are
     /// reduced to their sums.
     fn keep(&mut self, observations: Observations, reconciled: Reconciled, pipeline: &mut Pipeline) {
+        self.note_ended(pipeline);
         let pid = observations.pid;
         // One that had its number before has ended.
         self.summaries.remove(&pid);
@@ -234,11 +268,7 @@ impl Audits {
     /// Processes that ended unseen are shown as the ledger has them, without residency; and so are those that
     /// have executed another program since they were looked at: what was seen is not theirs any more.
     fn complete_from_ledger(&mut self, pipeline: &Pipeline) {
-        let is_of_now = |(&pid, audit): (&Pid, &mut Audit)| {
-            let Observations { moment, begun_ns, .. } = audit.observations;
-            moment == SnapshotMoment::HeldAtExit || !pipeline.spaces.replaced_since(pid, begun_ns)
-        };
-        self.snapshots.retain(|pid, audit| is_of_now((pid, audit)));
+        self.snapshots.retain(|&pid, audit| is_of_now(pid, audit, &pipeline.spaces));
         for process in pipeline.spaces.processes() {
             if self.snapshots.contains_key(&process.pid) || self.summaries.contains_key(&process.pid) {
                 continue;
@@ -246,13 +276,9 @@ impl Audits {
             if self.as_of.is_some() && process.exited_ns.is_some() {
                 continue;
             }
-            let Some(observations) = from_ledger(pipeline, process.pid, self.as_of.as_ref()) else {
-                continue;
-            };
-            let mut reconciled = pipeline.spaces.reconcile(process.pid, &observations);
-            // both sides are the ledger: the kernel was not asked, so nothing can disagree with it
-            reconciled.drift = Bytes(0);
-            self.snapshots.insert(process.pid, Audit { observations, reconciled, peak: None });
+            if let Some(audit) = unseen(process.pid, pipeline, self.as_of.as_ref()) {
+                self.snapshots.insert(process.pid, audit);
+            }
         }
     }
 
@@ -263,6 +289,8 @@ impl Audits {
         events: EventTotals,
         pipeline: &mut Pipeline,
     ) -> (Report, Vec<String>) {
+        self.note_ended(pipeline);
+        self.reduce_small(pipeline);
         self.complete_from_ledger(pipeline);
         let mut order: Vec<Pid> = self.snapshots.keys().chain(self.summaries.keys()).copied().collect();
         order.sort_unstable_by_key(|&pid| (pid != main, pid));
@@ -414,6 +442,21 @@ fn stacks_of_peak(peak: &Peak) -> impl Iterator<Item = StackId> + '_ {
 const FLIGHTS_MS: [u64; 5] = [1, 3, 10, 40, 150];
 /// The ring is read at least this often.
 const SLICE_MS: u64 = 10;
+
+/// A process that nobody could look at, as the ledger has it.
+fn unseen(pid: Pid, pipeline: &Pipeline, as_of: Option<&AsOf>) -> Option<Audit> {
+    let observations = from_ledger(pipeline, pid, as_of)?;
+    let mut reconciled = pipeline.spaces.reconcile(pid, &observations);
+    // both sides are the ledger: the kernel was not asked, so nothing can disagree with it
+    reconciled.drift = Bytes(0);
+    Some(Audit { observations, reconciled, peak: None })
+}
+
+/// What was seen is of the program that the process executes now, or has ended with.
+fn is_of_now(pid: Pid, audit: &Audit, spaces: &AddressSpaces) -> bool {
+    let Observations { moment, begun_ns, .. } = audit.observations;
+    moment == SnapshotMoment::HeldAtExit || !spaces.replaced_since(pid, begun_ns)
+}
 
 /// Joins a snapshot with the calls reported by then.
 fn joined(

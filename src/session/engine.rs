@@ -139,6 +139,8 @@ impl<'a> Session<'a> {
     pub fn turn(&mut self) -> Result<Option<End>, SessionError> {
         self.reader.poll()?;
         self.recover_from_loss()?;
+        self.audits.note_ended(&mut self.pipeline.borrow_mut());
+        self.audits.reduce_small(&mut self.pipeline.borrow_mut());
         let wanted = self.pipeline.borrow_mut().turn();
         if !wanted {
             return Ok(Some(End::LeftRunning));

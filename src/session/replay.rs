@@ -134,7 +134,11 @@ pub fn time_of(step: &Step) -> u64 {
 
 fn tell(step: &Step, pipeline: &mut Pipeline, audits: &mut Audits) {
     match step {
-        Step::Event(event) => pipeline.replay(event),
+        Step::Event(event) => {
+            pipeline.replay(event);
+            audits.note_ended(pipeline);
+            audits.reduce_small(pipeline);
+        }
         Step::Found { mm, seen } => pipeline.spaces.start_observed(*mm, seen),
         Step::Lost { time_ns } => pipeline.spaces.note_loss(*time_ns),
         Step::Resync(seen) => {

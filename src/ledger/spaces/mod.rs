@@ -31,6 +31,8 @@ pub struct AddressSpaces {
     files: FileTable,
     any_loss: bool,
     zero: TimeZero,
+    /// Since somebody asked.
+    ended: Vec<Pid>,
 }
 
 impl AddressSpaces {
@@ -216,6 +218,18 @@ impl AddressSpaces {
         }
     }
 
+    /// The processes that have ended since this was asked the last time, in order.
+    pub fn take_ended(&mut self) -> Vec<Pid> {
+        std::mem::take(&mut self.ended)
+    }
+
+    /// Gives up the last state of a process that is gone.
+    pub fn forget(&mut self, pid: Pid) {
+        if let Some(id) = self.space_of_pid(pid).filter(|&id| !self.table.has_users(id)) {
+            self.table.remove(id);
+        }
+    }
+
     /// Living processes are looked at from now on: what calls take away is remembered until
     /// [`AddressSpaces::snapshots_compared`].
     pub fn snapshot_begins(&mut self) {
@@ -316,6 +330,7 @@ impl AddressSpaces {
         self.processes.get_or_add(pid).exited(event, code, group_dead);
         if let Some(id) = id.filter(|_| group_dead) {
             self.leave(pid, id);
+            self.ended.push(pid);
         }
     }
 }
