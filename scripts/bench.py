@@ -460,18 +460,69 @@ def bench_redis(bench):
 # --- 65,000 mappings
 
 
-def bench_manymaps(bench):
-    program, maps = bench.build("manymaps"), 65000
-    smaps, plain_maps = [], []
-    with subprocess.Popen([program, str(maps)], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
-        process.stdout.read(6)
+SLOPE = (1_000, 10_000, 65_000)
+
+
+def wall_to(path, command):
+    """Milliseconds of a whole command that writes there."""
+    with open(path, "wb") as out:
+        begun = time.monotonic()
+        done = subprocess.run(command, stdout=out, stderr=subprocess.PIPE, text=True, errors="replace", check=False)
+        took = 1000 * (time.monotonic() - begun)
+    if done.returncode:
+        raise RuntimeError(f"{' '.join(command[:6])} … ended with {done.returncode}: {done.stderr[-400:]}")
+    return took
+
+
+def slope_of_snapshots(bench, program):
+    rows = []
+    for maps in SLOPE:
+        with subprocess.Popen([program, str(maps)], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+            process.stdout.read(6)
+            snapshot = [bench.vmaudit, "snapshot", "-p", str(process.pid)]
+            commands = (("/dev/null", ["cat", f"/proc/{process.pid}/smaps"]),
+                        ("/dev/null", ["cat", f"/proc/{process.pid}/maps"]),
+                        (bench.path("text"), snapshot),
+                        (bench.path("json"), [*snapshot, "-f", "json"]),
+                        (bench.path("html"), [*snapshot, "-f", "html"]))
+            times = [[] for _ in commands]
+            for _ in range(bench.rounds):
+                for (path, command), taken in zip(commands, times):
+                    taken.append(wall_to(path, command))
+            process.stdin.close()
+            process.wait()
+        smaps, *others = (median(taken) for taken in times)
+        rows.append((f"{maps:,}", f"{smaps:.1f}", *(f"{other:.1f}" for other in others), f"{others[1] / smaps:.2f} ×"))
+    table("`vmaudit snapshot -p PID` by the number of mappings, whole commands, ms",
+          ("mappings", "`cat smaps`", "`cat maps`", "snapshot", "`-f json`", "`-f html`", "snapshot / smaps"), rows)
+
+
+def slope_of_runs(bench, program):
+    rows = []
+    recording = bench.path("slope.vmaudit")
+    for maps in SLOPE:
+        target = [program, str(maps), "nowait"]
+        run = [bench.vmaudit, "run", "--as-root", "-o", recording, "--", *target]
+        commands = (("/dev/null", target), (bench.path("text"), run),
+                    (bench.path("text"), [bench.vmaudit, "report", recording]),
+                    (bench.path("text"), [bench.vmaudit, "report", "--replay", recording]),
+                    (bench.path("json"), [bench.vmaudit, "report", "-f", "json", recording]),
+                    (bench.path("html"), [bench.vmaudit, "report", "-f", "html", recording]))
+        times = [[] for _ in commands]
         for _ in range(bench.rounds):
-            for name, times in (("smaps", smaps), ("maps", plain_maps)):
-                begun = time.monotonic()
-                output_of(["cat", f"/proc/{process.pid}/{name}"])
-                times.append(time.monotonic() - begun)
-        process.stdin.close()
-        process.wait()
+            for (path, command), taken in zip(commands, times):
+                if command is run and os.path.exists(recording):
+                    os.remove(recording)
+                taken.append(wall_to(path, command))
+        rows.append((f"{maps:,}", *(f"{median(taken):.1f}" for taken in times)))
+    table("`vmaudit run -o FILE` and its reports by the number of mappings, whole commands, ms",
+          ("mappings", "untraced", "`run`", "`report`", "`report --replay`", "`report -f json`", "`report -f html`"), rows)
+
+
+def bench_manymaps(bench):
+    program, maps = bench.build("manymaps"), SLOPE[-1]
+    slope_of_snapshots(bench, program)
+    slope_of_runs(bench, program)
     untraced, traced, said = [], [], ""
     for _ in range(bench.rounds):
         begun = time.monotonic()
@@ -483,8 +534,7 @@ def bench_manymaps(bench):
         said = done.stderr
     table(f"A process with {maps} mappings",
           ("what", "ms"),
-          [("`cat smaps`", f"{1000 * median(smaps):.0f}"), ("`cat maps`", f"{1000 * median(plain_maps):.0f}"),
-           ("the program, untraced", f"{1000 * median(untraced):.0f}"),
+          [("the program, untraced", f"{1000 * median(untraced):.0f}"),
            ("the program under `vmaudit run -f json`, report included", f"{1000 * median(traced):.0f}")])
     timing = [line for line in said.splitlines() if re.search(r"\d ?(ms|µs|us|s)\b", line)]
     print("\n`-v` said:\n")

@@ -2,14 +2,14 @@
 
 use super::Piece;
 use super::category::{Claim, Evidence, Instance, UNKNOWN};
-use super::footprint::{Footprint, covered, difference, overlapping, resident_and_swapped};
+use super::footprint::{Footprint, difference, resident_and_swapped};
 use super::rules::{RULES, Rule};
 use super::world::{Subject, World};
 use crate::ledger::{Reconciled, Region, RegionKind};
+use crate::model::hash::IntMap;
 use crate::model::{Addr, AddrRange, EventId, Observations, PAGE, StackId};
 use std::collections::HashMap;
 
-/// Nothing explains it, or nobody knows whose it is.
 /// Purged and untouched ranges shorter than this stay part of what surrounds them: one touched
 /// page in two would otherwise give a piece each.
 const MIN_PURGED_PIECE: u64 = 16 * PAGE;
@@ -19,15 +19,46 @@ type Marks = HashMap<StackId, Vec<(usize, usize)>>;
 
 pub fn classify(world: &World<'_>) -> Vec<Piece> {
     let marks = mark_stacks(world);
-    let mut pieces = Vec::new();
-    for (index, region) in world.input.reconciled.regions.iter().enumerate() {
-        for range in cut(world, region) {
-            let subject = world.subject(region, range);
-            let (rule, claim) = claim(world, &subject, &marks);
-            push_pieces(world, &subject, &mut pieces, Draft { region: index, rule, claim });
+    let regions = &world.input.reconciled.regions;
+    let mut out = Pieces { pieces: Vec::with_capacity(regions.len()), things: Things::default() };
+    let mut levels = Levels::default();
+    for (index, region) in regions.iter().enumerate() {
+        let mut start = region.range.start;
+        for end in cuts(world, region, &mut levels.cuts).into_iter().chain([region.range.end]) {
+            let subject = world.subject(region, AddrRange { start, end });
+            let (rule, claim) = claim(world, &subject, &marks, &mut levels);
+            push_pieces(world, &subject, &mut out, Draft { region: index, rule, claim });
+            start = end;
         }
     }
-    pieces
+    out.pieces
+}
+
+struct Pieces {
+    pieces: Vec<Piece>,
+    things: Things,
+}
+
+/// The numbers of instances, in the order of their first pieces.
+#[derive(Default)]
+struct Things {
+    calls: IntMap<EventId, usize>,
+    places: IntMap<Addr, usize>,
+    names: HashMap<Vec<u8>, usize>,
+}
+
+impl Things {
+    fn number(&mut self, instance: &Instance) -> usize {
+        let next = self.calls.len() + self.places.len() + self.names.len();
+        match instance {
+            Instance::Call(id) => *self.calls.entry(*id).or_insert(next),
+            Instance::At(addr) => *self.places.entry(*addr).or_insert(next),
+            Instance::Named(name) => match self.names.get(name) {
+                Some(&known) => known,
+                None => *self.names.entry(name.clone()).or_insert(next),
+            },
+        }
+    }
 }
 
 struct Draft {
@@ -48,28 +79,73 @@ fn mark_stacks(world: &World<'_>) -> Marks {
     marks
 }
 
-/// The region's range, cut wherever a rule knows of a boundary inside.
-fn cut(world: &World<'_>, region: &Region) -> Vec<AddrRange> {
-    let mut cuts: Vec<Addr> = RULES.iter().flat_map(|rule| rule.cuts(region, world)).collect();
+/// The rules that are asked on one level of evidence, by their numbers.
+struct Asked(Vec<usize>);
+
+impl Default for Asked {
+    fn default() -> Asked {
+        Asked((0..RULES.len()).collect())
+    }
+}
+
+impl Asked {
+    /// Asks one after the other, until one answers. What a rule does not know of this level at all it is not asked
+    /// again: tens of thousands of pieces ask on each level.
+    fn first<T>(
+        &mut self,
+        world: &World<'_>,
+        mut ask: impl FnMut(&dyn Rule) -> Option<T>,
+    ) -> Option<(usize, T)> {
+        let mut next = 0;
+        while let Some(&rule) = self.0.get(next) {
+            let answer = ask(RULES[rule]);
+            if world.was_not_for_me() {
+                self.0.remove(next);
+                continue;
+            }
+            if let Some(answer) = answer {
+                return Some((rule, answer));
+            }
+            next += 1;
+        }
+        None
+    }
+}
+
+#[derive(Default)]
+struct Levels {
+    cuts: Asked,
+    name: Asked,
+    header: Asked,
+    thread: Asked,
+    shape: Asked,
+    last: Asked,
+}
+
+/// Where rules know of a boundary inside of a region; ascending.
+fn cuts(world: &World<'_>, region: &Region, asked: &mut Asked) -> Vec<Addr> {
+    let mut cuts: Vec<Addr> = Vec::new();
+    asked.first::<()>(world, |rule| {
+        cuts.extend(rule.cuts(region, world));
+        None
+    });
+    if cuts.is_empty() {
+        return cuts;
+    }
     cuts.retain(|&at| region.range.start < at && at < region.range.end);
     cuts.sort_unstable();
     cuts.dedup();
-    let mut out = Vec::with_capacity(cuts.len() + 1);
-    let mut start = region.range.start;
-    for end in cuts.into_iter().chain([region.range.end]) {
-        out.push(AddrRange { start, end });
-        start = end;
-    }
-    out
+    cuts
 }
 
-fn claim(world: &World<'_>, subject: &Subject<'_>, marks: &Marks) -> (Option<usize>, Claim) {
-    type Level = fn(&dyn Rule, &Subject<'_>, &World<'_>) -> Option<Claim>;
-    let first = |level: Level| {
-        RULES.iter().enumerate().find_map(|(i, rule)| Some((Some(i), level(*rule, subject, world)?)))
-    };
-    if let Some(found) = first(|rule, s, w| rule.by_name(s, w)) {
-        return found;
+fn claim(
+    world: &World<'_>,
+    subject: &Subject<'_>,
+    marks: &Marks,
+    levels: &mut Levels,
+) -> (Option<usize>, Claim) {
+    if let Some((rule, found)) = levels.name.first(world, |rule| rule.by_name(subject, world)) {
+        return (Some(rule), found);
     }
     if let Some(path) = subject.path {
         for &(at, i) in marks.get(&path.id).map_or(&[][..], Vec::as_slice) {
@@ -78,15 +154,20 @@ fn claim(world: &World<'_>, subject: &Subject<'_>, marks: &Marks) -> (Option<usi
             }
         }
     }
-    first(|rule, s, w| rule.by_header(s, w))
-        .or_else(|| first(|rule, s, w| rule.by_thread(s, w)))
-        .or_else(|| first(|rule, s, w| rule.by_shape(s, w)))
-        .or_else(|| first(|rule, s, w| rule.as_last(s, w)))
-        .unwrap_or_else(|| (None, Claim::new(UNKNOWN, Evidence::Shape, "unknown")))
+    let Levels { header, thread, shape, last, .. } = levels;
+    let found = header
+        .first(world, |rule| rule.by_header(subject, world))
+        .or_else(|| thread.first(world, |rule| rule.by_thread(subject, world)))
+        .or_else(|| shape.first(world, |rule| rule.by_shape(subject, world)))
+        .or_else(|| last.first(world, |rule| rule.as_last(subject, world)));
+    match found {
+        Some((rule, claim)) => (Some(rule), claim),
+        None => (None, Claim::new(UNKNOWN, Evidence::Shape, "unknown")),
+    }
 }
 
 /// Gives the piece its figures; cuts out what was purged where the rule wants that apart.
-fn push_pieces(world: &World<'_>, subject: &Subject<'_>, out: &mut Vec<Piece>, draft: Draft) {
+fn push_pieces(world: &World<'_>, subject: &Subject<'_>, out: &mut Pieces, draft: Draft) {
     let event = subject.record.map(|r| r.event);
     let instance = |range: AddrRange| match (&draft.claim.instance, event) {
         (Some(instance), _) => instance.clone(),
@@ -94,17 +175,19 @@ fn push_pieces(world: &World<'_>, subject: &Subject<'_>, out: &mut Vec<Piece>, d
         (None, None) => Instance::At(range.start),
     };
     let instance = instance(subject.range);
+    let thing = out.things.number(&instance);
     let mut push = |range: AddrRange, part: &'static str| {
         if range.is_empty() {
             return;
         }
-        out.push(Piece {
+        out.pieces.push(Piece {
             range,
             region: draft.region,
             category: draft.claim.category,
             part,
             evidence: draft.claim.evidence,
             instance: instance.clone(),
+            thing,
             thread: draft.claim.thread.or(subject.record.map(|r| r.task.tid)),
             merge: draft.claim.merge,
             footprint: footprint(world, subject, range),
@@ -127,19 +210,19 @@ fn push_pieces(world: &World<'_>, subject: &Subject<'_>, out: &mut Vec<Piece>, d
 }
 
 fn footprint(world: &World<'_>, subject: &Subject<'_>, range: AddrRange) -> Footprint {
-    let input = world.input;
     let prot = subject.region.prot;
     let (rss, swap) = if counts_in_rss(subject.region, subject.name()) {
-        resident_and_swapped(&input.observations.residency, range)
+        world.resident_and_swapped(range)
     } else {
         (0, 0)
     };
-    let (resident, swapped) = (&input.observations.residency.resident, &input.observations.residency.swapped);
-    let purged: u64 = overlapping(&input.reconciled.purged, range)
+    let purged: u64 = world
+        .purged
+        .overlapping(range)
         .iter()
         .map(|p| {
             let p = p.intersect(range);
-            p.len().saturating_sub(covered(resident, p)).saturating_sub(covered(swapped, p))
+            p.len().saturating_sub(world.resident.covered(p)).saturating_sub(world.swapped.covered(p))
         })
         .sum();
     Footprint {

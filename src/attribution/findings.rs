@@ -1,16 +1,16 @@
 //! Pieces → findings: what is worth reading first, why it is there and what to do about it.
 
-use super::Piece;
 use super::call::story;
 use super::callpath::CallPath;
-use super::category::{Category, Instance, Merge};
+use super::category::{Category, Merge};
 use super::footprint::Footprint;
 use super::rules::RULES;
 use super::world::World;
+use super::{Piece, distinct};
 use crate::ledger::OriginRecord;
 use crate::model::{AddrRange, Frame, Pid, StackId, Tid};
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap};
 
 /// Something to change. The savings are upper bounds, measured from this run.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -101,8 +101,7 @@ impl<'a> Group<'a> {
 
     /// Number of things that have a piece of this part.
     pub fn instances_with(&self, part: &str) -> u64 {
-        let with = self.pieces.iter().filter(|p| p.part == part).map(|p| &p.instance);
-        with.collect::<HashSet<&Instance>>().len() as u64
+        distinct(self.pieces.iter().filter(|p| p.part == part).map(|p| p.thing).collect())
     }
 }
 
@@ -131,9 +130,10 @@ pub struct Finding {
     pub doubtful: bool,
 }
 
-#[derive(Clone, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
 enum Key {
-    Caller(Vec<Frame>),
+    /// The number of the frames.
+    Caller(usize),
     Stack(StackId),
     NoStack,
     Category,
@@ -142,8 +142,12 @@ enum Key {
 
 /// Ranked by unused bytes; groups without unused bytes are left out.
 pub fn findings(world: &World<'_>, pieces: &[Piece]) -> Vec<Finding> {
-    let mut groups: HashMap<(Category, Key), Vec<&Piece>> = HashMap::new();
-    let mut caller_keys: HashMap<(StackId, usize), Vec<Frame>> = HashMap::new();
+    let mut numbers: HashMap<(&'static str, Key), usize> = HashMap::new();
+    let mut groups: Vec<Vec<&Piece>> = Vec::new();
+    let mut callers: HashMap<Vec<Frame>, usize> = HashMap::new();
+    let mut caller_keys: HashMap<(StackId, usize), usize> = HashMap::new();
+    // Neighbours belong together, as a rule.
+    let mut last = None;
     for piece in pieces {
         let stack = record_of(world, piece).and_then(|r| r.stack.ok());
         let key = match (piece.merge, stack) {
@@ -152,16 +156,25 @@ pub fn findings(world: &World<'_>, pieces: &[Piece]) -> Vec<Finding> {
             (_, None) => Key::NoStack,
             (Merge::ByStack, Some(id)) => Key::Stack(id),
             (Merge::ByCaller(line), Some(id)) => {
-                let frames = caller_keys
-                    .entry((id, line))
-                    .or_insert_with(|| world.path(id).map(|p| p.frames_from(line)).unwrap_or_default());
-                Key::Caller(frames.clone())
+                Key::Caller(*caller_keys.entry((id, line)).or_insert_with(|| {
+                    let frames = world.path(id).map(|p| p.frames_from(line)).unwrap_or_default();
+                    let next = callers.len();
+                    *callers.entry(frames).or_insert(next)
+                }))
             }
         };
-        groups.entry((piece.category, key)).or_default().push(piece);
+        let wanted = (piece.category.id, key);
+        let group = match last {
+            Some((known, group)) if known == wanted => group,
+            _ => *numbers.entry(wanted).or_insert_with(|| {
+                groups.push(Vec::new());
+                groups.len() - 1
+            }),
+        };
+        last = Some((wanted, group));
+        groups[group].push(piece);
     }
-    let mut findings: Vec<Finding> =
-        groups.into_values().filter_map(|pieces| finding(world, pieces)).collect();
+    let mut findings: Vec<Finding> = groups.into_iter().filter_map(|pieces| finding(world, pieces)).collect();
     findings.sort_by_key(|f| {
         (
             Reverse(f.footprint.unused()),
@@ -195,7 +208,7 @@ fn finding(world: &World<'_>, pieces: Vec<&Piece>) -> Option<Finding> {
     let stack = record.and_then(|r| r.stack.ok());
     let pid = world.input.observations.pid;
     let inherited_from = record.map(|r| r.task.pid).filter(|&maker| maker != pid);
-    let instances = pieces.iter().map(|p| &p.instance).collect::<HashSet<_>>().len() as u64;
+    let instances = distinct(pieces.iter().map(|p| p.thing).collect());
     let group = Group {
         category: first.category,
         footprint,
@@ -258,13 +271,13 @@ fn finding(world: &World<'_>, pieces: Vec<&Piece>) -> Option<Finding> {
 fn joined_ranges(pieces: &[&Piece]) -> Vec<AddrRange> {
     let mut sorted: Vec<&&Piece> = pieces.iter().collect();
     sorted.sort_unstable_by_key(|p| p.range);
-    let mut out: Vec<(AddrRange, &Instance)> = Vec::new();
+    let mut out: Vec<(AddrRange, usize)> = Vec::new();
     for piece in sorted {
         match out.last_mut() {
-            Some((last, instance)) if last.end == piece.range.start && **instance == piece.instance => {
+            Some((last, thing)) if last.end == piece.range.start && *thing == piece.thing => {
                 last.end = piece.range.end;
             }
-            _ => out.push((piece.range, &piece.instance)),
+            _ => out.push((piece.range, piece.thing)),
         }
     }
     out.into_iter().map(|(range, _)| range).collect()

@@ -12,6 +12,7 @@
 
 use crate::model::observation::{Residency, ResidencySource};
 use crate::model::{Addr, AddrRange, PAGE};
+use std::cell::Cell;
 use std::ops::AddAssign;
 
 /// Bytes of a range by state.
@@ -53,6 +54,46 @@ pub fn overlapping(sorted: &[AddrRange], range: AddrRange) -> &[AddrRange] {
 /// Bytes of `range` that `sorted` (sorted, disjoint) covers.
 pub fn covered(sorted: &[AddrRange], range: AddrRange) -> u64 {
     overlapping(sorted, range).iter().map(|r| r.intersect(range).len()).sum()
+}
+
+/// Sorted, disjoint ranges that are asked about in ascending order, as a rule: what comes next is near what was
+/// asked for last.
+#[derive(Debug)]
+pub struct Lookup<'a> {
+    sorted: &'a [AddrRange],
+    /// The first range that does not end before what was asked for last.
+    last: Cell<usize>,
+}
+
+impl<'a> Lookup<'a> {
+    /// Steps that are cheaper than a search.
+    const NEAR: usize = 8;
+
+    pub fn new(sorted: &'a [AddrRange]) -> Lookup<'a> {
+        Lookup { sorted, last: Cell::new(0) }
+    }
+
+    /// As [`overlapping`].
+    pub fn overlapping(&self, range: AddrRange) -> &'a [AddrRange] {
+        let last = self.last.get();
+        let is_behind = last.checked_sub(1).is_none_or(|before| self.sorted[before].end <= range.start);
+        let from = if is_behind { last } else { 0 };
+        let first = from + first_not(&self.sorted[from..], |r| r.end <= range.start);
+        self.last.set(first);
+        let rest = &self.sorted[first..];
+        rest.split_at(first_not(rest, |r| r.start < range.end)).0
+    }
+
+    /// As [`covered`].
+    pub fn covered(&self, range: AddrRange) -> u64 {
+        self.overlapping(range).iter().map(|r| r.intersect(range).len()).sum()
+    }
+}
+
+/// As `partition_point`, for an end that is probably near.
+fn first_not(sorted: &[AddrRange], passes: impl Fn(&AddrRange) -> bool) -> usize {
+    let near = sorted.iter().take(Lookup::NEAR).take_while(|&r| passes(r)).count();
+    if near < Lookup::NEAR { near } else { near + sorted[near..].partition_point(passes) }
 }
 
 /// The parts of `a` not in `b`, both sorted and disjoint, inside `within`.
@@ -113,4 +154,36 @@ fn share(rss: u64, swap: u64, vma: AddrRange, range: AddrRange) -> (u64, u64) {
     };
     let (from, to) = (upto(part.start), upto(part.end));
     ((to.0 - from.0) * PAGE, (to.1 - from.1) * PAGE)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn ranges() -> impl Strategy<Value = Vec<AddrRange>> {
+        proptest::collection::vec((0u64..4, 1u64..4), 0..60).prop_map(|steps| {
+            let mut at = 0;
+            let mut range = |(gap, len)| {
+                at += gap + len;
+                AddrRange::new(at - len, at)
+            };
+            steps.into_iter().map(&mut range).collect()
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn a_lookup_finds_what_a_search_finds(
+            sorted in ranges(),
+            asked in proptest::collection::vec((0u64..200, 0u64..40), 0..40),
+        ) {
+            let lookup = Lookup::new(&sorted);
+            for (start, len) in asked {
+                let range = AddrRange::new(start, start + len);
+                prop_assert_eq!(lookup.overlapping(range), overlapping(&sorted, range));
+                prop_assert_eq!(lookup.covered(range), covered(&sorted, range));
+            }
+        }
+    }
 }

@@ -30,6 +30,7 @@ pub use rules::{category_color, category_name, heap_description_of, option_separ
 
 use crate::ledger::{Origin, Reconciled};
 use crate::model::{AddrRange, Observations, StackTable, SymbolizedStacks, Tid};
+use std::collections::BTreeMap;
 use world::World;
 
 /// All that is known about one process.
@@ -53,6 +54,8 @@ pub struct Piece {
     pub part: &'static str,
     pub evidence: Evidence,
     pub instance: Instance,
+    /// The number of the instance: those of a process have consecutive ones, in the order of their first pieces.
+    pub thing: usize,
     /// Whose it is: the stack's thread, else the thread that made the call.
     pub thread: Option<Tid>,
     pub merge: Merge,
@@ -128,9 +131,9 @@ fn sums(input: &AuditInput<'_>, world: &World<'_>) -> Attributed {
 
 /// The categories alone, without findings: what a snapshot for the timeline needs. They add up to the
 /// totals of [`attribute`], as its rows do.
-pub fn by_category(input: &AuditInput<'_>) -> std::collections::BTreeMap<Category, Footprint> {
+pub fn by_category(input: &AuditInput<'_>) -> BTreeMap<Category, Footprint> {
     let world = World::new(input);
-    let mut sums = std::collections::BTreeMap::new();
+    let mut sums = BTreeMap::new();
     for piece in classify::classify(&world) {
         *sums.entry(piece.category).or_insert_with(Footprint::default) += piece.footprint;
     }
@@ -138,20 +141,27 @@ pub fn by_category(input: &AuditInput<'_>) -> std::collections::BTreeMap<Categor
 }
 
 fn rows(pieces: &[Piece]) -> Vec<CategoryRow> {
-    use std::collections::{BTreeMap, HashSet};
-    let mut by_category: BTreeMap<Category, (Footprint, HashSet<&Instance>, u64)> = BTreeMap::new();
+    let mut by_category: BTreeMap<&'static str, (Category, Footprint, Vec<usize>)> = BTreeMap::new();
     for piece in pieces {
-        let (footprint, instances, count) = by_category.entry(piece.category).or_default();
+        let new = || (piece.category, Footprint::default(), Vec::new());
+        let (_, footprint, things) = by_category.entry(piece.category.id).or_insert_with(new);
         *footprint += piece.footprint;
-        instances.insert(&piece.instance);
-        *count += 1;
+        things.push(piece.thing);
     }
-    let row = |(category, (footprint, instances, pieces)): (Category, (Footprint, HashSet<_>, u64))| {
-        CategoryRow { category, footprint, instances: instances.len() as u64, pieces }
+    let row = |(category, footprint, things): (Category, Footprint, Vec<usize>)| {
+        let pieces = things.len() as u64;
+        CategoryRow { category, footprint, instances: distinct(things), pieces }
     };
-    let mut rows: Vec<CategoryRow> = by_category.into_iter().map(row).collect();
+    let mut rows: Vec<CategoryRow> = by_category.into_values().map(row).collect();
     rows.sort_by_key(|r| {
         (std::cmp::Reverse(r.footprint.unused()), std::cmp::Reverse(r.footprint.virt), r.category)
     });
     rows
+}
+
+/// How many different ones there are.
+fn distinct(mut numbers: Vec<usize>) -> u64 {
+    numbers.sort_unstable();
+    numbers.dedup();
+    numbers.len() as u64
 }

@@ -5,21 +5,27 @@ use super::call::MmapCall;
 use super::callpath::CallPath;
 use super::category::Claim;
 use super::findings::Group;
-use super::footprint::overlapping;
+use super::footprint::{Lookup, overlapping, resident_and_swapped};
 use super::rules::RULES;
 use crate::ledger::{Origin, OriginId, OriginRecord, Region, RegionKind, ThreadRecord};
-use crate::model::observation::HeapInfo;
+use crate::model::hash::IntMap;
+use crate::model::observation::{HeapInfo, ResidencySource};
 use crate::model::path::base_name_bytes;
 use crate::model::{
-    Addr, AddrRange, EventId, FileMarks, Mapping, MappingFile, Overcommit, Sharing, StackId, Tid, VmaDetail,
+    Addr, AddrRange, EventId, FileMarks, Frame, Mapping, MappingFile, ModuleId, Overcommit, Prot, Sharing,
+    StackId, Tid, VmOp, VmaDetail,
 };
-use std::cell::RefCell;
+use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::{HashMap, HashSet};
 
 /// A process, indexed for rules.
 pub struct World<'a> {
     pub input: &'a AuditInput<'a>,
     paths: HashMap<StackId, CallPath>,
+    /// Where `Observations::residency` is exact.
+    pub resident: Lookup<'a>,
+    pub swapped: Lookup<'a>,
+    pub purged: Lookup<'a>,
     /// From the lowest to the highest byte that still belongs to one call.
     spans: HashMap<EventId, AddrRange>,
     /// Base names of the files mapped executable.
@@ -33,9 +39,67 @@ pub struct World<'a> {
     /// Files with an executable mapping: ELF images.
     images: HashSet<(u32, u32, u64)>,
     /// By the rules' ids; each list sorted.
-    surveys: HashMap<&'static str, Vec<Surveyed>>,
-    /// What rules asked of the process as a whole, by their own names for it.
-    facts: RefCell<HashMap<&'static str, bool>>,
+    surveys: Vec<(&'static str, Vec<Surveyed>)>,
+    /// Lengths of the VMAs that those of `live` lie in.
+    live_lengths: HashSet<u64>,
+    /// It is known of every living thread where its stack is.
+    stack_pointers_known: bool,
+    /// Calls that reserved addresses (PROT_NONE); made when a rule asks for them.
+    reservations: OnceCell<Reservations<'a>>,
+    /// The rule that was just asked does not answer such questions.
+    not_for_me: Cell<bool>,
+    /// What rules asked of the process as a whole, by their own names for it: by the places of these names, of
+    /// which tens of thousands of pieces ask for a dozen each.
+    facts: RefCell<IntMap<(usize, usize), bool>>,
+    /// What they asked of parts of it.
+    partial_facts: RefCell<HashMap<(&'static str, About), bool>>,
+}
+
+/// What a fact is about.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum About {
+    /// All that is called from nowhere that is known.
+    Unknown,
+    /// All that is called from this module; None: from outside of all.
+    Module(Option<ModuleId>),
+    /// All whose stacks have this frame as line number …
+    Line(Frame, usize),
+}
+
+/// Calls by the addresses that they reserved.
+struct Reservations<'a> {
+    /// Sorted by their starts; with the place in the list of origins.
+    calls: Vec<(AddrRange, usize, &'a OriginRecord)>,
+    /// The largest end of the first calls, this one included.
+    ends: Vec<Addr>,
+}
+
+impl<'a> Reservations<'a> {
+    fn of(origins: &'a [OriginRecord]) -> Reservations<'a> {
+        let range = |record: &OriginRecord| match record.op {
+            VmOp::Mmap { len, prot, .. } if Prot::from_mmap_bits(prot).is_none() => {
+                Some(AddrRange::from_len(Addr(u64::try_from(record.ret).ok()?), len))
+            }
+            _ => None,
+        };
+        let calls = origins.iter().enumerate().filter_map(|(at, record)| Some((range(record)?, at, record)));
+        let mut calls: Vec<_> = calls.collect();
+        calls.sort_by_key(|(range, at, _)| (*range, *at));
+        let highest = |end: &mut Addr, (range, ..): &(AddrRange, usize, &OriginRecord)| {
+            *end = range.end.max(*end);
+            Some(*end)
+        };
+        let ends = calls.iter().scan(Addr(0), highest).collect();
+        Reservations { calls, ends }
+    }
+
+    /// Those that hold all of `range`.
+    fn around(&self, range: AddrRange) -> impl Iterator<Item = (usize, &'a OriginRecord)> {
+        let begun = self.calls.partition_point(|(reserved, ..)| reserved.start <= range.start);
+        let first = self.ends[..begun].partition_point(|&end| end < range.end);
+        let begun = self.calls[first..begun].iter();
+        begun.filter(move |(reserved, ..)| reserved.contains_range(range)).map(|(_, at, call)| (*at, *call))
+    }
 }
 
 /// A range and what it is, told from the process as a whole.
@@ -124,14 +188,35 @@ impl<'a> World<'a> {
         let others = seen.threads.iter().filter(|t| t.tid != first);
         let mut live: Vec<(Addr, Tid)> = others.filter_map(|t| Some((t.stack_pointer?, t.tid))).collect();
         live.sort_unstable();
+        let length = |&(sp, _): &(Addr, Tid)| Some(mapping_at(&seen.mappings, sp)?.range.len());
+        let live_lengths = live.iter().filter_map(length).collect();
+        let stack_pointers_known =
+            !seen.threads.is_empty() && seen.threads.iter().all(|t| t.stack_pointer.is_some());
         let threads = input.reconciled.threads.iter();
         let mut started: Vec<_> = threads.filter_map(|t| Some((t.initial_sp?, t))).collect();
         started.sort_by_key(|(sp, _)| *sp);
         let mut heaps = seen.heap_infos.clone();
         heaps.sort_by_key(|h| h.at);
-        let surveys = HashMap::new();
-        let facts = RefCell::default();
-        let mut world = World { input, paths, spans, files, live, started, heaps, images, surveys, facts };
+        let mut world = World {
+            input,
+            resident: Lookup::new(&seen.residency.resident),
+            swapped: Lookup::new(&seen.residency.swapped),
+            purged: Lookup::new(&input.reconciled.purged),
+            paths,
+            spans,
+            files,
+            live,
+            started,
+            heaps,
+            images,
+            surveys: Vec::new(),
+            live_lengths,
+            stack_pointers_known,
+            reservations: OnceCell::new(),
+            not_for_me: Cell::new(false),
+            facts: RefCell::default(),
+            partial_facts: RefCell::default(),
+        };
         let surveyed = RULES.iter().map(|rule| (rule.id(), rule.survey(&world)));
         world.surveys = surveyed.filter(|(_, found)| !found.is_empty()).collect();
         world
@@ -144,18 +229,22 @@ impl<'a> World<'a> {
 
     /// What this rule's survey says of an address.
     pub fn surveyed(&self, rule: &str, addr: Addr) -> Option<&Surveyed> {
-        let found = self.surveys.get(rule)?;
+        let found = self.survey_of(rule);
         found.get(found.partition_point(|s| s.range.end <= addr)).filter(|s| s.range.contains(addr))
     }
 
     /// True if this rule's survey found anything.
     pub fn has_survey(&self, rule: &str) -> bool {
-        self.surveys.contains_key(rule)
+        !self.survey_of(rule).is_empty()
+    }
+
+    fn survey_of(&self, rule: &str) -> &[Surveyed] {
+        self.surveys.iter().find(|(own, _)| *own == rule).map_or(&[], |(_, found)| found)
     }
 
     /// Where the ranges of this rule's survey begin and end.
     pub fn survey_cuts(&self, rule: &str, within: AddrRange) -> Vec<Addr> {
-        let found = self.surveys.get(rule).map_or(&[][..], Vec::as_slice);
+        let found = self.survey_of(rule);
         let inside = found[found.partition_point(|s| s.range.end <= within.start)..].iter();
         let inside = inside.take_while(|s| s.range.start < within.end);
         inside.flat_map(|s| [s.range.start, s.range.end]).collect()
@@ -177,15 +266,43 @@ impl<'a> World<'a> {
         }
     }
 
+    /// What a rule answers that has nothing to say on a level of evidence, whatever the piece is.
+    pub fn not_for_me<T>(&self) -> Option<T> {
+        self.not_for_me.set(true);
+        None
+    }
+
+    /// True if the last answer was [`World::not_for_me`]; false then, until the next one is.
+    pub fn was_not_for_me(&self) -> bool {
+        self.not_for_me.take()
+    }
+
     /// Something that is true of the whole process or not: found out once, there may be tens of thousands
     /// of pieces to ask for it.
     pub fn fact(&self, name: &'static str, find_out: impl FnOnce() -> bool) -> bool {
-        let known = self.facts.borrow().get(name).copied();
+        let place = (name.as_ptr().addr(), name.len());
+        let known = self.facts.borrow().get(&place).copied();
         known.unwrap_or_else(|| {
             let found = find_out();
-            self.facts.borrow_mut().insert(name, found);
+            self.facts.borrow_mut().insert(place, found);
             found
         })
+    }
+
+    /// The same of a part of it.
+    pub fn fact_about(&self, name: &'static str, about: About, find_out: impl FnOnce() -> bool) -> bool {
+        let known = self.partial_facts.borrow().get(&(name, about)).copied();
+        known.unwrap_or_else(|| {
+            let found = find_out();
+            self.partial_facts.borrow_mut().insert((name, about), found);
+            found
+        })
+    }
+
+    /// The calls that reserved all of `range` (mmap with PROT_NONE), with their places in
+    /// [`World::origins`]; in no order.
+    pub fn reservations_around(&self, range: AddrRange) -> impl Iterator<Item = (usize, &'a OriginRecord)> {
+        self.reservations.get_or_init(|| Reservations::of(self.origins())).around(range)
     }
 
     pub fn path(&self, id: StackId) -> Option<&CallPath> {
@@ -237,6 +354,18 @@ impl<'a> World<'a> {
             group.pieces.iter().filter_map(|p| Some(regions.get(p.region)?.vma)).collect();
         let of = |vma: &usize| Some(figure(self.detail_at(self.mappings().get(*vma)?.range.start)?));
         vmas.iter().map(of).try_fold(0u64, |sum, bytes| Some(sum.saturating_add(bytes?)))
+    }
+
+    /// As [`resident_and_swapped`].
+    pub fn resident_and_swapped(&self, range: AddrRange) -> (u64, u64) {
+        match self.input.observations.residency.source {
+            ResidencySource::PagemapScan | ResidencySource::Pagemap => {
+                (self.resident.covered(range), self.swapped.covered(range))
+            }
+            ResidencySource::SmapsProportion | ResidencySource::None => {
+                resident_and_swapped(&self.input.observations.residency, range)
+            }
+        }
     }
 
     /// glibc heap headers, sorted by address.
@@ -344,8 +473,7 @@ impl<'a> World<'a> {
 
     /// The VMA that holds `addr`.
     pub fn mapping_at(&self, addr: Addr) -> Option<&'a Mapping> {
-        let at = self.mappings().partition_point(|m| m.range.end <= addr);
-        self.mappings().get(at).filter(|m| m.range.contains(addr))
+        mapping_at(self.mappings(), addr)
     }
 
     /// True if a VMA begins at this address.
@@ -368,8 +496,12 @@ impl<'a> World<'a> {
 
     /// True if it is known of every living thread where its stack is.
     pub fn stack_pointers_known(&self) -> bool {
-        let threads = &self.input.observations.threads;
-        !threads.is_empty() && threads.iter().all(|t| t.stack_pointer.is_some())
+        self.stack_pointers_known
+    }
+
+    /// True if the stack pointer of a living thread, other than the first one, lies in a VMA of this length.
+    pub fn has_stack_in_vma_of(&self, len: u64) -> bool {
+        self.live_lengths.contains(&len)
     }
 
     /// The newest thread that was started with its stack pointer in `range`. A stack pointer
@@ -386,6 +518,10 @@ impl<'a> World<'a> {
         let since = record.map_or(0, |record| record.time_ns);
         self.started_thread_in(range).filter(|thread| thread.created_ns.is_none_or(|time| time >= since))
     }
+}
+
+fn mapping_at(mappings: &[Mapping], addr: Addr) -> Option<&Mapping> {
+    mappings.get(mappings.partition_point(|m| m.range.end <= addr)).filter(|m| m.range.contains(addr))
 }
 
 fn record_of<'a>(input: &AuditInput<'a>, region: &Region) -> Option<&'a OriginRecord> {

@@ -7,11 +7,14 @@ use super::summary::{self, Summary};
 use super::timeline::Timeline;
 use super::verdict::{Counted, judge};
 use crate::attribution::{
-    Attributed, AuditInput, CategoryRow, Finding, Instance, Piece, attribute, attribute_without_findings,
+    Attributed, AuditInput, CategoryRow, Finding, Piece, attribute, attribute_without_findings,
 };
 use crate::ledger::{Doubt, Origin, OriginId, OriginRecord, Peak};
+use crate::model::hash::IntMap;
 use crate::model::observation::{ResidencySource, SnapshotMoment};
-use crate::model::{AddrRange, Completeness, FrameKind, StackId, StackTable, SymbolFrame, SymbolizedStacks};
+use crate::model::{
+    AddrRange, Completeness, FrameKind, StackId, StackTable, SymbolFrame, SymbolizedStacks, Tid,
+};
 use crate::touch::{SpaceTouches, Touches};
 use std::collections::HashMap;
 
@@ -85,16 +88,37 @@ pub struct ProcessAudit<'a> {
 /// Attributes every process and puts the report together. The first process is the main one.
 /// All inputs have to share one stack table.
 pub fn build(run: &RunFacts, processes: &[ProcessAudit<'_>]) -> Report {
-    let mut builder = ReportBuilder::default();
+    put_together(run, processes, Detail::Regions)
+}
+
+/// The same without the regions of the processes and most ranges of their findings: all that the text shows.
+pub fn build_for_text(run: &RunFacts, processes: &[ProcessAudit<'_>]) -> Report {
+    put_together(run, processes, Detail::Sums)
+}
+
+fn put_together(run: &RunFacts, processes: &[ProcessAudit<'_>], detail: Detail) -> Report {
+    let mut builder = ReportBuilder { detail, ..ReportBuilder::default() };
     processes.iter().for_each(|audit| builder.add(audit, None));
     let shared = processes.first().map(|p| (p.input.stacks, p.input.symbols));
     builder.finish(run, shared, None)
 }
 
+/// Ranges of a finding that the text shows; it counts the others.
+pub const RANGES_SHOWN: usize = 3;
+
+/// How much of a process a report holds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+enum Detail {
+    #[default]
+    Regions,
+    /// What the text shows: tens of thousands of regions take longer to put into words than all else.
+    Sums,
+}
+
 /// Classifies every byte of a process, and keeps the sums.
 pub fn summarize(audit: &ProcessAudit<'_>) -> Summary {
     let found = attribute_without_findings(&audit.input);
-    let process = process(audit, &found, &mut StackNumbers::default());
+    let process = process(audit, &found, Detail::Regions, &mut StackNumbers::default());
     Summary::of(process, audit.input.observations.at_ns())
 }
 
@@ -102,6 +126,7 @@ pub fn summarize(audit: &ProcessAudit<'_>) -> Summary {
 /// the next one comes.
 #[derive(Default)]
 pub struct ReportBuilder {
+    detail: Detail,
     stacks: StackNumbers,
     processes: Vec<model::Process>,
 }
@@ -110,7 +135,7 @@ impl ReportBuilder {
     /// Attributes a process; the first is the main one. With what page faults told of it.
     pub fn add(&mut self, audit: &ProcessAudit<'_>, touch: Option<(&Touches, &SpaceTouches)>) {
         let found = attribute(&audit.input);
-        let mut report = process(audit, &found, &mut self.stacks);
+        let mut report = process(audit, &found, self.detail, &mut self.stacks);
         if let Some(facts) = touch {
             super::touch::add(&mut report, (audit, &found), facts, &mut self.stacks);
         }
@@ -131,7 +156,7 @@ impl ReportBuilder {
         shared: Option<(&StackTable, &SymbolizedStacks)>,
         touch: Option<&Touches>,
     ) -> Report {
-        let ReportBuilder { stacks, processes } = self;
+        let ReportBuilder { stacks, processes, .. } = self;
         Report {
             schema: model::SCHEMA,
             backend: run.backend.clone(),
@@ -219,20 +244,21 @@ fn frame(line: &SymbolFrame, table: &StackTable) -> model::Frame {
 }
 
 /// All that is told of a process but page faults.
-fn process(audit: &ProcessAudit<'_>, found: &Attributed, stacks: &mut StackNumbers) -> model::Process {
+fn process(
+    audit: &ProcessAudit<'_>,
+    found: &Attributed,
+    detail: Detail,
+    stacks: &mut StackNumbers,
+) -> model::Process {
     let ProcessAudit { input, facts } = audit;
     let seen = input.observations;
     let reconciled = input.reconciled;
-    let mut instances: HashMap<&Instance, u64> = HashMap::new();
-    let mut regions = Vec::with_capacity(found.pieces.len());
-    for piece in &found.pieces {
-        let next = instances.len() as u64;
-        let instance = *instances.entry(&piece.instance).or_insert(next);
-        let mut region = region(input, piece, stacks);
-        region.instance = instance;
-        regions.push(region);
-    }
-    let doubtful = regions.iter().filter(|r| r.doubt.is_some()).map(|r| r.virt).sum();
+    let regions = match detail {
+        Detail::Regions => regions(input, found, stacks),
+        Detail::Sums => Vec::new(),
+    };
+    let is_doubtful = |p: &&Piece| reconciled.regions.get(p.region).is_some_and(|r| r.doubt.is_some());
+    let doubtful = found.pieces.iter().filter(is_doubtful).map(|p| p.footprint.virt).sum();
     let mut process = model::Process {
         pid: seen.pid,
         comm: lossy(&seen.comm),
@@ -269,7 +295,11 @@ fn process(audit: &ProcessAudit<'_>, found: &Attributed, stacks: &mut StackNumbe
         },
         categories: found.rows.iter().map(category).collect(),
         regions,
-        findings: found.findings.iter().map(|f| finding(input, f, stacks)).collect(),
+        findings: {
+            let names = ThreadNames::of(input, &found.findings);
+            let ranges = if detail == Detail::Regions { usize::MAX } else { RANGES_SHOWN };
+            found.findings.iter().map(|f| finding(input, f, (&names, ranges), stacks)).collect()
+        },
         peak: facts.peak.as_ref().map(|peak| peak::build(input, found, (peak, facts.began_ns), stacks)),
         events: reconciled.events,
         residency: match seen.residency.source {
@@ -348,6 +378,10 @@ fn same_escaped(name: &[u8], file: &[u8]) -> bool {
     name != file && name.len() <= file.len() && escaped(name) == escaped(file)
 }
 
+fn regions(input: &AuditInput<'_>, found: &Attributed, stacks: &mut StackNumbers) -> Vec<model::Region> {
+    found.pieces.iter().map(|piece| region(input, piece, stacks)).collect()
+}
+
 fn region(input: &AuditInput<'_>, piece: &Piece, stacks: &mut StackNumbers) -> model::Region {
     let source = input.reconciled.regions.get(piece.region);
     let record = source.and_then(|r| match r.origin {
@@ -380,7 +414,7 @@ fn region(input: &AuditInput<'_>, piece: &Piece, stacks: &mut StackNumbers) -> m
             .to_string()
         }),
         part: piece.part.to_string(),
-        instance: 0,
+        instance: piece.thing as u64,
         thread: piece.thread,
         doubt: source.and_then(|r| r.doubt).map(|d| {
             match d {
@@ -404,14 +438,36 @@ fn origin(input: &AuditInput<'_>, record: &OriginRecord, stacks: &mut StackNumbe
     }
 }
 
-fn finding(input: &AuditInput<'_>, f: &Finding, stacks: &mut StackNumbers) -> model::Finding {
-    let name = |tid: i32| {
-        let traced = input.reconciled.threads.iter().find(|t| t.tid == tid).map(|t| t.comm.as_slice());
-        let maker =
-            || input.reconciled.origins.iter().find(|r| r.task.tid == tid).map(|r| r.task.comm.as_slice());
-        let live = || input.observations.threads.iter().find(|t| t.tid == tid).map(|t| t.comm.as_slice());
-        traced.or_else(live).or_else(maker).map(lossy).unwrap_or_default()
-    };
+/// What the threads of findings are called.
+struct ThreadNames<'a>(IntMap<Tid, &'a [u8]>);
+
+impl<'a> ThreadNames<'a> {
+    /// As they were traced, else as they are now, else as when they mapped something.
+    fn of(input: &AuditInput<'a>, findings: &[Finding]) -> ThreadNames<'a> {
+        let mut names = IntMap::default();
+        if findings.iter().any(|finding| !finding.threads.is_empty()) {
+            let traced = input.reconciled.threads.iter().map(|t| (t.tid, t.comm.as_slice()));
+            let live = input.observations.threads.iter().map(|t| (t.tid, t.comm.as_slice()));
+            let makers = input.reconciled.origins.iter().map(|r| (r.task.tid, r.task.comm.as_slice()));
+            for (tid, name) in traced.chain(live).chain(makers) {
+                names.entry(tid).or_insert(name);
+            }
+        }
+        ThreadNames(names)
+    }
+
+    fn name(&self, tid: Tid) -> String {
+        self.0.get(&tid).copied().map(lossy).unwrap_or_default()
+    }
+}
+
+fn finding(
+    input: &AuditInput<'_>,
+    f: &Finding,
+    (names, ranges): (&ThreadNames<'_>, usize),
+    stacks: &mut StackNumbers,
+) -> model::Finding {
+    let shown = f.ranges.split_at(f.ranges.len().min(ranges)).0;
     let part = |(name, footprint): &(&'static str, crate::attribution::Footprint)| model::Part {
         name: (*name).to_string(),
         virt: footprint.virt,
@@ -437,8 +493,9 @@ fn finding(input: &AuditInput<'_>, f: &Finding, stacks: &mut StackNumbers) -> mo
         why: f.why.clone(),
         fix: f.fix.iter().map(fix).collect(),
         no_help: f.no_help.iter().map(no_help).collect(),
-        ranges: f.ranges.iter().map(range).collect(),
-        threads: f.threads.iter().map(|&tid| model::Thread { tid, comm: name(tid) }).collect(),
+        ranges: shown.iter().map(range).collect(),
+        more_ranges: (f.ranges.len() - shown.len()) as u64,
+        threads: f.threads.iter().map(|&tid| model::Thread { tid, comm: names.name(tid) }).collect(),
         preexisting: preexisting(input, &f.ranges),
         parts: f.by_part.iter().map(part).collect(),
         story: f.story.clone(),
@@ -450,14 +507,22 @@ fn finding(input: &AuditInput<'_>, f: &Finding, stacks: &mut StackNumbers) -> mo
 
 /// Bytes of `ranges` that were mapped before tracing began.
 fn preexisting(input: &AuditInput<'_>, ranges: &[AddrRange]) -> u64 {
+    let Some(first) = ranges.first() else { return 0 };
     let regions = &input.reconciled.regions;
-    let within = |range: &AddrRange| -> u64 {
-        let first = regions.partition_point(|region| region.range.end <= range.start);
-        let overlapping = regions[first..].iter().take_while(|region| region.range.start < range.end);
-        let old = overlapping.filter(|region| region.origin == Origin::Preexisting);
-        old.map(|region| region.range.intersect(*range).len()).sum()
-    };
-    ranges.iter().map(within).sum()
+    let mut at = regions.partition_point(|region| region.range.end <= first.start);
+    let mut sum = 0;
+    for range in ranges {
+        while let Some(region) = regions.get(at).filter(|region| region.range.start < range.end) {
+            if region.origin == Origin::Preexisting && region.range.overlaps(*range) {
+                sum += region.range.intersect(*range).len();
+            }
+            if region.range.end > range.end {
+                break;
+            }
+            at += 1;
+        }
+    }
+    sum
 }
 
 fn range(range: &AddrRange) -> model::Range {
@@ -465,10 +530,28 @@ fn range(range: &AddrRange) -> model::Range {
 }
 
 fn hex(n: u64) -> String {
-    format!("{n:#x}")
+    // By hand: a report of tens of thousands of regions has four times as many addresses.
+    let digits = (u64::BITS - n.leading_zeros()).div_ceil(4).max(1);
+    let mut out = String::with_capacity(2 + digits as usize);
+    out.push_str("0x");
+    out.extend((0..digits).rev().filter_map(|at| char::from_digit((n >> (4 * at)) as u32 & 0xf, 16)));
+    out
 }
 
 /// Any bytes as text; what is not UTF-8 becomes U+FFFD.
 fn lossy(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::hex;
+
+    #[test]
+    fn addresses_are_written_as_ever() {
+        let numbers = (0..64).flat_map(|bit| [1 << bit, (1 << bit) - 1, 0x7f12_3456_789a >> bit]);
+        for n in numbers.chain([0, u64::MAX]) {
+            assert_eq!(hex(n), format!("{n:#x}"));
+        }
+    }
 }

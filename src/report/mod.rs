@@ -20,7 +20,8 @@ pub use crate::attribution::{
     category_color, category_name, heap_description_of, option_separator, units, variable_of_option,
 };
 pub use build::{
-    EventCounts, Inside, ProcessAudit, ProcessFacts, ReportBuilder, RunFacts, build, named_stack, summarize,
+    EventCounts, Inside, ProcessAudit, ProcessFacts, RANGES_SHOWN, ReportBuilder, RunFacts, build,
+    build_for_text, named_stack, summarize,
 };
 pub use model::{Report, SCHEMA};
 pub use parts::Parts;

@@ -290,6 +290,9 @@ pub struct Finding {
     pub no_help: Vec<NoHelp>,
     /// Added: where it is, neighbours of one thing joined.
     pub ranges: Vec<Range>,
+    /// How many more there are, in a report that was made for its text only.
+    #[serde(skip)]
+    pub more_ranges: u64,
     /// Added: whose it is.
     pub threads: Vec<Thread>,
     /// Added: bytes of it that were mapped before tracing began: no stack is known for them.

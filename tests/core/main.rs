@@ -13,6 +13,7 @@ mod attribution {
     mod role;
     mod rules;
     mod system;
+    mod world;
 }
 mod captures {
     mod classification;

@@ -5,7 +5,7 @@ use vmaudit::ledger::{Doubt, Origin};
 use vmaudit::model::Bytes;
 use vmaudit::model::observation::ResidencySource;
 use vmaudit::render::{Color, TextOptions, to_text};
-use vmaudit::report::{EventCounts, ProcessAudit, ProcessFacts, Report, RunFacts, build};
+use vmaudit::report::{EventCounts, ProcessAudit, ProcessFacts, Report, RunFacts, build, build_for_text};
 
 /// The jemalloc program with a glibc arena, in small.
 fn silly() -> Case {
@@ -232,6 +232,25 @@ fn further_processes_are_a_table_and_their_findings() {
     assert!(text.contains("20 more"), "{text}");
     let alone = to_text(&build(&run, &audits[..1]), TextOptions::default());
     assert!(!alone.contains("  other processes"));
+}
+
+#[test]
+fn the_text_needs_no_regions() {
+    let mut scattered = silly();
+    for n in 0..20 {
+        let at = 0x7fff_ffff_4000 + n * 0x3000;
+        scattered.vma((at, at + 0x1000), "rw-p", "", Origin::Preexisting);
+    }
+    scattered.reconciled.regions[1].doubt = Some(Doubt::StackLost);
+    let attached = ProcessFacts { attached: true, ..exited() };
+    let run = RunFacts { backend: "bpf".to_string(), ..RunFacts::default() };
+    for (case, facts) in [(silly(), exited()), (scattered, attached)] {
+        let audits = [ProcessAudit { input: case.input(), facts: &facts }];
+        let (whole, short) = (build(&run, &audits), build_for_text(&run, &audits));
+        assert!(short.processes[0].regions.is_empty() && !whole.processes[0].regions.is_empty());
+        let options = TextOptions { top: 100, ..TextOptions::default() };
+        assert_eq!(to_text(&short, options), to_text(&whole, options));
+    }
 }
 
 #[test]

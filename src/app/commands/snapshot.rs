@@ -2,10 +2,12 @@
 
 use crate::app::error::AppError;
 use crate::app::output::{Destination, Other, Output, OutputSpec};
-use crate::cli::SnapshotArgs;
+use crate::cli::{Format, SnapshotArgs};
 use crate::launch::Process;
 use crate::report::model;
-use crate::session::snapshots::{ProcessSnapshot, report_of_containers, saved_snapshot, snapshots_of};
+use crate::session::snapshots::{
+    ProcessSnapshot, report_of_containers, saved_snapshot, snapshots_of, text_report_of_containers,
+};
 use crate::session::targets::contained;
 use crate::session::targets::container_view::ContainerView;
 use crate::session::targets::named_container;
@@ -20,7 +22,14 @@ pub fn snapshot(args: &SnapshotArgs) -> Result<u8, AppError> {
         Some(path) => (vec![saved_snapshot(path)?], Vec::new()),
         None => living_snapshots(args)?,
     };
-    wanted.write(&report_of_containers(&snapshots, containers))?;
+    let report = match wanted.format {
+        Format::Text => text_report_of_containers(&snapshots, containers),
+        _ => report_of_containers(&snapshots, containers),
+    };
+    wanted.write(&report)?;
+    // The command is at its end: the kernel gives back all of it at once, tens of thousands of mappings one by
+    // one take longer.
+    std::mem::forget((snapshots, report));
     Ok(0)
 }
 

@@ -84,14 +84,14 @@ impl Rule for DeviceRule {
             return None;
         }
         let name = subject.name();
-        let instance = Instance::Named(name.to_vec());
+        let instance = || Instance::Named(name.to_vec());
         if is_device_file(name) {
-            return Some(Claim::new(DEVICE, Evidence::Name, MEMORY).instance(instance));
+            return Some(Claim::new(DEVICE, Evidence::Name, MEMORY).instance(instance()));
         }
         // perf's buffers have these flags, too
         let foreign = subject.has_flag("io") || subject.has_flag("pf");
         (foreign && !name.starts_with(b"anon_inode:"))
-            .then(|| Claim::new(DEVICE, Evidence::Kernel, MEMORY).instance(instance))
+            .then(|| Claim::new(DEVICE, Evidence::Kernel, MEMORY).instance(instance()))
     }
 
     fn knows(&self, line: &Line) -> bool {

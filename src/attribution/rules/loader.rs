@@ -1,7 +1,8 @@
 //! ELF images: what execve and ld.so map of the program and its libraries, their bss, the
 //! holes between their segments, ld.so's own small allocations and the first thread's TLS.
 
-use super::{Advice, Claim, Group, Rule, Subject, World};
+use super::runs::{extent, run_length};
+use super::{Advice, Claim, Group, Rule, Subject, Surveyed, World};
 use crate::attribution::call::MAP_FIXED;
 use crate::attribution::callpath::Line;
 use crate::attribution::category::{Category, Evidence, Instance, Merge};
@@ -47,6 +48,8 @@ const DLOPEN: &[&str] =
 /// Below the first library lies what ld.so allocated; more than this is somebody else's.
 const MAX_TLS: u64 = 512 << 10;
 
+const ID: &str = "loader";
+
 pub struct LoaderRule;
 
 const LD_SO: &[&str] = &["ld-linux", "ld-2.", "ld-musl", "ld64.so", "ld.so.1"];
@@ -57,7 +60,7 @@ fn is_ld_so(module: &str) -> bool {
 
 impl Rule for LoaderRule {
     fn id(&self) -> &'static str {
-        "loader"
+        ID
     }
 
     fn categories(&self) -> &'static [Category] {
@@ -72,6 +75,10 @@ impl Rule for LoaderRule {
         // elf/dl-minimal-malloc.c, with glibc.mem.decorate_maps=1
         (subject.anon_name()?.trim_ascii_start() == b"glibc: loader malloc")
             .then(|| Claim::new(LOADER, Evidence::Name, TLS).merge(Merge::ByCategory))
+    }
+
+    fn survey(&self, world: &World<'_>) -> Vec<Surveyed> {
+        cut_bss(world)
     }
 
     fn knows(&self, line: &Line) -> bool {
@@ -122,13 +129,18 @@ impl Rule for LoaderRule {
         }
         let vma = subject.region.vma;
         let own_image = |m: &Mapping| world.is_image(m);
-        if world.below(vma).is_some_and(|b| own_image(b) && b.prot == Prot::RW) || is_cut_bss(world, vma) {
+        let below = world.below(vma);
+        let of_program = |b: &Mapping| match is_plain(b) {
+            true => world.surveyed(ID, b.range.start).is_some(),
+            false => is_data(b, world),
+        };
+        if below.is_some_and(|b| (own_image(b) && b.prot == Prot::RW) || of_program(b)) {
             return Some(Claim::new(LOADER, Evidence::Shape, BSS).merge(Merge::ByCategory));
         }
         let above = world.above(vma)?;
         let first_page = own_image(above) && above.offset == 0 || above.name.starts_with(b"[vvar");
-        let loader = world.has_file(is_ld_so);
-        (loader && first_page && subject.range.len() <= MAX_TLS)
+        let loader = || world.fact("has a dynamic loader", || world.has_file(is_ld_so));
+        (first_page && subject.range.len() <= MAX_TLS && loader())
             .then(|| Claim::new(LOADER, Evidence::Shape, TLS).merge(Merge::ByCategory))
     }
 
@@ -156,19 +168,30 @@ impl Rule for LoaderRule {
     }
 }
 
-/// The program's own bss, in pieces since it was advised about a part of it. Nothing but brk is ever
-/// mapped right above the program.
-fn is_cut_bss(world: &World<'_>, vma: usize) -> bool {
-    let plain = |m: &Mapping| m.file.is_none() && m.name.is_empty() && m.prot == Prot::RW;
-    let mut at = vma;
-    while let Some(below) = world.below(at) {
-        at -= 1;
-        if !plain(below) {
-            let exe = &world.input.observations.exe;
-            return !exe.is_empty() && below.name == *exe && below.prot == Prot::RW;
+/// The program's own bss, in pieces since it was advised about a part of it: all plain writable memory from the
+/// end of its data on. Nothing but brk is ever mapped right above the program.
+fn cut_bss(world: &World<'_>) -> Vec<Surveyed> {
+    let mappings = world.mappings();
+    let mut found = Vec::new();
+    for (at, image) in mappings.iter().enumerate().filter(|(_, m)| is_data(m, world)) {
+        let above = mappings.get(at + 1..).unwrap_or(&[]);
+        let above = above.split_at(run_length(above, is_plain)).0;
+        if above.first().is_some_and(|first| first.range.start == image.range.end) {
+            let claim = Claim::new(LOADER, Evidence::Shape, BSS).merge(Merge::ByCategory);
+            found.push(Surveyed { range: extent(above), claim });
         }
     }
-    false
+    found
+}
+
+/// The program's own data.
+fn is_data(m: &Mapping, world: &World<'_>) -> bool {
+    let exe = &world.input.observations.exe;
+    !exe.is_empty() && m.name == *exe && m.prot == Prot::RW
+}
+
+fn is_plain(m: &Mapping) -> bool {
+    m.file.is_none() && m.name.is_empty() && m.prot == Prot::RW
 }
 
 fn image(subject: &Subject<'_>, evidence: Evidence) -> Claim {

@@ -38,7 +38,7 @@ fn is_mimalloc(line: &Line) -> bool {
 }
 
 fn loaded(world: &World<'_>) -> bool {
-    world.has_file(|f| f.starts_with("libmimalloc")) || world.has_mark(MARK)
+    world.fact("has mimalloc", || world.has_file(|f| f.starts_with("libmimalloc")) || world.has_mark(MARK))
 }
 
 impl Rule for MimallocRule {

@@ -77,8 +77,8 @@ pub trait Rule: Sync {
     }
 
     /// The kernel's or the program's own name for the mapping.
-    fn by_name(&self, _subject: &Subject<'_>, _world: &World<'_>) -> Option<Claim> {
-        None
+    fn by_name(&self, _subject: &Subject<'_>, world: &World<'_>) -> Option<Claim> {
+        world.not_for_me()
     }
 
     /// True if this line of a stack is this rule's code; `by_stack` is then asked, innermost
@@ -93,18 +93,18 @@ pub trait Rule: Sync {
     }
 
     /// Structures read from memory, and addresses that are the runtime's alone.
-    fn by_header(&self, _subject: &Subject<'_>, _world: &World<'_>) -> Option<Claim> {
-        None
+    fn by_header(&self, _subject: &Subject<'_>, world: &World<'_>) -> Option<Claim> {
+        world.not_for_me()
     }
 
     /// Stack pointers of threads.
-    fn by_thread(&self, _subject: &Subject<'_>, _world: &World<'_>) -> Option<Claim> {
-        None
+    fn by_thread(&self, _subject: &Subject<'_>, world: &World<'_>) -> Option<Claim> {
+        world.not_for_me()
     }
 
     /// Size, alignment, protection, neighbours.
-    fn by_shape(&self, _subject: &Subject<'_>, _world: &World<'_>) -> Option<Claim> {
-        None
+    fn by_shape(&self, _subject: &Subject<'_>, world: &World<'_>) -> Option<Claim> {
+        world.not_for_me()
     }
 
     /// What the mappings of the process tell when they are looked at together: ranges, sorted and
@@ -115,13 +115,13 @@ pub trait Rule: Sync {
     }
 
     /// When nobody else wants it.
-    fn as_last(&self, _subject: &Subject<'_>, _world: &World<'_>) -> Option<Claim> {
-        None
+    fn as_last(&self, _subject: &Subject<'_>, world: &World<'_>) -> Option<Claim> {
+        world.not_for_me()
     }
 
     /// Addresses inside a region at which one thing ends and another begins.
-    fn cuts(&self, _region: &Region, _world: &World<'_>) -> Vec<Addr> {
-        Vec::new()
+    fn cuts(&self, _region: &Region, world: &World<'_>) -> Vec<Addr> {
+        world.not_for_me().unwrap_or_default()
     }
 
     /// The name of the malloc replacement that this rule is about, if the process has it.

@@ -10,6 +10,8 @@ use super::{Advice, Claim, Group, Rule, Subject, World};
 use crate::attribution::callpath::CallPath;
 use crate::attribution::category::{Category, Evidence, Instance, Merge};
 use crate::ledger::RegionKind;
+use std::cmp::Reverse;
+use std::collections::HashMap;
 
 /// Part of what a program named itself.
 pub const NAMED: &str = "named by the program";
@@ -71,15 +73,14 @@ impl Rule for NamedRule {
         if group.category == THREAD_STACK {
             return advice::advise(group, world);
         }
-        let mut names: Vec<(u64, Vec<u8>)> = Vec::new();
+        let mut sums: HashMap<&[u8], u64> = HashMap::new();
         for piece in &group.pieces {
-            let Some(name) = world.given_name(piece.region) else { continue };
-            match names.iter_mut().find(|(_, known)| known == name) {
-                Some((bytes, _)) => *bytes += piece.footprint.virt,
-                None => names.push((piece.footprint.virt, name.to_vec())),
+            if let Some(name) = world.given_name(piece.region) {
+                *sums.entry(name).or_default() += piece.footprint.virt;
             }
         }
-        names.sort_by(|a, b| (b.0, &a.1).cmp(&(a.0, &b.1)));
+        let mut names: Vec<(u64, &[u8])> = sums.into_iter().map(|(name, bytes)| (bytes, name)).collect();
+        names.sort_by_key(|&(bytes, name)| (Reverse(bytes), name));
         if names.is_empty() {
             return Advice::why(
                 "private memory made by mapping /dev/zero, as programs did before MAP_ANONYMOUS; pages count \

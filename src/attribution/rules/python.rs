@@ -66,7 +66,8 @@ impl Rule for PythonRule {
         let unflagged =
             subject.detail.is_some() && !["nr", "nh", "hg", "dc"].iter().any(|flag| subject.has_flag(flag));
         let fits = plain && unflagged && vma.range.len().is_multiple_of(ARENAS[0]);
-        (fits && world.has_file(has_arenas_of_1_mib))
+        let has_python = || world.has_file(has_arenas_of_1_mib);
+        (fits && world.fact("has Python's arenas of 1 MiB", has_python))
             .then(|| Claim::new(ARENA, Evidence::Shape, "arena").merge(Merge::ByCategory))
     }
 

@@ -200,6 +200,10 @@ fn layout(world: &World<'_>) -> Option<&'static Layout> {
 
 /// The part of a layout that holds the subject, and where it begins.
 fn placed(subject: &Subject<'_>, world: &World<'_>) -> Option<(&'static str, Addr)> {
+    // Asked of every piece, and of none in nearly all programs.
+    if !world.fact("has a sanitizer's layout", || layout(world).is_some()) {
+        return None;
+    }
     let layout = layout(world)?;
     let holder = |ranges: &[(u64, u64)]| {
         let held = ranges.iter().find(|(from, to)| AddrRange::new(*from, *to).contains(subject.range.start));

@@ -50,10 +50,10 @@ impl Rule for SharedRule {
         let name = subject.name();
         // two processes, or two mappings, of one thing have its inode
         let inode = subject.mapping.and_then(|m| m.file).map_or(0, |file| file.inode);
-        let instance = Instance::Named([name, b" ", inode.to_string().as_bytes()].concat());
+        let instance = || Instance::Named([name, b" ", inode.to_string().as_bytes()].concat());
         let claim = |category, evidence, part| {
             let claim = Claim::new(category, evidence, part);
-            Some(if inode == 0 { claim } else { claim.instance(instance.clone()) })
+            Some(if inode == 0 { claim } else { claim.instance(instance()) })
         };
         if subject.region.kind == RegionKind::SysvShm || name.starts_with(b"/SYSV") {
             return claim(SYSV, Evidence::Kernel, "segment");

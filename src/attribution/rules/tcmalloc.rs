@@ -1,6 +1,6 @@
 //! tcmalloc: gperftools' (everything in brk) and Google's (regions of 1 GiB).
 
-use super::{Advice, Claim, Group, Rule, Subject, World};
+use super::{Advice, Claim, Group, Rule, Subject, Surveyed, World};
 use crate::attribution::callpath::Line;
 use crate::attribution::category::{Category, Evidence, Instance, Merge};
 use crate::attribution::code::{Code, Role};
@@ -35,6 +35,8 @@ const STEP: u64 = 1 << 20;
 const GPERFTOOLS: &str = "gperftools";
 const GOOGLE: &str = "tcmalloc";
 
+const ID: &str = "tcmalloc";
+
 pub struct TcmallocRule;
 
 fn is_tcmalloc(line: &Line) -> bool {
@@ -46,17 +48,17 @@ fn is_tcmalloc(line: &Line) -> bool {
 
 /// gperftools is loaded, and what calls malloc gets its function.
 fn is_gperftools(world: &World<'_>) -> bool {
-    let loaded = world.has_file(|f| f.starts_with("libtcmalloc")) || world.has_mark(GPERFTOOLS);
+    let loaded = || world.has_file(|f| f.starts_with("libtcmalloc")) || world.has_mark(GPERFTOOLS);
     let glibc_uses_its_own = || {
         let called = world.libc_malloc_in();
         called.is_some() && world.marked(super::glibc::MARK).any(|found| Some(found.file) == called)
     };
-    loaded && !glibc_uses_its_own()
+    world.fact("has gperftools", || loaded() && !glibc_uses_its_own())
 }
 
 impl Rule for TcmallocRule {
     fn id(&self) -> &'static str {
-        "tcmalloc"
+        ID
     }
 
     fn categories(&self) -> &'static [Category] {
@@ -79,6 +81,10 @@ impl Rule for TcmallocRule {
 
     fn heap_description(&self) -> Option<&'static str> {
         Some("tcmalloc")
+    }
+
+    fn survey(&self, world: &World<'_>) -> Vec<Surveyed> {
+        regions_of(world)
     }
 
     fn by_name(&self, subject: &Subject<'_>, _world: &World<'_>) -> Option<Claim> {
@@ -112,9 +118,9 @@ impl Rule for TcmallocRule {
         if !subject.is_private_anonymous() {
             return None;
         }
-        if let Some(region) = region_of(subject, world) {
+        if let Some(region) = world.surveyed(ID, subject.range.start) {
             let claim = Claim::new(TCMALLOC, Evidence::Shape, part(subject)).merge(Merge::ByCategory);
-            return Some(claim.instance(Instance::At(region)));
+            return Some(claim.instance(Instance::At(region.range.start)));
         }
         let sampled = subject.is_reserved() && subject.range.len() == GUARDED && world.has_mark(GOOGLE);
         if sampled {
@@ -167,30 +173,39 @@ fn page_heap() -> Advice {
         )
 }
 
-/// The start of the 1 GiB region that the subject is the reserved or the opened part of: reserved from
-/// the boundary on, writable up to the next one.
-fn region_of(subject: &Subject<'_>, world: &World<'_>) -> Option<Addr> {
-    let start = subject.range.start.align_down(REGION_SIZE);
+/// Regions of google/tcmalloc: 1 GiB at a multiple of that, reserved from its start on, and used
+/// from its end.
+fn regions_of(world: &World<'_>) -> Vec<Surveyed> {
+    let mappings = world.mappings();
+    let begins = |m: &Mapping| m.range.start.is_aligned(REGION_SIZE) && m.prot.is_none() && is_plain(m);
+    let starts = mappings.iter().enumerate().filter(|(_, m)| begins(m));
+    let regions = starts.filter_map(|(at, _)| region_at(&mappings[at..]));
+    let claim = |range| Surveyed { range, claim: Claim::new(TCMALLOC, Evidence::Shape, REGION) };
+    regions.map(claim).collect()
+}
+
+fn is_plain(m: &Mapping) -> bool {
+    m.file.is_none() && m.name.is_empty() && m.sharing == Sharing::Private
+}
+
+/// The region that begins with the first of these mappings.
+fn region_at(mappings: &[Mapping]) -> Option<AddrRange> {
+    let (reserved, rest) = mappings.split_first()?;
+    let start = reserved.range.start;
     let whole = AddrRange { start, end: Addr(start.0.checked_add(REGION_SIZE)?) };
-    let plain = |m: &Mapping| m.file.is_none() && m.name.is_empty() && m.sharing == Sharing::Private;
-    let mut at = world.mappings().partition_point(|m| m.range.end <= start);
-    let reserved = world.mappings().get(at)?;
-    if reserved.range.start != start || !reserved.prot.is_none() || !plain(reserved) {
-        return None;
-    }
     // what follows is writable without a gap, in one VMA or in several
     let mut end = reserved.range.end;
+    let mut rest = rest.iter();
     while end < whole.end {
-        at += 1;
-        let opened = world.mappings().get(at)?;
-        let fits = opened.range.start == end && opened.prot == Prot::RW && plain(opened);
+        let opened = rest.next()?;
+        let fits = opened.range.start == end && opened.prot == Prot::RW && is_plain(opened);
         if !fits {
             return None;
         }
         end = opened.range.end;
     }
     let opened = end.0.saturating_sub(reserved.range.end.0);
-    (end == whole.end && opened > 0 && opened.is_multiple_of(HUGE_PAGE)).then_some(start)
+    (end == whole.end && opened > 0 && opened.is_multiple_of(HUGE_PAGE)).then_some(whole)
 }
 
 fn part(subject: &Subject<'_>) -> &'static str {

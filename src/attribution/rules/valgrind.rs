@@ -48,7 +48,7 @@ impl Rule for ValgrindRule {
 
     fn by_header(&self, subject: &Subject<'_>, world: &World<'_>) -> Option<Claim> {
         let own = subject.is_private_anonymous() && OWN.contains(subject.range.start);
-        (own && world.has_file(is_tool)).then(|| claim(Evidence::Header))
+        (own && is_inside(world)).then(|| claim(Evidence::Header))
     }
 
     fn knows(&self, line: &Line) -> bool {
@@ -64,7 +64,7 @@ impl Rule for ValgrindRule {
     fn by_shape(&self, subject: &Subject<'_>, world: &World<'_>) -> Option<Claim> {
         let prot = subject.region.prot;
         let fits = subject.is_private_anonymous() && prot.write && prot.exec;
-        (fits && world.has_file(is_tool)).then(|| claim(Evidence::Shape))
+        (fits && is_inside(world)).then(|| claim(Evidence::Shape))
     }
 
     fn advise(&self, _group: &Group<'_>, _world: &World<'_>) -> Advice {
@@ -74,6 +74,10 @@ impl Rule for ValgrindRule {
         )
         .wont("the settings of the program's allocator", "Valgrind replaces malloc by its own")
     }
+}
+
+fn is_inside(world: &World<'_>) -> bool {
+    world.fact("runs inside of Valgrind", || world.has_file(is_tool))
 }
 
 fn claim(evidence: Evidence) -> Claim {

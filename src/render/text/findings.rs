@@ -5,7 +5,8 @@ use super::touch::used_by;
 use super::{TextOptions, WIDTH, labelled};
 use crate::render::frames::frames;
 use crate::render::style::{Tone, clean, truncated, wrapped};
-use crate::report::model::{Finding, Fix, Process, Report, Stack, Thread};
+use crate::report::RANGES_SHOWN;
+use crate::report::model::{Finding, Fix, Process, Range, Report, Stack, Thread};
 use crate::report::units::{size, thousands};
 
 /// Findings shown of a process beside the main one.
@@ -80,12 +81,12 @@ fn head(number: usize, f: &Finding, word: &str, options: TextOptions, out: &mut 
     if !f.threads.is_empty() {
         parts.push(threads(&f.threads));
     }
-    let ranges: Vec<String> =
-        f.ranges.iter().map(|r| format!("{}-{}", clean(&r.start), clean(&r.end))).collect();
+    let range = |r: &Range| format!("{}-{}", clean(&r.start), clean(&r.end));
     let used = 5 + unused.chars().count() + 3;
     let mut rest = parts.join(" · ");
-    let mut below = ranges.as_slice();
-    if let [range] = ranges.as_slice()
+    let mut below = f.ranges.as_slice();
+    if let [one] = below
+        && let range = range(one)
         && used + rest.chars().count() + 3 + range.chars().count() <= WIDTH
     {
         rest += &format!(" · {range}");
@@ -102,10 +103,10 @@ fn head(number: usize, f: &Finding, word: &str, options: TextOptions, out: &mut 
         }
     }
     if !below.is_empty() {
-        let shown = below.iter().take(3).cloned().collect::<Vec<_>>().join(", ");
-        let more = match below.len().saturating_sub(3) {
+        let shown = below.iter().take(RANGES_SHOWN).map(range).collect::<Vec<_>>().join(", ");
+        let more = match below.len().saturating_sub(RANGES_SHOWN) as u64 + f.more_ranges {
             0 => String::new(),
-            n => format!(" and {} more", thousands(n as u64)),
+            n => format!(" and {} more", thousands(n)),
         };
         for line in wrapped(&format!("at {shown}{more}"), WIDTH - 5) {
             *out += &format!("     {line}\n");

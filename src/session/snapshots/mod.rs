@@ -9,7 +9,7 @@ use crate::attribution::AuditInput;
 use crate::ledger::AddressSpaces;
 use crate::model::{Observations, Pid, StackTable, SymbolizedStacks};
 use crate::procfs::SavedError;
-use crate::report::{ProcessAudit, ProcessFacts, Report, RunFacts, build, model};
+use crate::report::{ProcessAudit, ProcessFacts, Report, RunFacts, build, build_for_text, model};
 use living::{Living, LivingError};
 use std::fs::File;
 use std::io::{self, BufRead, BufReader};
@@ -80,10 +80,23 @@ pub fn saved_snapshot_in(name: &str, text: impl BufRead) -> Result<ProcessSnapsh
 
 /// What can be said of processes of which no call was seen.
 pub fn report_of(snapshots: &[ProcessSnapshot]) -> Report {
-    report_of_containers(snapshots, Vec::new())
+    report_by(build, snapshots, Vec::new())
 }
 
 pub fn report_of_containers(snapshots: &[ProcessSnapshot], containers: Vec<model::Container>) -> Report {
+    report_by(build, snapshots, containers)
+}
+
+/// The same without the regions of the processes: all that the text shows.
+pub fn text_report_of_containers(snapshots: &[ProcessSnapshot], containers: Vec<model::Container>) -> Report {
+    report_by(build_for_text, snapshots, containers)
+}
+
+fn report_by(
+    build: fn(&RunFacts, &[ProcessAudit<'_>]) -> Report,
+    snapshots: &[ProcessSnapshot],
+    containers: Vec<model::Container>,
+) -> Report {
     let (nothing, stacks, symbols) =
         (AddressSpaces::new(), StackTable::default(), SymbolizedStacks::default());
     let reconciled: Vec<_> =

@@ -62,6 +62,9 @@ fn known_empty(residency: &Residency, range: AddrRange) -> bool {
 
 /// Multiples of 64 MiB that lie both in `within` and in one of the sorted `runs`.
 fn push_touched(candidates: &mut Vec<Addr>, within: AddrRange, runs: &[AddrRange]) {
+    if within.start.saturating_add(HEAP_MAX - 1).align_down(HEAP_MAX) >= within.end {
+        return;
+    }
     let first = runs.partition_point(|run| run.end <= within.start);
     for run in runs[first..].iter().take_while(|run| run.start < within.end) {
         let piece = run.intersect(within);

@@ -13,6 +13,7 @@ use crate::attribution::call::{MAP_NORESERVE, MAP_STACK, MmapCall};
 use crate::attribution::callpath::{CallPath, Line};
 use crate::attribution::category::{Category, Evidence, Instance, Merge};
 use crate::attribution::code::{Code, Role};
+use crate::attribution::world::About;
 use crate::ledger::{Origin, Region, RegionKind};
 use crate::model::headers::Headers;
 use crate::model::observation::HeapInfo;
@@ -254,7 +255,7 @@ fn entry(path: &CallPath, at: usize, world: &World<'_>) -> Option<usize> {
     let line = path.lines.get(at)?;
     if line.is(ENTRIES) {
         // Another allocator's malloc under this name? Only if a libc exists that it is not.
-        let foreign = !is_libc(&line.module) && world.has_file(is_libc);
+        let foreign = !is_libc(&line.module) && world.fact("has glibc", || world.has_file(is_libc));
         return (!foreign).then_some(at);
     }
     let same_module = path.run(at, |l| l.module == line.module);
@@ -307,14 +308,16 @@ fn is_morecore_by_mmap(path: &CallPath, world: &World<'_>, call: MmapCall, at: u
     let Some(site) = path.lines.get(at).filter(|l| l.function.is_none()).map(|l| l.frame) else {
         return false;
     };
-    let brk_works = world.mappings().iter().any(|m| m.is_special("[heap]"));
-    let same_site = world.origins().iter().filter(|r| {
-        let lines = r.stack.ok().and_then(|id| world.path(id)).map(|p| &p.lines);
-        lines.and_then(|l| l.get(at)).is_some_and(|l| l.frame == site)
-    });
-    let lens: Vec<Option<MmapCall>> = same_site.map(|r| MmapCall::of(&r.op)).collect();
-    let only_this_size = lens.iter().all(|c| c.is_some_and(|c| c.len == MORECORE_BY_MMAP));
-    only_this_size && (lens.len() >= 2 || !brk_works || libc_is_loaded_twice(world))
+    let brk_works = || world.mappings().iter().any(|m| m.is_special("[heap]"));
+    world.fact_about("asks for 1 MiB only", About::Line(site, at), || {
+        let same_site = world.origins().iter().filter(|r| {
+            let lines = r.stack.ok().and_then(|id| world.path(id)).map(|p| &p.lines);
+            lines.and_then(|l| l.get(at)).is_some_and(|l| l.frame == site)
+        });
+        let lens: Vec<Option<MmapCall>> = same_site.map(|r| MmapCall::of(&r.op)).collect();
+        let only_this_size = lens.iter().all(|c| c.is_some_and(|c| c.len == MORECORE_BY_MMAP));
+        only_this_size && (lens.len() >= 2 || !brk_works() || libc_is_loaded_twice(world))
+    })
 }
 
 /// All of brk is one heap, however many steps it grew by.

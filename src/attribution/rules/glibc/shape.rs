@@ -2,7 +2,7 @@
 
 use super::{HEAP_MAX, is_libc};
 use crate::attribution::footprint::resident_and_swapped;
-use crate::attribution::rules::{Subject, World};
+use crate::attribution::rules::{RULES, Subject, World};
 use crate::attribution::world::base_name;
 use crate::ledger::Region;
 use crate::model::{Addr, AddrRange, Mapping, PAGE, Prot, Sharing};
@@ -78,8 +78,12 @@ fn full_heap(subject: &Subject<'_>, world: &World<'_>) -> Option<Addr> {
 
 /// Nobody else in the process maps writable memory without accounting it.
 fn only_glibc(world: &World<'_>) -> bool {
-    world.heaps().is_empty()
-        && crate::attribution::rules::RULES.iter().all(|rule| rule.allocator_in(world).is_none())
+    world.heaps().is_empty() && !has_other_allocator(world)
+}
+
+fn has_other_allocator(world: &World<'_>) -> bool {
+    let found = || RULES.iter().any(|rule| rule.allocator_in(world).is_some());
+    world.fact("has another allocator", found)
 }
 
 /// A heap is used from its start to its end before the next one is made. Extents of an allocator that
@@ -128,11 +132,11 @@ pub fn is_morecore(subject: &Subject<'_>, world: &World<'_>) -> bool {
         && subject.range.len() >= MORECORE_BY_MMAP
         && subject.range.len().is_multiple_of(MORECORE_BY_MMAP)
         && subject.record.is_none();
-    let python = || world.has_file(|f| f.starts_with("libpython") || f.starts_with("python"));
+    let has_python = || world.has_file(|f| f.starts_with("libpython") || f.starts_with("python"));
     whole
         && (libc_is_loaded_twice(world) || heap_is_blocked(world))
-        && !python()
-        && crate::attribution::rules::RULES.iter().all(|rule| rule.allocator_in(world).is_none())
+        && !world.fact("has Python", has_python)
+        && !has_other_allocator(world)
 }
 
 fn heap_is_blocked(world: &World<'_>) -> bool {

@@ -63,9 +63,8 @@ fn candidates<'a>(world: &World<'a>) -> Vec<&'a [Mapping]> {
 
 fn summaries(runs: &[&[Mapping]]) -> Option<(usize, AddrRange)> {
     let large = |(at, range): &(usize, AddrRange)| {
-        let rungs =
-            runs.get(*at).map_or(0, |run| run.iter().filter(|m| range.contains_range(m.range)).count());
-        range.len() >= MIN_SUMMARIES && rungs >= MIN_RUNGS
+        let rungs = || runs.get(*at).map_or(0, |run| inside(run, *range).len());
+        range.len() >= MIN_SUMMARIES && rungs() >= MIN_RUNGS
     };
     let mut all = runs.iter().enumerate().flat_map(|(i, run)| ladders(run).map(move |range| (i, range)));
     all.find(large)
@@ -73,7 +72,7 @@ fn summaries(runs: &[&[Mapping]]) -> Option<(usize, AddrRange)> {
 
 /// True where the summaries or the heap's usual place give it away.
 pub(super) fn is_go(world: &World<'_>) -> bool {
-    world.starts_at(ARENA_HINT) || world.has_survey(super::ID)
+    world.fact("is Go", || world.starts_at(ARENA_HINT) || world.has_survey(super::ID))
 }
 
 pub(super) fn survey(world: &World<'_>) -> Vec<Surveyed> {
@@ -92,10 +91,10 @@ pub(super) fn survey(world: &World<'_>) -> Vec<Surveyed> {
             continue;
         }
         if let Some((_, rungs)) = summaries.filter(|(at, _)| *at == i) {
-            found.extend(run.iter().filter_map(|m| table(m, rungs, run)));
+            found.extend(tables(run, rungs));
         }
         for index in ladders(run).filter(|range| range.len() == INDEX) {
-            found.extend(run.iter().filter(|m| index.contains_range(m.range)).map(summary));
+            found.extend(inside(run, index).iter().map(summary));
         }
     }
     found
@@ -114,12 +113,17 @@ fn summary(mapping: &Mapping) -> Surveyed {
 }
 
 /// The rungs, and the index of arenas that lies below them with what merged with it.
-fn table(mapping: &Mapping, rungs: AddrRange, run: &[Mapping]) -> Option<Surveyed> {
-    if rungs.contains_range(mapping.range) {
-        return Some(summary(mapping));
-    }
-    let index = run.iter().rev().find(|m| m.range.len() >= ARENA_INDEX && m.range.end <= rungs.start)?;
-    let below = mapping.range.start >= index.range.start && mapping.range.end <= rungs.start;
+fn tables(run: &[Mapping], rungs: AddrRange) -> impl Iterator<Item = Surveyed> {
     let claim = Claim::new(GO_HEAP, Evidence::Shape, TABLES).merge(Merge::ByCategory);
-    below.then_some(Surveyed { range: mapping.range, claim })
+    let below = run.split_at(run.partition_point(|m| m.range.end <= rungs.start)).0;
+    let index = below.iter().rposition(|m| m.range.len() >= ARENA_INDEX);
+    let of_index = index.map_or(&[][..], |index| &below[index..]);
+    let of_index = of_index.iter().map(move |m| Surveyed { range: m.range, claim: claim.clone() });
+    of_index.chain(inside(run, rungs).iter().map(summary))
+}
+
+/// The neighbours that lie in `range` as a whole.
+fn inside(run: &[Mapping], range: AddrRange) -> &[Mapping] {
+    let rest = &run[run.partition_point(|m| m.range.start < range.start)..];
+    rest.split_at(rest.partition_point(|m| m.range.end <= range.end)).0
 }

@@ -121,7 +121,7 @@ impl Rule for GoRule {
         let bss = world.below(subject.region.vma).is_some_and(|m| m.file.is_some());
         let nobody_else = subject.path.is_none_or(|p| p.lines.is_empty())
             && !(bss && subject.record.is_none())
-            && !world.has_file(|f| f.contains(".so"));
+            && !world.fact("has libraries", || world.has_file(|f| f.contains(".so")));
         if let Some(found) = world.surveyed(ID, subject.range.start)
             && (by_program || subject.record.is_none())
         {

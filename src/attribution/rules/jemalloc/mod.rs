@@ -11,6 +11,7 @@ use crate::attribution::call::{MAP_NORESERVE, MmapCall};
 use crate::attribution::callpath::Line;
 use crate::attribution::category::{Category, Evidence, Merge};
 use crate::attribution::code::{Code, Role};
+use crate::attribution::world::About;
 use crate::model::{Mapping, Prot, Sign};
 use regex::Regex;
 use std::sync::LazyLock;
@@ -108,20 +109,25 @@ fn is_jemalloc(line: &Line) -> bool {
 
 /// As a library of its own, in the program or another library, or by its background thread.
 fn loaded(world: &World<'_>) -> bool {
-    world.has_file(|f| f.starts_with("libjemalloc"))
-        || world.has_mark(MARK)
-        || world.input.observations.threads.iter().any(|t| t.comm == b"jemalloc_bg_thd")
+    world.fact("has jemalloc", || {
+        world.has_file(|f| f.starts_with("libjemalloc"))
+            || world.has_mark(MARK)
+            || world.input.observations.threads.iter().any(|t| t.comm == b"jemalloc_bg_thd")
+    })
 }
 
 /// The C library's own calls of malloc go to jemalloc, so everybody else's do.
 fn is_all_of_malloc(world: &World<'_>) -> bool {
-    let called = world.libc_malloc_in();
-    called.is_some() && world.marked(MARK).any(|found| Some(found.file) == called)
+    world.fact("all of malloc is jemalloc's", || {
+        let called = world.libc_malloc_in();
+        called.is_some() && world.marked(MARK).any(|found| Some(found.file) == called)
+    })
 }
 
 fn has_runtime(world: &World<'_>) -> bool {
     let runtimes = ["libjvm", "libpython", "python", "node", "libnode", "libv8", "libmono", "libcoreclr"];
-    world.has_mark(super::go::MARK) || world.has_file(|f| runtimes.iter().any(|name| f.starts_with(name)))
+    let of_runtime = |f: &str| runtimes.iter().any(|name| f.starts_with(name));
+    world.fact("has a runtime", || world.has_mark(super::go::MARK) || world.has_file(of_runtime))
 }
 
 impl Rule for JemallocRule {
@@ -232,7 +238,13 @@ fn is_extent_call(call: MmapCall) -> bool {
 /// Static and stripped, only the calls tell: the same unnamed code made at least two, among
 /// them one of the first size.
 fn stripped_process_uses_it(subject: &Subject<'_>, world: &World<'_>) -> bool {
-    let module = subject.path.and_then(|p| p.caller_line()).map(|l| l.module.as_str());
+    let caller = subject.path.and_then(|p| p.caller_line());
+    let about = caller.map_or(About::Unknown, |line| About::Module(line.frame.module));
+    let module = caller.map(|line| line.module.as_str());
+    world.fact_about("calls mmap as jemalloc does", about, || calls_like_jemalloc(module, world))
+}
+
+fn calls_like_jemalloc(module: Option<&str>, world: &World<'_>) -> bool {
     let mut count = 0;
     let mut first = false;
     for record in world.origins() {

@@ -20,6 +20,7 @@ use crate::attribution::rules::World;
 use crate::attribution::rules::runs::extent;
 use crate::attribution::world::Surveyed;
 use crate::model::{Addr, AddrRange, PAGE};
+use std::collections::HashMap;
 
 /// Compressed pointers reach no further: heaps below are placed there on purpose.
 const COMPRESSED_END: Addr = Addr(32 << 30);
@@ -55,7 +56,7 @@ pub(super) fn survey(world: &World<'_>) -> Vec<Surveyed> {
 }
 
 pub(super) fn is_jvm(world: &World<'_>) -> bool {
-    world.has_file(|file| file == "libjvm.so")
+    world.fact("has a JVM", || world.has_file(|file| file == "libjvm.so"))
 }
 
 /// Sizes given on the command line.
@@ -125,19 +126,42 @@ fn code_cache(spans: &mut Spans) {
         spans.take(range, &CODE_CACHE);
     }
     // of each code heap a map with its free and used segments (share/memory/heap.cpp, CodeHeap::reserve)
+    let maps = CodeMaps::of(&maps);
     let mut found = Vec::new();
     for (at, span) in spans.all.iter().enumerate().filter(|(_, span)| span.kind == Kind::Closed) {
-        let below = spans.before(at).filter(|below| below.kind == Kind::Open);
-        let fits = |(whole, committed): &&(u64, u64)| {
-            span.range.len() + committed == *whole
-                && below.is_some_and(|below| below.range.len() >= *committed)
-        };
-        if let Some((whole, _)) = maps.iter().find(fits) {
+        let below = spans.before(at).filter(|below| below.kind == Kind::Open).map(|below| below.range.len());
+        if let Some(whole) = below.and_then(|below| maps.whole(span.range.len(), below)) {
             found.push(AddrRange { start: Addr(span.range.end.0 - whole), end: span.range.end });
         }
     }
     for range in found {
         spans.take(range, &CODE_MAP);
+    }
+}
+
+/// Lengths of the maps of code heaps, by what is not committed of them.
+struct CodeMaps(HashMap<u64, Vec<(u64, u64)>>);
+
+impl CodeMaps {
+    /// `maps`: (whole, committed).
+    fn of(maps: &[(u64, u64)]) -> CodeMaps {
+        let mut by_reserved: HashMap<u64, Vec<(u64, u64)>> = HashMap::new();
+        for &(whole, committed) in maps {
+            let Some(reserved) = whole.checked_sub(committed) else { continue };
+            let same = by_reserved.entry(reserved).or_default();
+            // The first that fits is taken: none that an earlier one with less committed stands before.
+            if same.last().is_none_or(|(_, least)| committed < *least) {
+                same.push((whole, committed));
+            }
+        }
+        CodeMaps(by_reserved)
+    }
+
+    /// The length of the first of which `reserved` bytes are not committed, and no more than `below` are.
+    fn whole(&self, reserved: u64, below: u64) -> Option<u64> {
+        let same = self.0.get(&reserved)?;
+        let first = same.partition_point(|(_, committed)| below < *committed);
+        same.get(first).map(|(whole, _)| *whole)
     }
 }
 
@@ -213,6 +237,10 @@ fn nodes(spans: &mut Spans) {
 }
 
 fn is_node(spans: &Spans, range: AddrRange) -> bool {
+    // Before what looks at all that lies inside.
+    if range.start < COMPRESSED_END || !range.start.is_aligned(ROOT_CHUNK) {
+        return false;
+    }
     let inside = spans.within(range);
     // the next reservation begins with what is committed of it
     let at = spans.all.partition_point(|span| span.range.end < range.end);
@@ -221,9 +249,7 @@ fn is_node(spans: &Spans, range: AddrRange) -> bool {
     let below_classes = spans.all.get(at + 1).is_some_and(|next| next.kind == Kind::Classes);
     let like_arena = inside.len() == 2 && range.start.is_aligned(NODE_SIZE);
     let arena = like_arena && !below_classes && !spans.flags_known;
-    range.start >= COMPRESSED_END
-        && range.start.is_aligned(ROOT_CHUNK)
-        && spans.is_free(range)
+    spans.is_free(range)
         && ends
         && !arena
         && inside.iter().any(|span| span.kind == Kind::Closed)
@@ -308,7 +334,7 @@ fn polling_page(spans: &mut Spans, world: &World<'_>) {
 
 #[cfg(test)]
 mod tests {
-    use super::bytes;
+    use super::{CodeMaps, bytes};
 
     #[test]
     fn sizes_as_the_jvm_reads_them() {
@@ -316,5 +342,18 @@ mod tests {
         assert_eq!(bytes(b"2G"), Some(2 << 30));
         assert_eq!(bytes(b"1048576"), Some(1 << 20));
         assert_eq!((bytes(b""), bytes(b"m"), bytes(b"5x"), bytes(b"99999999999t")), (None, None, None, None));
+    }
+    #[test]
+    fn the_first_map_of_a_code_heap_that_fits() {
+        let maps = [(10, 4), (9, 3), (12, 6), (8, 2), (7, 2), (5, 6)];
+        let code = CodeMaps::of(&maps);
+        for reserved in 0..8 {
+            for below in 0..8 {
+                let fits =
+                    |(whole, committed): &&(u64, u64)| reserved + committed == *whole && below >= *committed;
+                let first = maps.iter().find(fits).map(|(whole, _)| *whole);
+                assert_eq!(code.whole(reserved, below), first, "{reserved} {below}");
+            }
+        }
     }
 }

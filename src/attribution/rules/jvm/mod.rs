@@ -17,7 +17,7 @@ use crate::attribution::category::{Category, Evidence, Instance, Merge};
 use crate::attribution::code::{Code, Role};
 use crate::attribution::world::Surveyed;
 use crate::ledger::Region;
-use crate::model::{Addr, AddrRange, EventId, StackId};
+use crate::model::{Addr, EventId, StackId};
 
 pub const HEAP: Category =
     Category { id: "jvm-heap", color: 0x14a181, name: "Java heap", one: "Java heap", many: "Java heaps" };
@@ -275,11 +275,9 @@ fn purpose(path: &CallPath, from: usize) -> Option<MemoryKind> {
 fn reservation_around(subject: &Subject<'_>, world: &World<'_>) -> Option<(EventId, StackId)> {
     subject.call.filter(|c| c.has(MAP_FIXED))?;
     let own = subject.record?.event;
-    let around = world.origins().iter().filter_map(|r| {
-        let call = MmapCall::of(&r.op).filter(|c| c.prot.is_none() && r.event != own)?;
-        let start = u64::try_from(r.ret).ok()?;
-        let range = AddrRange::from_len(Addr(start), call.len);
-        let stack = r.stack.ok().filter(|_| range.contains_range(subject.range))?;
+    let around = world.reservations_around(subject.range).filter_map(|(at, r)| {
+        let call = MmapCall::of(&r.op).filter(|_| r.event != own)?;
+        let stack = r.stack.ok()?;
         // trimmed to be aligned: others may have got what was cut off
         let (rest, left) = (world.span(r.event)?, (r.mapped - r.unmapped).0);
         let near = rest.end.0 <= subject.range.start.0.saturating_add(left)
@@ -287,7 +285,7 @@ fn reservation_around(subject: &Subject<'_>, world: &World<'_>) -> Option<(Event
         if !near {
             return None;
         }
-        world.path(stack).is_some_and(|path| path.any(is_jvm)).then_some((call.len, (r.event, stack)))
+        world.path(stack).is_some_and(|path| path.any(is_jvm)).then_some((call.len, at, (r.event, stack)))
     });
-    around.min_by_key(|(len, _)| *len).map(|(_, found)| found)
+    around.min_by_key(|(len, at, _)| (*len, *at)).map(|(.., found)| found)
 }

@@ -96,16 +96,22 @@ impl Spans {
 
     /// True if all of `range` is mapped by spans that pass the test.
     pub fn covers(&self, range: AddrRange, test: impl Fn(Kind) -> bool) -> bool {
-        let at = self.all.partition_point(|span| span.range.end <= range.start);
-        let run = self.run(at, test);
-        let first = run.first().is_some_and(|span| span.range.start <= range.start);
-        first && run.last().is_some_and(|span| range.end <= span.range.end)
+        let spans = self.overlapping(range);
+        let joined = run_length(spans, |span| test(span.kind)) == spans.len();
+        let first = spans.first().is_some_and(|span| span.range.start <= range.start);
+        joined && first && spans.last().is_some_and(|span| range.end <= span.range.end)
+    }
+
+    /// The mappings of which a part lies in `range`.
+    pub fn overlapping(&self, range: AddrRange) -> &[Span] {
+        let from = self.all.partition_point(|span| span.range.end <= range.start);
+        let rest = &self.all[from..];
+        rest.split_at(rest.partition_point(|span| span.range.start < range.end)).0
     }
 
     /// The parts of the mappings that lie in `range`.
     pub fn within(&self, range: AddrRange) -> Vec<Span> {
-        let from = self.all.partition_point(|span| span.range.end <= range.start);
-        let inside = self.all[from..].iter().take_while(|span| span.range.start < range.end);
+        let inside = self.overlapping(range).iter();
         inside.map(|span| Span { range: span.range.intersect(range), kind: span.kind }).collect()
     }
 

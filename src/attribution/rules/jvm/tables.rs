@@ -104,9 +104,17 @@ pub(super) fn find(spans: &mut Spans, heap: Option<Heap>) {
         sizes.extend(heap.generations.iter().map(|&bytes| (cards(bytes), false)));
     }
     sizes.retain(|(size, _)| *size >= MIN_RESERVED);
-    // what is found is an edge for what lies beside it
-    while let Some((range, bitmap)) = next_table(spans, &sizes) {
-        spans.take(range, if bitmap { &BITMAP } else { &CARDS });
+    for (range, bitmap) in whole_tables(spans, &sizes) {
+        if spans.is_free(range) {
+            spans.take(range, if bitmap { &BITMAP } else { &CARDS });
+        }
+    }
+    let runs: Vec<Vec<Span>> = spans.runs(reservable).into_iter().map(<[Span]>::to_vec).collect();
+    for run in runs {
+        // what is found is an edge for what lies beside it
+        while let Some((range, bitmap)) = next_table(spans, &run, &sizes) {
+            spans.take(range, if bitmap { &BITMAP } else { &CARDS });
+        }
     }
     let stacks: Vec<AddrRange> = spans.all.iter().filter_map(|span| mark_stack(spans, span)).collect();
     if let [stack] = stacks.as_slice() {
@@ -129,38 +137,33 @@ fn mark_stack(spans: &Spans, span: &Span) -> Option<AddrRange> {
     (fits && range.start.is_aligned(HUGE_PAGE) && spans.is_free(range)).then_some(range)
 }
 
+/// What is committed as a whole has only its size to be known by.
+fn whole_tables(spans: &Spans, sizes: &[(u64, bool)]) -> Vec<(AddrRange, bool)> {
+    let large = spans.all.iter().filter(|span| span.kind == Kind::Open && span.range.len() >= MIN_WHOLE);
+    let table = |span: &Span| {
+        let (_, bitmap) = sizes.iter().find(|(size, _)| span.range.len() == *size)?;
+        Some((span.range, *bitmap))
+    };
+    large.filter_map(table).collect()
+}
+
 /// A table of one of these sizes below an edge: what is mapped later lies, as a rule, lower, and may
 /// have merged with the table's committed part. Where a committed part follows a reserved one is an
 /// edge only if the lower one's end is not committed, too.
-fn next_table(spans: &Spans, sizes: &[(u64, bool)]) -> Option<(AddrRange, bool)> {
-    // one that is committed as a whole has only its size to be known by
-    for span in spans.all.iter().filter(|span| span.kind == Kind::Open && span.range.len() >= MIN_WHOLE) {
-        let own = sizes.iter().find(|(size, _)| span.range.len() == *size && spans.is_free(span.range));
-        if let Some((_, bitmap)) = own {
-            return Some((span.range, *bitmap));
-        }
-    }
-    let runs = spans.runs(reservable);
-    for sure in [true, false] {
-        for run in &runs {
-            let all = extent(run);
-            let edges = || spans.edges_in(all).into_iter().chain([all.end]);
-            let known = |addr| spans.is_edge(addr) || is_border(run, addr);
-            let borders = || run.iter().map(|span| span.range.end).filter(|&end| is_border(run, end));
-            let ends: Vec<Addr> = if sure { edges().collect() } else { borders().collect() };
-            for end in ends {
-                let fits = |(size, _): &&(u64, bool), parts| {
-                    let range = AddrRange { start: Addr(end.0.saturating_sub(*size)), end };
-                    is_table(spans, range, parts) && (parts == 3 || known(range.start))
-                };
-                let found = sizes
-                    .iter()
-                    .find(|size| fits(size, 3))
-                    .or_else(|| sizes.iter().find(|size| fits(size, MAX_PARTS)));
-                if let Some(&(size, bitmap)) = found {
-                    return Some((AddrRange { start: Addr(end.0 - size), end }, bitmap));
-                }
-            }
+fn next_table(spans: &Spans, run: &[Span], sizes: &[(u64, bool)]) -> Option<(AddrRange, bool)> {
+    let all = extent(run);
+    let edges = spans.edges_in(all).into_iter().chain([all.end]);
+    let borders = run.iter().map(|span| span.range.end).filter(|&end| is_border(run, end));
+    let known = |addr| spans.is_edge(addr) || is_border(run, addr);
+    for end in edges.chain(borders) {
+        let fits = |(size, _): &&(u64, bool), parts| {
+            let range = AddrRange { start: Addr(end.0.saturating_sub(*size)), end };
+            is_table(spans, range, parts) && (parts == 3 || known(range.start))
+        };
+        let three = sizes.iter().find(|size| fits(size, 3));
+        let found = three.or_else(|| sizes.iter().find(|size| fits(size, MAX_PARTS)));
+        if let Some(&(size, bitmap)) = found {
+            return Some((AddrRange { start: Addr(end.0 - size), end }, bitmap));
         }
     }
     None
@@ -180,12 +183,14 @@ fn is_border(run: &[Span], addr: Addr) -> bool {
 /// Committed from its beginning on, as the heap is, and perhaps at its end (archived objects lie
 /// there); the rest reserved.
 fn is_table(spans: &Spans, range: AddrRange, parts: usize) -> bool {
+    if spans.overlapping(range).len() > parts {
+        return false;
+    }
     let inside = spans.within(range);
     let reserved: u64 = inside.iter().filter(|s| s.kind == Kind::Closed).map(|s| s.range.len()).sum();
     let begins = inside.first().is_some_and(|span| span.kind == Kind::Open);
     spans.is_free(range)
         && spans.covers(range, reservable)
-        && inside.len() <= parts
         && begins
         && reserved >= MIN_RESERVED
         && inside.last().is_some_and(|s| s.kind == Kind::Closed || s.range.len() <= range.len() / 32)

@@ -173,7 +173,7 @@ pub fn shape(subject: &Subject<'_>, world: &World<'_>) -> Option<Shape> {
     // no guard VMA: its pages, or `gu` (MADV_GUARD_INSTALL), or stacks made without one
     let len = subject.range.len();
     let whole = len.is_multiple_of(world.input.observations.stack_limit.unwrap_or(USUAL).max(USUAL));
-    let fits = len >= MIN_STACK && (subject.has_flag("gu") || whole || has_live_stack_of(world, len));
+    let fits = len >= MIN_STACK && (subject.has_flag("gu") || whole || world.has_stack_in_vma_of(len));
     fits.then_some(Shape { span: subject.range, signal: false })
 }
 
@@ -195,12 +195,5 @@ fn by_guard(subject: &Subject<'_>, world: &World<'_>, (guard, stack): (&Mapping,
         whole && is_stack_guard(guard) && len >= DEFAULT_STACK && uses_musl(world)
     };
     let usual = Some(len) == world.input.observations.stack_limit || len == USUAL || of_rust || of_musl();
-    (small_guard && (usual || has_live_stack_of(world, len))).then_some(Shape { span, signal: false })
-}
-
-fn has_live_stack_of(world: &World<'_>, len: u64) -> bool {
-    let pid = world.input.observations.pid;
-    let sps = world.input.observations.threads.iter().filter(|t| t.tid != pid);
-    let holds = |sp: Addr| world.mapping_at(sp).is_some_and(|m| m.range.len() == len);
-    sps.filter_map(|t| t.stack_pointer).any(holds)
+    (small_guard && (usual || world.has_stack_in_vma_of(len))).then_some(Shape { span, signal: false })
 }

@@ -13,7 +13,7 @@
 
 use super::{BUILTINS, CAGE, CODE_RANGE, HEAP, V8, WASM, WASM_GUARD};
 use crate::attribution::category::{Claim, Evidence, Instance, Merge};
-use crate::attribution::footprint::difference;
+use crate::attribution::footprint::{difference, overlapping};
 use crate::attribution::rules::World;
 use crate::attribution::rules::runs::{extent, runs};
 use crate::attribution::world::Surveyed;
@@ -59,9 +59,9 @@ pub(super) fn survey(world: &World<'_>) -> Vec<Surveyed> {
     for run in runs(&left, |_| true) {
         let memories = wasm(run);
         for mapping in run {
-            match memories.iter().find(|memory| memory.overlaps(mapping.range)) {
-                Some(_) => found.extend(wasm_parts(mapping, &memories)),
-                None => found.push(surveyed(mapping.range, HEAP, mapping.range.start)),
+            match overlapping(&memories, mapping.range) {
+                [] => found.push(surveyed(mapping.range, HEAP, mapping.range.start)),
+                memories => found.extend(wasm_parts(mapping, memories)),
             }
         }
     }
@@ -91,7 +91,8 @@ fn code_ranges(world: &World<'_>) -> Vec<Surveyed> {
             let Some(end) = above.map(|m| m.range.end) else { continue };
             if let Some(start) = start_of_code_range(&run[at - below..at]) {
                 let end = Addr(end.0.min(start.0 + CODE_RANGE_SIZE));
-                let inside = run.iter().filter(|m| start <= m.range.start && m.range.start < end);
+                let first = run.partition_point(|m| m.range.start < start);
+                let inside = run[first..].iter().take_while(|m| m.range.start < end);
                 found.extend(inside.map(|m| {
                     let range = m.range.intersect(AddrRange { start, end });
                     surveyed(range, if m.file.is_some() { BUILTINS } else { CODE_RANGE }, start)
@@ -141,6 +142,5 @@ fn wasm(run: &[Mapping]) -> Vec<AddrRange> {
 
 fn wasm_parts(mapping: &Mapping, memories: &[AddrRange]) -> Vec<Surveyed> {
     let part = if mapping.prot.is_none() { WASM_GUARD } else { WASM };
-    let mine = memories.iter().filter(|memory| memory.overlaps(mapping.range));
-    mine.map(|memory| surveyed(mapping.range.intersect(*memory), part, memory.start)).collect()
+    memories.iter().map(|memory| surveyed(mapping.range.intersect(*memory), part, memory.start)).collect()
 }
