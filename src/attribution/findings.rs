@@ -7,7 +7,7 @@ use super::footprint::Footprint;
 use super::rules::RULES;
 use super::world::World;
 use super::{Piece, distinct};
-use crate::ledger::OriginRecord;
+use crate::ledger::{Doubt, OriginRecord};
 use crate::model::{AddrRange, Frame, Pid, StackId, Tid};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
@@ -245,7 +245,8 @@ fn finding(world: &World<'_>, pieces: Vec<&Piece>) -> Option<Finding> {
     threads.sort_unstable();
     threads.dedup();
     let regions = &world.input.reconciled.regions;
-    let doubtful = group.pieces.iter().any(|p| regions.get(p.region).is_some_and(|r| r.doubt.is_some()));
+    let doubt = |p: &&Piece| regions.get(p.region).and_then(|r| r.doubt);
+    let doubtful = group.pieces.iter().filter_map(doubt).any(Doubt::is_of_origin);
     Some(Finding {
         category: group.category,
         title,

@@ -23,13 +23,20 @@ pub enum Origin {
     Unknown,
 }
 
-/// Why an origin may be wrong.
+/// What is in doubt about a region.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Doubt {
     /// Events were lost between the origin and now; one of them may have replaced this region.
     EventsLost,
     /// The call is known but its stack was lost (the ring was full).
     StackLost,
+}
+
+impl Doubt {
+    /// Another call may be the origin: no doubt is cast on that by a stack that is missing.
+    pub fn is_of_origin(self) -> bool {
+        self == Doubt::EventsLost
+    }
 }
 
 /// What kind of memory a region is, from the call that made it.

@@ -257,7 +257,8 @@ fn process(
         Detail::Regions => regions(input, found, stacks),
         Detail::Sums => Vec::new(),
     };
-    let is_doubtful = |p: &&Piece| reconciled.regions.get(p.region).is_some_and(|r| r.doubt.is_some());
+    let doubt = |p: &Piece| reconciled.regions.get(p.region).and_then(|r| r.doubt);
+    let is_doubtful = |p: &&Piece| doubt(p).is_some_and(Doubt::is_of_origin);
     let doubtful = found.pieces.iter().filter(is_doubtful).map(|p| p.footprint.virt).sum();
     let mut process = model::Process {
         pid: seen.pid,

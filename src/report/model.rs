@@ -198,7 +198,7 @@ pub struct Coverage {
     pub unknown: u64,
     /// Bytes on which ledger and kernel disagree.
     pub ledger_drift: u64,
-    /// Added: bytes in regions with a `doubt`.
+    /// Added: bytes in regions with the `doubt` that another call made them (`events-lost`).
     pub doubtful: u64,
 }
 
@@ -304,7 +304,7 @@ pub struct Finding {
     /// Added: the process that made it, where it was another one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub inherited_from: Option<i32>,
-    /// Added: some of its regions have a `doubt`.
+    /// Added: some of its regions have the `doubt` that another call made them (`events-lost`).
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub doubtful: bool,
     /// Added: with --touch, who made it resident, the largest shares.

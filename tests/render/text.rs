@@ -116,7 +116,7 @@ fn the_example_of_the_design() {
 fn what_is_lost_estimated_or_old_is_said() {
     let mut case = silly();
     case.reconciled.drift = Bytes(8192);
-    case.reconciled.regions[1].doubt = Some(Doubt::StackLost);
+    case.reconciled.regions[1].doubt = Some(Doubt::EventsLost);
     case.observations.residency.source = ResidencySource::SmapsProportion;
     case.observations.gaps.push("smaps of 4000: permission denied".to_string());
     let facts = ProcessFacts {
@@ -235,13 +235,25 @@ fn further_processes_are_a_table_and_their_findings() {
 }
 
 #[test]
+fn a_stack_that_is_missing_makes_no_origin_doubtful() {
+    let mut case = silly();
+    let sound = text(&case);
+    case.reconciled.regions[1].doubt = Some(Doubt::StackLost);
+    assert_eq!(text(&case), sound);
+    let report = report(&case, &exited(), EventCounts::default());
+    assert_eq!(report.processes[0].coverage.doubtful, 0);
+    let doubts: Vec<&str> = report.processes[0].regions.iter().filter_map(|r| r.doubt.as_deref()).collect();
+    assert_eq!(doubts, ["stack-lost"]);
+}
+
+#[test]
 fn the_text_needs_no_regions() {
     let mut scattered = silly();
     for n in 0..20 {
         let at = 0x7fff_ffff_4000 + n * 0x3000;
         scattered.vma((at, at + 0x1000), "rw-p", "", Origin::Preexisting);
     }
-    scattered.reconciled.regions[1].doubt = Some(Doubt::StackLost);
+    scattered.reconciled.regions[1].doubt = Some(Doubt::EventsLost);
     let attached = ProcessFacts { attached: true, ..exited() };
     let run = RunFacts { backend: "bpf".to_string(), ..RunFacts::default() };
     for (case, facts) in [(silly(), exited()), (scattered, attached)] {
