@@ -17,7 +17,7 @@ scripts/kernels.sh: runs vmaudit on Debian's kernels in qemu, and compares with 
 
   --kernel NAME    only this kernel, as --list names it; may be repeated
   --variant NAME   only this variant of these kernels; may be repeated. `plain` is none
-  --short          three kernels, seven minutes together: every program loads, one exact seed, heap with
+  --short          three kernels, twelve minutes at most together: every program loads, one exact seed, heap with
                    eight threads
   --sets LIST      only these sets (heap,probe), against no table: what is not exact fails
   --repeat N       each of them N times
@@ -35,7 +35,7 @@ DOCUMENT=$ROOT/docs/kernels.md
 RESULTS=$ROOT/target/kernels
 PLAIN=doctor,bpf,perf,notify,snapshot,attach,touch,heap,combined,probe,recording,seeds
 # What all guests of a short run have together.
-SHORT_SECONDS=420
+SHORT_SECONDS=720
 VARIANTS="full lazy cpus1 cpus8 la57 lockdown cgroup2 overcommit2 zram hugetlb"
 
 # variant NAME: sets SETS, APPEND (kernel parameters), SMP, CPU, LIMIT (seconds of a guest).
