@@ -161,6 +161,10 @@ impl Audits {
                 continue;
             }
             let Some(audit) = unseen(pid, pipeline, None) else { continue };
+            // One that had its number before.
+            self.summaries.remove(&pid);
+            self.ended.remove(pid);
+            self.small.retain(|&small| small != pid);
             let regions = audit.reconciled.regions.len();
             // Nobody knows how much of it was used.
             let size = audit.observations.status.vm_size;
@@ -174,7 +178,8 @@ impl Audits {
 
     /// It was looked at, and has not executed another program since.
     fn is_known(&self, pid: Pid, spaces: &AddressSpaces) -> bool {
-        self.summaries.contains_key(&pid)
+        let summary = self.summaries.get(&pid);
+        summary.is_some_and(|summary| !spaces.replaced_since(pid, summary.at_ns()))
             || self.snapshots.get(&pid).is_some_and(|audit| is_of_now(pid, audit, spaces))
     }
 
@@ -452,10 +457,10 @@ fn unseen(pid: Pid, pipeline: &Pipeline, as_of: Option<&AsOf>) -> Option<Audit> 
     Some(Audit { observations, reconciled, peak: None })
 }
 
-/// What was seen is of the program that the process executes now, or has ended with.
+/// What was seen is of the program that the process executes now, or has ended with, and no other process has its
+/// number.
 fn is_of_now(pid: Pid, audit: &Audit, spaces: &AddressSpaces) -> bool {
-    let Observations { moment, begun_ns, .. } = audit.observations;
-    moment == SnapshotMoment::HeldAtExit || !spaces.replaced_since(pid, begun_ns)
+    !spaces.replaced_since(pid, audit.observations.begun_ns)
 }
 
 /// Joins a snapshot with the calls reported by then.

@@ -220,6 +220,7 @@ impl AddressSpaces {
 
     /// The processes that have ended since this was asked the last time, in order.
     pub fn take_ended(&mut self) -> Vec<Pid> {
+        self.table.told_of_ends(self.ended.len());
         std::mem::take(&mut self.ended)
     }
 

@@ -9,8 +9,9 @@ use std::collections::{HashSet, VecDeque};
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct SpaceId(u64);
 
-/// Last states of exited processes that nobody asked for, kept at most.
-const MAX_DEAD: usize = 1024;
+/// Last states of exited processes that nobody asked for, kept at most: of those whose end was told, and in all.
+const MAX_TOLD: usize = 1024;
+const MAX_DEAD: usize = 1 << 16;
 
 #[derive(Debug)]
 struct Space {
@@ -115,7 +116,16 @@ impl SpaceTable {
             return;
         }
         self.dead.push_back(id);
-        if self.dead.len() > MAX_DEAD
+        self.trim_dead(MAX_DEAD);
+    }
+
+    /// The ends of all but the last `untold` processes that ended were told.
+    pub(super) fn told_of_ends(&mut self, untold: usize) {
+        self.trim_dead(MAX_TOLD.saturating_add(untold).min(MAX_DEAD));
+    }
+
+    fn trim_dead(&mut self, at_most: usize) {
+        while self.dead.len() > at_most
             && let Some(oldest) = self.dead.pop_front()
         {
             self.spaces.remove(&oldest);
