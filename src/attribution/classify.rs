@@ -211,10 +211,10 @@ fn push_pieces(world: &World<'_>, subject: &Subject<'_>, out: &mut Pieces, draft
 
 fn footprint(world: &World<'_>, subject: &Subject<'_>, range: AddrRange) -> Footprint {
     let prot = subject.region.prot;
-    let (rss, swap) = if counts_in_rss(subject.region, subject.name()) {
-        world.resident_and_swapped(range)
+    let ((rss, swap), unseen) = if counts_in_rss(subject.region, subject.name()) {
+        (world.resident_and_swapped(range), world.unseen.covered(range))
     } else {
-        (0, 0)
+        ((0, 0), 0)
     };
     let purged: u64 = world
         .purged
@@ -233,6 +233,7 @@ fn footprint(world: &World<'_>, subject: &Subject<'_>, range: AddrRange) -> Foot
         swap,
         // an estimate of residency knows no ranges: then the purge cannot be told from its reuse
         purged: purged.min(range.len().saturating_sub(rss).saturating_sub(swap)),
+        unseen,
     }
 }
 

@@ -7,6 +7,8 @@
 //!   them as Private_Hugetlb and Shared_Hugetlb), and so do the PFN mappings `[vvar]` and
 //!   `[vvar_vclock]` (present in pagemap, but no `struct page` is charged).
 //! - `unused` is `virt - rss - swap`: pages that never were touched, or were given back.
+//! - `unseen` is what changed after the last look at memory: nobody knows how much of it was
+//!   resident. It is part of `unused`.
 //! - `purged` is what madvise gave back and nobody touched since: purged, neither resident
 //!   nor swapped. It is part of `unused`.
 
@@ -24,6 +26,7 @@ pub struct Footprint {
     pub rss: u64,
     pub swap: u64,
     pub purged: u64,
+    pub unseen: u64,
 }
 
 impl Footprint {
@@ -40,6 +43,7 @@ impl AddAssign for Footprint {
         self.rss += other.rss;
         self.swap += other.swap;
         self.purged += other.purged;
+        self.unseen += other.unseen;
     }
 }
 

@@ -26,6 +26,7 @@ pub struct World<'a> {
     pub resident: Lookup<'a>,
     pub swapped: Lookup<'a>,
     pub purged: Lookup<'a>,
+    pub unseen: Lookup<'a>,
     /// From the lowest to the highest byte that still belongs to one call.
     spans: HashMap<EventId, AddrRange>,
     /// Base names of the files mapped executable.
@@ -202,6 +203,7 @@ impl<'a> World<'a> {
             resident: Lookup::new(&seen.residency.resident),
             swapped: Lookup::new(&seen.residency.swapped),
             purged: Lookup::new(&input.reconciled.purged),
+            unseen: Lookup::new(&input.reconciled.unseen),
             paths,
             spans,
             files,

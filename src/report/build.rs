@@ -3,7 +3,7 @@
 use super::container;
 use super::model::{self, Report};
 use super::peak;
-use super::summary::{self, Summary};
+use super::summary::{self, Seen, Summary};
 use super::timeline::Timeline;
 use super::verdict::{Counted, judge};
 use crate::attribution::{
@@ -55,6 +55,8 @@ pub struct ProcessFacts {
     /// Set when the process died without being held and `observations` is the last periodic
     /// snapshot: how long before the death it was taken, nanoseconds.
     pub snapshot_age_ns: Option<u64>,
+    /// Nobody looked at it: `observations` are what its calls add up to.
+    pub by_calls: bool,
     /// CLOCK_MONOTONIC of the first thing seen: what times in the report count from.
     pub began_ns: u64,
     /// From the ledger; None without one.
@@ -116,10 +118,10 @@ enum Detail {
 }
 
 /// Classifies every byte of a process, and keeps the sums.
-pub fn summarize(audit: &ProcessAudit<'_>) -> Summary {
+pub fn summarize(audit: &ProcessAudit<'_>, seen: Seen) -> Summary {
     let found = attribute_without_findings(&audit.input);
     let process = process(audit, &found, Detail::Regions, &mut StackNumbers::default());
-    Summary::of(process, audit.input.observations.at_ns())
+    Summary::of(process, seen)
 }
 
 /// A report that is put together process by process, so that what a process was judged by can go before
@@ -276,6 +278,7 @@ fn process(
             reserved: found.totals.reserved,
             vm_peak: seen.status.vm_peak,
             purged: found.totals.purged,
+            residency_unknown: found.totals.unseen,
         },
         verdict: judge(
             Counted {
@@ -350,6 +353,8 @@ impl model::Process {
             "file".clone_into(&mut self.snapshot);
         } else if self.snapshot_age_ns.is_some() {
             "periodic".clone_into(&mut self.snapshot);
+        } else if facts.by_calls {
+            "ledger".clone_into(&mut self.snapshot);
         }
     }
 }
@@ -367,6 +372,7 @@ fn category(row: &CategoryRow) -> model::CategoryRow {
         pieces: row.pieces,
         reserved: row.footprint.reserved,
         purged: row.footprint.purged,
+        residency_unknown: row.footprint.unseen,
     }
 }
 
@@ -401,6 +407,7 @@ fn region(input: &AuditInput<'_>, piece: &Piece, stacks: &mut StackNumbers) -> m
         virt: piece.footprint.virt,
         rss: piece.footprint.rss,
         swap: piece.footprint.swap,
+        residency_unknown: piece.footprint.unseen,
         path: match (name, file) {
             (Some(name), Some(file)) if same_escaped(name, file) => Some(lossy(file)),
             (name, file) => name.or(file).map(lossy),
@@ -487,6 +494,7 @@ fn finding(
         virt: f.footprint.virt,
         rss: f.footprint.rss,
         unused: f.footprint.unused(),
+        residency_unknown: f.footprint.unseen,
         regions: f.instances,
         stack: f.stack.map(|id| stacks.number(id)),
         caller: f.stack.and(f.caller).map(|line| line as u64),

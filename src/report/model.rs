@@ -112,7 +112,9 @@ pub struct Process {
     pub attached: bool,
     /// Added: how residency was measured: `pagemap-scan`, `pagemap`, `smaps-estimate`, `none`.
     pub residency: String,
-    /// Added: `exit` (held at its exit), `live`, `periodic` (died before a last snapshot), or `file`.
+    /// Added: `exit` (held at its exit), `live`, `periodic` (ended after its last snapshot: `residency` is of that,
+    /// what was mapped is of its end), `ledger` (nobody looked at it: what was mapped is known by its calls), or
+    /// `file`.
     pub snapshot: String,
     /// Added: with `periodic`, how long before the death the snapshot was taken.
     pub snapshot_age_ns: Option<u64>,
@@ -158,6 +160,9 @@ pub struct Totals {
     pub vm_peak: u64,
     /// Added: given back by madvise and not touched since; part of `unused`.
     pub purged: u64,
+    /// Added: part of `unused`: changed by calls after the last snapshot, nobody knows how much was in memory.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub residency_unknown: u64,
 }
 
 /// Judged by what the kernel counts and limits.
@@ -221,6 +226,9 @@ pub struct CategoryRow {
     pub reserved: u64,
     /// Added, see [`Totals`].
     pub purged: u64,
+    /// Added, see [`Totals`].
+    #[serde(skip_serializing_if = "is_zero")]
+    pub residency_unknown: u64,
 }
 
 /// A piece of the final address space; sorted, and together all of it.
@@ -251,6 +259,9 @@ pub struct Region {
     /// Added: `events-lost`, `stack-lost`: the origin may be wrong.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub doubt: Option<String>,
+    /// Added, see [`Totals`].
+    #[serde(skip_serializing_if = "is_zero")]
+    pub residency_unknown: u64,
 }
 
 /// The call that mapped it.
@@ -307,6 +318,9 @@ pub struct Finding {
     /// Added: some of its regions have the `doubt` that another call made them (`events-lost`).
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub doubtful: bool,
+    /// Added, see [`Totals`].
+    #[serde(skip_serializing_if = "is_zero")]
+    pub residency_unknown: u64,
     /// Added: with --touch, who made it resident, the largest shares.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub touched_by: Vec<TouchShare>,

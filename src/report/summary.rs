@@ -10,22 +10,32 @@ pub const WORTH_FINDINGS: u64 = 10;
 #[derive(Clone, Debug)]
 pub struct Summary {
     process: Process,
-    /// When the process was held at its end, CLOCK_MONOTONIC.
-    at_ns: u64,
+    seen: Seen,
+}
+
+/// What the figures of a process rest on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Seen {
+    /// Of its last snapshot, CLOCK_MONOTONIC.
+    pub at_ns: u64,
+    /// It was held at its end then.
+    pub held: bool,
+    pub knows_residency: bool,
+    /// On its calls alone.
+    pub by_calls: bool,
 }
 
 impl Summary {
     /// The sums of what is known of a process.
-    pub(super) fn of(mut process: Process, at_ns: u64) -> Summary {
+    pub(super) fn of(mut process: Process, seen: Seen) -> Summary {
         process.left_out = process.regions.len() as u64;
         (process.regions, process.peak, process.verdict) = (Vec::new(), None, None);
         process.categories.shrink_to_fit();
-        Summary { process, at_ns }
+        Summary { process, seen }
     }
 
-    /// What [`crate::model::Observations::at_ns`] was.
-    pub fn at_ns(&self) -> u64 {
-        self.at_ns
+    pub fn seen(&self) -> Seen {
+        self.seen
     }
 
     pub(super) fn into_process(self) -> Process {

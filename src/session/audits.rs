@@ -1,5 +1,6 @@
 //! What is known of each process at its last snapshot, and the report made of it.
 
+use super::at_end::at_end;
 use super::ended::Ended;
 use super::from_ledger::{AsOf, from_ledger};
 use super::pipeline::Pipeline;
@@ -15,7 +16,7 @@ use crate::model::observation::{ResidencySource, SnapshotMoment};
 use crate::model::{Bytes, Observations, Pid, SizePoint, StackId, SymbolizedStacks};
 use crate::procfs::{ObserveError, ObserveOptions, observe};
 use crate::report::{
-    EventCounts, MAX_GONE, ProcessAudit, ProcessFacts, Report, ReportBuilder, RunFacts, Summary, build,
+    EventCounts, MAX_GONE, ProcessAudit, ProcessFacts, Report, ReportBuilder, RunFacts, Seen, Summary, build,
     summarize,
 };
 use crate::symbolize::{Config, Symbolizer};
@@ -31,6 +32,50 @@ struct Audit {
     reconciled: Reconciled,
     /// Taken at its end, because the ledger does not keep what is gone for ever.
     peak: Option<Peak>,
+    basis: Basis,
+}
+
+/// Said of a process whose last calls are not known.
+const OLD_MAPPINGS: &str = "calls before its end were lost: what was mapped is of the last snapshot, too";
+
+/// What an audit of a process rests on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Basis {
+    Snapshot,
+    /// Its calls until its end, after a last snapshot.
+    End,
+    /// Its calls alone.
+    Calls,
+}
+
+impl Audit {
+    fn of(observations: Observations, reconciled: Reconciled) -> Audit {
+        Audit { observations, reconciled, peak: None, basis: Basis::Snapshot }
+    }
+
+    fn seen(&self) -> Seen {
+        let held = self.observations.moment == SnapshotMoment::HeldAtExit;
+        let knows_residency = self.observations.residency.source != ResidencySource::None;
+        let by_calls = self.basis == Basis::Calls || self.basis == Basis::End && !knows_residency;
+        Seen { at_ns: self.observations.at_ns(), held, knows_residency, by_calls }
+    }
+
+    /// No later state of the same program can come.
+    fn is_final(&self) -> bool {
+        self.basis == Basis::End || self.observations.moment == SnapshotMoment::HeldAtExit
+    }
+
+    /// Of a process that has ended: as its calls have left it.
+    fn at_end(self, spaces: &AddressSpaces) -> Audit {
+        match at_end(spaces, &self.observations) {
+            Some((observations, reconciled)) => Audit { observations, reconciled, basis: Basis::End, ..self },
+            None => {
+                let mut observations = self.observations;
+                observations.gaps.push(OLD_MAPPINGS.to_owned());
+                Audit { observations, ..self }
+            }
+        }
+    }
 }
 
 /// The newest snapshot of each process.
@@ -153,21 +198,26 @@ impl Audits {
             if !ended || self.keeps_all {
                 continue;
             }
-            if self.is_known(pid, &pipeline.spaces) {
+            if self.is_final_now(pid, &pipeline.spaces) {
                 if let Some(audit) = self.snapshots.get_mut(&pid) {
                     audit.peak = audit.peak.take().or_else(|| peak_of(&pipeline.spaces, pid));
                 }
                 pipeline.spaces.forget(pid);
                 continue;
             }
-            let Some(audit) = unseen(pid, pipeline, None) else { continue };
+            let newest = self.snapshots.remove(&pid);
+            let newest = newest.filter(|audit| is_of_now(pid, audit, &pipeline.spaces));
+            let audit = match newest {
+                Some(audit) => Some(audit.at_end(&pipeline.spaces)),
+                None => unseen(pid, pipeline, None),
+            };
+            let Some(audit) = audit else { continue };
             // One that had its number before.
             self.summaries.remove(&pid);
             self.ended.remove(pid);
             self.small.retain(|&small| small != pid);
             let regions = audit.reconciled.regions.len();
-            // Nobody knows how much of it was used.
-            let size = audit.observations.status.vm_size;
+            let size = unused(&audit.reconciled, &audit.observations);
             self.snapshots.insert(pid, Audit { peak: peak_of(&pipeline.spaces, pid), ..audit });
             pipeline.spaces.forget(pid);
             if pid != self.main {
@@ -176,11 +226,11 @@ impl Audits {
         }
     }
 
-    /// It was looked at, and has not executed another program since.
-    fn is_known(&self, pid: Pid, spaces: &AddressSpaces) -> bool {
+    /// It was held at its end, or what it had at its end is known already.
+    fn is_final_now(&self, pid: Pid, spaces: &AddressSpaces) -> bool {
         let summary = self.summaries.get(&pid);
-        summary.is_some_and(|summary| !spaces.replaced_since(pid, summary.at_ns()))
-            || self.snapshots.get(&pid).is_some_and(|audit| is_of_now(pid, audit, spaces))
+        summary.is_some_and(|summary| !spaces.replaced_since(pid, summary.seen().at_ns))
+            || self.snapshots.get(&pid).is_some_and(|audit| audit.is_final() && is_of_now(pid, audit, spaces))
     }
 
     /// The newest snapshot of a process. With the last one of a process, small ones that ended before are
@@ -192,7 +242,7 @@ impl Audits {
         self.summaries.remove(&pid);
         self.ended.remove(pid);
         self.small.retain(|&small| small != pid);
-        let audit = Audit { observations, reconciled, peak: None };
+        let audit = Audit::of(observations, reconciled);
         if audit.observations.moment != SnapshotMoment::HeldAtExit {
             self.snapshots.insert(pid, audit);
             return;
@@ -220,7 +270,9 @@ impl Audits {
     /// To its sums. Without debugging information, which takes too long to read now: what is inlined is not
     /// seen.
     fn reduce(&mut self, pid: Pid, pipeline: &mut Pipeline) {
-        let Some(Audit { observations, reconciled, .. }) = self.snapshots.remove(&pid) else { return };
+        let Some(audit) = self.snapshots.remove(&pid) else { return };
+        let seen = audit.seen();
+        let Audit { observations, reconciled, .. } = audit;
         let symbols = self.names.of(owners(&reconciled), pipeline);
         let input = AuditInput {
             reconciled: &reconciled,
@@ -228,7 +280,7 @@ impl Audits {
             stacks: &pipeline.stacks,
             symbols,
         };
-        let summary = summarize(&ProcessAudit { input, facts: &ProcessFacts::default() });
+        let summary = summarize(&ProcessAudit { input, facts: &ProcessFacts::default() }, seen);
         self.summaries.insert(pid, summary);
     }
 
@@ -246,7 +298,8 @@ impl Audits {
 
     /// The report is to show what the ledger knows now, of the processes that live: snapshots count only
     /// where a process was held at its end by then.
-    pub fn as_of(&mut self, moment: AsOf, pipeline: &Pipeline) {
+    pub fn as_of(&mut self, moment: AsOf, pipeline: &mut Pipeline) {
+        self.note_ended(pipeline);
         self.as_of = Some(moment);
         let lives = |pid| pipeline.spaces.process(pid).is_some_and(|process| process.exited_ns.is_none());
         self.snapshots
@@ -275,6 +328,13 @@ impl Audits {
     fn complete_from_ledger(&mut self, pipeline: &Pipeline) {
         self.snapshots.retain(|&pid, audit| is_of_now(pid, audit, &pipeline.spaces));
         for process in pipeline.spaces.processes() {
+            if process.exited_ns.is_some()
+                && let Some(audit) = self.snapshots.remove(&process.pid)
+            {
+                let is_old = audit.basis == Basis::Snapshot && !audit.is_final();
+                let audit = if is_old { audit.at_end(&pipeline.spaces) } else { audit };
+                self.snapshots.insert(process.pid, audit);
+            }
             if self.snapshots.contains_key(&process.pid) || self.summaries.contains_key(&process.pid) {
                 continue;
             }
@@ -304,7 +364,8 @@ impl Audits {
         }
         let (symbols, notes) = self.symbolize(pipeline);
         if let Some(timelines) = &mut self.timelines {
-            for (pid, audit) in &self.snapshots {
+            let snapshots = self.snapshots.iter().filter(|(_, audit)| audit.basis == Basis::Snapshot);
+            for (pid, audit) in snapshots {
                 let found = (&audit.observations, &audit.reconciled);
                 timelines.correct(*pid, found, (&pipeline.stacks, &symbols));
             }
@@ -390,20 +451,16 @@ impl Audits {
     fn facts(&self, pid: Pid, pipeline: &Pipeline) -> ProcessFacts {
         let Some(process) = pipeline.spaces.process(pid) else { return ProcessFacts::default() };
         let audit = self.snapshots.get(&pid);
-        let (end, seen) = match (audit, self.summaries.get(&pid)) {
-            (Some(Audit { observations: seen, .. }), _) => match seen.moment {
-                SnapshotMoment::HeldAtExit => (seen.at_ns(), Some(seen)),
-                SnapshotMoment::Live => (process.exited_ns.unwrap_or(seen.ended_ns), Some(seen)),
-            },
-            (None, Some(summary)) => (summary.at_ns(), None),
-            (None, None) => return ProcessFacts::default(),
+        let summary = self.summaries.get(&pid);
+        let Some(seen) = audit.map(Audit::seen).or(summary.map(Summary::seen)) else {
+            return ProcessFacts::default();
+        };
+        let end = match seen.held {
+            true => seen.at_ns,
+            false => process.exited_ns.unwrap_or(seen.at_ns),
         };
         let start = process.found_ns.or(process.begun_ns).unwrap_or(end);
-        let unseen_end = seen.filter(|seen| {
-            process.exited_ns.is_some()
-                && seen.moment == SnapshotMoment::Live
-                && seen.residency.source != ResidencySource::None
-        });
+        let unseen_end = process.exited_ns.is_some() && !seen.held && seen.knows_residency;
         ProcessFacts {
             exit_code: process.exit_code(),
             signal: process.signal(),
@@ -411,7 +468,8 @@ impl Audits {
             inside: self.containers.inside(pid, |pid| pipeline.spaces.process(pid)?.parent),
             wall_ns: Some(end.saturating_sub(start)),
             attached: process.found_ns.is_some(),
-            snapshot_age_ns: unseen_end.map(|seen| end.saturating_sub(seen.ended_ns)),
+            snapshot_age_ns: unseen_end.then(|| end.saturating_sub(seen.at_ns)),
+            by_calls: seen.by_calls,
             began_ns: pipeline.spaces.began_ns(),
             peak: audit.and_then(|audit| audit.peak.clone()),
             timeline: self.timelines.as_ref().and_then(|timelines| timelines.of(pid)),
@@ -454,7 +512,7 @@ fn unseen(pid: Pid, pipeline: &Pipeline, as_of: Option<&AsOf>) -> Option<Audit> 
     let mut reconciled = pipeline.spaces.reconcile(pid, &observations);
     // both sides are the ledger: the kernel was not asked, so nothing can disagree with it
     reconciled.drift = Bytes(0);
-    Some(Audit { observations, reconciled, peak: None })
+    Some(Audit { basis: Basis::Calls, ..Audit::of(observations, reconciled) })
 }
 
 /// What was seen is of the program that the process executes now, or has ended with, and no other process has its

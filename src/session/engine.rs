@@ -12,6 +12,7 @@ use crate::launch::{ExitStatus, HeldExit};
 use crate::model::observation::SnapshotMoment;
 use crate::model::{Observations, Pid};
 use crate::procfs::{ObserveError, ObserveOptions, observe};
+use crate::sys::clock::monotonic_ns;
 use crate::sys::poll;
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -216,6 +217,11 @@ impl<'a> Session<'a> {
         self.lost = lost;
         self.pipeline.borrow_mut().note_lost_events();
         let pids = self.living();
+        // What has ended meanwhile cannot be read any more.
+        let asked_ns = self.pipeline.borrow().spaces.asked_ns();
+        for time_ns in [asked_ns, monotonic_ns()] {
+            self.pipeline.borrow_mut().note_loss(time_ns);
+        }
         for pid in pids {
             let Some(seen) = self.mappings_of(pid, pid)? else { continue };
             self.pipeline.borrow_mut().note_loss(seen.begun_ns);

@@ -34,11 +34,12 @@ pub fn from_ledger(pipeline: &Pipeline, pid: Pid, as_of: Option<&AsOf>) -> Optio
     }
     let starts = as_of.and_then(|moment| moment.found.get(&pid)).map_or(&[][..], Vec::as_slice);
     let mut mappings: Vec<Mapping> =
-        ledger.pieces().flat_map(|piece| cut(piece, starts)).map(mapping).collect();
+        ledger.pieces().flat_map(|piece| cut(piece, starts)).map(mapping_of).collect();
     if as_of.is_some() {
         grow_stack(&mut mappings, ledger.stack_growth());
     }
     let virt = mappings.iter().map(|mapping| mapping.range.len()).sum();
+    let peak = if as_of.is_some() { 0 } else { ledger.peak_bytes() };
     let aslr = is_randomised(&mappings).unwrap_or(true);
     let time = as_of.map(|moment| moment.time_ns).or(process.exited_ns).unwrap_or_default();
     let gap = match as_of {
@@ -75,7 +76,7 @@ pub fn from_ledger(pipeline: &Pipeline, pid: Pid, as_of: Option<&AsOf>) -> Optio
         heap_infos: later
             .map(|seen| seen.heap_infos.iter().filter(older).cloned().collect())
             .unwrap_or_default(),
-        status: StatusFigures { vm_size: virt, vm_peak: virt, ..StatusFigures::default() },
+        status: StatusFigures { vm_size: virt, vm_peak: virt.max(peak), ..StatusFigures::default() },
         comm: process.comm.clone(),
         exe: later.map_or(exe, |seen| seen.exe.clone()),
         cmdline: later.map(|seen| seen.cmdline.clone()).unwrap_or_default(),
@@ -111,7 +112,8 @@ fn cut(piece: LedgerPiece, starts: &[Addr]) -> Vec<LedgerPiece> {
     parts
 }
 
-fn mapping(piece: LedgerPiece) -> Mapping {
+/// As maps would show it, as far as that is known.
+pub(super) fn mapping_of(piece: LedgerPiece) -> Mapping {
     let named = match piece.kind {
         RegionKind::Stack => b"[stack]".to_vec(),
         // The only ones that execve maps but for the vdso, which has its name.

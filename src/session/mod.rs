@@ -6,6 +6,7 @@
 //! unwound and told to the ledger, and then to every [`sink::Sink`] of the [`pipeline::Pipeline`]. What is left,
 //! [`start::Traced`], becomes a report ([`audits::Audits::report`]).
 
+mod at_end;
 pub mod audits;
 mod complete;
 mod ended;

@@ -101,7 +101,7 @@ impl Replay {
         let snapshots = self.recording.newest_snapshots()?;
         let later = snapshots.into_iter().map(|seen| (seen.pid, seen)).collect();
         let found = std::mem::take(&mut self.found);
-        self.audits.as_of(AsOf { time_ns, later, found }, &self.pipeline);
+        self.audits.as_of(AsOf { time_ns, later, found }, &mut self.pipeline);
         Ok(())
     }
 
@@ -122,6 +122,9 @@ impl Replay {
     }
 }
 
+/// Ends whose ledgers may wait.
+const MANY_ENDS: usize = 4096;
+
 /// When a step happened, CLOCK_MONOTONIC, ns.
 pub fn time_of(step: &Step) -> u64 {
     match step {
@@ -136,8 +139,11 @@ fn tell(step: &Step, pipeline: &mut Pipeline, audits: &mut Audits) {
     match step {
         Step::Event(event) => {
             pipeline.replay(event);
-            audits.note_ended(pipeline);
-            audits.reduce_small(pipeline);
+            // A loss that follows may be of before their end.
+            if pipeline.spaces.untold_ends() >= MANY_ENDS {
+                audits.note_ended(pipeline);
+                audits.reduce_small(pipeline);
+            }
         }
         Step::Found { mm, seen } => pipeline.spaces.start_observed(*mm, seen),
         Step::Lost { time_ns } => pipeline.spaces.note_loss(*time_ns),

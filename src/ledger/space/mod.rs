@@ -272,6 +272,23 @@ impl Ledger {
         self.mapped.peak().mapped()
     }
 
+    /// The most that was mapped at once.
+    pub fn peak_bytes(&self) -> u64 {
+        self.mapped.peak().virt()
+    }
+
+    /// What calls reported since then have changed, sorted and disjoint: what is not remembered, everywhere.
+    /// None where events were lost since.
+    pub(in crate::ledger) fn changed_since(&self, since_ns: u64) -> Option<Vec<AddrRange>> {
+        if self.doubts.lost_since(since_ns) {
+            return None;
+        }
+        Some(match self.recent.remembers(since_ns) {
+            true => self.recent.since(since_ns).iter().collect(),
+            false => vec![AddrRange::new(0, u64::MAX)],
+        })
+    }
+
     /// Bytes by which the kernel's own count exceeded the calls' with a single thread: its stack has
     /// grown, which no call tells.
     pub fn stack_growth(&self) -> u64 {

@@ -21,6 +21,8 @@ struct Entry {
 #[derive(Clone, Default, Debug)]
 pub(in crate::ledger) struct Recent {
     entries: VecDeque<Entry>,
+    /// When what was forgotten last had happened.
+    forgotten_ns: u64,
 }
 
 impl Recent {
@@ -39,8 +41,15 @@ impl Recent {
         while self.entries.len() > MAX_ENTRIES
             || self.entries.front().is_some_and(|e| e.last_ns.saturating_add(KEEP_NS) < time_ns)
         {
-            self.entries.pop_front();
+            let oldest = self.entries.pop_front();
+            self.forgotten_ns =
+                oldest.map_or(self.forgotten_ns, |entry| entry.last_ns.max(self.forgotten_ns));
         }
+    }
+
+    /// True when nothing since then was forgotten.
+    pub(in crate::ledger) fn remembers(&self, since_ns: u64) -> bool {
+        self.forgotten_ns < since_ns
     }
 
     /// Ranges touched by calls reported at or after `since_ns`.
@@ -73,7 +82,9 @@ mod tests {
         recent.note(JOIN_NS, step(100));
         assert_eq!(recent.len(), 2);
         assert_eq!(recent.since(JOIN_NS).iter().collect::<Vec<_>>(), vec![step(100)]);
+        assert!(recent.remembers(1));
         recent.note(JOIN_NS + 2 * KEEP_NS, step(7));
         assert_eq!(recent.len(), 1);
+        assert!(!recent.remembers(JOIN_NS) && recent.remembers(JOIN_NS + 1));
     }
 }

@@ -28,6 +28,9 @@ pub struct Reconciled {
     /// Ranges purged by MADV_DONTNEED/FREE/… and still mapped, sorted and disjoint, whether or
     /// not they were touched again since.
     pub purged: Vec<AddrRange>,
+    /// What calls changed after the snapshot that tells what was in memory: of these ranges that is not known.
+    /// Sorted, disjoint; none but in processes that ended after their last snapshot.
+    pub unseen: Vec<AddrRange>,
     /// Threads of the process, living and gone.
     pub threads: Vec<ThreadRecord>,
     /// Events applied to this address space, failed ones included.

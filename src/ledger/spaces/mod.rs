@@ -33,6 +33,9 @@ pub struct AddressSpaces {
     zero: TimeZero,
     /// Since somebody asked.
     ended: Vec<Pid>,
+    /// Time of the newest event, and what it was when somebody asked who had ended.
+    newest_ns: u64,
+    asked_ns: u64,
 }
 
 impl AddressSpaces {
@@ -48,6 +51,7 @@ impl AddressSpaces {
     /// Applies one event, in the order of the reports.
     pub fn apply(&mut self, event: &VmEvent) {
         self.zero.see_event(event);
+        self.newest_ns = self.newest_ns.max(event.time_ns);
         let pid = event.task.pid;
         let gone = self.process(pid).is_some_and(|p| p.wait_status.is_some());
         if gone && !matches!(event.op, VmOp::Exit { .. }) {
@@ -182,7 +186,7 @@ impl AddressSpaces {
     }
 
     /// Events were lost, all of them or of unknown processes, at `time_ns`: whatever is older may
-    /// have been replaced since.
+    /// have been replaced since. So may all that processes had which ended since then, and were not taken yet.
     pub fn note_loss(&mut self, time_ns: u64) {
         self.any_loss = true;
         self.table.note_in_all(|ledger, used| {
@@ -190,6 +194,12 @@ impl AddressSpaces {
                 ledger.note_loss(time_ns);
             }
         });
+        let ended_since = |pid: &&Pid| self.process(**pid).is_some_and(|p| p.exited_ns > Some(time_ns));
+        let ended: Vec<Pid> = self.ended.iter().filter(ended_since).copied().collect();
+        for pid in ended {
+            let Some(id) = self.space_of_pid(pid) else { continue };
+            self.table.change(id, |ledger| ledger.note_loss(self.newest_ns));
+        }
     }
 
     /// After a loss: makes the ledger agree with the mappings that were read since. False where calls
@@ -220,8 +230,19 @@ impl AddressSpaces {
 
     /// The processes that have ended since this was asked the last time, in order.
     pub fn take_ended(&mut self) -> Vec<Pid> {
+        self.asked_ns = self.newest_ns;
         self.table.told_of_ends(self.ended.len());
         std::mem::take(&mut self.ended)
+    }
+
+    /// How many [`AddressSpaces::take_ended`] would give.
+    pub fn untold_ends(&self) -> usize {
+        self.ended.len()
+    }
+
+    /// Time of the newest event when [`AddressSpaces::take_ended`] was called last, CLOCK_MONOTONIC.
+    pub fn asked_ns(&self) -> u64 {
+        self.asked_ns
     }
 
     /// Gives up the last state of a process that is gone.
@@ -248,6 +269,12 @@ impl AddressSpaces {
     pub fn replaced_since(&self, pid: Pid, since_ns: u64) -> bool {
         let after = |time: Option<u64>| time.is_some_and(|time| time >= since_ns);
         self.process(pid).is_some_and(|process| after(process.exec_ns) || after(process.created_ns))
+    }
+
+    /// What calls have changed in the address space of `pid` since a snapshot that began at `since_ns`
+    /// (CLOCK_MONOTONIC), sorted and disjoint; None where events were lost since.
+    pub fn changed_since(&self, pid: Pid, since_ns: u64) -> Option<Vec<AddrRange>> {
+        self.ledger_of_pid(pid)?.changed_since(since_ns)
     }
 
     // ---- life of processes -------------------------------------------------------------------

@@ -17,7 +17,7 @@ pub(super) fn findings(report: &Report, p: &Process, options: TextOptions, out: 
     let shown = shown(p, options);
     for (i, finding) in p.findings.iter().take(shown).enumerate() {
         out.push('\n');
-        head(i + 1, finding, word(p), options, out);
+        head(i + 1, finding, word_of(finding, p), options, out);
         if let Some(story) = &finding.story {
             let story = match finding.regions {
                 0 | 1 => clean(story),
@@ -70,6 +70,11 @@ fn rest(p: &Process, shown: usize, options: TextOptions, out: &mut String) {
 }
 
 /// What the figure of a finding is.
+fn word_of(f: &Finding, p: &Process) -> &'static str {
+    if f.residency_unknown > 0 { "unused or not known" } else { word(p) }
+}
+
+/// What the figures of findings are.
 fn word(p: &Process) -> &'static str {
     if p.residency == UNKNOWN { "mapped" } else { "unused" }
 }
@@ -181,7 +186,7 @@ pub(super) fn compact_findings(report: &Report, p: &Process, options: TextOption
     for f in p.findings.iter().take(shown) {
         let stack = f.stack.and_then(|k| report.stacks.get(usize::try_from(k).ok()?));
         let via = stack.map(outline).unwrap_or_default();
-        let text = format!("{:>11} {} · {}{via}", size(f.unused), word(p), clean(&f.title));
+        let text = format!("{:>11} {} · {}{via}", size(f.unused), word_of(f, p), clean(&f.title));
         *out += &format!("  {}\n", truncated(&text, WIDTH - 2));
         if let Some(fix) = f.fix.first() {
             let label = options.color.paint(Tone::Advice, "fix");

@@ -267,14 +267,16 @@ fn process_notes(p: &Process, options: TextOptions, out: &mut String) {
     if let Some(age) = p.snapshot_age_ns
         && p.residency != UNKNOWN
     {
-        let text = match p.signal {
-            Some(signal) => format!(
-                "{} died by signal {signal}; this is the state of the last snapshot, {} before",
-                p.pid,
-                duration(age)
-            ),
-            None => format!("{}: state of the last snapshot, {} before its end", p.pid, duration(age)),
+        let end = p.signal.map_or("ended".to_owned(), |signal| format!("died by signal {signal}"));
+        let unknown = match p.totals.residency_unknown {
+            0 => String::new(),
+            bytes => format!("; of {} that calls mapped or gave back since it is not known", size(bytes)),
         };
+        let text = format!(
+            "{} {end} without being held: VIRT is of its end, RSS of the last snapshot, {} before{unknown}",
+            p.pid,
+            duration(age)
+        );
         note(&text, options, out);
     }
     if p.coverage.ledger_drift > 0 {

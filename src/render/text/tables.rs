@@ -8,6 +8,9 @@ use crate::report::units::{size, thousands};
 /// `Process::residency` of a process that nobody could look at.
 pub(super) const UNKNOWN: &str = "none";
 
+/// The column of what changed after the last look at memory.
+const NOT_KNOWN: &str = "not known";
+
 /// Bytes that rest on residency.
 fn known(p: &Process, bytes: u64) -> String {
     if p.residency == UNKNOWN { "not known".to_string() } else { size(bytes) }
@@ -23,20 +26,26 @@ pub(super) fn totals_table(p: &Process, options: TextOptions, out: &mut String) 
         cells.push(size(t.swap));
     }
     headings.push("unused");
-    cells.push(known(p, t.unused));
+    cells.push(known(p, t.unused - t.unused.min(t.residency_unknown)));
+    if t.residency_unknown > 0 {
+        headings.push(NOT_KNOWN);
+        cells.push(size(t.residency_unknown));
+    }
     let mut head = " ".repeat(9);
     let mut line = "  total  ".to_string();
     for (heading, cell) in headings.iter().zip(&cells) {
         head += &format!("{heading:>11}");
         line += &format!("{cell:>11}");
     }
-    let percent = (u128::from(t.unused) * 100).checked_div(u128::from(t.virt)).unwrap_or(0);
+    let unused = t.unused - t.unused.min(t.residency_unknown);
+    let percent = (u128::from(unused) * 100).checked_div(u128::from(t.virt)).unwrap_or(0);
     let ended_unseen = p.source.is_none() && (p.exit_code.is_some() || p.signal.is_some());
     let remark = match (t.swap, t.purged) {
         _ if p.residency == UNKNOWN && ended_unseen => {
             "it ended before what is in memory could be seen".to_string()
         }
         _ if p.residency == UNKNOWN => "what is in memory is not known".to_string(),
+        _ if t.residency_unknown > 0 => format!("at least {percent} % is not in memory"),
         (0, 0) => format!("{percent} % of the address space is not in memory"),
         (0, purged) => format!("{percent} % is not in memory; {} were given back", size(purged)),
         _ => format!("{percent} % is neither in memory nor in swap"),
@@ -49,16 +58,20 @@ pub(super) fn totals_table(p: &Process, options: TextOptions, out: &mut String) 
 pub(super) fn category_table(p: &Process, options: TextOptions, out: &mut String) {
     let name = |row: &CategoryRow| truncated(&clean(&row.name), 34);
     let width = p.categories.iter().map(|r| name(r).chars().count()).max().unwrap_or(0).max(20);
-    let line = |name: &str, cells: [&str; 5]| {
-        let [virt, writable, rss, unused, regions] = cells;
-        format!("  {name:<width$}{virt:>11}{writable:>11}{rss:>11}{unused:>11}{regions:>9}")
+    let has_unknown = p.totals.residency_unknown > 0;
+    let line = |name: &str, cells: [&str; 6]| {
+        let [virt, writable, rss, unused, unknown, regions] = cells;
+        let unknown = if has_unknown { format!("{unknown:>11}") } else { String::new() };
+        format!("  {name:<width$}{virt:>11}{writable:>11}{rss:>11}{unused:>11}{unknown}{regions:>9}")
     };
-    let head = line("what", ["VIRT", "writable", "RSS", "unused", "regions"]);
+    let head = line("what", ["VIRT", "writable", "RSS", "unused", NOT_KNOWN, "regions"]);
     *out += &format!("{}\n", options.color.paint(Tone::Dim, &head));
     for row in &p.categories {
         let [virt, writable] = [row.virt, row.writable].map(size);
-        let [rss, unused] = [row.rss, row.unused].map(|bytes| known(p, bytes));
-        let text = line(&name(row), [&virt, &writable, &rss, &unused, &thousands(row.regions)]);
+        let unused = row.unused - row.unused.min(row.residency_unknown);
+        let [rss, unused] = [row.rss, unused].map(|bytes| known(p, bytes));
+        let unknown = size(row.residency_unknown);
+        let text = line(&name(row), [&virt, &writable, &rss, &unused, &unknown, &thousands(row.regions)]);
         let unexplained = row.id == "unknown";
         *out += &if unexplained { options.color.paint(Tone::Warning, &text) } else { text };
         out.push('\n');

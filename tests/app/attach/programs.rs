@@ -203,6 +203,112 @@ fn children_are_followed_and_the_end_of_the_targets_ends_it() {
     assert!(report.processes().len() >= 4, "two targets and their children: {}", report.processes().len());
 }
 
+/// Maps, gives back and grows, tells its maps, and ends.
+const LAST_ACTS: &str = "
+import mmap, os, sys, threading
+threading.Thread(target=threading.Event().wait, daemon=True).start()
+given_back = [bytearray(30 << 20)]
+kept = mmap.mmap(-1, 40 << 20)
+kept[: 20 << 20] = b'x' * (20 << 20)
+print('READY', flush=True)
+sys.stdin.readline()
+late = mmap.mmap(-1, 512 << 20)
+late[: 8 << 20] = b'y' * (8 << 20)
+grown = [b'q' * 1000 for _ in range(20000)]
+given_back = None
+truth = os.open(sys.argv[1], os.O_WRONLY | os.O_CREAT)
+maps = os.open('/proc/self/maps', os.O_RDONLY)
+while part := os.read(maps, 65536): os.write(truth, part)
+os.kill(os.getpid(), 9) if sys.argv[2] == 'killed' else os._exit(3)";
+
+/// `start-end perms` with neighbours alike as one.
+fn joined(ranges: impl Iterator<Item = (u64, u64, String)>) -> Vec<(u64, u64, String)> {
+    let mut all: Vec<(u64, u64, String)> = Vec::new();
+    for (start, end, perms) in ranges {
+        match all.last_mut() {
+            Some((_, last, same)) if *last == start && *same == perms => *last = end,
+            _ => all.push((start, end, perms)),
+        }
+    }
+    all
+}
+
+fn joined_maps(maps: &str) -> Vec<(u64, u64, String)> {
+    joined(maps.lines().filter(|line| !line.contains("[vsyscall]")).map(|line| {
+        let (range, rest) = line.split_once(' ').expect("a line of maps");
+        let (start, end) = range.split_once('-').expect("a range");
+        let address = |text| u64::from_str_radix(text, 16).expect("an address");
+        (address(start), address(end), rest[..4].to_owned())
+    }))
+}
+
+fn joined_regions(process: &Value) -> Vec<(u64, u64, String)> {
+    let address = |region: &Value, end: &str| {
+        let text = region[end].as_str().and_then(|text| text.strip_prefix("0x"));
+        u64::from_str_radix(text.expect("an address"), 16).expect("hexadecimal")
+    };
+    let regions = list(process, "regions").iter();
+    joined(regions.map(|region| {
+        let perms = region["prot"].as_str().expect("perms").to_owned();
+        (address(region, "start"), address(region, "end"), perms)
+    }))
+}
+
+#[test]
+fn what_a_target_mapped_just_before_its_end_is_reported() {
+    let name = "what_a_target_mapped_just_before_its_end_is_reported";
+    if skip_without_bpf(name) || skip_without(name, "/usr/bin/python3") {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    for end in ["killed", "exits"] {
+        let truth = folder.path().join(end);
+        let (mut target, _out) = ready(python(LAST_ACTS).arg(&truth).arg(end));
+        let recording = folder.path().join(format!("{end}.rec"));
+        let options = ["-o", recording.to_str().expect("UTF-8")];
+        let audit = attach(&[target.0.id()], &options, |_| drop(target.0.stdin.take()));
+        let process = audit.report().first();
+        let truth = std::fs::read_to_string(truth).expect("it told its maps");
+        assert_eq!(joined_regions(process), joined_maps(&truth), "{end}");
+        assert_eq!(process["snapshot"], "periodic", "{end}");
+        let totals = &process["totals"];
+        let (unknown, rss) = (number(totals, "residency_unknown"), number(totals, "rss"));
+        assert!((512 << 20..600 << 20).contains(&unknown), "{end}: {totals}");
+        assert!((20 << 20..60 << 20).contains(&rss), "{end}: what was there before was seen: {totals}");
+        assert_eq!(number(totals, "unused"), number(totals, "virt") - rss - number(totals, "swap"), "{end}");
+        assert!(number(totals, "vm_peak") >= number(&process["peak"], "virt"), "{end}: {totals}");
+        let late = &list(process, "findings")[0];
+        assert_eq!(
+            (number(late, "virt") >= 512 << 20, late["stack"].is_u64()),
+            (true, true),
+            "{end}: {late}"
+        );
+        assert_eq!(number(late, "residency_unknown"), 512 << 20, "{end}");
+        let again = Command::new(vmaudit()).args(["report", "-f", "json"]).arg(&recording).output();
+        let again: Value = serde_json::from_slice(&again.expect("vmaudit starts").stdout).expect("JSON");
+        assert_eq!(again, audit.report().json, "{end}: the recording");
+    }
+}
+
+#[test]
+fn no_number_of_ended_processes_is_too_many() {
+    if skip_without_bpf("no_number_of_ended_processes_is_too_many") {
+        return;
+    }
+    const CHILDREN: usize = 1100;
+    let script =
+        format!("echo READY; read go; i=0; while [ $i -lt {CHILDREN} ]; do /bin/true; i=$((i+1)); done");
+    let (mut shell, _out) = ready(Command::new("sh").args(["-c", &script]));
+    let audit = attach(&[shell.0.id()], &[], |_| drop(shell.0.stdin.take()));
+    assert_eq!(audit.report().event("lost"), 0);
+    let processes = audit.report().processes();
+    assert_eq!(processes.len(), CHILDREN + 1);
+    for process in processes {
+        assert!(number(&process["totals"], "virt") > 1 << 20, "{process}");
+        assert_ne!(process["snapshot"], "live", "{process}");
+    }
+}
+
 #[test]
 fn what_cannot_be_traced_is_said() {
     let gone = Command::new("true").spawn().and_then(|mut child| child.wait().map(|_| child.id()));

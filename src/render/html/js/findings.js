@@ -23,8 +23,14 @@ on("process", (p) => {
     ...touchCard(p));
 });
 
+/** What the figure of a finding is. */
+function wordOf(p, f) {
+  if (residencyUnknown(p)) return "mapped";
+  return f.residency_unknown ? "unused or not known" : "unused";
+}
+
 function finding(p, f, at) {
-  const word = residencyUnknown(p) ? "mapped" : "unused";
+  const word = wordOf(p, f);
   const places = placesOf(f);
   const where = places.start.length === 1 ? `${hex(places.start[0])}-${hex(places.end[0])}` : `${thousands(places.start.length)} places`;
   const whose = threadsText(f.threads);

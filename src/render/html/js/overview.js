@@ -50,9 +50,16 @@ function figures(p) {
     figure("VIRT", size(t.virt), t.vm_peak > t.virt ? `peak ${size(t.vm_peak)}` : "address space", "virt"),
     figure("RSS", unknown ? "not known" : size(t.rss), unknown ? "nobody could look" : `${percent(t.rss, t.virt)} in memory`, "rss"),
     t.swap ? figure("swap", size(t.swap), percent(t.swap, t.virt), "swap") : null,
-    figure("unused", unknown ? "not known" : size(t.unused), unknown ? "" : `${percent(t.unused, t.virt)} is not in memory`, "unused"),
+    figure("unused", unknown ? "not known" : size(t.unused), unusedNote(p), "unused"),
     figure("writable", size(t.writable), "could be touched", "writable"),
     figure("reserved", size(t.reserved), "PROT_NONE: nobody can touch it", "reserved"));
+}
+
+function unusedNote(p) {
+  const t = p.totals;
+  if (residencyUnknown(p)) return "";
+  if (t.residency_unknown) return `of ${size(t.residency_unknown)} of it that is not known`;
+  return `${percent(t.unused, t.virt)} is not in memory`;
 }
 
 /** All of VIRT in one bar: a part a category, filled as far as it is resident. */

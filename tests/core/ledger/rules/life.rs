@@ -2,23 +2,27 @@
 
 use super::{ANON, FIXED, MM, PID, Story, at, event_of, file, mapping, observed, pages};
 use vmaudit::ledger::Origin;
-use vmaudit::model::{Addr, AddrRange, FileRef, Mapping, MmKey, VmOp};
+use vmaudit::model::{Addr, AddrRange, FileRef, Mapping, MmKey, Pid, VmOp};
 
 const CHILD: i32 = 20;
 const SHARED: u64 = 1;
 const CHILD_MM: MmKey = MmKey(0xb000);
 
 fn fork(story: &mut Story, child_mm: MmKey, mappings: Option<Vec<Mapping>>) {
+    fork_to(story, CHILD, child_mm, mappings);
+}
+
+fn fork_to(story: &mut Story, child: Pid, child_mm: MmKey, mappings: Option<Vec<Mapping>>) {
     let op = VmOp::Fork {
-        child_pid: CHILD,
-        child_tid: CHILD,
+        child_pid: child,
+        child_tid: child,
         child_mm,
         child_sp: Addr(0),
         child_brk: None,
         is_thread: false,
         mappings,
     };
-    story.report(op, i64::from(CHILD));
+    story.report(op, i64::from(child));
 }
 
 fn as_child(story: &mut Story, mm: MmKey) {
@@ -208,6 +212,50 @@ fn threads_are_remembered_with_their_stack_pointers() {
     assert_eq!(thread.comm, b"t11");
     assert!(thread.exited_ns.is_some());
     assert_eq!(story.spaces.process(PID).map(|p| p.threads_seen()), Some(2));
+}
+
+#[test]
+fn ended_processes_are_kept_until_somebody_is_told() {
+    const MANY: Pid = 3000;
+    let mut story = Story::new(Vec::new());
+    story.mmap(pages(0, 4), 3, ANON);
+    let children = 1000..1000 + MANY;
+    for child in children.clone() {
+        fork_to(&mut story, child, MmKey(0xb000 + child as u64), None);
+        (story.pid, story.tid, story.mm) = (child, child, MmKey(0xb000 + child as u64));
+        story.mmap(pages(10, 10 + u64::from(child.unsigned_abs()) % 7 + 1), 3, ANON);
+        story.exit(0, true);
+        as_parent(&mut story);
+    }
+    let knows = |story: &Story, pid: Pid| story.spaces.ledger_of_pid(pid).is_some();
+    assert_eq!(story.spaces.untold_ends(), children.len());
+    assert_eq!(story.spaces.take_ended(), children.clone().collect::<Vec<_>>());
+    assert!(children.clone().all(|child| knows(&story, child)), "the one who asked may look at all");
+    story.spaces.take_ended();
+    assert!(!knows(&story, 1000) && knows(&story, 999 + MANY), "the last ones are kept");
+}
+
+#[test]
+fn a_loss_makes_doubtful_who_ended_since_somebody_asked() {
+    let doubts = |story: &Story, pid: Pid| {
+        let seen = observed(pid, vec![mapping(pages(0, 4), "rw-p", "")], u64::MAX);
+        story.spaces.reconcile(pid, &seen).regions.iter().filter(|region| region.doubt.is_some()).count()
+    };
+    let mut story = Story::new(Vec::new());
+    story.mmap(pages(0, 4), 3, ANON);
+    for child in [20, 30] {
+        fork_to(&mut story, child, MmKey(0xb000 + child as u64), None);
+        (story.pid, story.tid, story.mm) = (child, child, MmKey(0xb000 + child as u64));
+        story.exit(0, true);
+        as_parent(&mut story);
+        if child == 20 {
+            story.spaces.take_ended();
+        }
+    }
+    let asked = story.spaces.asked_ns();
+    story.spaces.note_loss(asked);
+    assert_eq!((doubts(&story, 20), doubts(&story, 30)), (0, 1));
+    assert_eq!(story.spaces.changed_since(30, asked), None);
 }
 
 #[test]
