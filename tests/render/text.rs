@@ -135,7 +135,7 @@ fn what_is_lost_estimated_or_old_is_said() {
         "7 events are known without their stacks",
         "3 stacks end early: not enough of the stack was copied",
         "5 stacks end early: no unwind information",
-        "4000 died by signal 9 without being held: VIRT is of its end, RSS of the last snapshot, 250 ms",
+        "4000 died by signal 9 without being held: VIRT is of its end, RSS of the last snapshot,",
         "8 KiB where the record of calls and the kernel's maps disagree",
         "132 KiB have a doubtful origin",
         "RSS within one kernel mapping is an estimate",
