@@ -645,9 +645,67 @@ def bench_memory(bench):
                                              "its memory"), rows)
 
 
+# --- short processes
+
+
+def interleaved(commands, rounds, before=lambda: None):
+    """Medians of wall times in s and of peaks in MiB, by name."""
+    kept = {name: [] for name, _ in commands}
+    for _ in range(rounds):
+        for name, command in commands:
+            before()
+            kept[name].append(peak_of(command))
+    return {name: tuple(median(part) for part in zip(*both)) for name, both in kept.items()}
+
+
+def bench_short(bench):
+    count = 1000
+    loop = ["sh", "-c", f"i=0; while [ $i -lt {count} ]; do /bin/true; i=$((i+1)); done"]
+    run = [bench.vmaudit, "run", "--as-root"]
+    commands = [("untraced", loop), ("`run`", [*run, "--", *loop]), ("`run --min-virt 0`", [*run, "--min-virt", "0", "--", *loop]),
+                ("`run --no-exit-hold`", [*run, "--no-exit-hold", "--", *loop])]
+    found = interleaved(commands, bench.rounds)
+    plain = found["untraced"][0]
+    table(f"{count:,} × /bin/true", ("", "s", "× untraced", "more, ms a process"),
+          [(name, f"{took:.2f}", f"{took / plain:.2f}", f"{1000 * (took - plain) / count:.2f}") for name, (took, _) in found.items()])
+
+
+def source_of(bench, package):
+    """Debian's source of a package, unpacked by apt with lists of its own."""
+    folder = bench.path("source")
+    os.makedirs(os.path.join(folder, "lists/partial"))
+    wanted = ["apt-get", "indextargets", "--format", "$(REPO_URI) $(RELEASE) $(COMPONENT)", "Created-By: Packages"]
+    sources = os.path.join(folder, "sources.list")
+    with open(sources, "w", encoding="utf-8") as file:
+        file.writelines(f"deb-src {line}\n" for line in sorted(set(output_of(wanted).stdout.splitlines())))
+    apt = ["apt-get", "-qq", "-o", f"Dir::Etc::sourcelist={sources}", "-o", "Dir::Etc::sourceparts=/nonexistent",
+           "-o", f"Dir::State::lists={folder}/lists"]
+    output_of([*apt, "update"])
+    output_of([*apt, "source", package], cwd=folder)
+    return next(entry.path for entry in os.scandir(folder) if entry.is_dir() and entry.name.startswith(package + "-"))
+
+
+def bench_build(bench):
+    source, work = source_of(bench, "bash"), bench.path("build")
+
+    def fresh():
+        shutil.rmtree(work, ignore_errors=True)
+        os.mkdir(work)
+    build = ["sh", "-c", f"cd {work} && {source}/configure -q >/dev/null 2>&1 && make -s -j2 >/dev/null 2>&1 && test -x bash"]
+    run = [bench.vmaudit, "run", "--as-root", "--report", bench.path("report.json"), "-f", "json"]
+    found = interleaved([("untraced", build), ("`run`", [*run, "--", *build])], min(bench.rounds, 3), fresh)
+    report = bench.report()
+    events = report["events"]
+    plain = found["untraced"][0]
+    rows = [(name, f"{took:.1f}", f"{took / plain:.2f}", f"{memory:.0f} MiB" if name != "untraced" else "–")
+            for name, (took, memory) in found.items()]
+    table(f"bash: configure and make -j2, {len(report['processes']):,} processes, {events['seen']:,} events, "
+          f"{events['lost']} lost", ("", "s", "× untraced", "peak of vmaudit"), rows)
+
+
 PARTS = {"loop": bench_loop, "threads": bench_threads, "bystander": bench_bystander, "touch": bench_touch, "redis": bench_redis,
-         "manymaps": bench_manymaps, "start": bench_start, "own": bench_own,
-         "stacks": bench_stacks, "heap": bench_heap, "memory": bench_memory}
+         "manymaps": bench_manymaps, "start": bench_start, "own": bench_own, "stacks": bench_stacks, "heap": bench_heap,
+         "memory": bench_memory, "short": bench_short, "build": bench_build}
 
 
 def main():

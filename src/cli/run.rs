@@ -38,6 +38,13 @@ pub struct RunArgs {
     #[arg(long)]
     pub no_follow_forks: bool,
 
+    /// Do not hold and look at processes smaller than this that end within a second; 0: look at all
+    ///
+    /// What they had mapped is known by their calls all the same, what was in memory is not. The command
+    /// itself is always looked at.
+    #[arg(long, value_name = "BYTES", default_value_t = 16 << 20)]
+    pub min_virt: u64,
+
     #[command(flatten)]
     pub detail: DetailArgs,
 

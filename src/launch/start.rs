@@ -8,7 +8,7 @@ use super::hold::arrange::{self, Arranged, packets};
 use super::hold::calls::CallServer;
 use super::hold::filter::CallSet;
 use super::hold::handover;
-use super::hold::protocol::Message;
+use super::hold::protocol::{Message, Spared};
 use super::hold::seccomp::Listener;
 use super::running::{Running, Seat};
 use super::signals::{self, Before};
@@ -65,6 +65,7 @@ struct Parts {
     hold: Option<Arranged>,
     /// What lets the child go on.
     word: u8,
+    spared: Option<Spared>,
     /// Where calls are watched, what receives them.
     server: Option<CallServer>,
     taken: SigSet,
@@ -99,7 +100,9 @@ impl Launch {
             }
         };
         let (word, server) = (GO, None);
-        let parts = Parts { command, user, notes, pid, pidfd, go, status, hold, word, server, taken, before };
+        let spared = None;
+        let parts =
+            Parts { command, user, notes, pid, pidfd, go, status, hold, word, spared, server, taken, before };
         Ok(Prepared { parts: Some(parts) })
     }
 }
@@ -179,6 +182,22 @@ impl Prepared {
         send(hold.socket.as_raw_fd(), &message, MsgFlags::MSG_NOSIGNAL)
             .map_err(LaunchError::system("speaking to the keeper"))?;
         parts.word = WATCH_CALLS;
+        Ok(())
+    }
+
+    /// Does not have those held that end within a second of their start, smaller than `below` bytes: all but
+    /// the command itself. Where exits are held at all, and not yet as notified calls.
+    ///
+    /// # Errors
+    /// When the keeper cannot be told.
+    pub fn spare_small(&mut self, below: u64) -> Result<(), LaunchError> {
+        let Some(parts) = &mut self.parts else { return Err(LaunchError::ChildDied) };
+        let Some(hold) = &parts.hold else { return Ok(()) };
+        let spared = Spared { below, parent: nix::unistd::getpid().as_raw() };
+        // It reads that before the first notification: the child sends it the listener later.
+        send(hold.socket.as_raw_fd(), &Message::Spare(spared).encode(), MsgFlags::MSG_NOSIGNAL)
+            .map_err(LaunchError::system("speaking to the keeper"))?;
+        parts.spared = Some(spared);
         Ok(())
     }
 
@@ -312,6 +331,7 @@ impl Parts {
                 line: hold.line,
                 slots: hold.slots,
                 server: None,
+                spared: self.spared,
             })),
             None => {
                 // The filter was refused. The keeper knows, and ends.

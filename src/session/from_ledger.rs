@@ -44,7 +44,7 @@ pub fn from_ledger(pipeline: &Pipeline, pid: Pid, as_of: Option<&AsOf>) -> Optio
     let time = as_of.map(|moment| moment.time_ns).or(process.exited_ns).unwrap_or_default();
     let gap = match as_of {
         Some(_) => "as the calls until then add up: what was resident at that moment is not known",
-        None => "it ended before it could be looked at: what is resident is not known",
+        None => "nobody looked at it before its end: what was resident is not known",
     };
     let exe = process.exe.as_ref().map(|file| file.path.clone()).unwrap_or_default();
     let later = as_of.and_then(|moment| moment.later.get(&pid));

@@ -152,6 +152,11 @@ impl<'a> Start<'a> {
         }
     }
 
+    /// What a process has mapped is known without a look at it, from its first instruction on.
+    pub fn knows_all_mappings(&self) -> bool {
+        matches!(self.tracer, Tracer::Bpf(_))
+    }
+
     /// The processes that ran already.
     pub fn processes(&self) -> &[Process] {
         match &self.targets {

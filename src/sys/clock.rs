@@ -7,6 +7,11 @@ pub fn monotonic_ns() -> u64 {
     nanoseconds(clock_gettime(ClockId::Monotonic))
 }
 
+/// CLOCK_BOOTTIME: what the start of a process is told in.
+pub fn boottime_ns() -> u64 {
+    nanoseconds(clock_gettime(ClockId::Boottime))
+}
+
 /// CLOCK_REALTIME: since 1970.
 pub fn realtime_ns() -> u64 {
     nanoseconds(clock_gettime(ClockId::Realtime))

@@ -14,6 +14,8 @@ pub const SYSTEM_TIME: usize = 15;
 pub const THREADS: usize = 20;
 /// Clock ticks since boot.
 pub const START_TIME: usize = 22;
+/// Of the address space, bytes.
+pub const VIRTUAL_SIZE: usize = 23;
 pub const START_STACK: usize = 28;
 pub const START_BRK: usize = 47;
 pub const ARG_START: usize = 48;

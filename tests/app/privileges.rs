@@ -196,7 +196,9 @@ fn in_a_pid_namespace_of_its_own_bpf_sees_and_finds_the_command() {
     let bench = Bench::new();
     let mut inside = Command::new("unshare");
     inside.args(["--pid", "--fork", "--mount-proc"]).arg(bench.path("vmaudit"));
-    inside.args(["run", "--as-root", "--backend", "bpf", "-f", "json", "--report"]).arg(bench.path("r.json"));
+    inside
+        .args(["run", "--as-root", "--backend", "bpf", "--min-virt", "0", "-f", "json", "--report"])
+        .arg(bench.path("r.json"));
     let (output, said) = finish(inside.args(["--", "/bin/sh", "-c", "/bin/true; exit 7"]));
     assert_eq!(output.status.code(), Some(7), "{said}");
     let report = bench.report("r.json");

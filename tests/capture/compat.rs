@@ -23,7 +23,7 @@ fn they_are_named_and_their_children_kept() {
         let plain: [std::ffi::OsString; 3] = ["sh".into(), "-c".into(), "\"$0\" /bin/true; true; :".into()];
         let plain: Vec<_> = plain.into_iter().chain([compat.clone()]).collect();
         for (command, status, processes) in [(nested.to_vec(), 5, 3), (plain, 0, 3)] {
-            let audit = audit(&["--backend", backend], &command);
+            let audit = audit(&["--backend", backend, "--min-virt", "0"], &command);
             assert_eq!(audit.code(), Some(status), "{}", audit.stderr);
             assert!(audit.stderr.contains("32-bit programs were started (compat"), "{}", audit.stderr);
             assert!(!audit.stderr.contains("could not be followed"), "{}", audit.stderr);

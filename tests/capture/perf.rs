@@ -166,7 +166,7 @@ fn compare<S: AsRef<OsStr>>(stage: &Stage, words: &[S]) {
 fn compare_as<S: AsRef<OsStr>>(user: u32, stage: &Stage, words: &[S]) {
     // Some 130 calls each: rings of 2 MiB for each CPU, which 8 MiB of locked memory allow, hold them all,
     // however late they are read.
-    let options = ["--aslr", "off", "--stack-bytes", "8192"];
+    let options = ["--aslr", "off", "--stack-bytes", "8192", "--min-virt", "0"];
     let Some(perf) = stage.perf_as(user, &options, words) else { return };
     let bpf = stage.bpf(&options, words);
     assert_eq!(perf.code(), bpf.code(), "{}", perf.stderr);

@@ -40,6 +40,11 @@ pub fn run(args: &RunArgs) -> Result<u8, AppError> {
         options.tracer_options(),
         (container.as_ref(), WITHOUT_FILTER, WITHOUT_LISTENER),
     )?;
+    // What nobody looks at is known by its calls alone.
+    let spares = args.min_virt > 0 && !options.touch() && start.knows_all_mappings();
+    if let Some(prepared) = start.prepared().filter(|_| spares) {
+        prepared.spare_small(args.min_virt)?;
+    }
     let pipeline = options.pipeline(&start, &args.command, &mut sinks)?;
     if let Some(script) = &args.load {
         start.on_start(|running| Load::start(running, script, args.start.as_root).map(Some));

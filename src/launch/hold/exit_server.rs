@@ -3,14 +3,17 @@
 
 use super::filter;
 use super::last_thread::{LastThread, ThreadExit};
-use super::protocol::{HeldNotice, Message};
+use super::protocol::{HeldNotice, Message, Spared};
 use super::seccomp::Listener;
 use super::task_names::{self, ThreadsOf};
 use crate::launch::arch::{self, NR_EXIT, NR_EXIT_GROUP};
 use crate::model::{Pid, Tid};
-use crate::sys::clock::monotonic_ns;
+use crate::sys::clock::{boottime_ns, monotonic_ns};
+use crate::sys::stat::{self, Stat};
 use crate::sys::task::belongs;
 use nix::errno::Errno;
+use std::fmt::Display;
+use std::os::unix::fs::MetadataExt;
 
 /// What became of one notification.
 pub enum Served {
@@ -32,12 +35,20 @@ pub struct ExitServer {
     recent: Option<Pid>,
     /// Processes held at their end.
     ending: Vec<HeldNotice>,
+    /// With the namespace that PIDs are of, as [`pid_namespace`].
+    spared: Option<(Spared, u64)>,
 }
+
+/// Processes that live longer are never spared.
+const SHORT_NS: u64 = 1_000_000_000;
+/// USER_HZ: what /proc counts time in (include/asm-generic/param.h).
+const TICK_NS: u64 = 10_000_000;
 
 impl ExitServer {
     pub fn new(listener: Listener) -> ExitServer {
         listener.ask_for_sync_wake_up();
-        ExitServer { listener, last_thread: LastThread::default(), recent: None, ending: Vec::new() }
+        let last_thread = LastThread::default();
+        ExitServer { listener, last_thread, recent: None, ending: Vec::new(), spared: None }
     }
 
     pub fn listener(&self) -> &Listener {
@@ -62,6 +73,7 @@ impl ExitServer {
         let status = notification.data.args[0] as i32;
         let notice = HeldNotice { id, pid, tid, nr, status };
         match nr {
+            NR_EXIT_GROUP if self.is_spared(tid) => self.let_go(id),
             NR_EXIT_GROUP => Ok(self.hold(notice)),
             NR_EXIT => {
                 let exit = ThreadExit { pid, tid, now_ns: monotonic_ns() };
@@ -90,6 +102,11 @@ impl ExitServer {
         if let Some(pid) = self.ending.iter().find(|held| held.id == id).map(|held| held.pid) {
             self.ending.retain(|held| held.pid != pid);
         }
+    }
+
+    /// From now on these are let go like threads that leave a living process.
+    pub fn spare(&mut self, spared: Spared) {
+        self.spared = pid_namespace("self").map(|own| (spared, own));
     }
 
     /// Takes over what another server has held and nobody answered.
@@ -122,6 +139,14 @@ impl ExitServer {
         if second { Served::AlsoEnding(notice) } else { Served::Final(notice) }
     }
 
+    /// A process of one thread, if anybody is to be spared.
+    fn is_spared(&self, tid: Tid) -> bool {
+        let Some((spared, own)) = self.spared else { return false };
+        // Who is in a container is known by looking.
+        stat::of(tid, |stat| is_small_and_short(stat, spared)) == Some(true)
+            && pid_namespace(tid) == Some(own)
+    }
+
     fn is_last(&mut self, exit: ThreadExit, audit_arch: u32) -> bool {
         if self.surely_not_last(exit) {
             return false;
@@ -147,5 +172,52 @@ impl ExitServer {
         }
         self.recent = task_names::process_of(tid);
         self.recent
+    }
+}
+
+/// The number of the PID namespace that a thread is in; None where that may not be read.
+fn pid_namespace(tid: impl Display) -> Option<u64> {
+    std::fs::metadata(format!("/proc/{tid}/ns/pid")).ok().map(|file| file.ino())
+}
+
+/// Of the only thread of a process: a first thread that has left has no address space any more, another one is
+/// younger than its process.
+fn is_small_and_short(stat: Stat<'_>, spared: Spared) -> Option<bool> {
+    let started = stat.field::<u64>(stat::START_TIME)?.saturating_mul(TICK_NS);
+    let is_alone = stat.field::<u64>(stat::THREADS)? == 1 && !stat.has_ended();
+    let is_inner = stat.field::<Pid>(stat::PARENT)? != spared.parent;
+    let is_small = stat.field::<u64>(stat::VIRTUAL_SIZE)? < spared.below;
+    Some(is_alone && is_inner && is_small && boottime_ns().saturating_sub(started) < SHORT_NS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PARENT: Pid = 40;
+
+    /// A line of stat.
+    fn line(parent: Pid, threads: u64, age_ns: u64, size: u64) -> String {
+        let started = boottime_ns().saturating_sub(age_ns) / TICK_NS;
+        format!("77 (a) b) S {parent} 1 1 0 -1 0 0 0 0 0 0 0 0 0 20 0 {threads} 0 {started} {size} 200")
+    }
+
+    fn is_spared(line: &str) -> Option<bool> {
+        is_small_and_short(Stat::parse(line.as_bytes())?, Spared { below: 1000, parent: PARENT })
+    }
+
+    #[test]
+    fn small_and_short_processes_that_others_started_are_spared() {
+        assert_eq!(is_spared(&line(50, 1, SHORT_NS / 2, 999)), Some(true));
+        let others = [
+            line(PARENT, 1, SHORT_NS / 2, 999),
+            line(50, 2, SHORT_NS / 2, 999),
+            line(50, 1, 2 * SHORT_NS, 999),
+            line(50, 1, SHORT_NS / 2, 1000),
+        ];
+        for held in others {
+            assert_eq!(is_spared(&held), Some(false), "{held}");
+        }
+        assert_eq!(is_spared("77 (a) Z 50"), None);
     }
 }

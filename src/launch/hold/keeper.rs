@@ -209,6 +209,7 @@ impl Keeper {
                     self.inbox.forget(id);
                 }
                 Heard::Message(Message::StandBy) => self.stands_by = true,
+                Heard::Message(Message::Spare(spared)) => self.server.spare(spared),
                 Heard::Message(Message::Serve) => {
                     self.stands_by = false;
                     self.let_all_go();

@@ -27,7 +27,7 @@ use keeper::{Ends, Source};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockType, recv, send, socketpair};
-use protocol::{HeldNotice, Message, PACKET};
+use protocol::{HeldNotice, Message, PACKET, Spared};
 use seccomp::Listener;
 use slots::SharedSlots;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -85,6 +85,8 @@ pub struct KeeperSeat {
     pub slots: SharedSlots,
     /// To vmaudit's own server of notifications, where that receives them and the keeper stands by.
     pub server: Option<OwnedFd>,
+    /// Whom the keeper lets go by itself.
+    pub spared: Option<Spared>,
 }
 
 /// What hearing the keeper came to.
@@ -252,6 +254,9 @@ impl Hold {
         let ends = Ends { app: keepers_end, line, slots: self.seat.slots.clone() };
         self.seat.keeper = keeper::spawn(ends, source).map_err(&failed)?;
         self.seat.socket = closed_early(socket);
+        if let Some(spared) = self.seat.spared {
+            self.send_to_keeper(Message::Spare(spared));
+        }
         Ok(Heard::Replaced)
     }
 

@@ -1,7 +1,7 @@
 //! What keeper and vmaudit say to each other, a packet a message. Pure encoding; both ends are
 //! the same program, so native byte order will do.
 
-use crate::model::Tid;
+use crate::model::{Pid, Tid};
 
 /// Bytes of every packet, in both directions.
 pub const PACKET: usize = 32;
@@ -12,6 +12,7 @@ const KIND_STAND_BY: u32 = 3;
 const KIND_SERVE: u32 = 4;
 const KIND_READY: u32 = 5;
 const KIND_STRICT: u32 = 6;
+const KIND_SPARE: u32 = 7;
 
 /// A final exit, received from the kernel and not yet answered.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -25,6 +26,15 @@ pub struct HeldNotice {
     pub nr: i32,
     /// The call's first argument: the low 8 bits become the exit status.
     pub status: i32,
+}
+
+/// Processes that need not be held: small and short ones.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Spared {
+    /// Whose address space is smaller than this, bytes.
+    pub below: u64,
+    /// But for the children of this process.
+    pub parent: Pid,
 }
 
 /// A thread's name, ended by NUL.
@@ -44,6 +54,8 @@ pub enum Message {
     Ready,
     /// Who receives, to vmaudit: a process asks for seccomp's strict mode, which the kernel will refuse.
     Strict { pid: i32, comm: Comm },
+    /// vmaudit to keeper, before the first notification: whom to let go without a word.
+    Spare(Spared),
 }
 
 impl Message {
@@ -71,6 +83,11 @@ impl Message {
                 put(4, &pid.to_ne_bytes());
                 put(8, comm);
             }
+            Message::Spare(spared) => {
+                put(0, &KIND_SPARE.to_ne_bytes());
+                put(4, &spared.parent.to_ne_bytes());
+                put(8, &spared.below.to_ne_bytes());
+            }
         }
         packet
     }
@@ -95,6 +112,7 @@ impl Message {
             KIND_SERVE => Some(Message::Serve),
             KIND_READY => Some(Message::Ready),
             KIND_STRICT => Some(Message::Strict { pid: int(4)?, comm: packet.get(8..24)?.try_into().ok()? }),
+            KIND_SPARE => Some(Message::Spare(Spared { parent: int(4)?, below: id })),
             _ => None,
         }
     }
@@ -110,7 +128,8 @@ mod tests {
         let answered = Message::Answered { id: 0x0102_0304_0506_0708 };
         let plain = [Message::StandBy, Message::Serve, Message::Ready];
         let strict = Message::Strict { pid: 7, comm: *b"a name of 15 by\0" };
-        for message in plain.into_iter().chain([Message::Held(notice), answered, strict]) {
+        let spare = Message::Spare(Spared { parent: 7, below: 1 << 40 });
+        for message in plain.into_iter().chain([Message::Held(notice), answered, strict, spare]) {
             assert_eq!(Message::decode(&message.encode()), Some(message));
         }
     }

@@ -50,7 +50,11 @@ pub fn to_text(report: &Report, options: TextOptions) -> String {
     let mut others: Vec<&Process> = report.processes.iter().skip(1).collect();
     others.sort_by_key(|p| (Reverse(p.totals.unused), p.pid));
     // a shell that starts the program in question
-    let larger = others.first().copied().filter(|p| p.totals.unused / 2 > main.totals.unused);
+    let is_larger = |p: &&Process| match p.residency.as_str() {
+        UNKNOWN => p.totals.virt / 2 > main.totals.virt,
+        _ => p.totals.unused / 2 > main.totals.unused,
+    };
+    let larger = others.first().copied().filter(is_larger);
     head(report, main, true, options, &mut out);
     if let Some(larger) = larger {
         let text = format!(
@@ -76,7 +80,7 @@ pub fn to_text(report: &Report, options: TextOptions) -> String {
     }
     if !others.is_empty() {
         out.push('\n');
-        process_table(&others, options, &mut out);
+        process_table(main, &others, options, &mut out);
         let all: u64 = report.processes.iter().map(|p| p.totals.unused).sum();
         let matters = |p: &&&Process| p.totals.unused >= all / WORTH_FINDINGS;
         for process in others.iter().skip(usize::from(larger.is_some())).take(options.top).filter(matters) {

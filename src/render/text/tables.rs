@@ -42,7 +42,7 @@ pub(super) fn totals_table(p: &Process, options: TextOptions, out: &mut String) 
     let ended_unseen = p.source.is_none() && (p.exit_code.is_some() || p.signal.is_some());
     let remark = match (t.swap, t.purged) {
         _ if p.residency == UNKNOWN && ended_unseen => {
-            "it ended before what is in memory could be seen".to_string()
+            "nobody looked at what was in memory before its end".to_string()
         }
         _ if p.residency == UNKNOWN => "what is in memory is not known".to_string(),
         _ if t.residency_unknown > 0 => format!("at least {percent} % is not in memory"),
@@ -80,8 +80,8 @@ pub(super) fn category_table(p: &Process, options: TextOptions, out: &mut String
     *out += &format!("{}\n", options.color.paint(Tone::Dim, remark));
 }
 
-/// The other processes, largest unused first: the first `options.top`, and the sum of the rest.
-pub(super) fn process_table(processes: &[&Process], options: TextOptions, out: &mut String) {
+/// The others than `main`, largest unused first: the first `options.top`, and the sum of the rest.
+pub(super) fn process_table(main: &Process, processes: &[&Process], options: TextOptions, out: &mut String) {
     let line = |pid: &str, name: &str, cells: [&str; 3], mostly: &str| {
         let [virt, rss, unused] = cells;
         format!("  {pid:>8}  {name:<16}{virt:>11}{rss:>11}{unused:>11}  {mostly}")
@@ -102,8 +102,16 @@ pub(super) fn process_table(processes: &[&Process], options: TextOptions, out: &
     if !rest.is_empty() {
         let sum = |of: fn(&Process) -> u64| size(rest.iter().map(|p| of(p)).sum());
         let name = format!("{} more", thousands(rest.len() as u64));
-        let cells = [sum(|p| p.totals.virt), sum(|p| p.totals.rss), sum(|p| p.totals.unused)];
+        let is_known = rest.iter().all(|p| p.residency != UNKNOWN);
+        let resident = |of: fn(&Process) -> u64| if is_known { sum(of) } else { NOT_KNOWN.to_owned() };
+        let cells = [sum(|p| p.totals.virt), resident(|p| p.totals.rss), resident(|p| p.totals.unused)];
         let text = line("…", &name, [&cells[0], &cells[1], &cells[2]], "together; --top shows more");
         *out += &format!("{}\n", options.color.paint(Tone::Dim, &text));
+    }
+    let unseen = processes.iter().filter(|p| p.snapshot == "ledger").count() as u64;
+    if unseen > 0 {
+        let hint = if main.attached { "" } else { "; run --min-virt 0 looks at small and short ones" };
+        let remark = format!("  (at {} of them nobody looked before the end{hint})", thousands(unseen));
+        *out += &format!("{}\n", options.color.paint(Tone::Dim, &remark));
     }
 }

@@ -3,11 +3,13 @@
 
 use crate::support::death::assert_survives_death_of_vmaudit;
 use crate::support::redis::{REDIS, free_port, load_and_stop, redis_command, until_ready};
-use crate::support::report::{category, list, number};
+use crate::support::report::{AuditReport, category, list, number};
 use crate::support::{
     self, Guard, audit, demo_program, finished, program, run_command, shared_object, skip, skip_without,
     skip_without_bpf, vmaudit,
 };
+use serde_json::Value;
+use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::io::Read;
 use std::path::Path;
@@ -329,4 +331,40 @@ fn an_interrupt_ends_the_run_with_a_report() {
     let audit = finished(tracer.finish().expect("output"), &report);
     let process = audit.report().first();
     assert!(number(&process["totals"], "virt") > 1 << 20, "{}", process["totals"]);
+}
+
+/// What is let go without a look is known all the same, but for what was in memory.
+#[test]
+fn small_and_short_processes_are_not_looked_at() {
+    let name = "small_and_short_processes_are_not_looked_at";
+    if skip_without_bpf(name) || skip_without(name, PYTHON) {
+        return;
+    }
+    let script = "/bin/true; /usr/bin/python3 -c 'import mmap, os; m = mmap.mmap(-1, 64 << 20); os._exit(0)'; exit 3";
+    let of = |report: &AuditReport, comm: &str| {
+        let found = report.processes().iter().find(|process| process["comm"] == comm);
+        found.unwrap_or_else(|| panic!("no {comm}")).clone()
+    };
+    let looked = |options: &[&str], comm: &str| {
+        let audit = audit(options, &["sh", "-c", script]);
+        assert_eq!(audit.code(), Some(3), "{}", audit.stderr);
+        audit.report().assert_exact();
+        (of(audit.report(), comm), of(audit.report(), "sh"), of(audit.report(), "python3"))
+    };
+    let (spared, main, large) = looked(&["--backend", "bpf"], "true");
+    assert_eq!((&main["snapshot"], &large["snapshot"]), (&"exit".into(), &"exit".into()));
+    assert_eq!((&spared["snapshot"], &spared["residency"]), (&"ledger".into(), &"none".into()));
+    assert_eq!(spared["exit_code"], 0);
+    let (seen, ..) = looked(&["--backend", "bpf", "--min-virt", "0"], "true");
+    assert_eq!((&seen["snapshot"], &seen["residency"]), (&"exit".into(), &main["residency"]));
+    // The same program: the same categories, but for what depends on where execve puts it.
+    for figure in ["virt", "writable", "reserved"] {
+        assert_eq!(spared["totals"][figure], seen["totals"][figure], "{figure}");
+    }
+    let sums = |process: &Value| {
+        let rows = list(process, "categories").iter();
+        rows.map(|row| (row["id"].to_string(), number(row, "virt"))).collect::<BTreeMap<_, _>>()
+    };
+    assert_eq!(sums(&spared), sums(&seen));
+    assert_eq!(spared["coverage"], seen["coverage"]);
 }

@@ -115,7 +115,7 @@ impl Trial<'_> {
 
     fn options(&self) -> Vec<OsString> {
         let args = self.args;
-        let mut options: Vec<OsString> = vec!["run".into(), "--format=json".into()];
+        let mut options: Vec<OsString> = vec!["run".into(), "--format=json".into(), "--min-virt=0".into()];
         let mut flag = |set: bool, name: &str| options.extend(set.then(|| OsString::from(name)));
         flag(args.aslr == Aslr::Off, "--aslr=off");
         flag(args.no_follow_forks, "--no-follow-forks");
