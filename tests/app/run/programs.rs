@@ -340,7 +340,8 @@ fn small_and_short_processes_are_not_looked_at() {
     if skip_without_bpf(name) || skip_without(name, PYTHON) {
         return;
     }
-    let script = "/bin/true; /usr/bin/python3 -c 'import mmap, os; m = mmap.mmap(-1, 64 << 20); os._exit(0)'; exit 3";
+    let script =
+        "/bin/true; /usr/bin/python3 -c 'import mmap, os; m = mmap.mmap(-1, 64 << 20); os._exit(0)'; exit 3";
     let of = |report: &AuditReport, comm: &str| {
         let found = report.processes().iter().find(|process| process["comm"] == comm);
         found.unwrap_or_else(|| panic!("no {comm}")).clone()
