@@ -24,6 +24,7 @@ enum vmaudit_op {
 	VMAUDIT_OP_MAP_SHADOW_STACK = 13,
 	VMAUDIT_OP_PRCTL = 14,
 	VMAUDIT_OP_SECCOMP = 15,
+	VMAUDIT_OP_IO_DESTROY = 16,
 	/* steps in the life of a task */
 	VMAUDIT_OP_FORK = 32,   /* args: child pid, child tid, child mm, child sp, is a thread, brk */
 	VMAUDIT_OP_EXEC = 33,   /* args: start_brk, brk, start_stack, 32-bit */

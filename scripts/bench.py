@@ -670,6 +670,44 @@ def bench_short(bench):
           [(name, f"{took:.2f}", f"{took / plain:.2f}", f"{1000 * (took - plain) / count:.2f}") for name, (took, _) in found.items()])
 
 
+NODE = ("const all = []; for (let i = 0; i < 3e6; i++) all.push({i}); "
+        "for (let i = 0; i < 20; i++) all.sort((a, b) => a.i - b.i); require('zlib').gzipSync(JSON.stringify(all.slice(0, 3e5)))")
+JAVA = """import java.util.*;
+class Load {
+    public static void main(String[] words) throws Exception {
+        List<Thread> threads = new ArrayList<>();
+        for (int t = 0; t < 8; t++) threads.add(new Thread(() -> {
+            Map<Integer, String> map = new HashMap<>();
+            for (int i = 0; i < 1_000_000; i++) map.put(i % 200_000, "value " + i);
+        }));
+        for (Thread thread : threads) thread.start();
+        for (Thread thread : threads) thread.join();
+    }
+}
+"""
+
+
+def bench_runtimes(bench):
+    load = bench.path("Load.java")
+    with open(load, "w", encoding="utf-8") as file:
+        file.write(JAVA)
+    page = "data:text/html,<script>document.write([...Array(20000).keys()].join('<br>'))</script>"
+    programs = [("Node", ["node", "-e", NODE]), ("JVM, compiling and running a program", ["java", load]),
+                ("Chromium, a page", ["chromium", "--headless", "--no-sandbox", "--disable-gpu", "--dump-dom",
+                                      f"--user-data-dir={bench.path('profile')}", page])]
+    rows = []
+    for name, command in programs:
+        if not shutil.which(command[0]):
+            print(f"- SKIP {command[0]}: not here")
+            continue
+        found = interleaved([("plain", command), ("run", bench.run_vmaudit(command))], bench.rounds)
+        events = bench.report()["events"]
+        (plain, _), (traced, memory) = found["plain"], found["run"]
+        rows.append((name, f"{plain:.2f}", f"{traced:.2f}", f"{traced / plain:.2f}", f"{events['lost']} of {events['seen']:,}",
+                     events.get("without_stack", 0), f"{memory:.0f} MiB"))
+    table("Runtimes under `run`", ("program", "untraced, s", "traced, s", "×", "lost", "without stack", "peak of all"), rows)
+
+
 def source_of(bench, package):
     """Debian's source of a package, unpacked by apt with lists of its own."""
     folder = bench.path("source")
@@ -700,12 +738,12 @@ def bench_build(bench):
     rows = [(name, f"{took:.1f}", f"{took / plain:.2f}", f"{memory:.0f} MiB" if name != "untraced" else "–")
             for name, (took, memory) in found.items()]
     table(f"bash: configure and make -j2, {len(report['processes']):,} processes, {events['seen']:,} events, "
-          f"{events['lost']} lost", ("", "s", "× untraced", "peak of vmaudit"), rows)
+          f"{events['lost']} lost", ("", "s", "× untraced", "peak, the compiler's included"), rows)
 
 
 PARTS = {"loop": bench_loop, "threads": bench_threads, "bystander": bench_bystander, "touch": bench_touch, "redis": bench_redis,
          "manymaps": bench_manymaps, "start": bench_start, "own": bench_own, "stacks": bench_stacks, "heap": bench_heap,
-         "memory": bench_memory, "short": bench_short, "build": bench_build}
+         "memory": bench_memory, "short": bench_short, "build": bench_build, "runtimes": bench_runtimes}
 
 
 def main():

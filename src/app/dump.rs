@@ -72,7 +72,7 @@ fn arguments(op: &VmOp) -> Vec<u64> {
             let mapped = mapped.unwrap_or_default();
             vec![*shmid as u64, addr.0, *flags, mapped.start.0, mapped.end.0]
         }
-        VmOp::Shmdt { addr } => vec![addr.0],
+        VmOp::Shmdt { addr } | VmOp::IoDestroy { ctx: addr } => vec![addr.0],
         _ => Vec::new(),
     }
 }

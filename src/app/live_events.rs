@@ -1,5 +1,5 @@
-//! The calls of a running command or process, printed while it runs. Events wait until the ring is empty, so
-//! that the names of all their stacks are looked up at once.
+//! The calls of a running command or process, printed while it runs. Events wait until the ring is empty, or
+//! they are many, so that the names of all their stacks are looked up at once.
 
 use super::error::AppError;
 use super::output::Stream;
@@ -12,6 +12,9 @@ use crate::session::sink::{Context, Sink};
 use crate::symbolize::{Config, Symbolizer};
 use std::collections::HashSet;
 use std::io::{self, Write};
+
+/// Events that wait at most.
+const MANY: usize = 4096;
 
 pub struct LiveEvents {
     writer: EventWriter,
@@ -137,13 +140,17 @@ impl LiveEvents {
 }
 
 impl Sink for LiveEvents {
-    fn event(&mut self, event: &VmEvent, _: &mut Context<'_>) {
+    fn event(&mut self, event: &VmEvent, context: &mut Context<'_>) {
         let mut event = event.clone();
         // Not printed, and long.
         if let VmOp::Fork { mappings, .. } | VmOp::Exec { mappings, .. } = &mut event.op {
             *mappings = None;
         }
         self.waiting.push(Step::Event(event));
+        // While a program is busy the ring may never be empty.
+        if self.waiting.len() >= MANY {
+            self.flush(context.stacks, context.unwinder.files_mut());
+        }
     }
 
     /// A process that ran before it was traced.

@@ -32,6 +32,7 @@ pub const TRACED: &[TracedSyscall] = &[
     TracedSyscall { name: "shmdt", number: libc::SYS_shmdt, op: op::SHMDT },
     TracedSyscall { name: "remap_file_pages", number: libc::SYS_remap_file_pages, op: op::REMAP_FILE_PAGES },
     TracedSyscall { name: "io_setup", number: libc::SYS_io_setup, op: op::IO_SETUP },
+    TracedSyscall { name: "io_destroy", number: libc::SYS_io_destroy, op: op::IO_DESTROY },
     TracedSyscall { name: "map_shadow_stack", number: SYS_MAP_SHADOW_STACK, op: op::MAP_SHADOW_STACK },
     TracedSyscall { name: "prctl", number: libc::SYS_prctl, op: op::PRCTL },
     TracedSyscall { name: "seccomp", number: libc::SYS_seccomp, op: op::SECCOMP },

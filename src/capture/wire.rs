@@ -252,6 +252,7 @@ fn operation(record: &Record, attachments: Attachments) -> Option<VmOp> {
         }
         14 => VmOp::SetMm { option: b as i32, value: c },
         15 => VmOp::SeccompListenerBusy,
+        16 => VmOp::IoDestroy { ctx: Addr(a) },
         op::FORK => VmOp::Fork {
             child_pid: a as i32,
             child_tid: b as i32,

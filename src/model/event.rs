@@ -110,6 +110,10 @@ pub enum VmOp {
         nr_events: u64,
         mapped: Option<AddrRange>,
     },
+    /// Unmaps the ring at `ctx` (fs/aio.c, kill_ioctx).
+    IoDestroy {
+        ctx: Addr,
+    },
     /// `ret` is the address.
     MapShadowStack {
         addr: Addr,
@@ -212,6 +216,7 @@ impl VmOp {
             VmOp::Shmdt { .. } => "shmdt",
             VmOp::RemapFilePages { .. } => "remap_file_pages",
             VmOp::IoSetup { .. } => "io_setup",
+            VmOp::IoDestroy { .. } => "io_destroy",
             VmOp::MapShadowStack { .. } => "map_shadow_stack",
             VmOp::SetVmaName { .. } | VmOp::SetMm { .. } => "prctl",
             VmOp::SeccompListenerBusy => "seccomp",

@@ -7,7 +7,7 @@ use crate::sys::abi::{MAP_FIXED, MAP_FIXED_NOREPLACE};
 impl VmEvent {
     /// The whole pages that the call is about, by its arguments and its result: up to two ranges
     /// (mremap's old and new place), empty ones where there is none. A refused call is about what
-    /// it asked for, if it named a place. Of brk and shmdt the arguments tell only one end.
+    /// it asked for, if it named a place. Of brk, shmdt and io_destroy the arguments tell only one end.
     pub fn ranges(&self) -> [AddrRange; 2] {
         let none = AddrRange::default();
         let result = Addr(self.ret as u64);
@@ -33,7 +33,7 @@ impl VmEvent {
                 [mapped.unwrap_or_default(), none]
             }
             VmOp::MapShadowStack { len, .. } if !self.failed() => [pages(result, *len), none],
-            VmOp::Shmdt { addr } => [pages(*addr, 1), none],
+            VmOp::Shmdt { addr } | VmOp::IoDestroy { ctx: addr } => [pages(*addr, 1), none],
             _ => [none, none],
         }
     }

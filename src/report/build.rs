@@ -134,6 +134,11 @@ pub struct ReportBuilder {
 }
 
 impl ReportBuilder {
+    /// For so many.
+    pub fn for_processes(count: usize) -> ReportBuilder {
+        ReportBuilder { processes: Vec::with_capacity(count), ..ReportBuilder::default() }
+    }
+
     /// Attributes a process; the first is the main one. With what page faults told of it.
     pub fn add(&mut self, audit: &ProcessAudit<'_>, touch: Option<(&Touches, &SpaceTouches)>) {
         let found = attribute(&audit.input);

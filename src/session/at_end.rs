@@ -101,7 +101,8 @@ fn new_part(piece: &LedgerPiece, range: AddrRange, (seen, heap): (&[Mapping], Op
 }
 
 fn is_joined(before: &Mapping, next: &Mapping) -> bool {
-    let offset = if next.file.is_some() { before.offset + before.range.len() } else { before.offset };
+    let offset =
+        if next.file.is_some() { before.offset.saturating_add(before.range.len()) } else { before.offset };
     before.range.end == next.range.start
         && (before.prot, before.sharing, before.file) == (next.prot, next.sharing, next.file)
         && (&before.name, offset) == (&next.name, next.offset)

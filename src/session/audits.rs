@@ -82,8 +82,10 @@ impl Audit {
 #[derive(Default)]
 pub struct Audits {
     snapshots: HashMap<Pid, Audit>,
+    /// What the snapshot of a process at its end took the place of.
+    replaced: Option<(Pid, Audit)>,
     /// Of processes that have ended and are small beside others.
-    summaries: HashMap<Pid, Summary>,
+    summaries: HashMap<Pid, Box<Summary>>,
     ended: Ended,
     /// Of those, what is to become summaries.
     small: Vec<Pid>,
@@ -249,7 +251,8 @@ impl Audits {
         }
         let (size, regions) =
             (unused(&audit.reconciled, &audit.observations), audit.reconciled.regions.len());
-        self.snapshots.insert(pid, Audit { peak: peak_of(&pipeline.spaces, pid), ..audit });
+        let replaced = self.snapshots.insert(pid, Audit { peak: peak_of(&pipeline.spaces, pid), ..audit });
+        self.replaced = replaced.map(|audit| (pid, audit));
         if self.keeps_all {
             return;
         }
@@ -281,7 +284,7 @@ impl Audits {
             symbols,
         };
         let summary = summarize(&ProcessAudit { input, facts: &ProcessFacts::default() }, seen);
-        self.summaries.insert(pid, summary);
+        self.summaries.insert(pid, Box::new(summary));
     }
 
     /// Takes in a point of the timeline from a recording.
@@ -321,6 +324,9 @@ impl Audits {
             timelines.discard_newest(pid);
         }
         self.snapshots.remove(&pid);
+        if let Some((_, audit)) = self.replaced.take_if(|(replaced, _)| *replaced == pid) {
+            self.snapshots.insert(pid, audit);
+        }
     }
 
     /// Processes that ended unseen are shown as the ledger has them, without residency; and so are those that
@@ -372,11 +378,11 @@ impl Audits {
         }
         let touches = self.touches.clone();
         let touches = touches.as_ref().map(|touches| touches.borrow());
-        let mut builder = ReportBuilder::default();
+        let mut builder = ReportBuilder::for_processes(order.len());
         for pid in order {
             let facts = self.facts(pid, pipeline);
             if let Some(summary) = self.summaries.remove(&pid) {
-                builder.add_summary(summary, &facts);
+                builder.add_summary(*summary, &facts);
             } else if let Some(audit) = self.snapshots.remove(&pid) {
                 // It goes with this turn: of all processes at once that would be much.
                 let input = AuditInput {
@@ -452,7 +458,7 @@ impl Audits {
         let Some(process) = pipeline.spaces.process(pid) else { return ProcessFacts::default() };
         let audit = self.snapshots.get(&pid);
         let summary = self.summaries.get(&pid);
-        let Some(seen) = audit.map(Audit::seen).or(summary.map(Summary::seen)) else {
+        let Some(seen) = audit.map(Audit::seen).or(summary.map(|summary| summary.seen())) else {
             return ProcessFacts::default();
         };
         let end = match seen.held {

@@ -6,6 +6,7 @@ use crate::model::{Addr, AddrRange, FileRef, Mapping, Tid, VmEvent, VmOp};
 use crate::procfs::mapping_at;
 use crate::sys::abi::MAP_ANONYMOUS;
 use std::mem::MaybeUninit;
+use std::sync::OnceLock;
 
 /// Fills in the range of a shared memory segment or AIO ring, and the file of a mapping.
 pub fn complete(event: &mut VmEvent) {
@@ -19,10 +20,13 @@ pub fn complete(event: &mut VmEvent) {
                 .map(|size| AddrRange::from_len(at, crate::model::addr::page_up(size)))
                 .or_else(|| attached_at(tid, at, *shmid));
         }
-        VmOp::IoSetup { mapped: Some(ring), .. } if ring.is_empty() => {
+        VmOp::IoSetup { nr_events, mapped: Some(ring) } if ring.is_empty() => {
             let start = ring.start;
-            let found = mapping_at(tid, start).filter(|mapping| mapping.name.starts_with(b"/[aio]"));
-            *ring = found.map_or(*ring, |mapping| mapping.range);
+            let found = || mapping_at(tid, start).filter(|mapping| mapping.name.starts_with(b"/[aio]"));
+            *ring = match possible_cpus() {
+                Some(cpus) => AddrRange::from_len(start, ring_size(*nr_events as u32, cpus)),
+                None => found().map_or(*ring, |mapping| mapping.range),
+            };
         }
         VmOp::Mmap { flags, offset, file: file @ None, .. } if *flags & MAP_ANONYMOUS == 0 => {
             *file = file_at(tid, at, *offset);
@@ -35,6 +39,28 @@ pub fn complete(event: &mut VmEvent) {
         }
         _ => {}
     }
+}
+
+/// Bytes of an AIO ring (fs/aio.c, ioctx_alloc and aio_setup_ring): maps may show none or another by now.
+fn ring_size(nr_events: u32, possible_cpus: u64) -> u64 {
+    const EVENT: u64 = 32; // struct io_event; struct aio_ring is as large
+    let events = 2 * u64::from(nr_events).max(4 * possible_cpus) + 2;
+    crate::model::addr::page_up(EVENT + EVENT * events)
+}
+
+/// num_possible_cpus(); None where that may not be read.
+fn possible_cpus() -> Option<u64> {
+    static KNOWN: OnceLock<Option<u64>> = OnceLock::new();
+    *KNOWN.get_or_init(|| count_of(&std::fs::read_to_string("/sys/devices/system/cpu/possible").ok()?))
+}
+
+/// How many are in a list such as `0-3,8`.
+fn count_of(list: &str) -> Option<u64> {
+    let count = |part: &str| -> Option<u64> {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        last.parse::<u64>().ok()?.checked_sub(first.parse().ok()?)?.checked_add(1)
+    };
+    list.trim().split(',').map(count).sum()
 }
 
 /// shm_segsz of a segment in vmaudit's own IPC namespace, bytes. Right also for a segment that
@@ -67,4 +93,20 @@ fn file_at(tid: Tid, at: Addr, offset: u64) -> Option<FileRef> {
         None => (name, false),
     };
     Some(FileRef { major, minor, inode, path, deleted })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rings_have_the_kernels_size() {
+        assert_eq!([ring_size(128, 2), ring_size(1, 2), ring_size(1, 64)], [3 * 4096, 4096, 5 * 4096]);
+    }
+
+    #[test]
+    fn lists_of_cpus_are_counted() {
+        let counts = ["0", "0-1\n", "0-3,8", "0-3,8-15\n", "", "3-1", "x"].map(count_of);
+        assert_eq!(counts, [Some(1), Some(2), Some(5), Some(12), None, None, None]);
+    }
 }

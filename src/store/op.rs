@@ -4,7 +4,7 @@ use super::error::Fault;
 use crate::model::VmOp;
 
 /// Names of `event.op` in order of their numbers. Add at the end, change none.
-pub(super) const OPS: [&str; 20] = [
+pub(super) const OPS: [&str; 21] = [
     "mmap",
     "munmap",
     "mremap",
@@ -25,6 +25,7 @@ pub(super) const OPS: [&str; 20] = [
     "execve",
     "exit",
     "rename",
+    "io_destroy",
 ];
 
 pub(super) const MMAP: i64 = 0;
@@ -47,6 +48,7 @@ pub(super) const CLONE: i64 = 16;
 pub(super) const EXECVE: i64 = 17;
 pub(super) const EXIT: i64 = 18;
 pub(super) const RENAME: i64 = 19;
+pub(super) const IO_DESTROY: i64 = 20;
 
 /// The arguments of a call in the columns of `event`. Unsigned numbers keep their bits: SQLite
 /// knows signed 64-bit integers only.
@@ -127,6 +129,9 @@ impl Arguments {
                 (row.op, row.value) = (IO_SETUP, bits(*nr_events));
                 row.new_addr = mapped.and_then(|range| bits(range.start.0));
                 row.new_len = mapped.and_then(|range| bits(range.len()));
+            }
+            VmOp::IoDestroy { ctx } => {
+                (row.op, row.addr) = (IO_DESTROY, bits(ctx.0));
             }
             VmOp::MapShadowStack { addr, len, flags } => {
                 row.op = MAP_SHADOW_STACK;

@@ -197,6 +197,7 @@ impl Reader<'_> {
             op::EXECVE => self.exec(row.int(0)?, known)?,
             op::EXIT => VmOp::Exit { code: row.narrow(17)?, group_dead: row.flag(11)? },
             op::RENAME => VmOp::Rename,
+            op::IO_DESTROY => VmOp::IoDestroy { ctx: addr()? },
             other => return Err(Fault::damaged(format!("a call with the number {other}"))),
         })
     }

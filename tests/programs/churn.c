@@ -48,6 +48,7 @@ struct range {
 struct worker {
     uint64_t rng;
     int index, count, may_fork, exec_at;
+    aio_context_t ring;
     struct range r[MAX_RANGES];
 };
 
@@ -338,6 +339,17 @@ static void op_fork(struct worker *w)
         waitpid(pid, NULL, 0);
 }
 
+/* A fork's child has the mapping of a ring that is none any more: there it cannot be destroyed. */
+static void op_ring(struct worker *w)
+{
+    if (w->ring) {
+        syscall(SYS_io_destroy, w->ring);
+        w->ring = 0;
+    } else {
+        syscall(SYS_io_setup, 1 + below(w, 200), &w->ring);
+    }
+}
+
 static void op_vfork(void)
 {
     pid_t pid = vfork();
@@ -382,7 +394,13 @@ static void churn(struct worker *w, int n)
         case 9: case 10: op_fixed(w, i); break;
         case 11: op_remap(w, i); break;
         case 12: op_brk(w); break;
-        case 13: below(w, 2) ? op_shm(w, i) : op_name(w, i); break;
+        case 13:
+            switch (below(w, 8)) {
+            case 0: op_ring(w); break; /* seldom: the kernel waits for RCU */
+            case 1: case 2: case 3: op_shm(w, i); break;
+            default: op_name(w, i);
+            }
+            break;
         case 14: op_malloc(w); break;
         default: below(w, 4) ? op_remap(w, i) : op_thread();
         }

@@ -71,6 +71,10 @@ int main(void)
     syscall(SYS_io_setup, 128, &ring);
     syscall(SYS_io_setup, 0, &ring);
     syscall(SYS_io_setup, 0, 0);
+    syscall(SYS_io_destroy, ring);
+    syscall(SYS_io_destroy, ring);
+    ring = 0;
+    syscall(SYS_io_setup, 64, &ring);
     prctl(PR_SET_VMA_, 0, p + 16384, 4096, "a \"name\"\n");
     prctl(PR_SET_VMA_, 0, p + 16384, 4096, 0);
     prctl(PR_SET_MM, PR_SET_MM_START_BRK, p, 0, 0);

@@ -167,6 +167,16 @@ impl Expected {
         Expected::Detach { pieces: same_file.map(|m| m.range).collect() }
     }
 
+    /// fs/aio.c, kill_ioctx: the ring at `ctx` goes at once, whatever is waited for then.
+    pub fn io_destroy([ctx, ..]: [u64; 6], maps: &Maps) -> Expected {
+        let seen = maps.read().unwrap_or_default();
+        let is_ring = |m: &&Mapping| m.range.start.0 == ctx && m.name.starts_with(b"/[aio]");
+        match seen.iter().find(is_ring) {
+            Some(ring) => Expected::Detach { pieces: vec![ring.range] },
+            None => Expected::Settles(EINVAL, AddrRange::new(ctx, ctx)),
+        }
+    }
+
     pub fn brk([to, ..]: [u64; 6], from: u64, start: u64) -> Expected {
         if to < start {
             return Expected::Known(from as i64);

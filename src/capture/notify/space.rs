@@ -134,6 +134,7 @@ impl Space {
             }
             op::SHMAT => anywhere(b"/SYSV"),
             op::SHMDT => Expected::shmdt(args, &self.maps),
+            op::IO_DESTROY => Expected::io_destroy(args, &self.maps),
             op::IO_SETUP if args[0] as u32 == 0 => Expected::Known(i64::from(-libc::EINVAL)),
             op::IO_SETUP => anywhere(b"/[aio]"),
             op::MAP_SHADOW_STACK => anywhere(b""),

@@ -47,6 +47,7 @@ impl Ledger {
                 self.remap_file_pages(call, AddrRange::from_len(start, len & !(PAGE - 1)), *pgoff);
             }
             VmOp::IoSetup { mapped, .. } => self.io_setup(call, *mapped),
+            VmOp::IoDestroy { ctx } => self.io_destroy(call, *ctx),
             VmOp::MapShadowStack { len, .. } => {
                 let range = AddrRange::from_len(ret, page_up(*len));
                 self.vacate(call, range);
@@ -233,6 +234,22 @@ impl Ledger {
         };
         self.vacate(call, range);
         self.map(call, range, Attributes::anonymous(Prot::RW, Sharing::Shared, RegionKind::AioRing));
+    }
+
+    /// fs/aio.c, kill_ioctx: the ring goes, whatever is in flight.
+    fn io_destroy(&mut self, call: &Report<'_>, ctx: Addr) {
+        let is_ring = |start: Addr, attr: &Attributes| attr.kind == RegionKind::AioRing && start == ctx;
+        let waiting = self.mapped.limbo().find(call.previous, |p| is_ring(p.range.start, &p.attr));
+        let waiting = waiting.map(|piece| (piece.range, piece.attr.owner));
+        let there = || self.mapped.pieces().at(ctx).filter(|(range, attr)| is_ring(range.start, attr));
+        let first = waiting.or_else(|| there().map(|(range, attr)| (range, attr.owner)));
+        let Some((first, owner)) = first else { return self.mapped.forget_unplaced_ring() };
+        // Parts of it may have new owners by now: the call waits long after the ring is gone.
+        let size = match owner {
+            Owner::Event(slot) => self.mapped.origins().get(slot).map_or(0, |origin| origin.mapped()),
+            _ => 0,
+        };
+        self.unmap(call, AddrRange::from_len(ctx, size.max(first.len())));
     }
 }
 

@@ -211,6 +211,11 @@ impl Mapped {
         self.origins.add_unplaced_ring(call);
     }
 
+    /// One of them was destroyed; which is not known, most likely the newest.
+    pub(super) fn forget_unplaced_ring(&mut self) {
+        self.origins.forget_unplaced_ring();
+    }
+
     /// `bytes` of a call that another ledger knows are in this one.
     pub(super) fn adopt(&mut self, entry: &OriginEntry, bytes: u64) -> Owner {
         Owner::Event(self.origins.adopt(entry, bytes))

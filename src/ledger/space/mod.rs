@@ -383,10 +383,6 @@ impl Ledger {
     /// Whether a report of the unmapping of `piece` is to come: None where there will be none.
     fn unmap_to_be_reported(&self, piece: &Piece) -> Option<Certainty> {
         let attr = &piece.attr;
-        // io_destroy(2) is not traced.
-        if attr.kind == RegionKind::AioRing {
-            return None;
-        }
         let expected = match attr.owner {
             // Read from maps: possibly this very mapping, seen before its report.
             Owner::Unknown => false,

@@ -215,10 +215,14 @@ impl OriginTable {
 
     pub(super) fn add_unplaced_ring(&mut self, call: &VmEvent) {
         self.unplaced_rings.push(Call::of(call));
-        // The oldest were destroyed.
+        // The oldest were destroyed without a word.
         if self.unplaced_rings.len() > MAX_UNPLACED {
             self.unplaced_rings.remove(0);
         }
+    }
+
+    pub(super) fn forget_unplaced_ring(&mut self) {
+        self.unplaced_rings.pop();
     }
 
     /// The record of the unplaced ring at `index`, the oldest first.

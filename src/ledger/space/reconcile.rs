@@ -92,7 +92,7 @@ impl<'a> Join<'a> {
                 if piece.start < mapping.range.start {
                     // The part below this mapping is not mapped, unless an earlier one had it.
                     let low = AddrRange::new(piece.start.0, mapping.range.start.0.min(piece.end.0));
-                    self.unmapped_part(low, attr, mappings, vma);
+                    self.unmapped_part(low, mappings, vma);
                 }
                 if piece.start.0 > at {
                     self.unexplained(vma, mapping, before, Some((piece, attr)));
@@ -112,21 +112,20 @@ impl<'a> Join<'a> {
             }
         }
         let last = mappings.last().map_or(0, |m| m.range.end.0);
-        for (piece, attr) in pieces {
+        for (piece, _) in pieces {
             let rest = AddrRange::new(piece.start.0.max(last), piece.end.0);
-            self.unmapped_part(rest, attr, mappings, mappings.len());
+            self.unmapped_part(rest, mappings, mappings.len());
         }
     }
 
     /// A part of a piece below mapping number `vma`, of which earlier mappings may hold some.
-    fn unmapped_part(&mut self, part: AddrRange, attr: &Attributes, mappings: &[Mapping], vma: usize) {
+    fn unmapped_part(&mut self, part: AddrRange, mappings: &[Mapping], vma: usize) {
         let start = match vma.checked_sub(1).and_then(|i| mappings.get(i)) {
             Some(previous) => part.start.0.max(previous.range.end.0),
             None => part.start.0,
         };
         let missing = AddrRange::new(start, part.end.0);
-        // io_destroy(2) is not traced.
-        if !missing.is_empty() && attr.kind != RegionKind::AioRing {
+        if !missing.is_empty() {
             self.drift(missing);
         }
     }

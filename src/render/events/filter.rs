@@ -10,7 +10,7 @@ use std::collections::HashMap;
 /// Calls by what they do.
 const CLASSES: [(&str, &[&str]); 6] = [
     ("map", &["mmap", "mremap", "brk", "shmat", "remap_file_pages", "io_setup", "map_shadow_stack"]),
-    ("unmap", &["munmap", "shmdt"]),
+    ("unmap", &["munmap", "shmdt", "io_destroy"]),
     ("protect", &["mprotect", "pkey_mprotect"]),
     ("advise", &["madvise", "process_madvise"]),
     ("name", &["prctl"]),
@@ -126,7 +126,7 @@ impl Memory {
                 reach.ranges[0] = AddrRange::new(low.page_down().0, high.page_up().0);
                 Some(high.0 - low.0)
             }
-            VmOp::Shmdt { addr } => {
+            VmOp::Shmdt { addr } | VmOp::IoDestroy { ctx: addr } => {
                 let segment = self.segments.remove(&(event.mm, *addr)).filter(|_| !event.failed());
                 reach.ranges[0] = segment.unwrap_or(reach.ranges[0]);
                 segment.map(AddrRange::len)
@@ -134,7 +134,9 @@ impl Memory {
             _ => None,
         };
         match &event.op {
-            VmOp::Shmat { mapped: Some(range), .. } if !event.failed() => {
+            VmOp::Shmat { mapped: Some(range), .. } | VmOp::IoSetup { mapped: Some(range), .. }
+                if !event.failed() =>
+            {
                 self.segments.insert((event.mm, range.start), *range);
             }
             VmOp::Exec { brk, .. } => {

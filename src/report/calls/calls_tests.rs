@@ -70,6 +70,8 @@ fn calls_read_as_straces() {
     let ring =
         VmOp::IoSetup { nr_events: 128, mapped: Some(AddrRange::new(0x7feb_19bf_9000, 0x7feb_19bf_a000)) };
     assert_eq!(line(ring, 0), "io_setup(128, [0x7feb19bf9000]) = 0");
+    let destroy = VmOp::IoDestroy { ctx: Addr(0x7feb_19bf_9000) };
+    assert_eq!(line(destroy, 0), "io_destroy(0x7feb19bf9000) = 0");
     let name = VmOp::SetVmaName { addr: old, len: 4096, name: Some(b"a \"name\"\n".to_vec()) };
     assert_eq!(
         line(name, -22),

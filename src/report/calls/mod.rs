@@ -106,6 +106,7 @@ pub fn call(event: &VmEvent) -> String {
             Some(ring) => format!("io_setup({nr_events}, [{}])", ring.start),
             None => format!("io_setup({nr_events}, ...)"),
         },
+        VmOp::IoDestroy { ctx } => format!("io_destroy({ctx})"),
         VmOp::MapShadowStack { addr, len, flags } => {
             format!("map_shadow_stack({}, {len}, {})", pointer(*addr), flags::shadow_stack(*flags))
         }
@@ -223,6 +224,7 @@ pub fn arguments(event: &VmEvent) -> Map<String, Value> {
         VmOp::IoSetup { nr_events, mapped } => {
             json!({"nr_events": nr_events, "ctx": mapped.map(|ring| addr(&ring.start))})
         }
+        VmOp::IoDestroy { ctx } => json!({"ctx": addr(ctx)}),
         VmOp::MapShadowStack { addr: at, len, flags } => {
             json!({"addr": addr(at), "size": len, "flags": flags::shadow_stack(*flags)})
         }

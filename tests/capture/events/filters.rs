@@ -87,7 +87,7 @@ fn by_call_and_class() {
     };
     check(&["--call", "mmap"], is(&["mmap"]));
     check(&["--call", "mmap,munmap"], is(&["mmap", "munmap"]));
-    check(&["--call", "unmap"], is(&["munmap", "shmdt"]));
+    check(&["--call", "unmap"], is(&["munmap", "shmdt", "io_destroy"]));
     check(&["--call", "protect"], is(&["mprotect", "pkey_mprotect"]));
     check(&["--call", "advise"], is(&["madvise", "process_madvise"]));
     check(&["--call", "task"], is(&["clone", "execve", "exit", "rename"]));

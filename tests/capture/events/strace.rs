@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 const CALLS: &str = "mmap,munmap,mremap,brk,mprotect,pkey_mprotect,madvise,process_madvise,shmat,shmdt,\
-                     remap_file_pages,io_setup,prctl";
+                     remap_file_pages,io_setup,io_destroy,prctl";
 
 /// Calls of each thread, threads in order of appearance.
 type Calls = Vec<Vec<String>>;

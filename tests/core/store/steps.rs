@@ -72,6 +72,7 @@ fn ops() -> Vec<VmOp> {
         VmOp::RemapFilePages { addr, len, pgoff: 5, flags: 6 },
         VmOp::IoSetup { nr_events: u64::MAX, mapped: None },
         VmOp::IoSetup { nr_events: 1, mapped: Some(AddrRange::new(0x1000, 0x1000)) },
+        VmOp::IoDestroy { ctx: addr },
         VmOp::MapShadowStack { addr, len, flags: 1 },
         VmOp::SetVmaName { addr, len, name: None },
         VmOp::SetVmaName { addr, len, name: Some(b"glibc: malloc\xff".to_vec()) },

@@ -144,6 +144,7 @@ pub(super) fn op(name: &[u8], text: &[u8]) -> Result<Option<VmOp>, &'static str>
             flags: args.flags(4)?,
         },
         b"io_setup" => VmOp::IoSetup { nr_events: args.number(0)?, mapped: None },
+        b"io_destroy" => VmOp::IoDestroy { ctx: args.addr(0)? },
         b"map_shadow_stack" => {
             VmOp::MapShadowStack { addr: args.addr(0)?, len: args.number(1)?, flags: args.flags(2)? }
         }

@@ -2,7 +2,7 @@
 
 /// Calls that are turned into events.
 pub(super) fn is_known(name: &[u8]) -> bool {
-    const KNOWN: [&[u8]; 21] = [
+    const KNOWN: [&[u8]; 22] = [
         b"mmap",
         b"mmap2",
         b"munmap",
@@ -16,6 +16,7 @@ pub(super) fn is_known(name: &[u8]) -> bool {
         b"shmdt",
         b"remap_file_pages",
         b"io_setup",
+        b"io_destroy",
         b"map_shadow_stack",
         b"prctl",
         b"execve",
@@ -30,7 +31,7 @@ pub(super) fn is_known(name: &[u8]) -> bool {
 
 /// Unmappings: another thread may be given the range before they return.
 pub(super) fn takes_effect_at_entry(name: &[u8]) -> bool {
-    matches!(name, b"munmap" | b"shmdt")
+    matches!(name, b"munmap" | b"shmdt" | b"io_destroy")
 }
 
 /// Value of one flag or constant; None for an unknown name.

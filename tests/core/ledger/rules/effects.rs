@@ -163,9 +163,30 @@ fn a_ring_is_the_calls_wherever_the_kernel_put_it() {
     let result = story.reconcile(maps);
     assert_eq!((result.drift.0, event_of(&result, &result.regions[0])), (0, Some(setup)));
 
-    // With its place known; io_destroy is not traced, so that its absence is no disagreement.
+    // With its place known.
     story.report(VmOp::IoSetup { nr_events: 128, mapped: Some(pages(10, 13)) }, 0);
+    story.report(VmOp::IoDestroy { ctx: Addr(at(11)) }, -22);
+    assert_eq!(story.reconcile(vec![mapping(pages(10, 13), "rw-s", "/[aio] (deleted)")]).drift.0, 0);
+    assert_eq!(story.reconcile(Vec::new()).drift.0, 3 * 4096);
+    story.report(VmOp::IoDestroy { ctx: Addr(at(10)) }, 0);
     assert_eq!(story.reconcile(Vec::new()).drift.0, 0);
+
+    // The place has a new owner before the destruction is reported.
+    story.report(VmOp::IoSetup { nr_events: 1, mapped: Some(pages(20, 23)) }, 0);
+    story.thread(11);
+    story.tid = 11;
+    let new = story.mmap(pages(20, 24), 3, ANON);
+    story.tid = PID;
+    story.report(VmOp::IoDestroy { ctx: Addr(at(20)) }, 0);
+    assert_eq!(story.owners(), vec![(pages(20, 24), Some(new))]);
+
+    // Only a part of it has.
+    story.report(VmOp::IoSetup { nr_events: 1, mapped: Some(pages(30, 33)) }, 0);
+    story.tid = 11;
+    let other = story.mmap(pages(30, 31), 3, ANON);
+    story.tid = PID;
+    story.report(VmOp::IoDestroy { ctx: Addr(at(30)) }, 0);
+    assert_eq!(story.owners(), vec![(pages(20, 24), Some(new)), (pages(30, 31), Some(other))]);
 }
 
 #[test]
