@@ -96,7 +96,9 @@ static __always_inline bool send_heap_stack(struct task_struct *task, struct tra
 	__u64 flags = 0;
 	int copied;
 
-	if (!has_room_for_stack())
+	/* A site's stack is sent once, and many counted allocations are nobody's without it: it may have the
+	 * room that is kept for the books. */
+	if (event->op != VMAUDIT_OP_SITE && !has_room_for_stack())
 		return false;
 	note_returns(task, thread);
 	measure_stack(task, thread, regs->sp, INSIST, &flags);

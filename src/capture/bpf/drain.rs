@@ -19,8 +19,14 @@ use std::time::Duration;
 
 /// Records that are moved before it is asked again whether there is room for more.
 const CHUNK: usize = 32;
-/// A ring that cannot be emptied, because a record is still being written, is tried again after so long.
+/// A ring that cannot be emptied, because a record is still being written, is tried again after so long; and
+/// one that need not be emptied yet.
 const RETRY: Duration = Duration::from_millis(1);
+/// Rings below this size are emptied at once: a millisecond may fill them.
+const SMALL: u64 = 1 << 20;
+/// Larger ones are left to the session until this part of them is full. Whoever empties them on each wake
+/// takes the session's processor, and what it would do waits: the unwind rules of `heap --combined`, say.
+const PART: u64 = 8;
 
 /// Records one after the other, each after its length.
 #[derive(Default)]
@@ -122,6 +128,19 @@ struct Rings {
     touches: Option<RingBuffer<'static>>,
     /// The time of the latest page fault that was moved.
     latest: Arc<AtomicU64>,
+    /// Bytes in each that the thread leaves to the session.
+    idle: [u64; 2],
+}
+
+impl Rings {
+    fn has_much(&self) -> bool {
+        let waiting = |ring: &RingBuffer<'_>| {
+            let (read, written) = positions(ring);
+            written.saturating_sub(read)
+        };
+        let touches = self.touches.as_ref().map_or(0, waiting);
+        waiting(&self.calls) > self.idle[0] || touches > self.idle[1]
+    }
 }
 
 /// The rings of a tracer, and the queue.
@@ -131,7 +150,7 @@ pub(super) struct Drain {
     stripped: Arc<AtomicU64>,
     /// Something was taken out of the queue.
     taken: Condvar,
-    /// Readable once the thread has moved something.
+    /// Readable once there is something to handle, in the rings or in the queue.
     moved: EventFd,
     stop: EventFd,
 }
@@ -154,6 +173,7 @@ impl Drain {
         let queue = Arc::new(Mutex::new(queue));
         let latest = Arc::new(AtomicU64::new(0));
         let into = Arc::clone(&queue);
+        let idle = [idle_bytes(calls), touches.map_or(0, idle_bytes)];
         let calls = ring_of(calls, move |record| lock(&into).push(record))?;
         let (into, seen) = (Arc::clone(&queue), Arc::clone(&latest));
         let move_touch = move |record: &[u8]| {
@@ -164,7 +184,7 @@ impl Drain {
         let event = || EventFd::from_flags(EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC);
         let event = || event().map_err(|errno| CaptureError::Wake(errno.into()));
         Ok(Drain {
-            rings: Mutex::new(Rings { calls, touches, latest }),
+            rings: Mutex::new(Rings { calls, touches, latest, idle }),
             queue,
             stripped,
             taken: Condvar::new(),
@@ -233,7 +253,7 @@ impl Drain {
         self.stripped.load(Ordering::Relaxed)
     }
 
-    /// Readable once the thread has moved something.
+    /// Readable once there is something to handle, in the rings or in the queue.
     pub(super) fn moved(&self) -> BorrowedFd<'_> {
         self.moved.as_fd()
     }
@@ -275,9 +295,15 @@ impl Drain {
             if self.is_stopped() {
                 return;
             }
+            // Fails only when it is readable for long.
+            let _ = self.moved.write(1);
+            if !lock(&self.rings).has_much() {
+                poll::wait(&[self.stop.as_fd()], Some(RETRY));
+                continue;
+            }
             // The session's own thread hears of what fails.
             let Ok(now) = self.drain() else { return };
-            // Fails only when it is readable for long.
+            // The session may have read before that was moved.
             let _ = self.moved.write(1);
             let queue = lock(&self.queue);
             if queue.is_full() {
@@ -290,6 +316,12 @@ impl Drain {
             before = now;
         }
     }
+}
+
+/// Bytes in a ring that the thread leaves to the session.
+fn idle_bytes(ring: &impl MapCore) -> u64 {
+    let size = u64::from(ring.max_entries());
+    if size < SMALL { 0 } else { size / PART }
 }
 
 fn ring_of(
