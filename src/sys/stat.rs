@@ -20,6 +20,7 @@ pub const START_STACK: usize = 28;
 pub const START_BRK: usize = 47;
 pub const ARG_START: usize = 48;
 pub const ARG_END: usize = 49;
+pub const ENV_END: usize = 51;
 /// As waitpid(2) gives it.
 pub const EXIT_CODE: usize = 52;
 

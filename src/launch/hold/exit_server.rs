@@ -7,7 +7,7 @@ use super::protocol::{HeldNotice, Message, Spared};
 use super::seccomp::Listener;
 use super::task_names::{self, ThreadsOf};
 use crate::launch::arch::{self, NR_EXIT, NR_EXIT_GROUP};
-use crate::model::{Pid, Tid};
+use crate::model::{PAGE, Pid, Tid};
 use crate::sys::clock::{boottime_ns, monotonic_ns};
 use crate::sys::stat::{self, Stat};
 use crate::sys::task::belongs;
@@ -142,9 +142,10 @@ impl ExitServer {
     /// A process of one thread, if anybody is to be spared.
     fn is_spared(&self, tid: Tid) -> bool {
         let Some((spared, own)) = self.spared else { return false };
+        let judge = |stat: Stat<'_>| is_small_and_short(stat, spared)?.then(|| first_stack(stat)).flatten();
+        let Some(first) = stat::of(tid, judge) else { return false };
         // Who is in a container is known by looking.
-        stat::of(tid, |stat| is_small_and_short(stat, spared)) == Some(true)
-            && pid_namespace(tid) == Some(own)
+        task_names::stack_bytes(tid) == Some(first) && pid_namespace(tid) == Some(own)
     }
 
     fn is_last(&mut self, exit: ThreadExit, audit_arch: u32) -> bool {
@@ -190,6 +191,16 @@ fn is_small_and_short(stat: Stat<'_>, spared: Spared) -> Option<bool> {
     Some(is_alone && is_inner && is_small && boottime_ns().saturating_sub(started) < SHORT_NS)
 }
 
+/// What execve makes of the stack, bytes (`setup_arg_pages`, fs/exec.c): the strings, and room below them. No
+/// call tells that it has grown since.
+fn first_stack(stat: Stat<'_>) -> Option<u64> {
+    const ROOM: u64 = 128 << 10;
+    let from = stat.field::<u64>(stat::ARG_START)? / PAGE * PAGE;
+    // The program's name follows: where it begins another page, the process is looked at for nothing.
+    let to = stat.field::<u64>(stat::ENV_END)?.checked_next_multiple_of(PAGE)?;
+    Some(to.checked_sub(from)?.saturating_add(ROOM))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -219,5 +230,24 @@ mod tests {
             assert_eq!(is_spared(&held), Some(false), "{held}");
         }
         assert_eq!(is_spared("77 (a) Z 50"), None);
+    }
+
+    #[test]
+    fn a_stack_that_has_not_grown_is_as_execve_made_it() {
+        let own = |strings: &str| {
+            let output = std::process::Command::new("/bin/cat")
+                .args(["/proc/self/stat", "/proc/self/status"])
+                .env("STRINGS", strings)
+                .output()
+                .expect("cat");
+            let text = String::from_utf8_lossy(&output.stdout).into_owned();
+            let (stat, status) = text.split_once('\n').expect("two files");
+            let stat = Stat::parse(stat.as_bytes()).expect("sound");
+            (first_stack(stat), task_names::stack_of(status.as_bytes()))
+        };
+        for strings in ["", &"a".repeat(5000), &"b".repeat(100_000)] {
+            let (first, now) = own(strings);
+            assert!(first.is_some() && first == now, "{first:?} {now:?}");
+        }
     }
 }

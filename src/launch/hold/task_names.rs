@@ -20,8 +20,22 @@ pub fn process_of(tid: Tid) -> Option<Pid> {
 }
 
 fn tgid_from_status(status: &[u8]) -> Option<Pid> {
-    let line = status.split(|&byte| byte == b'\n').find_map(|line| line.strip_prefix(b"Tgid:"))?;
-    std::str::from_utf8(line).ok()?.trim().parse().ok()
+    field(status, "Tgid:")?.parse().ok()
+}
+
+fn field<'s>(status: &'s [u8], name: &str) -> Option<&'s str> {
+    let lines = status.split(|&byte| byte == b'\n');
+    let line = lines.filter_map(|line| line.strip_prefix(name.as_bytes())).next()?;
+    Some(std::str::from_utf8(line).ok()?.trim())
+}
+
+/// What the process has of stacks that the kernel extends (VmStk: `mm->stack_vm`), bytes.
+pub fn stack_bytes(pid: Pid) -> Option<u64> {
+    stack_of(&file::read(format!("/proc/{pid}/status")).ok()?)
+}
+
+pub fn stack_of(status: &[u8]) -> Option<u64> {
+    field(status, "VmStk:")?.strip_suffix(" kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
 }
 
 /// The thread's name; empty when it is gone.

@@ -3,7 +3,7 @@
 
 use crate::support::death::assert_survives_death_of_vmaudit;
 use crate::support::redis::{REDIS, free_port, load_and_stop, redis_command, until_ready};
-use crate::support::report::{AuditReport, category, list, number};
+use crate::support::report::{AuditReport, category, list, number, spans_of_maps, spans_of_regions};
 use crate::support::{
     self, Guard, audit, demo_program, finished, program, run_command, shared_object, skip, skip_without,
     skip_without_bpf, vmaudit,
@@ -16,6 +16,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 const PYTHON: &str = "/usr/bin/python3";
+const BASH: &str = "/bin/bash";
 
 /// A command line of a test program.
 fn words(name: &str, args: &[&str]) -> Vec<OsString> {
@@ -368,4 +369,25 @@ fn small_and_short_processes_are_not_looked_at() {
     };
     assert_eq!(sums(&spared), sums(&seen));
     assert_eq!(spared["coverage"], seen["coverage"]);
+}
+
+/// No call tells that a stack has grown: such a process is looked at, however small and short.
+#[test]
+fn a_stack_that_has_grown_is_looked_at() {
+    let name = "a_stack_that_has_grown_is_looked_at";
+    if skip_without_bpf(name) || skip_without(name, BASH) {
+        return;
+    }
+    let recursion = |depth: u32| {
+        let deep = "deep() { [ $1 = 0 ] || deep $(($1 - 1)); }";
+        let inner = format!("{deep}; deep {depth}; cat /proc/$$/maps; echo; echo $$; exit 3");
+        let audit = audit(&["--backend", "bpf"], &["sh", "-c", &format!("{BASH} -c '{inner}'; exit 4")]);
+        assert_eq!(audit.code(), Some(4), "{}", audit.stderr);
+        let (maps, pid) = audit.stdout.split_once("\n\n").expect("maps, and a number");
+        let pid = pid.trim().parse().expect("a number");
+        let process = audit.report().process(pid).expect("bash").clone();
+        assert_eq!(spans_of_regions(&process), spans_of_maps(maps.as_bytes()), "{depth}");
+        process["snapshot"].clone()
+    };
+    assert_eq!((recursion(1), recursion(500)), ("ledger".into(), "exit".into()));
 }
