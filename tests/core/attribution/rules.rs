@@ -2,7 +2,7 @@
 
 use crate::case::*;
 use vmaudit::ledger::Origin;
-use vmaudit::model::{Addr, AddrRange, Bytes, VmOp};
+use vmaudit::model::{Addr, AddrRange, Bytes, FileMarks, VmOp};
 
 /// Debian's libc: internal functions have no name, exported ones do.
 const STRIPPED_ARENA: &[&str] = &[
@@ -542,6 +542,31 @@ fn a_jvm_is_known_by_its_shape() {
         [512 << 10, 64 << 10, archive, 1024 << 10, code, 17 << 10, 128 << 10, 1024]
     );
     assert_eq!(found("/usr/lib/libother.so")[..6], [0; 6], "without a JVM nothing is the JVM's");
+}
+
+/// Node 20 whose code range lies behind its brk heap, as it does now and then: there is no copy of the
+/// built-in functions in it.
+#[test]
+fn a_code_range_near_the_program_is_v8s_where_the_program_holds_v8() {
+    let found = |mark: &str, end: u64| {
+        let mut case = Case::new();
+        let mut vma = |start: u64, end: u64, perms: &str, name: &str| {
+            case.vma((start, end), perms, name, Origin::Preexisting);
+        };
+        vma(0x00b7_2000, 0x025f_e000, "r-xp", "/usr/bin/node");
+        vma(0x17d6_a000, 0x17f8_0000, "rw-p", "[heap]");
+        vma(0x17f8_0000, 0x17f8_2000, "rw-p", "");
+        vma(0x17f8_2000, 0x17f8_3000, "---p", "");
+        vma(0x17f8_3000, 0x17fb_f000, "rwxp", "");
+        vma(0x17fb_f000, end, "---p", "");
+        let file = case.observations.mappings[0].file.expect("a file");
+        let marks = FileMarks { file, marks: vec![mark.to_owned()], setting: None, version: None };
+        case.observations.code.files.push(marks);
+        virt(&case.attribute(), "v8") >> 20
+    };
+    assert_eq!(found("v8", 0x37f8_0000), 512);
+    assert_eq!(found("other", 0x37f8_0000), 0, "another compiler's");
+    assert_eq!(found("v8", 0x27f8_0000), 0, "a range of another size");
 }
 
 /// Names that the C library and allocators give their mappings come before everything else.

@@ -3,7 +3,8 @@
 //! ```text
 //! 0x1ebed0b8…   rw-p  256 KiB               a page of the JavaScript heap; they lie anywhere
 //! 0x7f8ce8…     rw-p, ---p, rwxp, ---p …    code range, 512 MiB, one an isolate
-//!               r-xp  /usr/bin/node         in it: a second copy of the built-in functions
+//!               r-xp  /usr/bin/node         in it: a second copy of the built-in functions, where the range is
+//!                                           not within 2 GiB of the program
 //! 0x7fbafc…     ---p 2 GiB, rw-p, ---p      a WebAssembly memory: 2 GiB of guard below, 8 GiB above
 //! 0x3ec0…       ---p, rw-p, ---p  > 1 TiB   Chromium: the sandbox with the heap's cage of 4 GiB
 //! 0x55c2ab…     rwxp  512 MiB               and its code range, near the program
@@ -11,7 +12,7 @@
 //!
 //! All of Node's has MADV_DONTFORK (`dc`) and NORESERVE (`nr`); the sandbox has `nr` and `dd`.
 
-use super::{BUILTINS, CAGE, CODE_RANGE, HEAP, V8, WASM, WASM_GUARD};
+use super::{BUILTINS, CAGE, CODE_RANGE, HEAP, MARK, V8, WASM, WASM_GUARD};
 use crate::attribution::category::{Claim, Evidence, Instance, Merge};
 use crate::attribution::footprint::{difference, overlapping};
 use crate::attribution::rules::World;
@@ -44,9 +45,11 @@ pub(super) fn survey(world: &World<'_>) -> Vec<Surveyed> {
         Some(wanted.iter().all(|flag| detail.flags.has(flag)))
     };
     let mut found = code_ranges(world);
+    found.extend(without_copies(world, &found));
     if found.is_empty() {
         return found;
     }
+    found.sort_by_key(|s| s.range);
     let dontfork = |m: &Mapping| is_anonymous(m) && flags(m, &["dc", "nr"]).unwrap_or(false);
     // a guard may have merged with the end of a code range
     let taken: Vec<AddrRange> = found.iter().map(|s| s.range).collect();
@@ -76,6 +79,12 @@ pub(super) fn survey(world: &World<'_>) -> Vec<Surveyed> {
 fn surveyed(range: AddrRange, part: &'static str, instance: Addr) -> Surveyed {
     let claim = Claim::new(V8, Evidence::Shape, part).instance(Instance::At(instance));
     Surveyed { range, claim: claim.merge(Merge::ByKind(super::kind(part))) }
+}
+
+fn overlapping_known(known: &[Surveyed], range: AddrRange) -> &[Surveyed] {
+    let from = known.partition_point(|s| s.range.end <= range.start);
+    let to = known.partition_point(|s| s.range.start < range.end);
+    known.get(from..to).unwrap_or_default()
 }
 
 /// Generated code within one large range; around a copy of the program's own code it is V8's for
@@ -108,17 +117,49 @@ fn code_ranges(world: &World<'_>) -> Vec<Surveyed> {
     found
 }
 
+/// Within 2 GiB of the program (V8 asks for that, and address randomisation often grants it: `CodeRange`,
+/// src/heap/code-range.cc) generated code reaches the program's own built-in functions, and no copy of them shows
+/// whose range it is. Then it has the full size, and the program has to be known to hold V8.
+fn without_copies(world: &World<'_>, known: &[Surveyed]) -> Vec<Surveyed> {
+    let mut found = Vec::new();
+    if !world.has_mark(MARK) {
+        return found;
+    }
+    let forked = |m: &Mapping| world.detail_of(m).is_some_and(|detail| !detail.flags.has("dc"));
+    let is_unknown = |m: &Mapping| overlapping_known(known, m.range).is_empty();
+    for run in runs(world.mappings(), |m| is_anonymous(m) && !forked(m) && is_unknown(m)) {
+        let mut after = Addr(0);
+        for first in (0..run.len()).filter(|&at| is_code(&run[at])) {
+            let start = head(&run[..first]).unwrap_or(run[first].range.start);
+            let range = AddrRange { start, end: start.saturating_add(CODE_RANGE_SIZE) };
+            let last = run.iter().find(|m| m.range.start < range.end && range.end <= m.range.end);
+            if start < after || !last.is_some_and(|m| m.prot.is_none() && m.range.len() >= MIN_CODE_RANGE) {
+                continue;
+            }
+            after = range.end;
+            let inside = run.iter().filter(|m| m.range.overlaps(range));
+            found.extend(inside.map(|m| surveyed(m.range.intersect(range), CODE_RANGE, start)));
+        }
+    }
+    found
+}
+
 /// Where the range begins: with two short mappings below the first generated code.
 fn start_of_code_range(below: &[Mapping]) -> Option<Addr> {
     below.last().filter(|m| m.prot.is_none() && m.range.len() >= MIN_CODE_RANGE)?;
-    let head = |first: usize| below[..first].iter().rev().take(2).take_while(|m| m.range.len() <= MAX_HEAD);
     let starts = below
         .iter()
         .enumerate()
         .filter(|(_, m)| is_code(m))
-        .map(|(first, code)| head(first).last().map_or(code.range.start, |m| m.range.start));
+        .map(|(first, code)| head(&below[..first]).unwrap_or(code.range.start));
     let end = below.last().map(|m| m.range.end)?;
     starts.into_iter().find(|start| end.0 - start.0 <= CODE_RANGE_SIZE)
+}
+
+/// Where the two short mappings begin that end where generated code does.
+fn head(below: &[Mapping]) -> Option<Addr> {
+    let short = below.iter().rev().take(2).take_while(|m| m.range.len() <= MAX_HEAD);
+    short.last().map(|m| m.range.start)
 }
 
 /// The reservations of WebAssembly memories in a run of neighbours: each begins 2 GiB below what

@@ -10,7 +10,7 @@ use crate::attribution::code::{Code, Role};
 use crate::attribution::findings::Fix;
 use crate::attribution::world::Surveyed;
 use crate::ledger::Region;
-use crate::model::Addr;
+use crate::model::{Addr, Sign};
 
 pub const V8: Category =
     Category { id: "v8", color: 0x5f9a34, name: "V8", one: "V8 memory", many: "mappings of V8" };
@@ -23,6 +23,7 @@ pub(super) const WASM_GUARD: &str = "WebAssembly memory, guard";
 pub(super) const CAGE: &str = "sandbox and pointer cage";
 
 const ID: &str = "v8";
+const MARK: &str = "v8";
 
 /// What belongs into one finding.
 pub(super) fn kind(part: &'static str) -> &'static str {
@@ -46,6 +47,11 @@ impl Rule for V8Rule {
 
     fn code(&self) -> Code {
         Code { role: Role::Runtime, functions: &["v8::base::", "v8::internal::"], ..Code::NONE }
+    }
+
+    /// The name of a group of trace events, which every V8 registers.
+    fn signs(&self) -> &'static [Sign] {
+        const { &[Sign::new(MARK, &["disabled-by-default-v8.gc"])] }
     }
 
     fn option_lists(&self) -> &'static [(&'static str, char)] {
