@@ -3,9 +3,9 @@
 
 use super::file::ElfFile;
 use gimli::{
-    BaseAddresses, CieOrFde, DebugFrame, EhFrame, EhFrameHdr, Encoding, EndianSlice, Expression,
-    FrameDescriptionEntry, LittleEndian, ParsedEhFrameHdr, Pointer, UnwindContext, UnwindExpression,
-    UnwindOffset, UnwindSection, UnwindTableRow,
+    BaseAddresses, CieOrFde, DebugFrame, EhFrame, EhFrameHdr, EhFrameOffset, Encoding, EndianSlice,
+    Expression, FrameDescriptionEntry, LittleEndian, ParsedEhFrameHdr, Pointer, UnwindContext,
+    UnwindExpression, UnwindOffset, UnwindSection, UnwindTableRow,
 };
 use std::ops::Range;
 
@@ -79,6 +79,11 @@ impl Cfi {
         })
     }
 
+    /// The bounds of all functions of each table, sorted by their starts.
+    pub fn functions(&self) -> Vec<Vec<Range<u64>>> {
+        self.tables.iter().map(Table::functions).collect()
+    }
+
     /// Calls `visit` with the row for a virtual address; None when no FDE covers it or its
     /// instructions are damaged.
     pub fn with_row<T>(
@@ -109,6 +114,27 @@ impl Table {
         let mut frame = DebugFrame::from(self.slice());
         frame.set_address_size(8);
         frame
+    }
+
+    fn functions(&self) -> Vec<Range<u64>> {
+        let header = match &self.index {
+            Index::Built(entries) => return entries.iter().map(|&(start, end, _)| start..end).collect(),
+            Index::Header(bytes) => parse_header(bytes, &self.bases),
+        };
+        let frame = self.eh_frame();
+        let function = |pointer: Pointer| {
+            let offset = usize::try_from(pointer.direct().ok()?.checked_sub(self.base)?).ok()?;
+            let offset = EhFrameOffset::from(offset);
+            frame.fde_from_offset(&self.bases, offset, EhFrame::cie_from_offset).ok()
+        };
+        let mut functions = Vec::new();
+        let Some(search) = header.as_ref().and_then(ParsedEhFrameHdr::table) else { return functions };
+        let mut rows = search.iter(&self.bases);
+        while let Ok(Some((_, pointer))) = rows.next() {
+            functions.extend(function(pointer).map(|fde| fde_range(&fde)));
+        }
+        functions.sort_unstable_by_key(|function| (function.start, function.end));
+        functions
     }
 
     fn find_fde<'d, S>(&'d self, section: &S, svma: u64) -> Option<FrameDescriptionEntry<Slice<'d>>>

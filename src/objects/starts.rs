@@ -12,6 +12,10 @@ use std::ops::{Range, RangeInclusive};
 
 /// Code looked through at most, bytes; the largest programs have some 200 MB.
 const MAX_CODE: u64 = 256 << 20;
+/// Code that is read at once (little enough that the allocator need not map it anew each time), and the bytes of
+/// a direct call.
+const CHUNK: u64 = 1 << 16;
+const CALL: u64 = 5;
 /// How much of a function is looked through for a jump that leaves it.
 const MAX_BODY: u64 = 4096;
 
@@ -25,19 +29,27 @@ impl FunctionStarts {
     pub fn read(file: &ElfFile, cfi: &Cfi, symbols: &FunctionSymbols) -> FunctionStarts {
         let mut starts = Vec::new();
         let mut left = MAX_CODE;
-        for segment in file.layout().segments.iter().filter(|s| s.exec) {
+        let mut covered = Covered::by(cfi);
+        let mut segments: Vec<_> = file.layout().segments.iter().filter(|s| s.exec).collect();
+        segments.sort_unstable_by_key(|segment| segment.vaddr);
+        for segment in segments {
             let len = segment.file_size.min(left);
             left -= len;
-            let Ok(code) = file.read(segment.offset, len) else { continue };
-            let end = segment.vaddr.saturating_add(segment.file_size);
-            starts.extend(call_targets(&code, segment.vaddr).filter(|t| (segment.vaddr..end).contains(t)));
+            let all = segment.vaddr..segment.vaddr.saturating_add(segment.file_size);
+            let mut targets = Targets::within(all);
+            let mut done = 0;
+            while done < len {
+                let part = (len - done).min(CHUNK + CALL - 1);
+                let Ok(code) = file.read(segment.offset.saturating_add(done), part) else { break };
+                let at = segment.vaddr.saturating_add(done);
+                call_targets(&code, at).for_each(|target| targets.insert(target));
+                done += CHUNK;
+            }
+            starts.extend(targets.iter().filter(|&target| {
+                symbols.covering(target).is_none_or(|symbol| symbol.range_start == target)
+                    && covered.start_of(target).is_none_or(|start| start == target)
+            }));
         }
-        starts.sort_unstable();
-        starts.dedup();
-        starts.retain(|&target| {
-            symbols.covering(target).is_none_or(|symbol| symbol.range_start == target)
-                && cfi.bounds(target).is_none_or(|bounds| bounds.start == target)
-        });
         starts.extend(symbols.starts());
         starts.push(file.layout().entry);
         starts.sort_unstable();
@@ -57,6 +69,61 @@ impl FunctionStarts {
     }
 }
 
+/// A set of addresses within a segment: a bit for each of its bytes.
+struct Targets {
+    segment: Range<u64>,
+    words: Vec<u64>,
+}
+
+impl Targets {
+    /// Of at most [`MAX_CODE`] bytes from the start of the segment on.
+    fn within(segment: Range<u64>) -> Targets {
+        let len = (segment.end - segment.start).min(MAX_CODE).div_ceil(64);
+        Targets { segment, words: vec![0; len as usize] }
+    }
+
+    fn insert(&mut self, target: u64) {
+        if !self.segment.contains(&target) {
+            return;
+        }
+        let at = target - self.segment.start;
+        if let Some(word) = self.words.get_mut((at / 64) as usize) {
+            *word |= 1 << (at % 64);
+        }
+    }
+
+    /// In ascending order.
+    fn iter(&self) -> impl Iterator<Item = u64> + '_ {
+        self.words.iter().zip((self.segment.start..).step_by(64)).flat_map(|(&word, at)| {
+            let next = |left: &u64| (left & (left - 1) != 0).then_some(left & (left - 1));
+            std::iter::successors((word != 0).then_some(word), next)
+                .map(move |left| at + u64::from(left.trailing_zeros()))
+        })
+    }
+}
+
+/// What unwind tables cover, for addresses that are asked for in ascending order: a browser's 200 MB have
+/// millions of calls.
+struct Covered {
+    /// Of each table, sorted, and how many of them begin below what was asked for last.
+    tables: Vec<(Vec<Range<u64>>, usize)>,
+}
+
+impl Covered {
+    fn by(cfi: &Cfi) -> Covered {
+        Covered { tables: cfi.functions().into_iter().map(|functions| (functions, 0)).collect() }
+    }
+
+    /// As [`Cfi::bounds`], the start only.
+    fn start_of(&mut self, svma: u64) -> Option<u64> {
+        self.tables.iter_mut().find_map(|(functions, below)| {
+            *below += functions[*below..].iter().take_while(|function| function.start <= svma).count();
+            let last = functions.get(below.checked_sub(1)?)?;
+            last.contains(&svma).then_some(last.start)
+        })
+    }
+}
+
 /// The code of a function jumps to one of these addresses.
 pub(super) fn jumps_into(file: &ElfFile, function: Range<u64>, addresses: RangeInclusive<u64>) -> bool {
     let len = (function.end.saturating_sub(function.start)).min(MAX_BODY);
@@ -66,7 +133,11 @@ pub(super) fn jumps_into(file: &ElfFile, function: Range<u64>, addresses: RangeI
 }
 
 fn call_targets(code: &[u8], at: u64) -> impl Iterator<Item = u64> + '_ {
-    relative_targets(code, at, |opcode, _| opcode == 0xe8)
+    memchr::memchr_iter(0xe8, code).filter_map(move |index| {
+        let next = index.checked_add(CALL as usize)?;
+        let distance = i32::from_le_bytes(code.get(index + 1..next)?.try_into().ok()?);
+        Some(at.checked_add(next as u64)?.wrapping_add_signed(i64::from(distance)))
+    })
 }
 
 /// `jmp rel32` and the conditional ones; of the latter the second byte is looked at.

@@ -2,12 +2,17 @@
 
 use super::rule::Rule;
 use crate::model::ModuleId;
-use std::collections::HashMap;
+use crate::model::hash::IntMap;
+use std::cell::RefCell;
+use std::hash::Hash;
 
 /// Slots of the first level: 48 bytes each.
 const SLOTS: usize = 4096;
 /// Rules kept by file address. They are small, and programs unwind through few addresses.
 const MAX_RULES: usize = 1 << 17;
+
+/// Answers of one kind that are kept: 40 bytes each.
+const MAX_ANSWERS: usize = 1 << 16;
 
 /// What is known about a code address.
 #[derive(Clone, Copy, Debug)]
@@ -30,14 +35,37 @@ struct Slot {
 /// a search among modules, and is void when the modules change. The second survives that.
 pub(super) struct RuleCache {
     slots: Box<[Slot]>,
-    rules: HashMap<(u64, u64), Rule>,
+    rules: IntMap<(u64, u64), Rule>,
 }
 
 impl Default for RuleCache {
     fn default() -> RuleCache {
         let known = CachedRule { rule: Rule::NoModule, module: None, delta: 0 };
         let slots = vec![Slot { space: 0, key: 0, known }; SLOTS].into_boxed_slice();
-        RuleCache { slots, rules: HashMap::new() }
+        RuleCache { slots, rules: IntMap::default() }
+    }
+}
+
+/// Answers that were given, until there are too many.
+pub(super) struct Answers<Q, A>(RefCell<IntMap<Q, A>>);
+
+impl<Q, A> Default for Answers<Q, A> {
+    fn default() -> Answers<Q, A> {
+        Answers(RefCell::default())
+    }
+}
+
+impl<Q: Eq + Hash, A: Copy> Answers<Q, A> {
+    pub fn get(&self, asked: Q) -> Option<A> {
+        self.0.borrow().get(&asked).copied()
+    }
+
+    pub fn put(&self, asked: Q, answer: A) {
+        let mut known = self.0.borrow_mut();
+        if known.len() >= MAX_ANSWERS {
+            known.clear();
+        }
+        known.insert(asked, answer);
     }
 }
 

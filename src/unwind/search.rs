@@ -157,6 +157,16 @@ impl Walk<'_> {
 
     /// Whether the call just before `return_address` can have led to `at`.
     pub(super) fn origin(&self, at: &Position, return_address: u64) -> CallEvidence {
+        let asked = (self.space.id, at.lookup(), return_address);
+        if let Some(known) = self.scratch.origins.get(asked) {
+            return known;
+        }
+        let found = self.find_origin(at, return_address);
+        self.scratch.origins.put(asked, found);
+        found
+    }
+
+    fn find_origin(&self, at: &Position, return_address: u64) -> CallEvidence {
         let Some(placed) = self.space.find(return_address.wrapping_sub(1)) else {
             return CallEvidence::Elsewhere;
         };
@@ -188,8 +198,14 @@ impl Walk<'_> {
     pub(super) fn call_before(&self, placed: &MappedModule, address: u64) -> Option<Call> {
         let object = placed.object.as_ref()?;
         let offset = placed.file_offset(address);
+        let asked = (object.serial(), offset);
+        if let Some(known) = self.scratch.calls.get(asked) {
+            return known;
+        }
         let len = (LONGEST_CALL as u64).min(offset);
-        call_before(&object.read(offset - len, len).ok()?)
+        let found = call_before(&object.read(offset - len, len).ok()?);
+        self.scratch.calls.put(asked, found);
+        found
     }
 
     /// A call through a slot of the global offset table, of the symbol that the loader puts there.

@@ -1,6 +1,7 @@
 //! The walk from the innermost frame outwards.
 
-use super::cache::{CachedRule, RuleCache};
+use super::cache::{Answers, CachedRule, RuleCache};
+use super::calls::Call;
 use super::go;
 use super::memo::Trail;
 use super::registers::{RBP, Registers, StackBytes, Unread};
@@ -23,6 +24,11 @@ pub(super) struct Scratch {
     pub cache: RuleCache,
     pub context: UnwindContext<usize>,
     pub trail: Trail,
+    /// By address space, callee's and return address. Code without unwind information asks for few, and often:
+    /// each answer takes a read of the file at least.
+    pub origins: Answers<(u64, u64, u64), CallEvidence>,
+    /// By file and offset.
+    pub calls: Answers<(u64, u64), Option<Call>>,
 }
 
 /// One walk.
