@@ -10,6 +10,7 @@ use crate::sys::{poll, task};
 use libbpf_rs::{MapCore, RingBuffer, RingBufferBuilder};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use nix::sys::signal::{SigSet, SigmaskHow};
+use std::collections::VecDeque;
 use std::mem::offset_of;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -19,59 +20,92 @@ use std::time::Duration;
 
 /// Records that are moved before it is asked again whether there is room for more.
 const CHUNK: usize = 32;
-/// A ring that cannot be emptied, because a record is still being written, is tried again after so long; and
-/// one that need not be emptied yet.
+/// A ring that need not be emptied yet is seen to again after so long.
 const RETRY: Duration = Duration::from_millis(1);
+/// One that cannot be emptied, because a record is still being written, after so long, which doubles each time: a
+/// busy thread fills the smallest rings in less than a millisecond.
+const SOON: Duration = Duration::from_micros(20);
 /// Rings below this size are emptied at once: a millisecond may fill them.
 const SMALL: u64 = 1 << 20;
 /// Larger ones are left to the session until this part of them is full. Whoever empties them on each wake
 /// takes the session's processor, and what it would do waits: the unwind rules of `heap --combined`, say.
 const PART: u64 = 8;
 
-/// Records one after the other, each after its length.
+/// Records one after the other, each after its length. In blocks: what is written once is not moved again, as it
+/// would be in one piece that grows. That takes milliseconds, and meanwhile the ring is full.
 #[derive(Default)]
 pub(super) struct Frames {
-    bytes: Vec<u8>,
+    blocks: VecDeque<Vec<u8>>,
+    /// Emptied, to be written again.
+    spare: Vec<Vec<u8>>,
+    /// Of the first block.
     read: usize,
+    left: usize,
 }
 
 const LENGTH: usize = size_of::<u64>();
+/// Larger records have a block of their own.
+const BLOCK: usize = 256 << 10;
+/// So many blocks are kept for what is to come.
+const SPARE: usize = 16;
 
 impl Frames {
-    /// Returns where the record begins.
-    fn push(&mut self, record: &[u8]) -> usize {
-        self.bytes.extend_from_slice(&(record.len() as u64).to_ne_bytes());
-        let at = self.bytes.len();
-        self.bytes.extend_from_slice(record);
+    /// Returns the record as it is kept.
+    fn push(&mut self, record: &[u8]) -> &mut [u8] {
         // The next one's fields are aligned as in the ring.
-        self.bytes.resize(self.bytes.len().next_multiple_of(LENGTH), 0);
-        at
+        let length = LENGTH + record.len().next_multiple_of(LENGTH);
+        if self.blocks.back().is_none_or(|block| block.capacity() - block.len() < length) {
+            let spare = if length <= BLOCK { self.spare.pop() } else { None };
+            self.blocks.push_back(spare.unwrap_or_else(|| Vec::with_capacity(length.max(BLOCK))));
+        }
+        self.left += length;
+        let last = self.blocks.len() - 1;
+        let block = &mut self.blocks[last];
+        block.extend_from_slice(&(record.len() as u64).to_ne_bytes());
+        let at = block.len();
+        block.extend_from_slice(record);
+        block.resize(at - LENGTH + length, 0);
+        &mut block[at..at + record.len()]
     }
 
     /// The oldest that was not read yet.
     pub(super) fn next(&mut self) -> Option<&[u8]> {
-        let length = self.bytes.get(self.read..self.read + LENGTH)?;
+        while self.blocks.front().is_some_and(|block| self.read >= block.len()) {
+            self.read = 0;
+            let emptied = self.blocks.pop_front();
+            self.keep(emptied);
+        }
+        let block = self.blocks.front()?;
+        let length = block.get(self.read..self.read + LENGTH)?;
         let length = u64::from_ne_bytes(length.try_into().ok()?) as usize;
         let at = self.read + LENGTH;
         self.read = (at + length).next_multiple_of(LENGTH);
-        self.bytes.get(at..at + length)
+        self.left = self.left.saturating_sub(self.read - at + LENGTH);
+        block.get(at..at + length)
+    }
+
+    fn keep(&mut self, block: Option<Vec<u8>>) {
+        if let Some(mut block) = block.filter(|block| block.capacity() == BLOCK && self.spare.len() < SPARE) {
+            block.clear();
+            self.spare.push(block);
+        }
     }
 
     fn is_empty(&self) -> bool {
-        self.read >= self.bytes.len()
+        self.left == 0
     }
 
     /// Bytes that were not read yet.
     pub(super) fn left(&self) -> usize {
-        self.bytes.len().saturating_sub(self.read)
+        self.left
     }
 
-    /// What was read is forgotten; of the room, what is usual stays.
+    /// What was read is forgotten, and the rest.
     fn clear(&mut self) {
-        const USUAL: usize = 4 << 20;
-        self.bytes.clear();
-        self.bytes.shrink_to(USUAL);
-        self.read = 0;
+        while let Some(block) = self.blocks.pop_front() {
+            self.keep(Some(block));
+        }
+        (self.read, self.left) = (0, 0);
     }
 }
 
@@ -91,11 +125,11 @@ struct Queue {
 
 impl Queue {
     fn is_full(&self) -> bool {
-        self.calls.bytes.len() >= self.limit
+        self.calls.left() >= self.limit
     }
 
     fn has_room_for_touches(&self) -> bool {
-        self.touches.bytes.len() < self.limit
+        self.touches.left() < self.limit
     }
 
     /// Beyond half of the room, calls leave their stacks behind.
@@ -108,12 +142,11 @@ impl Queue {
         // In the ring they take up more than they are: there are a few sizes for all.
         let record =
             record::read(record).map_or(record, |(_, stack)| &record[..size_of::<Record>() + stack.len()]);
-        if record.len() == size_of::<Record>() || self.calls.bytes.len() < self.limit / 2 {
+        if record.len() == size_of::<Record>() || self.calls.left() < self.limit / 2 {
             self.calls.push(record);
             return;
         }
-        let at = self.calls.push(&record[..size_of::<Record>()]);
-        let head = &mut self.calls.bytes[at..];
+        let head = self.calls.push(&record[..size_of::<Record>()]);
         let at = offset_of!(Record, payload);
         head[at..at + size_of::<u32>()].fill(0);
         let at = offset_of!(Record, flags);
@@ -289,7 +322,7 @@ impl Drain {
         // SAFETY: the rings live as long as `self`, and their descriptors with them.
         let fds = fds.into_iter().map(|fd| unsafe { BorrowedFd::borrow_raw(fd) });
         let fds: Vec<BorrowedFd<'_>> = fds.chain([self.stop.as_fd()]).collect();
-        let mut before = 0;
+        let (mut before, mut pause) = (0, SOON);
         loop {
             poll::wait(&fds, None);
             if self.is_stopped() {
@@ -311,7 +344,11 @@ impl Drain {
                 drop(self.taken.wait_while(queue, full));
             } else if now == before {
                 drop(queue);
-                poll::wait(&[self.stop.as_fd()], Some(RETRY));
+                poll::wait(&[self.stop.as_fd()], Some(pause));
+                pause = (pause * 2).min(RETRY);
+            }
+            if now != before {
+                pause = SOON;
             }
             before = now;
         }
@@ -393,6 +430,21 @@ mod tests {
         }
         assert!(frames.is_empty());
         assert_eq!(frames.next(), None);
+    }
+
+    #[test]
+    fn blocks_are_filled_again() {
+        let mut frames = Frames::default();
+        for round in 0..3 {
+            let lengths = (0..1000).map(|each| if each == 500 { 2 * BLOCK } else { each * 7 % 5000 });
+            lengths.clone().for_each(|length| frames.push(&vec![round; length]).fill(round + 1));
+            assert!(frames.left() > 4 * BLOCK);
+            for length in lengths {
+                assert_eq!(frames.next(), Some(&vec![round + 1; length][..]));
+            }
+            assert_eq!((frames.left(), frames.next()), (0, None));
+        }
+        assert!(frames.spare.len() <= SPARE && frames.spare.iter().all(|block| block.capacity() == BLOCK));
     }
 
     #[test]
