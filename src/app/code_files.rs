@@ -1,7 +1,7 @@
 //! Files with code, found by what the user calls them: a path, a library's name, a process.
 
 use super::error::{AppError, CodeFileError};
-use crate::model::{AddrRange, FileRef, Mapping, Pid};
+use crate::model::{AddrRange, FileRef, Pid};
 use crate::objects::library::{self, FoundLibrary};
 use crate::objects::open::open_regular;
 use crate::objects::{
@@ -118,7 +118,7 @@ pub fn of_process(pid: Pid, lib: Option<&OsString>) -> Result<(Vec<CodeFile>, Ve
     let mut seen = HashSet::new();
     let (mut files, mut failures, mut names) = (Vec::new(), Vec::new(), Vec::new());
     for mapping in maps.mappings.iter().filter(|mapping| mapping.prot.exec) {
-        let Some(file) = file_of(mapping) else { continue };
+        let Some(file) = mapping.file_ref() else { continue };
         if !seen.insert(FileKey::from(&file)) {
             continue;
         }
@@ -149,15 +149,6 @@ fn open(
     pid: Pid,
 ) -> Result<Arc<Object>, Arc<ObjectError>> {
     cache.open(&OpenRequest { file, range, pid: Some(pid), build_id: None })
-}
-
-fn file_of(mapping: &Mapping) -> Option<FileRef> {
-    let file = mapping.file?;
-    let (path, deleted) = match mapping.name.strip_suffix(b" (deleted)") {
-        Some(path) => (path.to_vec(), true),
-        None => (mapping.name.clone(), false),
-    };
-    Some(FileRef { major: file.major, minor: file.minor, inode: file.inode, path, deleted })
 }
 
 fn short(path: &Path) -> String {

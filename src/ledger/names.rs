@@ -49,15 +49,8 @@ pub(super) fn is_kernel_name(name: &[u8]) -> bool {
 pub(super) fn attributes_of(mapping: &Mapping, owner: Owner, files: &mut FileTable) -> Attributes {
     let special = is_kernel_name(&mapping.name);
     let vdso = mapping.is_special("[vdso]");
-    let file = match mapping.file {
-        Some(f) => {
-            let (path, deleted) = match mapping.name.strip_suffix(b" (deleted)") {
-                Some(path) => (path, true),
-                None => (mapping.name.as_slice(), false),
-            };
-            let path = path.to_vec();
-            Some(files.intern(&FileRef { major: f.major, minor: f.minor, inode: f.inode, path, deleted }))
-        }
+    let file = match mapping.file_ref() {
+        Some(file) => Some(files.intern(&file)),
         None if vdso => Some(files.intern(&FileRef {
             major: 0,
             minor: 0,

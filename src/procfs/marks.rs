@@ -3,7 +3,7 @@
 
 use super::memory;
 use super::process_dir::ProcessDir;
-use crate::model::{Addr, CodeMarks, FileMarks, FileRef, Mapping, MappingFile, Pid, Sign, Tid};
+use crate::model::{Addr, CodeMarks, FileMarks, Mapping, MappingFile, Pid, Sign, Tid};
 use crate::objects::marks::FileFacts;
 use crate::objects::{
     LibcFacts, OpenRequest, Opener, Stamp, SystemOpener, is_elsewhere, marks_of, stamp_of_mapped,
@@ -70,7 +70,7 @@ impl MarkCache {
         let stamp = if elsewhere { None } else { stamp_of_mapped(pid, mapping.range) };
         let found = match stamp.and_then(|stamp| self.by_stamp.get(&stamp)) {
             Some(found) => Arc::clone(found),
-            None => self.read(pid, (file, mapping), signs)?,
+            None => self.read(pid, mapping, signs)?,
         };
         if self.by_place.len() + self.by_stamp.len() >= MAX_KNOWN {
             self.by_place.clear();
@@ -80,20 +80,8 @@ impl MarkCache {
         Some(found)
     }
 
-    fn read(
-        &mut self,
-        pid: Pid,
-        (file, mapping): (MappingFile, &Mapping),
-        signs: &[Sign],
-    ) -> Option<Arc<FileFacts>> {
-        let path = mapping.name.strip_suffix(b" (deleted)");
-        let wanted = FileRef {
-            major: file.major,
-            minor: file.minor,
-            inode: file.inode,
-            deleted: path.is_some(),
-            path: path.unwrap_or(&mapping.name).to_vec(),
-        };
+    fn read(&mut self, pid: Pid, mapping: &Mapping, signs: &[Sign]) -> Option<Arc<FileFacts>> {
+        let wanted = mapping.file_ref()?;
         let request = OpenRequest { file: &wanted, range: mapping.range, pid: Some(pid), build_id: None };
         let object = self.opener.open(&request).ok()?;
         let stamp = object.stamp();

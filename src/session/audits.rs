@@ -157,7 +157,8 @@ impl Audits {
     }
 
     /// Takes a snapshot. `drain` has to hand what was reported until now to the pipeline before the
-    /// ledger is asked, and tells whether it was still that process which was looked at.
+    /// ledger is asked, and tells whether it was still that process which was looked at. Later records wait
+    /// when this returns.
     ///
     /// # Errors
     /// When it was not.
@@ -178,7 +179,6 @@ impl Audits {
         if let (Some(timelines), Ok(reconciled)) = (&mut self.timelines, &reconciled) {
             timelines.add(observations.pid, (&observations, reconciled), &mut pipeline.borrow_mut());
         }
-        pipeline.borrow_mut().hold_after(u64::MAX);
         let reconciled = reconciled?;
         self.containers.note(&observations);
         self.keep(observations, reconciled, &mut pipeline.borrow_mut());

@@ -1,39 +1,68 @@
 //! What the kernel side could not tell of a call: it may only try the target's mmap lock, and
 //! under contention that fails. User space can wait for it.
 
-use crate::model::mapping::MappingFile;
-use crate::model::{Addr, AddrRange, FileRef, Mapping, Tid, VmEvent, VmOp};
-use crate::procfs::mapping_at;
+use crate::model::hash::IntMap;
+use crate::model::{Addr, AddrRange, FileRef, Mapping, Pid, VmEvent, VmOp};
+use crate::procfs;
 use crate::sys::abi::MAP_ANONYMOUS;
 use std::mem::MaybeUninit;
 use std::sync::OnceLock;
 
-/// Fills in the range of a shared memory segment or AIO ring, and the file of a mapping.
-pub fn complete(event: &mut VmEvent) {
+/// Where the mappings of processes are looked up.
+#[derive(Default)]
+pub struct Completion {
+    /// As they were read at the end of processes that are gone by now: their numbers may be others'.
+    last: IntMap<Pid, Vec<Mapping>>,
+}
+
+impl Completion {
+    /// From now on the process' mappings are these, until it is forgotten.
+    pub fn ends(&mut self, pid: Pid, mappings: Vec<Mapping>) {
+        self.last.insert(pid, mappings);
+    }
+
+    pub fn forget(&mut self, pid: Pid) {
+        self.last.remove(&pid);
+    }
+
+    /// Fills in the range of a shared memory segment or AIO ring, and the file of a mapping.
+    pub fn complete(&self, event: &mut VmEvent) {
+        let (pid, tid) = (event.task.pid, event.task.tid);
+        match self.last.get(&pid) {
+            Some(last) => {
+                complete(event, |at| last.iter().find(|mapping| mapping.range.contains(at)).cloned())
+            }
+            None => complete(event, |at| procfs::mapping_at(tid, at)),
+        }
+    }
+}
+
+fn complete(event: &mut VmEvent, mapping_at: impl Fn(Addr) -> Option<Mapping>) {
     if event.failed() {
         return;
     }
-    let (tid, at) = (event.task.tid, Addr(event.ret as u64));
+    let at = Addr(event.ret as u64);
     match &mut event.op {
         VmOp::Shmat { shmid, mapped, .. } if mapped.is_none_or(AddrRange::is_empty) => {
             *mapped = segment_size(*shmid)
                 .map(|size| AddrRange::from_len(at, crate::model::addr::page_up(size)))
-                .or_else(|| attached_at(tid, at, *shmid));
+                .or_else(|| attached_at(mapping_at(at)?, at, *shmid));
         }
         VmOp::IoSetup { nr_events, mapped: Some(ring) } if ring.is_empty() => {
             let start = ring.start;
-            let found = || mapping_at(tid, start).filter(|mapping| mapping.name.starts_with(b"/[aio]"));
+            let found = || mapping_at(start).filter(|mapping| mapping.name.starts_with(b"/[aio]"));
             *ring = match possible_cpus() {
                 Some(cpus) => AddrRange::from_len(start, ring_size(*nr_events as u32, cpus)),
                 None => found().map_or(*ring, |mapping| mapping.range),
             };
         }
         VmOp::Mmap { flags, offset, file: file @ None, .. } if *flags & MAP_ANONYMOUS == 0 => {
-            *file = file_at(tid, at, *offset);
+            *file = mapping_at(at).and_then(|mapping| file_at(&mapping, at, *offset));
         }
         // The record with the path found no room in the ring.
         VmOp::Mmap { offset, file: Some(file), .. } if file.path.is_empty() => {
-            if let Some(found) = file_at(tid, at, *offset).filter(|found| found.inode == file.inode) {
+            let found = mapping_at(at).and_then(|mapping| file_at(&mapping, at, *offset));
+            if let Some(found) = found.filter(|found| found.inode == file.inode) {
                 file.path = found.path;
             }
         }
@@ -75,24 +104,19 @@ fn segment_size(shmid: i32) -> Option<u64> {
 
 /// The attachment that begins at `at`, if it is still the one of this segment: shared memory's
 /// inode number is the segment's id (ipc/shm.c, newseg). Something else may be there by now.
-fn attached_at(tid: Tid, at: Addr, shmid: i32) -> Option<AddrRange> {
-    let Mapping { range, file, offset, .. } = mapping_at(tid, at)?;
+fn attached_at(mapping: Mapping, at: Addr, shmid: i32) -> Option<AddrRange> {
+    let Mapping { range, file, offset, .. } = mapping;
     let same = file?.inode == shmid as u32 as u64 && range.start == at && offset == 0;
     same.then_some(range)
 }
 
-/// The file mapped at `at` now, if it is mapped there from `offset` on.
-fn file_at(tid: Tid, at: Addr, offset: u64) -> Option<FileRef> {
-    let Mapping { file, name, range, offset: first, .. } = mapping_at(tid, at)?;
-    if first.wrapping_add(at.0.wrapping_sub(range.start.0)) != offset {
+/// The file mapped at `at`, if it is mapped there from `offset` on.
+fn file_at(mapping: &Mapping, at: Addr, offset: u64) -> Option<FileRef> {
+    let distance = at.0.wrapping_sub(mapping.range.start.0);
+    if mapping.offset.wrapping_add(distance) != offset {
         return None;
     }
-    let MappingFile { major, minor, inode } = file?;
-    let (path, deleted) = match name.strip_suffix(b" (deleted)") {
-        Some(path) => (path.to_vec(), true),
-        None => (name, false),
-    };
-    Some(FileRef { major, minor, inode, path, deleted })
+    mapping.file_ref()
 }
 
 #[cfg(test)]

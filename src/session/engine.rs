@@ -2,6 +2,7 @@
 
 use super::audits::{Audits, Snapshot, StaleSnapshot, shares_space_with_parent};
 use super::error::SessionError;
+use super::exits::{Exits, keeps_segments, open_files};
 use super::load::Load;
 use super::pipeline::Pipeline;
 use super::reporting;
@@ -29,6 +30,8 @@ const TIMELINE_SHARE: u32 = 10;
 pub const NEVER: Duration = Duration::from_secs(31_536_000);
 /// As `Schedule::interval`: they are looked at when the run ends, and not before.
 pub const AT_THE_END: Duration = Duration::from_secs(31_535_999);
+/// How often it is seen to while much is taken in that something has happened: a process at its end waits.
+const GLANCE: Duration = Duration::from_millis(1);
 /// How often a process that executes another program under a snapshot is looked at.
 const ATTEMPTS: u32 = 3;
 
@@ -83,6 +86,9 @@ pub struct Session<'a> {
     lost: u64,
     /// Processes whose last resync left ranges out, because calls changed them meanwhile.
     unsettled: BTreeSet<Pid>,
+    exits: Exits,
+    /// Not all was taken in that was reported, because something else was to be done.
+    is_behind: bool,
 }
 
 impl<'a> Session<'a> {
@@ -107,6 +113,8 @@ impl<'a> Session<'a> {
             left_out: (0, Duration::ZERO),
             lost: 0,
             unsettled: BTreeSet::new(),
+            exits: Exits::default(),
+            is_behind: false,
         }
     }
 
@@ -138,7 +146,7 @@ impl<'a> Session<'a> {
     /// Takes in what was reported, and waits for a nap at most; what ends the session, if something
     /// does.
     pub fn turn(&mut self) -> Result<Option<End>, SessionError> {
-        self.reader.poll()?;
+        self.take_in()?;
         self.recover_from_loss()?;
         self.audits.note_ended(&mut self.pipeline.borrow_mut());
         self.audits.reduce_small(&mut self.pipeline.borrow_mut());
@@ -146,7 +154,7 @@ impl<'a> Session<'a> {
         if !wanted {
             return Ok(Some(End::LeftRunning));
         }
-        if !self.watched.has_pending() {
+        if !self.is_behind && !self.watched.has_pending() {
             self.wait();
         }
         match self.watched.next()? {
@@ -176,6 +184,28 @@ impl<'a> Session<'a> {
             self.plan_next_snapshot(begun);
         }
         Ok(None)
+    }
+
+    /// Takes in what was reported, until the targets want something.
+    fn take_in(&mut self) -> Result<(), SessionError> {
+        let (watched, pipeline, exits) = (&self.watched, self.pipeline, &self.exits);
+        let mut glance = Instant::now() + GLANCE;
+        let mut is_behind = false;
+        self.reader.poll_while(&mut || {
+            let now = Instant::now();
+            if now >= glance {
+                glance = now + GLANCE;
+                is_behind = watched.has_pending() || !poll::events(watched.as_fd()).is_empty();
+            }
+            !is_behind && (exits.is_empty() || !pipeline.borrow().is_holding())
+        })?;
+        self.is_behind = is_behind;
+        // Where a later record waits, or none is left, all was taken in that was reported by then.
+        if !self.exits.is_empty() && (!is_behind || self.pipeline.borrow().is_holding()) {
+            self.finish_exit()?;
+            self.is_behind |= !self.exits.is_empty();
+        }
+        Ok(())
     }
 
     /// At even steps, unless looking takes too large a part of the time.
@@ -221,6 +251,13 @@ impl<'a> Session<'a> {
         let asked_ns = self.pipeline.borrow().spaces.asked_ns();
         for time_ns in [asked_ns, monotonic_ns()] {
             self.pipeline.borrow_mut().note_loss(time_ns);
+        }
+        while !self.exits.is_empty() {
+            self.catch_up(None)?;
+            let Some(snapshot) = self.exits.pop() else { break };
+            self.pipeline.borrow_mut().note_loss(snapshot.observations.begun_ns);
+            self.resync(&snapshot.observations);
+            self.conclude(snapshot);
         }
         for pid in pids {
             let Some(seen) = self.mappings_of(pid, pid)? else { continue };
@@ -268,7 +305,11 @@ impl<'a> Session<'a> {
 
     /// A process is held at its very end: a snapshot, then let it go.
     fn at_exit(&mut self, held: HeldExit) -> Result<(), SessionError> {
-        self.reader.settle()?;
+        if !self.is_behind && !self.catch_up(Some(GLANCE))? {
+            self.is_behind = true;
+        }
+        let Some(held) = self.let_go_early(held)? else { return Ok(()) };
+        self.settle()?;
         self.recover_from_loss()?;
         self.resync_rest(held.pid, held.tid)?;
         if self.is_audited(held.pid) {
@@ -281,6 +322,85 @@ impl<'a> Session<'a> {
         }
         self.watched.release(held)?;
         self.audits.reduce_small(&mut self.pipeline.borrow_mut());
+        Ok(())
+    }
+
+    /// With much still to be taken in: reads the process and lets it go. What was read is compared when the
+    /// ledger is there. None where that was done.
+    fn let_go_early(&mut self, held: HeldExit) -> Result<Option<HeldExit>, SessionError> {
+        let lost = self.reader.counters()?.lost != self.lost;
+        if !self.is_behind || lost || !self.exits.has_room() || self.unsettled.contains(&held.pid) {
+            return Ok(Some(held));
+        }
+        let Ok(snapshot) = self.read(held.pid, held.tid, SnapshotMoment::HeldAtExit) else {
+            return Ok(Some(held));
+        };
+        if keeps_segments(&snapshot.observations) {
+            return Ok(Some(held));
+        }
+        open_files(&snapshot.observations, &mut self.pipeline.borrow_mut());
+        self.audits.containers.note(&snapshot.observations);
+        // Killed while it was held: what was read may be another process by now.
+        if self.watched.is_held(&held) {
+            let mappings = snapshot.observations.mappings.clone();
+            self.pipeline.borrow_mut().completion.ends(held.pid, mappings);
+            self.exits.push(snapshot);
+            if self.schedule.verbose {
+                say(format_args!("{} ends before all its calls were taken in", held.pid));
+            }
+        }
+        self.pipeline.borrow_mut().hold_after(self.exits.next_ns());
+        self.watched.release(held)?;
+        Ok(None)
+    }
+
+    /// All was taken in that was reported before the first snapshot that waits.
+    fn finish_exit(&mut self) -> Result<(), SessionError> {
+        if self.reader.counters()?.lost != self.lost {
+            return self.recover_from_loss();
+        }
+        if let Some(snapshot) = self.exits.pop() {
+            self.conclude(snapshot);
+        }
+        Ok(())
+    }
+
+    /// Of a process that was let go.
+    fn conclude(&mut self, snapshot: Snapshot) {
+        let pid = snapshot.observations.pid;
+        if self.is_audited(pid) {
+            // Said where the user wants to know.
+            let _ = self.compare(snapshot);
+        } else {
+            self.pipeline.borrow_mut().hold_after(self.exits.next_ns());
+        }
+        self.pipeline.borrow_mut().completion.forget(pid);
+    }
+
+    /// Takes in what was reported until the first snapshot that waits, or by now. False where the time was over
+    /// before.
+    fn catch_up(&mut self, limit: Option<Duration>) -> Result<bool, SessionError> {
+        let (begun, mut in_time, pipeline) = (Instant::now(), true, self.pipeline);
+        self.reader.poll_while(&mut || {
+            in_time = limit.is_none_or(|limit| begun.elapsed() < limit);
+            in_time && !pipeline.borrow().is_holding()
+        })?;
+        Ok(in_time)
+    }
+
+    fn finish_exits(&mut self) -> Result<(), SessionError> {
+        while !self.exits.is_empty() {
+            self.catch_up(None)?;
+            self.finish_exit()?;
+        }
+        Ok(())
+    }
+
+    /// Takes in all that was reported by now.
+    fn settle(&mut self) -> Result<(), SessionError> {
+        self.finish_exits()?;
+        self.reader.settle()?;
+        self.is_behind = false;
         Ok(())
     }
 
@@ -315,7 +435,9 @@ impl<'a> Session<'a> {
             drop(reader.poll_while(&mut || !pipeline.borrow().is_holding()));
             !watched.has_ended(pid)
         };
-        match self.audits.add(snapshot, pipeline, &mut drain) {
+        let added = self.audits.add(snapshot, pipeline, &mut drain);
+        pipeline.borrow_mut().hold_after(self.exits.next_ns());
+        match added {
             Ok(cost) if self.schedule.verbose => say(format_args!(
                 "{moment:?} of {pid}: {} mappings read in {:.1?}, reconciled in {:.1?}",
                 cost.mappings, cost.read, cost.reconcile
@@ -343,6 +465,8 @@ impl<'a> Session<'a> {
 
     /// Looks at these processes, whatever the schedule says. What cannot be looked at is left as it was.
     pub fn look_at(&mut self, mut pids: Vec<Pid>) {
+        // A failing ring ends the run at the next poll of the loop.
+        drop(self.finish_exits());
         self.pipeline.borrow_mut().spaces.snapshot_begins();
         for _ in 0..ATTEMPTS {
             let snapshots: Vec<_> =
@@ -367,7 +491,7 @@ impl<'a> Session<'a> {
 
     /// Takes in what is still on its way, and looks at what goes on living.
     fn finish(&mut self, end: End) -> Result<End, SessionError> {
-        self.reader.settle()?;
+        self.settle()?;
         self.recover_from_loss()?;
         for pid in self.unsettled.clone() {
             self.resync_rest(pid, pid)?;

@@ -12,6 +12,7 @@ mod complete;
 mod ended;
 pub mod engine;
 pub mod error;
+mod exits;
 mod from_ledger;
 mod known;
 pub mod load;

@@ -1,6 +1,6 @@
 //! The path of an event: decode, unwind against the modules mapped at that time, apply to the ledger.
 
-use super::complete::complete;
+use super::complete::Completion;
 use super::known::Known;
 use super::sink::{Context, Sink};
 use crate::capture::heap::wire::{self as heap_wire, CapturedHeap, CapturedSite};
@@ -61,6 +61,7 @@ pub struct Pipeline {
     undecodable: u64,
     /// What the backend need not send again.
     pub known: Known,
+    pub completion: Completion,
 }
 
 impl Pipeline {
@@ -80,6 +81,7 @@ impl Pipeline {
             held: Vec::new(),
             undecodable: 0,
             known: Known::default(),
+            completion: Completion::default(),
         }
     }
 
@@ -242,7 +244,7 @@ impl Pipeline {
                 Err(_) => self.tally.outdated += 1,
             }
         }
-        complete(&mut event);
+        self.completion.complete(&mut event);
         self.note(&event);
         self.spaces.apply(&event);
         self.for_each_sink(|sink, context| sink.event(&event, context));

@@ -26,6 +26,7 @@ mod recording {
 }
 mod requests;
 mod run {
+    mod backlog;
     mod moment;
     mod programs;
 }

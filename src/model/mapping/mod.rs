@@ -4,6 +4,7 @@ pub mod prot;
 pub mod vma_detail;
 
 use super::addr::{Addr, AddrRange};
+use super::event::FileRef;
 use prot::{Prot, Sharing};
 
 /// Device and inode of a mapped file; `00:00 0` (no file) is `None` in [`Mapping::file`].
@@ -47,6 +48,14 @@ pub fn is_randomised(mappings: &[Mapping]) -> Option<bool> {
 }
 
 impl Mapping {
+    /// The mapped file, by its path without " (deleted)".
+    pub fn file_ref(&self) -> Option<FileRef> {
+        let MappingFile { major, minor, inode } = self.file?;
+        let path = self.name.strip_suffix(b" (deleted)");
+        let deleted = path.is_some();
+        Some(FileRef { major, minor, inode, path: path.unwrap_or(&self.name).to_vec(), deleted })
+    }
+
     /// `[stack]`, `[heap]`, `[vdso]`, `[anon:x]` …: a name that is not a path.
     pub fn is_special(&self, name: &str) -> bool {
         self.name == name.as_bytes()
