@@ -2,8 +2,10 @@
 //! included) with libbpf-cargo.
 
 use libbpf_cargo::SkeletonBuilder;
+use libbpf_rs::btf::{Btf, BtfKind, BtfType, TypeId};
+use std::collections::BTreeSet;
 use std::env;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 fn main() {
     for object in ["vmaudit", "heap", "probe"] {
@@ -12,7 +14,7 @@ fn main() {
     println!("cargo:rerun-if-changed=bpf");
 }
 
-/// `bpf/NAME.bpf.c` to `NAME.skel.rs`.
+/// `bpf/NAME.bpf.c` to `NAME.skel.rs`, and the names of the types it reads to `NAME.types.rs`.
 fn build(name: &str) {
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
     let arch = match env::var("CARGO_CFG_TARGET_ARCH").as_deref() {
@@ -20,7 +22,9 @@ fn build(name: &str) {
         Ok("aarch64") => "arm64",
         other => panic!("vmaudit has no BPF part for {other:?} yet"),
     };
+    let object = out.join(format!("{name}.bpf.o"));
     let result = SkeletonBuilder::new()
+        .obj(&object)
         .source(format!("bpf/{name}.bpf.c"))
         .clang_args([
             format!("-D__TARGET_ARCH_{arch}"),
@@ -33,6 +37,22 @@ fn build(name: &str) {
     if let Err(error) = result {
         panic!("building bpf/{name}.bpf.c failed (clang is needed: apt-get install clang): {error:#}");
     }
+    let names = format!("{:?}", type_names(&object));
+    std::fs::write(out.join(format!("{name}.types.rs")), names.replace('{', "&[").replace('}', "]"))
+        .expect("writing the names of the types");
+}
+
+/// Of the types in a BPF object that the kernel may have, too: without the flavour (`___` and what follows) that tells
+/// one kernel version's from another's.
+fn type_names(object: &Path) -> BTreeSet<String> {
+    let btf =
+        Btf::from_path(object).unwrap_or_else(|error| panic!("the types of {}: {error}", object.display()));
+    (1..)
+        .map_while(|number| btf.type_by_id::<BtfType<'_>>(TypeId::from(number)))
+        .filter(|of| matches!(of.kind(), BtfKind::Struct | BtfKind::Union | BtfKind::Enum | BtfKind::Enum64))
+        .filter_map(|of| of.name()?.to_str()?.split("___").next().map(str::to_owned))
+        .filter(|name| !name.is_empty())
+        .collect()
 }
 
 /// `asm/types.h` lies in Debian's multiarch directory, which clang's bpf target does not search.

@@ -28,7 +28,8 @@ use touches::Touches;
 
 use super::viewer::set_viewer;
 use super::{
-    CaptureConfig, CaptureError, Counters, EventSource, KnownStacks, TouchCounters, arch, refusal, wire,
+    CaptureConfig, CaptureError, Counters, EventSource, KnownStacks, TouchCounters, arch, kernel_types,
+    refusal, wire,
 };
 use libbpf_rs::libbpf_sys::{ring__consumer_pos, ring__producer_pos, ring_buffer__ring};
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
@@ -113,7 +114,11 @@ pub(super) fn prepare(config: &CaptureConfig) -> Result<skel::OpenVmauditSkel<'s
     refusal::listen();
     // One object for the life of the process: libbpf's skeletons borrow from it.
     let storage: &'static mut MaybeUninit<OpenObject> = Box::leak(Box::new(MaybeUninit::uninit()));
-    let mut open = skel::VmauditSkelBuilder::default().open(storage).map_err(CaptureError::Load)?;
+    let mut builder = skel::VmauditSkelBuilder::default();
+    if let Some(types) = kernel_types::file_with(skel::TYPES) {
+        builder.obj_builder.btf_custom_path(types).map_err(CaptureError::Load)?;
+    }
+    let mut open = builder.open(storage).map_err(CaptureError::Load)?;
     if let Some(rodata) = open.maps.rodata_data.as_deref_mut() {
         rodata.stack_bytes = config.stack_bytes.clamp(0, MAX_STACK_BYTES);
         rodata.follow_forks = config.follow_forks;

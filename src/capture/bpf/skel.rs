@@ -4,3 +4,6 @@
 #![allow(clippy::all, clippy::pedantic, missing_docs, dead_code)]
 
 include!(concat!(env!("OUT_DIR"), "/vmaudit.skel.rs"));
+
+/// Of the types it reads.
+pub(in crate::capture) const TYPES: &[&str] = include!(concat!(env!("OUT_DIR"), "/vmaudit.types.rs"));

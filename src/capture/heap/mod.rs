@@ -16,7 +16,7 @@ use super::bpf::counts::{self, Counts};
 use super::bpf::hooks::{CallHook, Moment, attach_functions, call_hooks};
 use super::bpf::{Attached, BpfTracer, Shared, wants_spares};
 use super::viewer::set_viewer;
-use super::{CaptureError, refusal};
+use super::{CaptureError, kernel_types, refusal};
 use crate::model::Pid;
 use attach::{PerfUprobe, Way};
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
@@ -172,7 +172,11 @@ pub(super) fn prepare(
     refusal::listen();
     // One object for the life of the process: libbpf's skeletons borrow from it.
     let storage: &'static mut MaybeUninit<OpenObject> = Box::leak(Box::new(MaybeUninit::uninit()));
-    let mut open = skel::HeapSkelBuilder::default().open(storage).map_err(CaptureError::Load)?;
+    let mut builder = skel::HeapSkelBuilder::default();
+    if let Some(types) = kernel_types::file_with(skel::TYPES) {
+        builder.obj_builder.btf_custom_path(types).map_err(CaptureError::Load)?;
+    }
+    let mut open = builder.open(storage).map_err(CaptureError::Load)?;
     if let Some(rodata) = open.maps.rodata_data.as_deref_mut() {
         rodata.stack_bytes = config.stack_bytes.clamp(0, super::bpf::MAX_STACK_BYTES);
         rodata.pid_namespace =

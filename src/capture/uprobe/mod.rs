@@ -13,7 +13,7 @@ use super::bpf::hooks;
 use super::bpf::{Attached, BpfTracer, MAX_STACK_BYTES, counter, own_pid_namespace, wants_spares};
 use super::heap::attach::PerfUprobe;
 use super::viewer::set_viewer;
-use super::{CaptureError, refusal};
+use super::{CaptureError, kernel_types, refusal};
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{Link, MapCore, MapFlags, OpenObject};
 use std::mem::{MaybeUninit, size_of};
@@ -162,7 +162,11 @@ pub(super) fn prepare(
     refusal::listen();
     // One object for the life of the process: libbpf's skeletons borrow from it.
     let storage: &'static mut MaybeUninit<OpenObject> = Box::leak(Box::new(MaybeUninit::uninit()));
-    let mut open = skel::ProbeSkelBuilder::default().open(storage).map_err(CaptureError::Load)?;
+    let mut builder = skel::ProbeSkelBuilder::default();
+    if let Some(types) = kernel_types::file_with(skel::TYPES) {
+        builder.obj_builder.btf_custom_path(types).map_err(CaptureError::Load)?;
+    }
+    let mut open = builder.open(storage).map_err(CaptureError::Load)?;
     if let Some(rodata) = open.maps.rodata_data.as_deref_mut() {
         rodata.only_marked = config.only_marked;
         rodata.own_pid = std::process::id() as i32;

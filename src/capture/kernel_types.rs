@@ -1,0 +1,313 @@
+//! The kernel's types, without those that the BPF objects do not name.
+//!
+//! libbpf compares the name of every type of the kernel (some 130,000) with each type that an object reads from,
+//! a third of the time that loading takes. It is given what it would find, read in one pass: the types of those
+//! names and what lies in them by value. What a pointer points to is void there: no relocation goes through one
+//! (`bpf_core_parse_spec`), and comparing a field looks at the kind alone (`bpf_core_fields_are_compat`).
+//!
+//! The format is `include/uapi/linux/btf.h`'s.
+
+use libbpf_rs::libbpf_sys as abi;
+use nix::sys::memfd::{MFdFlags, memfd_create};
+use rustc_hash::{FxHashMap, FxHashSet};
+use std::fs::File;
+use std::io::Write;
+use std::os::fd::{AsRawFd, IntoRawFd};
+use std::path::PathBuf;
+
+const KERNEL: &str = "/sys/kernel/btf/vmlinux";
+
+/// A file with the types of these `names`, there until this process ends. None where the kernel's types cannot be
+/// read, or not by these rules: libbpf says then what it lacks.
+pub(super) fn file_with(names: &[&str]) -> Option<PathBuf> {
+    let types = with_names(&std::fs::read(KERNEL).ok()?, names)?;
+    let mut file = File::from(memfd_create(c"vmaudit-btf", MFdFlags::MFD_CLOEXEC).ok()?);
+    file.write_all(&types).ok()?;
+    let path = PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
+    // Where /proc is another namespace's, the number is another process' descriptor or none.
+    let seen = std::fs::metadata(&path).ok()?;
+    if seen.len() != types.len() as u64 {
+        return None;
+    }
+    let _kept_open = file.into_raw_fd();
+    Some(path)
+}
+
+/// `BTF_KIND_*`.
+mod kind {
+    use super::abi;
+
+    pub const INT: u32 = abi::BTF_KIND_INT;
+    pub const PTR: u32 = abi::BTF_KIND_PTR;
+    pub const ARRAY: u32 = abi::BTF_KIND_ARRAY;
+    pub const STRUCT: u32 = abi::BTF_KIND_STRUCT;
+    pub const UNION: u32 = abi::BTF_KIND_UNION;
+    pub const ENUM: u32 = abi::BTF_KIND_ENUM;
+    pub const FWD: u32 = abi::BTF_KIND_FWD;
+    pub const TYPEDEF: u32 = abi::BTF_KIND_TYPEDEF;
+    pub const VOLATILE: u32 = abi::BTF_KIND_VOLATILE;
+    pub const CONST: u32 = abi::BTF_KIND_CONST;
+    pub const RESTRICT: u32 = abi::BTF_KIND_RESTRICT;
+    pub const FUNC: u32 = abi::BTF_KIND_FUNC;
+    pub const FUNC_PROTO: u32 = abi::BTF_KIND_FUNC_PROTO;
+    pub const VAR: u32 = abi::BTF_KIND_VAR;
+    pub const DATASEC: u32 = abi::BTF_KIND_DATASEC;
+    pub const FLOAT: u32 = abi::BTF_KIND_FLOAT;
+    pub const DECL_TAG: u32 = abi::BTF_KIND_DECL_TAG;
+    pub const TYPE_TAG: u32 = abi::BTF_KIND_TYPE_TAG;
+    pub const ENUM64: u32 = abi::BTF_KIND_ENUM64;
+}
+
+/// In the byte order of the machine.
+const MAGIC: u16 = abi::BTF_MAGIC as u16;
+/// `struct btf_type` without what follows it.
+const TYPE: usize = 12;
+/// `struct btf_header` up to `str_len`.
+const HEADER: usize = 24;
+
+/// One type's record: `struct btf_type` and what follows it.
+#[derive(Clone, Copy)]
+struct Record<'a>(&'a [u8]);
+
+impl<'a> Record<'a> {
+    /// The first one of `bytes`; None where it is cut, or of a kind that is not known.
+    fn first(bytes: &'a [u8]) -> Option<Self> {
+        let head = Self(bytes.get(..TYPE)?);
+        let members = head.info() as usize & 0xffff;
+        let rest = match head.kind() {
+            kind::INT | kind::VAR | kind::DECL_TAG => 4,
+            kind::ARRAY => 12,
+            kind::STRUCT | kind::UNION | kind::ENUM64 | kind::DATASEC => 12 * members,
+            kind::ENUM | kind::FUNC_PROTO => 8 * members,
+            kind::PTR | kind::FWD | kind::TYPEDEF | kind::VOLATILE | kind::CONST | kind::RESTRICT => 0,
+            kind::FUNC | kind::FLOAT | kind::TYPE_TAG => 0,
+            _ => return None,
+        };
+        bytes.get(..TYPE + rest).map(Self)
+    }
+
+    /// `info`.
+    fn info(self) -> u32 {
+        word(self.0, 4)
+    }
+
+    fn kind(self) -> u32 {
+        self.info() >> 24 & 0x1f
+    }
+
+    /// Where its own and its members' or values' names' offsets are.
+    fn names(self) -> impl Iterator<Item = usize> {
+        let (start, step) = match self.kind() {
+            kind::STRUCT | kind::UNION | kind::ENUM64 => (TYPE, 12),
+            kind::ENUM => (TYPE, 8),
+            _ => (self.0.len(), TYPE),
+        };
+        std::iter::once(0).chain((start..self.0.len()).step_by(step))
+    }
+
+    /// Where the numbers of the types are that it has by value.
+    fn by_value(self) -> impl Iterator<Item = usize> {
+        let (start, step) = match self.kind() {
+            kind::STRUCT | kind::UNION => (TYPE + 4, 12),
+            kind::ARRAY => (TYPE, 4),
+            kind::TYPEDEF | kind::VOLATILE | kind::CONST | kind::RESTRICT | kind::TYPE_TAG => (8, TYPE),
+            _ => (self.0.len(), TYPE),
+        };
+        // An array's third word is its length.
+        let end = if self.kind() == kind::ARRAY { TYPE + 8 } else { self.0.len() };
+        (start..end).step_by(step)
+    }
+}
+
+/// The kernel's types by number, from 1 on, and its names.
+struct Types<'a> {
+    records: Vec<Record<'a>>,
+    names: &'a [u8],
+}
+
+impl<'a> Types<'a> {
+    fn read(bytes: &'a [u8]) -> Option<Self> {
+        let header = bytes.get(..HEADER)?;
+        if u16::from_ne_bytes([header[0], header[1]]) != MAGIC {
+            return None;
+        }
+        let part = |offset: usize| {
+            let rest = bytes.get((word(header, 4) as usize).checked_add(word(header, offset) as usize)?..)?;
+            rest.get(..word(header, offset + 4) as usize)
+        };
+        let (mut rest, names) = (part(8)?, part(16)?);
+        let mut records = Vec::with_capacity(rest.len() / 20);
+        while !rest.is_empty() {
+            let record = Record::first(rest)?;
+            rest = &rest[record.0.len()..];
+            records.push(record);
+        }
+        Some(Self { records, names })
+    }
+
+    fn name(&self, offset: u32) -> Option<&'a [u8]> {
+        let rest = self.names.get(offset as usize..)?;
+        rest.get(..memchr::memchr(0, rest)?)
+    }
+}
+
+/// Of `kernel`, the types of these `names` and all that they have by value. None if it is not what it should be.
+fn with_names(kernel: &[u8], names: &[&str]) -> Option<Vec<u8>> {
+    let kernel = Types::read(kernel)?;
+    let names: FxHashSet<&[u8]> = names.iter().map(|name| name.as_bytes()).collect();
+    let mut kept: Vec<u32> = Vec::new();
+    let mut numbers: FxHashMap<u32, u32> = FxHashMap::default();
+    let mut keep = |number: u32, kept: &mut Vec<u32>| {
+        *numbers.entry(number).or_insert_with(|| {
+            kept.push(number);
+            kept.len() as u32
+        })
+    };
+    for (number, record) in (1u32..).zip(&kernel.records) {
+        let named = matches!(record.kind(), kind::STRUCT | kind::UNION | kind::ENUM | kind::ENUM64);
+        if named && names.contains(kernel.name(word(record.0, 0))?) {
+            keep(number, &mut kept);
+        }
+    }
+    let (mut types, mut strings) = (Vec::new(), vec![0u8]);
+    let mut next = 0;
+    while let Some(&number) = kept.get(next) {
+        next += 1;
+        let record = *kernel.records.get(number as usize - 1)?;
+        let at = types.len();
+        types.extend_from_slice(record.0);
+        for offset in record.names() {
+            let name = kernel.name(word(record.0, offset))?;
+            let new = if name.is_empty() { 0 } else { strings.len() as u32 };
+            put(&mut types, at + offset, new);
+            if !name.is_empty() {
+                strings.extend_from_slice(name);
+                strings.push(0);
+            }
+        }
+        for offset in record.by_value() {
+            let used = word(record.0, offset);
+            let new = if used == 0 { 0 } else { keep(used, &mut kept) };
+            put(&mut types, at + offset, new);
+        }
+        if record.kind() == kind::PTR {
+            put(&mut types, at + 8, 0);
+        }
+    }
+    let mut file = Vec::with_capacity(HEADER + types.len() + strings.len());
+    // magic, version 1, no flags, then the lengths of the header and of what follows it
+    file.extend_from_slice(&MAGIC.to_ne_bytes());
+    file.extend_from_slice(&[1, 0]);
+    for word in [HEADER, 0, types.len(), types.len(), strings.len()] {
+        file.extend_from_slice(&u32::try_from(word).ok()?.to_ne_bytes());
+    }
+    file.extend_from_slice(&types);
+    file.extend_from_slice(&strings);
+    Some(file)
+}
+
+/// The word at an offset that is within `bytes`.
+fn word(bytes: &[u8], at: usize) -> u32 {
+    u32::from_ne_bytes(bytes[at..at + 4].try_into().expect("four bytes"))
+}
+
+fn put(bytes: &mut [u8], at: usize, word: u32) {
+    bytes[at..at + 4].copy_from_slice(&word.to_ne_bytes());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::capture::bpf::skel::TYPES;
+    use libbpf_rs::btf::types::{Array, Composite, Enum, Enum64};
+    use libbpf_rs::btf::{Btf, BtfKind, BtfType};
+    use std::fmt::Write as _;
+
+    /// What libbpf can see of a type without following a pointer.
+    fn description(btf: &Btf<'_>, of: BtfType<'_>, to: &mut String) {
+        write!(to, "{:?} {:?}", of.kind(), of.name()).expect("memory");
+        match of.kind() {
+            BtfKind::Struct | BtfKind::Union => {
+                let composite = Composite::try_from(of).expect("the kind says so");
+                for member in composite.iter() {
+                    write!(to, "; {:?} {:?} ", member.name, member.attr).expect("memory");
+                    description(btf, btf.type_by_id(member.ty).expect("a member has a type"), to);
+                }
+            }
+            BtfKind::Array => {
+                let array = Array::try_from(of).expect("the kind says so");
+                write!(to, "[{}] ", array.capacity()).expect("memory");
+                description(btf, array.contained_type(), to);
+            }
+            BtfKind::Enum => Enum::try_from(of)
+                .expect("the kind says so")
+                .iter()
+                .for_each(|value| write!(to, " {value:?}").expect("memory")),
+            BtfKind::Enum64 => Enum64::try_from(of)
+                .expect("the kind says so")
+                .iter()
+                .for_each(|value| write!(to, " {value:?}").expect("memory")),
+            BtfKind::Ptr => {}
+            _ => of.next_type().into_iter().for_each(|next| description(btf, next, to)),
+        }
+    }
+
+    /// By libbpf's reader; one name may have several types.
+    fn descriptions(btf: &Btf<'_>, name: &str) -> Vec<String> {
+        let types = (1..).map_while(|number: u32| btf.type_by_id::<BtfType<'_>>(number.into()));
+        let named = types.filter(|of| {
+            let kinds = [BtfKind::Struct, BtfKind::Union, BtfKind::Enum, BtfKind::Enum64];
+            of.name().is_some_and(|of| of == name) && kinds.contains(&of.kind())
+        });
+        let texts = named.map(|of| {
+            let mut text = String::new();
+            description(btf, of, &mut text);
+            text
+        });
+        texts.collect()
+    }
+
+    #[test]
+    fn what_is_kept_is_as_it_was() {
+        let Some(path) = file_with(TYPES) else {
+            eprintln!("SKIP what_is_kept_is_as_it_was: this kernel has no types ({KERNEL})");
+            return;
+        };
+        let all = Btf::from_path(KERNEL).expect("the kernel's types");
+        let kept = Btf::from_path(path).expect("the kept types");
+        assert!(kept.len() * 10 < all.len(), "{} of {}", kept.len(), all.len());
+        let mut found = 0;
+        for name in TYPES {
+            let expected = descriptions(&all, name);
+            assert_eq!(descriptions(&kept, name), expected, "{name}");
+            found += expected.len();
+        }
+        assert!(found >= 25, "{found} of the kernel's types are read");
+    }
+
+    #[test]
+    fn what_is_cut_or_wrong_is_refused() {
+        let Ok(kernel) = std::fs::read(KERNEL) else {
+            eprintln!("SKIP what_is_cut_or_wrong_is_refused: this kernel has no types ({KERNEL})");
+            return;
+        };
+        let small = with_names(&kernel, &["qstr", "path", "cgroup_subsys_id"]).expect("the kernel's types");
+        assert!(with_names(&small, &["path"]).is_some());
+        for end in 0..small.len() {
+            assert_eq!(with_names(&small[..end], &["path"]), None, "cut at {end}");
+        }
+        // Any word may be anything: read or refused, and what is read has its numbers within.
+        for at in (0..small.len()).step_by(4).filter(|at| at + 4 <= small.len()) {
+            for word in [0, 1, 0x7fff_ffff, u32::MAX] {
+                let mut wrong = small.clone();
+                put(&mut wrong, at, word);
+                if let Some(read) = with_names(&wrong, &["path", "qstr", "cgroup_subsys_id"]) {
+                    let types = Types::read(&read).expect("what was written can be read");
+                    let numbers =
+                        types.records.iter().flat_map(|r| r.by_value().map(|at| super::word(r.0, at)));
+                    assert!(numbers.max().is_none_or(|most| most as usize <= types.records.len()), "{at}");
+                }
+            }
+        }
+    }
+}
