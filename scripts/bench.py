@@ -610,22 +610,33 @@ def bench_heap(bench):
           list(bench_heap_module.rows(bench)))
 
 
+# A process begins with the largest resident set of the one that started it (`exec_mmap` of fs/exec.c): one that has
+# nothing but what this needs.
+STARTER = """import os, sys, time
+begun = time.monotonic()
+_, status, used = os.wait4(os.posix_spawnp(sys.argv[2], sys.argv[2:], os.environ), 0)
+with open(sys.argv[1], "w") as file:
+    print(time.monotonic() - begun, used.ru_maxrss, os.waitstatus_to_exitcode(status), file=file)
+"""
+
+
 def peak_of(command):
     """Wall time in s and the largest resident set in MiB, the traced processes' not included."""
-    begun = time.monotonic()
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
-        _, status, used = os.wait4(process.pid, 0)
-        process.returncode = os.waitstatus_to_exitcode(status)
-    if process.returncode:
-        raise RuntimeError(f"{' '.join(command[:6])} … ended with {process.returncode}")
-    return time.monotonic() - begun, used.ru_maxrss / 1024
+    with tempfile.NamedTemporaryFile("r") as result:
+        starter = [sys.executable, "-I", "-S", "-c", STARTER, result.name]
+        subprocess.run([*starter, *command], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=True)
+        took, peak, code = result.read().split()
+    if code != "0":
+        raise RuntimeError(f"{' '.join(command[:6])} … ended with {code}")
+    return float(took), int(peak) / 1024
 
 
 def bench_memory(bench):
-    many = bench.build("many_children")
+    many, deep = bench.build("many_children"), bench.build("deep_stacks")
     loop = "i=0; while [ $i -lt {} ]; do /bin/true; i=$((i+1)); done"
     programs = [(f"5,000 mappings, {count} children", [many, "5000", str(count)]) for count in (10, 100, 300)]
     programs += [(f"{count:,} × /bin/true", ["sh", "-c", loop.format(count)]) for count in (1, 1000, 5000, 20000)]
+    programs += [(f"{count:,} stacks of 120 frames, each another", [deep, str(count), "60"]) for count in (200000, 800000)]
     rows = []
     for name, command in programs:
         recording = bench.path("memory.rec")
@@ -635,14 +646,15 @@ def bench_memory(bench):
             run = [bench.vmaudit, "run", "--as-root", *options, "--", *command]
             kept.append(peak_of(run))
         took, reading = peak_of([bench.vmaudit, "report", recording])
+        printing = peak_of([bench.vmaudit, "events", recording])
         size = os.path.getsize(recording) / (1 << 20)
         rows.append((name, f"{kept[0][1]:.0f} MiB", f"{kept[1][1]:.0f} MiB", f"{kept[0][0]:.1f} s", f"{size:.1f} MiB",
-                     f"{took:.2f} s", f"{reading:.0f} MiB"))
+                     f"{took:.2f} s", f"{reading:.0f} MiB", f"{printing[0]:.1f} s", f"{printing[1]:.0f} MiB"))
         for path in (recording, recording + ".old"):
             if os.path.exists(path):
                 os.unlink(path)
     table("Memory, by how much was traced", ("program", "`run`", "`run -o`", "time", "recording", "`report REC`",
-                                             "its memory"), rows)
+                                             "its memory", "`events REC`", "its memory"), rows)
 
 
 # --- short processes

@@ -7,14 +7,16 @@
 //!
 //! The format is `include/uapi/linux/btf.h`'s.
 
+use crate::model::hash::IntMap;
 use libbpf_rs::libbpf_sys as abi;
 use nix::sys::memfd::{MFdFlags, memfd_create};
-use rustc_hash::{FxHashMap, FxHashSet};
+use std::collections::HashSet;
 use std::fs::File;
 use std::io::Write;
 use std::os::fd::{AsRawFd, IntoRawFd};
 use std::path::PathBuf;
 
+/// `CONFIG_DEBUG_INFO_BTF`.
 const KERNEL: &str = "/sys/kernel/btf/vmlinux";
 
 /// A file with the types of these `names`, there until this process ends. None where the kernel's types cannot be
@@ -152,11 +154,11 @@ impl<'a> Types<'a> {
 }
 
 /// Of `kernel`, the types of these `names` and all that they have by value. None if it is not what it should be.
-fn with_names(kernel: &[u8], names: &[&str]) -> Option<Vec<u8>> {
+pub fn with_names(kernel: &[u8], names: &[&str]) -> Option<Vec<u8>> {
     let kernel = Types::read(kernel)?;
-    let names: FxHashSet<&[u8]> = names.iter().map(|name| name.as_bytes()).collect();
+    let names: HashSet<&[u8]> = names.iter().map(|name| name.as_bytes()).collect();
     let mut kept: Vec<u32> = Vec::new();
-    let mut numbers: FxHashMap<u32, u32> = FxHashMap::default();
+    let mut numbers: IntMap<u32, u32> = IntMap::default();
     let mut keep = |number: u32, kept: &mut Vec<u32>| {
         *numbers.entry(number).or_insert_with(|| {
             kept.push(number);
@@ -208,106 +210,9 @@ fn with_names(kernel: &[u8], names: &[&str]) -> Option<Vec<u8>> {
 
 /// The word at an offset that is within `bytes`.
 fn word(bytes: &[u8], at: usize) -> u32 {
-    u32::from_ne_bytes(bytes[at..at + 4].try_into().expect("four bytes"))
+    u32::from_ne_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
 }
 
 fn put(bytes: &mut [u8], at: usize, word: u32) {
     bytes[at..at + 4].copy_from_slice(&word.to_ne_bytes());
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::capture::bpf::skel::TYPES;
-    use libbpf_rs::btf::types::{Array, Composite, Enum, Enum64};
-    use libbpf_rs::btf::{Btf, BtfKind, BtfType};
-    use std::fmt::Write as _;
-
-    /// What libbpf can see of a type without following a pointer.
-    fn description(btf: &Btf<'_>, of: BtfType<'_>, to: &mut String) {
-        write!(to, "{:?} {:?}", of.kind(), of.name()).expect("memory");
-        match of.kind() {
-            BtfKind::Struct | BtfKind::Union => {
-                let composite = Composite::try_from(of).expect("the kind says so");
-                for member in composite.iter() {
-                    write!(to, "; {:?} {:?} ", member.name, member.attr).expect("memory");
-                    description(btf, btf.type_by_id(member.ty).expect("a member has a type"), to);
-                }
-            }
-            BtfKind::Array => {
-                let array = Array::try_from(of).expect("the kind says so");
-                write!(to, "[{}] ", array.capacity()).expect("memory");
-                description(btf, array.contained_type(), to);
-            }
-            BtfKind::Enum => Enum::try_from(of)
-                .expect("the kind says so")
-                .iter()
-                .for_each(|value| write!(to, " {value:?}").expect("memory")),
-            BtfKind::Enum64 => Enum64::try_from(of)
-                .expect("the kind says so")
-                .iter()
-                .for_each(|value| write!(to, " {value:?}").expect("memory")),
-            BtfKind::Ptr => {}
-            _ => of.next_type().into_iter().for_each(|next| description(btf, next, to)),
-        }
-    }
-
-    /// By libbpf's reader; one name may have several types.
-    fn descriptions(btf: &Btf<'_>, name: &str) -> Vec<String> {
-        let types = (1..).map_while(|number: u32| btf.type_by_id::<BtfType<'_>>(number.into()));
-        let named = types.filter(|of| {
-            let kinds = [BtfKind::Struct, BtfKind::Union, BtfKind::Enum, BtfKind::Enum64];
-            of.name().is_some_and(|of| of == name) && kinds.contains(&of.kind())
-        });
-        let texts = named.map(|of| {
-            let mut text = String::new();
-            description(btf, of, &mut text);
-            text
-        });
-        texts.collect()
-    }
-
-    #[test]
-    fn what_is_kept_is_as_it_was() {
-        let Some(path) = file_with(TYPES) else {
-            eprintln!("SKIP what_is_kept_is_as_it_was: this kernel has no types ({KERNEL})");
-            return;
-        };
-        let all = Btf::from_path(KERNEL).expect("the kernel's types");
-        let kept = Btf::from_path(path).expect("the kept types");
-        assert!(kept.len() * 10 < all.len(), "{} of {}", kept.len(), all.len());
-        let mut found = 0;
-        for name in TYPES {
-            let expected = descriptions(&all, name);
-            assert_eq!(descriptions(&kept, name), expected, "{name}");
-            found += expected.len();
-        }
-        assert!(found >= 25, "{found} of the kernel's types are read");
-    }
-
-    #[test]
-    fn what_is_cut_or_wrong_is_refused() {
-        let Ok(kernel) = std::fs::read(KERNEL) else {
-            eprintln!("SKIP what_is_cut_or_wrong_is_refused: this kernel has no types ({KERNEL})");
-            return;
-        };
-        let small = with_names(&kernel, &["qstr", "path", "cgroup_subsys_id"]).expect("the kernel's types");
-        assert!(with_names(&small, &["path"]).is_some());
-        for end in 0..small.len() {
-            assert_eq!(with_names(&small[..end], &["path"]), None, "cut at {end}");
-        }
-        // Any word may be anything: read or refused, and what is read has its numbers within.
-        for at in (0..small.len()).step_by(4).filter(|at| at + 4 <= small.len()) {
-            for word in [0, 1, 0x7fff_ffff, u32::MAX] {
-                let mut wrong = small.clone();
-                put(&mut wrong, at, word);
-                if let Some(read) = with_names(&wrong, &["path", "qstr", "cgroup_subsys_id"]) {
-                    let types = Types::read(&read).expect("what was written can be read");
-                    let numbers =
-                        types.records.iter().flat_map(|r| r.by_value().map(|at| super::word(r.0, at)));
-                    assert!(numbers.max().is_none_or(|most| most as usize <= types.records.len()), "{at}");
-                }
-            }
-        }
-    }
 }

@@ -5,7 +5,7 @@ pub mod arch;
 pub mod bpf;
 mod config;
 pub mod heap;
-mod kernel_types;
+pub mod kernel_types;
 pub mod notify;
 pub mod perf;
 mod plain;

@@ -4,6 +4,11 @@ use super::hash::{BuildIntHasher, IntMap};
 use std::collections::HashMap;
 use std::hash::BuildHasher;
 
+mod packed;
+
+pub use packed::FrameNumbers;
+use packed::PackedStacks;
+
 /// Index into [`StackTable::modules`].
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct ModuleId(pub u32);
@@ -79,16 +84,9 @@ pub struct StackTable {
     /// as large as its number.
     frames: Vec<Frame>,
     frame_ids: IntMap<Frame, u32>,
-    stacks: Vec<CompactStack>,
-    /// Numbers by hash of the frames: a stack is stored once, and looked up without a copy.
-    by_hash: HashMap<u64, Vec<StackId>>,
-}
-
-/// A stack as it is kept: indices into `StackTable::frames`.
-#[derive(Debug)]
-struct CompactStack {
-    frames: Box<[u32]>,
-    completeness: Completeness,
+    stacks: PackedStacks,
+    /// Numbers by hash of the frames, or by the next hash that is free.
+    by_hash: IntMap<u64, StackId>,
 }
 
 impl StackTable {
@@ -108,16 +106,14 @@ impl StackTable {
 
     /// The number of a stack, a new one if it was not seen before. Frames innermost first.
     pub fn intern_frames(&mut self, frames: &[Frame], completeness: Completeness) -> StackId {
-        let hash = BuildIntHasher.hash_one((frames, completeness));
-        let candidates = self.by_hash.entry(hash).or_default();
-        let same = |id: &&StackId| {
-            let stack = &self.stacks[id.0 as usize];
-            stack.completeness == completeness
-                && stack.frames.len() == frames.len()
-                && stack.frames.iter().zip(frames).all(|(&kept, frame)| self.frames[kept as usize] == *frame)
-        };
-        if let Some(&id) = candidates.iter().find(same) {
-            return id;
+        let mut hash = BuildIntHasher.hash_one((frames, completeness));
+        while let Some(&id) = self.by_hash.get(&hash) {
+            let (numbers, kept) = self.frame_numbers(id);
+            let same = |(number, frame): (u32, &Frame)| self.frames[number as usize] == *frame;
+            if kept == completeness && numbers.len() == frames.len() && numbers.zip(frames).all(same) {
+                return id;
+            }
+            hash = hash.wrapping_add(1);
         }
         let id = StackId(self.stacks.len() as u32);
         let (known, ids) = (&mut self.frames, &mut self.frame_ids);
@@ -127,17 +123,15 @@ impl StackTable {
                 (known.len() - 1) as u32
             })
         };
-        let frames = frames.iter().map(number).collect();
-        self.stacks.push(CompactStack { frames, completeness });
-        candidates.push(id);
+        self.stacks.push(frames.iter().map(number), completeness);
+        self.by_hash.insert(hash, id);
         id
     }
 
     /// A copy, put together from its frames.
     pub fn stack(&self, id: StackId) -> Stack {
-        let kept = &self.stacks[id.0 as usize];
-        let frames = kept.frames.iter().map(|&frame| self.frames[frame as usize]).collect();
-        Stack { frames, completeness: kept.completeness }
+        let (numbers, completeness) = self.frame_numbers(id);
+        Stack { frames: numbers.map(|number| self.frames[number as usize]).collect(), completeness }
     }
 
     /// Each distinct frame once, in order of first use.
@@ -146,9 +140,8 @@ impl StackTable {
     }
 
     /// A stack as indices into [`StackTable::frames`], innermost first.
-    pub fn frame_numbers(&self, id: StackId) -> (&[u32], Completeness) {
-        let kept = &self.stacks[id.0 as usize];
-        (&kept.frames, kept.completeness)
+    pub fn frame_numbers(&self, id: StackId) -> (FrameNumbers<'_>, Completeness) {
+        self.stacks.get(id.0 as usize)
     }
 
     /// A table with the same modules and frames under the same numbers, in which each frame is a
@@ -176,6 +169,6 @@ impl StackTable {
     }
 
     pub fn is_empty(&self) -> bool {
-        self.stacks.is_empty()
+        self.stacks.len() == 0
     }
 }

@@ -177,7 +177,7 @@ impl Encoder {
             let (frames, completeness) = table.frame_numbers(crate::model::StackId(index as u32));
             let mut text = String::with_capacity(2 + frames.len() * 5);
             text.push('[');
-            for (n, frame) in frames.iter().enumerate() {
+            for (n, frame) in frames.enumerate() {
                 let comma = if n == 0 { "" } else { "," };
                 // Writing to a String cannot fail.
                 let _ = write!(text, "{comma}{frame}");

@@ -43,7 +43,7 @@ impl NamedFrames {
                 continue;
             }
             let mut lines = lines.as_slice();
-            for &number in stacks.frame_numbers(id).0 {
+            for number in stacks.frame_numbers(id).0 {
                 // Inlined functions come before the line of the frame itself.
                 let own = lines.iter().position(|line| !line.inlined).map_or(lines.len(), |own| own + 1);
                 let (of_frame, rest) = lines.split_at(own);
@@ -133,7 +133,7 @@ impl FrameNames {
             return None;
         }
         let mut lines = Vec::new();
-        for &number in stacks.frame_numbers(id).0 {
+        for number in stacks.frame_numbers(id).0 {
             lines.extend_from_slice(self.lines.get(&number)?);
         }
         Some(lines)

@@ -19,6 +19,7 @@ mod heap {
     mod rate;
     mod silence;
 }
+mod kernel_types;
 mod loss;
 mod notify;
 mod peak;

@@ -6,4 +6,4 @@
 include!(concat!(env!("OUT_DIR"), "/vmaudit.skel.rs"));
 
 /// Of the types it reads.
-pub(in crate::capture) const TYPES: &[&str] = include!(concat!(env!("OUT_DIR"), "/vmaudit.types.rs"));
+pub(super) const TYPES: &[&str] = include!(concat!(env!("OUT_DIR"), "/vmaudit.types.rs"));

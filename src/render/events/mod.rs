@@ -3,14 +3,15 @@
 
 mod filter;
 mod json;
+mod recent;
 mod text;
 
 pub use filter::{Filter, Memory, Reach, calls_named};
 
 use super::style::Color;
-use crate::model::hash::IntMap;
 use crate::model::{NoStack, StackId, Step, TimeZero, VmEvent};
 use crate::report::model::Stack;
+use recent::{RenderedStack, RenderedStacks};
 
 /// What a time counts from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -44,22 +45,17 @@ pub struct EventsOptions {
     pub head: Option<u64>,
 }
 
-/// Where named stacks come from: each is asked for once, when an event with it is first printed.
+/// Where named stacks come from: each is asked for when an event with it is first printed, and again where that
+/// was long ago.
 pub trait StackSource {
     fn stack(&mut self, id: StackId) -> Stack;
-}
-
-/// What is kept of a stack: most events have one that was there before.
-struct RenderedStack {
-    wanted: bool,
-    rendered: String,
 }
 
 /// Prints steps, one after the other.
 pub struct EventWriter {
     options: EventsOptions,
     memory: Memory,
-    stacks: IntMap<StackId, RenderedStack>,
+    stacks: RenderedStacks,
     zero: TimeZero,
     printed: u64,
     over: bool,
@@ -80,7 +76,7 @@ impl EventWriter {
         EventWriter {
             options,
             memory: Memory::default(),
-            stacks: IntMap::default(),
+            stacks: RenderedStacks::default(),
             zero: TimeZero::default(),
             printed: 0,
             over: false,
@@ -138,7 +134,7 @@ impl EventWriter {
         let rendered = match event.stack {
             Ok(id) if self.options.stacks || wants_name => {
                 let (options, layout) = (&self.options, &self.layout);
-                let known = self.stacks.entry(id).or_insert_with(|| {
+                let known = self.stacks.get_or_render(id, || {
                     let stack = stacks.stack(id);
                     let wanted = options.filter.wants_stack(&stack);
                     let rendered = match (wanted && options.stacks, options.format) {
