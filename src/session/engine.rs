@@ -178,8 +178,10 @@ impl<'a> Session<'a> {
         if let Some(code) = self.load.as_mut().map(Load::ended).transpose()?.flatten() {
             return Ok(Some(End::LoadEnded(code)));
         }
-        if Instant::now() >= self.next_snapshot {
-            let begun = Instant::now();
+        let begun = Instant::now();
+        // Who waits for its end to be seen comes first, and what is to be taken in anyway; but not for ever.
+        let is_busy = self.is_behind || self.watched.has_pending();
+        if begun >= self.next_snapshot && (!is_busy || begun >= self.next_snapshot + self.schedule.interval) {
             self.snapshot_all();
             self.plan_next_snapshot(begun);
         }

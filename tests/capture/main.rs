@@ -20,6 +20,7 @@ mod heap {
     mod silence;
 }
 mod kernel_types;
+mod leaving;
 mod loss;
 mod notify;
 mod peak;

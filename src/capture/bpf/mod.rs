@@ -19,7 +19,7 @@ pub(super) use hooks::wants_spares;
 pub(super) use misses::Attached;
 
 use crate::sys::abi::PID_NS_INIT_INO;
-use crate::sys::task;
+use crate::sys::{pidfd, poll, task};
 use counts::Counts;
 use drain::{Drain, Drainer, Frames};
 use hooks::CallHook;
@@ -310,10 +310,11 @@ impl BpfTracer {
     }
 }
 
-/// Has a child of this process let go of descriptors, after the death of both.
+/// Has a child of this process let go of descriptors, after the death of both: without one, the kernel waits for
+/// each event at the end of this process (`synchronize_rcu`, a second for all of them).
 pub fn leave_to_a_child<T>(holds_descriptors: T) {
-    // SAFETY: getpid has no preconditions.
-    let parent = unsafe { libc::getpid() };
+    // PR_SET_PDEATHSIG goes by the thread that forks: another one may still have the descriptors when it is gone.
+    let Ok(parent) = pidfd::open(std::process::id() as i32) else { return };
     // SAFETY: between fork and _exit the child makes only async-signal-safe calls.
     if unsafe { libc::fork() } == 0 {
         // SAFETY: plain system calls; nobody may wait for the end of an output that this
@@ -323,10 +324,8 @@ pub fn leave_to_a_child<T>(holds_descriptors: T) {
             for fd in 0..=2 {
                 libc::close(fd);
             }
-            libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
-            if libc::getppid() == parent {
-                libc::pause();
-            }
+            // When the last thread is gone, and so has closed what it had (kernel/fork.c, pidfd_poll).
+            poll::wait_readable(&parent, None);
             libc::_exit(0);
         }
     }
