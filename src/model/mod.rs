@@ -31,7 +31,9 @@ pub use addr::{Addr, AddrRange, Bytes, PAGE, USER_END};
 pub use cgroup::{CgroupHierarchy, CgroupKey};
 pub use clean::clean;
 pub use event::{EventId, FileRef, MmKey, NoStack, Pid, Task, Tid, VmEvent, VmOp};
-pub use function::{Binding, FunctionKind, ListedFunction, Probe, ProbeSummary, Skip, Source, Sources};
+pub use function::{
+    Binding, FunctionKind, ListedFunction, Probe, ProbeCost, ProbeSite, ProbeSummary, Skip, Source, Sources,
+};
 pub use heap::{ContextKey, Covers, HeapEvent, HeapOp};
 pub use held_call::{Arrival, Ended, HeldCall, HeldCalls};
 pub use journal::Step;

@@ -18,6 +18,7 @@ mod linkage;
 pub mod marks;
 pub mod object;
 pub mod open;
+pub mod sites;
 pub mod starts;
 pub mod symbols;
 mod symtab;
@@ -33,6 +34,7 @@ pub use functions::{DebugFiles, Function, FunctionTable};
 pub use marks::{LibcFacts, marks_of};
 pub use object::Object;
 pub use open::{OpenRequest, Opener, SystemOpener, is_elsewhere, stamp_of_mapped};
+pub use sites::{ProbedEntry, probe_sites};
 pub use starts::FunctionStarts;
 pub use symbols::{FunctionSymbol, FunctionSymbols};
 

@@ -38,6 +38,40 @@ fn expected(pairs: &[(&str, u64)]) -> BTreeMap<String, u64> {
     pairs.iter().map(|&(name, calls)| (name.to_owned(), calls)).collect()
 }
 
+/// Behind its entry a function is probed only where that counts its calls, and nothing else.
+#[test]
+#[cfg(target_arch = "x86_64")]
+fn a_probe_behind_the_entry_counts_calls() {
+    let probed = program("probe_sites");
+    let path = probed.to_str().expect("UTF-8");
+    // Bytes after the entry, and whether the kernel executes the instruction itself.
+    let sites = [
+        ("pushes", 0, true),
+        ("tests", 3, true),
+        ("writes_an_argument", 6, true),
+        ("moves_the_stack", 0, false),
+        ("loops", 0, false),
+        ("entered", 0, false),
+        ("enters", 0, true),
+    ];
+    let pattern = format!("^({})$", sites.map(|(name, _, _)| name).join("|"));
+    let listed = Command::new(vmaudit()).args(["symbols", "-f", "json", "--match", &pattern, path]).output();
+    let listed: Value = serde_json::from_slice(&listed.expect("vmaudit starts").stdout).expect("JSON");
+    for (name, after_entry, emulated) in sites {
+        let functions = listed["files"][0]["functions"].as_array().expect("functions");
+        let row = functions.iter().find(|row| row["name"] == name).expect("each is listed");
+        let cost = if emulated { "emulated" } else { "single-stepped" };
+        assert_eq!(row["site"], serde_json::json!({"after_entry": after_entry, "cost": cost}), "{name}");
+    }
+    if skip_without_bpf("a_probe_behind_the_entry_counts_calls") {
+        return;
+    }
+    for way in ["multi", "single"] {
+        let (report, _) = probe(&["--lib", path, "--match", &pattern, "--way", way], &[path]);
+        assert_eq!(calls(&report), expected(&sites.map(|(name, _, _)| (name, 100))), "{way}");
+    }
+}
+
 const FUNCTIONS: &str = "^(leaf|one|other_name_of_two|two|never|_start)$";
 
 #[test]

@@ -4,8 +4,8 @@ use crate::app::code_files::{self, CodeFile, is_wanted, pattern};
 use crate::app::error::AppError;
 use crate::app::output;
 use crate::cli::{PlainFormat, SymbolsArgs};
-use crate::model::{ListedFunction, Probe, ProbeSummary, Skip};
-use crate::objects::{Function, FunctionTable};
+use crate::model::{ListedFunction, Probe, ProbeSite, ProbeSummary, Skip};
+use crate::objects::{Function, FunctionTable, ProbedEntry, probe_sites};
 use crate::render::Color;
 use crate::render::symbols::{self, ListOptions, ListedFile};
 use crate::session::say::say;
@@ -47,22 +47,31 @@ pub fn symbols(args: &SymbolsArgs) -> Result<u8, AppError> {
 
 /// Calls `each` for every function that is wanted.
 fn for_each<E>(
-    table: &FunctionTable,
+    (file, table): (&CodeFile, &FunctionTable),
     wanted: Option<&Regex>,
     mut each: impl FnMut(&ListedFunction<'_>) -> Result<(), E>,
 ) -> Result<(), E> {
-    for function in table.functions() {
+    let is_wanted = |function: &&Function| {
+        let Some(wanted) = wanted else { return true };
         let name = String::from_utf8_lossy(table.name(function));
-        let demangled = demangle(&name);
-        if wanted.is_none_or(|wanted| is_wanted(wanted, &name, &demangled)) {
-            with_listed(table, function, (&name, &demangled), &mut each)?;
-        }
+        is_wanted(wanted, &name, &demangle(&name))
+    };
+    let functions: Vec<&Function> = table.functions().iter().filter(is_wanted).collect();
+    let probed = |function: &&Function| function.offset.filter(|_| function.probe == Probe::Yes);
+    // As `vmaudit probe` does: calls are counted, arguments are not read.
+    let entry = |function| Some(ProbedEntry { offset: probed(function)?, arguments: 0 });
+    let entries: Vec<ProbedEntry> = functions.iter().filter_map(entry).collect();
+    let mut sites = probe_sites(&file.object, &entries).into_iter();
+    for function in functions {
+        let site = probed(&function).and_then(|_| sites.next());
+        let name = String::from_utf8_lossy(table.name(function));
+        with_listed((table, site), function, (&name, &demangle(&name)), &mut each)?;
     }
     Ok(())
 }
 
 fn with_listed<E>(
-    table: &FunctionTable,
+    (table, site): (&FunctionTable, Option<ProbeSite>),
     function: &Function,
     (name, demangled): (&str, &str),
     each: &mut impl FnMut(&ListedFunction<'_>) -> Result<(), E>,
@@ -86,6 +95,7 @@ fn with_listed<E>(
         sources: function.sources,
         current_version: function.current_version,
         probe: function.probe,
+        site,
         name,
         demangled,
         alias_of: alias_of.as_deref(),
@@ -103,10 +113,10 @@ impl FileListing {
     fn of(file: &CodeFile, table: &FunctionTable, wanted: Option<&Regex>) -> FileListing {
         let mut summary = ProbeSummary::default();
         match wanted {
-            None => table.functions().iter().for_each(|function| summary.add(function.probe)),
+            None => table.functions().iter().for_each(|function| summary.add(function.probe, None)),
             Some(_) => {
-                let _ = for_each::<()>(table, wanted, |function| {
-                    summary.add(function.probe);
+                let _ = for_each::<()>((file, table), wanted, |function| {
+                    summary.add(function.probe, function.site);
                     Ok(())
                 });
             }
@@ -154,12 +164,12 @@ fn write_text(
             head(out)?;
         }
         let mut summary = ProbeSummary::default();
-        for_each(&table, wanted, |function| {
+        for_each((file, &table), wanted, |function| {
             if !begun {
                 begun = true;
                 head(out)?;
             }
-            summary.add(function.probe);
+            summary.add(function.probe, function.site);
             out.write_all(symbols::row(function, options).as_bytes())
         })?;
         listing.summary = summary;
@@ -193,7 +203,7 @@ fn write_json(out: &mut impl Write, files: &[CodeFile], list: Option<Option<&Reg
         if list.is_some() {
             out.write_all(b", \"functions\": [")?;
             let mut first = true;
-            for_each(&table, wanted, |function| {
+            for_each((file, &table), wanted, |function| {
                 let gap = if std::mem::take(&mut first) { "" } else { "," };
                 write!(out, "{gap}\n{}", symbols::json_row(function)?)
             })?;

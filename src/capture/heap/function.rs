@@ -3,7 +3,7 @@
 use super::skel::types::{
     vmaudit_heap_action as Act, vmaudit_heap_function as Raw, vmaudit_heap_where as ValueSource,
 };
-use crate::model::Covers;
+use crate::model::{Covers, ProbeSite};
 use std::mem::{offset_of, size_of};
 
 const _: () = assert!(size_of::<Raw>() == 24);
@@ -68,7 +68,7 @@ pub struct ProbeFunction {
     pub covers: Covers,
     /// Of a function that frees: what it calls in turn does not count.
     pub bracket: bool,
-    /// Bytes from the function to the variable that [`Where::Global`] means: the same wherever the
+    /// Bytes from the probe to the variable that [`Where::Global`] means: the same wherever the
     /// file is mapped.
     pub global: i64,
 }
@@ -97,6 +97,38 @@ impl ProbeFunction {
             Action::Free => self.bracket,
             _ => true,
         }
+    }
+
+    /// As probed this far behind its entry.
+    pub fn moved(self, site: &ProbeSite) -> ProbeFunction {
+        let argument =
+            |n: u8| n.checked_sub(1).and_then(|n| site.arguments.get(usize::from(n))).copied().unwrap_or(n);
+        let at = |value: Where| match value {
+            Where::Argument(n) => Where::Argument(argument(n)),
+            Where::Pointee(n) => Where::Pointee(argument(n)),
+            Where::Nowhere | Where::Returned | Where::Global => value,
+        };
+        ProbeFunction {
+            size: at(self.size),
+            factor: argument(self.factor),
+            pointer: at(self.pointer),
+            result: at(self.result),
+            context: at(self.context),
+            parent: at(self.parent),
+            name: at(self.name),
+            global: self.global - i64::from(site.after_entry),
+            ..self
+        }
+    }
+
+    /// The arguments that the probe reads: 1 to 6, a bit each, from the lowest on.
+    pub fn arguments(&self) -> u8 {
+        let values = [self.size, self.pointer, self.result, self.context, self.parent, self.name];
+        let read = values.into_iter().map(|value| match value {
+            Where::Argument(n) | Where::Pointee(n) => n,
+            Where::Nowhere | Where::Returned | Where::Global => 0,
+        });
+        read.chain([self.factor]).filter_map(|n| n.checked_sub(1)).fold(0, |set, n| set | 1 << (n & 7))
     }
 
     /// `struct vmaudit_heap_function`.

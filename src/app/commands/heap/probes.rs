@@ -1,11 +1,11 @@
 //! Which functions of which files are probed so far.
 
-use super::resolve::{Resolved, Why, resolve};
+use super::resolve::{ProbedFunction, Resolved, Why, resolve};
 use crate::capture::heap::{Prober, Request};
 use crate::heap::Description;
 use crate::heap::report::model;
 use crate::model::FileRef;
-use crate::objects::{FileKey, Object, open};
+use crate::objects::{FileKey, Object, ProbedEntry, open, probe_sites};
 use crate::rights::{Use, with_lent};
 use crate::symbolize::demangle;
 use std::collections::{HashMap, HashSet};
@@ -74,7 +74,15 @@ impl Probes {
         let Some(fd) = object.raw_fd().filter(|_| !found.is_empty()) else { return };
         // SAFETY: the object keeps its descriptor open during this call.
         let file = unsafe { BorrowedFd::borrow_raw(fd) };
-        let functions: Vec<_> = found.iter().map(|each| (each.offset, each.function)).collect();
+        let entry =
+            |each: &ProbedFunction| ProbedEntry { offset: each.offset, arguments: each.function.arguments() };
+        let entries: Vec<ProbedEntry> = found.iter().map(entry).collect();
+        let sites = probe_sites(object, &entries);
+        let functions: Vec<_> = found
+            .iter()
+            .zip(&sites)
+            .map(|(each, site)| (site.of(each.offset), each.function.moved(site)))
+            .collect();
         match with_lent(Use::Placing, || self.prober.place(Request { file, functions: &functions })) {
             Ok(placed) => {
                 let count = placed.numbers.iter().flatten().count();
@@ -87,7 +95,8 @@ impl Probes {
                         None => state.notes.push(format!("{base_name}: {} is not probed", each.symbol)),
                     }
                 }
-                let mut names: Vec<&str> = found.iter().map(|each| each.symbol.as_str()).collect();
+                let named = found.iter().zip(&sites).map(|(each, site)| format!("{}{site}", each.symbol));
+                let mut names: Vec<String> = named.collect();
                 names.sort_unstable();
                 state.notes.push(format!("{base_name}: probed {}", names.join(", ")));
                 if let Some(error) = placed.refused {

@@ -9,7 +9,8 @@ use crate::app::error::AppError;
 use crate::app::output::{Destination, Other, Output, program};
 use crate::capture::uprobe::{CallCounter, CounterConfig, CountersPlaced, Way};
 use crate::cli::{PlainFormat, ProbeArgs, ProbeWay};
-use crate::model::Pid;
+use crate::model::{Pid, ProbeCost};
+use crate::objects::{ProbedEntry, probe_sites};
 use crate::render::probe::{
     CallCounts, FunctionCalls, PlacedCounts, RefusedFunction, StackCounts, calls_to_text,
 };
@@ -18,7 +19,7 @@ use crate::rights::{Use, with_lent};
 use crate::session::say::say;
 use crate::session::tracer::remedy::explained;
 use crate::sys::abi::ENOTSUPP;
-use select::Selection;
+use select::{Selected, Selection};
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
@@ -114,16 +115,21 @@ fn place(
     };
     // SAFETY: the object keeps its descriptor open, and it is borrowed for longer than this.
     let fd = unsafe { BorrowedFd::borrow_raw(fd) };
-    let offsets: Vec<u64> = selection.functions.iter().map(|function| function.offset).collect();
+    let entry = |function: &Selected| ProbedEntry { offset: function.offset, arguments: 0 };
+    let entries: Vec<ProbedEntry> = selection.functions.iter().map(entry).collect();
+    let sites = probe_sites(&file.object, &entries);
+    let offsets: Vec<u64> = entries.iter().zip(&sites).map(|(entry, site)| site.of(entry.offset)).collect();
     let placed = with_lent(Use::Placing, || counter.place(fd, &offsets, only))?;
     if verbose {
         say(format_args!(
-            "{}: {} functions probed in {:.1?} ({}, {} system calls)",
+            "{}: {} functions probed in {:.1?} ({}, {} system calls); {} of them are single-stepped, which takes ten \
+             times as long",
             file.path.display(),
             offsets.len() - placed.refused.len(),
             placed.took,
             counter.way().name(),
-            placed.calls
+            placed.calls,
+            sites.iter().filter(|site| site.cost == ProbeCost::SingleStepped).count()
         ));
     }
     Ok(placed)
