@@ -1,17 +1,54 @@
 //! Compiles the BPF objects with clang and generates their Rust skeletons (types of the wire records
-//! included) with libbpf-cargo.
+//! included) with libbpf-cargo; and the library that is preloaded.
 
 use libbpf_cargo::SkeletonBuilder;
 use libbpf_rs::btf::{Btf, BtfKind, BtfType, TypeId};
 use std::collections::BTreeSet;
 use std::env;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 fn main() {
     for object in ["vmaudit", "heap", "probe"] {
         build(object);
     }
     println!("cargo:rerun-if-changed=bpf");
+    build_library();
+    println!("cargo:rerun-if-changed=preload");
+}
+
+/// `preload/lib.rs` to `libvmaudit-heap.so`, which is embedded; empty for an architecture that it has no assembly
+/// for. Not a crate of its own: cargo would build it with std, and for the tests with another panic handler.
+fn build_library() {
+    let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR")).join("libvmaudit-heap.so");
+    if env::var("CARGO_CFG_TARGET_ARCH").as_deref() != Ok("x86_64") {
+        std::fs::write(out, []).expect("writing the place of the library");
+        return;
+    }
+    let target = env::var("TARGET").expect("cargo sets TARGET");
+    let mut rustc = Command::new(env::var_os("RUSTC").expect("cargo sets RUSTC"));
+    rustc.args(["--crate-name", "vmaudit_heap", "--crate-type", "cdylib", "--edition", "2024"]);
+    rustc.args(["--target", &target, "-D", "warnings", "-o"]).arg(out).arg("preload/lib.rs");
+    let options = [
+        "opt-level=3",
+        "panic=abort",
+        "codegen-units=1",
+        "lto",
+        "relocation-model=pic",
+        "strip=symbols",
+        "force-unwind-tables=no",
+        // No libc of its own: it takes what the program has, whichever that is.
+        "link-arg=-nostdlib",
+        "link-arg=-nostartfiles",
+    ];
+    for option in options {
+        rustc.args(["-C", option]);
+    }
+    if target.ends_with("-musl") {
+        rustc.args(["-C", "target-feature=-crt-static"]);
+    }
+    let status = rustc.status().expect("rustc starts");
+    assert!(status.success(), "building preload/lib.rs failed");
 }
 
 /// `bpf/NAME.bpf.c` to `NAME.skel.rs`, and the names of the types it reads to `NAME.types.rs`.

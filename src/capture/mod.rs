@@ -9,6 +9,7 @@ pub mod kernel_types;
 pub mod notify;
 pub mod perf;
 mod plain;
+pub mod preload;
 pub mod record;
 pub mod refusal;
 pub mod trial;

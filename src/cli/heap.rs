@@ -40,6 +40,10 @@ pub struct HeapArgs {
     #[arg(long, value_name = "SIZE", value_parser = sampled)]
     pub sample: Option<u64>,
 
+    /// How allocations are seen
+    #[arg(long, value_enum, default_value_t = Method::Auto, value_name = "METHOD")]
+    pub method: Method,
+
     /// Count in the kernel, without ages and sizes of single blocks: for programs that allocate
     /// very often
     #[arg(long, conflicts_with_all = ["older", "min_size", "max_size", "sample"])]
@@ -102,6 +106,16 @@ pub struct HeapArgs {
     /// The command and its arguments
     #[arg(last = true, value_name = "CMD")]
     pub command: Vec<OsString>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub enum Method {
+    /// By a preloaded library where that is possible, else by uprobes
+    Auto,
+    /// By a library that is preloaded into the command: cheapest, and without privileges
+    Preload,
+    /// By uprobes: running processes, any program, any function; root, or CAP_BPF and CAP_PERFMON
+    Uprobes,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]

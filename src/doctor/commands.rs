@@ -69,10 +69,12 @@ pub(super) fn commands(
     let both = |command| bpf.clone().and_then(|_| by_probes(command));
     let verdict = |name, outcome| CommandVerdict { name, outcome };
     vec![
-        verdict("run, events -- CMD, compare", run),
+        verdict("run, events -- CMD, compare", run.clone()),
         verdict("attach, events -p, top -t", bpf.clone()),
         verdict("--touch", beside(touch)),
         verdict("--container", beside(container.map(of_program))),
+        // The library that is preloaded needs nothing but a command; its mappings are looked at beside.
+        verdict("heap -- CMD", run.map(|how| format!("preloaded library, {how}"))),
         verdict("heap", both("heap")),
         verdict("heap --sample", both("heap --sample")),
         verdict("heap --combined", both("heap --combined")),

@@ -25,6 +25,7 @@ use nix::unistd::{Uid, pipe2, read, write};
 use std::ffi::OsString;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
 
 /// What to start, and how.
 #[derive(Clone, Debug, Default)]
@@ -43,6 +44,11 @@ pub struct LaunchConfig {
     pub hold_exits: bool,
     /// The calls to be notified where [`Prepared::watch_calls`] asks for it.
     pub calls: CallSet,
+}
+
+/// The file that a command means, as execvp finds it; None where there is none.
+pub fn program_file(argv: &[OsString]) -> Option<PathBuf> {
+    Command::new(argv, secure::environment()).ok()?.first_present()
 }
 
 /// The way from a configuration to a prepared process.
@@ -162,7 +168,7 @@ impl Prepared {
     }
 
     /// The file that will be executed, if it is there.
-    pub fn file(&self) -> Option<std::path::PathBuf> {
+    pub fn file(&self) -> Option<PathBuf> {
         self.parts.as_ref()?.command.first_present()
     }
 

@@ -4,7 +4,7 @@
 use super::bytes::{ObjectError, ReadAt, read_exact};
 use goblin::container::{Container, Ctx, Endian};
 use goblin::elf::header::{EM_X86_64, ET_CORE, ET_DYN, ET_EXEC, ET_REL, Header, machine_to_str};
-use goblin::elf::program_header::{PF_X, PT_GNU_EH_FRAME, PT_LOAD, PT_NOTE, ProgramHeader};
+use goblin::elf::program_header::{PF_X, PT_GNU_EH_FRAME, PT_INTERP, PT_LOAD, PT_NOTE, ProgramHeader};
 use goblin::elf::section_header::{SHF_COMPRESSED, SHT_NOBITS, SHT_NOTE, SectionHeader};
 
 /// Bounds against hostile headers; the largest seen in the wild are far below.
@@ -52,6 +52,8 @@ pub struct ElfLayout {
     pub sections: Vec<Section>,
     /// e_entry: where the kernel, or the dynamic loader, starts it.
     pub entry: u64,
+    /// A dynamic loader starts it (PT_INTERP).
+    pub is_dynamic_program: bool,
     /// PT_GNU_EH_FRAME: where `.eh_frame_hdr` is in memory.
     pub eh_frame_hdr: Option<Segment>,
     /// NT_GNU_BUILD_ID, lower-case hex.
@@ -91,6 +93,7 @@ impl ElfLayout {
             };
             match program.p_type {
                 PT_LOAD => layout.segments.push(segment),
+                PT_INTERP => layout.is_dynamic_program = true,
                 PT_GNU_EH_FRAME => layout.eh_frame_hdr = Some(segment),
                 PT_NOTE if layout.build_id.is_none() => {
                     layout.build_id = build_id_in(file, segment.offset, segment.file_size);

@@ -14,6 +14,9 @@ mod diff {
 }
 mod double_kill;
 mod explain;
+mod heap {
+    mod preload;
+}
 mod library;
 mod outputs;
 mod privileges;

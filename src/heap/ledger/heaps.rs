@@ -35,6 +35,14 @@ impl Sites {
         })
     }
 
+    pub fn len(&self) -> usize {
+        self.sites.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.sites.is_empty()
+    }
+
     pub fn get(&self, id: SiteId) -> Option<Site> {
         self.sites.get(id.0 as usize).copied()
     }

@@ -351,6 +351,23 @@ impl HeapLedger {
         doubts.lost_frees = (doubts.lost_frees + counted.lost_frees).saturating_sub(former.lost_frees);
     }
 
+    /// Takes what the process itself counted for a site, in place of what was taken before; its blocks are
+    /// given to [`HeapLedger::picture_of`].
+    pub(crate) fn record(&mut self, id: SiteId, totals: Totals) {
+        let site = self.site(id);
+        let former = std::mem::replace(&mut site.totals, totals);
+        self.totals.replace(&former, &totals);
+    }
+
+    /// What the process itself counted beside its sites.
+    pub(crate) fn record_process(&mut self, peak: HeapPoint, doubts: Doubts) {
+        (self.peak, self.doubts) = (peak, doubts);
+    }
+
+    pub(crate) fn outstanding_bytes(&self) -> u64 {
+        self.totals.outstanding.bytes
+    }
+
     /// Contexts that are known of.
     pub fn context_count(&self) -> usize {
         self.contexts.len()

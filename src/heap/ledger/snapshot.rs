@@ -1,22 +1,47 @@
 //! A ledger at one moment, as a picture.
 
-use super::block::ContextId;
+use super::block::{Block, ContextId, Moment};
 use super::{HeapLedger, SiteId, SiteTotals, Sites};
 use crate::heap::picture::{Amount, ContextRow, Filter, Picture, SiteRow};
-use crate::model::Addr;
 use crate::model::hash::IntMap;
+use crate::model::{Addr, Tid};
 use std::collections::BTreeMap;
 
 impl HeapLedger {
     /// What is outstanding at `now_ns` of what the filter takes. Goes through all blocks.
     pub fn picture(&self, sites: &Sites, filter: Filter, now_ns: u64) -> Picture {
+        let pending = self.pending.iter().filter_map(|p| p.block);
+        let blocks = self.blocks.iter().map(|(_, block)| *block).chain(pending);
+        self.of_blocks(sites, filter, now_ns, blocks)
+    }
+
+    /// The same of blocks that are kept elsewhere: size, site, and when each was allocated (CLOCK_MONOTONIC).
+    pub fn picture_of(
+        &self,
+        sites: &Sites,
+        (filter, now_ns): (Filter, u64),
+        blocks: impl Iterator<Item = (u64, SiteId, u64)>,
+    ) -> Picture {
+        let nobody = Tid::default();
+        let block = |(size, site, made_ns)| {
+            Block::new(size, site, nobody, Moment::at(made_ns, self.options.start_ns))
+        };
+        self.of_blocks(sites, filter, now_ns, blocks.map(block))
+    }
+
+    fn of_blocks(
+        &self,
+        sites: &Sites,
+        filter: Filter,
+        now_ns: u64,
+        blocks: impl Iterator<Item = Block>,
+    ) -> Picture {
         let mut by_site = vec![Amount::default(); self.sites.len()];
         let mut by_context: IntMap<u32, Amount> = IntMap::default();
         let mut outside = Amount::default();
         let mut left_out = Amount::default();
         let sampling = self.options.sampling;
-        let pending = self.pending.iter().filter_map(|p| Some((p.address, p.block.as_ref()?)));
-        for (_, block) in self.blocks.iter().chain(pending) {
+        for block in blocks {
             let made_ns = block.made.ns(self.options.start_ns);
             let site = self.sites.get(block.site.0 as usize);
             let taken = filter.takes(block.size, now_ns.saturating_sub(made_ns))

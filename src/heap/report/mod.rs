@@ -39,6 +39,8 @@ pub struct HeapProcessFacts {
     pub container: Option<String>,
     pub attached: bool,
     pub watched_ns: Option<u64>,
+    /// When it was seen first: CLOCK_MONOTONIC, nanoseconds.
+    pub since_ns: u64,
     pub gaps: Vec<String>,
 }
 
@@ -90,7 +92,8 @@ fn process(
     number: &mut impl FnMut(StackId) -> u64,
 ) -> HeapProcess {
     let known = known.clone();
-    let since = |at: u64| at.saturating_sub(facts.start_ns);
+    // What a process is watched for begins when it is seen first.
+    let since = |at: u64| at.saturating_sub(known.since_ns.max(facts.start_ns));
     let row = |row: &picture::SiteRow| HeapRow {
         stack: row.stack.ok().map(&mut *number),
         no_stack: row.stack.err().map(|why| reason(why).to_string()),
@@ -138,6 +141,8 @@ fn process(
         timeline: seen.timeline.iter().map(point).collect(),
         gaps: known.gaps,
         nothing_seen: None,
+        own: None,
+        forked: false,
         beside: None,
     }
 }

@@ -90,9 +90,25 @@ pub struct HeapProcess {
     /// Not a single allocation was seen: why not. Absent where there were some.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub nothing_seen: Option<NothingSeen>,
+    /// It was forked by a process that counted: its copy of what that one had allocated is in no figure.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub forked: bool,
+    /// What counting takes of its memory; absent where it takes none (counted by probes).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub own: Option<Own>,
     /// Beside the mapping audit; null where that was not made.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub beside: Option<Comparison>,
+}
+
+/// Of the preloaded library, in the process' own address space.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Own {
+    /// Bytes in memory: part of its RSS, and charged to its control group.
+    pub memory: u64,
+    /// Bytes mapped: part of its VIRT.
+    pub mapped: u64,
 }
 
 /// Why no allocation of a process was seen, as far as that is proven.

@@ -231,14 +231,20 @@ fn notes(report: &HeapReport, p: &HeapProcess, first: bool, options: TextOptions
     if doubts.lost_frees > 0 {
         say(&format!(
             "{} whose free nobody saw, since their address was handed out again: freed by a function that is \
-             not probed, or in a lost event",
-            counted(doubts.lost_frees, "block")
+             not {}",
+            counted(doubts.lost_frees, "block"),
+            if p.own.is_some() { "called by its name" } else { "probed, or in a lost event" }
         ));
     }
     if doubts.unseen_frees > 0 && report.sampling_bytes.is_none() {
-        let why = match p.attached {
-            true => "allocated before vmaudit attached, or by a function that is not probed",
-            false => "allocated by a function that is not probed",
+        let why = match p {
+            HeapProcess { attached: true, .. } => {
+                "allocated before vmaudit attached, or by a function that is not probed"
+            }
+            HeapProcess { forked: true, .. } => "inherited: allocated before the fork",
+            // The library stands before all that go by these names.
+            HeapProcess { own: Some(_), .. } => "allocated by other functions than malloc and its relatives",
+            _ => "allocated by a function that is not probed",
         };
         say(&format!("{} of what was {why}: in no figure here", counted(doubts.unseen_frees, "free")));
     }
@@ -257,8 +263,12 @@ fn notes(report: &HeapReport, p: &HeapProcess, first: bool, options: TextOptions
     }
     if first && report.events.truncated_stacks > 0 {
         say(&format!(
-            "{} stacks end early: not enough of the stack was copied (--stack-bytes)",
-            thousands(report.events.truncated_stacks)
+            "{} stacks end early: {}",
+            thousands(report.events.truncated_stacks),
+            match p.own.is_some() {
+                true => "they have more than 512 frames",
+                false => "not enough of the stack was copied (--stack-bytes)",
+            }
         ));
     }
     if first && report.events.unwind_incomplete > 0 {
@@ -277,6 +287,17 @@ fn notes(report: &HeapReport, p: &HeapProcess, first: bool, options: TextOptions
     }
     if report.filter.leaks_only && p.intervals < 2 {
         say("fewer than two intervals have ended: which stacks keep growing cannot be told yet (--interval)");
+    }
+    if p.forked {
+        say("a child of fork: its copy of what its parent had allocated is in no figure here");
+    }
+    if let Some(own) = &p.own {
+        say(&format!(
+            "counting takes {} of memory in the process itself (in its RSS and its control group's), of {} \
+             mapped (in its VIRT)",
+            size(own.memory),
+            size(own.mapped)
+        ));
     }
     for gap in &p.gaps {
         say(&clean(gap));

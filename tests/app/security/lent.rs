@@ -380,7 +380,12 @@ fn returns_in_others_processes_are_left_alone() {
     let Some(bench) = bench(name, DOCUMENTED) else { return };
     let heap = |words: &[&str]| {
         let mut heap = bench.with(&[]);
-        finish(heap.env("VMAUDIT_UPROBES", "single").arg("heap").args(words).args(["--", "/bin/true"]))
+        finish(
+            heap.env("VMAUDIT_UPROBES", "single")
+                .args(["heap", "--method", "uprobes"])
+                .args(words)
+                .args(["--", "/bin/true"]),
+        )
     };
     let (output, said) = heap(&[]);
     assert_eq!(output.status.code(), Some(2), "{said}");

@@ -21,7 +21,10 @@ fn heap(way: &str, options: &[&str], command: &[PathBuf]) -> Heap {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let file = folder.path().join("report.json");
     let mut vmaudit = Command::new(vmaudit());
-    vmaudit.args(["heap", "-f", "json", "--as-root", "--report"]).arg(&file).args(options);
+    vmaudit
+        .args(["heap", "--method", "uprobes", "-f", "json", "--as-root", "--report"])
+        .arg(&file)
+        .args(options);
     let output =
         vmaudit.arg("--").args(command).env("VMAUDIT_UPROBES", way).output().expect("vmaudit starts");
     let said = String::from_utf8_lossy(&output.stderr);

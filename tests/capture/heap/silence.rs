@@ -18,7 +18,7 @@ struct Quiet {
 
 fn output(options: &[&str], rest: &[&str], format: &str) -> Output {
     let mut command = Command::new(vmaudit());
-    command.args(["heap", "-f", format]).args(options).args(rest).stdin(Stdio::null());
+    command.args(["heap", "--method", "uprobes", "-f", format]).args(options).args(rest).stdin(Stdio::null());
     stuck::output(&mut command)
 }
 
@@ -84,7 +84,7 @@ fn a_test_call_is_seen_by_each_way_of_probing() {
     }
     for way in ["best", "multi", "single"] {
         let mut command = Command::new(vmaudit());
-        command.args(["heap", "-v", "--"]).arg(program("never_allocates")).arg("x");
+        command.args(["heap", "--method", "uprobes", "-v", "--"]).arg(program("never_allocates")).arg("x");
         let output = stuck::output(command.env("VMAUDIT_UPROBES", way));
         let (text, said) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
         if said.contains("cannot be probed here") {

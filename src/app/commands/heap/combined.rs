@@ -69,10 +69,11 @@ impl Combined {
             self.drop_rules(|known| former.contains(&known));
         }
         for step in steps {
+            let Some(rule) = step.rule else { return };
             if !self.unwind_rules.insert((code, step.address, step.innermost)) {
                 continue;
             }
-            if self.counted.publish(code, (step.address, step.innermost), step.rule).is_err() {
+            if self.counted.publish(code, (step.address, step.innermost), rule).is_err() {
                 self.unwind_rules.remove(&(code, step.address, step.innermost));
                 self.troubles += 1;
                 return;

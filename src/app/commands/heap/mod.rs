@@ -5,6 +5,7 @@ mod contexts;
 pub mod hold;
 mod mappings;
 mod peek;
+mod preload;
 pub mod probes;
 mod report;
 mod resolve;

@@ -67,17 +67,7 @@ pub fn report(
 
 fn facts(known: &ProcessIdentity, now: u64) -> HeapProcessFacts {
     let end = known.until_ns.unwrap_or(now);
-    HeapProcessFacts {
-        comm: known.comm.clone(),
-        exe: known.exe.clone(),
-        cmdline: known.cmdline.clone(),
-        exit_code: known.ended.filter(|status| *status >= 0 && status & 0x7f == 0).map(|s| s >> 8 & 0xff),
-        signal: known.ended.filter(|status| *status >= 0).map(|s| s & 0x7f).filter(|signal| *signal != 0),
-        container: None,
-        attached: known.attached,
-        watched_ns: Some(end.saturating_sub(known.since_ns)),
-        gaps: Vec::new(),
-    }
+    HeapProcessFacts { watched_ns: Some(end.saturating_sub(known.since_ns)), ..known.facts() }
 }
 
 /// Says of each process without an allocation why none was seen. `test`: at the end of all, makes a test call

@@ -4,6 +4,7 @@ use super::combined::Combined;
 use super::contexts::name_contexts;
 use super::hold::{self, HELD_CALLS};
 use super::mappings::add_mappings;
+use super::preload;
 use super::probes::Probes;
 use super::report::{self, ReportOptions};
 use super::watch::HeapWatch;
@@ -12,7 +13,7 @@ use crate::app::output::Output;
 use crate::capture::CaptureConfig;
 use crate::capture::bpf::BpfTracer;
 use crate::capture::heap::{HeapConfig, HeapTracer, WayWanted};
-use crate::cli::{Aslr, Backend, HeapArgs};
+use crate::cli::{Aslr, Backend, HeapArgs, Method};
 use crate::heap::describe::ContextLayout;
 use crate::heap::silence::TestCall;
 use crate::heap::{Description, LedgerOptions, Sampling};
@@ -47,7 +48,16 @@ pub fn heap(args: &HeapArgs) -> Result<u8, AppError> {
     args.check().map_err(AppError::Usage)?;
     let descriptions = super::descriptions(args)?;
     let to = super::output(args)?;
-    if args.command.is_empty() { attach((args, to), descriptions) } else { start((args, to), descriptions) }
+    if args.command.is_empty() {
+        return attach((args, to), descriptions);
+    }
+    match (args.method, preload::unable(args, &descriptions)) {
+        (Method::Uprobes, _) => {}
+        (Method::Preload, Some(why)) => return Err(AppError::Usage(format!("--method preload: {why}"))),
+        (Method::Auto, Some(why)) => say(format_args!("counted by uprobes: {why}")),
+        (Method::Auto | Method::Preload, None) => return preload::start((args, to), &descriptions),
+    }
+    start((args, to), descriptions)
 }
 
 fn options(args: &HeapArgs) -> TracerOptions {

@@ -4,10 +4,11 @@ use super::combined::Combined;
 use super::probes::Probes;
 use crate::capture::heap::HeapCounters;
 use crate::capture::heap::wire::{CapturedHeap, CapturedSite};
+use crate::heap::report::HeapProcessFacts;
 use crate::heap::{HeapLedger, Heaps, LedgerOptions};
 use crate::ledger::AddressSpaces;
 use crate::model::hash::IntMap;
-use crate::model::{Addr, HeapEvent, HeapOp, MmKey, Observations, Pid, StackId, VmEvent, VmOp};
+use crate::model::{Addr, HeapEvent, HeapOp, MmKey, Observations, Pid, StackId, StackSample, VmEvent, VmOp};
 use crate::objects::{FileKey, OpenRequest};
 use crate::session::sink::{Context, Sink};
 use std::collections::BTreeMap;
@@ -25,6 +26,23 @@ pub struct ProcessIdentity {
     pub attached: bool,
     pub since_ns: u64,
     pub until_ns: Option<u64>,
+}
+
+impl ProcessIdentity {
+    /// What of it is the same at any moment.
+    pub fn facts(&self) -> HeapProcessFacts {
+        let ended = self.ended.filter(|status| *status >= 0);
+        HeapProcessFacts {
+            comm: self.comm.clone(),
+            exe: self.exe.clone(),
+            cmdline: self.cmdline.clone(),
+            exit_code: ended.filter(|status| status & 0x7f == 0).map(|status| status >> 8 & 0xff),
+            signal: ended.map(|status| status & 0x7f).filter(|signal| *signal != 0),
+            attached: self.attached,
+            since_ns: self.since_ns,
+            ..HeapProcessFacts::default()
+        }
+    }
 }
 
 /// The heaps of all processes, and who they are.
@@ -194,7 +212,9 @@ impl Sink for HeapWatch {
         if let (Some(combined), Some(stack)) = (&mut self.combined, &captured.stack)
             && captured.code != 0
         {
-            combined.publish(event.mm, captured.code, &context.unwinder.plain_rules(event.mm, stack));
+            // The kernel asks for the innermost address itself.
+            let stack = StackSample { returned: false, ..*stack };
+            combined.publish(event.mm, captured.code, &context.unwinder.plain_rules(event.mm, &stack));
         }
         self.take(event, captured.caller, context.spaces);
     }
@@ -206,7 +226,7 @@ impl Sink for HeapWatch {
     }
 }
 
-fn read_known(pid: Pid) -> ProcessIdentity {
+pub fn read_known(pid: Pid) -> ProcessIdentity {
     let read = |name: &str| std::fs::read(format!("/proc/{pid}/{name}")).unwrap_or_default();
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     let cmdline = read("cmdline");

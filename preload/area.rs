@@ -1,0 +1,351 @@
+//! The memory that the preloaded library and vmaudit share: one file (memfd) a process, sparse. Compiled
+//! into both.
+//!
+//! The library writes, and vmaudit reads whenever it likes; but for the unwind rules, which vmaudit writes
+//! and the library reads. Nothing here is sent: there is no buffer that could be full and no event that
+//! could be lost, and what a killed process had counted is all there.
+
+use core::sync::atomic::{AtomicI64, AtomicU32, AtomicU64};
+
+/// The first word of the file; another one in another version.
+pub const MAGIC: u64 = 0x0001_7061_6568_6d76;
+
+/// How allocations are counted.
+pub const MODE_OFF: u32 = 0;
+/// One every so many bytes, on average.
+pub const MODE_SAMPLE: u32 = 1;
+/// Each of them.
+pub const MODE_EXACT: u32 = 2;
+
+pub const RULES: usize = 1 << 17;
+pub const STACKS: usize = 1 << 18;
+pub const HASHES: usize = 1 << 19;
+/// Words of all stacks.
+pub const WORDS: usize = 1 << 24;
+/// Threads that count for themselves; the others share the last one.
+pub const SHARDS: usize = 64;
+pub const SAMPLES: usize = 1 << 19;
+pub const ASKS: usize = 16;
+/// Of a stack, sent with a question.
+pub const ASK_BYTES: usize = 32 << 10;
+/// A leaf has a word for each 16 bytes of a window of the address space.
+pub const WINDOW_BITS: u32 = 24;
+pub const LEAVES: usize = 2048;
+pub const LEAF_BYTES: usize = 1 << (WINDOW_BITS - 1);
+/// Of user space, x86-64 with four levels of page tables.
+pub const ADDRESS_BITS: u32 = 47;
+/// Two planes for each window: blocks at multiples of 16, and 8 beside (allocators with classes of 8 bytes).
+pub const WINDOWS: usize = 2 << (ADDRESS_BITS - WINDOW_BITS);
+/// Ranges of generated code.
+pub const GENERATED: usize = 64;
+
+/// Where each part begins.
+pub const AT_RULES: usize = 16 << 10;
+pub const AT_STACKS: usize = AT_RULES + RULES * size_of::<Rule>();
+pub const AT_HASHES: usize = AT_STACKS + STACKS * size_of::<Stack>();
+pub const AT_WORDS: usize = AT_HASHES + HASHES * size_of::<Hash>();
+pub const AT_COUNTS: usize = AT_WORDS + WORDS * 8;
+pub const AT_SAMPLES: usize = AT_COUNTS + SHARDS * STACKS * size_of::<Count>();
+pub const AT_ASKS: usize = AT_SAMPLES + SAMPLES * size_of::<Sample>();
+pub const AT_WINDOWS: usize = (AT_ASKS + ASKS * size_of::<Ask>() + 4095) & !4095;
+pub const AT_LEAVES: usize = AT_WINDOWS + WINDOWS * 4;
+pub const BYTES: usize = AT_LEAVES + LEAVES * LEAF_BYTES;
+
+/// What a stack belongs to, [`FUNCTIONS`]' index.
+pub const MALLOC: u8 = 0;
+pub const CALLOC: u8 = 1;
+pub const REALLOC: u8 = 2;
+pub const MEMALIGN: u8 = 3;
+pub const ALIGNED_ALLOC: u8 = 4;
+pub const POSIX_MEMALIGN: u8 = 5;
+pub const VALLOC: u8 = 6;
+pub const PVALLOC: u8 = 7;
+pub const REALLOCARRAY: u8 = 8;
+/// The first of C++'s operators.
+pub const OPERATORS: u8 = 9;
+
+/// Functions that allocate, as symbol tables spell them.
+pub const FUNCTIONS: [&str; 17] = [
+    "malloc",
+    "calloc",
+    "realloc",
+    "memalign",
+    "aligned_alloc",
+    "posix_memalign",
+    "valloc",
+    "pvalloc",
+    "reallocarray",
+    "_Znwm",
+    "_Znam",
+    "_ZnwmRKSt9nothrow_t",
+    "_ZnamRKSt9nothrow_t",
+    "_ZnwmSt11align_val_t",
+    "_ZnamSt11align_val_t",
+    "_ZnwmSt11align_val_tRKSt9nothrow_t",
+    "_ZnamSt11align_val_tRKSt9nothrow_t",
+];
+
+/// At the beginning.
+#[repr(C, align(64))]
+pub struct Head {
+    pub magic: AtomicU64,
+    /// vmaudit's, not changed afterwards.
+    pub mode: AtomicU32,
+    /// Set by the library once it counts.
+    pub begun: AtomicU32,
+    /// Bytes between two marks of a sample, on average.
+    pub mean: AtomicU64,
+    /// Counted up when a library was unloaded: what is known of code is void.
+    pub code: AtomicU32,
+    /// How many entries of `generated` are there.
+    pub generated_len: AtomicU32,
+    pub generated: [Range; GENERATED],
+    /// Where the functions of [`FUNCTIONS`] are in truth.
+    pub real: [AtomicU64; FUNCTIONS.len()],
+    /// The number that the next stack gets is one more.
+    pub last_stack: AtomicU32,
+    pub next_leaf: AtomicU32,
+    pub next_word: AtomicU64,
+    /// Taken while a leaf is added.
+    pub leaf_lock: AtomicU32,
+    pub sample_lock: AtomicU32,
+    pub doubts: Doubts,
+    pub total: Total,
+    pub shards: [Shard; SHARDS],
+    /// Of each leaf: its window's number.
+    pub windows: [AtomicU32; LEAVES],
+}
+
+const _: () = assert!(size_of::<Head>() <= AT_RULES);
+
+#[repr(C)]
+pub struct Range {
+    pub start: AtomicU64,
+    pub end: AtomicU64,
+}
+
+/// What is not as exact as it looks.
+#[repr(C, align(64))]
+pub struct Doubts {
+    /// Frees of what was not counted.
+    pub unseen_frees: AtomicU64,
+    /// Blocks whose address was handed out again.
+    pub lost_frees: AtomicU64,
+    pub refused: AtomicU64,
+    pub refused_bytes: AtomicU64,
+    /// No room in a table: blocks that are in no figure.
+    pub uncounted: AtomicU64,
+    /// No room in a table: counted without a stack.
+    pub without_stack: AtomicU64,
+    /// Questions, and those without an answer.
+    pub asked: AtomicU64,
+    pub unanswered: AtomicU64,
+}
+
+/// Of all threads, but for what each has not told yet.
+#[repr(C, align(64))]
+pub struct Total {
+    pub outstanding: AtomicI64,
+    pub peak: AtomicI64,
+    /// Milliseconds since vmaudit began.
+    pub peak_tick: AtomicU32,
+}
+
+/// A thread's own.
+#[repr(C, align(64))]
+pub struct Shard {
+    pub taken: AtomicU32,
+    pub high_tick: AtomicU32,
+    /// Bytes outstanding that the total does not have yet.
+    pub delta: AtomicI64,
+    /// The most that `delta` was since the total was told.
+    pub high: AtomicI64,
+}
+
+/// How to find the caller of a frame; in an open hash table.
+#[repr(C)]
+pub struct Rule {
+    /// [`rule_key`]; 0 where nothing is, [`GONE`] where something was.
+    pub key: AtomicU64,
+    /// [`rule_body`].
+    pub body: AtomicU64,
+}
+
+pub const GONE: u64 = 1;
+/// Keys are looked for in as many places at most.
+pub const RULE_PROBES: usize = 32;
+
+/// The frame begins `cfa` bytes from the stack pointer, or from rbp.
+pub const BY_SP: u8 = 1;
+pub const BY_BP: u8 = 2;
+/// Nobody called this.
+pub const ROOT: u8 = 3;
+/// No rule leads on.
+pub const STOP: u8 = 4;
+
+/// The address is where a call returns to, or with `innermost` an instruction that is about to run.
+#[inline]
+pub fn rule_key(address: u64, innermost: bool, code: u32) -> u64 {
+    address << 1 | innermost as u64 | (code as u64 & 0xffff) << 48
+}
+
+#[inline]
+pub fn rule_body(kind: u8, cfa: i32, bp: i16) -> u64 {
+    cfa as u32 as u64 | (bp as u16 as u64) << 32 | (kind as u64) << 48
+}
+
+#[inline]
+pub fn kind_of(body: u64) -> u8 {
+    (body >> 48) as u8
+}
+
+#[inline]
+pub fn cfa_of(body: u64) -> i64 {
+    body as u32 as i32 as i64
+}
+
+/// Where the caller's rbp is, in words from the CFA; 0: still in the register.
+#[inline]
+pub fn bp_of(body: u64) -> i64 {
+    (body >> 32) as u16 as i16 as i64
+}
+
+#[inline]
+pub fn spread(key: u64, bits: u32) -> usize {
+    (key.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (64 - bits)) as usize
+}
+
+/// A call stack, innermost frame first.
+#[repr(C)]
+pub struct Stack {
+    /// Index of its first word.
+    pub first: AtomicU32,
+    /// Frames; written last.
+    pub frames: AtomicU32,
+    /// [`FUNCTIONS`]' index | [`INCOMPLETE`] or [`TRUNCATED`].
+    pub what: AtomicU32,
+    /// [`Head::code`] when it was walked.
+    pub code: AtomicU32,
+}
+
+pub const INCOMPLETE: u32 = 1 << 8;
+pub const TRUNCATED: u32 = 1 << 9;
+
+#[repr(C)]
+pub struct Hash {
+    pub hash: AtomicU64,
+    /// The stack's number; 0 while it is being made.
+    pub stack: AtomicU32,
+    pub pad: AtomicU32,
+}
+
+/// Of a stack, by one thread. With samples, estimates: blocks in units of 1 / 1024.
+#[repr(C)]
+pub struct Count {
+    pub allocations: AtomicU64,
+    pub bytes: AtomicU64,
+    pub frees: AtomicU64,
+    pub freed_bytes: AtomicU64,
+}
+
+/// A sampled block, in an open hash table; address 0: none.
+#[repr(C)]
+pub struct Sample {
+    pub address: AtomicU64,
+    pub size: AtomicU64,
+    pub stack: AtomicU32,
+    pub tick: AtomicU32,
+    pub pad: AtomicU64,
+}
+
+/// A question for the rules along a stack.
+#[repr(C, align(64))]
+pub struct Ask {
+    pub state: AtomicU32,
+    pub len: AtomicU32,
+    /// 1: `bytes` reach the stack's end. 2: the frame is the innermost one.
+    pub flags: AtomicU32,
+    pub code: AtomicU32,
+    pub ip: AtomicU64,
+    pub sp: AtomicU64,
+    pub bp: AtomicU64,
+    pub bytes: [AtomicU64; ASK_BYTES / 8],
+}
+
+pub const ASK_FREE: u32 = 0;
+pub const ASK_TAKEN: u32 = 1;
+pub const ASK_WAITS: u32 = 2;
+pub const ASK_ANSWERED: u32 = 3;
+pub const ASK_TO_END: u32 = 1;
+pub const ASK_INNERMOST: u32 = 2;
+
+/// The page that all processes and vmaudit share.
+#[repr(C)]
+pub struct Doorbell {
+    /// Counted up with each question: vmaudit waits on it.
+    pub rung: AtomicU32,
+    /// Milliseconds since vmaudit began. It stands still when vmaudit does.
+    pub tick: AtomicU32,
+}
+
+/// A block in a leaf: 20 bits of stack number + 1, 16 of [`tick16`], 28 of size.
+#[inline]
+pub fn block(stack: u32, tick: u32, size: u64) -> u64 {
+    let size = if size >= LARGE { LARGE } else { size };
+    (stack as u64 + 1) << 44 | (tick16(tick) as u64) << 28 | size
+}
+
+/// The size of a block of as much and more is in the word that follows: no other block begins there.
+pub const LARGE: u64 = (1 << 28) - 1;
+
+#[inline]
+pub fn block_stack(word: u64) -> u32 {
+    (word >> 44) as u32 - 1
+}
+
+#[inline]
+pub fn block_size(word: u64) -> u64 {
+    word & LARGE
+}
+
+/// Milliseconds in 16 bits: exact for the first 4 s, and to one part in 2048 then.
+#[inline]
+pub fn tick16(ms: u32) -> u16 {
+    let shift = (32 - ms.leading_zeros()).saturating_sub(12);
+    if shift > 15 { u16::MAX } else { (shift << 12) as u16 | (ms >> shift) as u16 }
+}
+
+/// The beginning of the step.
+#[inline]
+pub fn ms_of(tick: u16) -> u32 {
+    ((tick & 0xfff) as u32) << (tick >> 12)
+}
+
+#[inline]
+pub fn block_ms(word: u64) -> u32 {
+    ms_of((word >> 28) as u16)
+}
+
+/// Which window, and which word of its leaf.
+#[inline]
+pub fn place(address: u64) -> (usize, usize) {
+    let plane = address >> 3 & 1;
+    let window = (address >> WINDOW_BITS) << 1 | plane;
+    (window as usize, (address as usize & ((1 << WINDOW_BITS) - 1)) >> 4)
+}
+
+/// The address that a word of a leaf is about.
+#[inline]
+pub fn address_of(window: u32, word: usize) -> u64 {
+    ((window as u64 >> 1) << WINDOW_BITS) + ((word as u64) << 4) + ((window as u64 & 1) << 3)
+}
+
+/// What a process sends when it begins to count, and what it gets back with the two files.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct Hello {
+    pub magic: u64,
+    /// It was forked by a process that counts already.
+    pub forked: u32,
+    pub pad: u32,
+}

@@ -1,0 +1,149 @@
+//! What a thread has for itself.
+
+use super::area::{Count, SHARDS, STACKS, Shard};
+use super::{setup, sys};
+use core::arch::{asm, global_asm};
+use core::ptr::null_mut;
+use core::sync::atomic::{AtomicU64, Ordering::*};
+
+/// In thread-local storage that is there from the thread's first instruction on; the assembly below knows
+/// that `left` comes first.
+#[repr(C)]
+pub struct Thread {
+    /// Bytes until the next mark; 0: whatever is allocated is looked at.
+    pub left: i64,
+    /// In one of our functions: what the allocator calls in turn is its own business.
+    pub inside: u32,
+    pub ended: u32,
+    /// The area that the rest belongs to: another one after a fork.
+    pub area: usize,
+    /// Its stack's mapping.
+    pub stack_start: u64,
+    pub stack_end: u64,
+    pub counts: *mut Count,
+    pub shard: *mut Shard,
+    /// Others count in the same shard.
+    pub is_shared: u32,
+    pub pad: u32,
+    pub random: u64,
+    pub memory: *mut Memory,
+}
+
+global_asm!(
+    ".section .tbss,\"awT\",@nobits",
+    ".p2align 6",
+    ".globl vmaudit_thread",
+    ".hidden vmaudit_thread",
+    ".type vmaudit_thread,@object",
+    ".size vmaudit_thread,80",
+    "vmaudit_thread: .zero 80",
+    ".text",
+);
+
+const _: () = assert!(size_of::<Thread>() == 80);
+
+#[inline(always)]
+pub fn current() -> *mut Thread {
+    let at: *mut Thread;
+    unsafe {
+        asm!("mov {o}, qword ptr [rip + vmaudit_thread@GOTTPOFF]", "add {o}, qword ptr fs:[0]",
+            o = out(reg) at, options(pure, nomem, nostack));
+    }
+    at
+}
+
+/// Stacks that were walked are recognised by what the walk had read.
+pub const MEMOS: usize = 256;
+pub const MEMO_WORDS: usize = 96;
+pub const MOST_FRAMES: usize = 512;
+
+#[repr(C)]
+pub struct Memo {
+    pub ip: u64,
+    pub sp: u64,
+    pub bp: u64,
+    pub stack: u32,
+    pub code: u32,
+    pub what: u32,
+    pub len: u32,
+    /// Distances from `sp`.
+    pub at: [u32; MEMO_WORDS],
+    pub word: [u64; MEMO_WORDS],
+}
+
+/// Outside of the thread's stack, which may be small.
+#[repr(C)]
+pub struct Memory {
+    pub frames: [u64; MOST_FRAMES],
+    pub memos: [Memo; MEMOS],
+}
+
+impl Thread {
+    /// Takes a shard of the area, and memory.
+    #[cold]
+    #[inline(never)]
+    pub fn begin(&mut self) {
+        let area = setup::area();
+        self.area = area.base();
+        (self.stack_start, self.stack_end) = (0, 0);
+        self.random = (self as *const Thread as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+            ^ sys::gettid() << 20
+            ^ 0x1234_5678_9abc_def1;
+        for _ in 0..4 {
+            self.random();
+        }
+        let shards = &area.head().shards;
+        let free = |shard: &Shard| shard.taken.compare_exchange(0, 1, Acquire, Relaxed).is_ok();
+        // What is left of it once it has ended is not worth a shard.
+        let own = match self.ended {
+            0 => shards.iter().take(SHARDS - 1).position(free),
+            _ => None,
+        };
+        let number = own.unwrap_or(SHARDS - 1);
+        self.is_shared = own.is_none() as u32;
+        self.shard = &shards[number] as *const Shard as *mut Shard;
+        self.counts = unsafe { area.counts().add(number * STACKS) };
+        if self.memory.is_null() {
+            self.memory = sys::map_private(size_of::<Memory>()).cast();
+        } else if self.ended == 0 {
+            // Of the process that this was forked from: its stacks have other numbers here.
+            unsafe { (*self.memory).memos.iter_mut().for_each(|memo| memo.ip = 0) };
+        }
+        if own.is_some() {
+            setup::end_is_told(self);
+        }
+    }
+
+    /// To be told at the thread's end: another one may have its shard.
+    pub fn end(&mut self) {
+        self.inside += 1;
+        self.ended = 1;
+        if self.area != 0 && self.area == setup::area().base() && self.is_shared == 0 {
+            unsafe { (*self.shard).taken.store(0, Release) };
+        }
+        let memory = core::mem::replace(&mut self.memory, null_mut());
+        if !memory.is_null() {
+            unsafe { sys::unmap(memory.cast(), size_of::<Memory>()) };
+        }
+        self.area = 0;
+        self.inside -= 1;
+    }
+
+    /// xorshift64
+    pub fn random(&mut self) -> u64 {
+        self.random ^= self.random << 13;
+        self.random ^= self.random >> 7;
+        self.random ^= self.random << 17;
+        self.random
+    }
+
+    /// Only this thread writes it, unless the shard is shared.
+    #[inline(always)]
+    pub fn add(&self, to: &AtomicU64, by: u64) {
+        if self.is_shared != 0 {
+            to.fetch_add(by, Relaxed);
+        } else {
+            to.store(to.load(Relaxed).wrapping_add(by), Relaxed);
+        }
+    }
+}

@@ -1,0 +1,301 @@
+//! The walk along a thread's own stack, by rules that vmaudit publishes.
+
+use super::area::{self, *};
+use super::setup::{self, Area};
+use super::sys;
+use super::thread::{MEMO_WORDS, MEMOS, MOST_FRAMES, Memo, Thread};
+use core::sync::atomic::{AtomicU32, Ordering::*};
+
+/// Registers as a hook finds them, in the order in which it pushes them.
+#[repr(C)]
+pub struct Registers {
+    pub bp: u64,
+    pub bx: u64,
+    pub r12: u64,
+    pub r13: u64,
+    pub r14: u64,
+    pub r15: u64,
+    /// Where the hook returns to.
+    pub ip: u64,
+}
+
+impl Registers {
+    #[inline(always)]
+    fn sp(&self) -> u64 {
+        self as *const Registers as u64 + size_of::<Registers>() as u64
+    }
+}
+
+/// How long the clock may stand still before nobody is asked any more.
+const PATIENCE_MS: u64 = 2000;
+/// Questions along one stack.
+const MOST_ASKED: u32 = 64;
+
+/// Nobody answers: vmaudit is gone, or stopped.
+static DEAF: AtomicU32 = AtomicU32::new(0);
+
+/// A child of fork may be heard again.
+pub fn listen_again() {
+    DEAF.store(0, Relaxed);
+}
+
+/// The number of the stack that called a hook; 0: it has none.
+#[inline(always)]
+pub fn stack_of(thread: &mut Thread, registers: &Registers, function: u8) -> u32 {
+    let area = setup::area();
+    let sp = registers.sp();
+    if (sp < thread.stack_start || sp >= thread.stack_end) && !find_stack(thread, sp) {
+        area.head().doubts.without_stack.fetch_add(1, Relaxed);
+        return 0;
+    }
+    if thread.memory.is_null() {
+        area.head().doubts.without_stack.fetch_add(1, Relaxed);
+        return 0;
+    }
+    let code = area.head().code.load(Relaxed);
+    let slot = spread(registers.ip ^ sp << 7 ^ registers.bp << 13, MEMOS.trailing_zeros());
+    let memo = unsafe { &mut *(&raw mut (*thread.memory).memos[slot & (MEMOS - 1)]) };
+    if memo.ip == registers.ip
+        && memo.sp == sp
+        && memo.bp == registers.bp
+        && memo.code == code
+        && memo.what == function as u32
+    {
+        let mut at = 0;
+        let len = (memo.len as usize).min(MEMO_WORDS);
+        while at < len && unsafe { *((sp + memo.at[at] as u64) as *const u64) } == memo.word[at] {
+            at += 1;
+        }
+        if at == len {
+            return memo.stack;
+        }
+    }
+    walk(thread, registers, function, memo)
+}
+
+/// A thread may run on a stack that it has made itself.
+#[cold]
+#[inline(never)]
+fn find_stack(thread: &mut Thread, sp: u64) -> bool {
+    match sys::mapping_of(sp) {
+        Some((start, end)) => {
+            (thread.stack_start, thread.stack_end) = (start, end);
+            true
+        }
+        None => false,
+    }
+}
+
+#[inline(always)]
+fn mix(hash: u64, word: u64) -> u64 {
+    let mixed = (hash ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    mixed ^ mixed >> 29
+}
+
+#[inline(never)]
+fn walk(thread: &mut Thread, registers: &Registers, function: u8, memo: &mut Memo) -> u32 {
+    let area = setup::area();
+    let head = area.head();
+    let code = head.code.load(Acquire);
+    let frames = unsafe { &mut *(&raw mut (*thread.memory).frames) };
+    let first_sp = registers.sp();
+    let (mut ip, mut sp, mut bp) = (registers.ip, first_sp, registers.bp);
+    let mut hash = mix(code as u64, function as u64);
+    let (mut len, mut words, mut asked) = (0, 0, 0);
+    let (mut flags, mut may_change) = (0, false);
+    memo.ip = 0;
+    let mut read = |address: u64| {
+        let word = unsafe { *(address as *const u64) };
+        if words < MEMO_WORDS {
+            memo.at[words] = (address - first_sp) as u32;
+            memo.word[words] = word;
+        }
+        words += 1;
+        word
+    };
+    loop {
+        frames[len] = ip;
+        len += 1;
+        hash = mix(hash, ip);
+        if len == MOST_FRAMES {
+            flags = TRUNCATED;
+            break;
+        }
+        // The innermost address is behind a call, too: that of the hook.
+        let key = rule_key(ip, false, code);
+        let mut rule = find(area, key);
+        if rule == 0 && asked < MOST_ASKED && !is_generated(head, ip) {
+            asked += 1;
+            if ask(thread, (ip, sp, bp), code) {
+                rule = find(area, key);
+            }
+        }
+        let base = match kind_of(rule) {
+            ROOT => break,
+            BY_SP => sp,
+            BY_BP => bp,
+            kind => {
+                flags = INCOMPLETE;
+                may_change = kind != STOP && !is_generated(head, ip);
+                break;
+            }
+        };
+        let cfa = base.wrapping_add(cfa_of(rule) as u64);
+        if cfa <= sp || cfa > thread.stack_end || cfa & 7 != 0 {
+            (flags, may_change) = (INCOMPLETE, true);
+            break;
+        }
+        let saved = bp_of(rule);
+        if saved != 0 {
+            let at = cfa.wrapping_add((saved * 8) as u64);
+            if at < first_sp || at > thread.stack_end - 8 {
+                (flags, may_change) = (INCOMPLETE, true);
+                break;
+            }
+            bp = read(at);
+        }
+        ip = read(cfa - 8);
+        sp = cfa;
+        if ip < 4096 {
+            break;
+        }
+    }
+    let stack = intern(area, &frames[..len], hash, (function as u32 | flags, code));
+    // What could not be asked may be known the next time.
+    if words <= MEMO_WORDS && !may_change && stack != 0 {
+        (memo.sp, memo.bp, memo.stack) = (first_sp, registers.bp, stack);
+        (memo.code, memo.what, memo.len) = (code, function as u32, words as u32);
+        memo.ip = registers.ip;
+    }
+    stack
+}
+
+#[inline(always)]
+fn find(area: Area, key: u64) -> u64 {
+    let mut at = spread(key, RULES.trailing_zeros());
+    for _ in 0..RULE_PROBES {
+        let rule = area.rule(at & (RULES - 1));
+        let known = rule.key.load(Acquire);
+        if known == key {
+            return rule.body.load(Relaxed);
+        }
+        if known == 0 {
+            return 0;
+        }
+        at += 1;
+    }
+    0
+}
+
+fn is_generated(head: &Head, address: u64) -> bool {
+    let len = (head.generated_len.load(Acquire) as usize).min(GENERATED);
+    let within =
+        |range: &area::Range| (range.start.load(Relaxed)..range.end.load(Relaxed)).contains(&address);
+    head.generated.iter().take(len).any(within)
+}
+
+/// vmaudit looks at the stack from here outwards, and publishes what leads along it. False where it does not
+/// answer: the first time ends asking.
+#[cold]
+#[inline(never)]
+fn ask(thread: &Thread, (ip, sp, bp): (u64, u64, u64), code: u32) -> bool {
+    let area = setup::area();
+    if DEAF.load(Relaxed) != 0 {
+        return false;
+    }
+    let free = |&number: &usize| {
+        let state = &area.ask(number).state;
+        state.compare_exchange(ASK_FREE, ASK_TAKEN, Acquire, Relaxed).is_ok()
+    };
+    let bell = setup::doorbell();
+    let Some(number) = (0..ASKS).find(free) else {
+        area.head().doubts.unanswered.fetch_add(1, Relaxed);
+        return false;
+    };
+    let asked = area.ask(number);
+    let all = thread.stack_end - sp;
+    let len = all.min(ASK_BYTES as u64) & !7;
+    for word in 0..len as usize / 8 {
+        asked.bytes[word].store(unsafe { *(sp as *const u64).add(word) }, Relaxed);
+    }
+    asked.len.store(len as u32, Relaxed);
+    asked.flags.store(if all == len { ASK_TO_END } else { 0 }, Relaxed);
+    asked.code.store(code, Relaxed);
+    asked.ip.store(ip, Relaxed);
+    asked.sp.store(sp, Relaxed);
+    asked.bp.store(bp, Relaxed);
+    asked.state.store(ASK_WAITS, Release);
+    area.head().doubts.asked.fetch_add(1, Relaxed);
+    bell.rung.fetch_add(1, Release);
+    sys::wake(&bell.rung);
+    let mut tick = bell.tick.load(Relaxed);
+    while asked.state.load(Acquire) == ASK_WAITS {
+        if sys::wait(&asked.state, ASK_WAITS, PATIENCE_MS) {
+            let now = bell.tick.load(Relaxed);
+            if now == tick {
+                // Whoever answers later finds a question that nobody waits for: it stays taken.
+                DEAF.store(1, Relaxed);
+                area.head().doubts.unanswered.fetch_add(1, Relaxed);
+                return false;
+            }
+            tick = now;
+        }
+    }
+    asked.state.store(ASK_FREE, Release);
+    true
+}
+
+#[inline(never)]
+fn intern(area: Area, frames: &[u64], hash: u64, (what, code): (u32, u32)) -> u32 {
+    let head = area.head();
+    let hash = hash.max(1);
+    let mut at = spread(hash, HASHES.trailing_zeros());
+    for _ in 0..4096 {
+        let slot = area.hash(at & (HASHES - 1));
+        let mut known = slot.hash.load(Acquire);
+        if known == 0 {
+            match slot.hash.compare_exchange(0, hash, AcqRel, Acquire) {
+                Ok(_) => {
+                    let number = add(area, frames, (what, code));
+                    slot.stack.store(if number == 0 { u32::MAX } else { number }, Release);
+                    return number;
+                }
+                Err(other) => known = other,
+            }
+        }
+        if known == hash {
+            loop {
+                match slot.stack.load(Acquire) {
+                    0 => core::hint::spin_loop(),
+                    u32::MAX => break,
+                    number => return number,
+                }
+            }
+            break;
+        }
+        at += 1;
+    }
+    head.doubts.without_stack.fetch_add(1, Relaxed);
+    0
+}
+
+fn add(area: Area, frames: &[u64], (what, code): (u32, u32)) -> u32 {
+    let head = area.head();
+    let first = head.next_word.fetch_add(frames.len() as u64, Relaxed) as usize;
+    if first + frames.len() > WORDS || head.last_stack.load(Relaxed) as usize >= STACKS - 2 {
+        return 0;
+    }
+    let number = head.last_stack.fetch_add(1, Relaxed) + 1;
+    if number as usize >= STACKS {
+        return 0;
+    }
+    for (index, frame) in frames.iter().enumerate() {
+        area.word(first + index).store(*frame, Relaxed);
+    }
+    let stack = area.stack(number as usize);
+    stack.first.store(first as u32, Relaxed);
+    stack.what.store(what, Relaxed);
+    stack.code.store(code, Relaxed);
+    stack.frames.store(frames.len() as u32, Release);
+    number
+}

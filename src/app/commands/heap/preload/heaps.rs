@@ -1,0 +1,276 @@
+//! The processes that have the library, and what they have counted.
+
+use crate::app::commands::heap::watch::{ProcessIdentity, read_known};
+use crate::capture::preload::{Area, Arrival, Question};
+use crate::heap::ledger::{SiteId, Sites};
+use crate::heap::report::HeapProcessFacts;
+use crate::heap::report::model::{Function, Own};
+use crate::heap::{Description, Filter, HeapLedger, LedgerOptions, Picture};
+use crate::model::{Addr, FileRef, Frame, Mapping, MmKey, Pid, StackSample, StackTable};
+use crate::objects::FileKey;
+use crate::procfs::parse_maps;
+use crate::sys::clock::monotonic_ns;
+use crate::sys::pidfd;
+use crate::unwind::{ExecMapping, SpaceState, Unwinder};
+use std::collections::HashMap;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::AtomicU32;
+
+/// A process that counts.
+pub struct Counting {
+    pub pid: Pid,
+    pub pidfd: OwnedFd,
+    pub mm: MmKey,
+    pub area: Area,
+    pub forked: bool,
+    pub known: ProcessIdentity,
+    pub ledger: HeapLedger,
+    /// As it was read last.
+    pub maps: Vec<Mapping>,
+    pub generation: u64,
+    /// Which state of its code the rules are about.
+    pub code: u32,
+    /// What each return address is, by the state of the code.
+    pub frames: HashMap<(u32, u64), Frame>,
+    /// By the number of the stack.
+    pub sites: Vec<Option<SiteId>>,
+}
+
+/// A process and its heap at one moment.
+pub struct Portrait {
+    pub facts: HeapProcessFacts,
+    pub picture: Picture,
+    pub own: Own,
+    pub forked: bool,
+    /// Allocations whose stack ends where no rule leads on, and whose stack is too deep.
+    pub incomplete: u64,
+    pub truncated: u64,
+}
+
+/// All of them.
+pub struct Preloaded {
+    pub options: LedgerOptions,
+    pub filter: Filter,
+    pub descriptions: Vec<Description>,
+    /// Of each file that was looked at: a function of an allocator under other names than those that are counted.
+    pub uncounted: HashMap<FileKey, Option<String>>,
+    /// The only one that counts; None: whoever comes.
+    pub only: Option<Pid>,
+    pub unwinder: Unwinder,
+    pub stacks: StackTable,
+    pub sites: Sites,
+    pub functions: Vec<Function>,
+    counting: Vec<Counting>,
+    ended: Vec<Portrait>,
+    last_mm: u64,
+    pub taught: Taught,
+}
+
+/// What teaching took, for `-v`.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct Taught {
+    pub questions: u64,
+    pub rules: u64,
+    pub without_room: u64,
+    pub maps_read: u64,
+}
+
+impl Preloaded {
+    pub fn new(options: LedgerOptions, filter: Filter, descriptions: Vec<Description>) -> Preloaded {
+        Preloaded {
+            options,
+            filter,
+            descriptions,
+            uncounted: HashMap::new(),
+            only: None,
+            unwinder: Unwinder::default(),
+            stacks: StackTable::default(),
+            sites: Sites::default(),
+            functions: Vec::new(),
+            counting: Vec::new(),
+            ended: Vec::new(),
+            last_mm: 0,
+            taught: Taught::default(),
+        }
+    }
+
+    /// A process begins to count: after execve in place of what it was before.
+    pub fn add(&mut self, arrival: Arrival) {
+        let Arrival { pid, pidfd, forked, area } = arrival;
+        if let Some(at) = self.counting.iter().position(|each| each.pid == pid) {
+            let former = self.counting.swap_remove(at);
+            if pidfd::has_ended(&former.pidfd) {
+                self.finish(former);
+            } else {
+                self.unwinder.forget(former.mm);
+            }
+        }
+        self.last_mm += 1;
+        let mm = MmKey(self.last_mm);
+        let known = ProcessIdentity { since_ns: monotonic_ns(), ..read_known(pid) };
+        self.counting.push(Counting {
+            pid,
+            pidfd,
+            mm,
+            area,
+            forked,
+            known,
+            ledger: HeapLedger::new(mm, pid, self.options),
+            maps: Vec::new(),
+            generation: 0,
+            code: 0,
+            frames: HashMap::new(),
+            sites: Vec::new(),
+        });
+    }
+
+    /// What a process had before it executed another program is gone; that may be one without the library.
+    pub fn executed(&mut self, pid: Pid, time_ns: u64) {
+        let before = |known_ns: u64| known_ns < time_ns;
+        if let Some(at) = self.counting.iter().position(|each| each.pid == pid && before(each.known.since_ns))
+        {
+            let former = self.counting.swap_remove(at);
+            self.unwinder.forget(former.mm);
+        }
+        self.ended.retain(|each| {
+            let (from, until) = (each.facts.since_ns, each.picture.at_ns);
+            each.picture.pid != pid || !(from..until).contains(&time_ns)
+        });
+    }
+
+    /// Keeps of those that have ended what is reported.
+    pub fn finish_ended(&mut self) {
+        while let Some(at) = self.counting.iter().position(|each| pidfd::has_ended(&each.pidfd)) {
+            let ended = self.counting.swap_remove(at);
+            self.finish(ended);
+        }
+    }
+
+    fn finish(&mut self, mut ended: Counting) {
+        ended.known.until_ns = Some(monotonic_ns());
+        ended.known.ended = pidfd::exit_status(ended.pid, Some(ended.pidfd.as_fd()));
+        if let Ok(portrait) = self.portrait(&mut ended) {
+            self.ended.push(portrait);
+        }
+        self.unwinder.forget(ended.mm);
+    }
+
+    /// Answers whoever asks. Returns false where nobody did.
+    pub fn answer(&mut self, wake: impl Fn(&AtomicU32)) -> bool {
+        let mut counting = std::mem::take(&mut self.counting);
+        let mut some = false;
+        for process in &mut counting {
+            for question in process.area.questions() {
+                some = true;
+                self.taught.questions += 1;
+                self.teach(process, &question);
+                if let Some(state) = process.area.answer(&question) {
+                    wake(state);
+                }
+            }
+        }
+        self.counting = counting;
+        some
+    }
+
+    fn teach(&mut self, process: &mut Counting, question: &Question) {
+        if process.generation == 0 || process.code != question.code {
+            if process.code != question.code {
+                process.area.forget_rules(question.code);
+                process.code = question.code;
+            }
+            self.read_maps(process);
+        } else if process.mapping_of(question.ip).is_none() {
+            self.read_maps(process);
+        }
+        let Question { code, ip, sp, bp, .. } = *question;
+        let sample = StackSample {
+            ip,
+            sp,
+            bp,
+            bytes: &question.bytes,
+            full: question.is_full,
+            returned: true,
+            ..StackSample::default()
+        };
+        let mut steps = self.unwinder.plain_rules(process.mm, &sample);
+        let is_unknown = |at: u64, process: &Counting| process.mapping_of(at).is_none();
+        if let Some(last) = steps.last().filter(|last| last.rule.is_none())
+            && is_unknown(last.address, process)
+        {
+            // Mapped since.
+            self.read_maps(process);
+            steps = self.unwinder.plain_rules(process.mm, &sample);
+        }
+        for step in &steps {
+            process.frames.insert((code & 0xffff, step.address), step.frame);
+            match process.area.publish(step.address, code, step.rule) {
+                true => self.taught.rules += 1,
+                false => self.taught.without_room += 1,
+            }
+        }
+    }
+
+    pub fn read_maps(&mut self, process: &mut Counting) {
+        let Ok(text) = std::fs::read(format!("/proc/{}/maps", process.pid)) else { return };
+        self.taught.maps_read += 1;
+        process.maps = parse_maps(&text).mappings;
+        process.maps.retain(|mapping| mapping.prot.exec);
+        process.generation += 1;
+        let files: Vec<Option<FileRef>> = process.maps.iter().map(file_of).collect();
+        let modules = process.maps.iter().zip(&files).map(|(mapping, file)| ExecMapping {
+            range: mapping.range,
+            offset: mapping.offset,
+            file: file.as_ref(),
+        });
+        let state = SpaceState { mm: process.mm, generation: process.generation, pid: process.pid };
+        self.unwinder.set_modules(state, modules, &mut self.stacks);
+        let generated = process.maps.iter().zip(&files).filter(|(_, file)| file.is_none());
+        process.area.set_generated(generated.map(|(mapping, _)| mapping.range.start.0..mapping.range.end.0));
+    }
+
+    /// Ends an interval of each.
+    pub fn mark(&mut self) {
+        let mut counting = std::mem::take(&mut self.counting);
+        for process in &mut counting {
+            if self.take_counts(process).is_ok() {
+                process.ledger.mark(monotonic_ns());
+            }
+        }
+        self.counting = counting;
+    }
+
+    /// All as they are now, and those that have ended as they were then.
+    pub fn portraits(&mut self) -> (Vec<&Portrait>, Vec<Portrait>) {
+        let mut counting = std::mem::take(&mut self.counting);
+        let living = counting.iter_mut().filter_map(|process| self.portrait(process).ok()).collect();
+        self.counting = counting;
+        (self.ended.iter().collect(), living)
+    }
+
+    /// Those that still run count no more.
+    pub fn release(&self) {
+        self.counting.iter().for_each(|process| process.area.release());
+    }
+
+    pub fn has_any(&self) -> bool {
+        !self.counting.is_empty() || !self.ended.is_empty()
+    }
+}
+
+impl Counting {
+    /// The executable mapping that an address is in.
+    pub fn mapping_of(&self, address: u64) -> Option<&Mapping> {
+        let at = self.maps.partition_point(|mapping| mapping.range.end.0 <= address);
+        self.maps.get(at).filter(|mapping| mapping.range.contains(Addr(address)))
+    }
+}
+
+/// The vdso is as good as a file.
+fn file_of(mapping: &Mapping) -> Option<FileRef> {
+    if mapping.is_special("[vdso]") {
+        let path = mapping.name.clone();
+        return Some(FileRef { major: 0, minor: 0, inode: 0, path, deleted: false });
+    }
+    mapping.file_ref()
+}

@@ -1,0 +1,245 @@
+//! `vmaudit heap -- CMD` by a library that is preloaded into the command: it counts in the program itself,
+//! and needs no rights.
+
+mod executed;
+mod heaps;
+mod portrait;
+mod serve;
+mod suits;
+
+use super::mappings::add_mappings;
+use super::report::symbolizer;
+use crate::app::error::AppError;
+use crate::app::output::Output;
+use crate::capture::CaptureConfig;
+use crate::capture::preload::{Library, Listener, Settings, VARIABLE, is_available};
+use crate::cli::{Aslr, HeapArgs};
+use crate::heap::report::{HeapFacts, HeapProcessFacts, HeapReport, build};
+use crate::heap::{Description, LedgerOptions, Picture, Sampling};
+use crate::launch::{LaunchConfig, behind_sudo};
+use crate::model::Pid;
+use crate::report::model::Events;
+use crate::rights::viewer;
+use crate::session::SessionError;
+use crate::session::audits::Audits;
+use crate::session::engine::{AT_THE_END, End, Schedule, Session};
+use crate::session::pipeline::Pipeline;
+use crate::session::say::say;
+use crate::session::start::{Start, Traced};
+use crate::session::tracer::{TracerOptions, WATCHED_CALLS};
+use crate::symbolize::Symbolizer;
+use crate::sys::clock::monotonic_ns;
+use executed::Executed;
+use heaps::{Portrait, Preloaded};
+use serve::Service;
+use std::cell::RefCell;
+use std::ffi::OsString;
+use std::ops::ControlFlow;
+use std::rc::Rc;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+use suits::{other_functions, unsuited};
+
+/// Seconds between snapshots for what keeps growing.
+const LEAK_INTERVAL: f64 = 1.0;
+
+/// Why what is asked for is not for a preloaded library; None: it is.
+pub fn unable(args: &HeapArgs, descriptions: &[Description]) -> Option<String> {
+    if !is_available() {
+        return Some("there is no library for this processor".to_owned());
+    }
+    if args.combined {
+        return Some("--combined counts in the kernel".to_owned());
+    }
+    let explicit = if args.allocators.is_empty() { None } else { other_functions(descriptions) };
+    explicit.or_else(|| unsuited(&args.command, descriptions))
+}
+
+/// Starts the command with the library; returns vmaudit's exit code.
+pub fn start((args, to): (&HeapArgs, Output), descriptions: &[Description]) -> Result<u8, AppError> {
+    let start_ns = monotonic_ns();
+    let settings = Settings { sample: args.sample };
+    let system = |operation| move |source| SessionError::System { operation, source };
+    let library = Library::new().map_err(system("writing the library to memory"))?;
+    let listener = Listener::new().map_err(system("opening a socket"))?;
+    // ptrace(2), access mode checks: neither another user may look in, nor who has fewer rights.
+    let is_equal = viewer().is_none() && (args.as_root || behind_sudo().ok().flatten().is_none());
+    let path = library.path(is_equal).map_err(system("handing over the library"))?;
+    let config = LaunchConfig {
+        argv: args.command.clone(),
+        env: vec![
+            ("LD_PRELOAD".into(), Some(before_others(&path))),
+            (VARIABLE.into(), Some(listener.name().into())),
+        ],
+        as_root: args.as_root,
+        hold_exits: true,
+        aslr_off: args.aslr == Aslr::Off,
+        calls: WATCHED_CALLS,
+        ..LaunchConfig::default()
+    };
+    let capture = CaptureConfig {
+        stack_bytes: args.stacks.stack_bytes,
+        follow_forks: !args.no_follow_forks,
+        ..CaptureConfig::default()
+    };
+    let tracing = TracerOptions { only: None, capture, verbose: args.verbose };
+    let without_filter = "start it by itself, and attach (vmaudit heap -p PID)";
+    let start = Start::command(config, tracing, (None, without_filter, without_filter))?;
+    let options = LedgerOptions { sampling: Sampling::every(args.sample.unwrap_or(0)), start_ns };
+    let mut heaps = Preloaded::new(options, super::filter(args), descriptions.to_vec());
+    heaps.only = args.no_follow_forks.then_some(start.main());
+    let heaps = Arc::new(Mutex::new(heaps));
+    let service =
+        Service::start(&heaps, listener, (settings, start_ns)).map_err(system("starting a thread"))?;
+    let watcher = Watcher {
+        args,
+        to,
+        executed: Rc::new(RefCell::new(Executed::new(Arc::clone(&heaps)))),
+        heaps,
+        main: start.main(),
+        start_ns,
+        allocators: descriptions.iter().map(|each| each.name.clone()).collect(),
+    };
+    let traced = watcher.run(start)?;
+    watcher.heaps().release();
+    drop(service);
+    Ok(match traced.detach_in_background() {
+        End::Exited(status) => status.exit_code(),
+        End::LoadEnded(code) => code,
+        End::NoneLeft | End::LeftRunning => 0,
+    })
+}
+
+/// The user may preload something, too: an allocator, which ours stands before.
+fn before_others(path: &str) -> OsString {
+    let mut all = OsString::from(path);
+    if let Some(others) = std::env::var_os("LD_PRELOAD").filter(|others| !others.is_empty()) {
+        all.push(":");
+        all.push(others);
+    }
+    all
+}
+
+struct Watcher<'a> {
+    args: &'a HeapArgs,
+    to: Output,
+    heaps: Arc<Mutex<Preloaded>>,
+    main: Pid,
+    start_ns: u64,
+    allocators: Vec<String>,
+    executed: Rc<RefCell<Executed>>,
+}
+
+impl Watcher<'_> {
+    /// Until the end; prints the reports.
+    fn run(&self, start: Start<'_>) -> Result<Traced<End>, AppError> {
+        let schedule = Schedule {
+            duration: self.args.duration.map(Duration::from_secs_f64),
+            first_snapshot: AT_THE_END,
+            interval: AT_THE_END,
+            timeline: false,
+            verbose: self.args.verbose,
+        };
+        let mut symbols = symbolizer();
+        let mut pipeline = start.pipeline();
+        pipeline.add_sink(self.executed.clone());
+        let mut traced = start.run(pipeline, schedule, |session| {
+            // What is mapped is put beside each process' heap.
+            session.audits.keeps_all = true;
+            self.watch(session, &mut symbols)
+        })?;
+        let audits = std::mem::take(&mut traced.audits);
+        self.heaps().finish_ended();
+        self.print(&mut symbols, Some((audits, &mut traced.pipeline)))?;
+        if self.args.verbose {
+            say(format_args!("{:?}", self.heaps().taught));
+        }
+        match self.heaps().has_any() || !self.executed.borrow().has(self.main) {
+            true => Ok(traced),
+            false => Err(AppError::NothingSeen {
+                why: "the library was not loaded: the dynamic loader ignores it, or could not open it (it \
+                      says so then). With root's rights, --method uprobes needs no library"
+                    .to_owned(),
+            }),
+        }
+    }
+
+    fn heaps(&self) -> std::sync::MutexGuard<'_, Preloaded> {
+        self.heaps.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn watch(&self, session: &mut Session<'_>, symbols: &mut Symbolizer) -> Result<End, AppError> {
+        let printed = self.args.interval.is_some();
+        // Growth is told from one snapshot to the next.
+        let interval = self.args.interval.or(self.args.leaks_only.then_some(LEAK_INTERVAL));
+        let interval = interval.map(Duration::from_secs_f64);
+        let mut due = interval.map(|interval| Instant::now() + interval);
+        let mut failed = Ok(());
+        let end = session.run_while(|| {
+            if let (Some(interval), Some(at)) = (interval, due)
+                && Instant::now() >= at
+            {
+                due = Some(at + interval);
+                if printed {
+                    failed = self.print(symbols, None);
+                }
+                self.heaps().mark();
+            }
+            if failed.is_err() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        })?;
+        failed.map(|()| end)
+    }
+
+    /// With the mappings beside, where they were looked at: at the end.
+    fn print(
+        &self,
+        symbols: &mut Symbolizer,
+        at_the_end: Option<(Audits, &mut Pipeline)>,
+    ) -> Result<(), AppError> {
+        let mut report = self.report(symbols);
+        if let Some((audits, pipeline)) = at_the_end {
+            add_mappings(&mut report, self.main, audits, pipeline);
+            self.executed.borrow().say_uncounted(&report);
+        }
+        symbols.take_notes().iter().for_each(say);
+        super::write(self.args, &self.to, &report)
+    }
+
+    fn report(&self, symbols: &mut Symbolizer) -> HeapReport {
+        let mut heaps = self.heaps();
+        let (ended, living) = heaps.portraits();
+        let mut all: Vec<&Portrait> = ended.into_iter().chain(&living).collect();
+        all.sort_by_key(|portrait| (portrait.picture.pid != self.main, portrait.picture.pid));
+        let processes: Vec<(HeapProcessFacts, Picture)> =
+            all.iter().map(|portrait| (portrait.facts.clone(), portrait.picture.clone())).collect();
+        let own: Vec<_> = all.iter().map(|portrait| (portrait.own, portrait.forked)).collect();
+        let calls = |picture: &Picture| picture.totals.allocated.blocks + picture.totals.freed.blocks;
+        let seen = processes.iter().map(|(_, picture)| crate::heap::sampling::blocks(calls(picture))).sum();
+        let incomplete = all.iter().map(|portrait| portrait.incomplete).sum();
+        let truncated = all.iter().map(|portrait| portrait.truncated).sum();
+        let wanted: Vec<_> = processes.iter().flat_map(|(_, picture)| picture.stacks()).collect();
+        let Preloaded { unwinder, stacks, functions, .. } = &mut *heaps;
+        let facts = HeapFacts {
+            backend: "preload".to_owned(),
+            allocators: self.allocators.clone(),
+            functions: functions.clone(),
+            combined: false,
+            events: Events {
+                seen,
+                unwind_incomplete: incomplete,
+                truncated_stacks: truncated,
+                ..Events::default()
+            },
+            without_stack: 0,
+            start_ns: self.start_ns,
+        };
+        let names = symbols.symbolize(stacks, wanted, unwinder.files_mut());
+        let pictures: Vec<_> = processes.iter().map(|(facts, picture)| (facts, picture)).collect();
+        let mut report = build(&facts, &pictures, stacks, &names);
+        for (process, (own, forked)) in report.processes.iter_mut().zip(own) {
+            process.own = Some(own);
+            process.forked = forked;
+        }
+        report
+    }
+}

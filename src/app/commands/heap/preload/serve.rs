@@ -1,0 +1,109 @@
+//! The threads that processes with the library depend on: none of them waits for vmaudit's own work.
+
+use super::heaps::Preloaded;
+use crate::capture::preload::{Bell, Listener, Settings};
+use crate::session::say::say;
+use crate::sys::clock::monotonic_ns;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use rustix::thread::futex;
+use std::io;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::*};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+/// How exact the time of an allocation is known.
+const TICK: Duration = Duration::from_millis(4);
+/// How long at most until it is seen that a process has ended, or that all is over.
+const GLANCE_MS: u16 = 20;
+
+/// Until it is dropped.
+pub struct Service {
+    over: Arc<AtomicBool>,
+    threads: Vec<thread::JoinHandle<()>>,
+}
+
+impl Service {
+    /// # Errors
+    /// When no thread can be made.
+    pub fn start(
+        heaps: &Arc<Mutex<Preloaded>>,
+        listener: Listener,
+        (settings, start_ns): (Settings, u64),
+    ) -> io::Result<Service> {
+        let over = Arc::new(AtomicBool::new(false));
+        let bell = Arc::new(Bell::new()?);
+        let mut threads = Vec::new();
+        let mut spawn = |name: &str, work: Box<dyn FnOnce() + Send>| {
+            threads.push(thread::Builder::new().name(name.to_owned()).spawn(work)?);
+            io::Result::Ok(())
+        };
+        let (stop, clock) = (Arc::clone(&over), Arc::clone(&bell));
+        spawn("clock", Box::new(move || keep_time(&clock, start_ns, &stop)))?;
+        let (stop, rung, pupils) = (Arc::clone(&over), Arc::clone(&bell), Arc::clone(heaps));
+        spawn("teacher", Box::new(move || teach(&pupils, &rung, &stop)))?;
+        let (stop, pupils) = (Arc::clone(&over), Arc::clone(heaps));
+        spawn("listener", Box::new(move || listen(&pupils, (&listener, &bell), settings, &stop)))?;
+        Ok(Service { over, threads })
+    }
+}
+
+impl Drop for Service {
+    fn drop(&mut self) {
+        self.over.store(true, Relaxed);
+        for thread in self.threads.drain(..) {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// The processes see by it that vmaudit is there, too.
+fn keep_time(bell: &Bell, start_ns: u64, over: &AtomicBool) {
+    while !over.load(Relaxed) {
+        let milliseconds = monotonic_ns().saturating_sub(start_ns) / 1_000_000;
+        bell.tell_time(u32::try_from(milliseconds).unwrap_or(u32::MAX));
+        thread::sleep(TICK);
+    }
+}
+
+fn teach(heaps: &Mutex<Preloaded>, bell: &Bell, over: &AtomicBool) {
+    while !over.load(Relaxed) {
+        let rung = bell.rung().load(Acquire);
+        let some = heaps.lock().unwrap_or_else(PoisonError::into_inner).answer(wake);
+        if !some && bell.rung().load(Acquire) == rung {
+            let patience = Duration::from_millis(u64::from(GLANCE_MS));
+            let patience = futex::Timespec::try_from(patience).ok();
+            let _ = futex::wait(bell.rung(), futex::Flags::empty(), rung, patience.as_ref());
+        }
+    }
+}
+
+fn wake(state: &AtomicU32) {
+    let _ = futex::wake(state, futex::Flags::empty(), 1);
+}
+
+fn listen(
+    heaps: &Mutex<Preloaded>,
+    (listener, bell): (&Listener, &Bell),
+    settings: Settings,
+    over: &AtomicBool,
+) {
+    while !over.load(Relaxed) {
+        let mut fds = [PollFd::new(listener.as_fd(), PollFlags::POLLIN)];
+        let _ = poll(&mut fds, PollTimeout::from(GLANCE_MS));
+        if fds.iter().any(|fd| fd.any().unwrap_or(false)) {
+            match listener.accept(settings, bell) {
+                Ok(Some(arrival)) => {
+                    let mut heaps = heaps.lock().unwrap_or_else(PoisonError::into_inner);
+                    heaps.finish_ended();
+                    if heaps.only.is_none_or(|only| only == arrival.pid) {
+                        heaps.add(arrival);
+                    }
+                }
+                Ok(None) => {}
+                Err(error) => say(format_args!("a process could not begin to count: {error}")),
+            }
+        }
+        heaps.lock().unwrap_or_else(PoisonError::into_inner).finish_ended();
+    }
+}

@@ -1,0 +1,476 @@
+//! vmaudit's side of the shared memory.
+
+use super::layout::{self, *};
+use crate::model::UnwindRow;
+use memmap2::{MmapOptions, MmapRaw};
+use nix::errno::Errno;
+use nix::sys::memfd::{MFdFlags, memfd_create};
+use nix::unistd::{Whence, lseek};
+use std::fs::File;
+use std::io;
+use std::ops::Range;
+use std::os::fd::{AsRawFd, RawFd};
+use std::os::unix::fs::MetadataExt;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
+
+/// How is counted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Settings {
+    /// Bytes between two marks on average; None: each allocation.
+    pub sample: Option<u64>,
+}
+
+/// The page that vmaudit and all processes share.
+pub struct Bell {
+    file: File,
+    map: MmapRaw,
+}
+
+impl Bell {
+    /// # Errors
+    /// When there is no memory for it.
+    pub fn new() -> io::Result<Bell> {
+        let file = File::from(memfd_create("vmaudit-heap-bell", MFdFlags::MFD_CLOEXEC)?);
+        file.set_len(PAGE)?;
+        let map = MmapOptions::new().map_raw(&file)?;
+        Ok(Bell { file, map })
+    }
+
+    fn page(&self) -> &Doorbell {
+        // SAFETY: as long as a page, and only atomics are in it.
+        unsafe { &*self.map.as_ptr().cast::<Doorbell>() }
+    }
+
+    pub fn raw_fd(&self) -> RawFd {
+        self.file.as_raw_fd()
+    }
+
+    /// Counted up with each question.
+    pub fn rung(&self) -> &AtomicU32 {
+        &self.page().rung
+    }
+
+    /// What blocks are dated with: milliseconds.
+    pub fn tell_time(&self, milliseconds: u32) {
+        self.page().tick.store(milliseconds, Relaxed);
+    }
+}
+
+const PAGE: u64 = 4096;
+
+/// What one process counts in.
+pub struct Area {
+    file: File,
+    map: MmapRaw,
+}
+
+/// A thread wants to know how to walk its stack, and waits.
+pub struct Question {
+    number: usize,
+    /// [`Head::code`], as the thread knows it.
+    pub code: u32,
+    pub ip: u64,
+    pub sp: u64,
+    pub bp: u64,
+    /// From `sp` on.
+    pub bytes: Vec<u8>,
+    /// They reach the stack's end.
+    pub is_full: bool,
+}
+
+/// A stack that was met.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct SharedStack {
+    /// [`FUNCTIONS`]' index.
+    pub function: usize,
+    pub code: u32,
+    pub is_incomplete: bool,
+    pub is_truncated: bool,
+    /// Return addresses, the innermost first.
+    pub frames: Vec<u64>,
+}
+
+/// Of one stack, by all threads. With samples, estimates: blocks in units of 1 / 1024.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Counted {
+    pub allocations: u64,
+    pub bytes: u64,
+    pub frees: u64,
+    pub freed_bytes: u64,
+}
+
+/// What is outstanding.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct CountedBlock {
+    pub address: u64,
+    pub size: u64,
+    /// 0: no stack.
+    pub stack: u32,
+    /// When: as [`Bell::tell_time`] told; rounded down.
+    pub milliseconds: u32,
+}
+
+macro_rules! part {
+    ($name:ident, $at:expr, $of:ty, $count:expr) => {
+        fn $name(&self) -> &[$of] {
+            // SAFETY: the file is as long as all parts, and only atomics are in it.
+            unsafe { std::slice::from_raw_parts(self.map.as_ptr().add($at).cast::<$of>(), $count) }
+        }
+    };
+}
+
+impl Area {
+    /// Takes no memory but for what is written.
+    ///
+    /// # Errors
+    /// When there can be no such file, or it cannot be mapped.
+    pub fn new(settings: Settings) -> io::Result<Area> {
+        let file = File::from(memfd_create("vmaudit-heap", MFdFlags::MFD_CLOEXEC)?);
+        file.set_len(BYTES as u64)?;
+        let map = MmapOptions::new().map_raw(&file)?;
+        let area = Area { file, map };
+        let head = area.head();
+        let mode = if settings.sample.is_some() { MODE_SAMPLE } else { MODE_EXACT };
+        head.mode.store(mode, Relaxed);
+        head.mean.store(settings.sample.unwrap_or(1), Relaxed);
+        head.magic.store(MAGIC, Release);
+        Ok(area)
+    }
+
+    pub fn raw_fd(&self) -> RawFd {
+        self.file.as_raw_fd()
+    }
+
+    /// Nothing is counted any more.
+    pub fn release(&self) {
+        self.head().mode.store(MODE_OFF, Relaxed);
+    }
+
+    pub fn head(&self) -> &Head {
+        // SAFETY: as `part`.
+        unsafe { &*self.map.as_ptr().cast::<Head>() }
+    }
+
+    part!(rules, AT_RULES, Rule, RULES);
+    part!(stacks, AT_STACKS, layout::Stack, STACKS);
+    part!(words, AT_WORDS, AtomicU64, WORDS);
+    part!(samples, AT_SAMPLES, Sample, SAMPLES);
+    part!(asks, AT_ASKS, Ask, ASKS);
+    part!(leaves, AT_LEAVES, AtomicU64, LEAVES * LEAF_BYTES / 8);
+
+    fn counts(&self, shard: usize) -> &[Count] {
+        let at = AT_COUNTS + shard * STACKS * size_of::<Count>();
+        // SAFETY: as `part`.
+        unsafe { std::slice::from_raw_parts(self.map.as_ptr().add(at).cast::<Count>(), STACKS) }
+    }
+
+    /// The questions that nobody has answered yet.
+    pub fn questions(&self) -> Vec<Question> {
+        let waiting = self.asks().iter().enumerate().filter(|(_, ask)| ask.state.load(Acquire) == ASK_WAITS);
+        let question = |(number, ask): (usize, &Ask)| {
+            let len = (ask.len.load(Relaxed) as usize).min(ASK_BYTES);
+            let words = ask.bytes.iter().take(len / 8);
+            Question {
+                number,
+                code: ask.code.load(Relaxed),
+                ip: ask.ip.load(Relaxed),
+                sp: ask.sp.load(Relaxed),
+                bp: ask.bp.load(Relaxed),
+                bytes: words.flat_map(|word| word.load(Relaxed).to_ne_bytes()).collect(),
+                is_full: ask.flags.load(Relaxed) & ASK_TO_END != 0,
+            }
+        };
+        waiting.map(question).collect()
+    }
+
+    /// Lets the thread that asked go on. True where it has to be woken.
+    pub fn answer(&self, question: &Question) -> Option<&AtomicU32> {
+        let state = &self.asks().get(question.number)?.state;
+        state.compare_exchange(ASK_WAITS, ASK_ANSWERED, AcqRel, Relaxed).ok()?;
+        Some(state)
+    }
+
+    /// How to find the caller of the frame at a return address; None: no rule leads on. False where there
+    /// is no room for it.
+    pub fn publish(&self, address: u64, code: u32, row: Option<UnwindRow>) -> bool {
+        let body = match row {
+            None => rule_body(STOP, 0, 0),
+            Some(UnwindRow::Root) => rule_body(ROOT, 0, 0),
+            Some(UnwindRow::Offsets { from_bp, cfa, bp }) => {
+                rule_body(if from_bp { BY_BP } else { BY_SP }, cfa, bp.unwrap_or(0))
+            }
+        };
+        let key = rule_key(address, false, code);
+        let rules = self.rules();
+        let home = spread(key, RULES.trailing_zeros());
+        let mut room = None;
+        for at in home..home + RULE_PROBES {
+            let Some(rule) = rules.get(at % RULES) else { return false };
+            match rule.key.load(Acquire) {
+                known if known == key => {
+                    rule.body.store(body, Relaxed);
+                    return true;
+                }
+                GONE => room = room.or(Some(rule)),
+                0 => {
+                    room = room.or(Some(rule));
+                    break;
+                }
+                _ => {}
+            }
+        }
+        let Some(rule) = room else { return false };
+        rule.body.store(body, Relaxed);
+        rule.key.store(key, Release);
+        true
+    }
+
+    /// Code was unmapped: rules of another state of it are nobody's.
+    pub fn forget_rules(&self, code: u32) {
+        let own = rule_key(0, false, code) >> 48;
+        for rule in self.rules() {
+            let key = rule.key.load(Relaxed);
+            if key > GONE && key >> 48 != own {
+                rule.key.store(GONE, Release);
+            }
+        }
+    }
+
+    /// Where no rule will ever be: code that no file has.
+    pub fn set_generated(&self, ranges: impl Iterator<Item = Range<u64>>) {
+        let head = self.head();
+        let mut len = 0;
+        for (to, range) in head.generated.iter().zip(ranges) {
+            to.start.store(range.start, Relaxed);
+            to.end.store(range.end, Relaxed);
+            len += 1;
+        }
+        head.generated_len.store(len, Release);
+    }
+
+    /// Numbers of stacks begin with 1.
+    pub fn last_stack(&self) -> u32 {
+        self.head().last_stack.load(Acquire).min(STACKS as u32 - 1)
+    }
+
+    /// None while it is being made.
+    pub fn stack(&self, number: u32) -> Option<SharedStack> {
+        let stack = self.stacks().get(number as usize)?;
+        let len = stack.frames.load(Acquire) as usize;
+        let first = stack.first.load(Relaxed) as usize;
+        let words = self.words().get(first..first.checked_add(len)?).filter(|words| !words.is_empty())?;
+        let what = stack.what.load(Relaxed);
+        Some(SharedStack {
+            function: (what & 0xff) as usize,
+            code: stack.code.load(Relaxed),
+            is_incomplete: what & INCOMPLETE != 0,
+            is_truncated: what & TRUNCATED != 0,
+            frames: words.iter().map(|word| word.load(Relaxed)).collect(),
+        })
+    }
+
+    /// By the stack's number.
+    ///
+    /// # Errors
+    /// When the file cannot be searched for what was written.
+    pub fn counted(&self) -> io::Result<Vec<Counted>> {
+        let mut out = vec![Counted::default(); self.last_stack() as usize + 1];
+        const BYTES_EACH: usize = STACKS * size_of::<Count>();
+        for shard in 0..SHARDS {
+            let begin = AT_COUNTS + shard * BYTES_EACH;
+            for written in self.written(begin..begin + BYTES_EACH)? {
+                let of = |at: usize| (at - begin) / size_of::<Count>();
+                let stacks = of(written.start)..of(written.end).min(out.len());
+                for number in stacks {
+                    let (Some(from), Some(to)) = (self.counts(shard).get(number), out.get_mut(number)) else {
+                        break;
+                    };
+                    for (to, from) in [
+                        (&mut to.allocations, &from.allocations),
+                        (&mut to.bytes, &from.bytes),
+                        (&mut to.frees, &from.frees),
+                        (&mut to.freed_bytes, &from.freed_bytes),
+                    ] {
+                        *to = to.wrapping_add(from.load(Relaxed));
+                    }
+                }
+            }
+        }
+        Ok(out)
+    }
+
+    /// What is outstanding: all of it, or the sampled blocks.
+    ///
+    /// # Errors
+    /// When the file cannot be searched for what was written.
+    pub fn blocks(&self, mut take: impl FnMut(CountedBlock)) -> io::Result<()> {
+        if self.head().mode.load(Relaxed) == MODE_SAMPLE {
+            for sample in self.samples() {
+                let address = sample.address.load(Acquire);
+                if address != 0 {
+                    let (size, stack) = (sample.size.load(Relaxed), sample.stack.load(Relaxed));
+                    let milliseconds = sample.tick.load(Relaxed);
+                    take(CountedBlock { address, size, stack, milliseconds });
+                }
+            }
+            return Ok(());
+        }
+        let head = self.head();
+        let leaves = (head.next_leaf.load(Acquire) as usize).min(LEAVES);
+        for (leaf, window) in head.windows.iter().enumerate().take(leaves) {
+            let window = window.load(Relaxed);
+            let begin = AT_LEAVES + leaf * LEAF_BYTES;
+            let words = self.leaves().get(leaf * LEAF_BYTES / 8..).unwrap_or_default();
+            for written in self.written(begin..begin + LEAF_BYTES)? {
+                for at in (written.start - begin) / 8..(written.end - begin) / 8 {
+                    let word = words.get(at).map_or(0, |word| word.load(Acquire));
+                    // Less is the size of the large block before it.
+                    if word >> 44 == 0 {
+                        continue;
+                    }
+                    let address = address_of(window, at);
+                    let size = match block_size(word) {
+                        LARGE => self.large(address),
+                        size => size,
+                    };
+                    let (stack, milliseconds) = (block_stack(word), block_ms(word));
+                    take(CountedBlock { address, size, stack, milliseconds });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The size of a block that is too large for its word: in the next one.
+    fn large(&self, address: u64) -> u64 {
+        let (window, word) = place(address.wrapping_add(16));
+        let head = self.head();
+        let leaf = head.windows.iter().position(|each| each.load(Relaxed) as usize == window);
+        let at = leaf.map(|leaf| leaf * LEAF_BYTES / 8 + word);
+        at.and_then(|at| self.leaves().get(at)).map_or(LARGE, |size| size.load(Relaxed).max(LARGE))
+    }
+
+    /// Which parts of a range of the file are not holes.
+    fn written(&self, range: Range<usize>) -> io::Result<Vec<Range<usize>>> {
+        let mut out = Vec::new();
+        let mut at = range.start;
+        while at < range.end {
+            let start = match lseek(&self.file, at as i64, Whence::SeekData) {
+                Ok(start) => start as usize,
+                // Nothing is written behind it.
+                Err(Errno::ENXIO) => break,
+                Err(error) => return Err(error.into()),
+            };
+            if start >= range.end {
+                break;
+            }
+            let end = lseek(&self.file, start as i64, Whence::SeekHole)? as usize;
+            at = end.min(range.end);
+            out.push(start.max(range.start)..at);
+        }
+        Ok(out)
+    }
+
+    /// The most that was outstanding, and when (milliseconds): of several threads at once to 64 KiB each.
+    pub fn peak(&self) -> (u64, u32) {
+        let head = self.head();
+        let total = &head.total;
+        let outstanding = total.outstanding.load(Relaxed);
+        let untold = |shard: &Shard| (shard.high.load(Relaxed), shard.high_tick.load(Relaxed));
+        let highs = head.shards.iter().map(untold).max_by_key(|(high, _)| *high);
+        let known = (total.peak.load(Relaxed), total.peak_tick.load(Relaxed));
+        let last = highs.map_or(known, |(high, tick)| (outstanding + high, tick));
+        let (bytes, tick) = if last.0 > known.0 { last } else { known };
+        (u64::try_from(bytes).unwrap_or(0), tick)
+    }
+
+    /// Bytes of memory that it takes: the kernel charges them to the process' control group.
+    ///
+    /// # Errors
+    /// As fstat(2).
+    pub fn memory(&self) -> io::Result<u64> {
+        Ok(self.file.metadata()?.blocks() * 512)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::math;
+    use super::*;
+
+    #[test]
+    fn times_are_exact_at_first_and_to_one_part_in_2048_then() {
+        for ms in 0..4096 {
+            assert_eq!(ms_of(tick16(ms)), ms);
+        }
+        let mut ms = 4096u32;
+        while ms < 100_000_000 {
+            let known = ms_of(tick16(ms));
+            assert!(known <= ms && ms - known <= ms / 2048, "{ms}: {known}");
+            ms += ms / 7 + 1;
+        }
+        assert!(ms_of(tick16(u32::MAX)) >= 100_000_000, "the end of time is late");
+    }
+
+    #[test]
+    fn blocks_keep_their_stack_time_and_size() {
+        for (stack, ms, size) in
+            [(0, 0, 0), (1, 17, 1), (STACKS as u32 - 1, 4000, LARGE - 1), (7, 5, 1 << 40)]
+        {
+            let word = block(stack, ms, size);
+            assert_ne!(word >> 44, 0, "a block is told from the size of a large one");
+            assert_eq!((block_stack(word), block_ms(word)), (stack, ms));
+            assert_eq!(block_size(word), size.min(LARGE));
+        }
+    }
+
+    #[test]
+    fn each_address_has_a_word_of_its_own() {
+        for address in [16u64, 24, 0x5555_5555_52a0, 0x7fff_ffff_fff8, 0x7f00_0000_0000, 0x7eff_ffff_fff0] {
+            let (window, word) = place(address);
+            assert!(window < WINDOWS && word < LEAF_BYTES / 8, "{address:#x}");
+            assert_eq!(address_of(window as u32, word), address);
+        }
+        assert_ne!(place(32), place(40));
+        assert_ne!(place(32), place(48));
+    }
+
+    #[test]
+    fn rules_come_back_as_they_were_published() {
+        let area = Area::new(Settings::default()).expect("memory");
+        let found = |address, code| {
+            let key = rule_key(address, false, code);
+            let home = spread(key, RULES.trailing_zeros());
+            let near = (home..home + RULE_PROBES).filter_map(|at| area.rules().get(at % RULES));
+            near.take_while(|rule| rule.key.load(Relaxed) != 0)
+                .find(|rule| rule.key.load(Relaxed) == key)
+                .map(|rule| rule.body.load(Relaxed))
+        };
+        let row = UnwindRow::Offsets { from_bp: true, cfa: -72, bp: Some(-2) };
+        for address in 0..5000u64 {
+            assert!(area.publish(0x7f00_0000_0000 + address * 13, 1, Some(row)));
+        }
+        let body = found(0x7f00_0000_0000, 1).expect("a rule");
+        assert_eq!((kind_of(body), cfa_of(body), bp_of(body)), (BY_BP, -72, -2));
+        assert!(area.publish(0x7f00_0000_0000, 1, None));
+        assert_eq!(found(0x7f00_0000_0000, 1).map(kind_of), Some(STOP));
+        assert_eq!(found(0x7f00_0000_0000, 2), None, "of other code");
+        area.forget_rules(2);
+        assert_eq!(found(0x7f00_0000_0000, 1), None);
+        // Their room is used again.
+        assert!(area.publish(0x7f00_0000_0000, 2, Some(UnwindRow::Root)));
+        assert_eq!(found(0x7f00_0000_0000, 2).map(kind_of), Some(ROOT));
+    }
+
+    #[test]
+    fn the_librarys_arithmetic_is_as_good_as_libms() {
+        for step in 1..=100_000u32 {
+            let x = f64::from(step) / 100_000.0;
+            assert!((math::ln(x) - x.ln()).abs() < 1e-11, "ln {x}");
+            for y in [x, x * 1e-6, x * 30.0] {
+                let exact = -(-y).exp_m1();
+                assert!((math::one_less_exp(y) / exact - 1.0).abs() < 1e-11, "{y}");
+            }
+        }
+    }
+}

@@ -1,0 +1,89 @@
+//! Where processes say that they have the library.
+
+use super::area::{Area, Bell, Settings};
+use super::layout::{Hello, MAGIC};
+use crate::model::Pid;
+use crate::sys::pidfd;
+use nix::sys::socket::sockopt::{PeerCredentials, ReceiveTimeout};
+use nix::sys::socket::{
+    AddressFamily, Backlog, ControlMessage, MsgFlags, SockFlag, SockType, UnixAddr, accept4, bind,
+    getsockopt, listen, recv, sendmsg, setsockopt, socket,
+};
+use nix::sys::time::{TimeVal, TimeValLike};
+use nix::unistd::Uid;
+use std::io::{self, IoSlice};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// A process that begins to count.
+pub struct Arrival {
+    pub pid: Pid,
+    pub pidfd: OwnedFd,
+    /// It has a copy of what another one had allocated.
+    pub forked: bool,
+    pub area: Area,
+}
+
+/// A socket without a file, in the network namespace of vmaudit.
+pub struct Listener {
+    socket: OwnedFd,
+    name: String,
+}
+
+impl Listener {
+    /// # Errors
+    /// When there can be no socket.
+    pub fn new() -> io::Result<Listener> {
+        let socket = socket(AddressFamily::Unix, SockType::SeqPacket, SockFlag::SOCK_CLOEXEC, None)?;
+        let time = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let name = format!("vmaudit-heap-{}-{:x}", std::process::id(), time.as_nanos());
+        bind(socket.as_raw_fd(), &UnixAddr::new_abstract(name.as_bytes())?)?;
+        listen(&socket, Backlog::MAXCONN)?;
+        Ok(Listener { socket, name })
+    }
+
+    /// For the environment of the command.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+
+    /// Takes in whoever waits; None where that is nobody who may.
+    ///
+    /// # Errors
+    /// When the kernel refuses an area.
+    pub fn accept(&self, settings: Settings, bell: &Bell) -> io::Result<Option<Arrival>> {
+        let raw = accept4(self.socket.as_raw_fd(), SockFlag::SOCK_CLOEXEC)?;
+        // SAFETY: accept4 has just made it.
+        let peer = unsafe { OwnedFd::from_raw_fd(raw) };
+        // Whoever says nothing keeps nobody else waiting for long.
+        setsockopt(&peer, ReceiveTimeout, &TimeVal::milliseconds(200))?;
+        let who = getsockopt(&peer, PeerCredentials)?;
+        let mut hello = [0; size_of::<Hello>()];
+        if recv(peer.as_raw_fd(), &mut hello, MsgFlags::empty())? != hello.len() {
+            return Ok(None);
+        }
+        let word = |at: usize| hello.get(at..at + 8).and_then(|word| word.try_into().ok());
+        let magic = word(0).map(u64::from_ne_bytes);
+        let forked = word(8).map(u64::from_ne_bytes).is_some_and(|word| word as u32 == 1);
+        if magic != Some(MAGIC) || !may(who.uid()) {
+            return Ok(None);
+        }
+        let Ok(pidfd) = pidfd::open(who.pid()) else { return Ok(None) };
+        let area = Area::new(settings)?;
+        let files = [area.raw_fd(), bell.raw_fd()];
+        let control = [ControlMessage::ScmRights(&files)];
+        let answer = [IoSlice::new(b"welcome\0")];
+        sendmsg::<UnixAddr>(peer.as_raw_fd(), &answer, &control, MsgFlags::MSG_NOSIGNAL, None)?;
+        Ok(Some(Arrival { pid: who.pid(), pidfd, forked, area }))
+    }
+}
+
+/// Root's vmaudit profiles everybody's programs, an ordinary user's its own.
+fn may(uid: u32) -> bool {
+    let own = Uid::effective();
+    own.is_root() || own.as_raw() == uid
+}

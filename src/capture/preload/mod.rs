@@ -1,0 +1,22 @@
+//! The library that is preloaded into programs whose heap is profiled, and the memory that it shares with
+//! vmaudit (`preload/`, which build.rs builds).
+//!
+//! Nothing is sent and nothing can be lost: the library counts in an [`Area`], a sparse file in memory that
+//! both have mapped, and vmaudit reads it whenever it likes, also after the process was killed. What the
+//! library asks for are the unwind rules along its own stacks.
+
+mod area;
+#[path = "../../../preload/area.rs"]
+pub mod layout;
+mod library;
+mod listener;
+#[cfg(test)]
+#[path = "../../../preload/math.rs"]
+mod math;
+
+pub use area::{Area, Bell, Counted, CountedBlock, Question, Settings, SharedStack};
+pub use library::{Library, is_available};
+pub use listener::{Arrival, Listener};
+
+/// The variable that names the listener's socket to the library.
+pub const VARIABLE: &str = "VMAUDIT_HEAP";

@@ -1,0 +1,352 @@
+//! `vmaudit heap -- CMD` by a preloaded library: what it counts is what the program knows, on every allocator,
+//! and the program does not notice.
+
+use crate::support::heap::{Obedient, assert_sums, frames};
+use crate::support::report::{list, number};
+use crate::support::unprivileged::{NOBODY, skip_without_root};
+use crate::support::{program, shared_object, skip, static_program, stuck, vmaudit};
+use serde_json::Value;
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+/// Debian's; the program's own libc first.
+const ALLOCATORS: [&str; 4] = ["", "libjemalloc.so.2", "libtcmalloc_minimal.so.4", "libmimalloc.so.2.0"];
+
+struct Heap {
+    report: Value,
+    output: Output,
+}
+
+fn heap_of(command: &mut Command) -> Heap {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let file = folder.path().join("report.json");
+    let mut words: Vec<_> = command.get_args().map(ToOwned::to_owned).collect();
+    let end = words.iter().position(|word| word == "--").expect("a command");
+    words.splice(
+        end..end,
+        ["-f", "json", "--report"].map(Into::into).into_iter().chain([file.clone().into()]),
+    );
+    let mut vmaudit = Command::new(vmaudit());
+    vmaudit.args(words);
+    for (name, value) in command.get_envs() {
+        vmaudit.env(name, value.expect("a value"));
+    }
+    let output = stuck::output(&mut vmaudit);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    let text = std::fs::read(&file).unwrap_or_else(|_| panic!("no report: {said}"));
+    let report: Value = serde_json::from_slice(&text).expect("JSON");
+    assert_eq!(report["backend"], "preload", "{said}");
+    assert_sums(&report);
+    Heap { report, output }
+}
+
+fn heap(options: &[&str], command: &[PathBuf]) -> Heap {
+    heap_of(Command::new("heap").args(["heap", "--as-root"]).args(options).arg("--").args(command))
+}
+
+impl Heap {
+    fn stdout(&self) -> String {
+        String::from_utf8_lossy(&self.output.stdout).into_owned()
+    }
+
+    fn stderr(&self) -> String {
+        String::from_utf8_lossy(&self.output.stderr).into_owned()
+    }
+
+    fn processes(&self) -> &[Value] {
+        list(&self.report, "processes")
+    }
+
+    fn process(&self, pid: u64) -> &Value {
+        let found = self.processes().iter().find(|process| number(process, "pid") == pid);
+        found.unwrap_or_else(|| panic!("no process {pid} in {}", self.report))
+    }
+
+    fn symbols(&self, row: &Value) -> Vec<&str> {
+        frames(&self.report, row).iter().map(|frame| frame["symbol"].as_str().unwrap_or_default()).collect()
+    }
+
+    /// Bytes and blocks of the rows whose stack is taken.
+    fn held(&self, process: &Value, taken: impl Fn(&[&str]) -> bool) -> (u64, u64) {
+        let rows = list(process, "rows").iter().filter(|row| taken(&self.symbols(row)));
+        rows.fold((0, 0), |(bytes, blocks), row| {
+            (bytes + number(row, "bytes"), blocks + number(row, "blocks"))
+        })
+    }
+}
+
+/// What the program's own functions ask for, and not libc for itself.
+fn by_program(stack: &[&str]) -> bool {
+    matches!(stack, ["main", ..] | ["strdup" | "__strdup" | "__GI___strdup", "main", ..] | ["obey", ..])
+}
+
+fn words(line: &str) -> Vec<u64> {
+    line.split_whitespace().map(|word| word.parse().unwrap_or_else(|_| panic!("{line}"))).collect()
+}
+
+/// Where it is installed; a line says where not.
+fn preloaded(allocator: &str) -> Option<String> {
+    let file = format!("/usr/lib/x86_64-linux-gnu/{allocator}");
+    if !allocator.is_empty() && !Path::new(&file).exists() {
+        skip("heap::preload", &format!("no {file}"));
+        return None;
+    }
+    Some(if allocator.is_empty() { String::new() } else { file })
+}
+
+#[test]
+fn every_allocator_is_counted_exactly() {
+    for allocator in ALLOCATORS {
+        // mimalloc's realloc to nothing is not what the program insists on.
+        let Some(file) = preloaded(allocator).filter(|file| !file.contains("mimalloc")) else { continue };
+        let mut command = Command::new("heap");
+        command.args(["heap", "--as-root", "--"]).arg(program("heap_truth")).env("LD_PRELOAD", file);
+        let heap = heap_of(&mut command);
+        let said = heap.stdout();
+        assert_eq!(number(&heap.report["events"], "unwind_incomplete"), 0, "{allocator}: {}", heap.report);
+        let [child, parent] = said.lines().collect::<Vec<_>>()[..] else { panic!("{said}") };
+        let [pid, bytes, blocks] = words(parent)[..] else { panic!("{parent}") };
+        let process = heap.process(pid);
+        assert_eq!(heap.held(process, by_program), (bytes, blocks), "{allocator}: {process:#}");
+        let doubts = &process["doubts"];
+        assert_eq!(number(doubts, "unseen_frees"), 0, "{allocator}: {doubts}");
+        assert_eq!(number(doubts, "lost_frees"), 0, "{allocator}: {doubts}");
+        assert_eq!(number(doubts, "refused"), 3, "{allocator}: {doubts}");
+        // What it has copied of its parent's is not in its figures, and said so.
+        let child = heap.process(words(child)[0]);
+        assert_eq!((heap.held(child, by_program), &child["forked"]), ((12_345, 1), &Value::Bool(true)));
+    }
+}
+
+/// jemalloc's and its likes' do not go through malloc.
+#[test]
+fn operators_of_the_allocators_are_counted_once_and_throw() {
+    for allocator in ALLOCATORS {
+        // mimalloc's ends the program where there is no memory.
+        let Some(file) = preloaded(allocator).filter(|file| !file.contains("mimalloc")) else { continue };
+        let mut command = Command::new("heap");
+        command.args(["heap", "--as-root", "--"]).arg(program("heap_throws")).env("LD_PRELOAD", file);
+        let heap = heap_of(&mut command);
+        let by_main = |stack: &[&str]| stack.iter().any(|name| name.starts_with("main"));
+        let (bytes, blocks) = heap.held(&heap.processes()[0], by_main);
+        assert_eq!(format!("{bytes} {blocks}\n"), heap.stdout(), "{allocator}: {:#}", heap.report);
+        assert_eq!(heap.output.status.code(), Some(0), "{allocator}");
+    }
+}
+
+/// More threads than can have a place of their own to count in, and others after they have ended.
+#[test]
+fn threads_that_come_and_go_are_counted_exactly() {
+    for allocator in ALLOCATORS {
+        let Some(file) = preloaded(allocator) else { continue };
+        let mut command = Command::new("heap");
+        command.args(["heap", "--as-root", "--"]).arg(program("heap_threads")).args(["150", "3", "1001"]);
+        let heap = heap_of(command.env("LD_PRELOAD", file));
+        let process = &heap.processes()[0];
+        let by_thread = |stack: &[&str]| stack.first() == Some(&"grab");
+        let (bytes, blocks) = heap.held(process, by_thread);
+        assert_eq!(format!("{bytes} {blocks}\n"), heap.stdout(), "{allocator}");
+        let made: u64 = list(process, "rows").iter().map(|row| number(row, "allocations")).sum();
+        assert!(made >= 150 * 3 * 1001, "{allocator}: {made}");
+        assert_eq!(number(&process["doubts"], "lost_frees"), 0, "{allocator}");
+    }
+}
+
+#[test]
+fn what_a_killed_program_had_counted_is_all_there() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let file = folder.path().join("report.json");
+    let mut vmaudit = Command::new(vmaudit());
+    vmaudit.args(["heap", "--as-root", "-f", "json", "--report"]).arg(&file).arg("--");
+    let mut program = Obedient::spawn(vmaudit.arg(program("heap_truth")).arg("obey"));
+    let child = program.answer();
+    let mut answer = program.answer();
+    for size in [1, 1000, 300 << 20, 1 << 30] {
+        answer = program.order(&format!("a {size}"));
+    }
+    answer = format!("{answer}\n{}", program.order("f")).lines().last().expect("a line").to_owned();
+    let [pid, bytes, blocks] = words(&answer)[..] else { panic!("{answer}") };
+    // SAFETY: kill has no preconditions; the process is our child's child, and lives.
+    assert_eq!(unsafe { libc::kill(pid as i32, libc::SIGKILL) }, 0, "after {child}");
+    let status = program.program.0.wait().expect("waits");
+    assert_eq!(status.code(), Some(128 + libc::SIGKILL));
+    let report: Value = serde_json::from_slice(&std::fs::read(&file).expect("a report")).expect("JSON");
+    let heap = Heap { report, output: Output { status, stdout: Vec::new(), stderr: Vec::new() } };
+    assert_sums(&heap.report);
+    let process = heap.process(pid);
+    let (held, count) = heap.held(process, by_program);
+    // What was freed last stays in the program's sum of bytes.
+    assert_eq!((held, count), (bytes - (1 << 30), blocks), "{process:#}");
+    assert_eq!(process["signal"], libc::SIGKILL);
+}
+
+/// It waits for an answer once, and never again.
+#[test]
+fn a_killed_vmaudit_harms_no_program() {
+    let mut vmaudit = Command::new(vmaudit());
+    vmaudit.args(["heap", "--as-root", "--report", "/dev/null", "--"]);
+    let mut program = Obedient::spawn(vmaudit.arg(program("heap_truth")).arg("obey"));
+    program.answer();
+    let before = words(&program.answer());
+    // `wait` closes what the program reads.
+    let input = program.program.0.stdin.take();
+    program.program.0.kill().expect("it lives");
+    program.program.0.wait().expect("waits");
+    program.program.0.stdin = input;
+    let after = words(&program.order("a 5000"));
+    assert_eq!(after, [before[0], before[1] + 5000, before[2] + 1]);
+    let after = words(&program.order("f"));
+    assert_eq!(after[2], before[2]);
+    drop(program.program.0.stdin.take());
+    // Its answers end with it.
+    assert!(program.answers.next().is_none());
+}
+
+/// Two libraries in turn at one place, with the same return addresses.
+#[test]
+fn code_that_is_replaced_is_told_apart() {
+    let plugins = [shared_object("heap_reload_a"), shared_object("heap_reload_b")];
+    let heap = heap(&[], &[program("heap_reload"), plugins[0].clone(), plugins[1].clone()]);
+    let said = heap.stdout();
+    let places: BTreeSet<&str> = said.lines().collect();
+    assert_eq!(places.len(), 1, "not at one place: {places:?}");
+    for (name, size) in [("heap_reload_a", 10), ("heap_reload_b", 11)] {
+        let (mut bytes, mut blocks) = (0, 0);
+        for row in list(&heap.processes()[0], "rows") {
+            let innermost = frames(&heap.report, row).first().map(|frame| frame["module"].to_string());
+            if innermost.is_some_and(|module| module.contains(name)) {
+                bytes += number(row, "bytes");
+                blocks += number(row, "blocks");
+            }
+        }
+        assert_eq!((bytes, blocks), (100_000 * size, 100_000), "{name}: {:#}", heap.report);
+    }
+}
+
+/// Of 45,000,000 bytes in 450,000 blocks, sampled every 64 KiB: within five standard errors, which is exceeded
+/// once in two million times.
+#[test]
+fn a_sample_estimates_what_is_outstanding() {
+    let heap =
+        heap(&["--sample", "64k"], &[program("heap_threads"), "9".into(), "1".into(), "100000".into()]);
+    let [bytes, blocks] = words(&heap.stdout())[..] else { panic!("{}", heap.stdout()) };
+    let process = &heap.processes()[0];
+    let shown = &process["shown"];
+    let error = number(shown, "standard_error") as f64;
+    let off = number(shown, "bytes") as f64 - bytes as f64;
+    assert!(off.abs() < 5.0 * error, "{shown} of {bytes}");
+    // sqrt(bytes · 64 KiB), as theory has it of small blocks
+    let theory = (bytes as f64 * 65536.0).sqrt();
+    assert!((0.8..1.25).contains(&(error / theory)), "{error} beside {theory}");
+    let ratio = number(shown, "blocks") as f64 / blocks as f64;
+    assert!((0.8..1.2).contains(&ratio), "{shown} of {blocks}");
+    let made = number(&process["totals"], "allocations") as f64;
+    assert!((0.8..1.2).contains(&(made / 900_000.0)), "{made}");
+}
+
+#[test]
+fn neither_root_nor_bpf_is_needed() {
+    if skip_without_root("neither_root_nor_bpf_is_needed") {
+        return;
+    }
+    let bench = crate::support::unprivileged::Bench::new();
+    let truth = bench.path("heap_truth");
+    std::fs::copy(program("heap_truth"), &truth).expect("a copy");
+    let mut command = bench.with(&[]);
+    command.args(["heap", "-f", "json", "--report"]).arg(bench.path("report.json")).arg("--").arg(&truth);
+    let output = stuck::output(&mut command);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(0), "{said}");
+    let text = std::fs::read(bench.path("report.json")).expect("a report");
+    let heap = Heap { report: serde_json::from_slice(&text).expect("JSON"), output };
+    let said = heap.stdout();
+    let [pid, bytes, blocks] = words(said.lines().last().expect("a line"))[..] else { panic!("{said}") };
+    assert_eq!(heap.held(heap.process(pid), by_program), (bytes, blocks));
+}
+
+/// Behind sudo the command is another user's, and cannot look into vmaudit: it inherits the library.
+#[test]
+fn behind_sudo_the_library_is_inherited() {
+    if skip_without_root("behind_sudo_the_library_is_inherited") {
+        return;
+    }
+    let bench = crate::support::unprivileged::Bench::new();
+    let truth = bench.path("heap_truth");
+    std::fs::copy(program("heap_truth"), &truth).expect("a copy");
+    let mut command = Command::new("heap");
+    command.args(["heap", "--"]).arg(&truth).env("SUDO_UID", NOBODY).env("SUDO_GID", NOBODY);
+    let heap = heap_of(&mut command);
+    let said = heap.stdout();
+    let [pid, bytes, blocks] = words(said.lines().last().expect("a line"))[..] else { panic!("{said}") };
+    assert_eq!(heap.held(heap.process(pid), by_program), (bytes, blocks));
+}
+
+/// What nothing can be preloaded into is said, and probed where that is allowed.
+#[test]
+fn what_cannot_be_preloaded_is_said() {
+    let cases: [(Vec<&str>, PathBuf, &str); 3] = [
+        (vec!["--method", "preload"], static_program("heap_truth"), "statically linked"),
+        (vec!["--method", "preload", "--combined"], "/bin/true".into(), "--combined counts in the kernel"),
+        (vec!["--method", "preload", "--allocator", "postgres"], "/bin/true".into(), "functions of postgres"),
+    ];
+    for (options, command, why) in cases {
+        let mut vmaudit = Command::new(vmaudit());
+        let output = stuck::output(vmaudit.arg("heap").args(&options).arg("--").arg(&command));
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(2), "{options:?}: {said}");
+        assert!(said.contains("--method preload: ") && said.contains(why), "{options:?}: {said}");
+    }
+}
+
+/// A program that is started without the environment, or is static: it is named.
+#[test]
+fn processes_without_the_library_are_named() {
+    let program = static_program("heap_truth");
+    let script = format!("env -i {} >/dev/null; true", program.display());
+    let heap = heap(&[], &["/bin/sh".into(), "-c".into(), script.into()]);
+    let said = heap.stderr();
+    assert!(said.contains("heap_truth-static was not counted"), "{said}");
+}
+
+/// Descriptors, output and exit codes are those of a run without.
+#[test]
+fn a_program_does_not_notice() {
+    let scripts = [
+        "ls /proc/self/fd; exec 3</dev/null; ls /proc/self/fd; exit 7",
+        "for i in 1 2 3; do (exit $i); echo $?; done | cat; ulimit -a; exit 0",
+        "sh -c 'kill -TERM $$'; echo $?; trap 'echo bye' EXIT; exit 3",
+    ];
+    for script in scripts {
+        let alone = stuck::output(Command::new("/bin/sh").args(["-c", script]));
+        let heap = heap(&[], &["/bin/sh".into(), "-c".into(), script.into()]);
+        assert_eq!(heap.stdout(), String::from_utf8_lossy(&alone.stdout), "{script}");
+        assert_eq!(heap.output.status.code(), alone.status.code(), "{script}");
+    }
+}
+
+/// A process is watched from its execve on, and its peak lies in that time.
+#[test]
+fn times_are_those_of_the_process() {
+    let script = format!("read x < /dev/null; {0} >/dev/null; exec {0}", program("heap_truth").display());
+    let heap = heap(&[], &["/bin/sh".into(), "-c".into(), script.into()]);
+    assert!(heap.processes().len() >= 2, "{:#}", heap.report);
+    for process in heap.processes() {
+        let (peak, watched) = (number(&process["totals"], "peak_ns"), number(process, "watched_ns"));
+        assert!(peak <= watched, "peak at {peak}, watched for {watched}");
+        assert_eq!(process["comm"], "heap_truth", "what a process was before execve is in no figure");
+    }
+}
+
+/// Each report of an interval adds up while the program runs.
+#[test]
+fn intervals_add_up() {
+    let mut vmaudit = Command::new(vmaudit());
+    vmaudit.args(["heap", "--as-root", "-f", "json", "--interval", "0.05", "--"]);
+    let script = format!("exec {} 4 20 20000 >/dev/null", program("heap_threads").display());
+    let output = stuck::output(vmaudit.args(["/bin/sh", "-c", &script]));
+    let reports = serde_json::Deserializer::from_slice(&output.stdout).into_iter();
+    let reports: Vec<Value> = reports.collect::<Result<_, _>>().expect("JSON");
+    assert!(!reports.is_empty());
+    reports.iter().for_each(assert_sums);
+}
