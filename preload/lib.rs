@@ -1,6 +1,12 @@
 //! Preloaded into the programs whose heap is profiled: it stands before the functions that allocate and
 //! free, and counts in memory that it shares with vmaudit ([`area`]).
 //!
+//! # Safety
+//!
+//! Three things are taken for granted wherever `unsafe` says nothing else: the areas are as long as [`area`] says and hold
+//! atomics only, a thread's own data ([`thread::Thread`]) are used by that thread alone, and the real functions have libc's
+//! types. Stacks are read between the hook's stack pointer and the end of the mapping that it is in.
+//!
 //! What has to be fast is assembly: a subtraction and a jump while no mark of the sample is met. No libc: what a
 //! hook calls must not take locks that the hook's caller may hold. Built by build.rs, embedded in vmaudit.
 

@@ -130,16 +130,16 @@ fn walk(thread: &mut Thread, registers: &Registers, function: u8, memo: &mut Mem
                 rule = find(area, key);
             }
         }
-        let base = match kind_of(rule) {
-            ROOT => break,
-            BY_SP => sp,
-            BY_BP => bp,
-            kind => {
+        // No jump by a table: what comes next cannot be predicted along different stacks.
+        let kind = kind_of(rule);
+        let base = if kind == BY_SP { sp } else { bp };
+        if kind > BY_BP || kind == 0 {
+            if kind != ROOT {
                 flags = INCOMPLETE;
                 may_change = kind != STOP && !is_generated(head, ip);
-                break;
             }
-        };
+            break;
+        }
         let cfa = base.wrapping_add(cfa_of(rule) as u64);
         if cfa <= sp || cfa > thread.stack_end || cfa & 7 != 0 {
             (flags, may_change) = (INCOMPLETE, true);

@@ -39,6 +39,26 @@ pub fn is_silent(process: &HeapProcess) -> bool {
     process.rows.is_empty() && allocations == 0
 }
 
+/// Of a silent process that has the preloaded library. `other`: an allocator that it cannot stand before.
+pub fn why_by_library(process: &HeapProcess, allocators: &[String], other: Option<&str>) -> NothingSeen {
+    let bytes = allocator_bytes(process, allocators);
+    let frees = if process.forked { 0 } else { process.doubts.unseen_frees };
+    let stands =
+        "the library stands before malloc and its relatives, and none of them was called to allocate";
+    let (reason, why) = match (other, bytes + frees) {
+        (Some(other), _) => ("other-functions", format!("{stands}; {other}")),
+        (None, 0) => ("not-called", stands.to_owned()),
+        (None, _) => (
+            "other-functions",
+            format!(
+                "{stands}; it has {} of the allocators' mappings, so other functions allocate",
+                size(bytes)
+            ),
+        ),
+    };
+    NothingSeen { reason: reason.to_owned(), why, frees, allocator_bytes: bytes }
+}
+
 /// Of a silent process.
 pub fn why(process: &HeapProcess, watched: &Watched) -> NothingSeen {
     let bytes = allocator_bytes(process, &watched.allocators);

@@ -2,7 +2,7 @@
 
 use super::heaps::Preloaded;
 use crate::heap::report::HeapReport;
-use crate::model::{Pid, VmEvent, VmOp};
+use crate::model::{Observations, Pid, VmEvent, VmOp};
 use crate::session::say::say;
 use crate::session::sink::{Context, Sink};
 use std::collections::BTreeMap;
@@ -15,6 +15,11 @@ pub struct Executed {
 }
 
 impl Sink for Executed {
+    fn snapshot(&mut self, seen: &Observations, _: &mut Context<'_>) {
+        let mut heaps = self.heaps.lock().unwrap_or_else(PoisonError::into_inner);
+        heaps.looked_at(seen.pid, &seen.mappings);
+    }
+
     fn event(&mut self, event: &VmEvent, _: &mut Context<'_>) {
         let VmOp::Exec { exe, .. } = &event.op else { return };
         let mut heaps = self.heaps.lock().unwrap_or_else(PoisonError::into_inner);

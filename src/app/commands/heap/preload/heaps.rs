@@ -124,6 +124,13 @@ impl Preloaded {
         });
     }
 
+    /// What a process has mapped: of one that asked nothing so far, nothing is known.
+    pub fn looked_at(&mut self, pid: Pid, mappings: &[Mapping]) {
+        if let Some(process) = self.counting.iter_mut().find(|each| each.pid == pid && each.maps.is_empty()) {
+            process.maps = mappings.iter().filter(|mapping| mapping.prot.exec).cloned().collect();
+        }
+    }
+
     /// What a process had before it executed another program is gone; that may be one without the library.
     pub fn executed(&mut self, pid: Pid, time_ns: u64) {
         let before = |known_ns: u64| known_ns < time_ns;

@@ -15,7 +15,7 @@ use crate::capture::CaptureConfig;
 use crate::capture::preload::{Library, Listener, Settings, VARIABLE, is_available};
 use crate::cli::{Aslr, HeapArgs};
 use crate::heap::report::{HeapFacts, HeapProcessFacts, HeapReport, build};
-use crate::heap::{Description, LedgerOptions, Picture, Sampling};
+use crate::heap::{Description, LedgerOptions, Picture, Sampling, silence};
 use crate::launch::{LaunchConfig, behind_sudo};
 use crate::model::Pid;
 use crate::report::model::Events;
@@ -31,6 +31,7 @@ use crate::symbolize::Symbolizer;
 use crate::sys::clock::monotonic_ns;
 use executed::Executed;
 use heaps::{Portrait, Preloaded};
+use portrait::OTHER_ALLOCATOR;
 use serve::Service;
 use std::cell::RefCell;
 use std::ffi::OsString;
@@ -201,8 +202,20 @@ impl Watcher<'_> {
             add_mappings(&mut report, self.main, audits, pipeline);
             self.executed.borrow().say_uncounted(&report);
         }
+        self.explain_silence(&mut report);
         symbols.take_notes().iter().for_each(say);
         super::write(self.args, &self.to, &report)
+    }
+
+    /// Of a sample, what is not in it was not looked at.
+    fn explain_silence(&self, report: &mut HeapReport) {
+        let silent = report.processes.iter_mut().filter(|process| silence::is_silent(process));
+        for process in silent.filter(|_| report.sampling_bytes.is_none()) {
+            let gaps = process.gaps.iter().map(String::as_str);
+            let other = gaps.into_iter().find(|gap| gap.contains(OTHER_ALLOCATOR)).map(str::to_owned);
+            process.gaps.retain(|gap| Some(gap) != other.as_ref());
+            process.nothing_seen = Some(silence::why_by_library(process, &self.allocators, other.as_deref()));
+        }
     }
 
     fn report(&self, symbols: &mut Symbolizer) -> HeapReport {

@@ -17,6 +17,9 @@ use std::io;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
+/// Of a file, after its name.
+pub const OTHER_ALLOCATOR: &str = "has an allocator that the library cannot stand before";
+
 impl Preloaded {
     /// Numbers for stacks that are new, and what was counted of each.
     pub fn take_counts(&mut self, process: &mut Counting) -> io::Result<Vec<Totals>> {
@@ -212,13 +215,14 @@ impl Preloaded {
                     let (range, pid) = (mapping.range, Some(process.pid));
                     let request = OpenRequest { file: &file, range, pid, build_id: None };
                     let object = self.unwinder.files_mut().open(&request).ok();
-                    object.and_then(|object| other_names(&object, &name, &self.descriptions))
+                    let is_program = file.path == process.known.exe.as_bytes();
+                    object.and_then(|object| other_names(&object, (&name, is_program), &self.descriptions))
                 }
             };
             self.uncounted.insert(key, found.clone());
             out.extend(found.map(|symbol| {
                 format!(
-                    "{name} has an allocator under other names ({symbol}): what comes from it is in no figure here \
+                    "{name} {OTHER_ALLOCATOR} ({symbol}): what comes from it is in no figure here \
                      (--method uprobes)"
                 )
             }));

@@ -67,8 +67,16 @@ fn unsuited_file(file: &Path, name: &str, descriptions: &[Description]) -> Optio
 
 /// An allocator under names that the library does not stand before: one of its functions. Where there is one that
 /// it does stand before, that is what programs call.
-pub fn other_names(object: &Object, name: &str, descriptions: &[Description]) -> Option<String> {
+pub fn other_names(
+    object: &Object,
+    (name, is_program): (&str, bool),
+    descriptions: &[Description],
+) -> Option<String> {
     let found = resolve(object, name, descriptions).found;
+    // What the program has itself comes before whatever is preloaded.
+    if is_program {
+        return found.first().map(|function| function.symbol.clone());
+    }
     let is_counted = |symbol: &str| symbol == "free" || FUNCTIONS.contains(&symbol);
     match found.iter().any(|function| is_counted(&function.symbol)) {
         true => None,
