@@ -29,7 +29,10 @@ class Bench:
         binary = os.path.join(self.folder, name)
         if not os.path.exists(binary):
             source = os.path.join(self.root, "tests/programs", name + ".c")
-            subprocess.run(["gcc", "-O2", "-g", "-fomit-frame-pointer", "-pthread", "-o", binary, source], check=True)
+            compiler = "gcc"
+            if not os.path.exists(source):
+                source, compiler = source + "pp", "g++"
+            subprocess.run([compiler, "-O2", "-g", "-fomit-frame-pointer", "-pthread", "-o", binary, source], check=True)
         return binary
 
     def path(self, name):
@@ -608,6 +611,9 @@ def bench_heap(bench):
     table("malloc + free of 16 to 1,039 bytes under ten frames", ("tracer", "a pair", "more than untraced", "lost",
                                                                 "frames a stack", "pairs"),
           list(bench_heap_module.rows(bench)))
+    table("CPU time of an allocation with its free, and the peak of RSS", ("program", "tracer", "ns", "more than untraced",
+                                                                         "RSS"),
+          list(bench_heap_module.workloads(bench)))
 
 
 # A process begins with the largest resident set of the one that started it (`exec_mmap` of fs/exec.c): one that has

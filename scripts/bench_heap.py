@@ -71,8 +71,11 @@ def heaptrack(bench, loop, n):
 
 
 TRACERS = [("untraced", plain, 3_000_000, None),
-           ("vmaudit heap (exact)", vmaudit(), 200_000, None),
-           ("vmaudit heap --sample 512k", vmaudit("--sample", "512k"), 200_000, None),
+           ("vmaudit heap", vmaudit(), 3_000_000, None),
+           ("vmaudit heap --sample 512k", vmaudit("--sample", "512k"), 10_000_000, None),
+           ("vmaudit heap --method uprobes", vmaudit("--method", "uprobes"), 200_000, None),
+           ("vmaudit heap --method uprobes --sample 512k", vmaudit("--method", "uprobes", "--sample", "512k"), 200_000,
+            None),
            ("vmaudit heap --combined", vmaudit("--combined"), 200_000, None),
            ("bpftrace uprobes, ustack", bpftrace, 100_000, "bpftrace"),
            ("heaptrack", heaptrack, 200_000, "heaptrack")]
@@ -101,3 +104,42 @@ def rows(bench):
         runs = results[name]
         ns = statistics.median(found[0] for found in runs)
         yield name, f"{ns:.0f} ns", f"+{max(0, ns - base):.0f} ns", runs[-1][1], runs[-1][2], n
+
+
+WORKLOADS = [("malloc + free of one size after the other", ["heap_loop", "3000000"]),
+             ("20,000 live blocks, 1,024 paths", ["heap_churn", "20000", "1000000"]),
+             ("1,000,000 live blocks, 1,024 paths", ["heap_churn", "1000000", "1000000"]),
+             ("C++: strings, vectors, maps", ["heap_maps", "40"])]
+
+
+def under(bench, tracer, command):
+    """The command with what traces it in front."""
+    if tracer == "heaptrack":
+        return ["heaptrack", "--raw", "-o", os.path.join(bench.folder, "heaptrack"), *command]
+    if tracer == "untraced":
+        return command
+    options = tracer.split()[2:]
+    return [bench.vmaudit, "heap", "--as-root", "--report", os.path.join(bench.folder, "heap.txt"), *options, "--", *command]
+
+
+def workloads(bench):
+    """(program, tracer, ns, added, RSS), medians of interleaved rounds. The programs print both."""
+    tracers = ["untraced", "vmaudit heap", "vmaudit heap --sample 512k", "heaptrack"]
+    for name, (program, *arguments) in WORKLOADS:
+        command = [bench.build(program), *arguments]
+        seen = {}
+        for _ in range(bench.rounds):
+            for tracer in tracers:
+                if tracer == "heaptrack" and not shutil.which(tracer):
+                    continue
+                text = output_of(under(bench, tracer, command))
+                for left in os.listdir(bench.folder):
+                    if left.startswith("heaptrack"):
+                        os.unlink(os.path.join(bench.folder, left))
+                found = re.search(r"^(\d+\.\d)\n(\d+)?", text, re.M)
+                seen.setdefault(tracer, []).append((float(found[1]), int(found[2] or 0)))
+        base = statistics.median(ns for ns, _ in seen["untraced"])
+        for tracer, runs in seen.items():
+            ns = statistics.median(ns for ns, _ in runs)
+            rss = statistics.median(kib for _, kib in runs)
+            yield name, tracer, f"{ns:.0f}", f"+{ns - base:.0f}", f"{rss / 1024:.0f} MiB" if rss else "–"
