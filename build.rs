@@ -9,9 +9,10 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 fn main() {
-    for object in ["vmaudit", "heap", "probe"] {
-        build(object);
-    }
+    let types = ["vmaudit", "heap", "probe"].into_iter().flat_map(build).collect::<BTreeSet<String>>();
+    let names = format!("{types:?}").replace('{', "&[").replace('}', "]");
+    let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
+    std::fs::write(out.join("kernel_types.rs"), names).expect("writing the names of the types");
     println!("cargo:rerun-if-changed=bpf");
     build_library();
     println!("cargo:rerun-if-changed=preload");
@@ -51,8 +52,8 @@ fn build_library() {
     assert!(status.success(), "building preload/lib.rs failed");
 }
 
-/// `bpf/NAME.bpf.c` to `NAME.skel.rs`, and the names of the types it reads to `NAME.types.rs`.
-fn build(name: &str) {
+/// `bpf/NAME.bpf.c` to `NAME.skel.rs`; the names of the types that it reads.
+fn build(name: &str) -> BTreeSet<String> {
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
     let arch = match env::var("CARGO_CFG_TARGET_ARCH").as_deref() {
         Ok("x86_64") => "x86",
@@ -74,9 +75,7 @@ fn build(name: &str) {
     if let Err(error) = result {
         panic!("building bpf/{name}.bpf.c failed (clang is needed: apt-get install clang): {error:#}");
     }
-    let names = format!("{:?}", type_names(&object));
-    std::fs::write(out.join(format!("{name}.types.rs")), names.replace('{', "&[").replace('}', "]"))
-        .expect("writing the names of the types");
+    type_names(&object)
 }
 
 /// Of the types in a BPF object that the kernel may have, too: without the flavour (`___` and what follows) that tells

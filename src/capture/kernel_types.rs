@@ -8,20 +8,35 @@
 //! The format is `include/uapi/linux/btf.h`'s.
 
 use crate::model::hash::IntMap;
-use libbpf_rs::libbpf_sys as abi;
+use libbpf_rs::{ObjectBuilder, libbpf_sys as abi};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use std::collections::HashSet;
 use std::fs::File;
 use std::io::Write;
 use std::os::fd::{AsRawFd, IntoRawFd};
 use std::path::PathBuf;
+use std::sync::OnceLock;
 
 /// `CONFIG_DEBUG_INFO_BTF`.
 const KERNEL: &str = "/sys/kernel/btf/vmlinux";
 
+/// Of the types that the BPF objects read, as build.rs found them.
+const NAMES: &[&str] = include!(concat!(env!("OUT_DIR"), "/kernel_types.rs"));
+
+/// Has an object's types looked for among those alone that our objects name. Where that cannot be, among all: libbpf
+/// says then what it lacks.
+pub(super) fn give(to: &mut ObjectBuilder) -> libbpf_rs::Result<()> {
+    // Read once: a run loads two objects, and doctor all of them in several ways.
+    static FILE: OnceLock<Option<PathBuf>> = OnceLock::new();
+    match FILE.get_or_init(|| file_with(NAMES)) {
+        Some(types) => to.btf_custom_path(types).map(drop),
+        None => Ok(()),
+    }
+}
+
 /// A file with the types of these `names`, there until this process ends. None where the kernel's types cannot be
-/// read, or not by these rules: libbpf says then what it lacks.
-pub(super) fn file_with(names: &[&str]) -> Option<PathBuf> {
+/// read, or not by these rules.
+fn file_with(names: &[&str]) -> Option<PathBuf> {
     let types = with_names(&std::fs::read(KERNEL).ok()?, names)?;
     let mut file = File::from(memfd_create(c"vmaudit-btf", MFdFlags::MFD_CLOEXEC).ok()?);
     file.write_all(&types).ok()?;

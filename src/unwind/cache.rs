@@ -8,11 +8,8 @@ use std::hash::Hash;
 
 /// Slots of the first level: 48 bytes each.
 const SLOTS: usize = 4096;
-/// Rules kept by file address. They are small, and programs unwind through few addresses.
-const MAX_RULES: usize = 1 << 17;
-
-/// Answers of one kind that are kept: 40 bytes each.
-const MAX_ANSWERS: usize = 1 << 16;
+/// Answers of one kind that are kept, some 40 bytes each: programs unwind through few addresses.
+const MAX_ANSWERS: usize = 1 << 17;
 
 /// What is known about a code address.
 #[derive(Clone, Copy, Debug)]
@@ -35,14 +32,14 @@ struct Slot {
 /// a search among modules, and is void when the modules change. The second survives that.
 pub(super) struct RuleCache {
     slots: Box<[Slot]>,
-    rules: IntMap<(u64, u64), Rule>,
+    rules: Answers<(u64, u64), Rule>,
 }
 
 impl Default for RuleCache {
     fn default() -> RuleCache {
         let known = CachedRule { rule: Rule::NoModule, module: None, delta: 0 };
         let slots = vec![Slot { space: 0, key: 0, known }; SLOTS].into_boxed_slice();
-        RuleCache { slots, rules: IntMap::default() }
+        RuleCache { slots, rules: Answers::default() }
     }
 }
 
@@ -90,14 +87,10 @@ impl RuleCache {
 
     /// The rule at a file's address (`file` is unique to it), found by `find` if not known.
     pub fn rule(&mut self, file: u64, svma: u64, find: impl FnOnce() -> Rule) -> Rule {
-        if let Some(rule) = self.rules.get(&(file, svma)) {
-            return *rule;
-        }
-        if self.rules.len() >= MAX_RULES {
-            self.rules.clear();
-        }
-        let rule = find();
-        self.rules.insert((file, svma), rule);
-        rule
+        self.rules.get((file, svma)).unwrap_or_else(|| {
+            let rule = find();
+            self.rules.put((file, svma), rule);
+            rule
+        })
     }
 }

@@ -115,9 +115,7 @@ pub(super) fn prepare(config: &CaptureConfig) -> Result<skel::OpenVmauditSkel<'s
     // One object for the life of the process: libbpf's skeletons borrow from it.
     let storage: &'static mut MaybeUninit<OpenObject> = Box::leak(Box::new(MaybeUninit::uninit()));
     let mut builder = skel::VmauditSkelBuilder::default();
-    if let Some(types) = kernel_types::file_with(skel::TYPES) {
-        builder.obj_builder.btf_custom_path(types).map_err(CaptureError::Load)?;
-    }
+    kernel_types::give(&mut builder.obj_builder).map_err(CaptureError::Load)?;
     let mut open = builder.open(storage).map_err(CaptureError::Load)?;
     if let Some(rodata) = open.maps.rodata_data.as_deref_mut() {
         rodata.stack_bytes = config.stack_bytes.clamp(0, MAX_STACK_BYTES);

@@ -3,6 +3,3 @@
 #![allow(clippy::all, clippy::pedantic, missing_docs, dead_code)]
 
 include!(concat!(env!("OUT_DIR"), "/heap.skel.rs"));
-
-/// Of the types it reads.
-pub(super) const TYPES: &[&str] = include!(concat!(env!("OUT_DIR"), "/heap.types.rs"));

@@ -3,6 +3,7 @@
 //! or two of hundreds of thousands of deep stacks.
 
 use super::Completeness;
+use prost::encoding::{decode_varint, encode_varint};
 
 /// Of one piece of memory, but for a stack that is longer: what is there already is never moved.
 const BLOCK: usize = 256 << 10;
@@ -28,8 +29,8 @@ impl PackedStacks {
 
     pub fn push(&mut self, numbers: impl ExactSizeIterator<Item = u32>, completeness: Completeness) {
         self.scratch.clear();
-        put((numbers.len() as u64) << 2 | code(completeness), &mut self.scratch);
-        numbers.for_each(|number| put(number.into(), &mut self.scratch));
+        encode_varint((numbers.len() as u64) << 2 | code(completeness), &mut self.scratch);
+        numbers.for_each(|number| encode_varint(number.into(), &mut self.scratch));
         let free = self.blocks.last().map_or(0, |block| block.capacity() - block.len());
         if free < self.scratch.len() {
             self.blocks.push(Vec::with_capacity(self.scratch.len().max(BLOCK)));
@@ -88,25 +89,9 @@ fn completeness_of(code: u64) -> Completeness {
     }
 }
 
-fn put(mut number: u64, to: &mut Vec<u8>) {
-    while number >= 0x80 {
-        to.push(number as u8 | 0x80);
-        number >>= 7;
-    }
-    to.push(number as u8);
-}
-
+/// Of bytes that `push` wrote.
 fn take(from: &mut &[u8]) -> u64 {
-    let (mut number, mut shift) = (0, 0);
-    while let Some((&byte, rest)) = from.split_first() {
-        *from = rest;
-        number |= u64::from(byte & 0x7f) << shift;
-        if byte < 0x80 {
-            break;
-        }
-        shift += 7;
-    }
-    number
+    decode_varint(from).unwrap_or_default()
 }
 
 #[cfg(test)]

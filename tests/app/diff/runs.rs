@@ -37,11 +37,14 @@ fn changes(diff: &Value) -> &[Value] {
     diff["changes"].as_array().expect("changes")
 }
 
+fn read(report: &str) -> Value {
+    serde_json::from_slice(&std::fs::read(report).expect("a report")).expect("JSON")
+}
+
 /// How many aligned GiB the main process' jemalloc mappings lie in. jemalloc's radix tree has a leaf of 2 MiB for
 /// each (`rtree.c`: 18 of a page number's 36 bits), so that a random address decides how large its bookkeeping is.
 fn gibibytes_of_jemalloc(report: &str) -> usize {
-    let bytes = std::fs::read(report).expect("a report");
-    let report: Value = serde_json::from_slice(&bytes).expect("JSON");
+    let report = read(report);
     let address = |region: &Value, key: &str| {
         let digits = region[key].as_str().and_then(|text| text.strip_prefix("0x")).expect("an address");
         u64::from_str_radix(digits, 16).expect("hexadecimal digits")
@@ -122,8 +125,7 @@ fn the_arena_that_only_one_has_comes_first() {
 
 /// (start, end, rights, category) of the main process' regions but for those of some categories.
 fn layout(report: &str, without: &[&str]) -> Vec<[String; 4]> {
-    let bytes = std::fs::read(report).expect("a report");
-    let report: Value = serde_json::from_slice(&bytes).expect("JSON");
+    let report = read(report);
     let main = &report["processes"][0];
     assert_eq!(main["aslr"], false);
     let text = |region: &Value, key: &str| region[key].as_str().expect("text").to_owned();
