@@ -159,14 +159,20 @@ pub struct ProbeSummary {
 }
 
 impl ProbeSummary {
-    pub fn add(&mut self, probe: Probe, site: Option<ProbeSite>) {
+    pub fn add(&mut self, probe: Probe) {
         self.functions += 1;
-        self.single_stepped += u64::from(site.is_some_and(|site| site.cost == ProbeCost::SingleStepped));
         match probe {
             Probe::Yes => self.probeable += 1,
             Probe::No(Skip::Alias { .. }) => *self.skipped.entry(Skip::Alias { of: 0 }).or_default() += 1,
             Probe::No(skip) => *self.skipped.entry(skip).or_default() += 1,
         }
+    }
+
+    /// The same, of one whose place is known.
+    pub fn add_listed(&mut self, function: &ListedFunction<'_>) {
+        self.add(function.probe);
+        self.single_stepped +=
+            u64::from(function.site.is_some_and(|site| site.cost == ProbeCost::SingleStepped));
     }
 }
 

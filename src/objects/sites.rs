@@ -27,14 +27,7 @@ pub fn probe_sites(object: &Object, entries: &[ProbedEntry]) -> Vec<ProbeSite> {
     for &ProbedEntry { offset: entry, arguments } in entries {
         let svma = object.layout().svma_of(entry);
         let site = svma.map_or(UNKNOWN, |svma| arch::site(object, (entry, svma), arguments));
-        let passed = svma.filter(|_| site.after_entry > 0);
-        found.push((
-            site,
-            passed.map_or(0..0, |svma| {
-                let last = svma.saturating_add(u64::from(site.after_entry));
-                svma.saturating_add(1)..last.saturating_add(1)
-            }),
-        ));
+        found.push((site, svma.map_or(0..0, |svma| passed(svma, site.after_entry.into()))));
     }
     // A jump from anywhere to behind the entry would be counted as a call.
     let passed: Vec<Range<u64>> =
@@ -51,11 +44,17 @@ pub fn probe_sites(object: &Object, entries: &[ProbedEntry]) -> Vec<ProbeSite> {
     found.into_iter().map(keep).collect()
 }
 
+/// Where a jump would have the probe count what is no call: behind the entry, up to where the probe is.
+fn passed(entry: u64, after_entry: u64) -> Range<u64> {
+    entry.saturating_add(1)..entry.saturating_add(after_entry).saturating_add(1)
+}
+
 #[cfg(target_arch = "x86_64")]
 mod arch {
-    use super::UNKNOWN;
+    use super::{UNKNOWN, passed};
     use crate::model::{ProbeCost, ProbeSite};
     use crate::objects::object::Object;
+    use crate::objects::starts::{in_pieces, relative_targets};
     use iced_x86::{
         Code, Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory, OpAccess, OpKind,
         Register,
@@ -66,8 +65,7 @@ mod arch {
     const REACH: usize = 64;
     /// A longer function is probed at its entry: all of it is looked through for jumps.
     const LONGEST: u64 = 1 << 16;
-    /// Code that is read at once, and the longest jump.
-    const CHUNK: u64 = 1 << 16;
+    /// The longest jump, bytes.
     const JUMP: u64 = 6;
 
     /// Of arguments 1 to 6 (System V ABI).
@@ -136,11 +134,8 @@ mod arch {
         }
         let Ok(code) = object.read(entry, len) else { return UNKNOWN };
         let Some((after_entry, arguments)) = first_emulated(&code, svma, wanted) else { return at_entry };
-        let is_jumped_into = || {
-            let passed = svma.saturating_add(1)..=svma.saturating_add(after_entry);
-            jumps(&code, svma).any(|target| passed.contains(&target))
-        };
-        if after_entry > 0 && is_jumped_into() {
+        let passed = passed(svma, after_entry);
+        if !passed.is_empty() && jumps(&code, svma).any(|target| passed.contains(&target)) {
             return at_entry;
         }
         ProbeSite { after_entry: after_entry as u8, cost: ProbeCost::Emulated, arguments }
@@ -178,14 +173,13 @@ mod arch {
                 )
             };
             let used = info.info(&instruction).used_registers();
-            let written: Vec<Register> =
-                used.iter().filter(|used| writes(used.access())).map(|used| used.register()).collect();
+            let written = || used.iter().filter(|used| writes(used.access())).map(|used| used.register());
             if instruction.flow_control() != FlowControl::Next
-                || written.iter().any(|register| register.full_register() == Register::RSP)
+                || written().any(|register| register.full_register() == Register::RSP)
             {
                 return None;
             }
-            written.iter().for_each(|&register| places.overwrite(register));
+            written().for_each(|register| places.overwrite(register));
             if matches!(instruction.code(), Code::Mov_r64_rm64 | Code::Mov_rm64_r64)
                 && instruction.op1_kind() == OpKind::Register
                 && instruction.op0_kind() == OpKind::Register
@@ -213,30 +207,17 @@ mod arch {
             return found;
         };
         let all = first.start..last;
+        let is_within = |target: &u64| {
+            let after = ranges.partition_point(|range| range.start <= *target);
+            all.contains(target) && after.checked_sub(1).is_some_and(|n| ranges[n].contains(target))
+        };
+        let leads = |opcode, before| {
+            matches!(opcode, 0xe8 | 0xe9) || before == Some(0x0f) && matches!(opcode, 0x80..=0x8f)
+        };
         for segment in object.layout().segments.iter().filter(|segment| segment.exec) {
-            let mut done = 0;
-            while done < segment.file_size {
-                let part = (segment.file_size - done).min(CHUNK + JUMP - 1);
-                let Ok(code) = object.read(segment.offset.saturating_add(done), part) else { break };
-                let at = segment.vaddr.saturating_add(done);
-                for (index, window) in code.windows(5).enumerate() {
-                    let [opcode, distance @ ..] = window else { continue };
-                    let escaped = index.checked_sub(1).is_some_and(|before| code[before] == 0x0f);
-                    if !(matches!(opcode, 0xe8 | 0xe9) || escaped && matches!(opcode, 0x80..=0x8f)) {
-                        continue;
-                    }
-                    let Ok(distance) = <[u8; 4]>::try_from(distance) else { continue };
-                    let next = at.wrapping_add(index as u64 + 5);
-                    let target = next.wrapping_add_signed(i64::from(i32::from_le_bytes(distance)));
-                    if all.contains(&target) {
-                        let after = ranges.partition_point(|range| range.start <= target);
-                        found.extend(
-                            after.checked_sub(1).filter(|&n| ranges[n].contains(&target)).map(|_| target),
-                        );
-                    }
-                }
-                done += CHUNK;
-            }
+            in_pieces(object, (segment, segment.file_size), JUMP, |code, at| {
+                found.extend(relative_targets(code, at, leads).filter(is_within));
+            });
         }
         found
     }

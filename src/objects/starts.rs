@@ -6,6 +6,7 @@
 //! holds e8 00 00 00 00): what lies inside a function whose bounds are known is no start.
 
 use super::cfi::Cfi;
+use super::elf::Segment;
 use super::file::ElfFile;
 use super::symbols::FunctionSymbols;
 use std::ops::{Range, RangeInclusive};
@@ -37,14 +38,9 @@ impl FunctionStarts {
             left -= len;
             let all = segment.vaddr..segment.vaddr.saturating_add(segment.file_size);
             let mut targets = Targets::within(all);
-            let mut done = 0;
-            while done < len {
-                let part = (len - done).min(CHUNK + CALL - 1);
-                let Ok(code) = file.read(segment.offset.saturating_add(done), part) else { break };
-                let at = segment.vaddr.saturating_add(done);
-                call_targets(&code, at).for_each(|target| targets.insert(target));
-                done += CHUNK;
-            }
+            in_pieces(file, (segment, len), CALL, |code, at| {
+                call_targets(code, at).for_each(|target| targets.insert(target));
+            });
             starts.extend(targets.iter().filter(|&target| {
                 symbols.covering(target).is_none_or(|symbol| symbol.range_start == target)
                     && covered.start_of(target).is_none_or(|start| start == target)
@@ -124,6 +120,23 @@ impl Covered {
     }
 }
 
+/// Calls `each` for the first `len` bytes of a segment's code and their address, piece by piece; no instruction of up to
+/// `longest` bytes is cut. What cannot be read is left out.
+pub(super) fn in_pieces(
+    file: &ElfFile,
+    (segment, len): (&Segment, u64),
+    longest: u64,
+    mut each: impl FnMut(&[u8], u64),
+) {
+    let mut done = 0;
+    while done < len {
+        let part = (len - done).min(CHUNK + longest - 1);
+        let Ok(code) = file.read(segment.offset.saturating_add(done), part) else { break };
+        each(&code, segment.vaddr.saturating_add(done));
+        done += CHUNK;
+    }
+}
+
 /// The code of a function jumps to one of these addresses.
 pub(super) fn jumps_into(file: &ElfFile, function: Range<u64>, addresses: RangeInclusive<u64>) -> bool {
     let len = (function.end.saturating_sub(function.start)).min(MAX_BODY);
@@ -153,7 +166,13 @@ fn jump_targets(code: &[u8], at: u64) -> impl Iterator<Item = u64> + '_ {
     long.chain(short)
 }
 
-fn relative_targets(code: &[u8], at: u64, is: impl Fn(u8, Option<u8>) -> bool) -> impl Iterator<Item = u64> {
+/// Where four bytes of the code would lead to as the distance behind an opcode, which is told by it and the byte before
+/// it.
+pub(super) fn relative_targets(
+    code: &[u8],
+    at: u64,
+    is: impl Fn(u8, Option<u8>) -> bool,
+) -> impl Iterator<Item = u64> {
     code.windows(5).enumerate().filter_map(move |(index, window)| {
         let [opcode, rel @ ..] = window else { return None };
         let before = index.checked_sub(1).and_then(|i| code.get(i)).copied();

@@ -294,7 +294,7 @@ mod tests {
             Probe::No(Skip::Alias { of: 1 }),
             Probe::No(Skip::Alias { of: 2 }),
         ] {
-            summary.add(probe, None);
+            summary.add(probe);
         }
         let file = ListedFile { path: "x", build_id: None, debug_file: false, notes: &[], summary: &summary };
         let text = foot(&file, false, PLAIN);

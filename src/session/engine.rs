@@ -351,7 +351,7 @@ impl<'a> Session<'a> {
                 say(format_args!("{} ends before all its calls were taken in", held.pid));
             }
         }
-        self.pipeline.borrow_mut().hold_after(self.exits.next_ns());
+        self.hold_for_exits();
         self.watched.release(held)?;
         Ok(None)
     }
@@ -374,9 +374,14 @@ impl<'a> Session<'a> {
             // Said where the user wants to know.
             let _ = self.compare(snapshot);
         } else {
-            self.pipeline.borrow_mut().hold_after(self.exits.next_ns());
+            self.hold_for_exits();
         }
         self.pipeline.borrow_mut().completion.forget(pid);
+    }
+
+    /// What came after the first exit that waits is not taken in before it.
+    fn hold_for_exits(&self) {
+        self.pipeline.borrow_mut().hold_after(self.exits.next_ns());
     }
 
     /// Takes in what was reported until the first snapshot that waits, or by now. False where the time was over
@@ -438,7 +443,7 @@ impl<'a> Session<'a> {
             !watched.has_ended(pid)
         };
         let added = self.audits.add(snapshot, pipeline, &mut drain);
-        pipeline.borrow_mut().hold_after(self.exits.next_ns());
+        self.hold_for_exits();
         match added {
             Ok(cost) if self.schedule.verbose => say(format_args!(
                 "{moment:?} of {pid}: {} mappings read in {:.1?}, reconciled in {:.1?}",

@@ -51,23 +51,29 @@ fn for_each<E>(
     wanted: Option<&Regex>,
     mut each: impl FnMut(&ListedFunction<'_>) -> Result<(), E>,
 ) -> Result<(), E> {
-    let is_wanted = |function: &&Function| {
-        let Some(wanted) = wanted else { return true };
-        let name = String::from_utf8_lossy(table.name(function));
-        is_wanted(wanted, &name, &demangle(&name))
-    };
-    let functions: Vec<&Function> = table.functions().iter().filter(is_wanted).collect();
+    let functions = wanted_of(table, wanted);
     let probed = |function: &&Function| function.offset.filter(|_| function.probe == Probe::Yes);
     // As `vmaudit probe` does: calls are counted, arguments are not read.
-    let entry = |function| Some(ProbedEntry { offset: probed(function)?, arguments: 0 });
+    let entry = |(function, _): &(_, _)| Some(ProbedEntry { offset: probed(function)?, arguments: 0 });
     let entries: Vec<ProbedEntry> = functions.iter().filter_map(entry).collect();
     let mut sites = probe_sites(&file.object, &entries).into_iter();
-    for function in functions {
+    for (function, demangled) in functions {
         let site = probed(&function).and_then(|_| sites.next());
         let name = String::from_utf8_lossy(table.name(function));
-        with_listed((table, site), function, (&name, &demangle(&name)), &mut each)?;
+        with_listed((table, site), function, (&name, &demangled), &mut each)?;
     }
     Ok(())
+}
+
+/// The functions that are wanted, with their readable names.
+fn wanted_of<'t>(table: &'t FunctionTable, wanted: Option<&Regex>) -> Vec<(&'t Function, String)> {
+    let named = |function: &'t Function| {
+        let name = String::from_utf8_lossy(table.name(function));
+        let demangled = demangle(&name);
+        let taken = wanted.is_none_or(|wanted| is_wanted(wanted, &name, &demangled));
+        taken.then_some((function, demangled))
+    };
+    table.functions().iter().filter_map(named).collect()
 }
 
 fn with_listed<E>(
@@ -113,13 +119,8 @@ impl FileListing {
     fn of(file: &CodeFile, table: &FunctionTable, wanted: Option<&Regex>) -> FileListing {
         let mut summary = ProbeSummary::default();
         match wanted {
-            None => table.functions().iter().for_each(|function| summary.add(function.probe, None)),
-            Some(_) => {
-                let _ = for_each::<()>((file, table), wanted, |function| {
-                    summary.add(function.probe, function.site);
-                    Ok(())
-                });
-            }
+            None => table.functions().iter().for_each(|function| summary.add(function.probe)),
+            Some(_) => wanted_of(table, wanted).iter().for_each(|(function, _)| summary.add(function.probe)),
         }
         let notes = table.notes().iter().map(ToString::to_string).collect();
         FileListing { path: file.path.to_string_lossy().into_owned(), notes, summary }
@@ -169,7 +170,7 @@ fn write_text(
                 begun = true;
                 head(out)?;
             }
-            summary.add(function.probe, function.site);
+            summary.add_listed(function);
             out.write_all(symbols::row(function, options).as_bytes())
         })?;
         listing.summary = summary;

@@ -9,7 +9,7 @@ use crate::app::error::AppError;
 use crate::app::output::{Destination, Other, Output, program};
 use crate::capture::uprobe::{CallCounter, CounterConfig, CountersPlaced, Way};
 use crate::cli::{PlainFormat, ProbeArgs, ProbeWay};
-use crate::model::{Pid, ProbeCost};
+use crate::model::{Pid, ProbeCost, ProbeSite};
 use crate::objects::{ProbedEntry, probe_sites};
 use crate::render::probe::{
     CallCounts, FunctionCalls, PlacedCounts, RefusedFunction, StackCounts, calls_to_text,
@@ -121,6 +121,10 @@ fn place(
     let offsets: Vec<u64> = entries.iter().zip(&sites).map(|(entry, site)| site.of(entry.offset)).collect();
     let placed = with_lent(Use::Placing, || counter.place(fd, &offsets, only))?;
     if verbose {
+        let is_refused = |index| placed.refused.iter().any(|refused| refused.index == index);
+        let stepped = |(index, site): &(usize, &ProbeSite)| {
+            site.cost == ProbeCost::SingleStepped && !is_refused(*index)
+        };
         say(format_args!(
             "{}: {} functions probed in {:.1?} ({}, {} system calls); {} of them are single-stepped, which takes ten \
              times as long",
@@ -129,7 +133,7 @@ fn place(
             placed.took,
             counter.way().name(),
             placed.calls,
-            sites.iter().filter(|site| site.cost == ProbeCost::SingleStepped).count()
+            sites.iter().enumerate().filter(stepped).count()
         ));
     }
     Ok(placed)

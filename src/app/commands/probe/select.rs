@@ -43,16 +43,16 @@ impl Selection {
             let (Some(probed), Probe::Yes | Probe::No(Skip::Alias { .. })) =
                 (table.probed(function), function.probe)
             else {
-                out.summary.add(function.probe, None);
+                out.summary.add(function.probe);
                 continue;
             };
             let Some(offset) = probed.offset else { continue };
             if known.contains_key(&offset) {
-                out.summary.add(function.probe, None);
+                out.summary.add(function.probe);
                 continue;
             }
             // An alias whose better name does not match stands for the address.
-            out.summary.add(Probe::Yes, None);
+            out.summary.add(Probe::Yes);
             known.insert(offset, out.functions.len());
             let name = if linkage.is_empty() { format!("fn@0x{:x}", probed.svma) } else { name };
             out.functions.push(Selected { svma: probed.svma, offset, name, linkage });
