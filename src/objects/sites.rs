@@ -1,7 +1,8 @@
 //! Where in a function a probe costs least.
 //!
 //! A uprobe replaces an instruction by a breakpoint. Some instructions the kernel executes itself (nop, push, jumps,
-//! calls: `branch_setup_xol_ops` and `push_setup_xol_ops` of arch/x86/kernel/uprobes.c), in less than a microsecond; of
+//! calls: `branch_setup_xol_ops` and `push_setup_xol_ops` of arch/x86/kernel/uprobes.c; since Linux 6.18 the longer nops, of
+//! which one of five bytes becomes a call, without a trap), in less than a microsecond; of
 //! all others it runs a copy in the process with a second trap behind it, which takes ten times as long. A few
 //! instructions after a function's entry everything that a probe reads is still as at the entry: the argument registers, the stack
 //! pointer and the return address. Or an argument has another one's register by then.
@@ -55,9 +56,10 @@ mod arch {
     use crate::model::{ProbeCost, ProbeSite};
     use crate::objects::object::Object;
     use crate::objects::starts::{in_pieces, relative_targets};
+    use crate::sys::kernel::version;
     use iced_x86::{
-        Code, Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory, OpAccess, OpKind,
-        Register,
+        Code, Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpAccess,
+        OpKind, Register,
     };
     use std::ops::Range;
 
@@ -121,6 +123,11 @@ mod arch {
         )
     }
 
+    /// Nops of several bytes, too.
+    fn emulates_nops() -> bool {
+        version() >= (6, 18)
+    }
+
     pub fn site(object: &Object, (entry, svma): (u64, u64), wanted: u8) -> ProbeSite {
         let at_entry = ProbeSite::at_entry(ProbeCost::SingleStepped);
         let Some(end) =
@@ -133,7 +140,9 @@ mod arch {
             return of_first(object, entry);
         }
         let Ok(code) = object.read(entry, len) else { return UNKNOWN };
-        let Some((after_entry, arguments)) = first_emulated(&code, svma, wanted) else { return at_entry };
+        let Some((after_entry, arguments)) = first_emulated(&code, svma, (wanted, emulates_nops())) else {
+            return at_entry;
+        };
         let passed = passed(svma, after_entry);
         if !passed.is_empty() && jumps(&code, svma).any(|target| passed.contains(&target)) {
             return at_entry;
@@ -144,7 +153,7 @@ mod arch {
     /// Of a function that nothing says the end of.
     fn of_first(object: &Object, entry: u64) -> ProbeSite {
         let Ok(code) = object.read(entry, JUMP) else { return UNKNOWN };
-        ProbeSite::at_entry(match first_emulated(&code, 0, 0) {
+        ProbeSite::at_entry(match first_emulated(&code, 0, (0, emulates_nops())) {
             Some((0, _)) => ProbeCost::Emulated,
             _ => ProbeCost::SingleStepped,
         })
@@ -152,7 +161,11 @@ mod arch {
 
     /// Bytes from the entry to the first instruction that the kernel executes itself, where the stack pointer is as it
     /// was and nothing branched before; and where the arguments are.
-    pub(super) fn first_emulated(code: &[u8], at: u64, wanted: u8) -> Option<(u64, [u8; 6])> {
+    pub(super) fn first_emulated(
+        code: &[u8],
+        at: u64,
+        (wanted, any_nop): (u8, bool),
+    ) -> Option<(u64, [u8; 6])> {
         let mut places = Places::at_entry();
         let mut decoder = Decoder::with_ip(64, code, at, DecoderOptions::NONE);
         let mut info = InstructionInfoFactory::new();
@@ -163,7 +176,8 @@ mod arch {
             if instruction.is_invalid() {
                 return None;
             }
-            if is_emulated(&code[begin..decoder.position()]) {
+            let is_nop = any_nop && instruction.mnemonic() == Mnemonic::Nop;
+            if is_nop || is_emulated(&code[begin..decoder.position()]) {
                 return Some((begin as u64, places.of(wanted)?));
             }
             let writes = |access| {
@@ -268,7 +282,7 @@ mod tests {
             (b"\x0f\x05\x55", 8, None),     // syscall: changes %rcx
         ];
         for (code, wanted, expected) in cases {
-            let mut found = first_emulated(code, 0x1000, wanted);
+            let mut found = first_emulated(code, 0x1000, (wanted, false));
             // Of what is not wanted nothing is known.
             for n in (0..6).filter(|n| wanted & 1 << n == 0) {
                 if let (Some((_, found)), Some((_, expected))) = (&mut found, expected) {
@@ -277,6 +291,22 @@ mod tests {
             }
             assert_eq!(found, expected, "{code:02x?}");
         }
+    }
+
+    #[test]
+    fn longer_nops_are_taken_where_the_kernel_executes_them() {
+        let nops: [&[u8]; 4] = [
+            b"\x0f\x1f\x44\x00\x00\xc3",
+            b"\x66\x0f\x1f\x44\x00\x00\xc3",
+            b"\x0f\x1f\x40\x00\xc3",
+            b"\x66\x90\xc3",
+        ];
+        for code in nops {
+            assert_eq!(first_emulated(code, 0x1000, (63, true)), Some((0, OWN)), "{code:02x?}");
+            assert_eq!(first_emulated(code, 0x1000, (63, false)), None, "{code:02x?}");
+        }
+        let endbr64 = b"\xf3\x0f\x1e\xfa\xc3";
+        assert_eq!(first_emulated(endbr64, 0x1000, (63, true)), None);
     }
 
     #[test]
@@ -289,7 +319,8 @@ mod tests {
                 *byte = (state >> 56) as u8;
             }
             assert!(
-                first_emulated(&bytes, u64::MAX - 8, 1).is_none_or(|(after, _)| after < 32),
+                first_emulated(&bytes, u64::MAX - 8, (1, state & 1 << 60 != 0))
+                    .is_none_or(|(after, _)| after < 32),
                 "{bytes:02x?}"
             );
         }

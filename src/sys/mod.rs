@@ -8,6 +8,7 @@
 pub mod abi;
 pub mod clock;
 pub mod file;
+pub mod kernel;
 pub mod lockdown;
 pub mod memory;
 pub mod pagemap_scan;

@@ -20,6 +20,10 @@ __asm__(
 	"function moves_the_stack\n sub $8, %rsp\n .cfi_adjust_cfa_offset 8\n test %rdi, %rdi\n je 1f\n"
 	"1: add $8, %rsp\n .cfi_adjust_cfa_offset -8\n ret\n done moves_the_stack\n"
 
+	/* Linux executes nops of several bytes itself since 6.18 */
+	"function nops\n nopl 0(%rax,%rax)\n sub $8, %rsp\n .cfi_adjust_cfa_offset 8\n"
+	" add $8, %rsp\n .cfi_adjust_cfa_offset -8\n mov %rdi, %rax\n ret\n done nops\n"
+
 	/* five rounds a call: the jump is what could be probed, and leads to before itself */
 	"function loops\n xor %eax, %eax\n1: add $1, %rax\n cmp $5, %rax\n jb 1b\n ret\n done loops\n"
 
@@ -29,13 +33,13 @@ __asm__(
 	" test %rdi, %rdi\n .byte 0xe9\n .long inside - . - 4\n done enters\n");
 
 long pushes(long), tests(long), writes_an_argument(long, long), moves_the_stack(long), loops(long), entered(long),
-	enters(long);
+	enters(long), nops(long);
 
 int main(void)
 {
 	long sum = 0;
 
 	for (int i = 0; i < 100; i++)
-		sum += pushes(i) + tests(i) + writes_an_argument(i, i) + moves_the_stack(i) + loops(i) + entered(i) + enters(i);
+		sum += pushes(i) + tests(i) + writes_an_argument(i, i) + moves_the_stack(i) + loops(i) + entered(i) + enters(i) + nops(i);
 	return sum == 0;
 }

@@ -6,6 +6,7 @@
 use super::skel::VmauditSkel;
 use super::{attach_error, tracepoints};
 use crate::capture::{CaptureError, arch};
+use crate::sys::kernel::version;
 use libbpf_rs::{Link, ProgramMut};
 use std::os::fd::IntoRawFd;
 
@@ -45,7 +46,7 @@ const TABLE: &[Hooks] = &[
 
 /// As the running kernel wants it.
 fn hooks() -> &'static Hooks {
-    let version = kernel_version();
+    let version = version();
     TABLE.iter().find(|hooks| version >= hooks.since).unwrap_or(&TABLE[TABLE.len() - 1])
 }
 
@@ -55,16 +56,6 @@ pub(in crate::capture) fn call_hooks() -> &'static [CallHook] {
 
 pub(in crate::capture) fn wants_spares() -> bool {
     hooks().spares
-}
-
-/// "7.2.13+deb14-cloud-amd64" is (7, 2); (0, 0) for what is no version.
-fn kernel_version() -> (u32, u32) {
-    nix::sys::utsname::uname().map_or((0, 0), |uts| parse_version(&uts.release().to_string_lossy()))
-}
-
-fn parse_version(release: &str) -> (u32, u32) {
-    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map_while(|part| part.parse().ok());
-    (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0))
 }
 
 /// Attaches what sees the calls; also says what that is, for `-v`.
@@ -144,15 +135,6 @@ pub(in crate::capture) fn attach_trace(program: &ProgramMut<'_>) -> Result<Link,
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn versions_of_kernels() {
-        assert_eq!(parse_version("7.2.13+deb14-cloud-amd64"), (7, 2));
-        assert_eq!(parse_version("6.1.0-50-cloud-amd64"), (6, 1));
-        assert_eq!(parse_version("6.18.44-fc-v595"), (6, 18));
-        assert_eq!(parse_version("10.0"), (10, 0));
-        assert_eq!(parse_version("unknown"), (0, 0));
-    }
 
     #[test]
     fn the_table_is_in_order_and_ends_with_every_kernel() {
