@@ -84,7 +84,12 @@ impl<'a> RunOptions<'a> {
             touch: touch.touch.then_some(budget),
             ..CaptureConfig::default()
         };
-        TracerOptions { only: self.audit.backend.only(), capture, verbose: self.inside.verbose }
+        TracerOptions {
+            only: self.audit.backend.only(),
+            capture,
+            verbose: self.inside.verbose,
+            is_optional: false,
+        }
     }
 
     /// What the tracer's records go through; begins the recording, if one is asked for.

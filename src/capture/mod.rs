@@ -6,6 +6,7 @@ pub mod bpf;
 mod config;
 pub mod heap;
 pub mod kernel_types;
+pub mod nothing;
 pub mod notify;
 pub mod perf;
 mod plain;

@@ -140,6 +140,12 @@ impl HeapArgs {
             }
             _ => {}
         }
+        if self.method == Method::Preload && self.command.is_empty() {
+            return Err(
+                "--method preload needs a command: nothing can be preloaded into a process that runs"
+                    .to_owned(),
+            );
+        }
         let interval = self.interval.unwrap_or(1.0);
         match self.duration {
             Some(duration) if self.leaks_only && duration < 2.0 * interval => Err(format!(
@@ -274,6 +280,7 @@ mod tests {
             &["-p", "7", "--older", "10s", "--duration", "10"],
             &["-p", "7", "--aslr", "off"],
             &["-p", "7", "--as-root"],
+            &["-p", "7", "--method", "preload"],
         ] {
             let error = parse(bad).expect_err(&format!("{bad:?}"));
             assert!(error.contains("--"), "{error}");

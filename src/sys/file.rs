@@ -1,5 +1,6 @@
-//! Files of /proc and /sys, which have no size that stat(2) could tell.
+//! Files of /proc and /sys, which have no size that stat(2) could tell; and how many may be open.
 
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
@@ -24,6 +25,14 @@ pub fn read_open(opened: &File, expected: usize) -> io::Result<Vec<u8>> {
     // `File` asks for its size and position first, which are 0 here.
     opened.take(u64::MAX).read_to_end(&mut bytes)?;
     Ok(bytes)
+}
+
+/// As many open files as the hard limit allows (RLIMIT_NOFILE). Where that is not enough, what needs them fails later,
+/// and says so.
+pub fn raise_descriptor_limit() {
+    if let Ok((_, hard)) = getrlimit(Resource::RLIMIT_NOFILE) {
+        let _ = setrlimit(Resource::RLIMIT_NOFILE, hard, hard);
+    }
 }
 
 #[cfg(test)]

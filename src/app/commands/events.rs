@@ -192,7 +192,7 @@ fn tracer_options(options: &LiveArgs) -> TracerOptions {
         follow_forks: !options.no_follow_forks,
         ..CaptureConfig::default()
     };
-    TracerOptions { only: options.backend.only(), capture, verbose: options.verbose }
+    TracerOptions { only: options.backend.only(), capture, verbose: options.verbose, is_optional: false }
 }
 
 fn schedule(options: &LiveArgs) -> Schedule {

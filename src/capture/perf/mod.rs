@@ -25,6 +25,7 @@ mod sample;
 pub use reader::PerfReader;
 
 use super::{CaptureConfig, CaptureError};
+use crate::sys::file::raise_descriptor_limit;
 use crate::sys::perf;
 use attr::{EventKind, Inherit};
 use canary::Canary;
@@ -117,6 +118,7 @@ impl PerfTracer {
             let source = io::ErrorKind::AlreadyExists.into();
             return Err(CaptureError::Perf { what: "a second process".to_owned(), source });
         };
+        // A few dozen descriptors a CPU.
         raise_descriptor_limit();
         let canary = canary(&plan).map_err(failed("counting vmaudit's own calls"))?;
         if let Some(call) = canary.silenced() {
@@ -288,15 +290,6 @@ fn canary(plan: &Plan) -> io::Result<Canary> {
         let call = super::arch::TRACED.iter().find(|call| Meaning::Changed(call.op) == tracepoint.meaning)?;
         Some((call.name, call.number, u64::from(tracepoint.id)))
     }))
-}
-
-/// A few dozen descriptors a CPU.
-fn raise_descriptor_limit() {
-    use nix::sys::resource::{Resource, getrlimit, setrlimit};
-    if let Ok((_, hard)) = getrlimit(Resource::RLIMIT_NOFILE) {
-        // Too few descriptors fail later, and say so.
-        let _ = setrlimit(Resource::RLIMIT_NOFILE, hard, hard);
-    }
 }
 
 fn online_cpus() -> io::Result<Vec<i32>> {

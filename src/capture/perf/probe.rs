@@ -9,10 +9,10 @@
 use super::attr::{self, EventKind, Inherit};
 use super::remembered;
 use super::ring::Ring;
+use crate::sys::file::raise_descriptor_limit;
 use crate::sys::perf::{self, abi};
 use crate::sys::task;
 use nix::fcntl::OFlag;
-use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::wait::waitpid;
 use nix::unistd::{ForkResult, fork, pipe2, read};
 use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities};
@@ -141,9 +141,7 @@ fn give_up_capabilities() {
 
 /// The findings, a line each, and what keeps the tracepoints.
 fn search(numbers: &[i64]) -> io::Result<(String, Vec<OwnedFd>)> {
-    if let Ok((_, hard)) = getrlimit(Resource::RLIMIT_NOFILE) {
-        let _ = setrlimit(Resource::RLIMIT_NOFILE, hard, hard);
-    }
+    raise_descriptor_limit();
     give_up_capabilities();
     refuse_marked_calls()?;
     let mut open: Vec<OwnedFd> = Vec::new();

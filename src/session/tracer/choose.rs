@@ -3,6 +3,7 @@
 use super::remedy::{SEE_DOCTOR, failure, hint, remedy, verifier_lines};
 use super::{Tracer, TracerOptions};
 use crate::capture::CaptureConfig;
+use crate::capture::nothing::Nothing;
 use crate::doctor::{Rung, RungFailure, advice_for};
 use crate::launch::Prepared;
 use crate::model::Pid;
@@ -110,13 +111,22 @@ fn choose(
         let started = (candidate.start)(options).and_then(|tracer| make_ready(&tracer).map(|()| tracer));
         match started {
             Ok(tracer) => {
-                tell_choice(candidate.rung, &failures, options.verbose);
+                if options.verbose || !options.is_optional {
+                    tell_choice(candidate.rung, &failures, options.verbose);
+                }
                 return Ok(tracer);
             }
             // The command line itself is what does not go together.
             Err(error @ SessionError::Launch(_)) if only.is_some() => return Err(error),
             Err(error) => failures.push((candidate.rung, failure(&error))),
         }
+    }
+    if options.is_optional {
+        let nothing = Nothing::new().map_err(|errno| SessionError::System {
+            operation: "making an event descriptor",
+            source: errno.into(),
+        })?;
+        return Ok(Tracer::Nothing(nothing));
     }
     Err(none_works(&failures, options.verbose))
 }

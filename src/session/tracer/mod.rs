@@ -5,6 +5,7 @@ pub mod remedy;
 
 use super::error::SessionError;
 use crate::capture::bpf::{BpfTracer, MarkedThread};
+use crate::capture::nothing::Nothing;
 use crate::capture::notify::{self, NotifyConfig, NotifyTracer};
 use crate::capture::perf::PerfTracer;
 use crate::capture::{CaptureConfig, EventSource, KnownStacks, TouchCounters};
@@ -21,6 +22,8 @@ use std::os::fd::BorrowedFd;
 pub struct TracerOptions {
     /// The only one that may be taken; None: the best that works.
     pub only: Option<Rung>,
+    /// The calls are put beside something else: which backend sees them is not worth a word, and none will do.
+    pub is_optional: bool,
     pub capture: CaptureConfig,
     /// Show the verifier's last lines where it refuses a program.
     pub verbose: bool,
@@ -31,6 +34,8 @@ pub enum Tracer {
     Bpf(Box<BpfTracer>),
     Perf(Box<PerfTracer>),
     Notify(NotifyTracer),
+    /// None works, and none is needed.
+    Nothing(Nothing),
 }
 
 /// What the `notify` backend has notified.
@@ -44,6 +49,7 @@ impl Tracer {
             Tracer::Bpf(_) => "bpf",
             Tracer::Perf(_) => "perf",
             Tracer::Notify(_) => "notify",
+            Tracer::Nothing(_) => "none",
         }
     }
 
@@ -53,6 +59,7 @@ impl Tracer {
             Tracer::Bpf(tracer) => &tracer.attached,
             Tracer::Perf(tracer) => tracer.attached(),
             Tracer::Notify(tracer) => &tracer.attached,
+            Tracer::Nothing(_) => "nothing",
         }
     }
 
@@ -65,7 +72,7 @@ impl Tracer {
             Tracer::Bpf(tracer) => Ok(with_lent(Use::Placing, || tracer.add_target(pid, pidfd))?),
             Tracer::Perf(tracer) => Ok(tracer.add_target(pid)?),
             // The filter says who is watched.
-            Tracer::Notify(_) => Ok(()),
+            Tracer::Notify(_) | Tracer::Nothing(_) => Ok(()),
         }
     }
 
@@ -75,7 +82,7 @@ impl Tracer {
     /// When the command cannot be started so.
     pub fn prepare(&self, prepared: &mut Prepared) -> Result<(), SessionError> {
         match self {
-            Tracer::Bpf(_) | Tracer::Perf(_) => Ok(()),
+            Tracer::Bpf(_) | Tracer::Perf(_) | Tracer::Nothing(_) => Ok(()),
             Tracer::Notify(_) => Ok(prepared.watch_calls()?),
         }
     }
@@ -104,7 +111,7 @@ impl Tracer {
     pub fn mark_running(&self, targets: &[(Pid, BorrowedFd<'_>)]) -> Result<Vec<MarkedThread>, SessionError> {
         match self {
             Tracer::Bpf(tracer) => Ok(with_lent(Use::Placing, || tracer.mark_running(targets))?),
-            Tracer::Perf(_) | Tracer::Notify(_) => Ok(Vec::new()),
+            Tracer::Perf(_) | Tracer::Notify(_) | Tracer::Nothing(_) => Ok(Vec::new()),
         }
     }
 
@@ -120,6 +127,7 @@ impl Tracer {
             Tracer::Bpf(tracer) => Ok(Box::new(tracer.reader(handle)?)),
             Tracer::Perf(tracer) => Ok(Box::new(tracer.reader(handle)?)),
             Tracer::Notify(tracer) => Ok(Box::new(tracer.reader(handle))),
+            Tracer::Nothing(nothing) => Ok(Box::new(nothing.reader())),
         }
     }
 
@@ -128,7 +136,7 @@ impl Tracer {
         match self {
             // Without the table all are sent.
             Tracer::Bpf(tracer) => tracer.known_stacks().ok(),
-            Tracer::Perf(_) | Tracer::Notify(_) => None,
+            Tracer::Perf(_) | Tracer::Notify(_) | Tracer::Nothing(_) => None,
         }
     }
 
@@ -139,7 +147,7 @@ impl Tracer {
     pub fn touch_counters(&self) -> Result<Option<TouchCounters>, SessionError> {
         match self {
             Tracer::Bpf(tracer) => Ok(tracer.touch_counters()?),
-            Tracer::Perf(_) | Tracer::Notify(_) => Ok(None),
+            Tracer::Perf(_) | Tracer::Notify(_) | Tracer::Nothing(_) => Ok(None),
         }
     }
 
@@ -148,7 +156,7 @@ impl Tracer {
         match self {
             Tracer::Bpf(tracer) => tracer.detach_in_background(),
             Tracer::Perf(tracer) => tracer.detach_in_background(),
-            Tracer::Notify(_) => {}
+            Tracer::Notify(_) | Tracer::Nothing(_) => {}
         }
     }
 }

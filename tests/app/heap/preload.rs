@@ -265,6 +265,29 @@ fn neither_root_nor_bpf_is_needed() {
     assert_eq!(heap.held(heap.process(pid), by_program), (bytes, blocks));
 }
 
+/// As in a container that allows no filters, perf events or BPF programs: nobody sees the calls, and nobody has to.
+#[test]
+fn no_backend_is_needed() {
+    if skip_without_root("no_backend_is_needed") {
+        return;
+    }
+    let bench = crate::support::unprivileged::Bench::new();
+    let (truth, denied) = (bench.path("heap_truth"), bench.path("denied"));
+    std::fs::copy(program("heap_truth"), &truth).expect("a copy");
+    std::fs::copy(program("denied"), &denied).expect("a copy");
+    let mut command = crate::support::unprivileged::as_nobody(&[]);
+    command.arg(denied).arg(bench.path("vmaudit")).current_dir(bench.path("."));
+    command.args(["heap", "-f", "json", "--report"]).arg(bench.path("report.json")).arg("--").arg(&truth);
+    let output = stuck::output(&mut command);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(0), "{said}");
+    let text = std::fs::read(bench.path("report.json")).expect("a report");
+    let heap = Heap { report: serde_json::from_slice(&text).expect("JSON"), output };
+    let said = heap.stdout();
+    let [pid, bytes, blocks] = words(said.lines().last().expect("a line"))[..] else { panic!("{said}") };
+    assert_eq!(heap.held(heap.process(pid), by_program), (bytes, blocks));
+}
+
 /// Behind sudo the command is another user's, and cannot look into vmaudit: it inherits the library.
 #[test]
 fn behind_sudo_the_library_is_inherited() {

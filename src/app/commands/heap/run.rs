@@ -69,7 +69,7 @@ fn options(args: &HeapArgs) -> TracerOptions {
         follow_forks: !args.no_follow_forks,
         ..CaptureConfig::default()
     };
-    TracerOptions { only: Backend::Bpf.only(), capture, verbose: args.verbose }
+    TracerOptions { only: Backend::Bpf.only(), capture, verbose: args.verbose, is_optional: false }
 }
 
 /// What both ways have in common.

@@ -47,7 +47,7 @@ fn options(args: &ProbeArgs) -> TracerOptions {
         follow_forks: !args.no_follow_forks,
         ..CaptureConfig::default()
     };
-    TracerOptions { only: Backend::Bpf.only(), capture, verbose: args.verbose }
+    TracerOptions { only: Backend::Bpf.only(), capture, verbose: args.verbose, is_optional: false }
 }
 
 fn counter(args: &ProbeArgs, tracer: &Tracer, functions: usize) -> Result<CallCounter, AppError> {

@@ -32,7 +32,7 @@ const MAX_NAMED: usize = 8192;
 /// Traces what the command line names, and shows it.
 pub fn run(args: &TopArgs, container: Option<&Container>, front: Front) -> Result<u8, AppError> {
     let capture = CaptureConfig { stack_bytes: args.stacks.stack_bytes, ..CaptureConfig::default() };
-    let options = TracerOptions { only: args.backend.only(), capture, verbose: false };
+    let options = TracerOptions { only: args.backend.only(), capture, verbose: false, is_optional: false };
     let start = match container {
         Some(container) => Start::container(container, true, options)?,
         None => Start::running(&args.of.pids, options)?,

@@ -29,6 +29,7 @@ use crate::session::start::{Start, Traced};
 use crate::session::tracer::{TracerOptions, WATCHED_CALLS};
 use crate::symbolize::Symbolizer;
 use crate::sys::clock::monotonic_ns;
+use crate::sys::file::raise_descriptor_limit;
 use executed::Executed;
 use heaps::{Portrait, Preloaded};
 use portrait::OTHER_ALLOCATOR;
@@ -83,9 +84,11 @@ pub fn start((args, to): (&HeapArgs, Output), descriptions: &[Description]) -> R
         follow_forks: !args.no_follow_forks,
         ..CaptureConfig::default()
     };
-    let tracing = TracerOptions { only: None, capture, verbose: args.verbose };
+    let tracing = TracerOptions { only: None, capture, verbose: args.verbose, is_optional: true };
     let without_filter = "start it by itself, and attach (vmaudit heap -p PID)";
     let start = Start::command(config, tracing, (None, without_filter, without_filter))?;
+    // Two for each process that counts. The command has been forked: its limit stays as it was.
+    raise_descriptor_limit();
     let options = LedgerOptions { sampling: Sampling::every(args.sample.unwrap_or(0)), start_ns };
     let mut heaps = Preloaded::new(options, super::filter(args), descriptions.to_vec());
     heaps.only = args.no_follow_forks.then_some(start.main());
@@ -153,7 +156,11 @@ impl Watcher<'_> {
         self.heaps().finish_ended();
         self.print(&mut symbols, Some((audits, &mut traced.pipeline)))?;
         if self.args.verbose {
-            say(format_args!("{:?}", self.heaps().taught));
+            let taught = self.heaps().taught;
+            say(format_args!(
+                "{} questions for unwind rules, {} rules published, {} without room; mappings read {} times",
+                taught.questions, taught.rules, taught.without_room, taught.maps_read
+            ));
         }
         match self.heaps().has_any() || !self.executed.borrow().has(self.main) {
             true => Ok(traced),
