@@ -8,7 +8,7 @@
 use core::sync::atomic::{AtomicI64, AtomicU32, AtomicU64};
 
 /// The first word of the file; another one in another version.
-pub const MAGIC: u64 = 0x0001_7061_6568_6d76;
+pub const MAGIC: u64 = 0x0002_7061_6568_6d76;
 
 /// How allocations are counted.
 pub const MODE_OFF: u32 = 0;
@@ -39,6 +39,16 @@ pub const WINDOWS: usize = 2 << (ADDRESS_BITS - WINDOW_BITS);
 /// Ranges of generated code.
 pub const GENERATED: usize = 64;
 
+/// More than a 256th of the peak is told to the other threads, within these bounds: the peak of several threads is known
+/// to as much for each.
+pub const LEAST_UNTOLD: i64 = 4 << 10;
+pub const MOST_UNTOLD: i64 = 64 << 10;
+
+/// Up to this many bytes, what the allocator gives is known by what is asked for.
+pub const SMALL: u64 = 64 << 10;
+/// For each four bytes of them.
+pub const GIVEN: usize = SMALL as usize / 4 + 1;
+
 /// Where each part begins.
 pub const AT_RULES: usize = 16 << 10;
 pub const AT_STACKS: usize = AT_RULES + RULES * size_of::<Rule>();
@@ -47,7 +57,8 @@ pub const AT_WORDS: usize = AT_HASHES + HASHES * size_of::<Hash>();
 pub const AT_COUNTS: usize = AT_WORDS + WORDS * 8;
 pub const AT_SAMPLES: usize = AT_COUNTS + SHARDS * STACKS * size_of::<Count>();
 pub const AT_ASKS: usize = AT_SAMPLES + SAMPLES * size_of::<Sample>();
-pub const AT_WINDOWS: usize = (AT_ASKS + ASKS * size_of::<Ask>() + 4095) & !4095;
+pub const AT_GIVEN: usize = AT_ASKS + ASKS * size_of::<Ask>();
+pub const AT_WINDOWS: usize = (AT_GIVEN + GIVEN * 4 + 4095) & !4095;
 pub const AT_LEAVES: usize = AT_WINDOWS + WINDOWS * 4;
 pub const BYTES: usize = AT_LEAVES + LEAVES * LEAF_BYTES;
 
@@ -111,6 +122,7 @@ pub struct Head {
     pub sample_lock: AtomicU32,
     pub doubts: Doubts,
     pub total: Total,
+    pub peaks: Peaks,
     pub shards: [Shard; SHARDS],
     /// Of each leaf: its window's number.
     pub windows: [AtomicU32; LEAVES],
@@ -149,6 +161,17 @@ pub struct Total {
     pub peak: AtomicI64,
     /// Milliseconds since vmaudit began.
     pub peak_tick: AtomicU32,
+}
+
+/// Read with each call, and seldom written.
+#[repr(C, align(64))]
+pub struct Peaks {
+    /// Counted up when more is outstanding than ever before.
+    pub number: AtomicU32,
+    /// Threads that count.
+    pub threads: AtomicU32,
+    /// What a thread may keep to itself: bytes.
+    pub untold: AtomicI64,
 }
 
 /// A thread's own.
@@ -240,12 +263,20 @@ pub struct Hash {
 }
 
 /// Of a stack, by one thread. With samples, estimates: blocks in units of 1 / 1024.
-#[repr(C)]
+#[repr(C, align(64))]
 pub struct Count {
     pub allocations: AtomicU64,
     pub bytes: AtomicU64,
     pub frees: AtomicU64,
     pub freed_bytes: AtomicU64,
+    /// Freed before the thread allocated again.
+    pub temporary: AtomicU64,
+    /// `bytes` less `freed_bytes`, and blocks, at the peak with this number; if that is not the newest, then
+    /// nothing has changed since.
+    pub peak_bytes: AtomicU64,
+    pub peak_blocks: AtomicU64,
+    pub peak: AtomicU32,
+    pub pad: AtomicU32,
 }
 
 /// A sampled block, in an open hash table; address 0: none.
@@ -255,7 +286,8 @@ pub struct Sample {
     pub size: AtomicU64,
     pub stack: AtomicU32,
     pub tick: AtomicU32,
-    pub pad: AtomicU64,
+    /// malloc_usable_size(3); 0: not known.
+    pub given: AtomicU64,
 }
 
 /// A question for the rules along a stack.
@@ -295,7 +327,8 @@ pub fn block(stack: u32, tick: u32, size: u64) -> u64 {
     (stack as u64 + 1) << 44 | (tick16(tick) as u64) << 28 | size
 }
 
-/// The size of a block of as much and more is in the word that follows: no other block begins there.
+/// The size of a block of as much and more is in the word that follows: no other block begins there. In the word after
+/// that is what the allocator gave, of each that is larger than [`SMALL`].
 pub const LARGE: u64 = (1 << 28) - 1;
 
 #[inline]
@@ -306,6 +339,18 @@ pub fn block_stack(word: u64) -> u32 {
 #[inline]
 pub fn block_size(word: u64) -> u64 {
     word & LARGE
+}
+
+/// Where [`AT_GIVEN`] has a size: none of an allocator's steps is within four bytes.
+#[inline]
+pub fn given_at(size: u64) -> usize {
+    (size as usize).div_ceil(4)
+}
+
+/// What is there: the least of the first few times, and how often it was asked for.
+#[inline]
+pub fn given(word: u32) -> (u64, u32) {
+    ((word & 0xff_ffff) as u64, word >> 24)
 }
 
 /// Milliseconds in 16 bits: exact for the first 4 s, and to one part in 2048 then.

@@ -3,11 +3,12 @@
 
 use super::area::*;
 use super::math;
+use super::real;
 use super::setup::{self, Area};
 use super::thread::Thread;
 use super::walk::{Registers, stack_of};
 use core::hint::spin_loop;
-use core::sync::atomic::{AtomicU64, Ordering::*};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 
 #[inline(always)]
 fn place_of(area: Area, address: u64, make: bool) -> Option<&'static AtomicU64> {
@@ -48,35 +49,58 @@ fn add_leaf(area: Area, window: usize) -> Option<u32> {
 
 /// `bytes` more are outstanding, or less.
 #[inline(always)]
-fn changed(thread: &Thread, bytes: i64) {
-    // More than this is told to the others: the peak of several threads is known to as much for each.
-    const TOLD: i64 = 64 << 10;
+fn changed(area: Area, thread: &Thread, bytes: i64) {
     let shard = unsafe { &*thread.shard };
     if thread.is_shared != 0 {
         tell(bytes, bytes.max(0), setup::doorbell().tick.load(Relaxed));
         return;
     }
+    let peaks = &area.head().peaks;
     let delta = shard.delta.load(Relaxed) + bytes;
     shard.delta.store(delta, Relaxed);
     if delta > shard.high.load(Relaxed) {
+        let tick = setup::doorbell().tick.load(Relaxed);
         shard.high.store(delta, Relaxed);
-        shard.high_tick.store(setup::doorbell().tick.load(Relaxed), Relaxed);
+        shard.high_tick.store(tick, Relaxed);
+        if peaks.threads.load(Relaxed) <= 1 {
+            let total = &area.head().total;
+            let now = total.outstanding.load(Relaxed) + delta;
+            if now > total.peak.load(Relaxed) {
+                total.peak.store(now, Relaxed);
+                total.peak_tick.store(tick, Relaxed);
+                peaks.number.store(peaks.number.load(Relaxed).wrapping_add(1), Relaxed);
+            }
+        }
     }
-    if !(-TOLD..=TOLD).contains(&delta) {
-        shard.delta.store(0, Relaxed);
-        tell(delta, shard.high.load(Relaxed), shard.high_tick.load(Relaxed));
-        shard.high.store(0, Relaxed);
+    let untold = match peaks.threads.load(Relaxed) {
+        0 | 1 => MOST_UNTOLD,
+        _ => peaks.untold.load(Relaxed),
+    };
+    if delta > untold || delta < -untold {
+        tell_all(shard);
     }
+}
+
+/// What a thread has not told yet.
+#[inline(never)]
+pub fn tell_all(shard: &Shard) {
+    let delta = shard.delta.swap(0, Relaxed);
+    tell(delta, shard.high.load(Relaxed), shard.high_tick.load(Relaxed));
+    shard.high.store(0, Relaxed);
 }
 
 #[inline(never)]
 fn tell(delta: i64, high: i64, tick: u32) {
-    let total = &setup::area().head().total;
+    let head = setup::area().head();
+    let total = &head.total;
     let peak = total.outstanding.fetch_add(delta, Relaxed) + high;
     let mut known = total.peak.load(Relaxed);
     while peak > known {
         match total.peak.compare_exchange_weak(known, peak, Relaxed, Relaxed) {
-            Ok(_) => total.peak_tick.store(tick, Relaxed),
+            Ok(_) => {
+                total.peak_tick.store(tick, Relaxed);
+                head.peaks.number.fetch_add(1, Relaxed);
+            }
             Err(other) => {
                 known = other;
                 continue;
@@ -84,22 +108,67 @@ fn tell(delta: i64, high: i64, tick: u32) {
         }
         break;
     }
+    let untold = (peak.max(known) >> 8).clamp(LEAST_UNTOLD, MOST_UNTOLD);
+    if untold != head.peaks.untold.load(Relaxed) {
+        head.peaks.untold.store(untold, Relaxed);
+    }
+}
+
+/// Before a count changes: what it is now is what it was at the newest peak, unless it changed since.
+#[inline(always)]
+fn keep_peak(area: Area, count: &Count) {
+    let newest = area.head().peaks.number.load(Relaxed);
+    if count.peak.load(Relaxed) != newest {
+        let less = |all: &AtomicU64, freed: &AtomicU64| all.load(Relaxed).wrapping_sub(freed.load(Relaxed));
+        count.peak_bytes.store(less(&count.bytes, &count.freed_bytes), Relaxed);
+        count.peak_blocks.store(less(&count.allocations, &count.frees), Relaxed);
+        count.peak.store(newest, Relaxed);
+    }
 }
 
 #[inline(always)]
-fn count_free(thread: &Thread, stack: u32, (blocks, bytes): (u64, u64)) {
+fn count_free(area: Area, thread: &Thread, stack: u32, (blocks, bytes): (u64, u64)) {
     let count = unsafe { &*thread.counts.add(stack as usize) };
+    keep_peak(area, count);
     thread.add(&count.frees, blocks);
     thread.add(&count.freed_bytes, bytes);
-    changed(thread, -(bytes as i64));
+    changed(area, thread, -(bytes as i64));
 }
 
 #[inline(always)]
-fn count_allocation(thread: &Thread, stack: u32, (blocks, bytes): (u64, u64)) {
+fn count_allocation(area: Area, thread: &Thread, stack: u32, (blocks, bytes): (u64, u64)) {
     let count = unsafe { &*thread.counts.add(stack as usize) };
+    keep_peak(area, count);
     thread.add(&count.allocations, blocks);
     thread.add(&count.bytes, bytes);
-    changed(thread, bytes as i64);
+    changed(area, thread, bytes as i64);
+}
+
+/// How often a size is asked for at the allocator: some give more than a step where the rest would be too small.
+const ASKED_FOR: u32 = 4;
+
+/// What the allocator gives for a size of [`SMALL`] and less is learnt; of larger blocks it is kept.
+#[inline(always)]
+fn learn_given(area: Area, address: u64, size: u64) {
+    if size > SMALL {
+        if let Some(place) = place_of(area, address + 32, true) {
+            place.store(real::given(address), Relaxed);
+        }
+        return;
+    }
+    let known = area.given(given_at(size));
+    let (least, times) = given(known.load(Relaxed));
+    if times < ASKED_FOR {
+        learn_small(known, (least, times), address);
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn learn_small(known: &AtomicU32, (least, times): (u64, u32), address: u64) {
+    let now = real::given(address).min(0xff_ffff);
+    let least = if times == 0 { now } else { least.min(now) };
+    known.store((times + 1) << 24 | least as u32, Relaxed);
 }
 
 /// A block that nobody else knows of yet.
@@ -112,18 +181,20 @@ pub fn allocated(thread: &mut Thread, address: u64, size: u64, registers: &Regis
         return;
     };
     let former = place.load(Relaxed);
-    if former != 0 {
+    if former >> 44 != 0 {
         area.head().doubts.lost_frees.fetch_add(1, Relaxed);
         let size = size_at(area, address, former);
-        count_free(thread, block_stack(former), (1, size));
+        count_free(area, thread, block_stack(former), (1, size));
     }
+    learn_given(area, address, size);
     if size >= LARGE
         && let Some(next) = place_of(area, address + 16, true)
     {
         next.store(size, Relaxed);
     }
     place.store(block(stack, setup::doorbell().tick.load(Relaxed), size), Release);
-    count_allocation(thread, stack, (1, size));
+    thread.newest = address;
+    count_allocation(area, thread, stack, (1, size));
 }
 
 #[cold]
@@ -148,19 +219,29 @@ pub struct Former {
 
 /// Before the allocator has it back: another thread may get the address then.
 #[inline(always)]
-pub fn freed(thread: &Thread, address: u64) -> Option<Former> {
+pub fn freed(thread: &mut Thread, address: u64) -> Option<Former> {
     let area = setup::area();
     let word = place_of(area, address, false).map_or(0, |place| {
         let word = place.load(Relaxed);
         place.store(0, Relaxed);
         word
     });
-    if word == 0 {
+    if word >> 44 == 0 {
         area.head().doubts.unseen_frees.fetch_add(1, Relaxed);
         return None;
     }
     let size = size_at(area, address, word);
-    count_free(thread, block_stack(word), (1, size));
+    if size > SMALL
+        && let Some(place) = place_of(area, address + 32, false)
+    {
+        place.store(0, Relaxed);
+    }
+    let stack = block_stack(word);
+    if thread.newest == address {
+        thread.newest = 0;
+        thread.add(unsafe { &(*thread.counts.add(stack as usize)).temporary }, 1);
+    }
+    count_free(area, thread, stack, (1, size));
     Some(Former { word, size })
 }
 
@@ -171,7 +252,12 @@ pub fn put_back(thread: &Thread, address: u64, Former { word, size }: Former) {
     let count = unsafe { &*thread.counts.add(block_stack(word) as usize) };
     thread.add(&count.frees, 1u64.wrapping_neg());
     thread.add(&count.freed_bytes, size.wrapping_neg());
-    changed(thread, size as i64);
+    changed(area, thread, size as i64);
+    if size > SMALL
+        && let Some(place) = place_of(area, address + 32, true)
+    {
+        place.store(real::given(address), Relaxed);
+    }
     if size >= LARGE
         && let Some(next) = place_of(area, address + 16, true)
     {
@@ -235,6 +321,7 @@ impl Samples {
                 sample.size.store(size, Relaxed);
                 sample.stack.store(stack, Relaxed);
                 sample.tick.store(setup::doorbell().tick.load(Relaxed), Relaxed);
+                sample.given.store(real::given(address), Relaxed);
                 sample.address.store(address, Release);
                 return true;
             }
@@ -268,6 +355,7 @@ impl Samples {
                 to.size.store(from.size.load(Relaxed), Relaxed);
                 to.stack.store(from.stack.load(Relaxed), Relaxed);
                 to.tick.store(from.tick.load(Relaxed), Relaxed);
+                to.given.store(from.given.load(Relaxed), Relaxed);
                 to.address.store(next, Release);
                 hole = slot;
             }
@@ -297,10 +385,10 @@ pub fn sampled(thread: &mut Thread, address: u64, size: u64, registers: &Registe
     drop(samples);
     if let Some((stack, size)) = former {
         setup::area().head().doubts.lost_frees.fetch_add(1, Relaxed);
-        count_free(thread, stack, weight(size));
+        count_free(setup::area(), thread, stack, weight(size));
     }
     match has_room {
-        true => count_allocation(thread, stack, weight(size)),
+        true => count_allocation(setup::area(), thread, stack, weight(size)),
         false => drop(setup::area().head().doubts.uncounted.fetch_add(1, Relaxed)),
     }
 }
@@ -313,5 +401,5 @@ pub fn sample_freed(thread: &Thread, address: u64) {
     let Some((stack, size)) = samples.remove(address) else { return };
     setup::heed(address, false);
     drop(samples);
-    count_free(thread, stack, weight(size));
+    count_free(setup::area(), thread, stack, weight(size));
 }

@@ -24,6 +24,8 @@ static POSIX_MEMALIGN: AtomicUsize = AtomicUsize::new(0);
 static VALLOC: AtomicUsize = AtomicUsize::new(0);
 static PVALLOC: AtomicUsize = AtomicUsize::new(0);
 static DLCLOSE: AtomicUsize = AtomicUsize::new(0);
+/// Of the library that has malloc; another one's knows nothing of its blocks.
+static MALLOC_USABLE_SIZE: AtomicUsize = AtomicUsize::new(0);
 
 /// C++'s operators, as they are mangled; those that allocate first, in the order of [`FUNCTIONS`].
 const OPERATOR_NAMES: [&[u8]; 20] = [
@@ -124,6 +126,10 @@ pub fn resolve() {
     VALLOC.store(next(b"valloc\0"), Relaxed);
     PVALLOC.store(next(b"pvalloc\0"), Relaxed);
     DLCLOSE.store(next(b"dlclose\0"), Relaxed);
+    let usable = next(b"malloc_usable_size\0");
+    if usable != 0 && base_of(usable) == base_of(malloc) {
+        MALLOC_USABLE_SIZE.store(usable, Relaxed);
+    }
     CALLOC.store(calloc, Relaxed);
     FREE.store(free, Relaxed);
     MALLOC.store(malloc, Release);
@@ -289,6 +295,28 @@ pub fn operator(number: usize) -> usize {
     found
 }
 
+/// Where the library begins that an address is in; 0: not known.
+fn base_of(address: usize) -> usize {
+    // Dl_info: name of the file, its base …
+    let mut info = [0usize; 4];
+    match weak!("dladdr") {
+        0 => 0,
+        dladdr => match call!(dladdr, fn(usize, *mut usize) -> i32, address, info.as_mut_ptr()) {
+            0 => 0,
+            _ => info[1],
+        },
+    }
+}
+
+/// malloc_usable_size(3); 0: not known.
+pub fn given(block: u64) -> u64 {
+    match MALLOC_USABLE_SIZE.load(Relaxed) {
+        0 => 0,
+        _ if is_boot(block as *mut u8) => 0,
+        real => call!(real, fn(u64) -> usize, block) as u64,
+    }
+}
+
 /// The operators are the allocator's own: its library has both.
 pub fn operators_are_own() -> bool {
     match OPERATORS_ARE.load(Relaxed) {
@@ -296,17 +324,6 @@ pub fn operators_are_own() -> bool {
         FORWARDING => return false,
         _ => {}
     }
-    let base_of = |address: usize| {
-        // Dl_info: name of the file, its base …
-        let mut info = [0usize; 4];
-        match weak!("dladdr") {
-            0 => 0,
-            dladdr => match call!(dladdr, fn(usize, *mut usize) -> i32, address, info.as_mut_ptr()) {
-                0 => 0,
-                _ => info[1],
-            },
-        }
-    };
     let own = base_of(operator(0)) == base_of(resolved(&MALLOC));
     OPERATORS_ARE.store(if own { OWN } else { FORWARDING }, Relaxed);
     own

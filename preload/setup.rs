@@ -42,6 +42,7 @@ impl Area {
     part!(word, AT_WORDS, AtomicU64);
     part!(sample, AT_SAMPLES, Sample);
     part!(ask, AT_ASKS, Ask);
+    part!(given, AT_GIVEN, AtomicU32);
     part!(window, AT_WINDOWS, AtomicU32);
 
     #[inline(always)]

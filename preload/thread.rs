@@ -1,7 +1,7 @@
 //! What a thread has for itself.
 
 use super::area::{Count, SHARDS, STACKS, Shard};
-use super::{setup, sys};
+use super::{blocks, setup, sys};
 use core::arch::{asm, global_asm};
 use core::ptr::null_mut;
 use core::sync::atomic::{AtomicU64, Ordering::*};
@@ -27,6 +27,8 @@ pub struct Thread {
     pub pad: u32,
     pub random: u64,
     pub memory: *mut Memory,
+    /// What it allocated last, while nothing came after.
+    pub newest: u64,
 }
 
 global_asm!(
@@ -35,12 +37,12 @@ global_asm!(
     ".globl vmaudit_thread",
     ".hidden vmaudit_thread",
     ".type vmaudit_thread,@object",
-    ".size vmaudit_thread,80",
-    "vmaudit_thread: .zero 80",
+    ".size vmaudit_thread,88",
+    "vmaudit_thread: .zero 88",
     ".text",
 );
 
-const _: () = assert!(size_of::<Thread>() == 80);
+const _: () = assert!(size_of::<Thread>() == 88);
 
 #[inline(always)]
 pub fn current() -> *mut Thread {
@@ -92,6 +94,9 @@ impl Thread {
         for _ in 0..4 {
             self.random();
         }
+        if self.ended == 0 {
+            area.head().peaks.threads.fetch_add(1, Relaxed);
+        }
         let shards = &area.head().shards;
         let free = |shard: &Shard| shard.taken.compare_exchange(0, 1, Acquire, Relaxed).is_ok();
         // What is left of it once it has ended is not worth a shard.
@@ -118,8 +123,13 @@ impl Thread {
     pub fn end(&mut self) {
         self.inside += 1;
         self.ended = 1;
-        if self.area != 0 && self.area == setup::area().base() && self.is_shared == 0 {
-            unsafe { (*self.shard).taken.store(0, Release) };
+        if self.area != 0 && self.area == setup::area().base() {
+            setup::area().head().peaks.threads.fetch_sub(1, Relaxed);
+            if self.is_shared == 0 {
+                let shard = unsafe { &*self.shard };
+                blocks::tell_all(shard);
+                shard.taken.store(0, Release);
+            }
         }
         let memory = core::mem::replace(&mut self.memory, null_mut());
         if !memory.is_null() {

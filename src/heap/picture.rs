@@ -1,6 +1,6 @@
 //! What is outstanding at one moment, by site and by context. Numbers of stacks, not yet names.
 
-use super::ledger::{Doubts, HeapPoint, Totals};
+use super::ledger::{Doubts, Flow, HeapPoint, Totals};
 use super::sampling::{Sampling, blocks};
 use crate::model::{MmKey, NoStack, Pid, StackId};
 use std::cmp::Reverse;
@@ -87,6 +87,18 @@ pub struct SiteRow {
     pub leaks: bool,
 }
 
+/// What one site allocated in all, whatever the filter.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct SiteHistory {
+    pub stack: Result<StackId, NoStack>,
+    pub function: u32,
+    pub totals: Totals,
+    /// Outstanding when all together had the most; None where that is not known.
+    pub at_peak: Option<Flow>,
+    /// Blocks that were freed before their thread allocated again; None where that is not known.
+    pub temporary: Option<u64>,
+}
+
 /// What the contexts with one path of names have outstanding.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct ContextRow {
@@ -107,6 +119,8 @@ pub struct Picture {
     pub filter: Filter,
     /// Sites with blocks that the filter takes; most bytes first. They add up to `shown`.
     pub rows: Vec<SiteRow>,
+    /// All that ever allocated; most bytes at the peak first.
+    pub sites: Vec<SiteHistory>,
     /// As `rows`, by context; empty where no block is in one.
     pub contexts: Vec<ContextRow>,
     pub shown: Amount,
@@ -127,7 +141,8 @@ pub struct Picture {
 impl Picture {
     /// Stacks that a report of it names.
     pub fn stacks(&self) -> impl Iterator<Item = StackId> {
-        self.rows.iter().filter_map(|row| row.stack.ok())
+        let outstanding = self.rows.iter().filter_map(|row| row.stack.ok());
+        outstanding.chain(self.sites.iter().filter_map(|site| site.stack.ok()))
     }
 
     pub(super) fn finish(&mut self) {
@@ -136,6 +151,9 @@ impl Picture {
         for row in &self.rows {
             self.shown.add(&row.amount);
         }
+        let bytes =
+            |site: &SiteHistory| (site.at_peak.unwrap_or_default().bytes, site.totals.allocated.bytes);
+        self.sites.sort_by_key(|site| (Reverse(bytes(site)), site.function, site.stack.ok()));
         let key = |row: &ContextRow| (Reverse(row.amount.bytes), row.path.clone());
         self.contexts.sort_by_cached_key(key);
     }

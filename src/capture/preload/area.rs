@@ -97,6 +97,11 @@ pub struct Counted {
     pub bytes: u64,
     pub frees: u64,
     pub freed_bytes: u64,
+    /// Freed before their thread allocated again.
+    pub temporary: u64,
+    /// Outstanding when all together had the most.
+    pub peak_bytes: u64,
+    pub peak_blocks: u64,
 }
 
 /// What is outstanding.
@@ -104,6 +109,8 @@ pub struct Counted {
 pub struct CountedBlock {
     pub address: u64,
     pub size: u64,
+    /// What the allocator gave: malloc_usable_size(3). None where it did not tell.
+    pub given: Option<u64>,
     /// 0: no stack.
     pub stack: u32,
     /// When: as [`Bell::tell_time`] told; rounded down.
@@ -132,6 +139,8 @@ impl Area {
         let head = area.head();
         let mode = if settings.sample.is_some() { MODE_SAMPLE } else { MODE_EXACT };
         head.mode.store(mode, Relaxed);
+        head.peaks.number.store(1, Relaxed);
+        head.peaks.untold.store(LEAST_UNTOLD, Relaxed);
         head.mean.store(settings.sample.unwrap_or(1), Relaxed);
         head.magic.store(MAGIC, Release);
         Ok(area)
@@ -156,6 +165,8 @@ impl Area {
     part!(words, AT_WORDS, AtomicU64, WORDS);
     part!(samples, AT_SAMPLES, Sample, SAMPLES);
     part!(asks, AT_ASKS, Ask, ASKS);
+    part!(given, AT_GIVEN, AtomicU32, GIVEN);
+    part!(windows, AT_WINDOWS, AtomicU32, WINDOWS);
     part!(leaves, AT_LEAVES, AtomicU64, LEAVES * LEAF_BYTES / 8);
 
     fn counts(&self, shard: usize) -> &[Count] {
@@ -276,6 +287,7 @@ impl Area {
     pub fn counted(&self) -> io::Result<Vec<Counted>> {
         let mut out = vec![Counted::default(); self.last_stack() as usize + 1];
         const BYTES_EACH: usize = STACKS * size_of::<Count>();
+        let newest = self.head().peaks.number.load(Relaxed);
         for shard in 0..SHARDS {
             let begin = AT_COUNTS + shard * BYTES_EACH;
             for written in self.written(begin..begin + BYTES_EACH)? {
@@ -290,9 +302,13 @@ impl Area {
                         (&mut to.bytes, &from.bytes),
                         (&mut to.frees, &from.frees),
                         (&mut to.freed_bytes, &from.freed_bytes),
+                        (&mut to.temporary, &from.temporary),
                     ] {
                         *to = to.wrapping_add(from.load(Relaxed));
                     }
+                    let (blocks, bytes) = at_peak(from, newest);
+                    to.peak_blocks = to.peak_blocks.wrapping_add(blocks);
+                    to.peak_bytes = to.peak_bytes.wrapping_add(bytes);
                 }
             }
         }
@@ -310,7 +326,8 @@ impl Area {
                 if address != 0 {
                     let (size, stack) = (sample.size.load(Relaxed), sample.stack.load(Relaxed));
                     let milliseconds = sample.tick.load(Relaxed);
-                    take(CountedBlock { address, size, stack, milliseconds });
+                    let given = Some(sample.given.load(Relaxed)).filter(|&given| given >= size);
+                    take(CountedBlock { address, size, given, stack, milliseconds });
                 }
             }
             return Ok(());
@@ -334,7 +351,12 @@ impl Area {
                         size => size,
                     };
                     let (stack, milliseconds) = (block_stack(word), block_ms(word));
-                    take(CountedBlock { address, size, stack, milliseconds });
+                    let given = match size {
+                        0..=SMALL => self.given().get(given_at(size)).map(|word| given(word.load(Relaxed)).0),
+                        _ => self.word_behind(address, 32),
+                    };
+                    let given = given.filter(|&given| given >= size);
+                    take(CountedBlock { address, size, given, stack, milliseconds });
                 }
             }
         }
@@ -343,11 +365,14 @@ impl Area {
 
     /// The size of a block that is too large for its word: in the next one.
     fn large(&self, address: u64) -> u64 {
-        let (window, word) = place(address.wrapping_add(16));
-        let head = self.head();
-        let leaf = head.windows.iter().position(|each| each.load(Relaxed) as usize == window);
-        let at = leaf.map(|leaf| leaf * LEAF_BYTES / 8 + word);
-        at.and_then(|at| self.leaves().get(at)).map_or(LARGE, |size| size.load(Relaxed).max(LARGE))
+        self.word_behind(address, 16).map_or(LARGE, |size| size.max(LARGE))
+    }
+
+    fn word_behind(&self, address: u64, bytes: u64) -> Option<u64> {
+        let (window, word) = place(address.wrapping_add(bytes));
+        let windows = self.windows().get(window)?;
+        let leaf = windows.load(Relaxed).checked_sub(1)? as usize;
+        self.leaves().get(leaf * LEAF_BYTES / 8 + word).map(|word| word.load(Relaxed))
     }
 
     /// Which parts of a range of the file are not holes.
@@ -390,6 +415,18 @@ impl Area {
     /// As fstat(2).
     pub fn memory(&self) -> io::Result<u64> {
         Ok(self.file.metadata()?.blocks() * 512)
+    }
+}
+
+/// Blocks and bytes of a stack at the newest peak, as one thread counted.
+fn at_peak(count: &Count, newest: u32) -> (u64, u64) {
+    let read = |from: &AtomicU64| from.load(Relaxed);
+    match count.peak.load(Relaxed) == newest {
+        true => (read(&count.peak_blocks), read(&count.peak_bytes)),
+        false => (
+            read(&count.allocations).wrapping_sub(read(&count.frees)),
+            read(&count.bytes).wrapping_sub(read(&count.freed_bytes)),
+        ),
     }
 }
 

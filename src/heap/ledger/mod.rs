@@ -15,6 +15,7 @@ pub use heaps::{Heaps, Site, Sites};
 pub use totals::{CountedSite, Doubts, Flow, SiteTotals, Totals};
 
 use super::sampling::Sampling;
+use crate::model::hash::IntMap;
 use crate::model::{Addr, ContextKey, Covers, HeapEvent, HeapOp, MmKey, Pid, Tid};
 use block::{Block, Blocks, ContextId, Moment};
 use contexts::Contexts;
@@ -61,6 +62,10 @@ pub struct HeapLedger {
     sites: Vec<SiteTotals>,
     totals: Totals,
     peak: HeapPoint,
+    /// Counted up with each peak: 1 is how it began.
+    peaks: u32,
+    /// What each thread allocated last, while that is outstanding.
+    newest: IntMap<Tid, Addr>,
     doubts: Doubts,
     /// When each mark was set, the newest first.
     marks: [Option<u64>; 2],
@@ -82,6 +87,8 @@ impl HeapLedger {
             sites: Vec::new(),
             totals: Totals::default(),
             peak: HeapPoint { time_ns: options.start_ns, bytes: 0, blocks: 0 },
+            peaks: 1,
+            newest: IntMap::default(),
             doubts: Doubts::default(),
             marks: [None; 2],
             intervals: 0,
@@ -103,6 +110,8 @@ impl HeapLedger {
                 bytes: self.totals.outstanding.bytes,
                 blocks: self.totals.outstanding.blocks,
             },
+            peaks: 1,
+            newest: IntMap::default(),
             doubts: Doubts { lost_events: self.doubts.lost_events, ..Doubts::default() },
             timeline: Vec::new(),
             marks: [None; 2],
@@ -142,7 +151,10 @@ impl HeapLedger {
                 self.allocate(*address, block, event.time_ns);
             }
             HeapOp::Freed { address } => match self.blocks.remove(*address) {
-                Some(block) => self.free(block),
+                Some(block) => {
+                    self.end_newest(event.tid, *address, block.site);
+                    self.free(block);
+                }
                 None => self.unseen(),
             },
             HeapOp::ResizeBegun { address } => self.begin(event.tid, *address),
@@ -160,6 +172,7 @@ impl HeapLedger {
                 }
                 let kept = settled.and_then(|block| block.context());
                 if let Some(block) = settled {
+                    self.end_newest(event.tid, *old, block.site);
                     self.free(block);
                 }
                 if let Some(new) = new {
@@ -200,11 +213,21 @@ impl HeapLedger {
         if let Some(context) = block.context() {
             self.contexts.allocated(context, address);
         }
+        self.newest.insert(block.tid, address);
         self.totals.allocate(weight);
-        self.site(block.site).totals.allocate(weight);
+        self.changing(block.site).totals.allocate(weight);
         if self.totals.outstanding.bytes > self.peak.bytes {
             let Flow { bytes, blocks } = self.totals.outstanding;
             self.peak = HeapPoint { time_ns, bytes, blocks };
+            self.peaks = self.peaks.wrapping_add(1);
+        }
+    }
+
+    /// A thread frees a block of its own before it allocates again.
+    fn end_newest(&mut self, tid: Tid, address: Addr, site: SiteId) {
+        if self.newest.get(&tid) == Some(&address) {
+            self.newest.remove(&tid);
+            self.site(site).temporary += 1;
         }
     }
 
@@ -220,7 +243,7 @@ impl HeapLedger {
     fn free(&mut self, block: Block) {
         let weight = self.options.sampling.weight(block.size);
         self.totals.free(weight);
-        self.site(block.site).totals.free(weight);
+        self.changing(block.site).totals.free(weight);
         if let Some(context) = block.context()
             && self.contexts.freed(context)
         {
@@ -317,6 +340,14 @@ impl HeapLedger {
         &mut self.sites[at]
     }
 
+    /// A site of which more or less is outstanding from now on.
+    fn changing(&mut self, id: SiteId) -> &mut SiteTotals {
+        let peaks = self.peaks;
+        let site = self.site(id);
+        site.keep_peak(peaks);
+        site
+    }
+
     pub(crate) fn lose(&mut self, events: u64) {
         self.doubts.lost_events = self.doubts.lost_events.saturating_add(events);
     }
@@ -353,9 +384,12 @@ impl HeapLedger {
 
     /// Takes what the process itself counted for a site, in place of what was taken before; its blocks are
     /// given to [`HeapLedger::picture_of`].
-    pub(crate) fn record(&mut self, id: SiteId, totals: Totals) {
+    pub(crate) fn record(&mut self, id: SiteId, (totals, at_peak, temporary): (Totals, Flow, u64)) {
+        let peaks = self.peaks;
         let site = self.site(id);
         let former = std::mem::replace(&mut site.totals, totals);
+        site.set_peak(peaks, at_peak);
+        site.temporary = temporary;
         self.totals.replace(&former, &totals);
     }
 

@@ -1,8 +1,8 @@
 //! A ledger at one moment, as a picture.
 
 use super::block::{Block, ContextId, Moment};
-use super::{HeapLedger, SiteId, SiteTotals, Sites};
-use crate::heap::picture::{Amount, ContextRow, Filter, Picture, SiteRow};
+use super::{HeapLedger, HeapPoint, SiteId, SiteTotals, Sites, Totals};
+use crate::heap::picture::{Amount, ContextRow, Filter, Picture, SiteHistory, SiteRow};
 use crate::model::hash::IntMap;
 use crate::model::{Addr, Tid};
 use std::collections::BTreeMap;
@@ -87,11 +87,12 @@ impl HeapLedger {
             sampling,
             filter,
             rows,
+            sites: self.histories(sites),
             contexts: self.context_rows(by_context, outside),
             shown: Amount::default(),
             left_out,
             totals: self.totals,
-            peak: Some(self.peak).filter(|peak| !self.counts && peak.bytes >= self.totals.outstanding.bytes),
+            peak: self.peak(),
             doubts: self.doubts,
             growth_ns,
             intervals: self.intervals,
@@ -99,6 +100,29 @@ impl HeapLedger {
         };
         picture.finish();
         picture
+    }
+
+    fn histories(&self, sites: &Sites) -> Vec<SiteHistory> {
+        let peak_is_known = self.peak().is_some();
+        let every_call = self.options.sampling.mean().is_none() && !self.counts;
+        let history = |(at, site): (usize, &SiteTotals)| {
+            let known = sites.get(SiteId(at as u32))?;
+            let (stack, function, totals) = (known.stack, known.function, site.totals);
+            let at_peak = peak_is_known.then(|| site.at_peak(self.peaks));
+            let temporary = every_call.then_some(site.temporary);
+            (totals != Totals::default()).then_some(SiteHistory {
+                stack,
+                function,
+                totals,
+                at_peak,
+                temporary,
+            })
+        };
+        self.sites.iter().enumerate().filter_map(history).collect()
+    }
+
+    fn peak(&self) -> Option<HeapPoint> {
+        Some(self.peak).filter(|peak| !self.counts && peak.bytes >= self.totals.outstanding.bytes)
     }
 
     /// Since the newest mark, unless that was set a moment ago.

@@ -89,9 +89,30 @@ pub struct SiteTotals {
     pub(super) grown: u32,
     /// Number of the newest of them, from 1.
     pub(super) grown_last: u32,
+    /// Outstanding when the peak with this number was reached.
+    peak: (u32, Flow),
+    /// Freed before the thread that allocated it allocated again.
+    pub(super) temporary: u64,
 }
 
 impl SiteTotals {
+    /// Before anything changes: what is outstanding is what was so at the newest peak, unless something changed
+    /// since then already.
+    pub(super) fn keep_peak(&mut self, newest: u32) {
+        if self.peak.0 != newest {
+            self.peak = (newest, self.totals.outstanding);
+        }
+    }
+
+    /// Outstanding at the newest peak of all.
+    pub(super) fn at_peak(&self, newest: u32) -> Flow {
+        if self.peak.0 == newest { self.peak.1 } else { self.totals.outstanding }
+    }
+
+    pub(super) fn set_peak(&mut self, newest: u32, flow: Flow) {
+        self.peak = (newest, flow);
+    }
+
     pub(super) fn mark(&mut self, interval: u32) {
         let [last, _] = self.at_marks;
         let now = self.totals.outstanding.bytes;

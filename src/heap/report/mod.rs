@@ -2,7 +2,7 @@
 
 pub mod model;
 
-pub use model::{HeapProcess, HeapReport, HeapRow, SCHEMA};
+pub use model::{HeapProcess, HeapReport, HeapRow, HeapSite, SCHEMA};
 
 use super::ledger;
 use super::picture::{self, Picture};
@@ -106,6 +106,19 @@ fn process(
         growth: row.growth,
         leak: row.leaks,
     };
+    let rows: Vec<HeapRow> = seen.rows.iter().map(row).collect();
+    let site = |site: &picture::SiteHistory| HeapSite {
+        stack: site.stack.ok().map(&mut *number),
+        no_stack: site.stack.err().map(|why| reason(why).to_string()),
+        function: u64::from(site.function),
+        allocated_bytes: site.totals.allocated.bytes,
+        allocations: blocks(site.totals.allocated.blocks),
+        freed_bytes: site.totals.freed.bytes,
+        frees: blocks(site.totals.freed.blocks),
+        peak_bytes: site.at_peak.map(|flow| flow.bytes),
+        peak_blocks: site.at_peak.map(|flow| blocks(flow.blocks)),
+        temporary: site.temporary,
+    };
     let context = |row: &picture::ContextRow| Context {
         path: row.path.iter().map(|name| name.as_ref().map(|n| text(n))).collect(),
         contexts: row.contexts,
@@ -113,7 +126,7 @@ fn process(
     };
     let point =
         |p: &ledger::HeapPoint| Point { t_ns: since(p.time_ns), bytes: p.bytes, blocks: blocks(p.blocks) };
-    let rows: Vec<HeapRow> = seen.rows.iter().map(row).collect();
+    let sites: Vec<HeapSite> = seen.sites.iter().map(site).collect();
     let left_out = amount(&seen.left_out, seen.at_ns);
     let mut shown = amount(&seen.shown, seen.at_ns);
     let mut totals = totals(seen, since(seen.peak.map_or(0, |p| p.time_ns)));
@@ -135,6 +148,8 @@ fn process(
         left_out,
         rows,
         contexts: seen.contexts.iter().map(context).collect(),
+        sites,
+        sizes: Vec::new(),
         doubts: seen.doubts,
         intervals: seen.intervals,
         growth_ns: seen.growth_ns,
@@ -160,6 +175,7 @@ fn totals(seen: &Picture, peak_ns: u64) -> Totals {
         inherited_blocks: blocks(all.inherited.blocks),
         peak_bytes: seen.peak.map(|peak| peak.bytes),
         peak_ns: seen.peak.map(|_| peak_ns),
+        temporary: seen.sites.iter().map(|site| site.temporary).sum(),
     }
 }
 

@@ -78,6 +78,13 @@ pub struct HeapProcess {
     pub rows: Vec<HeapRow>,
     /// Empty where no block is in a context.
     pub contexts: Vec<Context>,
+    /// All that allocated, also what is freed since, whatever the filter; most bytes at the peak first. Their
+    /// allocations and frees add up to `totals`.
+    pub sites: Vec<HeapSite>,
+    /// What is outstanding by the size that the allocator gives, smallest first, whatever the filter. Empty where
+    /// that is not known (counted by probes).
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub sizes: Vec<SizeClass>,
     pub doubts: Doubts,
     /// Intervals that have ended (`--interval`).
     pub intervals: u32,
@@ -143,6 +150,8 @@ pub struct Totals {
     pub peak_bytes: Option<u64>,
     /// When, since watching began.
     pub peak_ns: Option<u64>,
+    /// Freed before the thread that allocated it allocated again; null where that is not known.
+    pub temporary: Option<u64>,
 }
 
 #[derive(Clone, Copy, PartialEq, Debug, Default, Serialize, Deserialize)]
@@ -181,6 +190,41 @@ pub struct HeapRow {
     /// None of its blocks was ever freed, and it grew in two intervals or more, the newest of them in
     /// the second half of all.
     pub leak: bool,
+}
+
+/// What one stack allocated in all.
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct HeapSite {
+    /// As in [`HeapRow`].
+    pub stack: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub no_stack: Option<String>,
+    pub function: u64,
+    pub allocated_bytes: u64,
+    pub allocations: u64,
+    pub freed_bytes: u64,
+    pub frees: u64,
+    /// Outstanding when all together had the most ([`Totals::peak_ns`]); null where that is not known. Of several
+    /// threads, each may be up to 64 KiB off.
+    pub peak_bytes: Option<u64>,
+    pub peak_blocks: Option<u64>,
+    /// As in [`Totals`].
+    pub temporary: Option<u64>,
+}
+
+/// Blocks of `from` to `to` bytes as malloc_usable_size(3) has it: one size, or for large blocks a power of two
+/// and what lies below the next.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct SizeClass {
+    pub from: u64,
+    pub to: u64,
+    pub blocks: u64,
+    /// Bytes that were asked for.
+    pub bytes: u64,
+    /// Bytes that the allocator gave beyond.
+    pub rounding: u64,
 }
 
 /// What the contexts with one path of names have outstanding.

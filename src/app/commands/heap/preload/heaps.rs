@@ -4,6 +4,7 @@ use crate::app::commands::heap::watch::{ProcessIdentity, read_known};
 use crate::capture::preload::{Area, Arrival, Question};
 use crate::heap::ledger::{SiteId, Sites};
 use crate::heap::report::HeapProcessFacts;
+use crate::heap::report::model::SizeClass;
 use crate::heap::report::model::{Function, Own};
 use crate::heap::{Description, Filter, HeapLedger, LedgerOptions, Picture};
 use crate::model::{Addr, FileRef, Frame, Mapping, MmKey, Pid, StackSample, StackTable};
@@ -40,6 +41,7 @@ pub struct Counting {
 pub struct Portrait {
     pub facts: HeapProcessFacts,
     pub picture: Picture,
+    pub sizes: Vec<SizeClass>,
     pub own: Own,
     pub forked: bool,
     /// Allocations whose stack ends where no rule leads on, and whose stack is too deep.

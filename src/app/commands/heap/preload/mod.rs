@@ -5,6 +5,7 @@ mod executed;
 mod heaps;
 mod portrait;
 mod serve;
+mod sizes;
 mod suits;
 
 use super::mappings::add_mappings;
@@ -232,7 +233,8 @@ impl Watcher<'_> {
         all.sort_by_key(|portrait| (portrait.picture.pid != self.main, portrait.picture.pid));
         let processes: Vec<(HeapProcessFacts, Picture)> =
             all.iter().map(|portrait| (portrait.facts.clone(), portrait.picture.clone())).collect();
-        let own: Vec<_> = all.iter().map(|portrait| (portrait.own, portrait.forked)).collect();
+        let own: Vec<_> =
+            all.iter().map(|portrait| (portrait.own, portrait.forked, portrait.sizes.clone())).collect();
         let calls = |picture: &Picture| picture.totals.allocated.blocks + picture.totals.freed.blocks;
         let seen = processes.iter().map(|(_, picture)| crate::heap::sampling::blocks(calls(picture))).sum();
         let incomplete = all.iter().map(|portrait| portrait.incomplete).sum();
@@ -256,9 +258,10 @@ impl Watcher<'_> {
         let names = symbols.symbolize(stacks, wanted, unwinder.files_mut());
         let pictures: Vec<_> = processes.iter().map(|(facts, picture)| (facts, picture)).collect();
         let mut report = build(&facts, &pictures, stacks, &names);
-        for (process, (own, forked)) in report.processes.iter_mut().zip(own) {
+        for (process, (own, forked, sizes)) in report.processes.iter_mut().zip(own) {
             process.own = Some(own);
             process.forked = forked;
+            process.sizes = sizes;
         }
         report
     }

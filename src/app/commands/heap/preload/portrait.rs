@@ -1,6 +1,7 @@
 //! What a process has counted, as data for the report.
 
 use super::heaps::{Counting, Portrait, Preloaded};
+use super::sizes::Sizes;
 use super::suits::other_names;
 use crate::capture::preload::SharedStack;
 use crate::capture::preload::layout::{BYTES, FUNCTIONS};
@@ -20,36 +21,56 @@ use std::sync::atomic::Ordering::Relaxed;
 /// Of a file, after its name.
 pub const OTHER_ALLOCATOR: &str = "has an allocator that the library cannot stand before";
 
+/// What was counted of one site.
+#[derive(Clone, Copy, Default)]
+pub struct SiteCounts {
+    totals: Totals,
+    at_peak: Flow,
+    temporary: u64,
+}
+
+impl SiteCounts {
+    fn record(&self) -> (Totals, Flow, u64) {
+        (self.totals, self.at_peak, self.temporary)
+    }
+}
+
 impl Preloaded {
     /// Numbers for stacks that are new, and what was counted of each.
-    pub fn take_counts(&mut self, process: &mut Counting) -> io::Result<Vec<Totals>> {
+    pub fn take_counts(&mut self, process: &mut Counting) -> io::Result<Vec<SiteCounts>> {
         let counted = process.area.counted()?;
         let is_sampled = self.options.sampling.mean().is_some();
         let unit = if is_sampled { 1 } else { BLOCK };
         process.sites.resize(counted.len().max(process.sites.len()), None);
-        let mut all = vec![Totals::default(); self.sites.len()];
+        let mut all = vec![SiteCounts::default(); self.sites.len()];
         for (number, counted) in counted.iter().enumerate() {
             if counted.allocations == 0 {
                 continue;
             }
             let Some(site) = self.site(process, number) else { continue };
             if all.len() <= site.0 as usize {
-                all.resize(site.0 as usize + 1, Totals::default());
+                all.resize(site.0 as usize + 1, SiteCounts::default());
             }
-            let Some(totals) = all.get_mut(site.0 as usize) else { continue };
+            let Some(SiteCounts { totals, at_peak, temporary }) = all.get_mut(site.0 as usize) else {
+                continue;
+            };
             totals.allocated.bytes += counted.bytes;
             totals.allocated.blocks += counted.allocations * unit;
             totals.freed.bytes += counted.freed_bytes;
             totals.freed.blocks += counted.frees * unit;
+            at_peak.bytes += counted.peak_bytes;
+            at_peak.blocks += counted.peak_blocks * unit;
+            *temporary += counted.temporary;
         }
-        for (number, totals) in all.iter_mut().enumerate() {
+        for (number, site) in all.iter_mut().enumerate() {
+            let totals = &mut site.totals;
             let outstanding = |allocated: u64, freed: u64| allocated.saturating_sub(freed);
             totals.outstanding = Flow {
                 bytes: outstanding(totals.allocated.bytes, totals.freed.bytes),
                 blocks: outstanding(totals.allocated.blocks, totals.freed.blocks),
             };
             if totals.allocated != Flow::default() {
-                process.ledger.record(SiteId(number as u32), *totals);
+                process.ledger.record(SiteId(number as u32), site.record());
             }
         }
         Ok(all)
@@ -119,7 +140,10 @@ impl Preloaded {
         let begun = self.options.start_ns;
         let mut outstanding: Vec<(u64, SiteId, u64)> = Vec::new();
         let mut late = Vec::new();
+        let mut sizes = Sizes::default();
+        let sampling = self.options.sampling;
         process.area.blocks(|block| {
+            sizes.add(block.size, block.given, sampling.weight(block.size));
             let made_ns = begun + u64::from(block.milliseconds) * 1_000_000;
             match process.sites.get(block.stack as usize).copied().flatten() {
                 Some(site) => outstanding.push((block.size, site, made_ns)),
@@ -149,6 +173,7 @@ impl Preloaded {
                 ..known.facts()
             },
             picture,
+            sizes: sizes.classes(),
             own: Own { memory: process.area.memory()?, mapped: BYTES as u64 },
             forked: process.forked,
             incomplete,
@@ -158,18 +183,19 @@ impl Preloaded {
 
     /// What is outstanding is what the blocks say: while the process runs, the counts were read a moment
     /// before them.
-    fn settle(&mut self, process: &mut Counting, mut all: Vec<Totals>, blocks: &[(u64, SiteId, u64)]) {
+    fn settle(&mut self, process: &mut Counting, mut all: Vec<SiteCounts>, blocks: &[(u64, SiteId, u64)]) {
         let sampling = self.options.sampling;
-        all.iter_mut().for_each(|totals| totals.outstanding = Flow::default());
-        all.resize(all.len().max(self.sites.len()), Totals::default());
+        all.iter_mut().for_each(|site| site.totals.outstanding = Flow::default());
+        all.resize(all.len().max(self.sites.len()), SiteCounts::default());
         for (size, site, _) in blocks {
             let weight = sampling.weight(*size);
-            if let Some(totals) = all.get_mut(site.0 as usize) {
+            if let Some(SiteCounts { totals, .. }) = all.get_mut(site.0 as usize) {
                 totals.outstanding.bytes += weight.bytes;
                 totals.outstanding.blocks += weight.blocks;
             }
         }
-        for (number, totals) in all.iter_mut().enumerate() {
+        for (number, site) in all.iter_mut().enumerate() {
+            let totals = &mut site.totals;
             let Totals { allocated, outstanding, .. } = *totals;
             let flow = |allocated: u64, outstanding: u64| {
                 let allocated = allocated.max(outstanding);
@@ -180,7 +206,7 @@ impl Preloaded {
             totals.allocated = Flow { bytes, blocks: made };
             totals.freed = Flow { bytes: freed_bytes, blocks: freed };
             if totals.allocated != Flow::default() {
-                process.ledger.record(SiteId(number as u32), *totals);
+                process.ledger.record(SiteId(number as u32), site.record());
             }
         }
     }
