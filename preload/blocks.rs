@@ -167,6 +167,10 @@ fn learn_given(area: Area, address: u64, size: u64) {
 #[inline(never)]
 fn learn_small(known: &AtomicU32, (least, times): (u64, u32), address: u64) {
     let now = real::given(address).min(0xff_ffff);
+    // An allocator that has hardly begun may not know.
+    if now == 0 {
+        return;
+    }
     let least = if times == 0 { now } else { least.min(now) };
     known.store((times + 1) << 24 | least as u32, Relaxed);
 }

@@ -64,6 +64,10 @@ pub struct HeapArgs {
     #[arg(long)]
     pub leaks_only: bool,
 
+    /// What to order by, and to show stacks of
+    #[arg(long, value_enum, default_value_t = By::Outstanding, value_name = "WHAT")]
+    pub by: By,
+
     /// Merge from the inside: who called the allocator, and who called that
     #[arg(long)]
     pub reverse: bool,
@@ -119,6 +123,24 @@ pub enum Method {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub enum By {
+    /// Bytes that are outstanding
+    Outstanding,
+    /// Bytes that were outstanding when all together had the most
+    Peak,
+    /// Calls that allocated, whatever was freed since
+    Allocations,
+    /// Calls whose block was freed before the thread's next allocation
+    Temporary,
+    /// The program or library whose function called the allocator
+    Module,
+    /// The function that the thread began with
+    Thread,
+    /// What the allocator gives for a block, with what rounding takes
+    Size,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 pub enum HeapFormat {
     /// Tables and stacks for people
     Text,
@@ -145,6 +167,34 @@ impl HeapArgs {
                 "--method preload needs a command: nothing can be preloaded into a process that runs"
                     .to_owned(),
             );
+        }
+        let by = self.by.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default();
+        let chosen = self.older.is_some() || self.min_size.is_some() || self.max_size.is_some();
+        if self.by != By::Outstanding && (chosen || self.leaks_only) {
+            return Err(format!(
+                "--by {by} is about all blocks: --older, --min-size, --max-size and --leaks-only choose of those \
+                 that are outstanding"
+            ));
+        }
+        if self.reverse && matches!(self.by, By::Module | By::Thread | By::Size) {
+            return Err(format!("--reverse merges stacks: --by {by} shows none"));
+        }
+        if self.reverse
+            && matches!(self.by, By::Allocations | By::Temporary)
+            && self.format == HeapFormat::Text
+        {
+            return Err(format!("--reverse draws bytes: --by {by} counts calls"));
+        }
+        if self.format == HeapFormat::Folded && matches!(self.by, By::Module | By::Thread | By::Size) {
+            return Err(format!("-f folded has a line for each stack: --by {by} shows none"));
+        }
+        if self.combined && matches!(self.by, By::Peak | By::Temporary | By::Size) {
+            return Err(format!(
+                "--by {by} needs each allocation in its order: --combined counts in the kernel"
+            ));
+        }
+        if self.sample.is_some() && self.by == By::Temporary {
+            return Err("--by temporary needs each allocation: not with --sample".to_owned());
         }
         let interval = self.interval.unwrap_or(1.0);
         match self.duration {
@@ -281,6 +331,10 @@ mod tests {
             &["-p", "7", "--aslr", "off"],
             &["-p", "7", "--as-root"],
             &["-p", "7", "--method", "preload"],
+            &["-p", "7", "--by", "peak", "--older", "1s"],
+            &["-p", "7", "--by", "size", "--reverse"],
+            &["-p", "7", "--by", "temporary", "--sample", "64k"],
+            &["-p", "7", "--by", "peak", "--combined"],
         ] {
             let error = parse(bad).expect_err(&format!("{bad:?}"));
             assert!(error.contains("--"), "{error}");

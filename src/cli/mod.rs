@@ -29,7 +29,7 @@ pub use doctor::DoctorArgs;
 pub use events::{EventFormat, EventTime, EventsArgs, FilterArgs, LiveArgs};
 pub use explain::ExplainArgs;
 pub use flame::{FlameArgs, Width};
-pub use heap::{HeapArgs, HeapFormat, Method};
+pub use heap::{By, HeapArgs, HeapFormat, Method};
 pub use probe::{ProbeArgs, ProbeWay};
 pub use report::{Moment, Moments, ReportArgs};
 pub use rings::{RingArgs, StackArgs};

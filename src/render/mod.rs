@@ -30,7 +30,7 @@ pub use folded::diff::{FlameSide, FlameSides, diff_to_folded};
 pub use folded::report::{FlameOptions, Width, to_folded};
 pub use growth::{growth_to_json, growth_to_text};
 pub use heap::folded::heap_to_folded;
-pub use heap::heap_to_text;
+pub use heap::{HeapBy, HeapView, heap_to_text, rows_by};
 pub use html::to_html;
 pub use json::to_json;
 pub use pprof::to_pprof;

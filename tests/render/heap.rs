@@ -7,8 +7,11 @@ use vmaudit::heap::report::{HeapFacts, HeapProcessFacts, HeapReport, build};
 use vmaudit::heap::{Filter, Heaps, LedgerOptions, Sampling};
 use vmaudit::model::{Addr, ContextKey, Covers, HeapEvent, HeapOp, MmKey, NoStack, StackId};
 use vmaudit::render::text::TextOptions;
-use vmaudit::render::{heap_to_folded, heap_to_text, to_json};
+use vmaudit::render::{HeapBy, HeapView, heap_to_folded, heap_to_text, to_json};
 use vmaudit::report::model::{CategoryRow, Events, Process};
+
+const STACKS: HeapView = HeapView { by: HeapBy::Outstanding, reverse: false };
+const REVERSED: HeapView = HeapView { by: HeapBy::Outstanding, reverse: true };
 
 const MIB: u64 = 1 << 20;
 const SECOND: u64 = 1_000_000_000;
@@ -167,20 +170,20 @@ fn compare(name: &str, text: &str) {
 #[test]
 fn a_leak_is_first_and_rows_add_up() {
     let report = leaking(Sampling::EXACT).report(Filter::default());
-    let text = heap_to_text(&report, false, TextOptions::default());
+    let text = heap_to_text(&report, STACKS, TextOptions::default());
     lines_fit(&text);
     compare("leak.txt", &text);
     let p = &report.processes[0];
     assert_eq!(p.rows.iter().map(|r| r.amount.bytes).sum::<u64>(), p.totals.outstanding_bytes);
     let top = TextOptions { top: 1, ..TextOptions::default() };
-    let text = heap_to_text(&report, false, top);
+    let text = heap_to_text(&report, STACKS, top);
     assert!(text.contains("3 other stacks"), "{text}");
 }
 
 #[test]
 fn only_what_never_frees_and_grows_is_a_leak() {
     let report = leaking(Sampling::EXACT).report(Filter { leaks_only: true, ..Filter::default() });
-    let text = heap_to_text(&report, false, TextOptions::default());
+    let text = heap_to_text(&report, STACKS, TextOptions::default());
     lines_fit(&text);
     compare("leaks_only.txt", &text);
     assert_eq!(report.processes[0].rows.len(), 1);
@@ -191,7 +194,7 @@ fn old_and_large_blocks_alone() {
     let filter =
         Filter { older_ns: Some(10 * SECOND), min_size: Some(4096), max_size: None, leaks_only: false };
     let report = leaking(Sampling::EXACT).report(filter);
-    let text = heap_to_text(&report, false, TextOptions::default());
+    let text = heap_to_text(&report, STACKS, TextOptions::default());
     lines_fit(&text);
     compare("older.txt", &text);
     let p = &report.processes[0];
@@ -201,7 +204,7 @@ fn old_and_large_blocks_alone() {
 #[test]
 fn a_sample_says_how_good_it_is() {
     let report = leaking(Sampling::every(64 << 10)).report(Filter::default());
-    let text = heap_to_text(&report, false, TextOptions::default());
+    let text = heap_to_text(&report, STACKS, TextOptions::default());
     lines_fit(&text);
     compare("sampled.txt", &text);
 }
@@ -209,7 +212,7 @@ fn a_sample_says_how_good_it_is() {
 #[test]
 fn from_the_inside_out() {
     let report = leaking(Sampling::EXACT).report(Filter::default());
-    let text = heap_to_text(&report, true, TextOptions::default());
+    let text = heap_to_text(&report, REVERSED, TextOptions::default());
     lines_fit(&text);
     compare("reverse.txt", &text);
 }
@@ -220,11 +223,11 @@ fn folded_either_way() {
     let op = HeapOp::Allocated { address: Addr(0x10), size: 7, context: None };
     scene.apply(19_990, (1, Err(NoStack::Lost)), op);
     let report = scene.report(Filter::default());
-    let folded = heap_to_folded(&report, false);
+    let folded = heap_to_folded(&report, STACKS);
     compare("leak.folded", &folded);
     let value = |line: &str| line.rsplit(' ').next().and_then(|n| n.parse::<u64>().ok()).expect("a value");
     assert_eq!(folded.lines().map(value).sum::<u64>(), report.processes[0].shown.bytes);
-    let reversed = heap_to_folded(&report, true);
+    let reversed = heap_to_folded(&report, REVERSED);
     let turned = |line: &str| {
         let (names, value) = line.rsplit_once(' ').expect("a value");
         let names: Vec<&str> = names.split(';').rev().collect();
@@ -265,7 +268,7 @@ fn memory_contexts_are_a_table_of_their_own() {
     scene.apply(4000, (0, Err(NoStack::NotTaken)), reset);
     scene.allocate_in(5000, (0, other), (640, Some(query)));
     let report = scene.report(Filter::default());
-    let text = heap_to_text(&report, false, TextOptions::default());
+    let text = heap_to_text(&report, STACKS, TextOptions::default());
     lines_fit(&text);
     compare("contexts.txt", &text);
 }
@@ -282,7 +285,7 @@ fn losses_and_hostile_names_are_shown() {
     scene.apply(19_960, (1, Err(NoStack::Unreadable)), taken);
     scene.apply(19_970, (1, Err(NoStack::NotTaken)), HeapOp::Refused { size: 1 << 50 });
     let report = scene.report(Filter::default());
-    let text = heap_to_text(&report, false, TextOptions::default());
+    let text = heap_to_text(&report, STACKS, TextOptions::default());
     lines_fit(&text);
     let joined = text.split_whitespace().collect::<Vec<_>>().join(" ");
     for part in [
@@ -297,7 +300,7 @@ fn losses_and_hostile_names_are_shown() {
         assert!(joined.contains(part), "{part} is not in\n{text}");
     }
     assert!(!text.contains(|c: char| c != '\n' && c.is_control()));
-    assert!(!heap_to_folded(&report, false).contains('\x1b'));
+    assert!(!heap_to_folded(&report, STACKS).contains('\x1b'));
 }
 
 /// The program of case C2 after its purge, with the figures of a run.
@@ -315,7 +318,7 @@ fn beside_the_mappings_each_difference_has_a_name() {
     let mappings = Process { categories: vec![row], ..Process::default() };
     let process = &mut report.processes[0];
     process.beside = beside(process, &mappings);
-    let text = heap_to_text(&report, false, TextOptions { top: 0, ..TextOptions::default() });
+    let text = heap_to_text(&report, STACKS, TextOptions { top: 0, ..TextOptions::default() });
     lines_fit(&text);
     compare("beside.txt", &text);
 }
@@ -335,7 +338,7 @@ fn nothing_outstanding_is_said() {
     let stack = scene.case.stack(&["quiet!main+0x1"]);
     let block = scene.allocate(1, (0, stack), 10);
     scene.free(2, block);
-    let text = heap_to_text(&scene.report(Filter::default()), false, TextOptions::default());
+    let text = heap_to_text(&scene.report(Filter::default()), STACKS, TextOptions::default());
     assert!(text.contains("nothing is outstanding"), "{text}");
     lines_fit(&text);
 }

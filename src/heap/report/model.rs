@@ -214,7 +214,7 @@ pub struct HeapSite {
 }
 
 /// Blocks of `from` to `to` bytes as malloc_usable_size(3) has it: one size, or for large blocks a power of two
-/// and what lies below the next.
+/// and what lies below the next. From 0 to 0: the allocator did not tell.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct SizeClass {
@@ -223,7 +223,7 @@ pub struct SizeClass {
     pub blocks: u64,
     /// Bytes that were asked for.
     pub bytes: u64,
-    /// Bytes that the allocator gave beyond.
+    /// Bytes that the allocator gave beyond: of blocks of 64 KiB and less, the least that it gave for such a size.
     pub rounding: u64,
 }
 

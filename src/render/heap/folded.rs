@@ -1,18 +1,19 @@
 //! Folded stacks, as flame graph programs read them: `main;run;malloc 4096`.
 
-use super::{function, no_stack, stack};
+use super::{HeapView, function, no_stack, rows_by, stack};
 use crate::heap::report::{HeapProcess, HeapReport, HeapRow};
 use crate::render::folded::Folded;
 use crate::report::model::Frame;
 
 /// One line for each distinct line of names, sorted: from the root to the allocator's function, frames
-/// apart by `;`, then outstanding bytes. All stacks are there; the values add up to what is shown.
+/// apart by `;`, then outstanding bytes, bytes at the peak, or calls. All stacks are there; the values add up to what
+/// is shown.
 /// `reverse`: from the allocator's function to the root. With several processes, the outermost frame is
 /// the process.
-pub fn heap_to_folded(report: &HeapReport, reverse: bool) -> String {
+pub fn heap_to_folded(report: &HeapReport, HeapView { by, reverse }: HeapView) -> String {
     let mut folded: Folded<u64> = Folded::new();
     for process in &report.processes {
-        for row in process.rows.iter().filter(|row| row.amount.bytes > 0) {
+        for row in rows_by(process, by).iter().filter(|row| row.amount.bytes > 0) {
             let mut names = names(report, process, row);
             if reverse {
                 names.reverse();

@@ -1,5 +1,6 @@
 //! The heap report as text and JSON.
 
+mod by;
 pub(super) mod folded;
 mod tables;
 mod tree;
@@ -11,12 +12,21 @@ use super::text::{TextOptions, WIDTH, duration, end, labelled, note};
 use crate::heap::report::{HeapProcess, HeapReport, HeapRow};
 use crate::report::model::{Frame, Process, Role, Stack};
 use crate::report::units::{exact_size, size, thousands};
+pub use by::{HeapBy, rows_by};
+use by::{by_group, by_site, by_size};
 use tables::{beside, by_context, by_stack, in_blocks, totals};
 use tree::tree;
 
-/// At most 100 columns; `options.top` stacks of each process and as many processes. `reverse`: a tree
-/// from who called the allocator to its callers, in place of the stacks.
-pub fn heap_to_text(report: &HeapReport, reverse: bool, options: TextOptions) -> String {
+/// What is shown of a heap.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct HeapView {
+    pub by: HeapBy,
+    /// A tree from who called the allocator to its callers, in place of the stacks.
+    pub reverse: bool,
+}
+
+/// At most 100 columns; `options.top` stacks of each process and as many processes.
+pub fn heap_to_text(report: &HeapReport, view: HeapView, options: TextOptions) -> String {
     let mut out = String::new();
     let Some(first) = report.processes.first() else {
         out += "no process was observed\n";
@@ -30,7 +40,7 @@ pub fn heap_to_text(report: &HeapReport, reverse: bool, options: TextOptions) ->
         if at > 0 {
             out.push('\n');
         }
-        of_process(report, process, at == 0, &mut out, (reverse, options));
+        of_process(report, process, at == 0, &mut out, (view, options));
     }
     if !rest.is_empty() {
         let bytes = rest.iter().map(|p| p.shown.bytes).sum();
@@ -49,7 +59,7 @@ fn of_process(
     p: &HeapProcess,
     first: bool,
     out: &mut String,
-    (reverse, options): (bool, TextOptions),
+    (view, options): (HeapView, TextOptions),
 ) {
     head(report, p, first, options, out);
     out.push('\n');
@@ -64,6 +74,25 @@ fn of_process(
     if let Some(found) = &p.beside {
         out.push('\n');
         beside(found, options, out);
+    }
+    let HeapView { by, reverse } = view;
+    match by {
+        HeapBy::Outstanding => {}
+        HeapBy::Peak if reverse => {
+            let rows = rows_by(p, by);
+            out.push('\n');
+            tree(report, &HeapProcess { rows, ..p.clone() }, "at the peak", options, out);
+            return;
+        }
+        _ => {
+            out.push('\n');
+            match by {
+                HeapBy::Module | HeapBy::Thread => by_group(report, p, by, options, out),
+                HeapBy::Size => by_size(p, options, out),
+                _ => by_site(report, p, by, options, out),
+            }
+            return;
+        }
     }
     if p.rows.is_empty() {
         let what = match (p.left_out.blocks, report.sampling_bytes) {
@@ -84,7 +113,7 @@ fn of_process(
     }
     if reverse {
         out.push('\n');
-        tree(report, p, options, out);
+        tree(report, p, "outstanding", options, out);
         return;
     }
     for (at, row) in p.rows.iter().take(options.top).enumerate() {
@@ -152,10 +181,13 @@ fn of_stack(
     *out += &format!("{number:>3}  {key} {text}\n");
     match stack(report, row) {
         Some(stack) => frames(stack, options, out),
-        None => {
-            *out += &format!("{}\n", options.color.paint(Tone::Dim, &format!("       ({})", no_stack(row))))
-        }
+        None => without_frames(row, options, out),
     }
+}
+
+/// In place of the frames.
+fn without_frames(row: &HeapRow, options: TextOptions, out: &mut String) {
+    *out += &format!("{}\n", options.color.paint(Tone::Dim, &format!("       ({})", no_stack(row))));
 }
 
 pub(super) fn stack<'a>(report: &'a HeapReport, row: &HeapRow) -> Option<&'a Stack> {

@@ -52,8 +52,38 @@ pub(super) fn totals(report: &HeapReport, p: &HeapProcess, options: TextOptions,
     let freed = Amount { blocks: t.frees, standard_error: all.standard_error, ..Amount::default() };
     line("freed", t.freed_bytes, in_blocks(&freed), None);
     if let (Some(bytes), Some(at)) = (t.peak_bytes, t.peak_ns) {
-        line("peak", bytes, format!("at {}", moment(at)), None);
+        line(
+            "peak",
+            bytes,
+            format!("at {}", moment(at)) + if is_gone(p) { " (--by peak: whose)" } else { "" },
+            None,
+        );
     }
+    let rounding: u64 = p.sizes.iter().map(|class| class.rounding).sum();
+    if rounding > 0 {
+        let given = t.outstanding_bytes + rounding;
+        let text = format!("at least, {} more than was asked for (--by size)", share(rounding, given));
+        line("rounding", rounding, text, None);
+    }
+    if let Some(calls @ 1..) = t.temporary {
+        *out += &format!(
+            "  {:<12}{:>11}  calls, {}: freed before the thread's next one (--by temporary)\n",
+            "temporary",
+            thousands(calls),
+            share(calls, t.allocations)
+        );
+    }
+}
+
+/// A quarter of the peak or more is freed since.
+fn is_gone(p: &HeapProcess) -> bool {
+    p.totals.peak_bytes.is_some_and(|peak| p.totals.outstanding_bytes < peak - peak / 4)
+}
+
+/// `7 %`, `0.3 %`.
+fn share(part: u64, all: u64) -> String {
+    let percent = part as f64 * 100.0 / all.max(1) as f64;
+    if percent < 9.95 { format!("{percent:.1} %") } else { format!("{percent:.0} %") }
 }
 
 fn is_filtered(report: &HeapReport) -> bool {

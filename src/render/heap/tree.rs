@@ -64,7 +64,7 @@ fn place(frame: &Frame) -> Option<String> {
 
 /// Each line: bytes, share of the total, function. A caller is below what it called; what only one
 /// function calls is not indented further.
-pub(super) fn tree(report: &HeapReport, p: &HeapProcess, options: TextOptions, out: &mut String) {
+pub(super) fn tree(report: &HeapReport, p: &HeapProcess, what: &str, options: TextOptions, out: &mut String) {
     let mut root = Node::default();
     for row in &p.rows {
         match stack(report, row) {
@@ -78,8 +78,7 @@ pub(super) fn tree(report: &HeapReport, p: &HeapProcess, options: TextOptions, o
             }
         }
     }
-    let head =
-        format!("{:>13}{:>8}  called the allocator; below it, who called that", "outstanding", "share");
+    let head = format!("{what:>13}{:>8}  called the allocator; below it, who called that", "share");
     *out += &format!("{}\n", options.color.paint(Tone::Dim, &head));
     branches(&root, root.bytes, (0, 0), (options, out));
 }

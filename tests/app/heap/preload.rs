@@ -373,3 +373,80 @@ fn intervals_add_up() {
     assert!(!reports.is_empty());
     reports.iter().for_each(assert_sums);
 }
+
+/// A process' sites whose stack has the function.
+fn sites_of<'a>(heap: &'a Heap, process: &'a Value, function: &str) -> Vec<&'a Value> {
+    list(process, "sites").iter().filter(|site| heap.symbols(site).contains(&function)).collect()
+}
+
+#[test]
+fn the_peak_is_known_by_stack_and_what_is_temporary() {
+    const FUNCTIONS: [&str; 3] = ["first", "second", "third"];
+    for allocator in ALLOCATORS {
+        let Some(file) = preloaded(allocator) else { continue };
+        let mut command = Command::new("heap");
+        command.args(["heap", "--as-root", "--"]).arg(program("heap_peak")).env("LD_PRELOAD", file);
+        let heap = heap_of(&mut command);
+        let truth = words(heap.stdout().trim());
+        let [pid, peak, all @ .., rounding] = &truth[..] else { panic!("{truth:?}") };
+        let process = heap.process(*pid);
+        for (function, known) in FUNCTIONS.iter().zip(all.chunks(4)) {
+            let sites = sites_of(&heap, process, function);
+            let sum = |key: &str| sites.iter().map(|site| number(site, key)).sum::<u64>();
+            let found = [sum("peak_bytes"), sum("peak_blocks"), sum("temporary"), sum("allocations")];
+            assert_eq!(found, known, "{allocator} {function}: {process:#}");
+        }
+        let sites = FUNCTIONS.iter().flat_map(|name| sites_of(&heap, process, name));
+        let own: u64 = sites.map(|site| number(site, "peak_bytes")).sum();
+        assert_eq!(own, *peak, "{allocator}");
+        assert!(number(&process["totals"], "peak_bytes") >= *peak, "{allocator}");
+        let classes = list(process, "sizes");
+        let given: u64 = classes.iter().map(|class| number(class, "rounding")).sum();
+        // What libraries ask for themselves has its part, too (libstdc++ one block of 72,704 bytes, of which some allocators
+        // make 80 KiB); and some blocks get more than such a size needs.
+        assert!(given > rounding / 2 && given < rounding + 16_384, "{allocator}: {given} of {rounding}");
+        let held: u64 = classes.iter().map(|class| number(class, "bytes")).sum();
+        assert_eq!(held, number(&process["totals"], "outstanding_bytes"), "{allocator}");
+    }
+}
+
+#[test]
+fn the_peak_of_several_threads_is_known_to_64_kib_each() {
+    let heap = heap(&[], &[program("heap_peak"), "8".into()]);
+    let truth = words(heap.stdout().trim());
+    let [pid, first, second] = truth[..] else { panic!("{truth:?}") };
+    let process = heap.process(pid);
+    for (function, known) in [("first", first), ("second", second)] {
+        let sites = sites_of(&heap, process, function);
+        let peak: u64 = sites.iter().map(|site| number(site, "peak_bytes")).sum();
+        assert!(known.abs_diff(peak) <= 9 * (64 << 10), "{function}: {peak} of {known}");
+    }
+    // All hold everything at once.
+    let peak = number(&process["totals"], "peak_bytes");
+    assert!(peak.abs_diff(first + second) <= (1 << 20), "{peak}");
+}
+
+#[test]
+fn other_ways_to_look_show_their_own() {
+    let shown = |by: &str| {
+        let mut command = Command::new(vmaudit());
+        command.args(["heap", "--as-root", "--by", by, "--"]).arg(program("heap_peak"));
+        let output = stuck::output(&mut command);
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        text
+    };
+    for (by, first) in [
+        ("peak", "at the peak       blocks  outstanding  by stack"),
+        ("allocations", "calls    allocated   bytes each  by stack"),
+        ("temporary", "temporary     of calls   bytes each  by stack"),
+        ("module", "by module that called the allocator"),
+        ("thread", "by where the thread began"),
+        ("size", "by what the allocator gives for a block"),
+    ] {
+        let text = shown(by);
+        assert!(text.contains(first), "{by}: {text}");
+        assert!(text.lines().all(|line| line.chars().count() <= 100), "{by}: {text}");
+    }
+    assert!(shown("thread").contains("main (heap_peak)"));
+}

@@ -16,11 +16,11 @@ pub use run::heap;
 
 use crate::app::error::AppError;
 use crate::app::output::{self, Other, Output};
-use crate::cli::{HeapArgs, HeapFormat};
+use crate::cli::{By, HeapArgs, HeapFormat};
 use crate::heap::describe::{DEFAULT_ALLOCATORS, built_in, built_in_names, parse};
 use crate::heap::report::HeapReport;
 use crate::heap::{Description, Filter};
-use crate::render::{Color, TextOptions, heap_to_folded, heap_to_text, to_json};
+use crate::render::{Color, HeapBy, HeapView, TextOptions, heap_to_folded, heap_to_text, to_json};
 use std::path::Path;
 use std::{fs, io};
 
@@ -64,13 +64,26 @@ fn output(args: &HeapArgs) -> Result<Output, AppError> {
     Output::open(args.report.as_deref(), &others)
 }
 
+fn by(by: By) -> HeapBy {
+    match by {
+        By::Outstanding => HeapBy::Outstanding,
+        By::Peak => HeapBy::Peak,
+        By::Allocations => HeapBy::Allocations,
+        By::Temporary => HeapBy::Temporary,
+        By::Module => HeapBy::Module,
+        By::Thread => HeapBy::Thread,
+        By::Size => HeapBy::Size,
+    }
+}
+
 fn write(args: &HeapArgs, to: &Output, report: &HeapReport) -> Result<(), AppError> {
+    let view = HeapView { by: by(args.by), reverse: args.reverse };
     let rendered = match args.format {
         HeapFormat::Json => to_json(report)?,
-        HeapFormat::Folded => heap_to_folded(report, args.reverse),
+        HeapFormat::Folded => heap_to_folded(report, view),
         HeapFormat::Text => {
             let color = if to.is_stdout() { output::color(&io::stdout()) } else { Color::Never };
-            heap_to_text(report, args.reverse, TextOptions { color, top: args.top })
+            heap_to_text(report, view, TextOptions { color, top: args.top })
         }
     };
     to.put(rendered.as_bytes())

@@ -7,12 +7,14 @@ use std::collections::BTreeMap;
 /// Larger ones are put together by powers of two.
 const LARGE: u64 = 64 << 10;
 
+/// An allocator that has hardly begun may not know.
+const NOT_TOLD: u64 = 0;
+
 /// Sums by class.
 #[derive(Default)]
 pub struct Sizes {
     classes: BTreeMap<u64, (u64, Sum)>,
-    /// Where the allocator did not tell.
-    has_unknown: bool,
+    has_known: bool,
 }
 
 #[derive(Clone, Copy, Default)]
@@ -26,10 +28,8 @@ struct Sum {
 impl Sizes {
     /// A block, what it was given, and what it stands for.
     pub fn add(&mut self, size: u64, given: Option<u64>, weight: Weight) {
-        let Some(given) = given else {
-            self.has_unknown = true;
-            return;
-        };
+        let given = given.unwrap_or(NOT_TOLD);
+        self.has_known |= given != NOT_TOLD;
         let (from, to) = match given {
             ..=LARGE => (given, given),
             _ => {
@@ -40,12 +40,12 @@ impl Sizes {
         let (_, sum) = self.classes.entry(from).or_insert((to, Sum::default()));
         sum.blocks += weight.blocks;
         sum.bytes += weight.bytes;
-        sum.rounding += (given - size).saturating_mul(weight.blocks) / BLOCK;
+        sum.rounding += given.saturating_sub(size).saturating_mul(weight.blocks) / BLOCK;
     }
 
-    /// None where they are not all known.
+    /// None where the allocator tells nothing.
     pub fn classes(self) -> Vec<SizeClass> {
-        if self.has_unknown {
+        if !self.has_known {
             return Vec::new();
         }
         let class = |(from, (to, sum)): (u64, (u64, Sum))| SizeClass {
