@@ -5,7 +5,7 @@
 //! and the library reads. Nothing here is sent: there is no buffer that could be full and no event that
 //! could be lost, and what a killed process had counted is all there.
 
-use core::sync::atomic::{AtomicI64, AtomicU32, AtomicU64};
+use core::sync::atomic::{AtomicI64, AtomicU8, AtomicU32, AtomicU64};
 
 /// The first word of the file; another one in another version.
 pub const MAGIC: u64 = 0x0002_7061_6568_6d76;
@@ -384,6 +384,33 @@ pub fn place(address: u64) -> (usize, usize) {
 pub fn address_of(window: u32, word: usize) -> u64 {
     ((window as u64 >> 1) << WINDOW_BITS) + ((word as u64) << 4) + ((window as u64 & 1) << 3)
 }
+
+/// The symbol of a pointer to the [`Control`] in the library: a process that was started with it and nobody counts is asleep until
+/// vmaudit writes there.
+pub const CONTROL_NAME: &str = "vmaudit_heap_control";
+/// Its first word; another one in another version.
+pub const ARMED: u64 = 0x0001_6465_6d72_6176;
+/// Longest name of a socket, with the zero behind it.
+pub const SOCKET_NAME: usize = 64;
+
+/// vmaudit writes to it, with the rights to write to the process' memory.
+#[repr(C)]
+pub struct Control {
+    pub armed: AtomicU64,
+    /// The assembly of `malloc` reads it: [`ASLEEP`] …
+    pub awake: AtomicU8,
+    /// Where somebody listens. The library takes it away.
+    pub socket: [AtomicU8; SOCKET_NAME],
+    /// Where the area's [`Head`] is in the process; 0: nowhere so far.
+    pub area: AtomicU64,
+}
+
+/// Calls go straight to the real functions.
+pub const ASLEEP: u8 = 0;
+/// Each thread counts its bytes down.
+pub const COUNTS_DOWN: u8 = 1;
+/// Each call is looked at; or nobody has begun yet. A byte, because vmaudit writes it while others read it.
+pub const LOOKS: u8 = 2;
 
 /// What a process sends when it begins to count, and what it gets back with the two files.
 #[repr(C)]

@@ -34,7 +34,15 @@ fn panic(_: &core::panic::PanicInfo<'_>) -> ! {
 }
 
 /// The calling thread, where its calls are counted; until [`Counting`] goes.
-struct Counting(&'static mut Thread, u32);
+struct Counting(&'static mut Thread, u32, Bytes);
+
+/// Whether the assembly has taken the call's bytes from `left`.
+#[derive(Clone, Copy, PartialEq)]
+enum Bytes {
+    Taken,
+    /// This call is the one that began to count.
+    NotTaken,
+}
 
 impl Drop for Counting {
     fn drop(&mut self) {
@@ -52,43 +60,45 @@ fn enter() -> Option<Counting> {
         return None;
     }
     let mut mode = setup::mode();
+    let mut bytes = Bytes::Taken;
     if mode == MODE_OFF {
         thread.inside = 1;
-        mode = asleep(thread);
+        mode = setup::begin();
         thread.inside = 0;
+        bytes = Bytes::NotTaken;
         if mode == MODE_OFF {
             return None;
         }
     }
     if setup::area().head().mode.load(core::sync::atomic::Ordering::Relaxed) == MODE_OFF {
-        setup::retire(thread);
+        setup::retire();
         return None;
     }
     thread.inside = 1;
-    if thread.area != setup::area().base() {
+    if thread.generation != setup::generation() {
         thread.begin();
         if mode == MODE_SAMPLE {
-            thread.left = thread.left.wrapping_add(blocks::draw(thread));
+            // What was left asleep is not for the sample; the bytes of this call are.
+            thread.left = thread.left.min(0).wrapping_add(blocks::draw(thread));
         }
     }
-    Some(Counting(thread, mode))
-}
-
-#[cold]
-#[inline(never)]
-fn asleep(thread: &mut Thread) -> u32 {
-    let mode = setup::begin();
-    if mode == MODE_OFF && setup::is_never() {
-        thread.left = i64::MAX;
-    }
-    mode
+    Some(Counting(thread, mode, bytes))
 }
 
 impl Counting {
+    /// Of a function whose assembly counts the bytes down.
+    #[inline(always)]
+    fn counted_down(&mut self, block: *mut u8, size: usize, registers: &Registers, function: u8) {
+        if self.2 == Bytes::NotTaken {
+            self.pass(size);
+        }
+        self.allocated(block, size, registers, function);
+    }
+
     /// Its bytes have been taken from `left`.
     #[inline(always)]
     fn allocated(&mut self, block: *mut u8, size: usize, registers: &Registers, function: u8) {
-        let Counting(thread, mode) = self;
+        let Counting(thread, mode, _) = self;
         if block.is_null() {
             blocks::refused(size as u64);
             // A mark that lies in what is not there is no mark.
@@ -113,7 +123,7 @@ impl Counting {
 
     #[inline(always)]
     fn freed(&mut self, block: *mut u8) -> Option<blocks::Former> {
-        let Counting(thread, mode) = self;
+        let Counting(thread, mode, _) = self;
         if *mode == MODE_EXACT {
             return blocks::freed(thread, block as u64);
         }
@@ -126,7 +136,7 @@ extern "C" fn malloc_slow(size: usize, registers: &Registers) -> *mut u8 {
     let counting = enter();
     let block = real::malloc(size);
     if let Some(mut counting) = counting {
-        counting.allocated(block, size, registers, MALLOC);
+        counting.counted_down(block, size, registers, MALLOC);
     }
     block
 }
@@ -135,7 +145,7 @@ extern "C" fn calloc_slow(count: usize, size: usize, registers: &Registers) -> *
     let counting = enter();
     let block = real::calloc(count, size);
     if let Some(mut counting) = counting {
-        counting.allocated(block, count.saturating_mul(size), registers, CALLOC);
+        counting.counted_down(block, count.saturating_mul(size), registers, CALLOC);
     }
     block
 }
@@ -329,13 +339,21 @@ macro_rules! hook {
 #[unsafe(no_mangle)]
 extern "C" fn malloc() {
     naked_asm!(
+        "cmp byte ptr [rip + {control} + {awake}], {counts_down}",
+        "jae 3f",
+        "2:",
+        "jmp qword ptr [rip + {real}]",
+        "3:",
+        "jne 4f",
         "mov rax, qword ptr [rip + vmaudit_thread@GOTTPOFF]",
         "sub qword ptr fs:[rax], rdi",
-        // At the mark or beyond it, whatever the sign of what is asked for.
-        "jbe 2f",
-        "jmp qword ptr [rip + {real}]",
-        "2:",
+        // Not at the mark yet, whatever the sign of what is asked for.
+        "ja 2b",
+        "4:",
         slow!("rsi"),
+        control = sym setup::CONTROL,
+        awake = const core::mem::offset_of!(Control, awake),
+        counts_down = const COUNTS_DOWN,
         real = sym real::MALLOC,
         slow = sym malloc_slow,
     )
@@ -345,15 +363,23 @@ extern "C" fn malloc() {
 #[unsafe(no_mangle)]
 extern "C" fn calloc() {
     naked_asm!(
+        "cmp byte ptr [rip + {control} + {awake}], {counts_down}",
+        "jae 3f",
+        "2:",
+        "jmp qword ptr [rip + {real}]",
+        "3:",
+        "jne 4f",
         "mov rax, qword ptr [rip + vmaudit_thread@GOTTPOFF]",
         "mov rdx, rdi",
         "imul rdx, rsi",
-        "jc 2f",
+        "jc 4f",
         "sub qword ptr fs:[rax], rdx",
-        "jbe 2f",
-        "jmp qword ptr [rip + {real}]",
-        "2:",
+        "ja 2b",
+        "4:",
         slow!("rdx"),
+        control = sym setup::CONTROL,
+        awake = const core::mem::offset_of!(Control, awake),
+        counts_down = const COUNTS_DOWN,
         real = sym real::CALLOC,
         slow = sym calloc_slow,
     )
@@ -362,6 +388,12 @@ extern "C" fn calloc() {
 #[unsafe(naked)]
 #[unsafe(no_mangle)]
 extern "C" fn free() {
+    naked_asm!("jmp qword ptr [rip + {target}]", target = sym setup::FREE_TARGET)
+}
+
+/// Looks whether what is freed is of interest.
+#[unsafe(naked)]
+extern "C" fn free_heeded() {
     naked_asm!(
         "movabs rdx, 0x9e3779b97f4a7c15",
         "imul rdx, rdi",

@@ -136,6 +136,10 @@ pub fn resolve() {
     RESOLVED.store(2, Release);
 }
 
+pub fn is_resolved() -> bool {
+    RESOLVED.load(Acquire) == 2 && MALLOC.load(Relaxed) != 0 && CALLOC.load(Relaxed) != 0
+}
+
 #[inline(always)]
 fn resolved(function: &AtomicUsize) -> usize {
     match function.load(Acquire) {
@@ -373,6 +377,12 @@ pub fn heed_boot() {
     for at in (0..used).step_by(16) {
         heed(BOOT.0.get() as u64 + at as u64, true);
     }
+}
+
+/// The real free, where it is found and none of our own blocks can come to it.
+pub fn only_free() -> Option<usize> {
+    let real = FREE.load(Acquire);
+    (real != 0 && BOOT_USED.load(Relaxed) == 0).then_some(real)
 }
 
 /// `to` with what was in a block of the boot arena.

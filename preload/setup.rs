@@ -5,7 +5,7 @@ use super::real;
 use super::thread::{Thread, current};
 use super::{sys, walk};
 use core::ptr::null_mut;
-use core::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering::*};
+use core::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
 
 /// The shared file, mapped whole.
 #[derive(Clone, Copy)]
@@ -21,11 +21,6 @@ macro_rules! part {
 }
 
 impl Area {
-    #[inline(always)]
-    pub fn base(self) -> usize {
-        self.0 as usize
-    }
-
     #[inline(always)]
     pub fn head(self) -> &'static Head {
         unsafe { &*self.0.cast::<Head>() }
@@ -57,19 +52,40 @@ static DOORBELL: AtomicPtr<Doorbell> = AtomicPtr::new(null_mut());
 /// [`MODE_EXACT`] …, in a page that a child of fork finds empty.
 static AWAKE: AtomicPtr<AtomicU32> = AtomicPtr::new(null_mut());
 
-/// 0: not begun. 1: somebody does. 2: counting. 3: for good not.
+/// Counted up with each area: a thread's data may be about a former one, in the same place.
+static GENERATION: AtomicUsize = AtomicUsize::new(0);
+
+/// 0: not begun. 1: somebody does. 2: counting. 3: not until vmaudit wants it.
 static STATE: AtomicU32 = AtomicU32::new(0);
 const BUSY: u32 = 1;
 const COUNTING: u32 = 2;
-const NEVER: u32 = 3;
+const RESTING: u32 = 3;
 
-static SOCKET: [AtomicU8; 64] = [const { AtomicU8::new(0) }; 64];
+/// Started without a listener's name.
+static IS_ARMED: AtomicU8 = AtomicU8::new(0);
+
+/// vmaudit finds it by this name.
+#[unsafe(no_mangle)]
+#[allow(non_upper_case_globals)]
+pub static vmaudit_heap_control: AtomicPtr<Control> = AtomicPtr::new((&raw const CONTROL).cast_mut());
+
+pub static CONTROL: Control = Control {
+    armed: AtomicU64::new(ARMED),
+    awake: AtomicU8::new(LOOKS),
+    socket: [const { AtomicU8::new(0) }; SOCKET_NAME],
+    area: AtomicU64::new(0),
+};
+
+static SOCKET: [AtomicU8; SOCKET_NAME] = [const { AtomicU8::new(0) }; SOCKET_NAME];
 static THREAD_KEY: AtomicU32 = AtomicU32::new(u32::MAX);
 
 /// Which frees are looked at: how many blocks that are of interest have an address that comes to the same.
 /// The assembly of `free` reads it.
 pub static HEEDED: [AtomicU8; 1 << HEEDED_BITS] = [const { AtomicU8::new(0) }; 1 << HEEDED_BITS];
 pub const HEEDED_BITS: u32 = 16;
+
+/// Where `free` goes: while nothing is counted and nothing was handed out here, straight to the real one.
+pub static FREE_TARGET: AtomicPtr<()> = AtomicPtr::new(super::free_heeded as *mut ());
 
 /// Only while [`mode`] says that something is counted.
 #[inline(always)]
@@ -80,6 +96,12 @@ pub fn area() -> Area {
 #[inline(always)]
 pub fn doorbell() -> &'static Doorbell {
     unsafe { &*DOORBELL.load(Relaxed) }
+}
+
+/// What a thread's data belong to, if that is what it begins with.
+#[inline(always)]
+pub fn generation() -> usize {
+    GENERATION.load(Relaxed)
 }
 
 fn heeded(address: u64) -> &'static AtomicU8 {
@@ -114,75 +136,112 @@ pub fn mode() -> u32 {
     }
 }
 
-/// The mode, after beginning where that was not tried yet.
+/// The mode, after beginning where that was not tried yet, or is wanted by now.
 #[cold]
 #[inline(never)]
 pub fn begin() -> u32 {
-    let forked = STATE.load(Acquire) == COUNTING;
-    if forked && STATE.compare_exchange(COUNTING, BUSY, AcqRel, Relaxed).is_err() {
+    let state = STATE.load(Acquire);
+    let is_wanted = match state {
+        0 | COUNTING => true,
+        RESTING => IS_ARMED.load(Relaxed) != 0 && CONTROL.socket[0].load(Acquire) != 0,
+        _ => false,
+    };
+    if !is_wanted && state == RESTING {
+        sleep();
+    }
+    if !is_wanted || STATE.compare_exchange(state, BUSY, AcqRel, Relaxed).is_err() {
         return mode();
     }
-    if !forked && STATE.compare_exchange(0, BUSY, AcqRel, Relaxed).is_err() {
-        return mode();
+    let forked = state == COUNTING;
+    if state == RESTING {
+        for (to, from) in SOCKET.iter().zip(&CONTROL.socket) {
+            to.store(from.load(Relaxed), Relaxed);
+        }
+        CONTROL.socket[0].store(0, Relaxed);
     }
-    if forked {
+    if state != 0 {
         walk::listen_again();
     }
-    let mode = start(forked).unwrap_or(MODE_OFF);
+    let mode = start(state == 0, forked).unwrap_or(MODE_OFF);
     if mode == MODE_OFF {
-        heed_all(false);
+        rest();
     }
-    STATE.store(if mode == MODE_OFF { NEVER } else { COUNTING }, Release);
+    STATE.store(if mode == MODE_OFF { RESTING } else { COUNTING }, Release);
     mode
 }
 
-/// vmaudit has what it wanted: nothing is counted from now on.
+/// vmaudit has what it wanted: nothing is counted from now on, or until it comes again.
 #[cold]
 #[inline(never)]
-pub fn retire(thread: &mut Thread) {
-    STATE.store(NEVER, Relaxed);
-    let awake = AWAKE.load(Relaxed);
-    if !awake.is_null() {
-        unsafe { (*awake).store(MODE_OFF, Relaxed) };
+pub fn retire() {
+    if STATE.compare_exchange(COUNTING, BUSY, AcqRel, Relaxed).is_ok() {
+        let awake = AWAKE.load(Relaxed);
+        if !awake.is_null() {
+            unsafe { (*awake).store(MODE_OFF, Relaxed) };
+        }
+        rest();
+        STATE.store(RESTING, Release);
     }
+}
+
+/// All calls go straight to the real functions.
+fn rest() {
     heed_all(false);
-    thread.left = i64::MAX;
+    if let Some(free) = real::only_free() {
+        FREE_TARGET.store(free as *mut (), Relaxed);
+    }
+    sleep();
 }
 
-/// True once it is clear that nothing will ever be counted here.
-pub fn is_never() -> bool {
-    STATE.load(Relaxed) == NEVER
+/// Not while the real functions are being looked for: who looks for them may call ours.
+fn sleep() {
+    if real::is_resolved() {
+        CONTROL.awake.store(ASLEEP, Relaxed);
+    }
 }
 
-fn start(forked: bool) -> Option<u32> {
-    let mut name = [0u8; 64];
-    let name = match forked {
-        true => {
-            for (to, from) in name.iter_mut().zip(&SOCKET) {
-                *to = from.load(Relaxed);
-            }
-            let len = name.iter().position(|&byte| byte == 0)?;
-            &name[..len]
+/// vmaudit is gone: what is counted is for nobody.
+pub fn give_up() {
+    if IS_ARMED.load(Relaxed) != 0 {
+        area().head().mode.store(MODE_OFF, Relaxed);
+    }
+}
+
+fn start(first: bool, forked: bool) -> Option<u32> {
+    let mut name = [0u8; SOCKET_NAME];
+    if first {
+        let Some(len) = socket_name(&mut name) else {
+            IS_ARMED.store(1, Relaxed);
+            return None;
+        };
+        for (to, from) in SOCKET.iter().zip(&name[..len]) {
+            to.store(*from, Relaxed);
         }
-        false => {
-            let len = socket_name(&mut name)?;
-            for (to, from) in SOCKET.iter().zip(&name[..len]) {
-                to.store(*from, Relaxed);
-            }
-            &name[..len]
-        }
-    };
+    }
+    for (to, from) in name.iter_mut().zip(&SOCKET) {
+        *to = from.load(Relaxed);
+    }
+    let len = name.iter().position(|&byte| byte == 0)?;
+    let name = &name[..len];
     let hello = Hello { magic: MAGIC, forked: forked as u32, pad: 0 };
     let bytes = unsafe { core::slice::from_raw_parts((&raw const hello).cast::<u8>(), size_of::<Hello>()) };
     let [file, bell] = sys::files_for(name, bytes)?;
     let shared = sys::PROT_READ | sys::PROT_WRITE;
-    let at = sys::map(BYTES, shared, sys::MAP_SHARED | sys::MAP_NORESERVE, file);
-    let bell_at = sys::map(4096, shared, sys::MAP_SHARED, bell);
+    // In the place of a former one: a thread that was held up in it finds memory there still.
+    let (former, former_bell) = (AREA.load(Relaxed), DOORBELL.load(Relaxed).cast::<u8>());
+    let (at, bell_at) = unsafe {
+        let flags = sys::MAP_SHARED | sys::MAP_NORESERVE;
+        (sys::map_at(former, BYTES, shared, flags, file), sys::map_at(former_bell, 4096, shared, flags, bell))
+    };
     sys::close(file);
     sys::close(bell);
     if at.is_null() || bell_at.is_null() {
         return None;
     }
+    AREA.store(at, Relaxed);
+    DOORBELL.store(bell_at.cast(), Relaxed);
+    GENERATION.fetch_add(1, Relaxed);
+    CONTROL.area.store(at as u64, Relaxed);
     let area = Area(at);
     if area.head().magic.load(Relaxed) != MAGIC {
         return None;
@@ -194,15 +253,8 @@ fn start(forked: bool) -> Option<u32> {
     if awake.is_null() {
         return None;
     }
-    let former = AREA.swap(at, Relaxed);
-    if !former.is_null() {
-        unsafe {
-            sys::unmap(former, BYTES);
-            sys::unmap(DOORBELL.load(Relaxed).cast(), 4096);
-        }
-    }
-    DOORBELL.store(bell_at.cast(), Relaxed);
     let mode = area.head().mode.load(Relaxed);
+    FREE_TARGET.store(super::free_heeded as *mut (), Relaxed);
     heed_all(mode == MODE_EXACT);
     if THREAD_KEY.load(Relaxed) == u32::MAX {
         let mut key = 0u32;
@@ -213,6 +265,7 @@ fn start(forked: bool) -> Option<u32> {
     area.head().begun.store(1, Release);
     AWAKE.store(awake, Relaxed);
     unsafe { (*awake).store(mode, Release) };
+    CONTROL.awake.store(if mode == MODE_SAMPLE { COUNTS_DOWN } else { LOOKS }, Relaxed);
     tell_real();
     Some(mode)
 }
@@ -227,7 +280,7 @@ pub fn tell_real() {
 }
 
 /// From the environment that the process was started with: libc may not have it yet.
-fn socket_name(to: &mut [u8; 64]) -> Option<usize> {
+fn socket_name(to: &mut [u8; SOCKET_NAME]) -> Option<usize> {
     const VARIABLE: &[u8] = b"VMAUDIT_HEAP=";
     let fd = sys::open(b"/proc/self/environ\0");
     if fd < 0 {

@@ -23,6 +23,7 @@ pub const PROT_READ: usize = 1;
 pub const PROT_WRITE: usize = 2;
 pub const MAP_SHARED: usize = 1;
 pub const MAP_PRIVATE: usize = 2;
+const MAP_FIXED: usize = 0x10;
 pub const MAP_ANONYMOUS: usize = 0x20;
 pub const MAP_NORESERVE: usize = 0x4000;
 const MADV_WIPEONFORK: usize = 18;
@@ -56,7 +57,16 @@ pub fn gettid() -> u64 {
 
 /// Null where the kernel refuses.
 pub fn map(bytes: usize, protection: usize, flags: usize, fd: isize) -> *mut u8 {
-    let at = unsafe { call(MMAP, 0, bytes, protection, flags, fd as usize, 0) };
+    unsafe { map_at(null_mut(), bytes, protection, flags, fd) }
+}
+
+/// In place of what is mapped there, unless `to` is null.
+///
+/// # Safety
+/// What is there must be of the same kind: others may be using it.
+pub unsafe fn map_at(to: *mut u8, bytes: usize, protection: usize, flags: usize, fd: isize) -> *mut u8 {
+    let flags = if to.is_null() { flags } else { flags | MAP_FIXED };
+    let at = unsafe { call(MMAP, to as usize, bytes, protection, flags, fd as usize, 0) };
     if at < 0 && at > -4096 { null_mut() } else { at as *mut u8 }
 }
 

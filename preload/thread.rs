@@ -1,6 +1,6 @@
 //! What a thread has for itself.
 
-use super::area::{Count, SHARDS, STACKS, Shard};
+use super::area::{Count, MODE_OFF, SHARDS, STACKS, Shard};
 use super::{blocks, setup, sys};
 use core::arch::{asm, global_asm};
 use core::ptr::null_mut;
@@ -15,8 +15,8 @@ pub struct Thread {
     /// In one of our functions: what the allocator calls in turn is its own business.
     pub inside: u32,
     pub ended: u32,
-    /// The area that the rest belongs to: another one after a fork.
-    pub area: usize,
+    /// Which area the rest belongs to ([`setup::generation`]); 0: none.
+    pub generation: usize,
     /// Its stack's mapping.
     pub stack_start: u64,
     pub stack_end: u64,
@@ -86,7 +86,7 @@ impl Thread {
     #[inline(never)]
     pub fn begin(&mut self) {
         let area = setup::area();
-        self.area = area.base();
+        self.generation = setup::generation();
         (self.stack_start, self.stack_end) = (0, 0);
         self.random = (self as *const Thread as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15)
             ^ sys::gettid() << 20
@@ -123,7 +123,8 @@ impl Thread {
     pub fn end(&mut self) {
         self.inside += 1;
         self.ended = 1;
-        if self.area != 0 && self.area == setup::area().base() {
+        // A child of fork that does not count has its parent's area still.
+        if self.generation == setup::generation() && setup::mode() != MODE_OFF {
             setup::area().head().peaks.threads.fetch_sub(1, Relaxed);
             if self.is_shared == 0 {
                 let shard = unsafe { &*self.shard };
@@ -135,7 +136,7 @@ impl Thread {
         if !memory.is_null() {
             unsafe { sys::unmap(memory.cast(), size_of::<Memory>()) };
         }
-        self.area = 0;
+        self.generation = 0;
         self.inside -= 1;
     }
 

@@ -235,6 +235,7 @@ fn ask(thread: &Thread, (ip, sp, bp): (u64, u64, u64), code: u32) -> bool {
             if now == tick {
                 // Whoever answers later finds a question that nobody waits for: it stays taken.
                 DEAF.store(1, Relaxed);
+                setup::give_up();
                 area.head().doubts.unanswered.fetch_add(1, Relaxed);
                 return false;
             }
@@ -266,6 +267,8 @@ fn intern(area: Area, frames: &[u64], hash: u64, (what, code): (u32, u32)) -> u3
         if known == hash {
             loop {
                 match slot.stack.load(Acquire) {
+                    // vmaudit has emptied it meanwhile.
+                    0 if head.mode.load(Relaxed) == MODE_OFF => return 0,
                     0 => core::hint::spin_loop(),
                     u32::MAX => break,
                     number => return number,

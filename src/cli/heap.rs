@@ -8,11 +8,18 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 #[derive(Args, Debug)]
-#[command(group(ArgGroup::new("whose").required(true).args(["pids", "command"])))]
+#[command(group(ArgGroup::new("whose").required(true).args(["pids", "arm", "command"])))]
 pub struct HeapArgs {
     /// Running processes: several numbers, or several times -p
     #[arg(short, long = "pid", value_name = "PID", num_args = 1.., value_delimiter = ',', value_parser = pid, allow_negative_numbers = true)]
     pub pids: Vec<i32>,
+
+    /// Print what starts a program so that -p can count in it later, by the library and without uprobes
+    ///
+    /// As a variable of the environment: env $(vmaudit heap --arm) ./server. Until then the library sleeps. It is put into
+    /// FOLDER, or into /var/cache/vmaudit (root), $XDG_CACHE_HOME/vmaudit or ~/.cache/vmaudit.
+    #[arg(long, value_name = "FOLDER", num_args = 0..=1, require_equals = true)]
+    pub arm: Option<Option<PathBuf>>,
 
     /// What hands out memory: a name (libc, cxx, jemalloc, tcmalloc, mimalloc, musl, postgres) or a
     /// description of your own, FILE.toml (docs/heap.md)
@@ -161,12 +168,6 @@ impl HeapArgs {
                 return Err(format!("--min-size {least} is more than --max-size {most}: no block is both"));
             }
             _ => {}
-        }
-        if self.method == Method::Preload && self.command.is_empty() {
-            return Err(
-                "--method preload needs a command: nothing can be preloaded into a process that runs"
-                    .to_owned(),
-            );
         }
         let by = self.by.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default();
         let chosen = self.older.is_some() || self.min_size.is_some() || self.max_size.is_some();
@@ -330,7 +331,6 @@ mod tests {
             &["-p", "7", "--older", "10s", "--duration", "10"],
             &["-p", "7", "--aslr", "off"],
             &["-p", "7", "--as-root"],
-            &["-p", "7", "--method", "preload"],
             &["-p", "7", "--by", "peak", "--older", "1s"],
             &["-p", "7", "--by", "size", "--reverse"],
             &["-p", "7", "--by", "temporary", "--sample", "64k"],

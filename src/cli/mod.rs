@@ -90,9 +90,10 @@ pub enum Command {
     Attach(AttachArgs),
     /// Who holds what an allocator handed out: outstanding bytes by call stack
     ///
-    /// Probes (uprobes) on malloc, free, operator new, jemalloc's, tcmalloc's, mimalloc's functions and,
-    /// with --allocator, on those of a program's own allocator. Of a command every allocation is seen; of
-    /// a running process those from now on, and frees of what was allocated before are told apart. The
+    /// A command is counted by a preloaded library, where that is possible; programs that run (-p) by
+    /// uprobes on malloc, free, operator new, jemalloc's, tcmalloc's, mimalloc's functions and, with
+    /// --allocator, on those of a program's own allocator. Of a command every allocation is seen; of a
+    /// running process those from now on, and frees of what was allocated before are told apart. The
     /// exit status is the command's; 0 with -p.
     Heap(Box<HeapArgs>),
     /// Explain running processes as they are now, without tracing

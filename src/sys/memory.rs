@@ -2,10 +2,10 @@
 //! seccomp profiles of older container engines forbid the call, not the file).
 
 use nix::errno::Errno;
-use nix::sys::uio::{RemoteIoVec, process_vm_readv};
+use nix::sys::uio::{RemoteIoVec, process_vm_readv, process_vm_writev};
 use nix::unistd::Pid;
 use std::fs::File;
-use std::io::{self, IoSliceMut};
+use std::io::{self, IoSlice, IoSliceMut};
 use std::os::unix::fs::FileExt;
 
 /// IOV_MAX: places that one call reads.
@@ -40,6 +40,19 @@ pub fn read_places<const N: usize>(tid: i32, at: &[u64], into: &mut [[u8; N]]) -
 /// When it may not be opened, or nothing is mapped there.
 pub fn read_through_file(tid: i32, at: u64, into: &mut [u8]) -> io::Result<usize> {
     File::open(format!("/proc/{tid}/mem"))?.read_at(into, at)
+}
+
+/// Writes all of the bytes at an address.
+///
+/// # Errors
+/// As process_vm_writev(2): EPERM without the rights of ptrace's PTRACE_MODE_ATTACH (or Yama's leave), ESRCH where
+/// nobody is, EFAULT where it cannot be written whole.
+pub fn write(tid: i32, at: u64, bytes: &[u8]) -> Result<(), Errno> {
+    let remote = RemoteIoVec { base: usize::try_from(at).map_err(|_| Errno::EFAULT)?, len: bytes.len() };
+    match process_vm_writev(Pid::from_raw(tid), &[IoSlice::new(bytes)], &[remote])? {
+        written if written == bytes.len() => Ok(()),
+        _ => Err(Errno::EFAULT),
+    }
 }
 
 #[cfg(test)]

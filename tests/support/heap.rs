@@ -46,8 +46,12 @@ pub struct Watching {
 impl Watching {
     /// Returns once allocations are seen.
     pub fn of(pid: u32, options: &[&str]) -> Watching {
-        let mut command = Command::new(vmaudit());
-        command.args(["heap", "-f", "json", "-p", &pid.to_string()]).args(options);
+        Watching::by(&mut Command::new(vmaudit()), pid, options)
+    }
+
+    /// The same, by this vmaudit.
+    pub fn by(vmaudit: &mut Command, pid: u32, options: &[&str]) -> Watching {
+        let command = vmaudit.args(["heap", "-f", "json", "-p", &pid.to_string()]).args(options);
         let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("vmaudit starts");
         let mut vmaudit = Guard(child);
         let said = BufReader::new(vmaudit.0.stderr.take().expect("piped")).lines();
@@ -66,6 +70,12 @@ impl Watching {
     pub fn later(&mut self) -> Value {
         self.next();
         self.next()
+    }
+
+    /// Without a report, and without a word to the process.
+    pub fn kill(mut self) {
+        self.vmaudit.signal(libc::SIGKILL);
+        self.vmaudit.0.wait().expect("waits");
     }
 
     /// The last one.

@@ -4,6 +4,7 @@ use super::layout::{self, *};
 use crate::model::UnwindRow;
 use memmap2::{MmapOptions, MmapRaw};
 use nix::errno::Errno;
+use nix::fcntl::{FallocateFlags, fallocate};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::unistd::{Whence, lseek};
 use std::fs::File;
@@ -155,6 +156,13 @@ impl Area {
         self.head().mode.store(MODE_OFF, Relaxed);
     }
 
+    /// Gives the memory back, though a process has it mapped still: to it nothing is there, and nothing is to be counted.
+    pub fn empty(&self) {
+        let flags = FallocateFlags::FALLOC_FL_PUNCH_HOLE | FallocateFlags::FALLOC_FL_KEEP_SIZE;
+        // Where that is refused, the memory goes with the process.
+        let _ = fallocate(&self.file, flags, 0, BYTES as i64);
+    }
+
     pub fn head(&self) -> &Head {
         // SAFETY: as `part`.
         unsafe { &*self.map.as_ptr().cast::<Head>() }
@@ -239,7 +247,8 @@ impl Area {
     /// Code was unmapped: rules of another state of it are nobody's.
     pub fn forget_rules(&self, code: u32) {
         let own = rule_key(0, false, code) >> 48;
-        for rule in self.rules() {
+        let Ok(rules) = self.written_of(self.rules(), AT_RULES) else { return };
+        for rule in rules {
             let key = rule.key.load(Relaxed);
             if key > GONE && key >> 48 != own {
                 rule.key.store(GONE, Release);
@@ -321,7 +330,7 @@ impl Area {
     /// When the file cannot be searched for what was written.
     pub fn blocks(&self, mut take: impl FnMut(CountedBlock)) -> io::Result<()> {
         if self.head().mode.load(Relaxed) == MODE_SAMPLE {
-            for sample in self.samples() {
+            for sample in self.written_of(self.samples(), AT_SAMPLES)? {
                 let address = sample.address.load(Acquire);
                 if address != 0 {
                     let (size, stack) = (sample.size.load(Relaxed), sample.stack.load(Relaxed));
@@ -373,6 +382,19 @@ impl Area {
         let windows = self.windows().get(window)?;
         let leaf = windows.load(Relaxed).checked_sub(1)? as usize;
         self.leaves().get(leaf * LEAF_BYTES / 8 + word).map(|word| word.load(Relaxed))
+    }
+
+    /// Those that may be other than zero: to read a hole takes memory, too.
+    fn written_of<'a, T>(
+        &self,
+        all: &'a [T],
+        at: usize,
+    ) -> io::Result<impl Iterator<Item = &'a T> + use<'a, T>> {
+        let written = self.written(at..at + size_of_val(all))?;
+        let index = move |byte: usize| (byte - at) / size_of::<T>();
+        Ok(written
+            .into_iter()
+            .flat_map(move |part| all.get(index(part.start)..index(part.end)).unwrap_or_default()))
     }
 
     /// Which parts of a range of the file are not holes.

@@ -2,16 +2,49 @@
 
 use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 use nix::sys::memfd::{MFdFlags, memfd_create};
-use std::fs::File;
+use rustc_hash::FxHasher;
+use std::fs::{self, File};
+use std::hash::{Hash, Hasher};
 use std::io::{self, Write};
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
 
 /// Empty where there is none for this architecture.
-const BYTES: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/libvmaudit-heap.so"));
+pub(super) const BYTES: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/libvmaudit-heap.so"));
 
 /// True where there is a library for this architecture.
 pub fn is_available() -> bool {
     !BYTES.is_empty()
+}
+
+/// Of its name on disk, whatever the version.
+pub(super) const PREFIX: &str = "libvmaudit-heap-";
+
+/// What the library is called on disk: another one has another name.
+pub(super) fn file_name() -> String {
+    let mut hash = FxHasher::default();
+    BYTES.hash(&mut hash);
+    format!("{PREFIX}{:016x}.so", hash.finish())
+}
+
+/// Puts the library into a folder, which is made where it is missing; its path. What is there already stays.
+///
+/// # Errors
+/// When it cannot be written.
+pub fn install(folder: &Path) -> io::Result<PathBuf> {
+    fs::create_dir_all(folder)?;
+    let path = fs::canonicalize(folder)?.join(file_name());
+    if fs::read(&path).is_ok_and(|known| known == BYTES) {
+        return Ok(path);
+    }
+    // Programs load it while it is written, otherwise.
+    let unfinished = path.with_extension(format!("{}.tmp", std::process::id()));
+    let mut file = File::options().write(true).create_new(true).mode(0o755).open(&unfinished)?;
+    file.write_all(BYTES)?;
+    file.set_permissions(fs::Permissions::from_mode(0o755))?;
+    fs::rename(&unfinished, &path)?;
+    Ok(path)
 }
 
 /// In memory: no file is left behind whatever happens.

@@ -51,11 +51,16 @@ impl Listener {
         self.socket.as_fd()
     }
 
-    /// Takes in whoever waits; None where that is nobody who may.
+    /// Takes in whoever waits; None where that is nobody who may, or is wanted.
     ///
     /// # Errors
     /// When the kernel refuses an area.
-    pub fn accept(&self, settings: Settings, bell: &Bell) -> io::Result<Option<Arrival>> {
+    pub fn accept(
+        &self,
+        settings: Settings,
+        bell: &Bell,
+        is_wanted: impl Fn(Pid) -> bool,
+    ) -> io::Result<Option<Arrival>> {
         let raw = accept4(self.socket.as_raw_fd(), SockFlag::SOCK_CLOEXEC)?;
         // SAFETY: accept4 has just made it.
         let peer = unsafe { OwnedFd::from_raw_fd(raw) };
@@ -69,7 +74,7 @@ impl Listener {
         let word = |at: usize| hello.get(at..at + 8).and_then(|word| word.try_into().ok());
         let magic = word(0).map(u64::from_ne_bytes);
         let forked = word(8).map(u64::from_ne_bytes).is_some_and(|word| word as u32 == 1);
-        if magic != Some(MAGIC) || !may(who.uid()) {
+        if magic != Some(MAGIC) || !may(who.uid()) || !is_wanted(who.pid()) {
             return Ok(None);
         }
         let Ok(pidfd) = pidfd::open(who.pid()) else { return Ok(None) };

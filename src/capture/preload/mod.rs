@@ -6,6 +6,7 @@
 //! library asks for are the unwind rules along its own stacks.
 
 mod area;
+mod armed;
 #[path = "../../../preload/area.rs"]
 pub mod layout;
 mod library;
@@ -15,7 +16,8 @@ mod listener;
 mod math;
 
 pub use area::{Area, Bell, Counted, CountedBlock, Question, Settings, SharedStack};
-pub use library::{Library, is_available};
+pub use armed::{Armed, Found};
+pub use library::{Library, install, is_available};
 pub use listener::{Arrival, Listener};
 
 /// The variable that names the listener's socket to the library.

@@ -11,7 +11,7 @@ use crate::capture::perf::PerfTracer;
 use crate::capture::{CaptureConfig, EventSource, KnownStacks, TouchCounters};
 use crate::doctor::Rung;
 use crate::launch::{CallSet, NotificationTrial, Prepared, Running};
-use crate::model::Pid;
+use crate::model::{MmKey, Pid};
 use crate::procfs::parse_maps;
 use crate::rights::{Use, with_lent};
 use nix::errno::Errno;
@@ -111,7 +111,8 @@ impl Tracer {
     pub fn mark_running(&self, targets: &[(Pid, BorrowedFd<'_>)]) -> Result<Vec<MarkedThread>, SessionError> {
         match self {
             Tracer::Bpf(tracer) => Ok(with_lent(Use::Placing, || tracer.mark_running(targets))?),
-            Tracer::Perf(_) | Tracer::Notify(_) | Tracer::Nothing(_) => Ok(Vec::new()),
+            Tracer::Nothing(_) => Ok(targets.iter().flat_map(|&(pid, _)| living_threads(pid)).collect()),
+            Tracer::Perf(_) | Tracer::Notify(_) => Ok(Vec::new()),
         }
     }
 
@@ -159,6 +160,18 @@ impl Tracer {
             Tracer::Notify(_) | Tracer::Nothing(_) => {}
         }
     }
+}
+
+/// As /proc shows them; the process' number stands for its address space, of which nobody reports a call.
+fn living_threads(pid: Pid) -> Vec<MarkedThread> {
+    let tids = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    let tids = tids.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    let thread = |tid| {
+        let mut comm = std::fs::read(format!("/proc/{pid}/task/{tid}/comm")).ok()?;
+        comm.pop_if(|last| *last == b'\n');
+        Some(MarkedThread { pid, tid, mm: Some(MmKey(pid as u64)), brk: None, comm })
+    };
+    tids.filter_map(thread).collect()
 }
 
 /// Loads and attaches the programs.

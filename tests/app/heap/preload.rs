@@ -1,12 +1,14 @@
 //! `vmaudit heap -- CMD` by a preloaded library: what it counts is what the program knows, on every allocator,
 //! and the program does not notice.
 
-use crate::support::heap::{Obedient, assert_sums, frames};
+use crate::support::heap::{Obedient, Watching, assert_sums, first, frames, rows_of, sum};
 use crate::support::report::{list, number};
 use crate::support::unprivileged::{NOBODY, skip_without_root};
 use crate::support::{program, shared_object, skip, static_program, stuck, vmaudit};
 use serde_json::Value;
 use std::collections::BTreeSet;
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
@@ -449,4 +451,107 @@ fn other_ways_to_look_show_their_own() {
         assert!(text.lines().all(|line| line.chars().count() <= 100), "{by}: {text}");
     }
     assert!(shown("thread").contains("main (heap_peak)"));
+}
+
+/// What `--arm` prints, as a variable of the environment.
+fn armed(folder: &Path) -> (String, String) {
+    let output =
+        stuck::output(Command::new(vmaudit()).arg("heap").arg(format!("--arm={}", folder.display())));
+    let line = String::from_utf8(output.stdout).expect("text");
+    let (name, value) = line.trim().split_once('=').expect("a variable");
+    assert_eq!(name, "LD_PRELOAD");
+    (name.to_owned(), value.to_owned())
+}
+
+#[test]
+fn an_armed_program_is_counted_whenever_it_is_wanted() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let (name, library) = armed(folder.path());
+    let mut program = Obedient::spawn(Command::new(program("heap_truth")).arg("obey").env(name, library));
+    program.answer();
+    let [pid, ..] = words(&program.answer())[..] else { panic!("no line") };
+    let (mut held, mut unseen) = (0, 0);
+    for (round, options) in [&["--method", "preload"][..], &[], &["--sample", "2"]].into_iter().enumerate() {
+        // Nobody counts this one.
+        program.order("a 111");
+        let watching = Watching::of(pid as u32, options);
+        for _ in 0..5 {
+            program.order("a 1000");
+        }
+        program.order("f");
+        let report = watching.stop();
+        assert_eq!(report["backend"], "preload");
+        let process = first(&report);
+        assert_eq!((&process["attached"], number(process, "pid")), (&Value::Bool(true), pid), "{round}");
+        let rows = rows_of(&report, "obey");
+        assert_eq!((sum(&rows, "bytes"), sum(&rows, "blocks")), (4000, 4), "{round}: {process:#}");
+        (held, unseen) = (held + 4, unseen + 1);
+    }
+    // It was only watched: it still knows what it holds, seen or not.
+    let [_, _, blocks] = words(&program.order("a 1"))[..] else { panic!("no line") };
+    assert!(blocks > held + unseen, "{blocks}");
+}
+
+/// Nor does anybody see the calls there.
+#[test]
+fn an_ordinary_user_counts_in_a_program_that_was_armed() {
+    let test = "an_ordinary_user_counts_in_a_program_that_was_armed";
+    if skip_without_root(test) {
+        return;
+    }
+    if std::fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").is_ok_and(|scope| scope.trim() != "0") {
+        return skip(test, "kernel.yama.ptrace_scope lets nobody but root write to others");
+    }
+    let bench = crate::support::unprivileged::Bench::new();
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    std::fs::set_permissions(folder.path(), Permissions::from_mode(0o755)).expect("chmod");
+    let (name, library) = armed(folder.path());
+    let truth = bench.path("heap_truth");
+    std::fs::copy(program("heap_truth"), &truth).expect("a copy");
+    let mut command = crate::support::unprivileged::as_nobody(&[]);
+    let mut program = Obedient::spawn(command.arg(&truth).arg("obey").env(name, library));
+    program.answer();
+    let [pid, ..] = words(&program.answer())[..] else { panic!("no line") };
+    let watching = Watching::by(&mut bench.with(&[]), pid as u32, &[]);
+    program.order("a 1000");
+    let report = watching.stop();
+    let rows = rows_of(&report, "obey");
+    assert_eq!((sum(&rows, "bytes"), sum(&rows, "blocks")), (1000, 1));
+}
+
+#[test]
+fn a_killed_vmaudit_leaves_an_armed_program_to_the_next() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let (name, library) = armed(folder.path());
+    let mut program = Obedient::spawn(Command::new(program("heap_truth")).arg("obey").env(name, library));
+    program.answer();
+    let [pid, ..] = words(&program.answer())[..] else { panic!("no line") };
+    let first_one = Watching::of(pid as u32, &[]);
+    program.order("a 1000");
+    first_one.kill();
+    program.order("a 1000");
+    let mut watching = Watching::of(pid as u32, &["--interval", "0.1"]);
+    // Its first call ends what it did for the former one; it is called again then.
+    let mut ordered = 0;
+    while ordered == 0
+        || !list(&watching.next(), "processes").iter().any(|process| number(process, "pid") == pid)
+    {
+        program.order("a 1000");
+        ordered += 1;
+    }
+    program.order("a 1000");
+    let report = watching.stop();
+    let blocks = sum(&rows_of(&report, "obey"), "blocks");
+    assert!((1..=ordered + 1).contains(&blocks), "{blocks} of {ordered}");
+}
+
+#[test]
+fn who_was_not_armed_is_told_so() {
+    let program = Obedient::start(&program("heap_truth"), &["obey"]);
+    let mut command = Command::new(vmaudit());
+    command.args(["heap", "--method", "preload", "-p", &program.program.0.id().to_string()]);
+    let output = stuck::output(&mut command);
+    assert_eq!(output.status.code(), Some(2));
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(said.contains("was not started with the library (vmaudit heap --arm)"), "{said}");
 }

@@ -47,9 +47,15 @@ const LEAK_INTERVAL: f64 = 1.0;
 pub fn heap(args: &HeapArgs) -> Result<u8, AppError> {
     args.check().map_err(AppError::Usage)?;
     let descriptions = super::descriptions(args)?;
+    if let Some(folder) = &args.arm {
+        return preload::arm(folder.as_deref());
+    }
     let to = super::output(args)?;
     if args.command.is_empty() {
-        return attach((args, to), descriptions);
+        return match preload::armed(args, &descriptions)? {
+            Some(armed) => preload::attach((args, to), &descriptions, armed),
+            None => attach((args, to), descriptions),
+        };
     }
     match (args.method, preload::unable(args, &descriptions)) {
         (Method::Uprobes, _) => {}

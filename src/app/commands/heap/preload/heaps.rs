@@ -56,8 +56,10 @@ pub struct Preloaded {
     pub descriptions: Vec<Description>,
     /// Of each file that was looked at: a function of an allocator under other names than those that are counted.
     pub uncounted: HashMap<FileKey, Option<String>>,
-    /// The only one that counts; None: whoever comes.
-    pub only: Option<Pid>,
+    /// The only ones that count; None: whoever comes.
+    pub only: Option<Vec<Pid>>,
+    /// They were running before: what they had allocated then is in no figure.
+    pub attached: bool,
     pub unwinder: Unwinder,
     pub stacks: StackTable,
     pub sites: Sites,
@@ -85,6 +87,7 @@ impl Preloaded {
             descriptions,
             uncounted: HashMap::new(),
             only: None,
+            attached: false,
             unwinder: Unwinder::default(),
             stacks: StackTable::default(),
             sites: Sites::default(),
@@ -109,7 +112,8 @@ impl Preloaded {
         }
         self.last_mm += 1;
         let mm = MmKey(self.last_mm);
-        let known = ProcessIdentity { since_ns: monotonic_ns(), ..read_known(pid) };
+        let attached = self.attached && !forked;
+        let known = ProcessIdentity { since_ns: monotonic_ns(), attached, ..read_known(pid) };
         self.counting.push(Counting {
             pid,
             pidfd,
@@ -257,9 +261,18 @@ impl Preloaded {
         (self.ended.iter().collect(), living)
     }
 
-    /// Those that still run count no more.
-    pub fn release(&self) {
-        self.counting.iter().for_each(|process| process.area.release());
+    /// Those that still run count no more, and what that took is free again.
+    pub fn release(&self, wake: impl Fn(&AtomicU32)) {
+        for process in &self.counting {
+            process.area.release();
+            process
+                .area
+                .questions()
+                .iter()
+                .filter_map(|question| process.area.answer(question))
+                .for_each(&wake);
+            process.area.empty();
+        }
     }
 
     pub fn has_any(&self) -> bool {

@@ -13,12 +13,13 @@ use super::report::symbolizer;
 use crate::app::error::AppError;
 use crate::app::output::Output;
 use crate::capture::CaptureConfig;
-use crate::capture::preload::{Library, Listener, Settings, VARIABLE, is_available};
-use crate::cli::{Aslr, HeapArgs};
+use crate::capture::preload::{Armed, Found, Library, Listener, Settings, VARIABLE, install, is_available};
+use crate::cli::{Aslr, HeapArgs, Method};
 use crate::heap::report::{HeapFacts, HeapProcessFacts, HeapReport, build};
 use crate::heap::{Description, LedgerOptions, Picture, Sampling, silence};
 use crate::launch::{LaunchConfig, behind_sudo};
 use crate::model::Pid;
+use crate::procfs::parse_maps;
 use crate::report::model::Events;
 use crate::rights::viewer;
 use crate::session::SessionError;
@@ -33,11 +34,14 @@ use crate::sys::clock::monotonic_ns;
 use crate::sys::file::raise_descriptor_limit;
 use executed::Executed;
 use heaps::{Portrait, Preloaded};
+use nix::errno::Errno;
+use nix::unistd::Uid;
 use portrait::OTHER_ALLOCATOR;
-use serve::Service;
+use serve::{Service, wake};
 use std::cell::RefCell;
 use std::ffi::OsString;
 use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -48,14 +52,146 @@ const LEAK_INTERVAL: f64 = 1.0;
 
 /// Why what is asked for is not for a preloaded library; None: it is.
 pub fn unable(args: &HeapArgs, descriptions: &[Description]) -> Option<String> {
+    unable_in_general(args, descriptions).or_else(|| unsuited(&args.command, descriptions))
+}
+
+/// Whatever the program.
+fn unable_in_general(args: &HeapArgs, descriptions: &[Description]) -> Option<String> {
     if !is_available() {
         return Some("there is no library for this processor".to_owned());
     }
     if args.combined {
         return Some("--combined counts in the kernel".to_owned());
     }
-    let explicit = if args.allocators.is_empty() { None } else { other_functions(descriptions) };
-    explicit.or_else(|| unsuited(&args.command, descriptions))
+    if args.allocators.is_empty() { None } else { other_functions(descriptions) }
+}
+
+/// Says how a program is started so that it can be counted later.
+pub fn arm(folder: Option<&Path>) -> Result<u8, AppError> {
+    if !is_available() {
+        return Err(AppError::Usage("--arm: there is no library for this processor".to_owned()));
+    }
+    let variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    let folder = match folder {
+        Some(folder) => folder.to_owned(),
+        None if Uid::effective().is_root() => PathBuf::from("/var/cache/vmaudit"),
+        None => variable("XDG_CACHE_HOME")
+            .or_else(|| variable("HOME").map(|home| home.join(".cache")))
+            .map(|cache| cache.join("vmaudit"))
+            .ok_or_else(|| AppError::Usage("--arm: there is no HOME: --arm=FOLDER".to_owned()))?,
+    };
+    let path = install(&folder).map_err(|error| {
+        AppError::Usage(format!("--arm: the library cannot be put into {}: {error}", folder.display()))
+    })?;
+    let path = path.to_str().filter(|path| !path.contains([' ', ':'])).ok_or_else(|| {
+        AppError::Usage(format!(
+            "--arm: LD_PRELOAD cannot name a file in {}: neither spaces nor colons (ld.so(8))",
+            folder.display()
+        ))
+    })?;
+    println!("LD_PRELOAD={path}");
+    Ok(0)
+}
+
+/// The processes that the user names, where all of them sleep with the library in them; None: by uprobes.
+pub fn armed(args: &HeapArgs, descriptions: &[Description]) -> Result<Option<Vec<Armed>>, AppError> {
+    let is_wanted = args.method == Method::Preload;
+    let why = match unable_in_general(args, descriptions) {
+        _ if args.method == Method::Uprobes => return Ok(None),
+        Some(why) => why,
+        None => {
+            let mut armed = Vec::new();
+            let mut other = None;
+            for &pid in &args.pids {
+                let maps = std::fs::read(format!("/proc/{pid}/maps")).unwrap_or_default();
+                match Armed::find(pid, &parse_maps(&maps).mappings) {
+                    Ok(Found::Armed(process)) => armed.push(process),
+                    Ok(Found::Other) => {
+                        other = Some(format!("process {pid} has the library of another version of vmaudit"));
+                    }
+                    // Who cannot be looked into is reported by what comes next.
+                    Ok(Found::Nothing) | Err(_) => {
+                        let why = "was not started with the library (vmaudit heap --arm)";
+                        other = other.or_else(|| Some(format!("process {pid} {why}")));
+                    }
+                }
+            }
+            match other {
+                None => return Ok(Some(armed)),
+                // Nobody expects it of a process that has nothing of it.
+                Some(_) if armed.is_empty() && !is_wanted => return Ok(None),
+                Some(why) => why,
+            }
+        }
+    };
+    if is_wanted {
+        return Err(AppError::Usage(format!("--method preload: {why}")));
+    }
+    Ok(None)
+}
+
+/// Wakes the library in running processes; returns vmaudit's exit code.
+pub fn attach(
+    (args, to): (&HeapArgs, Output),
+    descriptions: &[Description],
+    armed: Vec<Armed>,
+) -> Result<u8, AppError> {
+    let start_ns = monotonic_ns();
+    let settings = Settings { sample: args.sample };
+    let system = |operation| move |source| SessionError::System { operation, source };
+    let listener = Listener::new().map_err(system("opening a socket"))?;
+    let start = Start::running(&args.pids, tracing(args))?;
+    raise_descriptor_limit();
+    let options = LedgerOptions { sampling: Sampling::every(args.sample.unwrap_or(0)), start_ns };
+    let mut heaps = Preloaded::new(options, super::filter(args), descriptions.to_vec());
+    heaps.only = args.no_follow_forks.then(|| args.pids.clone());
+    heaps.attached = true;
+    for process in &armed {
+        process.stop().and_then(|()| process.wake(listener.name())).map_err(|errno| {
+            let pid = process.pid;
+            AppError::Usage(match errno {
+                Errno::EPERM => format!(
+                    "process {pid} cannot be woken: writing to its memory is not allowed (process_vm_writev: EPERM): as \
+                     root, or with kernel.yama.ptrace_scope = 0"
+                ),
+                errno => format!("process {pid} cannot be woken: {errno}"),
+            })
+        })?;
+    }
+    let heaps = Arc::new(Mutex::new(heaps));
+    let service =
+        Service::start(&heaps, listener, armed, (settings, start_ns)).map_err(system("starting a thread"))?;
+    let watcher = Watcher {
+        args,
+        to,
+        executed: Rc::new(RefCell::new(Executed::new(Arc::clone(&heaps)))),
+        heaps,
+        main: start.main(),
+        start_ns,
+        allocators: descriptions.iter().map(|each| each.name.clone()).collect(),
+    };
+    let traced = watcher.run(start);
+    watcher.heaps().release(wake);
+    drop(service);
+    Ok(exit_code(traced?))
+}
+
+fn exit_code(traced: Traced<End>) -> u8 {
+    match traced.detach_in_background() {
+        End::Exited(status) => status.exit_code(),
+        End::LoadEnded(code) => code,
+        End::NoneLeft | End::LeftRunning => 0,
+    }
+}
+
+/// The mappings are looked at beside.
+fn tracing(args: &HeapArgs) -> TracerOptions {
+    let capture = CaptureConfig {
+        stack_bytes: args.stacks.stack_bytes,
+        follow_forks: !args.no_follow_forks,
+        ..CaptureConfig::default()
+    };
+    TracerOptions { only: None, capture, verbose: args.verbose, is_optional: true }
 }
 
 /// Starts the command with the library; returns vmaudit's exit code.
@@ -80,22 +216,16 @@ pub fn start((args, to): (&HeapArgs, Output), descriptions: &[Description]) -> R
         calls: WATCHED_CALLS,
         ..LaunchConfig::default()
     };
-    let capture = CaptureConfig {
-        stack_bytes: args.stacks.stack_bytes,
-        follow_forks: !args.no_follow_forks,
-        ..CaptureConfig::default()
-    };
-    let tracing = TracerOptions { only: None, capture, verbose: args.verbose, is_optional: true };
     let without_filter = "start it by itself, and attach (vmaudit heap -p PID)";
-    let start = Start::command(config, tracing, (None, without_filter, without_filter))?;
+    let start = Start::command(config, tracing(args), (None, without_filter, without_filter))?;
     // Two for each process that counts. The command has been forked: its limit stays as it was.
     raise_descriptor_limit();
     let options = LedgerOptions { sampling: Sampling::every(args.sample.unwrap_or(0)), start_ns };
     let mut heaps = Preloaded::new(options, super::filter(args), descriptions.to_vec());
-    heaps.only = args.no_follow_forks.then_some(start.main());
+    heaps.only = args.no_follow_forks.then(|| vec![start.main()]);
     let heaps = Arc::new(Mutex::new(heaps));
-    let service =
-        Service::start(&heaps, listener, (settings, start_ns)).map_err(system("starting a thread"))?;
+    let service = Service::start(&heaps, listener, Vec::new(), (settings, start_ns))
+        .map_err(system("starting a thread"))?;
     let watcher = Watcher {
         args,
         to,
@@ -106,13 +236,9 @@ pub fn start((args, to): (&HeapArgs, Output), descriptions: &[Description]) -> R
         allocators: descriptions.iter().map(|each| each.name.clone()).collect(),
     };
     let traced = watcher.run(start)?;
-    watcher.heaps().release();
+    watcher.heaps().release(wake);
     drop(service);
-    Ok(match traced.detach_in_background() {
-        End::Exited(status) => status.exit_code(),
-        End::LoadEnded(code) => code,
-        End::NoneLeft | End::LeftRunning => 0,
-    })
+    Ok(exit_code(traced))
 }
 
 /// The user may preload something, too: an allocator, which ours stands before.
@@ -151,10 +277,18 @@ impl Watcher<'_> {
         let mut traced = start.run(pipeline, schedule, |session| {
             // What is mapped is put beside each process' heap.
             session.audits.keeps_all = true;
+            if self.heaps().attached {
+                say("Ctrl-C ends watching and reports; the target goes on");
+            }
             self.watch(session, &mut symbols)
         })?;
         let audits = std::mem::take(&mut traced.audits);
         self.heaps().finish_ended();
+        if self.heaps().attached && !self.heaps().has_any() {
+            return Err(AppError::NothingSeen {
+                why: "nothing was allocated in this time (a longer --duration)".to_owned(),
+            });
+        }
         self.print(&mut symbols, Some((audits, &mut traced.pipeline)))?;
         if self.args.verbose {
             let taught = self.heaps().taught;

@@ -1,7 +1,7 @@
 //! The threads that processes with the library depend on: none of them waits for vmaudit's own work.
 
 use super::heaps::Preloaded;
-use crate::capture::preload::{Bell, Listener, Settings};
+use crate::capture::preload::{Armed, Bell, Listener, Settings};
 use crate::session::say::say;
 use crate::sys::clock::monotonic_ns;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -29,6 +29,7 @@ impl Service {
     pub fn start(
         heaps: &Arc<Mutex<Preloaded>>,
         listener: Listener,
+        sleeping: Vec<Armed>,
         (settings, start_ns): (Settings, u64),
     ) -> io::Result<Service> {
         let over = Arc::new(AtomicBool::new(false));
@@ -43,7 +44,10 @@ impl Service {
         let (stop, rung, pupils) = (Arc::clone(&over), Arc::clone(&bell), Arc::clone(heaps));
         spawn("teacher", Box::new(move || teach(&pupils, &rung, &stop)))?;
         let (stop, pupils) = (Arc::clone(&over), Arc::clone(heaps));
-        spawn("listener", Box::new(move || listen(&pupils, (&listener, &bell), settings, &stop)))?;
+        spawn(
+            "listener",
+            Box::new(move || listen(&pupils, (&listener, &bell), (sleeping, settings), &stop)),
+        )?;
         Ok(Service { over, threads })
     }
 }
@@ -78,32 +82,36 @@ fn teach(heaps: &Mutex<Preloaded>, bell: &Bell, over: &AtomicBool) {
     }
 }
 
-fn wake(state: &AtomicU32) {
+pub fn wake(state: &AtomicU32) {
     let _ = futex::wake(state, futex::Flags::empty(), 1);
 }
 
 fn listen(
     heaps: &Mutex<Preloaded>,
     (listener, bell): (&Listener, &Bell),
-    settings: Settings,
+    (mut sleeping, settings): (Vec<Armed>, Settings),
     over: &AtomicBool,
 ) {
     while !over.load(Relaxed) {
         let mut fds = [PollFd::new(listener.as_fd(), PollFlags::POLLIN)];
         let _ = poll(&mut fds, PollTimeout::from(GLANCE_MS));
         if fds.iter().any(|fd| fd.any().unwrap_or(false)) {
-            match listener.accept(settings, bell) {
+            let only = heaps.lock().unwrap_or_else(PoisonError::into_inner).only.clone();
+            let is_wanted = |pid| only.as_ref().is_none_or(|only| only.contains(&pid));
+            match listener.accept(settings, bell, is_wanted) {
                 Ok(Some(arrival)) => {
                     let mut heaps = heaps.lock().unwrap_or_else(PoisonError::into_inner);
                     heaps.finish_ended();
-                    if heaps.only.is_none_or(|only| only == arrival.pid) {
-                        heaps.add(arrival);
-                    }
+                    sleeping.retain(|process| process.pid != arrival.pid);
+                    heaps.add(arrival);
                 }
                 Ok(None) => {}
                 Err(error) => say(format_args!("a process could not begin to count: {error}")),
             }
         }
         heaps.lock().unwrap_or_else(PoisonError::into_inner).finish_ended();
+        // Who has called is answered by this thread alone: nobody is called who is there.
+        sleeping.retain(|process| process.wake(listener.name()).is_ok());
     }
+    sleeping.iter().for_each(Armed::leave);
 }
