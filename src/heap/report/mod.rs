@@ -2,7 +2,7 @@
 
 pub mod model;
 
-pub use model::{HeapProcess, HeapReport, HeapRow, SCHEMA};
+pub use model::{FROM_MEMORY, HeapProcess, HeapReport, HeapRow, SCHEMA};
 
 use super::ledger;
 use super::picture::{self, Picture};
@@ -144,6 +144,7 @@ fn process(
         own: None,
         forked: false,
         beside: None,
+        fragmentation: None,
     }
 }
 
