@@ -12,9 +12,11 @@
 
 use super::chunks::SHORTEST;
 use super::state::word;
+use super::window::holding;
 use crate::model::arenas::ReadMemory;
+use crate::model::hash::IntMap;
+use crate::model::observation::Residency;
 use crate::model::{Addr, AddrRange, PAGE};
-use std::collections::HashMap;
 
 /// Lengths of chunks that may be a thread's cache.
 pub const CACHE_LENGTHS: &[u64] = &[0x250, 0x290, 0x300];
@@ -22,37 +24,59 @@ pub const CACHE_LENGTHS: &[u64] = &[0x250, 0x290, 0x300];
 const SMALL_LISTS: u64 = 64;
 /// A fastbin's longest chunk (MAX_FAST_SIZE, rounded).
 const LONGEST_FAST: u64 = 176;
-/// Of one list: a list that leads back into itself ends, too.
-const MAX_CHUNKS: usize = 1 << 26;
 /// A chunk's header, before what the program gets.
 const HEADER: u64 = 16;
 
 /// Pages of the process that were read; lists jump to and fro between them.
 pub struct PageStore<'a, 'm> {
     read: &'a mut ReadMemory<'m>,
-    pages: HashMap<Addr, Option<Box<[u8; PAGE as usize]>>>,
+    residency: &'a Residency,
+    pages: IntMap<u64, Box<[u8; PAGE as usize]>>,
 }
 
-/// Pages that are kept at once: 64 MiB.
-const MAX_PAGES: usize = 1 << 14;
+/// Pages that are kept: 512 MiB. What has no room is read word by word.
+const MAX_PAGES: usize = 1 << 17;
+/// What is read at once, of pages that are in memory: neighbours come next.
+const BLOCK: u64 = 64 << 10;
 
 impl<'a, 'm> PageStore<'a, 'm> {
-    pub fn new(read: &'a mut ReadMemory<'m>) -> PageStore<'a, 'm> {
-        PageStore { read, pages: HashMap::new() }
+    pub fn new(read: &'a mut ReadMemory<'m>, residency: &'a Residency) -> PageStore<'a, 'm> {
+        PageStore { read, residency, pages: IntMap::default() }
     }
 
     /// The word at an address, a multiple of 8.
     fn word(&mut self, at: Addr) -> Option<u64> {
         let page = at.page_down();
-        if !self.pages.contains_key(&page) {
-            if self.pages.len() >= MAX_PAGES {
-                self.pages.clear();
+        if !self.pages.contains_key(&page.0) {
+            // Nothing is read that is in swap: that would bring it back.
+            if holding(&self.residency.swapped, page).is_some() {
+                return None;
             }
-            let mut bytes = Box::new([0; PAGE as usize]);
-            let read = (self.read)(page, &mut bytes[..]);
-            self.pages.insert(page, read.then_some(bytes));
+            if self.pages.len() >= MAX_PAGES {
+                let mut bytes = [0; 8];
+                return (self.read)(at, &mut bytes).then(|| u64::from_ne_bytes(bytes));
+            }
+            self.fill(page)?;
         }
-        word(self.pages.get(&page)?.as_deref()?, at.0 - page.0)
+        word(&self.pages.get(&page.0)?[..], at.0 - page.0)
+    }
+
+    fn fill(&mut self, page: Addr) -> Option<()> {
+        let alone = AddrRange::from_len(page, PAGE);
+        let block = AddrRange::from_len(page.align_down(BLOCK), BLOCK);
+        let run = holding(&self.residency.resident, page).map_or(alone, |run| run.intersect(block));
+        let mut bytes = vec![0; run.len() as usize];
+        let start = match (self.read)(run.start, &mut bytes) {
+            true => run.start,
+            false => {
+                bytes.truncate(PAGE as usize);
+                (self.read)(page, &mut bytes).then_some(page)?
+            }
+        };
+        for (at, page) in (start.0..).step_by(PAGE as usize).zip(bytes.as_chunks::<{ PAGE as usize }>().0) {
+            self.pages.insert(at, Box::new(*page));
+        }
+        Some(())
     }
 }
 
@@ -90,6 +114,14 @@ impl Kind {
         }
     }
 
+    /// Chunks in it at most: counts of caches have 16 bits.
+    fn most(self) -> usize {
+        match self {
+            Kind::Fast => 1 << 30,
+            Kind::Cache(_) => 1 << 16,
+        }
+    }
+
     /// Whether a chunk of that length may be in it.
     fn fits(self, len: u64) -> bool {
         match self {
@@ -103,15 +135,22 @@ impl Kind {
 /// Follows a list; links are 16 bytes into a chunk.
 pub fn follow(first: Addr, kind: Kind, (store, heaps): (&mut PageStore<'_, '_>, Heaps<'_>)) -> List {
     let mut list = List { chunks: Vec::new(), whole: false };
-    let mut at = first;
+    let (mut at, mut mark) = (first, Addr(0));
     loop {
         if at.0 == 0 {
             list.whole = true;
             return list;
         }
         let fit = heaps.has_chunk(at).then(|| length(at, store)).flatten().filter(|&len| kind.fits(len));
-        let Some(len) = fit.filter(|_| list.chunks.len() < MAX_CHUNKS) else { return list };
+        let Some(len) = fit.filter(|_| list.chunks.len() < kind.most()) else { return list };
         list.chunks.push((at, len));
+        // Brent: a list that changes while it is followed may lead back into itself.
+        if at == mark {
+            return list;
+        }
+        if list.chunks.len().is_power_of_two() {
+            mark = at;
+        }
         let place = at.saturating_add(HEADER);
         let Some(link) = store.word(place) else { return list };
         let revealed = link ^ place.0 >> 12;

@@ -22,6 +22,7 @@ use crate::attribution::world::base_name;
 use crate::model::arenas::{
     Arena, ArenasRead, Doubt, Holder, KnownBlock, MappedBlocks, ReadMemory, Surroundings,
 };
+use crate::model::observation::Residency;
 use crate::model::{Addr, AddrRange, Mapping, Sharing};
 use caches::{CACHE_LENGTHS, Heaps, Kind, PageStore, follow, heads};
 use chunks::{Cursor, Sought};
@@ -53,7 +54,7 @@ pub fn read(around: &Surroundings<'_>, memory: &mut ReadMemory<'_>) -> ArenasRea
     let mut maybe_caches = Vec::new();
     let mut walked: Vec<Walked<'_>> =
         found.iter().map(|each| walk(each, heaps, around, (memory, &mut maybe_caches))).collect();
-    uncount_caches(&maybe_caches, heaps, &mut walked, memory);
+    uncount_caches(&maybe_caches, heaps, (&mut walked, around.residency), memory);
     let mut holders = HashMap::new();
     for (each, mut walked) in found.iter().zip(walked) {
         let mut arena = Arena { doubt: walked.doubt, ..Arena::default() };
@@ -111,13 +112,14 @@ fn walk<'a>(
 ) -> Walked<'a> {
     let mut doubt = found.pieces.doubt;
     let mut fast = Vec::new();
-    let mut store = PageStore::new(memory);
+    let mut store = PageStore::new(memory, around.residency);
     for &head in &found.state.fastbins {
         let list = follow(head, Kind::Fast, (&mut store, heaps));
         doubt = doubt.or((!list.whole).then_some(Doubt::Changed));
         fast.extend(list.chunks.into_iter().map(|(at, _)| at));
     }
     fast.sort_unstable();
+    fast.dedup();
     let mut note = |at: Addr, len: u64, bytes: &[u8]| match heads(len, bytes, heaps) {
         Some(heads) => maybe_caches.push(MaybeCache { at, len, heads: Some(heads) }),
         None if (bytes.len() as u64) < len => maybe_caches.push(MaybeCache { at, len, heads: None }),
@@ -148,7 +150,7 @@ struct MaybeCache {
 fn uncount_caches(
     maybe: &[MaybeCache],
     heaps: Heaps<'_>,
-    walked: &mut [Walked<'_>],
+    (walked, residency): (&mut [Walked<'_>], &Residency),
     memory: &mut ReadMemory<'_>,
 ) {
     let mut cached: Vec<(Addr, u64)> = Vec::new();
@@ -158,13 +160,13 @@ fn uncount_caches(
             memory(each.at, &mut bytes).then(|| heads(each.len, &bytes, heaps)).flatten()
         };
         let Some(heads) = each.heads.clone().or_else(read) else { continue };
-        let mut store = PageStore::new(memory);
+        let mut store = PageStore::new(memory, residency);
         let lists: Vec<_> = heads
             .iter()
             .map(|&(index, head)| follow(head, Kind::Cache(index), (&mut store, heaps)).chunks)
             .collect();
-        // In what only looks like one, the first chunk does not fit.
-        if lists.iter().all(|list| !list.is_empty()) {
+        // In what only looks like one, first chunks do not fit; in one that is used meanwhile, a few.
+        if lists.iter().filter(|list| list.is_empty()).count() * 2 <= lists.len() {
             cached.extend(lists.into_iter().flatten());
         }
     }

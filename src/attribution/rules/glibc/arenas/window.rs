@@ -87,7 +87,7 @@ pub fn is_page_exact(residency: &Residency) -> bool {
 }
 
 /// The run that an address is in.
-fn holding(runs: &[AddrRange], at: Addr) -> Option<AddrRange> {
+pub fn holding(runs: &[AddrRange], at: Addr) -> Option<AddrRange> {
     let next = runs.partition_point(|run| run.end <= at);
     runs.get(next).copied().filter(|run| run.contains(at))
 }
