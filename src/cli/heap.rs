@@ -21,6 +21,12 @@ pub struct HeapArgs {
     #[arg(long, value_name = "FOLDER", num_args = 0..=1, require_equals = true)]
     pub arm: Option<Option<PathBuf>>,
 
+    /// Print the allocator's arenas as they are now, and end: what is in use, free, and would be given back
+    ///
+    /// Read from the memory of the processes: no probes, and no privileges for processes of your own.
+    #[arg(long, conflicts_with_all = ["command", "arm", "by", "allocators", "older", "min_size", "max_size", "sample", "method", "combined", "interval", "duration", "leaks_only", "reverse"])]
+    pub arenas: bool,
+
     /// What hands out memory: a name (libc, cxx, jemalloc, tcmalloc, mimalloc, musl, postgres) or a
     /// description of your own, FILE.toml (docs/heap.md)
     ///
@@ -163,6 +169,9 @@ impl HeapArgs {
     /// # Errors
     /// Options that contradict each other, in words.
     pub fn check(&self) -> Result<(), String> {
+        if self.arenas && self.format == HeapFormat::Folded {
+            return Err("--arenas has no stacks: -f text or json".to_owned());
+        }
         match (self.min_size, self.max_size) {
             (Some(least), Some(most)) if least > most => {
                 return Err(format!("--min-size {least} is more than --max-size {most}: no block is both"));

@@ -1,9 +1,11 @@
 //! What an allocator hands out, and to whom (docs/heap.md).
 //!
 //! [`describe`] says which functions of a program allocate and free, [`ledger`] keeps what is
-//! outstanding, [`picture`] is that by stack at one moment, [`report`] the versioned report. Pure.
+//! outstanding, [`picture`] is that by stack at one moment, [`fragmentation`] what the allocator does with its
+//! memory, [`report`] the versioned report. Pure.
 
 pub mod describe;
+pub mod fragmentation;
 pub mod ledger;
 pub mod mappings;
 pub mod picture;

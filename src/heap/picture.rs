@@ -1,9 +1,10 @@
 //! What is outstanding at one moment, by site and by context. Numbers of stacks, not yet names.
 
-use super::ledger::{Doubts, Flow, HeapPoint, Totals};
+use super::ledger::{Doubts, Flow, HeapPoint, SiteId, Totals};
 use super::sampling::{Sampling, blocks};
 use crate::model::{MmKey, NoStack, Pid, StackId};
 use std::cmp::Reverse;
+use std::collections::HashMap;
 
 /// Which blocks are asked for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -76,6 +77,7 @@ impl Amount {
 /// What one site has outstanding.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct SiteRow {
+    pub site: SiteId,
     pub stack: Result<StackId, NoStack>,
     /// Index into the list of probed functions.
     pub function: u32,
@@ -143,6 +145,11 @@ impl Picture {
     pub fn stacks(&self) -> impl Iterator<Item = StackId> {
         let outstanding = self.rows.iter().filter_map(|row| row.stack.ok());
         outstanding.chain(self.sites.iter().filter_map(|site| site.stack.ok()))
+    }
+
+    /// In which row each site is, by its number: those of a report are in the same order.
+    pub fn rows_by_site(&self) -> HashMap<u32, u64> {
+        self.rows.iter().zip(0..).map(|(row, number)| (row.site.0, number)).collect()
     }
 
     pub(super) fn finish(&mut self) {

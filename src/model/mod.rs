@@ -3,6 +3,7 @@
 //! Imports `std` only, and the kernel's numbers. No I/O, no clock, no allocator-specific knowledge.
 
 pub mod addr;
+pub mod arenas;
 pub mod cgroup;
 mod clean;
 pub mod event;

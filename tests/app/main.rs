@@ -15,6 +15,7 @@ mod diff {
 mod double_kill;
 mod explain;
 mod heap {
+    mod arenas;
     mod preload;
 }
 mod library;

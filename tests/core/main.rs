@@ -39,6 +39,7 @@ mod explain_life;
 mod functions;
 mod fuzzed;
 mod heap {
+    mod arenas;
     mod describe_builtin;
     mod descriptions;
     mod ledger;

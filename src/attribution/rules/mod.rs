@@ -34,6 +34,7 @@ use super::code::Code;
 use super::findings::{Advice, Group};
 use super::world::{Subject, Surveyed, World};
 use crate::ledger::Region;
+use crate::model::arenas::ReadArenas;
 use crate::model::headers::Headers;
 use crate::model::{Addr, Sign};
 use std::sync::LazyLock;
@@ -58,6 +59,11 @@ pub trait Rule: Sync {
 
     /// What it keeps in the process' own memory and wants read.
     fn headers(&self) -> Option<Headers> {
+        None
+    }
+
+    /// How its arenas are read, block by block.
+    fn arenas(&self) -> Option<ReadArenas> {
         None
     }
 
@@ -182,6 +188,11 @@ pub fn heap_headers() -> &'static [Headers] {
     static ALL: LazyLock<Vec<Headers>> =
         LazyLock::new(|| RULES.iter().filter_map(|rule| rule.headers()).collect());
     &ALL
+}
+
+/// Allocators whose arenas can be read: the rule's name, and how.
+pub fn arena_readers() -> impl Iterator<Item = (&'static str, ReadArenas)> {
+    RULES.iter().filter_map(|rule| Some((rule.id(), rule.arenas()?)))
 }
 
 /// The built-in description whose functions hand out what a category holds.

@@ -3,6 +3,7 @@
 use super::block::{Block, ContextId, Moment};
 use super::{HeapLedger, HeapPoint, SiteId, SiteTotals, Sites, Totals};
 use crate::heap::picture::{Amount, ContextRow, Filter, Picture, SiteHistory, SiteRow};
+use crate::model::arenas::KnownBlock;
 use crate::model::hash::IntMap;
 use crate::model::{Addr, Tid};
 use std::collections::BTreeMap;
@@ -72,10 +73,11 @@ impl HeapLedger {
                 // the ages of what was counted are not known
                 amount.oldest_ns = None;
             }
-            let Some(known) = sites.get(SiteId(at as u32)).filter(|_| !amount.is_none()) else { continue };
+            let site_id = SiteId(at as u32);
+            let Some(known) = sites.get(site_id).filter(|_| !amount.is_none()) else { continue };
             let growth = if growth_ns.is_some() { site.growth(since_newest) } else { 0 };
             let (stack, function, totals) = (known.stack, known.function, site.totals);
-            rows.push(SiteRow { stack, function, amount: *amount, totals, growth, leaks });
+            rows.push(SiteRow { site: site_id, stack, function, amount: *amount, totals, growth, leaks });
         }
         if self.counts {
             left_out.oldest_ns = None;
@@ -157,6 +159,11 @@ impl HeapLedger {
             rows.push(ContextRow { amount: outside, ..ContextRow::default() });
         }
         rows
+    }
+
+    /// Outstanding blocks, in no order, each with its site as the holder.
+    pub fn known_blocks(&self) -> impl Iterator<Item = KnownBlock> {
+        self.blocks.iter().map(|(at, block)| KnownBlock { at, asked: block.size, holder: block.site.0 })
     }
 
     /// True where a block that begins at this address is outstanding.

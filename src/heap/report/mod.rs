@@ -2,7 +2,7 @@
 
 pub mod model;
 
-pub use model::{HeapProcess, HeapReport, HeapRow, HeapSite, SCHEMA};
+pub use model::{FROM_MEMORY, HeapProcess, HeapReport, HeapRow, HeapSite, SCHEMA};
 
 use super::ledger;
 use super::picture::{self, Picture};
@@ -159,6 +159,7 @@ fn process(
         own: None,
         forked: false,
         beside: None,
+        fragmentation: None,
     }
 }
 

@@ -1,5 +1,6 @@
 //! The heap report, as JSON shows it (docs/heap.md). Fields may be added, none renamed.
 
+use crate::heap::fragmentation::Fragmentation;
 pub use crate::heap::ledger::Doubts;
 use crate::heap::mappings::Comparison;
 use crate::report::model::{Events, Stack};
@@ -7,6 +8,8 @@ use serde::{Deserialize, Serialize};
 
 /// The version of this model.
 pub const SCHEMA: u32 = 1;
+/// The `backend` of a report of arenas alone (`--arenas`): nothing was counted.
+pub const FROM_MEMORY: &str = "memory";
 
 /// What is outstanding. With `sampling_bytes`, all figures of bytes, blocks, allocations and frees are
 /// estimates of all from those that were seen.
@@ -106,6 +109,9 @@ pub struct HeapProcess {
     /// Beside the mapping audit; null where that was not made.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub beside: Option<Comparison>,
+    /// The allocator's arenas, where the process still lived; absent where none could be read.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub fragmentation: Option<Fragmentation>,
 }
 
 /// Of the preloaded library, in the process' own address space.

@@ -1,5 +1,6 @@
 //! The heap report as text and JSON.
 
+mod arenas;
 mod by;
 pub(super) mod folded;
 mod tables;
@@ -9,9 +10,10 @@ use super::chain::chain;
 use super::frames::frames;
 use super::style::{Tone, clean, signed_size, truncated};
 use super::text::{TextOptions, WIDTH, duration, end, labelled, note};
-use crate::heap::report::{HeapProcess, HeapReport, HeapRow};
+use crate::heap::report::{FROM_MEMORY, HeapProcess, HeapReport, HeapRow};
 use crate::report::model::{Frame, Process, Role, Stack};
 use crate::report::units::{exact_size, size, thousands};
+use arenas::arenas;
 pub use by::{HeapBy, rows_by};
 use by::{by_group, by_site, by_size};
 use tables::{beside, by_context, by_stack, in_blocks, totals};
@@ -62,18 +64,32 @@ fn of_process(
     (view, options): (HeapView, TextOptions),
 ) {
     head(report, p, first, options, out);
+    if report.backend == FROM_MEMORY {
+        p.gaps.iter().for_each(|gap| note(&clean(gap), options, out));
+        out.push('\n');
+        arenas(report, p, options, out);
+        return;
+    }
     out.push('\n');
     totals(report, p, options, out);
     notes(report, p, first, options, out);
-    // Nothing is known of what its mappings hold, either.
+    // Whose the mappings are is not known, either.
     if let Some(nothing) = &p.nothing_seen {
         *out += "\n  no allocation was seen\n";
         labelled("why", Tone::Dim, &clean(&nothing.why), options, out);
+        if p.fragmentation.is_some() {
+            out.push('\n');
+            arenas(report, p, options, out);
+        }
         return;
     }
     if let Some(found) = &p.beside {
         out.push('\n');
         beside(found, options, out);
+    }
+    if p.fragmentation.is_some() {
+        out.push('\n');
+        arenas(report, p, options, out);
     }
     let HeapView { by, reverse } = view;
     match by {
@@ -143,7 +159,7 @@ fn head(report: &HeapReport, p: &HeapProcess, first: bool, options: TextOptions,
     if let Some(container) = &p.container {
         text += &format!(" · container {}", truncated(&clean(container), 24));
     }
-    if first {
+    if first && report.backend != FROM_MEMORY {
         let (seen, lost) = (report.events.seen, report.events.lost);
         let plural = if seen == 1 { "" } else { "s" };
         text += &format!(" · {} event{plural}, {} lost", thousands(seen), thousands(lost));

@@ -67,6 +67,11 @@ impl Living {
         Ok(Living { pid, asked_for, tid, handle, owner: status.real_uid })
     }
 
+    /// A thread that shows the memory.
+    pub fn tid(&self) -> Tid {
+        self.tid
+    }
+
     /// Each process that these numbers belong to, once and in their order, or why it cannot be read.
     pub fn open_each(numbers: &[Pid]) -> impl Iterator<Item = Result<Living, LivingError>> {
         let mut opened: HashSet<Pid> = HashSet::new();

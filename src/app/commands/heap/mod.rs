@@ -1,5 +1,6 @@
 //! `vmaudit heap`: who holds the memory that an allocator handed out.
 
+mod arenas;
 mod combined;
 mod contexts;
 pub mod hold;

@@ -1,5 +1,6 @@
 //! From ledgers to the report.
 
+use super::arenas::RowsBySite;
 use super::watch::{HeapWatch, ProcessIdentity};
 use crate::capture::heap::HeapCounters;
 use crate::heap::report::{HeapFacts, HeapProcessFacts, HeapReport, build};
@@ -28,7 +29,7 @@ pub fn report(
     (asked, heap): (&ReportOptions, &HeapWatch),
     (pipeline, symbolizer): (&mut Pipeline, &mut Symbolizer),
     (counters, lost): (HeapCounters, u64),
-) -> HeapReport {
+) -> (HeapReport, RowsBySite) {
     let main = asked.main.get();
     let now = monotonic_ns();
     let mut pictures: Vec<(HeapProcessFacts, Picture)> = Vec::new();
@@ -62,7 +63,8 @@ pub fn report(
     };
     let names = symbolizer.symbolize(&pipeline.stacks, wanted, pipeline.unwinder.files_mut());
     let processes: Vec<_> = pictures.iter().map(|(facts, picture)| (facts, picture)).collect();
-    build(&run, &processes, &pipeline.stacks, &names)
+    let rows = pictures.iter().map(|(_, picture)| (picture.pid, picture.rows_by_site())).collect();
+    (build(&run, &processes, &pipeline.stacks, &names), rows)
 }
 
 fn facts(known: &ProcessIdentity, now: u64) -> HeapProcessFacts {

@@ -1,5 +1,6 @@
 //! From the command line to the report.
 
+use super::arenas;
 use super::combined::Combined;
 use super::contexts::name_contexts;
 use super::hold::{self, HELD_CALLS};
@@ -51,6 +52,9 @@ pub fn heap(args: &HeapArgs) -> Result<u8, AppError> {
         return preload::arm(folder.as_deref());
     }
     let to = super::output(args)?;
+    if args.arenas {
+        return arenas::print((args, to));
+    }
     if args.command.is_empty() {
         return match preload::armed(args, &descriptions)? {
             Some(armed) => preload::attach((args, to), &descriptions, armed),
@@ -232,7 +236,7 @@ impl<'a> Watcher<'a> {
         at_the_end: Option<(Audits, &dyn Fn() -> TestCall)>,
     ) -> Result<Option<String>, AppError> {
         let counters = self.heap.counters();
-        let mut report = {
+        let (mut report, rows) = {
             let heap = &mut *self.watch.borrow_mut();
             if self.args.verbose {
                 say(format_args!("{counters:?}, {} frees inside of an allocator", heap.own_frees));
@@ -243,6 +247,7 @@ impl<'a> Watcher<'a> {
         let test = at_the_end.as_ref().map(|(_, test)| *test).filter(|_| counters.skipped == 0);
         if let Some((audits, _)) = at_the_end {
             add_mappings(&mut report, self.asked.main.get(), audits, pipeline);
+            arenas::add(&mut report, &rows, |pid| self.watch.borrow().known_blocks(pid));
         }
         let failure = report::explain_silence(&mut report, &self.watch.borrow(), (self.heap.attached, test));
         symbolizer.take_notes().iter().for_each(say);

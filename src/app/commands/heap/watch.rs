@@ -7,6 +7,7 @@ use crate::capture::heap::wire::{CapturedHeap, CapturedSite};
 use crate::heap::report::HeapProcessFacts;
 use crate::heap::{HeapLedger, Heaps, LedgerOptions};
 use crate::ledger::AddressSpaces;
+use crate::model::arenas::KnownBlock;
 use crate::model::hash::IntMap;
 use crate::model::{Addr, HeapEvent, HeapOp, MmKey, Observations, Pid, StackId, StackSample, VmEvent, VmOp};
 use crate::objects::{FileKey, OpenRequest};
@@ -76,6 +77,13 @@ impl HeapWatch {
             lost: 0,
             own_frees: 0,
         }
+    }
+
+    /// Blocks of a process, with the sites that hold them.
+    pub fn known_blocks(&self, pid: Pid) -> Vec<KnownBlock> {
+        let ledgers = self.heaps.ledgers();
+        let ledger = ledgers.iter().find(|ledger| ledger.pid == pid);
+        ledger.map(|ledger| ledger.known_blocks().collect()).unwrap_or_default()
     }
 
     /// `caller` is where a free returns to.

@@ -5,6 +5,7 @@
 //! further out in the stack and the call's shape decide.
 
 mod advice;
+mod arenas;
 mod headers;
 mod shape;
 
@@ -15,6 +16,7 @@ use crate::attribution::category::{Category, Evidence, Instance, Merge};
 use crate::attribution::code::{Code, Role};
 use crate::attribution::world::About;
 use crate::ledger::{Origin, Region, RegionKind};
+use crate::model::arenas::ReadArenas;
 use crate::model::headers::Headers;
 use crate::model::observation::HeapInfo;
 use crate::model::{Addr, Prot, Sign, VmOp};
@@ -147,6 +149,10 @@ impl Rule for GlibcRule {
 
     fn headers(&self) -> Option<Headers> {
         Some(headers::HEADERS)
+    }
+
+    fn arenas(&self) -> Option<ReadArenas> {
+        Some(arenas::read)
     }
 
     fn heap_description(&self) -> Option<&'static str> {

@@ -7,6 +7,7 @@ use crate::heap::report::HeapProcessFacts;
 use crate::heap::report::model::SizeClass;
 use crate::heap::report::model::{Function, Own};
 use crate::heap::{Description, Filter, HeapLedger, LedgerOptions, Picture};
+use crate::model::arenas::KnownBlock;
 use crate::model::{Addr, FileRef, Frame, Mapping, MmKey, Pid, StackSample, StackTable};
 use crate::objects::FileKey;
 use crate::procfs::parse_maps;
@@ -273,6 +274,19 @@ impl Preloaded {
                 .for_each(&wake);
             process.area.empty();
         }
+    }
+
+    /// Blocks of a process, with the sites that hold them.
+    pub fn known_blocks(&self, pid: Pid) -> Vec<KnownBlock> {
+        let mut out = Vec::new();
+        let Some(process) = self.counting.iter().find(|each| each.pid == pid) else { return out };
+        let holder = |stack: u32| process.sites.get(stack as usize).copied().flatten();
+        // What cannot be searched gives no blocks.
+        let _ = process.area.blocks(|block| {
+            let holder = holder(block.stack).map_or(u32::MAX, |site| site.0);
+            out.push(KnownBlock { at: Addr(block.address), asked: block.size, holder });
+        });
+        out
     }
 
     pub fn has_any(&self) -> bool {

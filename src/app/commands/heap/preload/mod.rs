@@ -8,6 +8,7 @@ mod serve;
 mod sizes;
 mod suits;
 
+use super::arenas::{self, RowsBySite};
 use super::mappings::add_mappings;
 use super::report::symbolizer;
 use crate::app::error::AppError;
@@ -339,10 +340,11 @@ impl Watcher<'_> {
         symbols: &mut Symbolizer,
         at_the_end: Option<(Audits, &mut Pipeline)>,
     ) -> Result<(), AppError> {
-        let mut report = self.report(symbols);
+        let (mut report, rows) = self.report(symbols);
         if let Some((audits, pipeline)) = at_the_end {
             add_mappings(&mut report, self.main, audits, pipeline);
             self.executed.borrow().say_uncounted(&report);
+            arenas::add(&mut report, &rows, |pid| self.heaps().known_blocks(pid));
         }
         self.explain_silence(&mut report);
         symbols.take_notes().iter().for_each(say);
@@ -360,7 +362,7 @@ impl Watcher<'_> {
         }
     }
 
-    fn report(&self, symbols: &mut Symbolizer) -> HeapReport {
+    fn report(&self, symbols: &mut Symbolizer) -> (HeapReport, RowsBySite) {
         let mut heaps = self.heaps();
         let (ended, living) = heaps.portraits();
         let mut all: Vec<&Portrait> = ended.into_iter().chain(&living).collect();
@@ -397,6 +399,7 @@ impl Watcher<'_> {
             process.forked = forked;
             process.sizes = sizes;
         }
-        report
+        let rows = processes.iter().map(|(_, picture)| (picture.pid, picture.rows_by_site())).collect();
+        (report, rows)
     }
 }

@@ -1,0 +1,136 @@
+//! The arenas of living processes, read from their memory: no probe, no stop, milliseconds.
+
+use crate::app::error::AppError;
+use crate::app::output::Output;
+use crate::attribution::rules::{arena_readers, heap_headers};
+use crate::cli::HeapArgs;
+use crate::heap::fragmentation::{Fragmentation, fragmentation};
+use crate::heap::report::{FROM_MEMORY, HeapProcess, HeapReport, SCHEMA};
+use crate::model::arenas::{ArenasRead, KnownBlock, Surroundings};
+use crate::model::{Addr, Observations, Pid};
+use crate::procfs::ObserveOptions;
+use crate::rights::read_memory;
+use crate::session::say::say;
+use crate::session::snapshots::SnapshotError;
+use crate::session::snapshots::living::{Living, LivingError};
+use crate::sys::clock::monotonic_ns;
+use std::collections::HashMap;
+
+/// How often an arena that changes while it is read is read again.
+const ATTEMPTS: u32 = 3;
+
+/// `--arenas`: prints them and ends.
+pub fn print((args, to): (&HeapArgs, Output)) -> Result<u8, AppError> {
+    let mut report = HeapReport {
+        schema: SCHEMA,
+        command: "heap".to_owned(),
+        backend: FROM_MEMORY.to_owned(),
+        ..HeapReport::default()
+    };
+    let mut failed = None;
+    for living in Living::open_each(&args.pids) {
+        match living.and_then(|living| Ok((read(&living, &mut [])?, living.pid))) {
+            Ok(((seen, read), pid)) => report.processes.push(HeapProcess {
+                pid,
+                comm: text(&seen.comm),
+                exe: text(&seen.exe),
+                cmdline: seen.cmdline.iter().map(|word| text(word)).collect(),
+                attached: true,
+                gaps: seen.gaps,
+                fragmentation: Some(read.named(|_| None)),
+                ..HeapProcess::default()
+            }),
+            Err(error) => {
+                if let Some(error) = failed.replace(error) {
+                    say(error);
+                }
+            }
+        }
+    }
+    match failed {
+        Some(error) if report.processes.is_empty() => return Err(SnapshotError::from(error).into()),
+        Some(error) => say(error),
+        None => {}
+    }
+    super::write(args, &to, &report)?;
+    Ok(0)
+}
+
+/// In which rows of each process sites are.
+pub type RowsBySite = HashMap<Pid, HashMap<u32, u64>>;
+
+/// Adds to a report what can be read of those of its processes that still live. `known` gives the blocks that a
+/// process holds, with their sites as holders.
+pub fn add(report: &mut HeapReport, rows: &RowsBySite, mut known: impl FnMut(Pid) -> Vec<KnownBlock>) {
+    let living = report.processes.iter_mut().filter(|p| p.exit_code.is_none() && p.signal.is_none());
+    for process in living {
+        let Ok(living) = Living::open(process.pid) else { continue };
+        let mut blocks = known(process.pid);
+        let rows = rows.get(&process.pid);
+        if let Ok((_, read)) = read(&living, &mut blocks) {
+            let found = read.named(|site| rows?.get(&site).copied());
+            process.fragmentation = Some(found).filter(|found| !found.arenas.is_empty());
+        }
+    }
+}
+
+/// What the allocators of a process have.
+struct Reading {
+    read: Vec<(&'static str, ArenasRead)>,
+    took_ns: u64,
+}
+
+impl Reading {
+    fn named(&self, row: impl Fn(u32) -> Option<u64>) -> Fragmentation {
+        fragmentation(&self.read, self.took_ns, row)
+    }
+
+    /// Bytes of arenas that could not be read.
+    fn unread(&self) -> u64 {
+        let arenas = self.read.iter().flat_map(|(_, read)| &read.arenas);
+        arenas.map(|arena| arena.system.abs_diff(arena.read)).sum()
+    }
+}
+
+fn read(living: &Living, blocks: &mut [KnownBlock]) -> Result<(Observations, Reading), LivingError> {
+    blocks.sort_unstable_by_key(|block| block.at);
+    let mut best: Option<(Observations, Reading)> = None;
+    for _ in 0..ATTEMPTS {
+        let begun = monotonic_ns();
+        let seen = living.observe_with(options())?;
+        let around = Surroundings {
+            mappings: &seen.mappings,
+            residency: &seen.residency,
+            exe: &seen.exe,
+            mapped_blocks: &seen.blocks,
+            blocks,
+        };
+        let mut memory = |at: Addr, into: &mut [u8]| {
+            read_memory(living.tid(), at.0, into).is_ok_and(|count| count == into.len())
+        };
+        let read = arena_readers().map(|(name, read)| (name, read(&around, &mut memory))).collect();
+        let reading = Reading { read, took_ns: monotonic_ns().saturating_sub(begun) };
+        let unread = reading.unread();
+        if best.as_ref().is_none_or(|(_, best)| unread < best.unread()) {
+            best = Some((seen, reading));
+        }
+        if unread == 0 {
+            break;
+        }
+    }
+    best.ok_or(LivingError::Gone(living.pid))
+}
+
+fn options() -> ObserveOptions {
+    ObserveOptions {
+        threads: false,
+        details: false,
+        code: &[],
+        headers: heap_headers(),
+        ..ObserveOptions::default()
+    }
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
