@@ -161,6 +161,26 @@ pub enum HeapFormat {
     Json,
     /// One stack a line, for flame graph programs
     Folded,
+    /// A flame graph
+    Svg,
+    /// One file to open in a browser: flame graph, stacks, sizes, modules, threads
+    Html,
+    /// A heap profile for pprof and Speedscope, with all values
+    Pprof,
+    /// A data file for heaptrack_gui and heaptrack_print (FILE.zst), of one process
+    Heaptrack,
+}
+
+impl HeapFormat {
+    /// One document at the end, whatever `--interval` says.
+    pub fn is_document(self) -> bool {
+        !matches!(self, HeapFormat::Text | HeapFormat::Json | HeapFormat::Folded)
+    }
+
+    /// Nothing to read on a terminal.
+    pub fn is_binary(self) -> bool {
+        matches!(self, HeapFormat::Pprof | HeapFormat::Heaptrack)
+    }
 }
 
 impl HeapArgs {
@@ -169,8 +189,10 @@ impl HeapArgs {
     /// # Errors
     /// Options that contradict each other, in words.
     pub fn check(&self) -> Result<(), String> {
-        if self.arenas && self.format == HeapFormat::Folded {
-            return Err("--arenas has no stacks: -f text or json".to_owned());
+        let format =
+            self.format.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default();
+        if self.arenas && !matches!(self.format, HeapFormat::Text | HeapFormat::Json) {
+            return Err(format!("--arenas has no stacks: -f {format} is about stacks (text, json)"));
         }
         match (self.min_size, self.max_size) {
             (Some(least), Some(most)) if least > most => {
@@ -195,8 +217,18 @@ impl HeapArgs {
         {
             return Err(format!("--reverse draws bytes: --by {by} counts calls"));
         }
-        if self.format == HeapFormat::Folded && matches!(self.by, By::Module | By::Thread | By::Size) {
-            return Err(format!("-f folded has a line for each stack: --by {by} shows none"));
+        let is_about_stacks = matches!(self.format, HeapFormat::Folded | HeapFormat::Svg | HeapFormat::Pprof);
+        if is_about_stacks && matches!(self.by, By::Module | By::Thread | By::Size) {
+            return Err(format!("-f {format} is about stacks: --by {by} shows none"));
+        }
+        let has_all = matches!(self.format, HeapFormat::Html | HeapFormat::Heaptrack);
+        if has_all && self.by != By::Outstanding {
+            return Err(format!("-f {format} has all of them: leave --by {by} out"));
+        }
+        if self.reverse && (has_all || self.format == HeapFormat::Pprof) {
+            return Err(format!(
+                "-f {format} is turned round by the program that shows it: leave --reverse out"
+            ));
         }
         if self.combined && matches!(self.by, By::Peak | By::Temporary | By::Size) {
             return Err(format!(

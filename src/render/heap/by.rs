@@ -1,5 +1,6 @@
 //! The other ways to look at a heap: at the peak, by calls, by temporary allocations, by module, thread or size.
 
+use super::whole::row_of;
 use super::{function, own_frames, stack, who, without_frames};
 use crate::heap::report::model::{Amount, SizeClass};
 use crate::heap::report::{HeapProcess, HeapReport, HeapRow, HeapSite};
@@ -51,19 +52,6 @@ pub fn rows_by(process: &HeapProcess, by: HeapBy) -> Vec<HeapRow> {
     rows.retain(|row| row.amount.bytes > 0);
     rows.sort_by_key(|row| (Reverse(row.amount.bytes), Reverse(row.allocated_bytes)));
     rows
-}
-
-fn row_of(site: &HeapSite) -> HeapRow {
-    HeapRow {
-        stack: site.stack,
-        no_stack: site.no_stack.clone(),
-        function: site.function,
-        allocated_bytes: site.allocated_bytes,
-        allocations: site.allocations,
-        freed_bytes: site.freed_bytes,
-        frees: site.frees,
-        ..HeapRow::default()
-    }
 }
 
 /// One line of a table of stacks: three figures, and who.
@@ -228,7 +216,7 @@ pub(super) fn by_group(
 }
 
 /// Of the function that a reader would name.
-fn module(report: &HeapReport, row: &HeapRow) -> String {
+pub(in crate::render) fn module(report: &HeapReport, row: &HeapRow) -> String {
     let Some(stack) = stack(report, row) else { return "(no stack)".to_owned() };
     let caller = stack.caller.and_then(|at| stack.frames.get(usize::try_from(at).ok()?));
     let frame = caller.or_else(|| own_frames(stack).first()).or_else(|| stack.frames.first());
@@ -236,7 +224,7 @@ fn module(report: &HeapReport, row: &HeapRow) -> String {
 }
 
 /// `worker (prog)`: the outermost function that is neither the system's nor the C++ library's.
-fn thread(report: &HeapReport, row: &HeapRow) -> String {
+pub(in crate::render) fn thread(report: &HeapReport, row: &HeapRow) -> String {
     let Some(stack) = stack(report, row) else { return "(no stack)".to_owned() };
     if stack.completeness != "complete" {
         return "(the stack ends early)".to_owned();

@@ -1,10 +1,12 @@
 //! The heap report as text and JSON.
 
 mod arenas;
-mod by;
+pub(super) mod by;
 pub(super) mod folded;
+pub(super) mod heaptrack;
 mod tables;
 mod tree;
+pub(super) mod whole;
 
 use super::chain::chain;
 use super::frames::frames;
@@ -72,7 +74,7 @@ fn of_process(
     }
     out.push('\n');
     totals(report, p, options, out);
-    notes(report, p, first, options, out);
+    notes(report, p, first).iter().for_each(|text| note(text, options, out));
     // Whose the mappings are is not known, either.
     if let Some(nothing) = &p.nothing_seen {
         *out += "\n  no allocation was seen\n";
@@ -216,6 +218,12 @@ pub(super) fn function(report: &HeapReport, row: &HeapRow) -> String {
     known.map_or_else(|| "?".to_owned(), |f| clean(&f.name))
 }
 
+/// The file that the probed function is in; empty where that is not known.
+pub(super) fn function_module<'r>(report: &'r HeapReport, row: &HeapRow) -> &'r str {
+    let known = usize::try_from(row.function).ok().and_then(|at| report.functions.get(at));
+    known.map_or("", |f| &f.module)
+}
+
 /// `1 block`, `2 blocks`.
 fn counted(n: u64, noun: &str) -> String {
     format!("{} {noun}{}", thousands(n), if n == 1 { "" } else { "s" })
@@ -259,8 +267,9 @@ pub(super) fn own_frames(stack: &Stack) -> &[Frame] {
 }
 
 /// What the reader has to know before trusting the figures.
-fn notes(report: &HeapReport, p: &HeapProcess, first: bool, options: TextOptions, out: &mut String) {
-    let mut say = |text: &str| note(text, options, out);
+pub(super) fn notes(report: &HeapReport, p: &HeapProcess, first: bool) -> Vec<String> {
+    let mut all = Vec::new();
+    let mut say = |text: &str| all.push(text.to_owned());
     let doubts = &p.doubts;
     if doubts.lost_events > 0 {
         say(&format!(
@@ -350,4 +359,5 @@ fn notes(report: &HeapReport, p: &HeapProcess, first: bool, options: TextOptions
     for gap in &p.gaps {
         say(&clean(gap));
     }
+    all
 }

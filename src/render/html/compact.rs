@@ -35,11 +35,11 @@ struct PageProcess {
 
 /// `completeness`, numbers of frames, innermost first, and which of them is who asked.
 #[derive(Serialize)]
-struct PageStack(String, Vec<usize>, i64);
+pub(super) struct PageStack(String, Vec<usize>, i64);
 
 /// Each distinct frame once.
 #[derive(Serialize)]
-struct Frames {
+pub(super) struct Frames {
     count: usize,
     module: Column,
     build_id: Column,
@@ -57,20 +57,8 @@ struct Frames {
 /// None in practice, as with [`crate::render::to_json`].
 pub(super) fn page(report: &Report) -> Result<Page, serde_json::Error> {
     let mut strings = Strings::default();
-    let mut numbers: HashMap<&Frame, usize> = HashMap::new();
-    let mut distinct: Vec<&Frame> = Vec::new();
-    let mut stacks = Vec::with_capacity(report.stacks.len());
-    for Stack { frames, completeness, caller, .. } in &report.stacks {
-        let frames = frames.iter().map(|frame| {
-            *numbers.entry(frame).or_insert_with(|| {
-                distinct.push(frame);
-                distinct.len() - 1
-            })
-        });
-        stacks.push(PageStack(clean(completeness), frames.collect(), caller.map_or(NONE, number)));
-    }
+    let (stacks, frames) = code(&report.stacks, &mut strings);
     let processes = report.processes.iter().map(|p| process(p, &mut strings)).collect::<Result<_, _>>()?;
-    let frames = frames(&distinct, &mut strings);
     let head = Report {
         schema: report.schema,
         backend: report.backend.clone(),
@@ -88,6 +76,23 @@ pub(super) fn page(report: &Report) -> Result<Page, serde_json::Error> {
     let color = |id: &String| (id.clone(), format!("#{:06x}", category_color(id)));
     let colors = names.keys().map(color).collect();
     Ok(Page { head, names, colors, processes, stacks, frames, strings: strings.into_vec() })
+}
+
+/// Stacks as numbers of frames, and the frames.
+pub(super) fn code(all: &[Stack], strings: &mut Strings) -> (Vec<PageStack>, Frames) {
+    let mut numbers: HashMap<&Frame, usize> = HashMap::new();
+    let mut distinct: Vec<&Frame> = Vec::new();
+    let mut stacks = Vec::with_capacity(all.len());
+    for Stack { frames, completeness, caller, .. } in all {
+        let frames = frames.iter().map(|frame| {
+            *numbers.entry(frame).or_insert_with(|| {
+                distinct.push(frame);
+                distinct.len() - 1
+            })
+        });
+        stacks.push(PageStack(clean(completeness), frames.collect(), caller.map_or(NONE, number)));
+    }
+    (stacks, frames(&distinct, strings))
 }
 
 fn process(p: &Process, strings: &mut Strings) -> Result<PageProcess, serde_json::Error> {
@@ -159,7 +164,7 @@ fn names(report: &Report) -> BTreeMap<String, String> {
 }
 
 /// An object with all texts made visible ([`clean`]).
-fn object(value: Value) -> Map<String, Value> {
+pub(super) fn object(value: Value) -> Map<String, Value> {
     match cleaned(value) {
         Value::Object(map) => map,
         _ => Map::new(),

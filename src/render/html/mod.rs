@@ -8,6 +8,7 @@
 mod columns;
 mod compact;
 mod embed;
+pub(super) mod heap;
 
 use crate::report::Report;
 use base64::Engine;
@@ -39,45 +40,61 @@ const SCRIPT: &str = concat!(
     include_str!("js/flame.js"),
     include_str!("js/timeline.js"),
     include_str!("js/panel.js"),
+    include_str!("js/scheme.js"),
     include_str!("js/main.js"),
+    include_str!("js/nav.js"),
     "})();\n",
 );
+
+const PAGE: Template = Template { page: TEMPLATE, script: SCRIPT };
+
+/// What a page is made of, but for its data.
+struct Template {
+    page: &'static str,
+    script: &'static str,
+}
 
 /// The whole page; ends with a newline.
 ///
 /// # Errors
 /// None in practice: the model holds nothing that JSON cannot say.
 pub fn to_html(report: &Report) -> Result<String, serde_json::Error> {
-    let data = in_script(&serde_json::to_string(&compact::page(report)?)?);
     let title = report
         .processes
         .first()
         .map_or_else(|| "vmaudit".to_owned(), |p| format!("{} ({}) · vmaudit", super::clean(&p.comm), p.pid));
-    let fill = |marker: &str| -> String {
-        match marker {
-            "TITLE" => escape_text(&title),
-            "POLICY" => policy(),
-            "STYLE" => STYLE.to_owned(),
-            "DATA" => data.clone(),
-            "SCRIPT" => SCRIPT.to_owned(),
-            _ => String::new(),
-        }
-    };
-    // What is filled in is never searched for markers.
-    let mut out = String::with_capacity(TEMPLATE.len() + STYLE.len() + SCRIPT.len() + data.len());
-    for (at, part) in TEMPLATE.split("@@").enumerate() {
-        if at % 2 == 0 { out.push_str(part) } else { out.push_str(&fill(part)) }
-    }
-    Ok(out)
+    Ok(PAGE.filled(&title, &serde_json::to_string(&compact::page(report)?)?))
 }
 
-/// Nothing from anywhere; of scripts and styles, these two.
-fn policy() -> String {
-    format!(
-        "default-src 'none'; script-src '{}'; style-src '{}'; base-uri 'none'; form-action 'none'",
-        source(SCRIPT),
-        source(STYLE)
-    )
+impl Template {
+    fn filled(&self, title: &str, json: &str) -> String {
+        let data = in_script(json);
+        let fill = |marker: &str| -> String {
+            match marker {
+                "TITLE" => escape_text(title),
+                "POLICY" => self.policy(),
+                "STYLE" => STYLE.to_owned(),
+                "DATA" => data.clone(),
+                "SCRIPT" => self.script.to_owned(),
+                _ => String::new(),
+            }
+        };
+        // What is filled in is never searched for markers.
+        let mut out = String::with_capacity(self.page.len() + STYLE.len() + self.script.len() + data.len());
+        for (at, part) in self.page.split("@@").enumerate() {
+            if at % 2 == 0 { out.push_str(part) } else { out.push_str(&fill(part)) }
+        }
+        out
+    }
+
+    /// Nothing from anywhere; of scripts and styles, these two.
+    fn policy(&self) -> String {
+        format!(
+            "default-src 'none'; script-src '{}'; style-src '{}'; base-uri 'none'; form-action 'none'",
+            source(self.script),
+            source(STYLE)
+        )
+    }
 }
 
 /// `sha256-BASE64`, as a source of a policy.

@@ -4,7 +4,7 @@ use super::proto::{Function, Line, Location, Mapping};
 use crate::model::path::base_name;
 use crate::render::folded::report::NO_MODULE;
 use crate::render::style::clean;
-use crate::report::model::{Frame, Report, Stack};
+use crate::report::model::{Frame, Stack};
 use std::collections::{BTreeMap, HashMap};
 
 /// Mappings begin at multiples of it.
@@ -41,7 +41,7 @@ type Module<'a> = (&'a str, Option<&'a str>);
 
 /// Everything that samples refer to.
 pub(super) struct Code<'r> {
-    report: &'r Report,
+    of: &'r [Stack],
     pub strings: Strings,
     pub mappings: Vec<Mapping>,
     pub locations: Vec<Location>,
@@ -54,10 +54,15 @@ pub(super) struct Code<'r> {
 }
 
 impl<'r> Code<'r> {
-    /// With a mapping for each module that has a frame, the program's own first, as pprof expects it.
-    pub fn new(report: &'r Report) -> Code<'r> {
+    /// With a mapping for each module that has a frame, that of the program (by its path) first, as pprof expects it.
+    /// `files`: the paths that are known.
+    pub fn new(
+        stacks: &'r [Stack],
+        program: Option<&'r str>,
+        files: impl Iterator<Item = &'r str>,
+    ) -> Code<'r> {
         let mut code = Code {
-            report,
+            of: stacks,
             strings: Strings::default(),
             mappings: Vec::new(),
             locations: Vec::new(),
@@ -68,13 +73,13 @@ impl<'r> Code<'r> {
             stacks: HashMap::new(),
         };
         let mut ends: BTreeMap<Module<'r>, u64> = BTreeMap::new();
-        let frames = report.stacks.iter().flat_map(|stack| &stack.frames);
+        let frames = stacks.iter().flat_map(|stack| &stack.frames);
         for frame in frames.filter(|frame| frame.module != NO_MODULE) {
             let end = ends.entry((&frame.module, frame.build_id.as_deref())).or_default();
             *end = (*end).max(offset(frame).saturating_add(1));
         }
-        let paths = paths(report);
-        let program = report.processes.first().map(|process| base_name(&process.exe));
+        let paths = paths(files);
+        let program = program.map(base_name);
         let mut modules: Vec<(Module<'r>, u64)> = ends.into_iter().collect();
         modules.sort_by_key(|((name, _), _)| Some(*name) != program);
         let mut start = FIRST;
@@ -112,7 +117,7 @@ impl<'r> Code<'r> {
         if let Some(known) = self.stacks.get(&at) {
             return Some(known.clone());
         }
-        let stack: &'r Stack = self.report.stacks.get(usize::try_from(at).ok()?)?;
+        let stack: &'r Stack = self.of.get(usize::try_from(at).ok()?)?;
         let mut out = Vec::with_capacity(stack.frames.len());
         let mut lines = Vec::new();
         for frame in stack.without_aliases() {
@@ -178,11 +183,9 @@ fn offset(frame: &Frame) -> u64 {
 }
 
 /// Full paths by base name, where that is the name of one mapped file only (else None).
-fn paths(report: &Report) -> HashMap<&str, Option<&str>> {
+fn paths<'r>(files: impl Iterator<Item = &'r str>) -> HashMap<&'r str, Option<&'r str>> {
     let mut found: HashMap<&str, Option<&str>> = HashMap::new();
-    let regions = report.processes.iter().flat_map(|process| &process.regions);
-    let files = regions.filter_map(|region| region.path.as_deref()).filter(|path| path.starts_with('/'));
-    for path in files {
+    for path in files.filter(|path| path.starts_with('/')) {
         let path = path.strip_suffix(" (deleted)").unwrap_or(path);
         let known = found.entry(base_name(path)).or_insert(Some(path));
         if *known != Some(path) {

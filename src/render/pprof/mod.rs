@@ -1,6 +1,7 @@
 //! `-f pprof`: a profile that pprof and Speedscope read, with every width as a value type.
 
 mod code;
+pub(super) mod heap;
 pub mod proto;
 
 use super::folded::report::{Bytes, NO_RESIDENCY, SNAPSHOT, Width, ending, no_call};
@@ -31,8 +32,12 @@ const NEED_RESIDENCY: [&str; 3] = ["rss", "unused", "swap"];
 /// # Errors
 /// None in practice: it is written to memory.
 pub fn to_pprof(report: &Report, first: Width) -> std::io::Result<Vec<u8>> {
+    compressed(&profile(report, first))
+}
+
+fn compressed(profile: &Profile) -> std::io::Result<Vec<u8>> {
     let mut out = GzEncoder::new(Vec::new(), Compression::default());
-    out.write_all(&profile(report, first).encode_to_vec())?;
+    out.write_all(&profile.encode_to_vec())?;
     out.finish()
 }
 
@@ -40,7 +45,9 @@ pub fn to_pprof(report: &Report, first: Width) -> std::io::Result<Vec<u8>> {
 type Sum = (Bytes, u64);
 
 fn profile(report: &Report, first: Width) -> Profile {
-    let mut code = Code::new(report);
+    let program = report.processes.first().map(|process| process.exe.as_str());
+    let regions = report.processes.iter().flat_map(|process| &process.regions);
+    let mut code = Code::new(&report.stacks, program, regions.filter_map(|region| region.path.as_deref()));
     let mut order: Vec<(Vec<u64>, Vec<Label>)> = Vec::new();
     let mut sums: HashMap<(Vec<u64>, Vec<Label>), (usize, Sum)> = HashMap::new();
     for process in &report.processes {
@@ -99,6 +106,7 @@ fn profile(report: &Report, first: Width) -> Profile {
         duration_nanos: i64::try_from(wall_ns).unwrap_or(i64::MAX),
         comment,
         default_sample_type,
+        ..Profile::default()
     }
 }
 

@@ -20,6 +20,12 @@ pub struct Profile {
     pub string_table: Vec<String>,
     #[prost(int64, tag = "10")]
     pub duration_nanos: i64,
+    /// What `period` counts.
+    #[prost(message, optional, tag = "11")]
+    pub period_type: Option<ValueType>,
+    /// Between two samples.
+    #[prost(int64, tag = "12")]
+    pub period: i64,
     #[prost(int64, repeated, tag = "13")]
     pub comment: Vec<i64>,
     #[prost(int64, tag = "14")]

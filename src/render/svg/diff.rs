@@ -25,7 +25,7 @@ pub fn diff_to_svg(sides: &FlameSides<'_>, options: FlameOptions) -> Result<Stri
         .map(|(frames, pair)| Row { frames, width: larger(pair), value: *pair })
         .collect();
     let boxes = boxes(&rows, &kinds);
-    width_of(&boxes, options)?;
+    width_of(&boxes, options.width.name())?;
     let total = boxes.first().map(|all| all.value).unwrap_or_default();
     let title = format!("{}: change in {}", who(sides), options.width.title());
     let subtitle = format!(

@@ -2,6 +2,7 @@
 
 mod colors;
 pub(super) mod diff;
+pub(super) mod heap;
 mod paint;
 mod tree;
 
@@ -36,7 +37,7 @@ pub fn to_svg(report: &Report, options: FlameOptions) -> Result<String, FlameErr
         .map(|(frames, bytes)| Row { frames, width: bytes.get(options.width), value: *bytes })
         .collect();
     let boxes = boxes(&rows, &kinds);
-    let total = width_of(&boxes, options)?;
+    let total = width_of(&boxes, options.width.name())?;
     let program = report.processes.first().map(program).unwrap_or_default();
     let style = |found: &Box<'_, Bytes>| {
         let color = match kinds.get(found.name).filter(|_| found.level > 0) {
@@ -52,9 +53,9 @@ pub fn to_svg(report: &Report, options: FlameOptions) -> Result<String, FlameErr
 }
 
 /// Of all of them together; an error where there is nothing to draw.
-fn width_of<V>(boxes: &[Box<'_, V>], options: FlameOptions) -> Result<u64, FlameError> {
+fn width_of<V>(boxes: &[Box<'_, V>], what: &'static str) -> Result<u64, FlameError> {
     let total = boxes.first().map_or(0, |all| all.width);
-    if total > 0 { Ok(total) } else { Err(FlameError::Nothing(options.width.name())) }
+    if total > 0 { Ok(total) } else { Err(FlameError::Nothing(what)) }
 }
 
 /// `63.9 MiB unused, 58.23 % · VIRT 64.0 MiB · RSS 96.0 KiB`

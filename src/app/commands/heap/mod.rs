@@ -21,7 +21,12 @@ use crate::cli::{By, HeapArgs, HeapFormat};
 use crate::heap::describe::{DEFAULT_ALLOCATORS, built_in, built_in_names, parse};
 use crate::heap::report::HeapReport;
 use crate::heap::{Description, Filter};
-use crate::render::{Color, HeapBy, HeapView, TextOptions, heap_to_folded, heap_to_text, to_json};
+use crate::render::{
+    Color, FlameError, HeapBy, HeapView, TextOptions, clean, heap_to_folded, heap_to_heaptrack, heap_to_html,
+    heap_to_pprof, heap_to_svg, heap_to_text, to_json,
+};
+use crate::session::say::say;
+use std::io::IsTerminal;
 use std::path::Path;
 use std::{fs, io};
 
@@ -62,6 +67,13 @@ fn output(args: &HeapArgs) -> Result<Output, AppError> {
     let mut others = output::program(&args.command);
     let described = args.allocators.iter().map(Path::new);
     others.extend(described.map(|path| Other { path, what: "the description of an allocator" }));
+    if args.format.is_binary() && args.report.is_none() && io::stdout().is_terminal() {
+        return Err(AppError::Usage(
+            "-f pprof and -f heaptrack are compressed and nothing to read on a terminal: name a file with --report \
+             FILE"
+            .to_owned(),
+        ));
+    }
     Output::open(args.report.as_deref(), &others)
 }
 
@@ -80,12 +92,32 @@ fn by(by: By) -> HeapBy {
 fn write(args: &HeapArgs, to: &Output, report: &HeapReport) -> Result<(), AppError> {
     let view = HeapView { by: by(args.by), reverse: args.reverse };
     let rendered = match args.format {
-        HeapFormat::Json => to_json(report)?,
-        HeapFormat::Folded => heap_to_folded(report, view),
+        HeapFormat::Json => to_json(report)?.into_bytes(),
+        HeapFormat::Folded => heap_to_folded(report, view).into_bytes(),
+        HeapFormat::Svg => heap_to_svg(report, view)?.into_bytes(),
+        HeapFormat::Html => heap_to_html(report)?.into_bytes(),
+        HeapFormat::Pprof => heap_to_pprof(report, view.by).map_err(FlameError::from)?,
+        HeapFormat::Heaptrack => heaptrack(report)?,
         HeapFormat::Text => {
             let color = if to.is_stdout() { output::color(&io::stdout()) } else { Color::Never };
-            heap_to_text(report, view, TextOptions { color, top: args.top })
+            heap_to_text(report, view, TextOptions { color, top: args.top }).into_bytes()
         }
     };
-    to.put(rendered.as_bytes())
+    to.put(&rendered)
+}
+
+/// Of the process that allocated most: heaptrack's files are of one.
+fn heaptrack(report: &HeapReport) -> Result<Vec<u8>, AppError> {
+    let Some(process) = report.processes.iter().max_by_key(|process| process.totals.allocated_bytes) else {
+        return Err(AppError::Usage("-f heaptrack: no process was observed".to_owned()));
+    };
+    if report.processes.len() > 1 {
+        say(format_args!(
+            "-f heaptrack holds one process: {} (pid {}), which allocated most of the {}",
+            clean(&process.comm),
+            process.pid,
+            report.processes.len()
+        ));
+    }
+    Ok(heap_to_heaptrack(report, process).map_err(FlameError::from)?)
 }

@@ -203,7 +203,7 @@ impl<'a> Watcher<'a> {
     }
 
     fn watch(&self, session: &mut Session<'_>, symbols: &mut Symbolizer) -> Result<End, AppError> {
-        let printed = self.args.interval.is_some();
+        let printed = self.args.interval.is_some() && !self.args.format.is_document();
         // Growth is told from one snapshot to the next.
         let interval = self.args.interval.or(self.args.leaks_only.then_some(LEAK_INTERVAL));
         let interval = interval.map(Duration::from_secs_f64);

@@ -3,7 +3,7 @@
 const FLAME_ROW = 22;
 /** Narrower frames are left out, in pixels. */
 const NARROW = 1.5;
-const flame = { width: 3, reversed: false, root: null, zoom: null, typed: "", focus: null, found: new Set() };
+const flame = { width: FIRST_WIDTH, reversed: false, root: null, zoom: null, typed: "", focus: null, found: new Set() };
 
 on("process", (p) => {
   if (residencyUnknown(p) && flame.width > 1) flame.width = 0;
@@ -28,7 +28,7 @@ on("process", (p) => {
     h("div", { class: "card" },
       h("p", { id: "flame-line", class: "line" }),
       h("div", { id: "flame-graph", role: "tree", "aria-labelledby": "flame-title", "aria-describedby": "flame-help", onkeydown: flameKey }),
-      h("p", { id: "flame-help", class: "hint" }, "Click or Enter zooms in · Esc zooms out · ↑ ↓ caller and callee, ← → neighbours · colour is the category of most of it")));
+      h("p", { id: "flame-help", class: "hint" }, `Click or Enter zooms in · Esc zooms out · ↑ ↓ caller and callee, ← → neighbours · colour is ${COLOR_IS}`)));
   growTree();
 });
 
@@ -93,7 +93,7 @@ function flameBox({ node, left, share, above }, room, all) {
   const paint = mix(color(id), flame.theme.card, aside ? 0.12 : above ? 0.25 : node.category ? 0.8 : 0.42);
   const wide = share * room;
   const value = flameValue(node);
-  const words = `${nodeText(node)}, ${size(value)}, ${percent(value, flameValue(flame.root))}`;
+  const words = `${nodeText(node)}, ${amountText(value)}, ${percent(value, flameValue(flame.root))}`;
   const box = h("div", {
     role: "treeitem", class: `frame${above ? " above" : ""}${node.category ? " what" : ""}${flame.found.has(node) ? " found" : ""}`,
     tabindex: node === flame.focus ? "0" : "-1", "aria-label": words, "aria-level": node.depth + 1,
@@ -103,7 +103,7 @@ function flameBox({ node, left, share, above }, room, all) {
     onpointermove: (event) => tip(event, flameTip(node)), onpointerleave: (event) => tip(event, null),
     onfocus: () => { flame.focus = node; },
   });
-  if (wide > 34) box.append(h("span", { class: "name" }, frameName(node)), wide > 170 ? h("span", { class: "amount" }, size(value)) : "");
+  if (wide > 34) box.append(h("span", { class: "name" }, frameName(node)), wide > 170 ? h("span", { class: "amount" }, amountText(value)) : "");
   node.box = box;
   return box;
 }
@@ -114,22 +114,22 @@ function frameName(node) {
 }
 
 function flameTip(node) {
-  return [nodeText(node), ...WIDTHS.map(([, name], w) => `${name} ${size(node.values[w])}` +
+  return [nodeText(node), ...WIDTHS.map(([, name], w) => `${name} ${amountText(node.values[w], w)}` +
     (w === flame.width ? ` · ${percent(node.values[w], flame.root.values[w])}` : "")), node.category ? null : categoryName(mainCategory(node, flame.width))];
 }
 
 function flameLine(zoom, typed, matched, all) {
   const zoomed = zoom !== flame.root;
   $("flame-line").replaceChildren(...[
-    `${zoomed ? nodeText(zoom) : "All"} · ${WIDTHS[flame.width][1]} ${size(all)}`,
+    `${zoomed ? nodeText(zoom) : "All"} · ${WIDTHS[flame.width][1]} ${amountText(all)}`,
     zoomed ? ` · ${percent(all, flameValue(flame.root))} of all ` : null,
     zoomed ? h("button", { type: "button", class: "link", id: "flame-all", onclick: () => flameZoom(flame.root) }, "show all") : null,
     zoomed && [...zoom.stacks].some((stack) => stack >= 0) ? " · " : null,
     zoomed && [...zoom.stacks].some((stack) => stack >= 0)
       ? h("button", { type: "button", class: "link", onclick: () => emit("regionsOf", zoom.stacks, zoom.name) }, "its regions") : null,
-    typed ? h("span", { id: "flame-matched", class: "matched" }, ` · “${flame.typed.trim()}”: ${size(matched)}, ${percent(matched, all)}`) : null,
+    typed ? h("span", { id: "flame-matched", class: "matched" }, ` · “${flame.typed.trim()}”: ${amountText(matched)}, ${percent(matched, all)}`) : null,
   ].filter((part) => part !== null));
-  if (typed) say(`${size(matched)} match, ${percent(matched, all)}`);
+  if (typed) say(`${amountText(matched)} match, ${percent(matched, all)}`);
 }
 
 function flameZoom(node) {

@@ -7,6 +7,12 @@ const WIDTHS = [
   ["unused", "Unused", "Mapped, neither in memory nor in swap: what VIRT has more than RSS"],
 ];
 
+const FIRST_WIDTH = 3;
+const COLOR_IS = "the category of most of it";
+
+/** Of a width, as text. */
+const amountText = (value) => size(value);
+
 /** Why a region has no stack. */
 function withoutStack(table, i) {
   if (report.backend === "snapshot") return "not traced";

@@ -1,0 +1,153 @@
+//! `heap -f html`: a heap report as one HTML file, with the look of the audit's page and scripts of its own (`js/heap/`).
+
+use super::Template;
+use super::columns::{Column, NONE, Strings, number};
+use super::compact::{Frames, PageStack, code, object};
+use crate::heap::report::{HeapProcess, HeapReport};
+use crate::render::clean;
+use crate::render::heap::by::{module, thread};
+use crate::render::heap::whole::{Whole, wholes};
+use crate::render::heap::{function, no_stack, notes, who};
+use crate::report::category_color;
+use serde::Serialize;
+use serde_json::{Map, Value};
+use std::collections::{BTreeMap, BTreeSet};
+
+const PAGE: Template = Template { page: include_str!("heap.html"), script: SCRIPT };
+
+/// As the audit's.
+const SCRIPT: &str = concat!(
+    "(() => {\n\"use strict\";\n",
+    include_str!("js/dom.js"),
+    include_str!("js/units.js"),
+    include_str!("js/data.js"),
+    include_str!("js/colors.js"),
+    include_str!("js/stacks.js"),
+    include_str!("js/state.js"),
+    include_str!("js/heap/data.js"),
+    include_str!("js/heap/overview.js"),
+    include_str!("js/heap/tree.js"),
+    include_str!("js/flame.js"),
+    include_str!("js/heap/table.js"),
+    include_str!("js/heap/groups.js"),
+    include_str!("js/heap/timeline.js"),
+    include_str!("js/scheme.js"),
+    include_str!("js/heap/main.js"),
+    include_str!("js/nav.js"),
+    "})();\n",
+);
+
+/// Of a stack's line in the table.
+const WHO_COLUMNS: usize = 76;
+
+/// The whole page; ends with a newline.
+///
+/// # Errors
+/// None in practice: the model holds nothing that JSON cannot say.
+pub fn heap_to_html(report: &HeapReport) -> Result<String, serde_json::Error> {
+    let first = report.processes.first();
+    let title = first.map(|p| format!("{} ({}) · heap · vmaudit", clean(&p.comm), p.pid));
+    Ok(PAGE.filled(title.as_deref().unwrap_or("vmaudit"), &serde_json::to_string(&page(report)?)?))
+}
+
+/// What the scripts read.
+#[derive(Serialize)]
+struct Page {
+    #[serde(flatten)]
+    head: Map<String, Value>,
+    /// Of modules: what the flame graph's colours stand for.
+    names: BTreeMap<String, String>,
+    colors: BTreeMap<String, String>,
+    processes: Vec<PageProcess>,
+    stacks: Vec<PageStack>,
+    frames: Frames,
+    strings: Vec<String>,
+}
+
+#[derive(Serialize)]
+struct PageProcess {
+    #[serde(flatten)]
+    head: Map<String, Value>,
+    notes: Vec<String>,
+    sites: Sites,
+}
+
+/// All stacks by column; those of which most is outstanding first. Texts are numbers of strings, -1 is null.
+#[derive(Serialize)]
+struct Sites {
+    count: usize,
+    stack: Column,
+    /// Why there is no stack.
+    why: Column,
+    function: Column,
+    who: Column,
+    module: Column,
+    thread: Column,
+    bytes: Column,
+    blocks: Column,
+    error: Column,
+    growth: Column,
+    leak: Column,
+    peak_bytes: Column,
+    peak_blocks: Column,
+    calls: Column,
+    allocated: Column,
+    temporary: Column,
+}
+
+fn page(report: &HeapReport) -> Result<Page, serde_json::Error> {
+    let mut strings = Strings::default();
+    let (stacks, frames) = code(&report.stacks, &mut strings);
+    let mut modules = BTreeSet::new();
+    let processes = report.processes.iter().enumerate();
+    let processes = processes.map(|(at, p)| process(report, p, at == 0, &mut strings, &mut modules));
+    let processes = processes.collect::<Result<_, _>>()?;
+    let light = HeapReport { processes: Vec::new(), stacks: Vec::new(), ..report.clone() };
+    let mut head = object(serde_json::to_value(light)?);
+    head.retain(|key, _| key != "processes" && key != "stacks");
+    let names = modules.iter().map(|name| (name.clone(), name.clone())).collect();
+    let color = |name: &String| (name.clone(), format!("#{:06x}", category_color(name)));
+    let colors = modules.iter().map(color).collect();
+    Ok(Page { head, names, colors, processes, stacks, frames, strings: strings.into_vec() })
+}
+
+fn process(
+    report: &HeapReport,
+    p: &HeapProcess,
+    first: bool,
+    strings: &mut Strings,
+    modules: &mut BTreeSet<String>,
+) -> Result<PageProcess, serde_json::Error> {
+    let light = HeapProcess { rows: Vec::new(), sites: Vec::new(), ..p.clone() };
+    let mut head = object(serde_json::to_value(light)?);
+    head.retain(|key, _| key != "rows" && key != "sites");
+    let all = wholes(p);
+    modules.extend(all.iter().map(|whole| clean(&module(report, &whole.row))));
+    let mut texts = |of: &dyn Fn(&Whole) -> Option<String>| -> Column {
+        all.iter().map(|whole| strings.optional(of(whole).as_deref())).collect()
+    };
+    let numbers = |of: fn(&Whole) -> u64| -> Column { all.iter().map(|whole| number(of(whole))).collect() };
+    let or_none = |of: fn(&Whole) -> Option<u64>| -> Column {
+        all.iter().map(|whole| of(whole).map_or(NONE, number)).collect()
+    };
+    let sites = Sites {
+        count: all.len(),
+        stack: or_none(|whole| whole.row.stack),
+        why: texts(&|whole| whole.row.stack.is_none().then(|| no_stack(&whole.row))),
+        function: texts(&|whole| Some(function(report, &whole.row))),
+        who: texts(&|whole| Some(who(report, &whole.row, WHO_COLUMNS))),
+        module: texts(&|whole| Some(module(report, &whole.row))),
+        thread: texts(&|whole| Some(thread(report, &whole.row))),
+        bytes: numbers(|whole| whole.row.amount.bytes),
+        blocks: numbers(|whole| whole.row.amount.blocks),
+        error: numbers(|whole| whole.row.amount.standard_error),
+        growth: all.iter().map(|whole| whole.row.growth).collect(),
+        leak: numbers(|whole| u64::from(whole.row.leak)),
+        peak_bytes: or_none(|whole| whole.site.peak_bytes),
+        peak_blocks: or_none(|whole| whole.site.peak_blocks),
+        calls: numbers(|whole| whole.site.allocations),
+        allocated: numbers(|whole| whole.site.allocated_bytes),
+        temporary: or_none(|whole| whole.site.temporary),
+    };
+    Ok(PageProcess { head, notes: notes(report, p, first), sites })
+}

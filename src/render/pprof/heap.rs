@@ -1,0 +1,141 @@
+//! `heap -f pprof`: a heap profile, with the names of values that Go's and gperftools' profiles have.
+
+use super::code::Code;
+use super::compressed;
+use super::proto::{Label, Profile, Sample, ValueType};
+use crate::heap::report::{HeapProcess, HeapReport};
+use crate::render::heap::whole::{Whole, wholes};
+use crate::render::heap::{HeapBy, function, no_stack};
+use std::collections::HashSet;
+
+type Value = (&'static str, &'static str, fn(&Whole) -> u64);
+
+/// The value types, in the order of a sample's values. Those of what is outstanding obey the report's filter.
+const VALUES: [Value; 7] = [
+    ("alloc_objects", "count", |all| all.site.allocations),
+    ("alloc_space", "bytes", |all| all.site.allocated_bytes),
+    ("inuse_objects", "count", |all| all.row.amount.blocks),
+    ("inuse_space", "bytes", |all| all.row.amount.bytes),
+    ("peak_objects", "count", |all| all.site.peak_blocks.unwrap_or(0)),
+    ("peak_space", "bytes", |all| all.site.peak_bytes.unwrap_or(0)),
+    ("temporary_objects", "count", |all| all.site.temporary.unwrap_or(0)),
+];
+
+/// The heap as a profile (profile.proto, compressed with gzip); `by` is what pprof shows unless it is told otherwise.
+///
+/// # Errors
+/// None in practice: it is written to memory.
+pub fn heap_to_pprof(report: &HeapReport, by: HeapBy) -> std::io::Result<Vec<u8>> {
+    compressed(&profile(report, by))
+}
+
+fn profile(report: &HeapReport, by: HeapBy) -> Profile {
+    let program = report.processes.first().map(|process| process.exe.as_str());
+    let files = report.processes.iter().map(|process| process.exe.as_str());
+    let mut code = Code::new(&report.stacks, program, files);
+    let values = values(report);
+    let mut sample = Vec::new();
+    for process in &report.processes {
+        for whole in wholes(process) {
+            let location_id = locations(report, process, &whole, &mut code);
+            let mut label = |key: &str, text: &str| Label {
+                key: code.strings.number(key),
+                str: code.strings.number(text),
+            };
+            let label = vec![label("pid", &process.pid.to_string()), label("comm", &process.comm)];
+            let value =
+                values.iter().map(|(_, _, of)| i64::try_from(of(&whole)).unwrap_or(i64::MAX)).collect();
+            sample.push(Sample { location_id, value, label });
+        }
+    }
+    let mut kind = |name: &str, unit: &str| ValueType {
+        r#type: code.strings.number(name),
+        unit: code.strings.number(unit),
+    };
+    let sample_type = values.iter().map(|(name, unit, _)| kind(name, unit)).collect();
+    // The bytes between two samples; 1: every allocation is there.
+    let period_type = Some(kind("space", "bytes"));
+    let period = report.sampling_bytes.map_or(1, |mean| i64::try_from(mean).unwrap_or(i64::MAX));
+    let default = match by {
+        HeapBy::Peak => "peak_space",
+        HeapBy::Allocations => "alloc_objects",
+        HeapBy::Temporary => "temporary_objects",
+        _ => "inuse_space",
+    };
+    let is_there = values.iter().any(|(name, ..)| *name == default);
+    let default_sample_type = code.strings.number(if is_there { default } else { "inuse_space" });
+    let comment = comments(report).iter().map(|text| code.strings.number(text)).collect();
+    let watched = report.processes.first().and_then(|process| process.watched_ns).unwrap_or(0);
+    Profile {
+        sample_type,
+        sample,
+        mapping: code.mappings,
+        location: code.locations,
+        function: code.functions,
+        string_table: code.strings.list,
+        duration_nanos: i64::try_from(watched).unwrap_or(i64::MAX),
+        period_type,
+        period,
+        comment,
+        default_sample_type,
+    }
+}
+
+/// Those that are known of some process.
+fn values(report: &HeapReport) -> Vec<Value> {
+    let known = |of: fn(&HeapProcess) -> bool| report.processes.iter().any(of);
+    let peak =
+        known(|p| p.totals.peak_bytes.is_some() && p.sites.iter().any(|site| site.peak_bytes.is_some()));
+    let temporary = known(|p| p.totals.temporary.is_some());
+    let unknown: HashSet<&str> = [("peak", peak), ("temporary", temporary)]
+        .iter()
+        .filter(|(_, is)| !is)
+        .map(|(name, _)| *name)
+        .collect();
+    let is_known = |(name, ..): &Value| !unknown.iter().any(|start| name.starts_with(start));
+    VALUES.into_iter().filter(is_known).collect()
+}
+
+/// The allocator's function, who called it, and with several processes whose it is.
+fn locations(report: &HeapReport, process: &HeapProcess, whole: &Whole, code: &mut Code<'_>) -> Vec<u64> {
+    let mut out = vec![code.note(&function(report, &whole.row))];
+    match whole.row.stack.and_then(|at| Some((at, code.stack(at)?))) {
+        Some((at, stack)) => {
+            out.extend(stack);
+            let stack = usize::try_from(at).ok().and_then(|at| report.stacks.get(at));
+            if let Some(stack) = stack.filter(|stack| stack.completeness != "complete") {
+                out.push(code.note(&format!("[{} stack]", stack.completeness)));
+            }
+        }
+        None => out.push(code.note(&format!("[{}]", no_stack(&whole.row)))),
+    }
+    if report.processes.len() > 1 {
+        out.push(code.note(&format!("{}-{}", process.comm, process.pid)));
+    }
+    out
+}
+
+/// What a profile has no field for.
+fn comments(report: &HeapReport) -> Vec<String> {
+    let mut out = vec![format!(
+        "vmaudit {}: heap by call stack, counted by {}, {} events seen, {} lost",
+        env!("CARGO_PKG_VERSION"),
+        report.backend,
+        report.events.seen,
+        report.events.lost
+    )];
+    for p in report.processes.iter().take(16) {
+        let t = p.totals;
+        out.push(format!(
+            "{} (pid {}): outstanding {} bytes in {} blocks, allocated {} bytes by {} calls; {}",
+            p.comm,
+            p.pid,
+            t.outstanding_bytes,
+            t.outstanding_blocks,
+            t.allocated_bytes,
+            t.allocations,
+            p.cmdline.join(" ")
+        ));
+    }
+    out
+}
