@@ -18,6 +18,7 @@ apt_install openjdk-17-jre-headless || say "SKIP without java: the tests on the 
 command -v node >/dev/null || apt_install nodejs || say "SKIP without node: the tests on V8"
 apt_install chromium || say "SKIP without chromium: the tests of the HTML report in a browser"
 apt_install firefox-esr || say "SKIP without firefox-esr: the test of the HTML report in Firefox"
+apt_install heaptrack || say "SKIP without heaptrack: its reading of heap -f heaptrack"
 apt_install tmux || say "SKIP without tmux: the tests of top on a terminal"
 apt_install libjemalloc-dev binutils || say "SKIP without libjemalloc-dev: the tests on jemalloc"
 apt_install postgresql || say "SKIP without postgresql: the test on a backend that leaks"

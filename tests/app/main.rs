@@ -16,6 +16,7 @@ mod double_kill;
 mod explain;
 mod heap {
     mod arenas;
+    mod formats;
     mod preload;
 }
 mod library;

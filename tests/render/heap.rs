@@ -1,13 +1,14 @@
 //! What `vmaudit heap` prints, from events to text, JSON and folded stacks.
 
 use crate::case::Case;
+use crate::flame::reports::{Decoded, decode};
 use vmaudit::heap::mappings::beside;
 use vmaudit::heap::report::model::Function;
 use vmaudit::heap::report::{HeapFacts, HeapProcessFacts, HeapReport, build};
 use vmaudit::heap::{Filter, Heaps, LedgerOptions, Sampling};
 use vmaudit::model::{Addr, ContextKey, Covers, HeapEvent, HeapOp, MmKey, NoStack, StackId};
 use vmaudit::render::text::TextOptions;
-use vmaudit::render::{HeapBy, HeapView, heap_to_folded, heap_to_text, to_json};
+use vmaudit::render::{HeapBy, HeapView, heap_to_folded, heap_to_pprof, heap_to_svg, heap_to_text, to_json};
 use vmaudit::report::model::{CategoryRow, Events, Process};
 
 const STACKS: HeapView = HeapView { by: HeapBy::Outstanding, reverse: false };
@@ -165,6 +166,40 @@ fn compare(name: &str, text: &str) {
     }
     let expected = std::fs::read_to_string(&path).unwrap_or_default();
     assert_eq!(text, expected, "{name}");
+}
+
+#[test]
+fn a_profile_has_all_values() {
+    let report = leaking(Sampling::EXACT).report(Filter::default());
+    let Decoded { profile, types } = decode(&heap_to_pprof(&report, HeapBy::Allocations).expect("a profile"));
+    let p = &report.processes[0];
+    let sum = |name: &str| -> u64 {
+        let at = types.iter().position(|known| known == name).expect(name);
+        profile.sample.iter().map(|sample| sample.value[at] as u64).sum()
+    };
+    assert_eq!(profile.string_table[profile.default_sample_type as usize], "alloc_objects");
+    assert_eq!(sum("inuse_space"), p.totals.outstanding_bytes);
+    assert_eq!(sum("inuse_objects"), p.totals.outstanding_blocks);
+    assert_eq!(sum("alloc_space"), p.totals.allocated_bytes);
+    assert_eq!(sum("alloc_objects"), p.totals.allocations);
+    assert_eq!(profile.period, 1);
+    let sampled = leaking(Sampling::every(64 << 10)).report(Filter::default());
+    let Decoded { profile, .. } = decode(&heap_to_pprof(&sampled, HeapBy::Outstanding).expect("a profile"));
+    assert_eq!(profile.period, 64 << 10);
+}
+
+#[test]
+fn a_flame_graph_is_as_wide_as_the_total() {
+    let report = leaking(Sampling::EXACT).report(Filter::default());
+    let bytes = report.processes[0].totals.outstanding_bytes;
+    for view in [STACKS, REVERSED] {
+        let svg = heap_to_svg(&report, view).expect("a graph");
+        assert!(svg.contains(&format!("data-x=\"0\" data-w=\"{bytes}\" data-level=\"0\"")), "{svg}");
+    }
+    let calls = HeapView { by: HeapBy::Temporary, reverse: false };
+    let svg = heap_to_svg(&report, calls);
+    let temporary = report.processes[0].totals.temporary.unwrap_or(0);
+    assert_eq!(svg.is_ok(), temporary > 0, "{temporary}");
 }
 
 #[test]

@@ -11,7 +11,7 @@ mod compare;
 mod contract;
 mod flame {
     mod programs;
-    mod reports;
+    pub mod reports;
     mod sums;
 }
 mod folded;

@@ -218,11 +218,17 @@ fn passing(plans: &[Plan], peak: Option<u64>, out: &mut impl Write) -> io::Resul
     }
 }
 
+/// What an instruction pointer is written as: the module's string, the offset in it, and the lines.
+type Point = (u64, String, Vec<Line>);
+
+/// The strings of function and file, and the line's number.
+type Line = (u64, u64, u32);
+
 /// Strings, instruction pointers and traces that have been written, by what they are.
 struct Code<'r> {
     report: &'r HeapReport,
     strings: HashMap<String, u64>,
-    points: HashMap<(u64, String, Vec<(u64, u64, u32)>), u64>,
+    points: HashMap<Point, u64>,
     /// By the instruction pointer and the trace of its caller.
     traces: HashMap<(u64, u64), u64>,
 }
@@ -290,7 +296,7 @@ impl Code<'_> {
         &mut self,
         module: u64,
         offset: String,
-        lines: Vec<(u64, u64, u32)>,
+        lines: Vec<Line>,
         out: &mut impl Write,
     ) -> io::Result<u64> {
         let next = self.points.len() as u64 + 1;

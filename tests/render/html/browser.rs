@@ -7,8 +7,11 @@ use crate::support;
 use serde_json::json;
 use std::fs;
 use std::path::PathBuf;
-use vmaudit::render::to_html;
+use vmaudit::heap::report::model::{Amount, Function, Point, SizeClass, Totals};
+use vmaudit::heap::report::{HeapProcess, HeapReport, HeapRow, HeapSite};
+use vmaudit::render::{heap_to_html, to_html};
 use vmaudit::report::Report;
+use vmaudit::report::model::{Frame, Stack};
 
 struct Page {
     browser: Browser,
@@ -365,5 +368,95 @@ fn without_a_process() {
     let Some(mut page) = opened("without_a_process", &Report::default()) else { return };
     let b = &mut page.browser;
     assert_eq!(b.text("h1"), "No process was observed");
+    assert_eq!(b.complaints(), [""; 0]);
+}
+
+/// A heap whose names want to break out of the page.
+fn hostile_heap() -> HeapReport {
+    let frame = |name: &str| Frame {
+        module: "program".to_owned(),
+        offset: "0x1234".to_owned(),
+        symbol: Some(name.to_owned()),
+        ..Frame::default()
+    };
+    let stacks = [HOSTILE, "cache"].map(|name| Stack::new(vec![frame(name), frame("main")], "complete"));
+    let site = |stack: u64, bytes: u64| HeapSite {
+        stack: Some(stack),
+        allocated_bytes: 3 * bytes,
+        allocations: 30,
+        freed_bytes: 2 * bytes,
+        frees: 20,
+        peak_bytes: Some(2 * bytes),
+        peak_blocks: Some(20),
+        temporary: Some(5 * stack),
+        ..HeapSite::default()
+    };
+    let row = |stack: u64, bytes: u64| HeapRow {
+        stack: Some(stack),
+        amount: Amount { bytes, blocks: 10, ..Amount::default() },
+        allocations: 30,
+        ..HeapRow::default()
+    };
+    let process = HeapProcess {
+        pid: 4123,
+        comm: HOSTILE.to_owned(),
+        exe: "/usr/bin/program".to_owned(),
+        cmdline: vec![HOSTILE.to_owned()],
+        rows: vec![row(0, 3000), row(1, 1000)],
+        sites: vec![site(0, 3000), site(1, 1000)],
+        sizes: vec![SizeClass { from: 112, to: 112, blocks: 20, bytes: 4000, rounding: 240 }],
+        totals: Totals {
+            outstanding_bytes: 4000,
+            outstanding_blocks: 20,
+            temporary: Some(5),
+            ..Totals::default()
+        },
+        gaps: vec![HOSTILE.to_owned()],
+        timeline: vec![
+            Point { t_ns: 1, bytes: 10, blocks: 1 },
+            Point { t_ns: 2_000_000_000, bytes: 4000, blocks: 20 },
+        ],
+        ..HeapProcess::default()
+    };
+    let malloc =
+        Function { name: "malloc".to_owned(), module: "libc.so.6".to_owned(), allocator: "libc".to_owned() };
+    HeapReport {
+        processes: vec![process],
+        stacks: stacks.to_vec(),
+        functions: vec![malloc],
+        ..HeapReport::default()
+    }
+}
+
+#[test]
+fn a_heap_has_a_page_of_its_own() {
+    let html = heap_to_html(&hostile_heap()).expect("a page");
+    let Some(mut page) = opened_page("a_heap_has_a_page_of_its_own", &html) else { return };
+    let b = &mut page.browser;
+    assert_eq!(b.complaints(), [""; 0]);
+    let shown = HOSTILE.replace('\u{202e}', "\\u{202e}");
+    assert_eq!(b.text("h1"), shown);
+    assert!(b.text(".notes").contains(&shown));
+    assert!(b.text(".figures").contains("3.9 KiB"));
+    let rows = "document.querySelectorAll('.sites tbody tr').length";
+    assert_eq!(b.number(rows), 2);
+    b.click(".sites tbody tr:first-child button.who");
+    assert_eq!(b.number(rows), 3);
+    assert!(b.text(".sites .stack").contains(&shown));
+    b.click(".sites tbody tr:first-child button.who");
+    assert_eq!(b.number(rows), 2);
+    b.fill("#sites-search", "cache");
+    assert_eq!(b.number(rows), 1);
+    // The flame graph of calls, and of temporary ones, of which the second stack has all.
+    b.click("#flame [data-value=calls]");
+    assert!(b.text("#flame-line").contains("60 calls"));
+    b.click("#flame [data-value=temporary]");
+    assert!(b.text("#flame-line").contains("5 calls"));
+    b.click("#groups [data-value=size]");
+    assert!(b.text("#groups-table").contains("112 bytes"));
+    b.click("#groups [data-value=thread]");
+    assert!(b.text("#groups-table").contains("main (program)"));
+    assert!(b.truth("document.querySelector('#chart path') !== null"));
+    assert!(b.truth("window.broken === undefined && document.images.length === 0"));
     assert_eq!(b.complaints(), [""; 0]);
 }
