@@ -57,7 +57,7 @@ function besideCard(p) {
   const untouched = (each) => each.id === "untouched";
   const rows = (wanted) => found.differences.filter(wanted).map((each) => row(signed(each.bytes), each.name, each.why, false));
   const names = found.parts.map((part) => part.name).join(", ");
-  return [h("div", { class: "card beside" }, h("h2", {}, "Beside the mappings"), h("div", { class: "scroll" }, h("table", { class: "way" }, h("tbody", {},
+  return [h("div", { class: "card beside" }, h("h2", {}, "Compared with the mappings"), h("div", { class: "scroll" }, h("table", { class: "way" }, h("tbody", {},
     row(size(found.asked), "asked for", found.asked_incomplete ? "outstanding, of what was allocated since vmaudit attached" : "outstanding", true),
     rows((each) => !["untouched", "swapped", "purged"].includes(each.id)),
     row(size(found.resident), "resident", "of the allocator's mappings (RSS)", true),
