@@ -8,6 +8,7 @@ use super::rules::RULES;
 use super::world::World;
 use super::{Piece, distinct};
 use crate::ledger::{Doubt, OriginRecord};
+use crate::model::heap::own;
 use crate::model::{AddrRange, Frame, Pid, StackId, Tid};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
@@ -175,8 +176,10 @@ pub fn findings(world: &World<'_>, pieces: &[Piece]) -> Vec<Finding> {
         groups[group].push(piece);
     }
     let mut findings: Vec<Finding> = groups.into_iter().filter_map(|pieces| finding(world, pieces)).collect();
+    // What is there because of vmaudit comes last: nobody asks about that.
     findings.sort_by_key(|f| {
         (
+            f.category.id == own::CATEGORY,
             Reverse(f.footprint.unused()),
             Reverse(f.footprint.virt),
             f.ranges.first().copied().unwrap_or_default(),

@@ -4,6 +4,18 @@ use super::event::{MmKey, NoStack, Pid, Tid};
 use super::{Addr, StackId};
 use serde::Deserialize;
 
+/// What vmaudit puts into processes whose heap it counts.
+pub mod own {
+    /// The category of such memory, in reports.
+    pub const CATEGORY: &str = "vmaudit";
+    /// The memory file (memfd_create(2)) that the library writes and vmaudit reads.
+    pub const AREA: &str = "vmaudit-heap";
+    /// The one by which one wakes the other.
+    pub const BELL: &str = "vmaudit-heap-bell";
+    /// The library.
+    pub const LIBRARY: &str = "libvmaudit-heap.so";
+}
+
 /// One step in the life of an allocation, or of a context that holds several.
 ///
 /// Only the outermost of nested calls is reported (realloc that calls malloc, `operator new` that calls

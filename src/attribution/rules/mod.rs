@@ -18,6 +18,7 @@ mod loader;
 mod mimalloc;
 mod musl;
 mod named;
+mod own;
 mod pthread;
 mod python;
 mod runs;
@@ -148,6 +149,7 @@ pub trait Rule: Sync {
 /// All rules, see the module's comment on their order.
 pub static RULES: &[&dyn Rule] = &[
     &kernel::KernelRule,
+    &own::OwnRule,
     &sanitizer::SanitizerRule,
     &valgrind::ValgrindRule,
     &device::DeviceRule,

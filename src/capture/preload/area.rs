@@ -2,6 +2,7 @@
 
 use super::layout::{self, *};
 use crate::model::UnwindRow;
+use crate::model::heap::own::{AREA, BELL};
 use memmap2::{MmapOptions, MmapRaw};
 use nix::errno::Errno;
 use nix::fcntl::{FallocateFlags, fallocate};
@@ -31,7 +32,7 @@ impl Bell {
     /// # Errors
     /// When there is no memory for it.
     pub fn new() -> io::Result<Bell> {
-        let file = File::from(memfd_create("vmaudit-heap-bell", MFdFlags::MFD_CLOEXEC)?);
+        let file = File::from(memfd_create(BELL, MFdFlags::MFD_CLOEXEC)?);
         file.set_len(PAGE)?;
         let map = MmapOptions::new().map_raw(&file)?;
         Ok(Bell { file, map })
@@ -133,7 +134,7 @@ impl Area {
     /// # Errors
     /// When there can be no such file, or it cannot be mapped.
     pub fn new(settings: Settings) -> io::Result<Area> {
-        let file = File::from(memfd_create("vmaudit-heap", MFdFlags::MFD_CLOEXEC)?);
+        let file = File::from(memfd_create(AREA, MFdFlags::MFD_CLOEXEC)?);
         file.set_len(BYTES as u64)?;
         let map = MmapOptions::new().map_raw(&file)?;
         let area = Area { file, map };

@@ -1,5 +1,6 @@
 //! The library itself, as a file that the dynamic loader can open.
 
+use crate::model::heap::own::LIBRARY;
 use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use rustc_hash::FxHasher;
@@ -56,7 +57,7 @@ impl Library {
     /// # Errors
     /// When there is no memory for it (memfd_create(2), write(2)).
     pub fn new() -> io::Result<Library> {
-        let file = memfd_create("libvmaudit-heap.so", MFdFlags::MFD_CLOEXEC)?;
+        let file = memfd_create(LIBRARY, MFdFlags::MFD_CLOEXEC)?;
         let mut file = File::from(file);
         file.write_all(BYTES)?;
         Ok(Library { file: file.into() })

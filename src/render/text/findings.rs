@@ -3,6 +3,7 @@
 use super::tables::UNKNOWN;
 use super::touch::used_by;
 use super::{TextOptions, WIDTH, labelled};
+use crate::model::heap::own::CATEGORY;
 use crate::render::frames::frames;
 use crate::render::style::{Tone, clean, truncated, wrapped};
 use crate::report::RANGES_SHOWN;
@@ -53,13 +54,21 @@ fn before(f: &Finding, options: TextOptions, out: &mut String) {
 /// How many findings are worth showing: at most `top`; of those that hold less than a
 /// thousandth of what is unused, none beyond the third.
 fn shown(p: &Process, options: TextOptions) -> usize {
-    let small = p.totals.unused / 1000;
-    let worth = p.findings.iter().take_while(|f| f.unused >= small).count().max(3);
-    worth.min(options.top)
+    let asked = asked_for(p);
+    let own: u64 = p.findings.iter().skip(asked.len()).map(|f| f.unused).sum();
+    let small = p.totals.unused.saturating_sub(own) / 1000;
+    let worth = asked.iter().take_while(|f| f.unused >= small).count().max(3);
+    worth.min(options.top).min(asked.len())
+}
+
+/// Without what is there because of vmaudit, which comes last and has a note.
+fn asked_for(p: &Process) -> &[Finding] {
+    let own = p.findings.iter().rev().take_while(|f| f.category == CATEGORY).count();
+    p.findings.get(..p.findings.len() - own).unwrap_or(&[])
 }
 
 fn rest(p: &Process, shown: usize, options: TextOptions, out: &mut String) {
-    let hidden = p.findings.get(shown..).unwrap_or(&[]);
+    let hidden = asked_for(p).get(shown..).unwrap_or(&[]);
     if hidden.is_empty() {
         return;
     }

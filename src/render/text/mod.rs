@@ -10,6 +10,7 @@ mod verdict;
 
 use super::style::{Color, Tone, clean, truncated, wrapped};
 use super::timeline::timeline;
+use crate::model::heap::own::CATEGORY;
 use crate::report::WORTH_FINDINGS;
 use crate::report::model::{Process, Report};
 use crate::report::units::{size, thousands};
@@ -268,6 +269,14 @@ fn notes(report: &Report, main: Option<&Process>, options: TextOptions, out: &mu
 }
 
 fn process_notes(p: &Process, options: TextOptions, out: &mut String) {
+    if let Some(own) = p.categories.iter().find(|row| row.id == CATEGORY) {
+        let text = format!(
+            "{} of VIRT and {} of RSS are vmaudit's own: it counts what this process allocates",
+            size(own.virt),
+            size(own.rss)
+        );
+        note(&text, options, out);
+    }
     if let Some(age) = p.snapshot_age_ns
         && p.residency != UNKNOWN
     {

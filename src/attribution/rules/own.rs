@@ -1,0 +1,62 @@
+//! vmaudit's own: what the preloaded library of `vmaudit heap` keeps in a process that it counts in. It is part of the
+//! process' VIRT, RSS and control group, and is told apart because the program did not ask for it.
+
+use super::{Advice, Claim, Group, Rule, Subject, World};
+use crate::attribution::category::{Category, Evidence, Merge};
+use crate::attribution::units::size;
+use crate::model::heap::own::{AREA, BELL, CATEGORY, LIBRARY};
+
+pub const OWN: Category = Category {
+    id: CATEGORY,
+    color: 0x77808c,
+    name: "vmaudit's own memory",
+    one: "memory of vmaudit's heap counting",
+    many: "mappings of vmaudit's heap counting",
+};
+
+pub struct OwnRule;
+
+/// `/memfd:NAME (deleted)`, as maps has it.
+fn is_ours(name: &[u8]) -> bool {
+    let Some(name) = name.strip_prefix(b"/memfd:") else { return false };
+    let name = name.strip_suffix(b" (deleted)").unwrap_or(name);
+    [AREA, BELL, LIBRARY].iter().any(|own| own.as_bytes() == name)
+}
+
+impl Rule for OwnRule {
+    fn id(&self) -> &'static str {
+        "own"
+    }
+
+    fn categories(&self) -> &'static [Category] {
+        &[OWN]
+    }
+
+    fn by_name(&self, subject: &Subject<'_>, _world: &World<'_>) -> Option<Claim> {
+        is_ours(subject.name()).then(|| Claim::new(OWN, Evidence::Name, "counting").merge(Merge::ByCategory))
+    }
+
+    fn advise(&self, group: &Group<'_>, _world: &World<'_>) -> Advice {
+        let mut advice = Advice::why(format!(
+            "vmaudit heap counts what this process allocates: a slot of memory for each 16 bytes of heap is reserved, \
+             of which those in use are in memory; without it VIRT is {} less, and RSS {}",
+            size(group.footprint.virt),
+            size(group.footprint.rss)
+        ));
+        advice.stack_is_noise = true;
+        advice
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_ours;
+
+    #[test]
+    fn by_the_whole_name() {
+        assert!(is_ours(b"/memfd:vmaudit-heap (deleted)"));
+        assert!(is_ours(b"/memfd:libvmaudit-heap.so"));
+        assert!(!is_ours(b"/memfd:vmaudit-heap-of-somebody (deleted)"));
+        assert!(!is_ours(b"/tmp/vmaudit-heap"));
+    }
+}
