@@ -89,7 +89,8 @@ static long step_up(__u32 index, struct walk *walk)
 		return 0;
 	}
 	parent = BPF_CORE_READ(dentry, d_parent);
-	if (parent == dentry || walk->used >= VMAUDIT_TEXT)
+	/* What is in no folder has its name all the same (memfd:NAME; d_alloc_pseudo, fs/dcache.c). */
+	if (walk->used >= VMAUDIT_TEXT || (parent == dentry && walk->used))
 		return 1;
 	n = bpf_probe_read_kernel_str(walk->text + (walk->used & (VMAUDIT_TEXT - 1)), VMAUDIT_NAME_MAX,
 				      BPF_CORE_READ(dentry, d_name.name));
@@ -97,7 +98,7 @@ static long step_up(__u32 index, struct walk *walk)
 		return 1;
 	walk->used += n;
 	walk->dentry = parent;
-	return 0;
+	return parent == dentry;
 }
 
 /* The same for the path's number: of all dentries on the way, and of the hashes of their names, which are
@@ -116,13 +117,11 @@ static long number_step(__u32 index, struct walk *walk)
 		return 0;
 	}
 	parent = BPF_CORE_READ(dentry, d_parent);
-	if (parent == dentry)
-		return 1;
 	walk->number = (walk->number ^ (__u64)dentry) * 0x9e3779b97f4a7c15ULL;
 	walk->number = (walk->number ^ BPF_CORE_READ(dentry, d_name.hash_len)) * 0x9e3779b97f4a7c15ULL;
 	walk->number ^= walk->number >> 29;
 	walk->dentry = parent;
-	return 0;
+	return parent == dentry;
 }
 
 static __always_inline void begin_walk(struct walk *walk, struct path *path)
@@ -155,6 +154,8 @@ __noinline int send_file(__u64 address)
 		path.dentry = BPF_CORE_READ(file, f_path.dentry);
 	}
 	begin_walk(&walk, &path);
+	/* Names of files that are in no folder are not hashed. */
+	walk.number = BPF_CORE_READ(file, f_inode, i_ino);
 	bpf_loop(PATH_COMPONENTS, number_step, &walk, 0);
 	number = walk.number | 1; /* not 0, which is none */
 	if (bpf_map_lookup_elem(&sent_paths, &number)) {

@@ -311,14 +311,58 @@ extern "C" fn operator_delete_slow(block: *mut u8, number: usize) -> usize {
     real::operator(number)
 }
 
+/// Pushes registers, and says so to whoever unwinds through here (DWARF's numbers: System V ABI, figure 3.36).
+macro_rules! push {
+    ($($register:literal $number:literal),*) => {
+        concat!($("push ", $register, "\n.cfi_adjust_cfa_offset 8\n.cfi_rel_offset ", $number, ", 0\n"),*)
+    };
+}
+
+/// Takes back as many registers.
+macro_rules! pop {
+    ($($register:literal),*) => {
+        concat!($("pop ", $register, "\n.cfi_adjust_cfa_offset -8\n"),*)
+    };
+}
+
+/// Those that are the caller's.
+macro_rules! push_saved {
+    () => {
+        push!("r15" 15, "r14" 14, "r13" 13, "r12" 12, "rbx" 3, "rbp" 6)
+    };
+}
+
+/// As they were at the call: they are no longer on the stack.
+macro_rules! saved_are_back {
+    () => {
+        "\n.cfi_restore 15\n.cfi_restore 14\n.cfi_restore 13\n.cfi_restore 12\n.cfi_restore 3\n.cfi_restore 6\n"
+    };
+}
+
+/// Those with arguments.
+macro_rules! push_arguments {
+    () => {
+        push!("rdi" 5, "rsi" 4, "rdx" 1)
+    };
+}
+
+macro_rules! pop_arguments {
+    () => {
+        pop!("rdx", "rsi", "rdi")
+    };
+}
+
 /// A hook's callee-saved registers and where it returns to, for the walk; then the slow way, with their
 /// address as one more argument.
 macro_rules! slow {
     ($argument:literal) => {
         concat!(
-            "push r15\npush r14\npush r13\npush r12\npush rbx\npush rbp\nmov ",
+            push_saved!(),
+            "mov ",
             $argument,
-            ", rsp\nsub rsp, 8\ncall {slow}\nadd rsp, 56\nret"
+            ", rsp\nsub rsp, 8\n.cfi_adjust_cfa_offset 8\ncall {slow}\nadd rsp, 56\n.cfi_adjust_cfa_offset -56",
+            saved_are_back!(),
+            "ret"
         )
     };
 }
@@ -328,7 +372,7 @@ macro_rules! hook {
         #[unsafe(naked)]
         #[unsafe(no_mangle)]
         extern "C" fn $name() {
-            naked_asm!(slow!($argument), slow = sym $slow)
+            naked_asm!(".cfi_startproc", slow!($argument), ".cfi_endproc", slow = sym $slow)
         }
     };
 }
@@ -339,6 +383,7 @@ macro_rules! hook {
 #[unsafe(no_mangle)]
 extern "C" fn malloc() {
     naked_asm!(
+        ".cfi_startproc",
         "cmp byte ptr [rip + {control} + {awake}], {counts_down}",
         "jae 3f",
         "2:",
@@ -351,6 +396,7 @@ extern "C" fn malloc() {
         "ja 2b",
         "4:",
         slow!("rsi"),
+        ".cfi_endproc",
         control = sym setup::CONTROL,
         awake = const core::mem::offset_of!(Control, awake),
         counts_down = const COUNTS_DOWN,
@@ -363,6 +409,7 @@ extern "C" fn malloc() {
 #[unsafe(no_mangle)]
 extern "C" fn calloc() {
     naked_asm!(
+        ".cfi_startproc",
         "cmp byte ptr [rip + {control} + {awake}], {counts_down}",
         "jae 3f",
         "2:",
@@ -377,6 +424,7 @@ extern "C" fn calloc() {
         "ja 2b",
         "4:",
         slow!("rdx"),
+        ".cfi_endproc",
         control = sym setup::CONTROL,
         awake = const core::mem::offset_of!(Control, awake),
         counts_down = const COUNTS_DOWN,
@@ -388,13 +436,19 @@ extern "C" fn calloc() {
 #[unsafe(naked)]
 #[unsafe(no_mangle)]
 extern "C" fn free() {
-    naked_asm!("jmp qword ptr [rip + {target}]", target = sym setup::FREE_TARGET)
+    naked_asm!(
+        ".cfi_startproc",
+        "jmp qword ptr [rip + {target}]",
+        ".cfi_endproc",
+        target = sym setup::FREE_TARGET,
+    )
 }
 
 /// Looks whether what is freed is of interest.
 #[unsafe(naked)]
 extern "C" fn free_heeded() {
     naked_asm!(
+        ".cfi_startproc",
         "movabs rdx, 0x9e3779b97f4a7c15",
         "imul rdx, rdi",
         "shr rdx, 48",
@@ -405,6 +459,7 @@ extern "C" fn free_heeded() {
         "test rax, rax",
         "je {slow}",
         "jmp rax",
+        ".cfi_endproc",
         heeded = sym setup::HEEDED,
         real = sym real::FREE,
         slow = sym free_slow,
@@ -432,18 +487,16 @@ macro_rules! operator {
         #[allow(non_snake_case)]
         extern "C" fn $name() {
             naked_asm!(
+                ".cfi_startproc",
                 "mov rax, qword ptr [rip + {target} + 8 * {number}]",
                 "test rax, rax",
                 "jne 2f",
-                "push rdi",
-                "push rsi",
-                "push rdx",
+                push_arguments!(),
                 "mov edi, {number}",
                 "call {find}",
-                "pop rdx",
-                "pop rsi",
-                "pop rdi",
+                pop_arguments!(),
                 "2: jmp rax",
+                ".cfi_endproc",
                 target = sym real::OPERATOR_TARGET,
                 number = const $number,
                 find = sym operator_target,
@@ -458,34 +511,26 @@ macro_rules! counted_new {
         #[unsafe(naked)]
         extern "C" fn $name() {
             naked_asm!(
-                "push r15",
-                "push r14",
-                "push r13",
-                "push r12",
-                "push rbx",
-                "push rbp",
+                ".cfi_startproc",
+                push_saved!(),
                 "mov rcx, rsp",
-                "push rdi",
-                "push rsi",
-                "push rdx",
+                push_arguments!(),
                 "mov edx, {number}",
                 "call {slow}",
-                "pop rdx",
-                "pop rsi",
-                "pop rdi",
+                pop_arguments!(),
                 "add rsp, 48",
+                ".cfi_adjust_cfa_offset -48",
+                saved_are_back!(),
                 "test rax, rax",
                 "je 2f",
                 "ret",
-                "2: push rdi",
-                "push rsi",
-                "push rdx",
+                "2:",
+                push_arguments!(),
                 "mov edi, {number}",
                 "call {real}",
-                "pop rdx",
-                "pop rsi",
-                "pop rdi",
+                pop_arguments!(),
                 "jmp rax",
+                ".cfi_endproc",
                 number = const $number,
                 slow = sym operator_new_slow,
                 real = sym real_operator,
@@ -503,15 +548,13 @@ macro_rules! counted_delete {
         #[unsafe(naked)]
         extern "C" fn $name() {
             naked_asm!(
-                "push rdi",
-                "push rsi",
-                "push rdx",
+                ".cfi_startproc",
+                push_arguments!(),
                 "mov esi, {number}",
                 "call {slow}",
-                "pop rdx",
-                "pop rsi",
-                "pop rdi",
+                pop_arguments!(),
                 "jmp rax",
+                ".cfi_endproc",
                 number = const $number,
                 slow = sym operator_delete_slow,
             )

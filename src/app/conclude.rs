@@ -1,6 +1,8 @@
 //! From what a session has gathered to the written report: the same for each way of tracing.
 
 use super::error::AppError;
+use super::heap::mappings::seen_last;
+use super::heap::preload::Counting;
 use super::output::OutputSpec;
 use crate::capture::Counters;
 use crate::session::audits::EventTotals;
@@ -18,7 +20,8 @@ use std::time::Instant;
 pub fn conclude<T>(
     traced: &mut Traced<T>,
     wanted: &OutputSpec,
-    (record, exit_code, verbose): (Option<&RefCell<Record>>, Option<u8>, bool),
+    (record, heap): (Option<&RefCell<Record>>, Option<&Counting>),
+    (exit_code, verbose): (Option<u8>, bool),
 ) -> Result<(), AppError> {
     let Traced { main, audits, counters, pipeline, .. } = traced;
     warn(pipeline, *counters);
@@ -27,9 +30,16 @@ pub fn conclude<T>(
         say_stacks(pipeline, *counters);
     }
     let reporting = Instant::now();
+    let seen = heap.map(|_| seen_last(audits, pipeline)).unwrap_or_default();
     let (report, notes) = std::mem::take(audits).report(*main, events, pipeline);
     notes.iter().for_each(say);
-    let written = wanted.write(&report);
+    let written = match heap {
+        Some(counting) => {
+            let heap = counting.conclude(&report, &seen);
+            wanted.write_both(&report, &heap)
+        }
+        None => wanted.write(&report),
+    };
     if verbose {
         say(format_args!("report made in {:.1?}", reporting.elapsed()));
     }

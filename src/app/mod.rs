@@ -7,6 +7,7 @@ mod conclude;
 mod dump;
 mod error;
 mod flame;
+mod heap;
 mod live_events;
 mod moment;
 mod options;

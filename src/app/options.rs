@@ -3,6 +3,7 @@
 use super::conclude::conclude;
 use super::dump::Dump;
 use super::error::AppError;
+use super::heap::preload::Counting;
 use super::output::{self, Destination, Other, Output, OutputSpec};
 use crate::capture::CaptureConfig;
 use crate::capture::bpf::TouchConfig;
@@ -60,6 +61,8 @@ pub struct Sinks {
     dump: Option<(PathBuf, Rc<RefCell<Dump>>)>,
     touches: Option<Rc<RefCell<Touches>>>,
     record: Option<Rc<RefCell<Record>>>,
+    /// Its processes count what they allocate.
+    pub heap: Option<Counting>,
 }
 
 impl<'a> RunOptions<'a> {
@@ -144,7 +147,8 @@ impl<'a> RunOptions<'a> {
             touch::finish(&mut touches.borrow_mut(), &traced.tracer)?;
         }
         traced.audits.touches = sinks.touches;
-        conclude(traced, wanted, (sinks.record.as_deref(), exit_code, self.inside.verbose))
+        let listeners = (sinks.record.as_deref(), sinks.heap.as_ref());
+        conclude(traced, wanted, listeners, (exit_code, self.inside.verbose))
     }
 
     /// Page faults are told by who touched what, of each process.

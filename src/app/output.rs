@@ -9,7 +9,9 @@ pub use file::{Output, Stream};
 use super::error::AppError;
 use super::flame;
 use crate::cli::{Cli, FlameArgs, Format};
-use crate::render::{Color, TextOptions, to_html, to_json, to_text};
+use crate::heap::HeapReport;
+use crate::render::json::ReportWithHeap;
+use crate::render::{Color, HeapBy, HeapView, TextOptions, heap_to_text, to_html, to_json, to_text};
 use crate::report::Report;
 use clap::CommandFactory;
 use std::ffi::OsString;
@@ -46,6 +48,18 @@ impl OutputSpec {
             Format::Json => self.to.put(to_json(report)?.as_bytes()),
             Format::Html => self.to.put(to_html(report)?.as_bytes()),
             Format::Folded | Format::Svg | Format::Pprof => self.to.put(&flame::render(report, self)?),
+        }
+    }
+
+    /// As [`OutputSpec::write`], with who holds the heap: text, or else JSON.
+    pub fn write_both(&self, report: &Report, heap: &HeapReport) -> Result<(), AppError> {
+        match self.format {
+            Format::Text => {
+                let view = HeapView { by: HeapBy::Outstanding, reverse: false };
+                let heap = heap_to_text(heap, view, self.to.options());
+                self.to.put(format!("{}\n{heap}", to_text(report, self.to.options())).as_bytes())
+            }
+            _ => self.to.put(to_json(&ReportWithHeap { report, heap })?.as_bytes()),
         }
     }
 }

@@ -295,7 +295,7 @@ fn size(text: &str) -> Result<u64, String> {
 }
 
 /// A size of which samples can be taken.
-fn sampled(text: &str) -> Result<u64, String> {
+pub(super) fn sampled(text: &str) -> Result<u64, String> {
     match size(text)? {
         0 | 1 => Err("one sample a byte is every allocation: leave --sample out".to_owned()),
         mean if mean > 1 << 40 => Err("more than 1 TiB: hardly anything would be seen".to_owned()),

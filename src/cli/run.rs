@@ -1,7 +1,10 @@
 //! `vmaudit run`.
 
-use super::{Aslr, AuditArgs, ChangeArgs, DetailArgs, FlameArgs, InsideArgs, StackArgs, StartArgs, seconds};
-use clap::Args;
+use super::heap::sampled;
+use super::{
+    Aslr, AuditArgs, ChangeArgs, DetailArgs, FlameArgs, Format, InsideArgs, StackArgs, StartArgs, seconds,
+};
+use clap::{Args, ValueEnum};
 use std::ffi::OsString;
 
 #[derive(Args, Debug)]
@@ -45,6 +48,13 @@ pub struct RunArgs {
     #[arg(long, value_name = "BYTES", default_value_t = 16 << 20)]
     pub min_virt: u64,
 
+    /// Count allocations, too, by a preloaded library: who holds the heap, beside who mapped it; with =SIZE, one every SIZE
+    /// bytes on average
+    ///
+    /// The report of `vmaudit heap` follows that of the mappings; in JSON it is `heap`.
+    #[arg(long, value_name = "SIZE", num_args = 0..=1, require_equals = true, value_parser = sampled, conflicts_with = "output")]
+    pub heap: Option<Option<u64>>,
+
     #[command(flatten)]
     pub detail: DetailArgs,
 
@@ -60,4 +70,21 @@ pub struct RunArgs {
     /// The command and its arguments
     #[arg(trailing_var_arg = true, required = true, value_name = "CMD")]
     pub command: Vec<OsString>,
+}
+
+impl RunArgs {
+    /// What clap cannot tell by itself.
+    ///
+    /// # Errors
+    /// Options that contradict each other, in words.
+    pub fn check(&self) -> Result<(), String> {
+        if self.heap.is_some() && !matches!(self.audit.to.format, Format::Text | Format::Json) {
+            let format = self.audit.to.format.to_possible_value();
+            let format = format.map(|value| value.get_name().to_owned()).unwrap_or_default();
+            return Err(format!(
+                "--heap: -f {format} shows the mappings alone (text and json show both); vmaudit heap -f {format} shows the heap"
+            ));
+        }
+        Ok(())
+    }
 }

@@ -1,6 +1,16 @@
 //! Reports, comparisons and whatever else is said, as JSON (docs/report.md, docs/diff.md …).
 
+use crate::heap::HeapReport;
+use crate::report::Report;
 use serde::Serialize;
+
+/// A report of a run whose allocations were counted, too.
+#[derive(Serialize)]
+pub struct ReportWithHeap<'a> {
+    #[serde(flatten)]
+    pub report: &'a Report,
+    pub heap: &'a HeapReport,
+}
 
 /// Pretty-printed JSON, with a final newline.
 ///

@@ -10,6 +10,7 @@ mod compat;
 mod events {
     mod attached;
     mod filters;
+    mod paths;
     mod strace;
 }
 mod fork_keeps;

@@ -1,9 +1,14 @@
 //! `vmaudit run`: from the command line to the report.
 
 use crate::app::error::AppError;
+use crate::app::heap::default_descriptions;
+use crate::app::heap::preload::{CountingOptions, Entrance, unsuited};
 use crate::app::options::RunOptions;
+use crate::capture::preload::is_available;
 use crate::cli::{Aslr, RunArgs};
+use crate::heap::Filter;
 use crate::launch::LaunchConfig;
+use crate::model::Pid;
 use crate::session::engine::End;
 use crate::session::load::Load;
 use crate::session::say::say;
@@ -22,13 +27,17 @@ const WITHOUT_LISTENER: &str = "take --backend bpf or perf, with --no-exit-hold"
 
 /// Starts the command under audit; returns vmaudit's exit code.
 pub fn run(args: &RunArgs) -> Result<u8, AppError> {
+    args.check().map_err(AppError::Usage)?;
     let options = RunOptions::from(args);
     let wanted = options.wanted(&args.command)?;
     let mut sinks = options.dump()?;
     let container = container_of(&args.command);
+    let entrance = entrance(args, container.is_some())?;
+    let mut env = args.change.environment();
+    env.extend(entrance.iter().flat_map(Entrance::environment));
     let config = LaunchConfig {
         argv: args.command.clone(),
-        env: args.change.environment(),
+        env,
         aslr_off: args.aslr == Aslr::Off,
         stack_limit: args.change.stack_limit,
         as_root: args.start.as_root,
@@ -41,20 +50,25 @@ pub fn run(args: &RunArgs) -> Result<u8, AppError> {
         (container.as_ref(), WITHOUT_FILTER, WITHOUT_LISTENER),
     )?;
     // What nobody looks at is known by its calls alone.
-    let spares = args.min_virt > 0 && !options.touch() && start.knows_all_mappings();
+    let spares = args.min_virt > 0 && !options.touch() && entrance.is_none() && start.knows_all_mappings();
     if let Some(prepared) = start.prepared().filter(|_| spares) {
         prepared.spare_small(args.min_virt)?;
     }
-    let pipeline = options.pipeline(&start, &args.command, &mut sinks)?;
+    let mut pipeline = options.pipeline(&start, &args.command, &mut sinks)?;
+    if let Some(entrance) = entrance {
+        let counting = entrance.open(counting(args, start.main())?, Vec::new(), start.main())?;
+        pipeline.add_sink(counting.executed.clone());
+        sinks.heap = Some(counting);
+    }
     if let Some(script) = &args.load {
         start.on_start(|running| Load::start(running, script, args.start.as_root).map(Some));
     }
     // What is put into a container is not held at its end.
     let pause = if container.is_some() { FIRST_SNAPSHOT } else { SNAPSHOT_PAUSE };
     let schedule = options.schedule(FIRST_SNAPSHOT, pause);
-    let touch = options.touch();
+    let keeps_all = options.touch() || args.heap.is_some();
     let mut traced = start.run(pipeline, schedule, |session| {
-        session.audits.keeps_all |= touch;
+        session.audits.keeps_all |= keeps_all;
         session.run()
     })?;
     for process in &traced.pipeline.listener_refused {
@@ -76,4 +90,31 @@ pub fn run(args: &RunArgs) -> Result<u8, AppError> {
     };
     traced.detach_in_background();
     Ok(code)
+}
+
+/// With `--heap`: where the command, which gets the library, reports.
+fn entrance(args: &RunArgs, is_contained: bool) -> Result<Option<Entrance>, AppError> {
+    let Some(sample) = args.heap else { return Ok(None) };
+    let why = match unsuited(&args.command, &default_descriptions().map_err(AppError::Usage)?) {
+        _ if !is_available() => Some("there is no library for this processor".to_owned()),
+        _ if is_contained => Some("a container does not get the library from its client".to_owned()),
+        why => why,
+    };
+    if let Some(why) = why {
+        let sample = sample.map(|mean| format!(" --sample {mean}")).unwrap_or_default();
+        return Err(AppError::Usage(format!(
+            "--heap: {why}; with root's rights, vmaudit heap --method uprobes{sample} counts it from outside"
+        )));
+    }
+    Ok(Some(Entrance::for_command(args.start.as_root)?))
+}
+
+fn counting(args: &RunArgs, main: Pid) -> Result<CountingOptions, AppError> {
+    Ok(CountingOptions {
+        sample: args.heap.flatten(),
+        filter: Filter::default(),
+        descriptions: default_descriptions().map_err(AppError::Usage)?,
+        only: args.no_follow_forks.then(|| vec![main]),
+        attached: false,
+    })
 }

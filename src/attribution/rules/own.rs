@@ -2,7 +2,9 @@
 //! process' VIRT, RSS and control group, and is told apart because the program did not ask for it.
 
 use super::{Advice, Claim, Group, Rule, Subject, World};
+use crate::attribution::callpath::Line;
 use crate::attribution::category::{Category, Evidence, Merge};
+use crate::attribution::code::{Code, Role};
 use crate::attribution::units::size;
 use crate::model::heap::own::{AREA, BELL, CATEGORY, LIBRARY};
 
@@ -13,6 +15,9 @@ pub const OWN: Category = Category {
     one: "memory of vmaudit's heap counting",
     many: "mappings of vmaudit's heap counting",
 };
+
+/// The library, handed over or installed (`--arm`), as stacks name it.
+const CODE: &[&str] = &["libvmaudit-heap", "memfd:libvmaudit-heap"];
 
 pub struct OwnRule;
 
@@ -32,8 +37,22 @@ impl Rule for OwnRule {
         &[OWN]
     }
 
+    /// It stands before the allocator: who called it asked.
+    fn code(&self) -> Code {
+        Code { role: Role::Allocator, modules: CODE, ..Code::NONE }
+    }
+
     fn by_name(&self, subject: &Subject<'_>, _world: &World<'_>) -> Option<Claim> {
         is_ours(subject.name()).then(|| Claim::new(OWN, Evidence::Name, "counting").merge(Merge::ByCategory))
+    }
+
+    fn knows(&self, line: &Line) -> bool {
+        CODE.iter().any(|own| line.module.starts_with(own))
+    }
+
+    /// It makes its calls itself: what is called behind it is the allocator's.
+    fn by_stack(&self, _subject: &Subject<'_>, _world: &World<'_>, at: usize) -> Option<Claim> {
+        (at == 0).then(|| Claim::new(OWN, Evidence::Stack, "counting").merge(Merge::ByCategory))
     }
 
     fn advise(&self, group: &Group<'_>, _world: &World<'_>) -> Advice {

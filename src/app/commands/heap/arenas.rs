@@ -1,6 +1,7 @@
 //! The arenas of living processes, read from their memory: no probe, no stop, milliseconds.
 
 use crate::app::error::AppError;
+use crate::app::heap::RowsBySite;
 use crate::app::output::Output;
 use crate::attribution::rules::{arena_readers, heap_headers};
 use crate::cli::HeapArgs;
@@ -14,7 +15,6 @@ use crate::session::say::say;
 use crate::session::snapshots::SnapshotError;
 use crate::session::snapshots::living::{Living, LivingError};
 use crate::sys::clock::monotonic_ns;
-use std::collections::HashMap;
 
 /// How often an arena that changes while it is read is read again.
 const ATTEMPTS: u32 = 3;
@@ -55,9 +55,6 @@ pub fn print((args, to): (&HeapArgs, Output)) -> Result<u8, AppError> {
     super::write(args, &to, &report)?;
     Ok(0)
 }
-
-/// In which rows of each process sites are.
-pub type RowsBySite = HashMap<Pid, HashMap<u32, u64>>;
 
 /// Adds to a report what can be read of those of its processes that still live. `known` gives the blocks that a
 /// process holds, with their sites as holders.

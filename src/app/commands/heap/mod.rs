@@ -4,12 +4,10 @@ mod arenas;
 mod combined;
 mod contexts;
 pub mod hold;
-mod mappings;
 mod peek;
 mod preload;
 pub mod probes;
 mod report;
-mod resolve;
 mod run;
 pub mod watch;
 

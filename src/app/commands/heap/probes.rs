@@ -1,6 +1,6 @@
 //! Which functions of which files are probed so far.
 
-use super::resolve::{ProbedFunction, Resolved, Why, resolve};
+use crate::app::heap::resolve::{ProbedFunction, Resolved, Why, resolve};
 use crate::capture::heap::{Prober, Request};
 use crate::heap::Description;
 use crate::heap::report::model;
@@ -140,7 +140,7 @@ impl State {
         self.refused.push(why);
     }
 
-    fn name(&mut self, number: u32, (key, module): (FileKey, &str), found: &super::resolve::ProbedFunction) {
+    fn name(&mut self, number: u32, (key, module): (FileKey, &str), found: &ProbedFunction) {
         let at = number as usize;
         if self.functions.len() <= at {
             self.functions.resize(at + 1, model::Function::default());

@@ -1,7 +1,8 @@
 //! From ledgers to the report.
 
-use super::arenas::RowsBySite;
-use super::watch::{HeapWatch, ProcessIdentity};
+use super::watch::HeapWatch;
+use crate::app::heap::RowsBySite;
+use crate::app::heap::identity::ProcessIdentity;
 use crate::capture::heap::HeapCounters;
 use crate::heap::report::{HeapFacts, HeapProcessFacts, HeapReport, build};
 use crate::heap::silence::{self, TestCall, Watched};
@@ -9,7 +10,7 @@ use crate::heap::{Filter, Picture};
 use crate::model::Pid;
 use crate::report::model::Events;
 use crate::session::pipeline::Pipeline;
-use crate::symbolize::{Config, Symbolizer};
+use crate::symbolize::Symbolizer;
 use crate::sys::clock::monotonic_ns;
 use std::cell::Cell;
 
@@ -106,8 +107,4 @@ pub fn explain_silence(
         process.nothing_seen = Some(nothing);
     }
     failure
-}
-
-pub fn symbolizer() -> Symbolizer {
-    Symbolizer::new(Config::default())
 }

@@ -4,12 +4,13 @@ use super::arenas;
 use super::combined::Combined;
 use super::contexts::name_contexts;
 use super::hold::{self, HELD_CALLS};
-use super::mappings::add_mappings;
 use super::preload;
 use super::probes::Probes;
 use super::report::{self, ReportOptions};
 use super::watch::HeapWatch;
 use crate::app::error::AppError;
+use crate::app::heap::mappings::add_mappings;
+use crate::app::heap::symbolizer;
 use crate::app::output::Output;
 use crate::capture::CaptureConfig;
 use crate::capture::bpf::BpfTracer;
@@ -159,7 +160,7 @@ impl<'a> Watcher<'a> {
             timeline: false,
             verbose: self.args.verbose,
         };
-        let mut symbolizer = report::symbolizer();
+        let mut symbolizer = symbolizer();
         let mut pipeline = start.pipeline();
         pipeline.add_sink(self.watch.clone());
         let attached = !start.processes().is_empty();

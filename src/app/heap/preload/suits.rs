@@ -1,6 +1,6 @@
 //! Which programs a preloaded library can get into, before they are started.
 
-use crate::app::commands::heap::resolve::resolve;
+use crate::app::heap::resolve::resolve;
 use crate::capture::preload::layout::FUNCTIONS;
 use crate::heap::Description;
 use crate::heap::describe::DEFAULT_ALLOCATORS;

@@ -1,29 +1,19 @@
 //! `vmaudit heap -- CMD` by a library that is preloaded into the command: it counts in the program itself,
 //! and needs no rights.
 
-mod executed;
-mod heaps;
-mod portrait;
-mod serve;
-mod sizes;
-mod suits;
-
-use super::arenas::{self, RowsBySite};
-use super::mappings::add_mappings;
-use super::report::symbolizer;
+use super::arenas;
 use crate::app::error::AppError;
+use crate::app::heap::mappings::add_mappings;
+use crate::app::heap::preload::{Counting, CountingOptions, Entrance, Preloaded, other_functions, unsuited};
+use crate::app::heap::symbolizer;
 use crate::app::output::Output;
 use crate::capture::CaptureConfig;
-use crate::capture::preload::{Armed, Found, Library, Listener, Settings, VARIABLE, install, is_available};
+use crate::capture::preload::{Armed, Found, install, is_available};
 use crate::cli::{Aslr, HeapArgs, Method};
-use crate::heap::report::{HeapFacts, HeapProcessFacts, HeapReport, build};
-use crate::heap::{Description, LedgerOptions, Picture, Sampling, silence};
-use crate::launch::{LaunchConfig, behind_sudo};
+use crate::heap::Description;
+use crate::launch::LaunchConfig;
 use crate::model::Pid;
 use crate::procfs::parse_maps;
-use crate::report::model::Events;
-use crate::rights::viewer;
-use crate::session::SessionError;
 use crate::session::audits::Audits;
 use crate::session::engine::{AT_THE_END, End, Schedule, Session};
 use crate::session::pipeline::Pipeline;
@@ -31,22 +21,12 @@ use crate::session::say::say;
 use crate::session::start::{Start, Traced};
 use crate::session::tracer::{TracerOptions, WATCHED_CALLS};
 use crate::symbolize::Symbolizer;
-use crate::sys::clock::monotonic_ns;
-use crate::sys::file::raise_descriptor_limit;
-use executed::Executed;
-use heaps::{Portrait, Preloaded};
 use nix::errno::Errno;
 use nix::unistd::Uid;
-use portrait::OTHER_ALLOCATOR;
-use serve::{Service, wake};
-use std::cell::RefCell;
-use std::ffi::OsString;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
-use std::rc::Rc;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::MutexGuard;
 use std::time::{Duration, Instant};
-use suits::{other_functions, unsuited};
 
 /// Seconds between snapshots for what keeps growing.
 const LEAK_INTERVAL: f64 = 1.0;
@@ -137,18 +117,10 @@ pub fn attach(
     descriptions: &[Description],
     armed: Vec<Armed>,
 ) -> Result<u8, AppError> {
-    let start_ns = monotonic_ns();
-    let settings = Settings { sample: args.sample };
-    let system = |operation| move |source| SessionError::System { operation, source };
-    let listener = Listener::new().map_err(system("opening a socket"))?;
+    let entrance = Entrance::new()?;
     let start = Start::running(&args.pids, tracing(args))?;
-    raise_descriptor_limit();
-    let options = LedgerOptions { sampling: Sampling::every(args.sample.unwrap_or(0)), start_ns };
-    let mut heaps = Preloaded::new(options, super::filter(args), descriptions.to_vec());
-    heaps.only = args.no_follow_forks.then(|| args.pids.clone());
-    heaps.attached = true;
     for process in &armed {
-        process.stop().and_then(|()| process.wake(listener.name())).map_err(|errno| {
+        process.stop().and_then(|()| process.wake(entrance.listener().name())).map_err(|errno| {
             let pid = process.pid;
             AppError::Usage(match errno {
                 Errno::EPERM => format!(
@@ -159,22 +131,26 @@ pub fn attach(
             })
         })?;
     }
-    let heaps = Arc::new(Mutex::new(heaps));
-    let service =
-        Service::start(&heaps, listener, armed, (settings, start_ns)).map_err(system("starting a thread"))?;
-    let watcher = Watcher {
-        args,
-        to,
-        executed: Rc::new(RefCell::new(Executed::new(Arc::clone(&heaps)))),
-        heaps,
-        main: start.main(),
-        start_ns,
-        allocators: descriptions.iter().map(|each| each.name.clone()).collect(),
-    };
+    let only = args.no_follow_forks.then(|| args.pids.clone());
+    let counting = entrance.open(counting(args, descriptions, (only, true)), armed, start.main())?;
+    let watcher = Watcher { args, to, counting };
     let traced = watcher.run(start);
-    watcher.heaps().release(wake);
-    drop(service);
+    drop(watcher);
     Ok(exit_code(traced?))
+}
+
+fn counting(
+    args: &HeapArgs,
+    descriptions: &[Description],
+    (only, attached): (Option<Vec<Pid>>, bool),
+) -> CountingOptions {
+    CountingOptions {
+        sample: args.sample,
+        filter: super::filter(args),
+        descriptions: descriptions.to_vec(),
+        only,
+        attached,
+    }
 }
 
 fn exit_code(traced: Traced<End>) -> u8 {
@@ -197,20 +173,10 @@ fn tracing(args: &HeapArgs) -> TracerOptions {
 
 /// Starts the command with the library; returns vmaudit's exit code.
 pub fn start((args, to): (&HeapArgs, Output), descriptions: &[Description]) -> Result<u8, AppError> {
-    let start_ns = monotonic_ns();
-    let settings = Settings { sample: args.sample };
-    let system = |operation| move |source| SessionError::System { operation, source };
-    let library = Library::new().map_err(system("writing the library to memory"))?;
-    let listener = Listener::new().map_err(system("opening a socket"))?;
-    // ptrace(2), access mode checks: neither another user may look in, nor who has fewer rights.
-    let is_equal = viewer().is_none() && (args.as_root || behind_sudo().ok().flatten().is_none());
-    let path = library.path(is_equal).map_err(system("handing over the library"))?;
+    let entrance = Entrance::for_command(args.as_root)?;
     let config = LaunchConfig {
         argv: args.command.clone(),
-        env: vec![
-            ("LD_PRELOAD".into(), Some(before_others(&path))),
-            (VARIABLE.into(), Some(listener.name().into())),
-        ],
+        env: entrance.environment(),
         as_root: args.as_root,
         hold_exits: true,
         aslr_off: args.aslr == Aslr::Off,
@@ -219,47 +185,18 @@ pub fn start((args, to): (&HeapArgs, Output), descriptions: &[Description]) -> R
     };
     let without_filter = "start it by itself, and attach (vmaudit heap -p PID)";
     let start = Start::command(config, tracing(args), (None, without_filter, without_filter))?;
-    // Two for each process that counts. The command has been forked: its limit stays as it was.
-    raise_descriptor_limit();
-    let options = LedgerOptions { sampling: Sampling::every(args.sample.unwrap_or(0)), start_ns };
-    let mut heaps = Preloaded::new(options, super::filter(args), descriptions.to_vec());
-    heaps.only = args.no_follow_forks.then(|| vec![start.main()]);
-    let heaps = Arc::new(Mutex::new(heaps));
-    let service = Service::start(&heaps, listener, Vec::new(), (settings, start_ns))
-        .map_err(system("starting a thread"))?;
-    let watcher = Watcher {
-        args,
-        to,
-        executed: Rc::new(RefCell::new(Executed::new(Arc::clone(&heaps)))),
-        heaps,
-        main: start.main(),
-        start_ns,
-        allocators: descriptions.iter().map(|each| each.name.clone()).collect(),
-    };
-    let traced = watcher.run(start)?;
-    watcher.heaps().release(wake);
-    drop(service);
-    Ok(exit_code(traced))
-}
-
-/// The user may preload something, too: an allocator, which ours stands before.
-fn before_others(path: &str) -> OsString {
-    let mut all = OsString::from(path);
-    if let Some(others) = std::env::var_os("LD_PRELOAD").filter(|others| !others.is_empty()) {
-        all.push(":");
-        all.push(others);
-    }
-    all
+    let only = args.no_follow_forks.then(|| vec![start.main()]);
+    let counting = entrance.open(counting(args, descriptions, (only, false)), Vec::new(), start.main())?;
+    let watcher = Watcher { args, to, counting };
+    let traced = watcher.run(start);
+    drop(watcher);
+    Ok(exit_code(traced?))
 }
 
 struct Watcher<'a> {
     args: &'a HeapArgs,
     to: Output,
-    heaps: Arc<Mutex<Preloaded>>,
-    main: Pid,
-    start_ns: u64,
-    allocators: Vec<String>,
-    executed: Rc<RefCell<Executed>>,
+    counting: Counting,
 }
 
 impl Watcher<'_> {
@@ -274,7 +211,7 @@ impl Watcher<'_> {
         };
         let mut symbols = symbolizer();
         let mut pipeline = start.pipeline();
-        pipeline.add_sink(self.executed.clone());
+        pipeline.add_sink(self.counting.executed.clone());
         let mut traced = start.run(pipeline, schedule, |session| {
             // What is mapped is put beside each process' heap.
             session.audits.keeps_all = true;
@@ -298,18 +235,16 @@ impl Watcher<'_> {
                 taught.questions, taught.rules, taught.without_room, taught.maps_read
             ));
         }
-        match self.heaps().has_any() || !self.executed.borrow().has(self.main) {
-            true => Ok(traced),
-            false => Err(AppError::NothingSeen {
-                why: "the library was not loaded: the dynamic loader ignores it, or could not open it (it \
-                      says so then). With root's rights, --method uprobes needs no library"
-                    .to_owned(),
+        match self.counting.why_nothing() {
+            None => Ok(traced),
+            Some(why) => Err(AppError::NothingSeen {
+                why: format!("{why}. With root's rights, --method uprobes needs no library"),
             }),
         }
     }
 
-    fn heaps(&self) -> std::sync::MutexGuard<'_, Preloaded> {
-        self.heaps.lock().unwrap_or_else(PoisonError::into_inner)
+    fn heaps(&self) -> MutexGuard<'_, Preloaded> {
+        self.counting.heaps()
     }
 
     fn watch(&self, session: &mut Session<'_>, symbols: &mut Symbolizer) -> Result<End, AppError> {
@@ -340,66 +275,14 @@ impl Watcher<'_> {
         symbols: &mut Symbolizer,
         at_the_end: Option<(Audits, &mut Pipeline)>,
     ) -> Result<(), AppError> {
-        let (mut report, rows) = self.report(symbols);
+        let (mut report, rows) = self.counting.report(symbols);
         if let Some((audits, pipeline)) = at_the_end {
-            add_mappings(&mut report, self.main, audits, pipeline);
-            self.executed.borrow().say_uncounted(&report);
+            add_mappings(&mut report, self.counting.main, audits, pipeline);
+            self.counting.executed.borrow().say_uncounted(&report);
             arenas::add(&mut report, &rows, |pid| self.heaps().known_blocks(pid));
         }
-        self.explain_silence(&mut report);
+        self.counting.explain_silence(&mut report);
         symbols.take_notes().iter().for_each(say);
         super::write(self.args, &self.to, &report)
-    }
-
-    /// Of a sample, what is not in it was not looked at.
-    fn explain_silence(&self, report: &mut HeapReport) {
-        let silent = report.processes.iter_mut().filter(|process| silence::is_silent(process));
-        for process in silent.filter(|_| report.sampling_bytes.is_none()) {
-            let gaps = process.gaps.iter().map(String::as_str);
-            let other = gaps.into_iter().find(|gap| gap.contains(OTHER_ALLOCATOR)).map(str::to_owned);
-            process.gaps.retain(|gap| Some(gap) != other.as_ref());
-            process.nothing_seen = Some(silence::why_by_library(process, &self.allocators, other.as_deref()));
-        }
-    }
-
-    fn report(&self, symbols: &mut Symbolizer) -> (HeapReport, RowsBySite) {
-        let mut heaps = self.heaps();
-        let (ended, living) = heaps.portraits();
-        let mut all: Vec<&Portrait> = ended.into_iter().chain(&living).collect();
-        all.sort_by_key(|portrait| (portrait.picture.pid != self.main, portrait.picture.pid));
-        let processes: Vec<(HeapProcessFacts, Picture)> =
-            all.iter().map(|portrait| (portrait.facts.clone(), portrait.picture.clone())).collect();
-        let own: Vec<_> =
-            all.iter().map(|portrait| (portrait.own, portrait.forked, portrait.sizes.clone())).collect();
-        let calls = |picture: &Picture| picture.totals.allocated.blocks + picture.totals.freed.blocks;
-        let seen = processes.iter().map(|(_, picture)| crate::heap::sampling::blocks(calls(picture))).sum();
-        let incomplete = all.iter().map(|portrait| portrait.incomplete).sum();
-        let truncated = all.iter().map(|portrait| portrait.truncated).sum();
-        let wanted: Vec<_> = processes.iter().flat_map(|(_, picture)| picture.stacks()).collect();
-        let Preloaded { unwinder, stacks, functions, .. } = &mut *heaps;
-        let facts = HeapFacts {
-            backend: "preload".to_owned(),
-            allocators: self.allocators.clone(),
-            functions: functions.clone(),
-            combined: false,
-            events: Events {
-                seen,
-                unwind_incomplete: incomplete,
-                truncated_stacks: truncated,
-                ..Events::default()
-            },
-            without_stack: 0,
-            start_ns: self.start_ns,
-        };
-        let names = symbols.symbolize(stacks, wanted, unwinder.files_mut());
-        let pictures: Vec<_> = processes.iter().map(|(facts, picture)| (facts, picture)).collect();
-        let mut report = build(&facts, &pictures, stacks, &names);
-        for (process, (own, forked, sizes)) in report.processes.iter_mut().zip(own) {
-            process.own = Some(own);
-            process.forked = forked;
-            process.sizes = sizes;
-        }
-        let rows = processes.iter().map(|(_, picture)| (picture.pid, picture.rows_by_site())).collect();
-        (report, rows)
     }
 }

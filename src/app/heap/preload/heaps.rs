@@ -1,6 +1,6 @@
 //! The processes that have the library, and what they have counted.
 
-use crate::app::commands::heap::watch::{ProcessIdentity, read_known};
+use crate::app::heap::identity::{ProcessIdentity, read_known};
 use crate::capture::preload::{Area, Arrival, Question};
 use crate::heap::ledger::{SiteId, Sites};
 use crate::heap::report::HeapProcessFacts;
