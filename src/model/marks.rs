@@ -1,7 +1,7 @@
 //! What the mapped program and libraries carry inside, by their own strings and symbols: stripped
 //! and statically linked ones still tell which allocator or runtime they are made with.
 
-use super::addr::Addr;
+use super::addr::{Addr, AddrRange};
 use super::mapping::MappingFile;
 
 /// How a file with code shows what it holds. Rules declare theirs.
@@ -52,4 +52,7 @@ pub struct CodeMarks {
     /// The function that the C library itself calls as `malloc`: its own, or another allocator's that
     /// the loader put before it. None where that could not be read, or nothing was bound yet.
     pub libc_malloc: Option<Addr>,
+    /// Where the program headers of mapped images put memory that is in no file (from p_filesz to p_memsz, whole
+    /// pages): each file's bss, wherever it is mapped. Sorted, disjoint.
+    pub bss: Vec<AddrRange>,
 }

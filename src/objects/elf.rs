@@ -23,6 +23,8 @@ pub struct Segment {
     pub offset: u64,
     pub vaddr: u64,
     pub file_size: u64,
+    /// p_memsz: what lies beyond `file_size` is zero, and in no file.
+    pub mem_size: u64,
     pub exec: bool,
 }
 
@@ -89,6 +91,7 @@ impl ElfLayout {
                 offset: program.p_offset,
                 vaddr: program.p_vaddr,
                 file_size: program.p_filesz,
+                mem_size: program.p_memsz,
                 exec: program.p_flags & PF_X != 0,
             };
             match program.p_type {
@@ -288,8 +291,8 @@ mod tests {
     fn offsets_at_a_shared_page_belong_to_the_executable_segment() {
         let layout = ElfLayout {
             segments: vec![
-                Segment { offset: 0, vaddr: 0, file_size: 0x1100, exec: false },
-                Segment { offset: 0x1100, vaddr: 0x2100, file_size: 0x800, exec: true },
+                Segment { offset: 0, vaddr: 0, file_size: 0x1100, mem_size: 0x1100, exec: false },
+                Segment { offset: 0x1100, vaddr: 0x2100, file_size: 0x800, mem_size: 0x800, exec: true },
             ],
             ..ElfLayout::default()
         };

@@ -1,7 +1,7 @@
 //! Which allocators and runtimes a file was made with, by what stripping leaves: its dynamic symbols,
 //! its sections' names, and the strings of its messages.
 
-use super::elf::Section;
+use super::elf::{Section, Segment};
 use super::object::Object;
 use super::symtab::SymbolTable;
 use crate::model::{EXPORTS_MALLOC, Sign};
@@ -24,6 +24,8 @@ pub struct FileFacts {
     /// The environment variable that the allocator in it reads.
     pub setting: Option<String>,
     pub libc: Option<LibcFacts>,
+    /// Its PT_LOAD program headers.
+    pub segments: Vec<Segment>,
 }
 
 /// What can be told of a C library with versions.
@@ -39,13 +41,14 @@ pub struct LibcFacts {
 /// missing parts are left out.
 pub fn marks_of(object: &Object, signs: &[Sign]) -> FileFacts {
     let exports = Exports::read(object, signs);
+    let segments = object.layout().segments.clone();
     if exports.is_loader {
-        return FileFacts::default();
+        return FileFacts { segments, ..FileFacts::default() };
     }
     if let Some((mark, version)) = exports.libc {
         let slot = object.linkage().slot_of(b"malloc");
         let libc = Some(LibcFacts { version, malloc: exports.malloc.zip(slot) });
-        return FileFacts { marks: vec![mark.to_owned()], libc, ..FileFacts::default() };
+        return FileFacts { marks: vec![mark.to_owned()], libc, segments, setting: None };
     }
     let ends = |sign: &Sign| {
         let end = sign.section.map(str::as_bytes);
@@ -61,7 +64,7 @@ pub fn marks_of(object: &Object, signs: &[Sign]) -> FileFacts {
         marks.insert(EXPORTS_MALLOC);
     }
     let setting = setting.filter(|(mark, _)| marks.contains(mark)).map(|(_, variable)| variable);
-    FileFacts { marks: marks.into_iter().map(str::to_owned).collect(), setting, libc: None }
+    FileFacts { marks: marks.into_iter().map(str::to_owned).collect(), setting, libc: None, segments }
 }
 
 /// What the dynamic symbols tell.
@@ -204,7 +207,7 @@ mod tests {
             assert!(glibc.malloc.is_some_and(|(function, slot)| function != 0 && slot != 0));
         }
         if let Some(found) = of(&format!("{LIB}/ld-linux-x86-64.so.2")) {
-            assert_eq!(found, FileFacts::default());
+            assert!(found.marks.is_empty() && !found.segments.is_empty());
         }
         if let Some(found) = of(&format!("{LIB}/libjemalloc.so.2")) {
             assert_eq!(found.marks, ["exports-malloc", "jemalloc"]);
@@ -220,7 +223,7 @@ mod tests {
             assert_eq!(found.marks, ["musl"]);
         }
         if let Some(found) = of(&format!("{LIB}/libm.so.6")) {
-            assert_eq!(found, FileFacts::default());
+            assert!(found.marks.is_empty() && found.libc.is_none());
         }
     }
 

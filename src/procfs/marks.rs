@@ -1,6 +1,7 @@
 //! Which allocators and runtimes the mapped files hold ([`crate::objects::marks`] reads one file), and
 //! which `malloc` the C library of the process calls.
 
+use super::bss::bss_of;
 use super::memory;
 use super::process_dir::ProcessDir;
 use crate::model::{Addr, CodeMarks, FileMarks, Mapping, MappingFile, Pid, Sign, Tid};
@@ -8,7 +9,7 @@ use crate::objects::marks::FileFacts;
 use crate::objects::{
     LibcFacts, OpenRequest, Opener, Stamp, SystemOpener, is_elsewhere, marks_of, stamp_of_mapped,
 };
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 
 /// Files and places remembered; begun anew at this number.
@@ -31,14 +32,20 @@ static KNOWN: LazyLock<Mutex<MarkCache>> = LazyLock::new(Mutex::default);
 pub(super) fn read_marks(dir: &ProcessDir, tid: Tid, mappings: &[Mapping], signs: &[Sign]) -> CodeMarks {
     let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
     let mut out = CodeMarks { complete: true, ..CodeMarks::default() };
-    let (mut seen, mut elsewhere) = (HashSet::new(), None);
+    let (mut seen, mut elsewhere) = (HashMap::new(), None);
     for mapping in mappings.iter().filter(|mapping| mapping.prot.exec) {
-        let Some(file) = mapping.file.filter(|file| seen.insert(*file)) else { continue };
-        let Some(found) = known.found((dir.pid(), &mut elsewhere), (file, mapping), signs) else {
+        let Some(file) = mapping.file else { continue };
+        let is_new = !seen.contains_key(&file);
+        let found = seen
+            .entry(file)
+            .or_insert_with(|| known.found((dir.pid(), &mut elsewhere), (file, mapping), signs));
+        let Some(found) = found else {
             out.complete = false;
             continue;
         };
-        if found.marks.is_empty() {
+        // A file may be mapped more than once: each has its bss.
+        out.bss.extend(bss_of(mapping, &found.segments, mappings));
+        if found.marks.is_empty() || !is_new {
             continue;
         }
         if let Some(libc) = &found.libc {
@@ -51,6 +58,8 @@ pub(super) fn read_marks(dir: &ProcessDir, tid: Tid, mappings: &[Mapping], signs
             version: found.libc.map(|libc| libc.version),
         });
     }
+    out.bss.sort_unstable();
+    out.bss.dedup();
     out
 }
 

@@ -8,6 +8,7 @@
 //! there may be tens of thousands of lines.
 
 mod brief;
+mod bss;
 mod details;
 mod error;
 mod headers;

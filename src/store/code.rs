@@ -15,6 +15,9 @@ struct Row {
     complete: bool,
     /// Start and length.
     blocks: Vec<(u64, u64)>,
+    /// Start and length; older recordings have none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    bss: Vec<(u64, u64)>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -46,7 +49,8 @@ pub(super) fn write(
         libc_malloc: code.libc_malloc.map(|at| at.0),
         files: code.files.iter().map(file).collect(),
         complete: code.complete,
-        blocks: blocks.iter().map(|block| (block.start.0, block.len())).collect(),
+        blocks: pairs(blocks),
+        bss: pairs(&code.bss),
     };
     let marks = serde_json::to_string(&row).unwrap_or_default();
     sum::insert(db, "code", params![snapshot, marks])?;
@@ -63,12 +67,19 @@ pub(super) fn read(db: &Connection, snapshot: i64) -> Result<(CodeMarks, Vec<Add
         setting: found.setting,
         version: found.version,
     };
-    let blocks =
-        row.blocks.iter().map(|&(start, len)| AddrRange::new(start, start.saturating_add(len))).collect();
     let code = CodeMarks {
         libc_malloc: row.libc_malloc.map(Addr),
         files: row.files.into_iter().map(file).collect(),
         complete: row.complete,
+        bss: ranges(&row.bss),
     };
-    Ok((code, blocks))
+    Ok((code, ranges(&row.blocks)))
+}
+
+fn pairs(ranges: &[AddrRange]) -> Vec<(u64, u64)> {
+    ranges.iter().map(|range| (range.start.0, range.len())).collect()
+}
+
+fn ranges(pairs: &[(u64, u64)]) -> Vec<AddrRange> {
+    pairs.iter().map(|&(start, len)| AddrRange::new(start, start.saturating_add(len))).collect()
 }

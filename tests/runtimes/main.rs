@@ -4,6 +4,7 @@
 mod support;
 
 mod jemalloc;
+mod loader;
 mod managed;
 mod native;
 mod postgres;

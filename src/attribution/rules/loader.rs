@@ -8,8 +8,10 @@ use crate::attribution::callpath::Line;
 use crate::attribution::category::{Category, Evidence, Instance, Merge};
 use crate::attribution::code::{Code, Role};
 use crate::attribution::findings::Fix;
-use crate::ledger::{Origin, RegionKind};
-use crate::model::{Mapping, Prot, Sharing};
+use crate::attribution::footprint::overlapping;
+use crate::attribution::units::size;
+use crate::ledger::{Origin, Region, RegionKind};
+use crate::model::{Addr, Mapping, Prot, Sharing};
 
 pub const LOADER: Category = Category {
     id: "loader",
@@ -78,7 +80,7 @@ impl Rule for LoaderRule {
     }
 
     fn survey(&self, world: &World<'_>) -> Vec<Surveyed> {
-        cut_bss(world)
+        bss_by_place(world)
     }
 
     fn knows(&self, line: &Line) -> bool {
@@ -108,6 +110,23 @@ impl Rule for LoaderRule {
         Some(claim.merge(dlopen.map_or(Merge::ByCategory, Merge::ByCaller)))
     }
 
+    fn by_header(&self, subject: &Subject<'_>, world: &World<'_>) -> Option<Claim> {
+        let own = matches!(subject.region.kind, RegionKind::Anonymous | RegionKind::Brk)
+            && subject.region.sharing == Sharing::Private
+            && is_untraced(subject.region);
+        let bss = || overlapping(&world.input.observations.code.bss, subject.range);
+        (own && bss().iter().any(|bss| bss.contains_range(subject.range)))
+            .then(|| Claim::new(LOADER, Evidence::Header, BSS).merge(Merge::ByCategory))
+    }
+
+    fn cuts(&self, region: &Region, world: &World<'_>) -> Vec<Addr> {
+        if !is_untraced(region) {
+            return Vec::new();
+        }
+        let bss = overlapping(&world.input.observations.code.bss, region.range);
+        bss.iter().flat_map(|bss| [bss.start, bss.end]).collect()
+    }
+
     fn by_shape(&self, subject: &Subject<'_>, world: &World<'_>) -> Option<Claim> {
         let mapping = subject.mapping?;
         if subject.is_file() {
@@ -127,17 +146,11 @@ impl Rule for LoaderRule {
         if subject.region.prot != Prot::RW {
             return None;
         }
-        let vma = subject.region.vma;
-        let own_image = |m: &Mapping| world.is_image(m);
-        let below = world.below(vma);
-        let of_program = |b: &Mapping| match is_plain(b) {
-            true => world.surveyed(ID, b.range.start).is_some(),
-            false => is_data(b, world),
-        };
-        if below.is_some_and(|b| (own_image(b) && b.prot == Prot::RW) || of_program(b)) {
+        if world.surveyed(ID, subject.range.start).is_some() {
             return Some(Claim::new(LOADER, Evidence::Shape, BSS).merge(Merge::ByCategory));
         }
-        let above = world.above(vma)?;
+        let own_image = |m: &Mapping| world.is_image(m);
+        let above = world.above(subject.region.vma)?;
         let first_page = own_image(above) && above.offset == 0 || above.name.starts_with(b"[vvar");
         let loader = || world.fact("has a dynamic loader", || world.has_file(is_ld_so));
         (first_page && subject.range.len() <= MAX_TLS && loader())
@@ -149,6 +162,12 @@ impl Rule for LoaderRule {
         let mut why = "the program and its libraries are mapped as whole files; only pages that run or are \
                        read get into memory, and those are shared with other processes"
             .to_string();
+        let bss = group.part(BSS).virt;
+        if bss > 0 {
+            let bss = size(bss);
+            why +=
+                &format!("; {bss} are bss: variables that begin as zeros, in no file and shared with nobody");
+        }
         let mut advice = if holes.virt > 0 {
             why += "; part of it are holes between segments that were linked for 2 MiB pages: address space \
                     and nothing else";
@@ -168,26 +187,30 @@ impl Rule for LoaderRule {
     }
 }
 
-/// The program's own bss, in pieces since it was advised about a part of it: all plain writable memory from the
-/// end of its data on. Nothing but brk is ever mapped right above the program.
-fn cut_bss(world: &World<'_>) -> Vec<Surveyed> {
+/// The program's bss where no file could be read (a saved smaps): all plain writable memory from the end of its data
+/// on, in pieces since it was advised about a part of it. The program is what the kernel put brk above, and nothing
+/// else is ever mapped in between. Of a library's bss only the file knows where it ends.
+fn bss_by_place(world: &World<'_>) -> Vec<Surveyed> {
+    let code = &world.input.observations.code;
     let mappings = world.mappings();
-    let mut found = Vec::new();
-    for (at, image) in mappings.iter().enumerate().filter(|(_, m)| is_data(m, world)) {
-        let above = mappings.get(at + 1..).unwrap_or(&[]);
-        let above = above.split_at(run_length(above, is_plain)).0;
-        if above.first().is_some_and(|first| first.range.start == image.range.end) {
-            let claim = Claim::new(LOADER, Evidence::Shape, BSS).merge(Merge::ByCategory);
-            found.push(Surveyed { range: extent(above), claim });
-        }
+    let heap = mappings.iter().position(|m| m.is_special("[heap]"));
+    let Some(below) = heap.and_then(|heap| mappings.get(..heap)) else { return Vec::new() };
+    let Some(data) = below.iter().rposition(|m| m.file.is_some()) else { return Vec::new() };
+    if code.complete || !code.bss.is_empty() || !below[data].prot.write || !world.is_image(&below[data]) {
+        return Vec::new();
     }
-    found
+    let above = below.get(data + 1..).unwrap_or(&[]);
+    let above = above.split_at(run_length(above, is_plain)).0;
+    if above.first().is_none_or(|first| first.range.start != below[data].range.end) {
+        return Vec::new();
+    }
+    let claim = Claim::new(LOADER, Evidence::Shape, BSS).merge(Merge::ByCategory);
+    vec![Surveyed { range: extent(above), claim }]
 }
 
-/// The program's own data.
-fn is_data(m: &Mapping, world: &World<'_>) -> bool {
-    let exe = &world.input.observations.exe;
-    !exe.is_empty() && m.name == *exe && m.prot == Prot::RW
+/// Neither a call nor the kernel's execve tells what it is.
+fn is_untraced(region: &Region) -> bool {
+    matches!(region.origin, Origin::Preexisting | Origin::Unknown)
 }
 
 fn is_plain(m: &Mapping) -> bool {

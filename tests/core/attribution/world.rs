@@ -57,12 +57,53 @@ fn the_bss_of_the_program_may_be_in_pieces() {
         case.vma(piece(n), "rw-p", "", Origin::Preexisting);
     }
     let found = case.attribute();
+    assert!(found.pieces.iter().all(|p| p.part != "bss"), "which is the program, only its heap tells");
+    case.vma(piece(70), "rw-p", "[heap]", Origin::Preexisting);
+    let found = case.attribute();
     let of_loader: Vec<_> = found.pieces.iter().filter(|p| p.category.id == "loader").collect();
     assert_eq!(of_loader.len(), 2 + 40);
     assert!(of_loader[2..].iter().all(|p| p.part == "bss"));
     let others: Vec<u64> =
-        found.pieces.iter().filter(|p| p.category.id != "loader").map(|p| p.range.start.0).collect();
+        found.pieces.iter().filter(|p| p.category.id == "unknown").map(|p| p.range.start.0).collect();
     assert_eq!(others, (50..60).map(|n| piece(n).0).collect::<Vec<_>>());
+}
+
+/// The program headers decide, not what lies above a library's data; a VMA may hold more than the bss.
+#[test]
+fn the_bss_of_a_library_ends_where_its_program_headers_say() {
+    const AT: u64 = 0x7f00_0000_0000;
+    let told = |known: bool| {
+        let mut case = Case::new();
+        let mut vma = |from: u64, to: u64, perms: &str, name: &str| {
+            case.vma((AT + from, AT + to), perms, name, Origin::Preexisting);
+        };
+        vma(0, 0x1000, "r-xp", "/usr/lib/libfoo.so");
+        vma(0x1000, 0x2000, "rw-p", "/usr/lib/libfoo.so");
+        vma(0x2000, 0x9000, "rw-p", "");
+        vma(0x10_0000, 0x10_1000, "r-xp", "/usr/lib/libbar.so");
+        vma(0x10_1000, 0x10_2000, "rw-p", "/usr/lib/libbar.so");
+        vma(0x10_2000, 0x10_4000, "rw-p", "");
+        vma(0x20_0000, 0x20_1000, "r-xp", "/usr/lib/libbaz.so");
+        vma(0x20_1000, 0x20_2000, "r--p", "/usr/lib/libbaz.so");
+        vma(0x20_2000, 0x20_3000, "r--p", "");
+        vma(0x20_3000, 0x20_5000, "rw-p", "");
+        if known {
+            let bss = [(0x2000, 0x4000), (0x20_2000, 0x20_5000)];
+            case.observations.code.bss = bss.map(|(from, to)| AddrRange::new(AT + from, AT + to)).into();
+        }
+        let found = case.attribute();
+        let anonymous = pieces(&found).into_iter().filter(|piece| piece.3 != "image");
+        anonymous.map(|(from, to, id, _, evidence)| (from - AT, to - AT, id, evidence)).collect::<Vec<_>>()
+    };
+    let all = [
+        (0x2000, 0x4000, "loader", "header"),
+        (0x4000, 0x9000, "unknown", "shape"),
+        (0x10_2000, 0x10_4000, "unknown", "shape"),
+        (0x20_2000, 0x20_3000, "loader", "header"),
+        (0x20_3000, 0x20_5000, "loader", "header"),
+    ];
+    assert_eq!(told(true), all);
+    assert!(told(false).iter().all(|piece| piece.2 == "unknown"), "{:x?}", told(false));
 }
 
 /// Regions of 1 GiB, reserved from the start on and opened from there to the end, in one piece or more.

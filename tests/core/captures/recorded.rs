@@ -235,3 +235,12 @@ pub fn figures(found: &Attributed) -> Vec<(&'static str, u64, u64)> {
     rows.sort_unstable();
     rows
 }
+
+/// A traced capture's rows as smaps alone shows them: how long a library's bss is, only its file tells.
+pub fn without_bss(rows: &[(&'static str, u64, u64)], kib: u64) -> Vec<(&'static str, u64, u64)> {
+    let shorter = |&(id, virt, pieces)| match id {
+        "loader" => (id, virt - kib, pieces - 1),
+        _ => (id, virt, pieces),
+    };
+    rows.iter().map(shorter).chain([("unknown", kib, 1)]).collect()
+}

@@ -184,6 +184,7 @@ fn observations(pid: i32, source: ResidencySource) -> Box<Observations> {
         limits: Limits { known: true, data: Some(u64::MAX >> 1), cpus: Some(2), ..Limits::default() },
         blocks: vec![AddrRange::from_len(Addr(0x7000), 0x3000)],
         code: CodeMarks {
+            bss: vec![AddrRange::new(0x7f00_0000_2000, 0x7f00_0000_6000)],
             files: vec![FileMarks {
                 file: MappingFile { major: 1, minor: 2, inode: u64::MAX },
                 marks: vec!["glibc".into(), "of a later version".into()],

@@ -1,0 +1,119 @@
+//! Images: their bss, held against the program headers as readelf prints them.
+
+use crate::support::report::{list, number};
+use crate::support::{self, AuditReport, Guard, program_by, skip, skip_without_bpf, stuck, vmaudit};
+use serde_json::Value;
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Stdio};
+
+fn hex(text: &str) -> u64 {
+    u64::from_str_radix(text.trim_start_matches("0x"), 16).expect("a hexadecimal number")
+}
+
+fn page_up(at: u64) -> u64 {
+    (at + 4095) & !4095
+}
+
+/// (Offset, address, size in the file, size in memory, executable) of each PT_LOAD header.
+fn loads(path: &str) -> Vec<(u64, u64, u64, u64, bool)> {
+    let output = Command::new("readelf").args(["-lW", path]).output().expect("readelf (binutils)");
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let loads = text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+    let loads = loads.filter(|words| words.first() == Some(&"LOAD"));
+    loads.map(|w| (hex(w[1]), hex(w[2]), hex(w[4]), hex(w[5]), w[6..].contains(&"E"))).collect()
+}
+
+/// Every bss of the process, from maps and readelf.
+fn truth(pid: u32) -> Vec<(u64, u64)> {
+    let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).expect("it lives");
+    let mut found = Vec::new();
+    for line in maps.lines().filter(|line| line.contains("r-xp")) {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let Some(path) = words.get(5).filter(|path| path.starts_with('/')) else { continue };
+        let (start, offset) = (hex(words[0].split('-').next().expect("a range")), hex(words[2]));
+        let loads = loads(path);
+        let code = loads.iter().find(|l| l.4 && l.0 & !4095 == offset).expect("a segment with code");
+        let bias = start - (code.1 & !4095);
+        let bss = loads.iter().map(|l| (page_up(l.1 + l.2), page_up(l.1 + l.3)));
+        found.extend(bss.filter(|(from, to)| from < to).map(|(from, to)| (bias + from, bias + to)));
+    }
+    found.sort_unstable();
+    found
+}
+
+/// What the report calls bss; neighbours joined.
+fn reported(process: &Value, evidence: &str) -> Vec<(u64, u64)> {
+    let mut joined: Vec<(u64, u64)> = Vec::new();
+    for region in list(process, "regions").iter().filter(|region| region["part"] == "bss") {
+        assert_eq!(
+            (&region["category"], &region["evidence"]),
+            (&"loader".into(), &evidence.into()),
+            "{region}"
+        );
+        let ends = ["start", "end"].map(|key| hex(region[key].as_str().expect("an address")));
+        match joined.last_mut() {
+            Some(last) if last.1 == ends[0] => last.1 = ends[1],
+            _ => joined.push((ends[0], ends[1])),
+        }
+    }
+    joined
+}
+
+/// The report on a program that waits for its input after a line READY.
+fn check(command: &mut Command) -> Value {
+    let mut target = Guard(command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("it starts"));
+    let mut out = BufReader::new(target.0.stdout.take().expect("a pipe"));
+    let mut line = String::new();
+    out.read_line(&mut line).expect("it speaks");
+    assert_eq!(line, "READY\n", "{command:?}");
+    let pid = target.0.id();
+    let snapshot = ["snapshot", "-f", "json", "-p", &pid.to_string()];
+    let output = stuck::output(Command::new(vmaudit()).args(snapshot).stdin(Stdio::null()));
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let report = AuditReport::parse(&output.stdout);
+    assert_eq!(reported(report.first(), "header"), truth(pid), "{command:?}");
+    report.first().clone()
+}
+
+#[test]
+fn a_bss_ends_where_the_program_headers_say() {
+    const TEST: &str = "a_bss_ends_where_the_program_headers_say";
+    for flags in [&["-pie"][..], &["-no-pie"], &["-static"]] {
+        let name = format!("bss-neighbours{}", flags[0]);
+        let program = program_by((&name, "bss_neighbours"), "gcc", flags).expect("gcc");
+        let process = check(&mut Command::new(&program));
+        // its own 64 KiB right above, in the same VMA
+        let unknown = list(&process, "regions").iter().filter(|region| region["category"] == "unknown");
+        assert_eq!(unknown.map(|region| number(region, "virt")).max(), Some(64 << 10), "{name}");
+        if skip_without_bpf(TEST) {
+            continue;
+        }
+        let launched = support::audit(&[], &[&program]);
+        let process = launched.report().first();
+        let own = list(process, "categories").iter().find(|row| row["id"] == "app-mmap");
+        assert_eq!(own.map(|row| number(row, "virt")), Some(64 << 10), "{name}, launched");
+    }
+}
+
+/// Programs whose allocators map memory right above libraries.
+#[test]
+fn the_bss_of_real_programs() {
+    const TEST: &str = "the_bss_of_real_programs";
+    const SCRIPTS: [(&str, &str, &str); 2] = [
+        ("php", "-r", "echo \"READY\\n\"; fgets(STDIN);"),
+        ("python3", "-c", "import numpy; print('READY', flush=True); input()"),
+    ];
+    for (program, option, script) in SCRIPTS {
+        let mut command = Command::new(program);
+        let probe = ["-c", "import numpy"];
+        let there = match program {
+            "python3" => command.args(probe).output().is_ok_and(|output| output.status.success()),
+            _ => command.arg("--version").output().is_ok(),
+        };
+        if !there {
+            skip(TEST, &format!("no {program} (with numpy)"));
+            continue;
+        }
+        check(Command::new(program).args([option, script]));
+    }
+}
