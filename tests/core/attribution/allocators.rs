@@ -1,0 +1,52 @@
+//! What allocators' rules take for proof, and what they promise.
+
+use crate::case::*;
+use vmaudit::ledger::Origin;
+
+const AT: u64 = 0x7f10_0000_0000;
+const GIB: u64 = 1 << 30;
+
+#[test]
+fn a_name_is_of_the_part_that_it_was_given_to() {
+    let mut case = Case::new();
+    let stack = case.stack(&["libc.so.6!__mmap", "app!reserve", "app!main"]);
+    let origin = case.mmap(PID, 12 * MIB, (NONE, ANON), stack);
+    case.name(origin, (AT + 4 * MIB, AT + 8 * MIB), b"middle part");
+    case.vma((AT, AT + 12 * MIB), "---p", "", Origin::Event(origin));
+    let found = case.attribute();
+    let evidence: Vec<&str> = found.pieces.iter().map(|p| p.evidence.as_str()).collect();
+    assert_eq!(evidence, ["stack", "name", "stack"]);
+    assert!(found.pieces.iter().all(|p| p.footprint.virt == 4 * MIB && p.category.id == "app-mmap"));
+}
+
+#[test]
+fn an_empty_name_says_nothing() {
+    let mut case = Case::new();
+    case.vma((AT, AT + 4 * MIB), "rw-p", "[anon:]", Origin::Preexisting);
+    let found = case.attribute();
+    assert_eq!(virt(&found, "unknown"), 4 * MIB);
+    assert!(!found.findings[0].title.contains('\u{201c}'), "{}", found.findings[0].title);
+}
+
+#[test]
+fn what_is_named_after_v8_is_v8s() {
+    let mut case = Case::new();
+    let stack = case.stack(&["chromium@0x1000", "chromium@0x2000"]);
+    let mut at = AT;
+    for (name, part) in [
+        (&b"v8-sandbox"[..], "sandbox and pointer cage"),
+        (b"v8-pointer-table", "pointer tables"),
+        (b"v8", "reservation that V8 named"),
+    ] {
+        let origin = case.mmap(PID, GIB, (NONE, ANON), stack);
+        case.name(origin, (at, at + GIB), name);
+        case.vma((at, at + GIB), "---p", "", Origin::Event(origin));
+        let piece = case.attribute().pieces.pop().expect("a piece");
+        assert_eq!((piece.category.id, piece.part, piece.evidence.as_str()), ("v8", part, "name"));
+        at += 4 * GIB;
+    }
+    let origin = case.mmap(PID, GIB, (NONE, ANON), stack);
+    case.name(origin, (at, at + GIB), b"v8 of the engine");
+    case.vma((at, at + GIB), "---p", "", Origin::Event(origin));
+    assert_eq!(case.attribute().pieces.pop().map(|p| p.category.id), Some("app-mmap"));
+}
