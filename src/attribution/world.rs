@@ -9,7 +9,7 @@ use super::footprint::{Lookup, overlapping, resident_and_swapped};
 use super::rules::RULES;
 use crate::ledger::{Origin, OriginId, OriginRecord, Region, RegionKind, ThreadRecord};
 use crate::model::hash::IntMap;
-use crate::model::observation::{HeapInfo, ResidencySource};
+use crate::model::observation::{BlockKind, HeapInfo, ResidencySource};
 use crate::model::path::base_name_bytes;
 use crate::model::{
     Addr, AddrRange, EventId, FileMarks, Frame, Mapping, MappingFile, ModuleId, Overcommit, Prot, Sharing,
@@ -417,16 +417,17 @@ impl<'a> World<'a> {
         never || self.detail_at(at).is_none_or(|detail| detail.flags.has("nr"))
     }
 
-    /// The large block of glibc's malloc that holds this address, by its header.
-    pub fn block_at(&self, addr: Addr) -> Option<AddrRange> {
-        self.blocks_in(AddrRange { start: addr, end: addr.saturating_add(1) }).next()
+    /// What headers prove to lie at this address.
+    pub fn block_at(&self, addr: Addr, kind: BlockKind) -> Option<AddrRange> {
+        self.blocks_in(AddrRange { start: addr, end: addr.saturating_add(1) }, kind).next()
     }
 
-    /// Those that overlap `range`, sorted.
-    pub fn blocks_in(&self, range: AddrRange) -> impl Iterator<Item = AddrRange> {
+    /// All of this kind that overlap `range`, sorted.
+    pub fn blocks_in(&self, range: AddrRange, kind: BlockKind) -> impl Iterator<Item = AddrRange> {
         let blocks = &self.input.observations.blocks;
-        let first = blocks.partition_point(|block| block.end <= range.start);
-        blocks.iter().skip(first).copied().take_while(move |block| block.start < range.end)
+        let first = blocks.partition_point(|block| block.range.end <= range.start);
+        let inside = blocks[first..].iter().take_while(move |block| block.range.start < range.end);
+        inside.filter(move |block| block.kind == kind).map(|block| block.range)
     }
 
     /// The C library's version, where it tells one.

@@ -1,8 +1,9 @@
-//! What the files with code of a snapshot hold, and the blocks of malloc's that headers tell, as a row.
+//! What the files with code of a snapshot hold, and the blocks that headers tell, as a row.
 
 use super::error::Fault;
 use super::read::one_row;
 use super::sum;
+use crate::model::observation::{Block, BlockKind};
 use crate::model::{Addr, AddrRange, CodeMarks, FileMarks, MappingFile};
 use rusqlite::{Connection, params};
 use serde::{Deserialize, Serialize};
@@ -15,6 +16,8 @@ struct Row {
     complete: bool,
     /// Start and length.
     blocks: Vec<(u64, u64)>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pool_arenas: Vec<(u64, u64)>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -32,7 +35,7 @@ struct File {
 pub(super) fn write(
     db: &Connection,
     snapshot: i64,
-    (code, blocks): (&CodeMarks, &[AddrRange]),
+    (code, blocks): (&CodeMarks, &[Block]),
 ) -> Result<(), Fault> {
     let file = |found: &FileMarks| File {
         major: found.file.major,
@@ -42,18 +45,23 @@ pub(super) fn write(
         setting: found.setting.clone(),
         version: found.version,
     };
+    let of = |kind: BlockKind| {
+        let mine = blocks.iter().filter(|block| block.kind == kind);
+        mine.map(|block| (block.range.start.0, block.range.len())).collect()
+    };
     let row = Row {
         libc_malloc: code.libc_malloc.map(|at| at.0),
         files: code.files.iter().map(file).collect(),
         complete: code.complete,
-        blocks: blocks.iter().map(|block| (block.start.0, block.len())).collect(),
+        blocks: of(BlockKind::Large),
+        pool_arenas: of(BlockKind::PoolArena),
     };
     let marks = serde_json::to_string(&row).unwrap_or_default();
     sum::insert(db, "code", params![snapshot, marks])?;
     Ok(())
 }
 
-pub(super) fn read(db: &Connection, snapshot: i64) -> Result<(CodeMarks, Vec<AddrRange>), Fault> {
+pub(super) fn read(db: &Connection, snapshot: i64) -> Result<(CodeMarks, Vec<Block>), Fault> {
     let what = format!("what the code of snapshot {snapshot} holds");
     let sql = "SELECT * FROM code WHERE snapshot = ?1";
     let row: Row = one_row(db, (sql, [snapshot]), &what, |row| row.json(1, &what))?;
@@ -63,8 +71,13 @@ pub(super) fn read(db: &Connection, snapshot: i64) -> Result<(CodeMarks, Vec<Add
         setting: found.setting,
         version: found.version,
     };
-    let blocks =
-        row.blocks.iter().map(|&(start, len)| AddrRange::new(start, start.saturating_add(len))).collect();
+    let of = |ranges: &[(u64, u64)], kind| -> Vec<Block> {
+        let range = |&(start, len): &(u64, u64)| AddrRange::new(start, start.saturating_add(len));
+        ranges.iter().map(|each| Block { range: range(each), kind }).collect()
+    };
+    let mut blocks = of(&row.blocks, BlockKind::Large);
+    blocks.extend(of(&row.pool_arenas, BlockKind::PoolArena));
+    blocks.sort_unstable_by_key(|block| block.range);
     let code = CodeMarks {
         libc_malloc: row.libc_malloc.map(Addr),
         files: row.files.into_iter().map(file).collect(),

@@ -2,6 +2,8 @@
 
 use crate::case::*;
 use vmaudit::ledger::Origin;
+use vmaudit::model::observation::{Block, BlockKind};
+use vmaudit::model::{Addr, AddrRange, VmOp};
 
 const AT: u64 = 0x7f10_0000_0000;
 const GIB: u64 = 1 << 30;
@@ -49,4 +51,51 @@ fn what_is_named_after_v8_is_v8s() {
     case.name(origin, (at, at + GIB), b"v8 of the engine");
     case.vma((at, at + GIB), "---p", "", Origin::Event(origin));
     assert_eq!(case.attribute().pieces.pop().map(|p| p.category.id), Some("app-mmap"));
+}
+
+fn block(case: &mut Case, (start, len): (u64, u64), kind: BlockKind) {
+    case.observations.blocks.push(Block { range: AddrRange::new(start, start + len), kind });
+}
+
+#[test]
+fn a_block_that_advice_has_split_is_one() {
+    let mut case = Case::new();
+    case.vma((AT, AT + 0x1000), "rw-p", "", Origin::Preexisting);
+    case.vma((AT + 0x1000, AT + 8 * MIB + 0x1000), "rw-p", "", Origin::Preexisting);
+    block(&mut case, (AT, 8 * MIB + 0x1000), BlockKind::Large);
+    let found = case.attribute();
+    assert_eq!(found.findings[0].title, "large malloc block");
+    let why = &found.findings[0].why;
+    assert!(why.contains("asked for one block and has not touched all of it"), "{why}");
+}
+
+#[test]
+fn what_realloc_added_is_part_of_the_block() {
+    let mut case = Case::new();
+    let malloc = case.stack(&["libc.so.6!__mmap", "libc.so.6@0x95f28", "libc.so.6!malloc", "p!main"]);
+    let first = case.mmap(PID, 4 * MIB, (RW, ANON), malloc);
+    let realloc = case.stack(&["libc.so.6!mremap", "libc.so.6!realloc", "p!main"]);
+    let op = VmOp::Mremap { old: Addr(AT), old_len: 4 * MIB, new_len: 8 * MIB, flags: 1, new_addr: Addr(0) };
+    let grown = case.call(PID, op, Some(realloc));
+    case.merged_vma(
+        "rw-p",
+        "",
+        &[(AT, AT + 4 * MIB, Origin::Event(first)), (AT + 4 * MIB, AT + 8 * MIB, Origin::Event(grown))],
+    );
+    block(&mut case, (AT, 8 * MIB), BlockKind::Large);
+    let found = case.attribute();
+    assert_eq!(
+        (found.rows[0].category.id, found.rows[0].instances, found.rows[0].pieces),
+        ("glibc-mmapped", 1, 2)
+    );
+}
+
+#[test]
+fn an_arena_of_pythons_is_one_by_its_pools_alone() {
+    let mut case = Case::new();
+    case.vma((AT, AT + 3 * MIB), "rw-p", "", Origin::Preexisting);
+    block(&mut case, (AT + MIB, MIB), BlockKind::PoolArena);
+    let found = case.attribute();
+    let categories: Vec<&str> = found.pieces.iter().map(|p| p.category.id).collect();
+    assert_eq!(categories, ["unknown", "python-arena", "unknown"]);
 }
