@@ -99,3 +99,53 @@ fn an_arena_of_pythons_is_one_by_its_pools_alone() {
     let categories: Vec<&str> = found.pieces.iter().map(|p| p.category.id).collect();
     assert_eq!(categories, ["unknown", "python-arena", "unknown"]);
 }
+
+const JEMALLOC: &str = "/usr/lib/libjemalloc.so.2";
+const MIMALLOC: &str = "/usr/lib/libmimalloc.so.3";
+
+/// What a VMA of this length is taken for where these libraries are loaded.
+fn taken_for(libraries: &[&str], (start, len): (u64, u64)) -> &'static str {
+    let mut case = Case::new();
+    for (n, library) in (0u64..).zip(libraries) {
+        let at = 0x7f32_0000_0000 + n * MIB;
+        case.vma((at, at + MIB), "r-xp", library, Origin::Preexisting);
+    }
+    case.vma((start, start + len), "rw-p", "", Origin::Preexisting);
+    let found = case.attribute();
+    found.pieces.iter().find(|p| p.range.start.0 == start).map_or("", |p| p.category.id)
+}
+
+#[test]
+fn of_two_allocators_that_map_alike_neither_is_guessed() {
+    let hinted = (0x210_6440_0000, GIB);
+    let (large, small) = ((AT, 64 * MIB), (AT, 8 * MIB));
+    assert_eq!(taken_for(&[JEMALLOC, MIMALLOC], hinted), "mimalloc");
+    assert_eq!(taken_for(&[JEMALLOC, MIMALLOC], large), "unknown");
+    assert_eq!(taken_for(&[JEMALLOC, MIMALLOC], small), "jemalloc");
+    assert_eq!((taken_for(&[JEMALLOC], large), taken_for(&[MIMALLOC], large)), ("jemalloc", "mimalloc"));
+    assert_eq!(taken_for(&[MIMALLOC], small), "unknown");
+}
+
+#[test]
+fn smaller_arenas_of_mimalloc_still_hold_what_is_touched() {
+    let mut case = Case::new();
+    case.vma((0x7f32_0000_0000, 0x7f32_0010_0000), "r-xp", MIMALLOC, Origin::Preexisting);
+    case.vma((0x210_6440_0000, 0x210_a440_0000), "rw-p", "", Origin::Preexisting);
+    case.resident(0x210_6440_0000, 0x210_6440_0000 + 70 * MIB);
+    let found = case.attribute();
+    let fix = &finding(&found, "mimalloc").fix[0];
+    assert_eq!((fix.saves_virt, fix.note.starts_with("at most")), (GIB - 128 * MIB, true));
+}
+
+#[test]
+fn a_version_of_mimalloc_is_told_where_it_is_known() {
+    let why = |library: &str| {
+        let mut case = Case::new();
+        case.vma((0x7f32_0000_0000, 0x7f32_0010_0000), "r-xp", library, Origin::Preexisting);
+        case.vma((AT, AT + 2304 * KIB), "rw-p", "", Origin::Preexisting);
+        let found = case.attribute();
+        finding(&found, "mimalloc").why.clone()
+    };
+    assert!(why("/usr/lib/libmimalloc.so.2.0").contains("before 2.1 takes segments"));
+    assert!(why(MIMALLOC).contains("its page map"), "{}", why(MIMALLOC));
+}
