@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::sync::OnceLock;
-use vmaudit::model::observation::{
+use vmaudit::model::observation::{Block, BlockKind, 
     HeapInfo, Residency, ResidencySource, SnapshotMoment, StatusFigures, ThreadObservation,
 };
 use vmaudit::model::{
@@ -124,7 +124,7 @@ fn observations(pid: i32) -> Box<Observations> {
         comm: b"main".into(),
         exe: b"/fuzzed/program".into(),
         cmdline: vec![b"program".into()],
-        blocks: vec![AddrRange::from_len(Addr(0x50_0000), 0x3000)],
+        blocks: vec![Block { range: AddrRange::from_len(Addr(0x50_0000), 0x3000), kind: BlockKind::PoolArena }],
         gaps: vec!["a gap".into()],
         moment: SnapshotMoment::HeldAtExit,
         begun_ns: 40_000,

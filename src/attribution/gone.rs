@@ -6,7 +6,7 @@ use super::category::UNKNOWN;
 use super::classify::classify;
 use super::world::World;
 use super::{AuditInput, Piece};
-use crate::ledger::{GoneCall, Origin, OriginId, Reconciled, Region};
+use crate::ledger::{GoneCall, Origin, OriginId, Reconciled, Region, VmaNames};
 use crate::model::mapping::MappingFile;
 use crate::model::observation::{Residency, ResidencySource};
 use crate::model::{AddrRange, Mapping, Observations, VmaDetails};
@@ -30,7 +30,11 @@ pub fn categories_of_gone(input: &AuditInput<'_>, gone: &[&GoneCall]) -> Vec<Cat
         let start = FAR + at as u64 * APART + (call.record.ret as u64 & (APART - 1));
         let range = AddrRange::new(start, start.saturating_add(call.record.mapped.0.clamp(1, APART)));
         mappings.push(mapping(call, range));
-        reconciled.origins.push(call.record.clone());
+        let mut record = call.record.clone();
+        let name = record.anon_names.largest().cloned();
+        record.anon_names = VmaNames::default();
+        record.anon_names.set(range, name.as_ref());
+        reconciled.origins.push(record);
         reconciled.regions.push(Region {
             range,
             prot: call.prot,

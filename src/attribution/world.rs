@@ -9,7 +9,7 @@ use super::footprint::{Lookup, overlapping, resident_and_swapped};
 use super::rules::RULES;
 use crate::ledger::{Origin, OriginId, OriginRecord, Region, RegionKind, ThreadRecord};
 use crate::model::hash::IntMap;
-use crate::model::observation::{HeapInfo, ResidencySource};
+use crate::model::observation::{BlockKind, HeapInfo, ResidencySource};
 use crate::model::path::base_name_bytes;
 use crate::model::{
     Addr, AddrRange, EventId, FileMarks, Frame, Mapping, MappingFile, ModuleId, Overcommit, Prot, Sharing,
@@ -151,7 +151,7 @@ impl Subject<'_> {
 
     /// The name set by PR_SET_VMA_ANON_NAME, from maps or from the (perhaps refused) call.
     pub fn anon_name(&self) -> Option<&[u8]> {
-        anon_name(self.name()).or_else(|| self.record?.anon_name.as_deref())
+        anon_name(self.name()).or_else(|| self.record?.anon_names.at(self.range.start))
     }
 
     /// Anonymous and its maker unnamed (stripped) or unknown: only then may a shape decide.
@@ -331,13 +331,16 @@ impl<'a> World<'a> {
         (!name.is_empty()).then_some(name)
     }
 
-    /// As [`Subject::anon_name`], of region number `region`.
-    pub fn given_name(&self, region: usize) -> Option<&'a [u8]> {
-        let from_call = || {
-            let region = self.input.reconciled.regions.get(region)?;
-            record_of(self.input, region)?.anon_name.as_deref()
-        };
+    /// As [`Subject::anon_name`], of what lies at `at` in region number `region`.
+    pub fn given_name(&self, region: usize, at: Addr) -> Option<&'a [u8]> {
+        let from_call =
+            || record_of(self.input, self.input.reconciled.regions.get(region)?)?.anon_names.at(at);
         self.maps_name(region).and_then(anon_name).or_else(from_call)
+    }
+
+    /// True if some rule knows from the layout of the whole process what lies there.
+    pub fn is_surveyed(&self, addr: Addr) -> bool {
+        self.surveys.iter().any(|(rule, _)| self.surveyed(rule, addr).is_some())
     }
 
     /// The process' share of the VMAs that hold a group's pieces; None where it is not known of all.
@@ -414,16 +417,17 @@ impl<'a> World<'a> {
         never || self.detail_at(at).is_none_or(|detail| detail.flags.has("nr"))
     }
 
-    /// The large block of glibc's malloc that holds this address, by its header.
-    pub fn block_at(&self, addr: Addr) -> Option<AddrRange> {
-        self.blocks_in(AddrRange { start: addr, end: addr.saturating_add(1) }).next()
+    /// What headers prove to lie at this address.
+    pub fn block_at(&self, addr: Addr, kind: BlockKind) -> Option<AddrRange> {
+        self.blocks_in(AddrRange { start: addr, end: addr.saturating_add(1) }, kind).next()
     }
 
-    /// Those that overlap `range`, sorted.
-    pub fn blocks_in(&self, range: AddrRange) -> impl Iterator<Item = AddrRange> {
+    /// All of this kind that overlap `range`, sorted.
+    pub fn blocks_in(&self, range: AddrRange, kind: BlockKind) -> impl Iterator<Item = AddrRange> {
         let blocks = &self.input.observations.blocks;
-        let first = blocks.partition_point(|block| block.end <= range.start);
-        blocks.iter().skip(first).copied().take_while(move |block| block.start < range.end)
+        let first = blocks.partition_point(|block| block.range.end <= range.start);
+        let inside = blocks[first..].iter().take_while(move |block| block.range.start < range.end);
+        inside.filter(move |block| block.kind == kind).map(|block| block.range)
     }
 
     /// The C library's version, where it tells one.
@@ -536,7 +540,8 @@ fn record_of<'a>(input: &AuditInput<'a>, region: &Region) -> Option<&'a OriginRe
 /// `[anon:NAME]`, `[anon_shmem:NAME]` (fs/proc/task_mmu.c, `show_map_vma`).
 fn anon_name(maps_name: &[u8]) -> Option<&[u8]> {
     let prefixes = [b"[anon:".as_slice(), b"[anon_shmem:"];
-    prefixes.iter().find_map(|prefix| maps_name.strip_prefix(*prefix)?.strip_suffix(b"]"))
+    let name = prefixes.iter().find_map(|prefix| maps_name.strip_prefix(*prefix)?.strip_suffix(b"]"));
+    name.filter(|name| !name.is_empty())
 }
 
 /// Last path component without " (deleted)", lossy.

@@ -9,6 +9,7 @@ pub mod region;
 mod space;
 mod spaces;
 mod threads;
+mod vma_names;
 
 pub use life::{Change, Life, LifeEntry, LifeStep, LifeWatch};
 pub use region::{Doubt, Origin, OriginId, OriginRecord, Region, RegionKind};
@@ -19,3 +20,4 @@ pub use space::{Ledger, LedgerPiece};
 pub use spaces::process::ProcessRecord;
 pub use spaces::{AddressSpaces, SpaceId};
 pub use threads::ThreadRecord;
+pub use vma_names::VmaNames;

@@ -1,6 +1,7 @@
 //! What the ledger hands to attribution: regions of the final address space, each with the
 //! event that created it.
 
+use super::vma_names::VmaNames;
 use crate::model::event::VmOp;
 use crate::model::{Addr, AddrRange, Bytes, EventId, FileRef, NoStack, Prot, Sharing, StackId, Task};
 use std::sync::Arc;
@@ -80,9 +81,9 @@ pub struct OriginRecord {
     /// mprotect calls that touched it, and madvise calls that did.
     pub mprotect_calls: u32,
     pub madvise_calls: u32,
-    /// Name given by PR_SET_VMA_ANON_NAME, also where the kernel refused it (EINVAL on kernels
+    /// Names given by PR_SET_VMA_ANON_NAME, also where the kernel refused them (EINVAL on kernels
     /// without CONFIG_ANON_VMA_NAME: the call still tells).
-    pub anon_name: Option<Arc<[u8]>>,
+    pub anon_names: VmaNames,
 }
 
 /// A piece of the final address space with one origin: a VMA, or a part of one (the kernel

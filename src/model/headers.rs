@@ -3,22 +3,44 @@
 use super::observation::{HeapInfo, Residency};
 use super::{Addr, Mapping};
 
-/// Bytes of an arena's header, and of a block's.
+/// Bytes of an arena's header, of a block's, of a pool's.
 pub const ARENA_HEADER: usize = 40;
 pub const BLOCK_HEADER: usize = 16;
+pub const POOL_HEADER: usize = 48;
 
 /// Whether an address is mapped.
 type IsMapped<'a> = &'a dyn Fn(Addr) -> bool;
 
 /// Whoever reads memory knows no allocator; these functions do no I/O.
 #[derive(Clone, Copy, Debug)]
-pub struct Headers {
+pub enum Headers {
+    Malloc(MallocHeaders),
+    Pools(PoolHeaders),
+}
+
+/// Of an allocator whose arenas and large blocks begin with headers of their own.
+#[derive(Clone, Copy, Debug)]
+pub struct MallocHeaders {
     /// Where an arena may begin. Second: true when the list was cut short.
     pub arenas: fn(&[Mapping], &Residency) -> (Vec<Addr>, bool),
     /// The header at this address, if it can be one.
     pub decode: fn(Addr, &[u8; ARENA_HEADER], IsMapped<'_>) -> Option<HeapInfo>,
-    /// A block with a mapping of its own may begin where this one does.
-    pub may_be_block: fn(&Mapping) -> bool,
+    /// A block with a mapping of its own may lie in such memory.
+    pub may_hold: fn(&Mapping) -> bool,
+    /// Shorter blocks are not looked for.
+    pub least_block: u64,
     /// The length that a block's header states, if it can be one at the beginning of so many bytes.
     pub block_len: fn(&[u8; BLOCK_HEADER], u64) -> Option<u64>,
+}
+
+/// Of an allocator whose arenas have no header, but are full of pools that do.
+#[derive(Clone, Copy, Debug)]
+pub struct PoolHeaders {
+    /// The process can have such arenas.
+    pub in_process: fn(&[Mapping]) -> bool,
+    pub may_hold: fn(&Mapping) -> bool,
+    /// Lengths of an arena and of its pools, which lie at multiples of that.
+    pub sizes: &'static [(u64, u64)],
+    /// True for the header of a pool of this length at this address.
+    pub is_pool: fn(&[u8; POOL_HEADER], Addr, u64) -> bool,
 }

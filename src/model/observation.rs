@@ -33,6 +33,21 @@ pub struct Residency {
     pub per_vma: Vec<(AddrRange, u64, u64)>,
 }
 
+/// What headers in a process' memory prove to be one thing.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Block {
+    pub range: AddrRange,
+    pub kind: BlockKind,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum BlockKind {
+    /// One block to which malloc gave a mapping of its own.
+    Large,
+    /// An arena full of pools of small objects.
+    PoolArena,
+}
+
 /// A living thread at the time of the snapshot.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ThreadObservation {
@@ -111,8 +126,8 @@ pub struct Observations {
     /// RLIMIT_STACK's soft limit, None for unlimited or unreadable.
     pub stack_limit: Option<u64>,
     pub limits: Limits,
-    /// Blocks to which glibc's malloc gave a mapping of their own, by their headers; sorted, disjoint.
-    pub blocks: Vec<AddrRange>,
+    /// By headers in its memory; sorted, disjoint.
+    pub blocks: Vec<Block>,
     /// Allocators and runtimes in the files with code.
     pub code: CodeMarks,
     /// From personality: ADDR_NO_RANDOMIZE is off and kernel.randomize_va_space is not 0.

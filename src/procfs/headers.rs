@@ -1,76 +1,186 @@
-//! Headers that an allocator keeps in its own memory, read as its rule says: of arenas, and of blocks with
-//! mappings of their own, each of which begins with its length.
+//! Headers that an allocator keeps in its own memory, read as its rule says: of arenas, of blocks with
+//! mappings of their own, each of which begins with its length, and of arenas that are full of pools.
 
 use super::memory;
 use super::process_dir::ProcessDir;
-use crate::model::headers::{ARENA_HEADER, BLOCK_HEADER, Headers};
-use crate::model::observation::{HeapInfo, Residency, ResidencySource};
+use crate::model::headers::{ARENA_HEADER, BLOCK_HEADER, Headers, MallocHeaders, POOL_HEADER, PoolHeaders};
+use crate::model::observation::{Block, BlockKind, HeapInfo, Residency, ResidencySource};
 use crate::model::{Addr, AddrRange, Mapping, PAGE, Tid};
 
 /// Blocks that are looked for at most: a recording keeps them all.
 const MAX_BLOCKS: usize = 1 << 14;
 
-pub(super) fn read_arenas(
-    dir: &ProcessDir,
-    tid: Tid,
-    (mappings, residency): (&[Mapping], &Residency),
-    headers: &Headers,
-    gaps: &mut Vec<String>,
-) -> Vec<HeapInfo> {
-    let (candidates, cut) = (headers.arenas)(mappings, residency);
+/// A process whose memory is read.
+#[derive(Clone, Copy)]
+pub(super) struct Target<'a> {
+    pub dir: &'a ProcessDir,
+    pub tid: Tid,
+    pub mappings: &'a [Mapping],
+    pub residency: &'a Residency,
+}
+
+pub(super) fn read_arenas(of: Target<'_>, headers: &Headers, gaps: &mut Vec<String>) -> Vec<HeapInfo> {
+    let Headers::Malloc(headers) = headers else { return Vec::new() };
+    let (candidates, cut) = (headers.arenas)(of.mappings, of.residency);
     if cut {
         gaps.push(format!("heap headers: only the first {} places were looked at", candidates.len()));
     }
-    let read = match memory::read_pieces::<ARENA_HEADER>(dir, tid, &candidates) {
+    let read = match memory::read_pieces::<ARENA_HEADER>(of.dir, of.tid, &candidates) {
         Ok(read) => read,
         Err(error) => {
-            gaps.push(format!("heap headers of {}: {error}", dir.pid()));
+            gaps.push(format!("heap headers of {}: {error}", of.dir.pid()));
             return Vec::new();
         }
     };
     let mapped = |addr| {
-        let at = mappings.partition_point(|mapping| mapping.range.end <= addr);
-        mappings.get(at).is_some_and(|mapping| mapping.range.contains(addr))
+        let at = of.mappings.partition_point(|mapping| mapping.range.end <= addr);
+        of.mappings.get(at).is_some_and(|mapping| mapping.range.contains(addr))
     };
     candidates.iter().zip(read).filter_map(|(&at, header)| (headers.decode)(at, &header?, &mapped)).collect()
 }
 
 /// Sorted and disjoint. Pages that nobody has touched are not read: a block's first page has been. None
 /// are found where memory may not be read, or is known by VMA only.
-pub(super) fn read_blocks(
-    dir: &ProcessDir,
-    tid: Tid,
-    (mappings, residency): (&[Mapping], &Residency),
-    headers: &Headers,
-) -> Vec<AddrRange> {
-    if !matches!(residency.source, ResidencySource::PagemapScan | ResidencySource::Pagemap) {
-        return Vec::new();
+pub(super) fn read_blocks(of: Target<'_>, headers: &[Headers]) -> Vec<Block> {
+    let mut blocks: Vec<Block> = Vec::new();
+    if !matches!(of.residency.source, ResidencySource::PagemapScan | ResidencySource::Pagemap) {
+        return blocks;
     }
-    // The kernel merges neighbours: behind one block the next may begin.
-    let mut places: Vec<AddrRange> =
-        mappings.iter().filter(|m| (headers.may_be_block)(m)).map(|m| m.range).collect();
+    for each in headers {
+        let found: Vec<Block> = match each {
+            Headers::Malloc(headers) => large_blocks(of, headers, &blocks),
+            Headers::Pools(headers) => pool_arenas(of, headers, &blocks),
+        };
+        blocks.extend(found);
+        // Of two that overlap the first one holds the other: it is what a program has left there.
+        blocks.sort_unstable_by_key(|block| (block.range.start, block.range.end));
+        let mut end = Addr(0);
+        blocks.retain(|block| {
+            let apart = block.range.start >= end;
+            end = if apart { block.range.end } else { end };
+            apart
+        });
+    }
+    blocks
+}
+
+fn large_blocks(of: Target<'_>, headers: &MallocHeaders, known: &[Block]) -> Vec<Block> {
+    let mut places = block_places(of.mappings, headers);
     let mut blocks = Vec::new();
     loop {
-        places.retain(|place| place.len() >= PAGE && is_touched(residency, place.start));
-        places.truncate(MAX_BLOCKS.saturating_sub(blocks.len()));
+        places.retain(|place| place.len() >= PAGE && is_touched(of.residency, place.start));
+        places.truncate(MAX_BLOCKS.saturating_sub(blocks.len() + known.len()));
         if places.is_empty() {
-            break;
+            return blocks;
         }
         let starts: Vec<Addr> = places.iter().map(|place| place.start).collect();
-        let Ok(read) = memory::read_pieces::<BLOCK_HEADER>(dir, tid, &starts) else { break };
+        let Ok(read) = memory::read_pieces::<BLOCK_HEADER>(of.dir, of.tid, &starts) else { return blocks };
         let mut rest = Vec::new();
         for (place, header) in places.iter().zip(read) {
             let Some(len) = header.and_then(|header| (headers.block_len)(&header, place.len())) else {
                 continue;
             };
             let end = place.start.saturating_add(len);
-            blocks.push(AddrRange { start: place.start, end });
+            blocks.push(Block { range: AddrRange { start: place.start, end }, kind: BlockKind::Large });
+            // The kernel merges neighbours: behind one block the next may begin.
             rest.push(AddrRange { start: end, end: place.end });
         }
         places = rest;
     }
-    blocks.sort_unstable();
-    blocks
+}
+
+/// Where blocks may begin, and up to where each may go. What is advised about a block (MADV_HUGEPAGE) splits it:
+/// its header's page then is the last one before the next VMA, in a VMA of its own or in that of a neighbour.
+fn block_places(mappings: &[Mapping], headers: &MallocHeaders) -> Vec<AddrRange> {
+    let mut places = Vec::new();
+    let mut run_end = Addr(0);
+    let mut above: Option<&Mapping> = None;
+    for mapping in mappings.iter().rev().filter(|mapping| (headers.may_hold)(mapping)) {
+        let AddrRange { start, end } = mapping.range;
+        let next = above.filter(|above| above.range.start == end);
+        if next.is_none() {
+            run_end = end;
+        }
+        let beyond = next.map_or(0, |next| next.range.len());
+        if mapping.range.len().saturating_add(beyond) >= headers.least_block {
+            places.push(AddrRange { start, end: run_end });
+        }
+        let last = Addr(end.0.saturating_sub(PAGE));
+        if last > start && beyond.saturating_add(PAGE) >= headers.least_block {
+            places.push(AddrRange { start: last, end: run_end });
+        }
+        above = Some(mapping);
+    }
+    places.reverse();
+    places
+}
+
+/// Arenas that begin where a VMA or what is known there ends, and those that adjoin them. Pools are made from an
+/// arena's beginning on.
+fn pool_arenas(of: Target<'_>, headers: &PoolHeaders, known: &[Block]) -> Vec<Block> {
+    let mut found: Vec<Block> = Vec::new();
+    if !(headers.in_process)(of.mappings) {
+        return found;
+    }
+    let holding: Vec<AddrRange> =
+        of.mappings.iter().filter(|m| (headers.may_hold)(m)).map(|m| m.range).collect();
+    for &(arena, pool) in headers.sizes {
+        let mut taken: Vec<AddrRange> = known.iter().chain(&found).map(|block| block.range).collect();
+        taken.sort_unstable();
+        let free: Vec<AddrRange> = holding.iter().flat_map(|range| gaps_between(*range, &taken)).collect();
+        let mut places: Vec<(AddrRange, bool)> =
+            free.iter().flat_map(|gap| [(*gap, true), (*gap, false)]).collect();
+        loop {
+            let at = |(gap, upwards): &(AddrRange, bool)| match upwards {
+                true => gap.start,
+                false => Addr(gap.end.0.saturating_sub(arena)),
+            };
+            let first_pool = |place: &(AddrRange, bool)| at(place).saturating_add(pool - 1).align_down(pool);
+            places.retain(|place| place.0.len() >= arena && is_touched(of.residency, first_pool(place)));
+            places.truncate(MAX_BLOCKS.saturating_sub(found.len() + known.len()));
+            if places.is_empty() {
+                break;
+            }
+            let pools: Vec<Addr> = places.iter().map(first_pool).collect();
+            let Ok(read) = memory::read_pieces::<POOL_HEADER>(of.dir, of.tid, &pools) else { break };
+            let mut rest = Vec::new();
+            for (place, header) in places.iter().zip(read) {
+                let first = first_pool(place);
+                if !header.is_some_and(|header| (headers.is_pool)(&header, first, pool)) {
+                    continue;
+                }
+                let range = AddrRange::from_len(at(place), arena);
+                found.push(Block { range, kind: BlockKind::PoolArena });
+                let (gap, upwards) = *place;
+                let left = match upwards {
+                    true => AddrRange { start: range.end, end: gap.end },
+                    false => AddrRange { start: gap.start, end: range.start },
+                };
+                rest.push((left, upwards));
+            }
+            places = rest;
+        }
+        found.sort_unstable_by_key(|block| block.range);
+        found.dedup();
+    }
+    found
+}
+
+/// What is left of a range between others, which are sorted.
+fn gaps_between(within: AddrRange, taken: &[AddrRange]) -> Vec<AddrRange> {
+    let first = taken.partition_point(|range| range.end <= within.start);
+    let mut gaps = Vec::new();
+    let mut start = within.start;
+    for range in taken[first..].iter().take_while(|range| range.start < within.end) {
+        if start < range.start {
+            gaps.push(AddrRange { start, end: range.start });
+        }
+        start = start.max(range.end);
+    }
+    if start < within.end {
+        gaps.push(AddrRange { start, end: within.end });
+    }
+    gaps
 }
 
 fn is_touched(residency: &Residency, at: Addr) -> bool {
@@ -85,21 +195,40 @@ mod tests {
     use super::*;
     use crate::attribution::rules::heap_headers;
 
-    #[test]
-    fn of_this_process() {
+    fn read(mappings: &[Mapping]) -> Vec<Block> {
         let pid = std::process::id() as Tid;
-        let block = vec![1u8; 3 << 20];
-        let at = Addr(block.as_ptr() as u64).page_down();
-        let maps = std::fs::read("/proc/self/maps").expect("maps");
-        let mappings = super::super::parse_maps(&maps).mappings;
         let resident = mappings.iter().map(|m| m.range).collect();
         let (swapped, per_vma) = (Vec::new(), Vec::new());
         let residency = Residency { source: ResidencySource::PagemapScan, resident, swapped, per_vma };
         let dir = ProcessDir::open(pid, pid).expect("own directory");
-        let blocks = read_blocks(&dir, pid, (&mappings, &residency), &heap_headers()[0]);
-        assert!(blocks.windows(2).all(|pair| pair[0].end <= pair[1].start));
+        read_blocks(Target { dir: &dir, tid: pid, mappings, residency: &residency }, heap_headers())
+    }
+
+    #[test]
+    fn of_this_process() {
+        let block = vec![1u8; 3 << 20];
+        let at = Addr(block.as_ptr() as u64).page_down();
+        let maps = std::fs::read("/proc/self/maps").expect("maps");
+        let mappings = super::super::parse_maps(&maps).mappings;
+        let blocks = read(&mappings);
+        assert!(blocks.windows(2).all(|pair| pair[0].range.end <= pair[1].range.start));
         // other tests of this process map and unmap meanwhile: what lies before it may have merged with it
-        let known = blocks.iter().any(|found| found.start == at && found.len() == (3 << 20) + PAGE);
+        let known = blocks.iter().any(|found| found.range == AddrRange::from_len(at, (3 << 20) + PAGE));
         assert!(known || !mappings.iter().any(|m| m.range.start == at), "{blocks:x?} {at:x?}");
+
+        // The same one, split behind its header's page.
+        let own = mappings.iter().find(|m| m.range.contains(at)).expect("mapped");
+        let cut = at.saturating_add(PAGE);
+        let part = |start, end| Mapping { range: AddrRange { start, end }, ..own.clone() };
+        let split = [part(own.range.start, cut), part(cut, own.range.end)];
+        assert_eq!(read(&split).iter().filter(|found| found.range.start == at).count(), 1);
+    }
+
+    #[test]
+    fn what_is_left_between_blocks() {
+        let range = |start, end| AddrRange::new(start, end);
+        let taken = [range(0, 2), range(5, 7), range(6, 8), range(20, 30)];
+        assert_eq!(gaps_between(range(1, 10), &taken), [range(2, 5), range(8, 10)]);
+        assert_eq!(gaps_between(range(0, 2), &taken), []);
     }
 }

@@ -2,7 +2,7 @@
 
 use super::details::read_details;
 use super::error::ObserveError;
-use super::headers::{read_arenas, read_blocks};
+use super::headers::{Target, read_arenas, read_blocks};
 use super::limits::read_limits;
 use super::maps::{ParsedMaps, parse_maps, user_span};
 use super::marks::read_marks;
@@ -85,10 +85,10 @@ pub fn observe(pid: Pid, tid: Tid, options: ObserveOptions) -> Result<Observatio
     }
     let space = read_address_space(&dir, options.residency_from, status.as_ref(), &mut gaps)?;
     let threads = if options.threads { read_threads(&dir, &mut gaps) } else { Vec::new() };
-    let held = (space.mappings.as_slice(), &space.residency);
-    let read = options.headers.iter();
-    let heap_infos = read.flat_map(|headers| read_arenas(&dir, tid, held, headers, &mut gaps)).collect();
-    let blocks = options.headers.iter().flat_map(|headers| read_blocks(&dir, tid, held, headers)).collect();
+    let held = Target { dir: &dir, tid, mappings: &space.mappings, residency: &space.residency };
+    let heap_infos =
+        options.headers.iter().flat_map(|headers| read_arenas(held, headers, &mut gaps)).collect();
+    let blocks = read_blocks(held, options.headers);
     let resident = status.as_ref().map(|status| status.figures.vm_rss);
     let vmas =
         if options.details { read_details(&dir, &space.mappings, resident, &mut gaps) } else { Vec::new() };

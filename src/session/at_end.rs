@@ -39,7 +39,7 @@ pub fn at_end(spaces: &AddressSpaces, seen: &Observations) -> Option<(Observatio
             .filter(|heap| is_same(AddrRange::from_len(heap.at, PAGE)))
             .copied()
             .collect(),
-        blocks: seen.blocks.iter().filter(|&&block| is_same(block)).copied().collect(),
+        blocks: seen.blocks.iter().filter(|block| is_same(block.range)).copied().collect(),
         status,
         ..seen.clone()
     };

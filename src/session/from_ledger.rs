@@ -83,7 +83,7 @@ pub fn from_ledger(pipeline: &Pipeline, pid: Pid, as_of: Option<&AsOf>) -> Optio
         stack_limit: later.and_then(|seen| seen.stack_limit),
         limits: Limits::default(),
         blocks: later
-            .map(|seen| seen.blocks.iter().filter(|block| untouched(block.start)).copied().collect())
+            .map(|seen| seen.blocks.iter().filter(|block| untouched(block.range.start)).copied().collect())
             .unwrap_or_default(),
         code: later.map(|seen| seen.code.clone()).unwrap_or_default(),
         aslr,

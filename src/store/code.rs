@@ -1,8 +1,9 @@
-//! What the files with code of a snapshot hold, and the blocks of malloc's that headers tell, as a row.
+//! What the files with code of a snapshot hold, and the blocks that headers tell, as a row.
 
 use super::error::Fault;
 use super::read::one_row;
 use super::sum;
+use crate::model::observation::{Block, BlockKind};
 use crate::model::{Addr, AddrRange, CodeMarks, FileMarks, MappingFile};
 use rusqlite::{Connection, params};
 use serde::{Deserialize, Serialize};
@@ -18,6 +19,8 @@ struct Row {
     /// Start and length; older recordings have none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     bss: Vec<(u64, u64)>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pool_arenas: Vec<(u64, u64)>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -35,7 +38,7 @@ struct File {
 pub(super) fn write(
     db: &Connection,
     snapshot: i64,
-    (code, blocks): (&CodeMarks, &[AddrRange]),
+    (code, blocks): (&CodeMarks, &[Block]),
 ) -> Result<(), Fault> {
     let file = |found: &FileMarks| File {
         major: found.file.major,
@@ -45,19 +48,24 @@ pub(super) fn write(
         setting: found.setting.clone(),
         version: found.version,
     };
+    let of = |kind: BlockKind| {
+        let mine = blocks.iter().filter(|block| block.kind == kind);
+        mine.map(|block| pair(&block.range)).collect()
+    };
     let row = Row {
         libc_malloc: code.libc_malloc.map(|at| at.0),
         files: code.files.iter().map(file).collect(),
         complete: code.complete,
-        blocks: pairs(blocks),
-        bss: pairs(&code.bss),
+        blocks: of(BlockKind::Large),
+        pool_arenas: of(BlockKind::PoolArena),
+        bss: code.bss.iter().map(pair).collect(),
     };
     let marks = serde_json::to_string(&row).unwrap_or_default();
     sum::insert(db, "code", params![snapshot, marks])?;
     Ok(())
 }
 
-pub(super) fn read(db: &Connection, snapshot: i64) -> Result<(CodeMarks, Vec<AddrRange>), Fault> {
+pub(super) fn read(db: &Connection, snapshot: i64) -> Result<(CodeMarks, Vec<Block>), Fault> {
     let what = format!("what the code of snapshot {snapshot} holds");
     let sql = "SELECT * FROM code WHERE snapshot = ?1";
     let row: Row = one_row(db, (sql, [snapshot]), &what, |row| row.json(1, &what))?;
@@ -67,19 +75,25 @@ pub(super) fn read(db: &Connection, snapshot: i64) -> Result<(CodeMarks, Vec<Add
         setting: found.setting,
         version: found.version,
     };
+    let of = |pairs: &[(u64, u64)], kind| -> Vec<Block> {
+        pairs.iter().map(|each| Block { range: range(each), kind }).collect()
+    };
+    let mut blocks = of(&row.blocks, BlockKind::Large);
+    blocks.extend(of(&row.pool_arenas, BlockKind::PoolArena));
+    blocks.sort_unstable_by_key(|block| block.range);
     let code = CodeMarks {
         libc_malloc: row.libc_malloc.map(Addr),
         files: row.files.into_iter().map(file).collect(),
         complete: row.complete,
-        bss: ranges(&row.bss),
+        bss: row.bss.iter().map(range).collect(),
     };
-    Ok((code, ranges(&row.blocks)))
+    Ok((code, blocks))
 }
 
-fn pairs(ranges: &[AddrRange]) -> Vec<(u64, u64)> {
-    ranges.iter().map(|range| (range.start.0, range.len())).collect()
+fn pair(range: &AddrRange) -> (u64, u64) {
+    (range.start.0, range.len())
 }
 
-fn ranges(pairs: &[(u64, u64)]) -> Vec<AddrRange> {
-    pairs.iter().map(|&(start, len)| AddrRange::new(start, start.saturating_add(len))).collect()
+fn range(&(start, len): &(u64, u64)) -> AddrRange {
+    AddrRange::new(start, start.saturating_add(len))
 }

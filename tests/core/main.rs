@@ -8,6 +8,7 @@ mod saved;
 
 mod attribution {
     mod all_rules;
+    mod allocators;
     mod callpath;
     mod footprint;
     mod role;

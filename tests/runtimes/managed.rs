@@ -4,6 +4,7 @@
 use crate::support::managed::{
     NMT, NODE, PYTHON, attach, installed, parts, reserved_by_nmt, serving_jvm, snapshot, sums, top, waiting,
 };
+use crate::support::report::{list, number};
 use crate::support::{Guard, audit, go_program, skip, skip_without_bpf};
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -213,6 +214,55 @@ fn node_its_worker_and_webassembly() {
         let of = parts(run.report().first());
         assert_eq!(of["v8/code range"] + of["v8/copy of the built-in functions"], 512 * MIB, "{of:#?}");
         few_unknown(run.report().first(), 0);
+    }
+}
+
+/// A block of malloc's that is advised about as arrays are, memory of the size of many arenas, arenas; and how many
+/// those are.
+const PYTHON_BLOCKS: &str = "import ctypes, mmap, os, sys\n\
+    libc = ctypes.CDLL(None)\n\
+    libc.malloc.restype = ctypes.c_void_p\n\
+    n = 40 << 20\n\
+    at = libc.malloc(ctypes.c_size_t(n))\n\
+    page = (at + 4095) & ~4095\n\
+    libc.madvise(ctypes.c_void_p(page), ctypes.c_size_t(n - (page - at)), 14)\n\
+    buffer = mmap.mmap(-1, 64 << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)\n\
+    buffer[:65536] = b'x' * 65536\n\
+    kept = [(i, str(i)) for i in range(100000)]\n\
+    os.dup2(os.open(sys.argv[1], os.O_WRONLY), 2)\n\
+    sys._debugmallocstats()\n\
+    print('READY', flush=True)\n\
+    sys.stdin.read()\n";
+
+#[test]
+fn python_arenas_and_blocks_are_proven_by_their_headers() {
+    const TEST: &str = "python_arenas_and_blocks_are_proven_by_their_headers";
+    let Some(python) = or_skip(TEST, "python3", installed("python3")) else { return };
+    let stats = tempfile::NamedTempFile::new().expect("a temporary file");
+    let living = waiting(Command::new(&python).args(["-c", PYTHON_BLOCKS]).arg(stats.path()));
+    let said = std::fs::read_to_string(stats.path()).expect("statistics");
+    let counted = said.lines().find_map(|line| line.strip_prefix("# arenas allocated current"));
+    let arenas: u64 = counted.expect("a line").trim_matches([' ', '=']).parse().expect("a number");
+    assert!(arenas >= 4, "{said}");
+
+    let alone = snapshot(living.0.id());
+    let of = parts(alone.first());
+    assert_eq!(of["python-arena/arena"], arenas * MIB, "{of:#?}");
+    let regions = list(alone.first(), "regions");
+    let mine = regions.iter().filter(|r| r["category"] == "python-arena");
+    assert!(mine.into_iter().all(|region| region["evidence"] == "header"));
+    let blocks = regions.iter().filter(|r| r["category"] == "glibc-mmapped").map(|r| number(r, "virt"));
+    let blocks: Vec<u64> = blocks.filter(|&bytes| bytes == 40 * MIB || bytes == 4096).collect();
+    assert_eq!(blocks, [4096, 40 * MIB], "its header's page, and the rest");
+    let finding = list(alone.first(), "findings").iter().find(|f| f["category"] == "glibc-mmapped");
+    let finding = finding.expect("a finding");
+    let whole = sums(alone.first())["glibc-mmapped"];
+    assert_eq!(number(finding, "virt"), whole);
+    let title = finding["title"].as_str().expect("a title");
+    let others = regions.iter().filter(|r| r["category"] == "glibc-mmapped").count() - 2;
+    match others {
+        0 => assert_eq!(title, "large malloc block"),
+        n => assert_eq!(title, format!("{} large malloc blocks", n + 1)),
     }
 }
 

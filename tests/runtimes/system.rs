@@ -308,3 +308,22 @@ fn postgresql_shares_its_memory_by_fork() {
         assert!(seen.iter().all(|e| ["kernel", "name"].contains(&e.as_str())), "{how}: {seen:?}");
     }
 }
+
+#[test]
+fn only_names_that_can_be_read_name_memory() {
+    let test = "only_names_that_can_be_read_name_memory";
+    if skip_without_bpf(test) {
+        return;
+    }
+    let report = run(&program("named_parts"), &[]);
+    let process = report.first();
+    assert_eq!((virt(process, "app-mmap"), virt(process, "v8")), (24 * MIB, 4 * MIB));
+    let named =
+        list(process, "regions").iter().filter(|r| r["category"] == "app-mmap" && r["evidence"] == "name");
+    assert_eq!(named.map(|region| number(region, "virt")).sum::<u64>(), 4 * MIB);
+    let titles: Vec<&str> = list(process, "findings").iter().map(|f| text(f, "title")).collect();
+    assert!(titles.iter().any(|title| title.contains("\u{201c}middle part\u{201d}")), "{titles:?}");
+    assert!(
+        !titles.iter().any(|t| ["\u{201c}\u{201d}", "forgotten", "no name"].iter().any(|w| t.contains(w)))
+    );
+}

@@ -5,7 +5,7 @@ use crate::attribution::callpath::Line;
 use crate::attribution::category::{Category, Evidence, Merge};
 use crate::attribution::code::{Code, Role};
 use crate::attribution::findings::Fix;
-use crate::model::{Prot, Sign};
+use crate::model::{Addr, AddrRange, Prot, Sign};
 
 pub const MIMALLOC: Category = Category {
     id: "mimalloc",
@@ -37,7 +37,22 @@ fn is_mimalloc(line: &Line) -> bool {
     line.module.starts_with("libmimalloc") || line.function.as_deref().is_some_and(own)
 }
 
-fn loaded(world: &World<'_>) -> bool {
+/// Debian's library of 2.0, the last one with segments of a fixed size and no arenas.
+fn has_segments(world: &World<'_>) -> bool {
+    world.fact("has mimalloc's segments", || world.has_file(|f| f.starts_with("libmimalloc.so.2.0")))
+}
+
+/// At an address that it asked for, where the kernel places nothing by itself: no other allocator's.
+pub fn is_hinted(at: Addr, world: &World<'_>) -> bool {
+    HINTS.contains(&at.0) && loaded(world)
+}
+
+/// As an arena of its may look that lies where the kernel placed it.
+pub fn may_be_arena(range: AddrRange, world: &World<'_>) -> bool {
+    loaded(world) && range.len() >= LEAST
+}
+
+pub fn loaded(world: &World<'_>) -> bool {
     world.fact("has mimalloc", || world.has_file(|f| f.starts_with("libmimalloc")) || world.has_mark(MARK))
 }
 
@@ -81,9 +96,11 @@ impl Rule for MimallocRule {
         if !subject.is_private_anonymous() || !subject.shape_may_decide() || !loaded(world) {
             return None;
         }
-        let own_addresses = HINTS.contains(&subject.range.start.0);
+        let own_addresses = is_hinted(subject.range.start, world);
         let like_an_arena = || {
-            subject.region.prot == Prot::RW
+            // of two that map alike nobody can tell
+            !super::jemalloc::loaded(world)
+                && subject.region.prot == Prot::RW
                 && (subject.record.is_some() || world.may_be_noreserve(subject.range.start))
                 && subject.range.len() >= LEAST
                 && subject.range.len().is_multiple_of(ALIGNMENT)
@@ -98,20 +115,29 @@ impl Rule for MimallocRule {
         (loaded(world) || world.paths().any(|p| p.any(is_mimalloc))).then_some("mimalloc")
     }
 
-    fn advise(&self, group: &Group<'_>, _world: &World<'_>) -> Advice {
+    fn advise(&self, group: &Group<'_>, world: &World<'_>) -> Advice {
         let asked = group.record.map_or(0, |record| record.mapped.0);
         let largest = group.pieces.iter().map(|p| p.footprint.virt).max().unwrap_or(0).max(asked);
-        let advice = if largest >= ARENA { arenas(group) } else { segments() };
+        let advice = if largest >= ARENA {
+            arenas(group)
+        } else if has_segments(world) {
+            segments()
+        } else {
+            other()
+        };
         advice.wont("MALLOC_ARENA_MAX, malloc_trim", "they are glibc's, and this memory is mimalloc's")
     }
 }
 
 fn arenas(group: &Group<'_>) -> Advice {
+    // as many smaller arenas as hold what is touched now
+    let touched = group.footprint.virt.saturating_sub(group.unused());
+    let needed = touched.max(1).div_ceil(SMALLER).saturating_mul(SMALLER);
+    let saves = group.footprint.virt.saturating_sub(needed).min(group.unused());
     Advice::why("mimalloc reserves an arena of 1 GiB at the first allocation and hands out pieces of it")
-        .fix(
-            Fix::new("MIMALLOC_ARENA_RESERVE=64MiB (or 0)", group.unused().saturating_sub(SMALLER), 0)
-                .note("figure for 64 MiB"),
-        )
+        .fix(Fix::new("MIMALLOC_ARENA_RESERVE=64MiB (or 0)", saves, 0).note(
+            "at most: what is touched now, in full arenas of 64 MiB; scattered blocks need more of them",
+        ))
         .wont("MIMALLOC_ARENA_EAGER_COMMIT=0", "less of it is writable then (VmData), VIRT stays the same")
 }
 
@@ -125,6 +151,18 @@ fn segments() -> Advice {
          (vmaudit compare); VIRT stays as it is",
     ))
     .wont("MIMALLOC_ARENA_RESERVE, MIMALLOC_EAGER_COMMIT", "the segments of this version keep their size")
+}
+
+/// Neither arenas of 1 GiB nor a version that is known.
+fn other() -> Advice {
+    Advice::why(
+        "what mimalloc has from the kernel beside or instead of arenas of 1 GiB: its page map, blocks that do not \
+         fit into an arena, smaller arenas; segments of 32 MiB before 2.1",
+    )
+    .fix(Fix::new("MIMALLOC_PURGE_DELAY=0 (MIMALLOC_RESET_DELAY=0 before 2.1)", 0, 0).note(
+        "gives freed pages back at once: lowers RSS by what was freed, which only a run with it can tell \
+         (vmaudit compare); VIRT stays as it is",
+    ))
 }
 
 fn part(subject: &Subject<'_>) -> &'static str {

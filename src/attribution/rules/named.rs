@@ -4,12 +4,12 @@
 
 use super::app::APP_MMAP;
 use super::loader::LOADER;
-use super::pthread::advice;
-use super::pthread::{LIVE, THREAD_STACK};
+use super::pthread::{self, LIVE, THREAD_STACK};
 use super::{Advice, Claim, Group, Rule, Subject, World};
 use crate::attribution::callpath::CallPath;
 use crate::attribution::category::{Category, Evidence, Instance, Merge};
-use crate::ledger::RegionKind;
+use crate::ledger::{Region, RegionKind};
+use crate::model::Addr;
 use std::cmp::Reverse;
 use std::collections::HashMap;
 
@@ -52,62 +52,79 @@ impl Rule for NamedRule {
     }
 
     // after the stacks: an allocator's own calls are its own, whatever it calls them
-    fn by_header(&self, subject: &Subject<'_>, _world: &World<'_>) -> Option<Claim> {
-        let anonymous = [RegionKind::Anonymous, RegionKind::SharedAnonymous];
-        if !anonymous.contains(&subject.region.kind) {
-            return None;
-        }
-        let merge = subject.path.map_or(Merge::ByStack, |path| Merge::ByCaller(path.caller()));
-        if let Some(name) = subject.anon_name() {
-            let claim = Claim::new(APP_MMAP, Evidence::Name, NAMED).merge(merge);
-            return Some(match subject.record {
-                Some(_) => claim,
-                None => claim.instance(Instance::Named(name.to_vec())),
-            });
-        }
-        let dev_zero = subject.name() == b"/dev/zero" && subject.is_private_anonymous();
-        dev_zero.then(|| Claim::new(APP_MMAP, Evidence::Name, DEV_ZERO).merge(merge))
+    fn by_header(&self, subject: &Subject<'_>, world: &World<'_>) -> Option<Claim> {
+        // and so is what a runtime laid out
+        (!world.is_surveyed(subject.range.start)).then(|| claim(subject))?
+    }
+
+    fn by_shape(&self, subject: &Subject<'_>, _world: &World<'_>) -> Option<Claim> {
+        claim(subject)
+    }
+
+    /// A name may be given to a part of what a call mapped; maps splits there, where the kernel keeps names.
+    fn cuts(&self, region: &Region, world: &World<'_>) -> Vec<Addr> {
+        world.record(region).map(|record| record.anon_names.edges().collect()).unwrap_or_default()
     }
 
     fn advise(&self, group: &Group<'_>, world: &World<'_>) -> Advice {
-        if group.category == THREAD_STACK {
-            return advice::advise(group, world);
-        }
-        let mut sums: HashMap<&[u8], u64> = HashMap::new();
-        for piece in &group.pieces {
-            if let Some(name) = world.given_name(piece.region) {
-                *sums.entry(name).or_default() += piece.footprint.virt;
-            }
-        }
-        let mut names: Vec<(u64, &[u8])> = sums.into_iter().map(|(name, bytes)| (bytes, name)).collect();
-        names.sort_by_key(|&(bytes, name)| (Reverse(bytes), name));
-        if names.is_empty() {
-            return Advice::why(
-                "private memory made by mapping /dev/zero, as programs did before MAP_ANONYMOUS; pages count \
-                 only when touched",
-            );
-        }
-        let owner = |name: &[u8]| OWNERS.iter().find(|(start, _)| name.starts_with(start.as_bytes()));
-        let largest = names.first().and_then(|(_, name)| owner(name)).map(|(_, owner)| *owner);
-        let caller = group.path.and_then(CallPath::caller_line).and_then(|line| line.display.clone());
-        let by = match (largest, caller) {
-            (Some(owner), _) => format!("the name is one of {owner}"),
-            (None, Some(caller)) => format!("{caller} asked for it, and the program gave it this name"),
-            (None, None) => "the program itself gave it this name (PR_SET_VMA)".to_string(),
-        };
-        let mut advice = Advice::why(format!("{by}; pages count only when touched"));
-        let mut shown: Vec<String> = names
-            .iter()
-            .take(SHOWN)
-            .map(|(_, name)| format!("\u{201c}{}\u{201d}", printable(name)))
-            .collect();
-        if names.len() > SHOWN {
-            shown.push(format!("{} more", names.len() - SHOWN));
-        }
-        let what = if group.instances == 1 { "memory" } else { "mappings" };
-        advice.title = Some(format!("{what} named {}", shown.join(", ")));
-        advice
+        advise(group, world)
     }
+}
+
+fn claim(subject: &Subject<'_>) -> Option<Claim> {
+    let anonymous = [RegionKind::Anonymous, RegionKind::SharedAnonymous];
+    if !anonymous.contains(&subject.region.kind) {
+        return None;
+    }
+    // where a part has the name, the rest is another finding
+    let whole = subject.path.filter(|_| subject.range == subject.span);
+    let merge = whole.map_or(Merge::ByStack, |path| Merge::ByCaller(path.caller()));
+    if let Some(name) = subject.anon_name() {
+        let claim = Claim::new(APP_MMAP, Evidence::Name, NAMED).merge(merge);
+        return Some(match subject.record {
+            Some(_) => claim,
+            None => claim.instance(Instance::Named(name.to_vec())),
+        });
+    }
+    let dev_zero = subject.name() == b"/dev/zero" && subject.is_private_anonymous();
+    dev_zero.then(|| Claim::new(APP_MMAP, Evidence::Name, DEV_ZERO).merge(merge))
+}
+
+fn advise(group: &Group<'_>, world: &World<'_>) -> Advice {
+    if group.category == THREAD_STACK {
+        return pthread::advice::advise(group, world);
+    }
+    let mut sums: HashMap<&[u8], u64> = HashMap::new();
+    for piece in &group.pieces {
+        if let Some(name) = world.given_name(piece.region, piece.range.start) {
+            *sums.entry(name).or_default() += piece.footprint.virt;
+        }
+    }
+    let mut names: Vec<(u64, &[u8])> = sums.into_iter().map(|(name, bytes)| (bytes, name)).collect();
+    names.sort_by_key(|&(bytes, name)| (Reverse(bytes), name));
+    if names.is_empty() {
+        return Advice::why(
+            "private memory made by mapping /dev/zero, as programs did before MAP_ANONYMOUS; pages count \
+             only when touched",
+        );
+    }
+    let owner = |name: &[u8]| OWNERS.iter().find(|(start, _)| name.starts_with(start.as_bytes()));
+    let largest = names.first().and_then(|(_, name)| owner(name)).map(|(_, owner)| *owner);
+    let caller = group.path.and_then(CallPath::caller_line).and_then(|line| line.display.clone());
+    let by = match (largest, caller) {
+        (Some(owner), _) => format!("the name is one of {owner}"),
+        (None, Some(caller)) => format!("{caller} asked for it, and the program gave it this name"),
+        (None, None) => "the program itself gave it this name (PR_SET_VMA)".to_string(),
+    };
+    let mut advice = Advice::why(format!("{by}; pages count only when touched"));
+    let mut shown: Vec<String> =
+        names.iter().take(SHOWN).map(|(_, name)| format!("\u{201c}{}\u{201d}", printable(name))).collect();
+    if names.len() > SHOWN {
+        shown.push(format!("{} more", names.len() - SHOWN));
+    }
+    let what = if group.instances == 1 { "memory" } else { "mappings" };
+    advice.title = Some(format!("{what} named {}", shown.join(", ")));
+    advice
 }
 
 /// A name in a line of text: what is no letter of UTF-8 or moves the cursor is escaped.

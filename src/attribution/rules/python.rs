@@ -2,9 +2,13 @@
 
 use super::{Advice, Claim, Group, Rule, Subject, World};
 use crate::attribution::callpath::Line;
-use crate::attribution::category::{Category, Evidence, Merge};
+use crate::attribution::category::{Category, Evidence, Instance, Merge};
 use crate::attribution::code::{Code, Role};
-use crate::model::Prot;
+use crate::attribution::world::base_name;
+use crate::ledger::Region;
+use crate::model::headers::{Headers, POOL_HEADER, PoolHeaders};
+use crate::model::observation::BlockKind;
+use crate::model::{Addr, AddrRange, Prot};
 
 pub const ARENA: Category = Category {
     id: "python-arena",
@@ -16,6 +20,11 @@ pub const ARENA: Category = Category {
 
 /// ARENA_SIZE: 1 MiB from 3.10, 256 KiB before.
 const ARENAS: [u64; 2] = [1 << 20, 256 << 10];
+/// With their pools: POOL_SIZE.
+const SIZES: [(u64, u64); 2] = [(1 << 20, 16 << 10), (256 << 10, 4 << 10)];
+/// Of blocks; larger ones than CLASSES of that (512 bytes) are malloc's.
+const ALIGNMENT: u64 = 16;
+const CLASSES: u64 = 32;
 /// DATA_STACK_CHUNK_SIZE
 const FRAMES: u64 = 16 << 10;
 
@@ -57,29 +66,32 @@ impl Rule for PythonRule {
             .then(|| Claim::new(ARENA, Evidence::Stack, part).merge(Merge::ByCaller(at)))
     }
 
-    /// Blocks of malloc's with a mapping of their own never are whole mebibytes (their header makes
-    /// them a page longer), arenas always are. What else maps so in such a process is taken for one.
-    fn by_shape(&self, subject: &Subject<'_>, world: &World<'_>) -> Option<Claim> {
-        let vma = subject.mapping.filter(|vma| subject.record.is_none() && vma.range == subject.range)?;
-        let plain = subject.is_private_anonymous() && vma.prot == Prot::RW && vma.name.is_empty();
-        // without VmFlags a thread's stack looks the same
-        let unflagged =
-            subject.detail.is_some() && !["nr", "nh", "hg", "dc"].iter().any(|flag| subject.has_flag(flag));
-        let fits = plain && unflagged && vma.range.len().is_multiple_of(ARENAS[0]);
-        let has_python = || world.has_file(has_arenas_of_1_mib);
-        (fits && world.fact("has Python's arenas of 1 MiB", has_python))
-            .then(|| Claim::new(ARENA, Evidence::Shape, "arena").merge(Merge::ByCategory))
+    fn headers(&self) -> Option<Headers> {
+        Some(Headers::Pools(PoolHeaders {
+            in_process: |mappings| mappings.iter().any(|m| m.prot.exec && is_python(&base_name(&m.name))),
+            may_hold: |mapping| mapping.prot == Prot::RW && mapping.is_plain_anonymous(),
+            sizes: &SIZES,
+            is_pool,
+        }))
     }
 
-    fn advise(&self, group: &Group<'_>, _world: &World<'_>) -> Advice {
-        let mut advice = Advice::why(
+    fn by_header(&self, subject: &Subject<'_>, world: &World<'_>) -> Option<Claim> {
+        let arena = world.block_at(subject.range.start, BlockKind::PoolArena)?;
+        let inside = subject.is_private_anonymous() && arena.contains_range(subject.range);
+        let claim = Claim::new(ARENA, Evidence::Header, "arena").merge(Merge::ByCategory);
+        inside.then(|| claim.instance(Instance::At(arena.start)))
+    }
+
+    fn cuts(&self, region: &Region, world: &World<'_>) -> Vec<Addr> {
+        let arenas = world.blocks_in(region.range, BlockKind::PoolArena);
+        arenas.flat_map(|arena| [arena.start, arena.end]).collect()
+    }
+
+    fn advise(&self, _group: &Group<'_>, _world: &World<'_>) -> Advice {
+        Advice::why(
             "Python keeps small objects in arenas of 1 MiB (256 KiB before 3.10) and unmaps an arena when its \
              last object is gone; what is unused here waits for the next objects",
-        );
-        if group.path.is_none() {
-            advice.why += "; without a stack they are told by their size only: whole mebibytes";
-        }
-        advice
+        )
             .wont(
                 "PYTHONMALLOC=malloc",
                 "moves small objects into glibc's heap: as much VIRT, given back later",
@@ -92,22 +104,61 @@ impl Rule for PythonRule {
     }
 }
 
-/// Is this the interpreter (or its library), 3.10 or newer?
-fn has_arenas_of_1_mib(file: &str) -> bool {
-    let version = file.strip_prefix("libpython3.").or_else(|| file.strip_prefix("python3."));
-    let digits = version.map(|v| v.split(|c: char| !c.is_ascii_digit()).next().unwrap_or_default());
-    digits.and_then(|digits| digits.parse::<u32>().ok()).is_some_and(|minor| minor >= 10)
+/// `struct pool_header` (Objects/obmalloc.c, from 3.12 on Include/internal/pycore_obmalloc.h): how many blocks are in
+/// use, the first free one, two pools in a list, the arena's number, the class of sizes, where the next block that
+/// was never used begins and where the last one does. Freed pools keep it.
+fn is_pool(header: &[u8; POOL_HEADER], at: Addr, pool: u64) -> bool {
+    let words = header.as_chunks::<8>().0;
+    let word = |n: usize| words.get(n).map_or(0, |bytes| u64::from_ne_bytes(*bytes));
+    let (count, free) = (word(0) & u64::from(u32::MAX), word(1));
+    let (class, next, last) = (word(4) >> 32, word(5) & u64::from(u32::MAX), word(5) >> 32);
+    let size = (class + 1) * ALIGNMENT;
+    let first = POOL_HEADER as u64;
+    let inside = AddrRange::from_len(at, pool);
+    class < CLASSES
+        && last == pool - size
+        && next.checked_sub(first).is_some_and(|used| used.is_multiple_of(size))
+        && next <= last + size
+        && count <= (pool - first) / size
+        && (free == 0 || inside.contains(Addr(free)))
 }
 
 #[cfg(test)]
 mod tests {
-    use super::has_arenas_of_1_mib;
+    use super::*;
+
+    const AT: Addr = Addr(0x7f10_0000_4000);
+
+    fn header(count: u64, free: u64, class: u64, next: u64, last: u64) -> [u8; POOL_HEADER] {
+        let words = [count, free, AT.0, AT.0, class << 32 | 7, last << 32 | next];
+        let mut bytes = [0; POOL_HEADER];
+        for (chunk, word) in bytes.as_chunks_mut::<8>().0.iter_mut().zip(words) {
+            *chunk = word.to_ne_bytes();
+        }
+        bytes
+    }
+
+    #[test]
+    fn only_pools_headers_are_pools() {
+        let pool = 16 << 10;
+        // 64 bytes each
+        assert!(is_pool(&header(255, 0, 3, 48 + 255 * 64, pool - 64), AT, pool));
+        assert!(is_pool(&header(1, AT.0 + 112, 3, 48 + 2 * 64, pool - 64), AT, pool));
+        assert!(!is_pool(&header(1, AT.0 + 112, 3, 48 + 2 * 64, pool - 64), AT, 4096));
+        for other in [
+            [0; POOL_HEADER],
+            header(256, 0, 3, 48 + 2 * 64, pool - 64),
+            header(1, AT.0 + pool, 3, 48 + 2 * 64, pool - 64),
+            header(1, AT.0 + 112, 3, 48 + 65, pool - 64),
+            header(1, AT.0 + 112, 32, 48, pool - 33 * 16),
+        ] {
+            assert!(!is_pool(&other, AT, pool), "{other:x?}");
+        }
+    }
 
     #[test]
     fn interpreters_by_their_names() {
-        let new = ["python3.11", "python3.10d", "libpython3.13.so.1.0"];
-        assert!(new.iter().all(|file| has_arenas_of_1_mib(file)));
-        let others = ["python3.9", "python3", "libpython3.8.so.1.0", "pythonic3.11", "python2.7"];
-        assert!(!others.iter().any(|file| has_arenas_of_1_mib(file)));
+        assert!(["python3.11", "python3", "libpython3.13.so.1.0"].iter().all(|file| is_python(file)));
+        assert!(!["pythonic3.11", "python2.7", "libpython2.7.so.1.0"].iter().any(|file| is_python(file)));
     }
 }

@@ -8,6 +8,7 @@ use super::piece::{Attributes, Owner};
 use super::reports::Report;
 use crate::ledger::names::file_kind;
 use crate::ledger::region::RegionKind;
+use crate::ledger::vma_names::may_name_memory;
 use crate::model::addr::page_up;
 use crate::model::event::VmOp;
 use crate::model::{Addr, AddrRange, FileRef, PAGE, Prot, Sharing, USER_END, VmEvent};
@@ -54,7 +55,9 @@ impl Ledger {
                 let attr = Attributes::anonymous(Prot::RW, Sharing::Private, RegionKind::ShadowStack);
                 self.map(call, range, attr);
             }
-            VmOp::SetVmaName { addr, len, name } => self.mapped.name(pages(*addr, *len), name.as_deref()),
+            VmOp::SetVmaName { addr, len, name } => {
+                self.mapped.name(pages(*addr, *len), name.as_deref().filter(|name| !name.is_empty()));
+            }
             VmOp::SetMm { option: PR_SET_MM_BRK, value } => self.brk.set(Addr(*value)),
             VmOp::SetMm { .. }
             | VmOp::ProcessMadvise { .. }
@@ -83,8 +86,10 @@ impl Ledger {
             VmOp::Madvise { addr, len, advice } if call.event.ret == ENOMEM => {
                 self.madvise(call, pages(*addr, *len), *advice);
             }
-            VmOp::SetVmaName { addr, len, name } if call.event.ret == EINVAL => {
-                self.mapped.name(pages(*addr, *len), name.as_deref());
+            VmOp::SetVmaName { addr, len, name }
+                if call.event.ret == EINVAL && name.as_deref().is_none_or(may_name_memory) =>
+            {
+                self.mapped.name(pages(*addr, *len), name.as_deref().filter(|name| !name.is_empty()));
             }
             VmOp::Mremap { old, old_len, new_len, flags, new_addr } if flags & super::remap::FIXED != 0 => {
                 // Before 6.17 the destination was unmapped, and a shrink done, before the last checks.

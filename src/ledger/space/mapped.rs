@@ -200,9 +200,9 @@ impl Mapped {
     /// PR_SET_VMA_ANON_NAME.
     pub(super) fn name(&mut self, range: AddrRange, name: Option<&[u8]>) {
         let name: Option<Arc<[u8]>> = name.map(Arc::from);
-        for (_, attr) in self.pieces.overlapping(range) {
+        for (piece, attr) in self.pieces.overlapping(range) {
             if let Owner::Event(slot) = attr.owner {
-                self.origins.name(slot, name.as_ref());
+                self.origins.name(slot, piece.intersect(range), name.as_ref());
             }
         }
     }

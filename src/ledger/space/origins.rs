@@ -3,8 +3,9 @@
 use super::piece::{Owner, Slot};
 use super::shared::SharedSlots;
 use crate::ledger::region::OriginRecord;
+use crate::ledger::vma_names::VmaNames;
 use crate::model::event::VmOp;
-use crate::model::{Bytes, EventId, FileRef, NoStack, StackId, Task, VmEvent};
+use crate::model::{AddrRange, Bytes, EventId, FileRef, NoStack, StackId, Task, VmEvent};
 use std::collections::HashSet;
 use std::sync::Arc;
 
@@ -62,7 +63,7 @@ pub(in crate::ledger) struct OriginEntry {
     unmap_calls: u32,
     mprotect_calls: u32,
     madvise_calls: u32,
-    anon_name: Option<Arc<[u8]>>,
+    anon_names: VmaNames,
     /// Bytes in the map, in limbo and in history that refer to this entry: the same addresses
     /// may count many times.
     owned: u128,
@@ -78,7 +79,7 @@ impl OriginEntry {
             unmap_calls: 0,
             mprotect_calls: 0,
             madvise_calls: 0,
-            anon_name: None,
+            anon_names: VmaNames::default(),
             owned: 0,
         }
     }
@@ -106,7 +107,7 @@ impl OriginEntry {
             replaced: Bytes(self.replaced),
             mprotect_calls: self.mprotect_calls,
             madvise_calls: self.madvise_calls,
-            anon_name: self.anon_name.clone(),
+            anon_names: self.anon_names.clone(),
         }
     }
 }
@@ -207,9 +208,9 @@ impl OriginTable {
     }
 
     /// PR_SET_VMA_ANON_NAME.
-    pub(super) fn name(&mut self, slot: Slot, name: Option<&Arc<[u8]>>) {
+    pub(super) fn name(&mut self, slot: Slot, range: AddrRange, name: Option<&Arc<[u8]>>) {
         if let Some(entry) = self.get_mut(slot) {
-            entry.anon_name = name.cloned();
+            entry.anon_names.set(range, name);
         }
     }
 

@@ -174,7 +174,7 @@ fn names_from_maps_and_from_refused_calls() {
     let mut case = Case::new();
     let stack = case.stack(&["libc.so.6!__mmap", "app!open_pool", "app!main"]);
     let origin = case.mmap(PID, 4 * MIB, (RW, ANON), stack);
-    case.record(origin).anon_name = Some(b"pool\n\xff\x1b[2J".as_slice().into());
+    case.name(origin, (AT, AT + 4 * MIB), b"pool\n\xff\x1b[2J");
     case.vma((AT, AT + 4 * MIB), "rw-p", "", Origin::Event(origin));
     let found = case.attribute();
     assert_eq!(found.pieces[0].evidence.as_str(), "name");
@@ -186,7 +186,7 @@ fn names_from_maps_and_from_refused_calls() {
     let mut case = Case::new();
     let stack = case.stack(&["libc.so.6!__mmap", "app!je_pages_map", "app!je_extent_alloc_mmap", "app!main"]);
     let origin = case.mmap(PID, 4 * MIB, (RW, ANON | NORESERVE), stack);
-    case.record(origin).anon_name = Some(b"some pool".as_slice().into());
+    case.name(origin, (AT, AT + 4 * MIB), b"some pool");
     case.vma((AT, AT + 4 * MIB), "rw-p", "", Origin::Event(origin));
     assert_eq!(virt(&case.attribute(), "jemalloc"), 4 * MIB);
 }

@@ -323,5 +323,6 @@ fn managed_runtimes_from_a_snapshot_alone() {
     }
 
     let python = of("py311", "8-threads");
-    assert_eq!((python("python-arena").0, python("glibc-arena").1), (3072, 8));
+    // an arena is proven by its pools, which smaps does not show
+    assert_eq!((python("python-arena").0, python("glibc-arena").1), (0, 8));
 }

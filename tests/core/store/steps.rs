@@ -3,8 +3,8 @@
 use std::ops::ControlFlow;
 use std::path::Path;
 use vmaudit::model::observation::{
-    HeapInfo, Observations, Residency, ResidencySource, ResourceUse, SnapshotMoment, StatusFigures,
-    ThreadObservation,
+    Block, BlockKind, HeapInfo, Observations, Residency, ResidencySource, ResourceUse, SnapshotMoment,
+    StatusFigures, ThreadObservation,
 };
 use vmaudit::model::{
     Addr, AddrRange, CodeMarks, Completeness, EventId, FileMarks, FileRef, Frame, FrameKind, FunctionName,
@@ -182,7 +182,7 @@ fn observations(pid: i32, source: ResidencySource) -> Box<Observations> {
         cmdline: vec![b"a".to_vec(), Vec::new(), b"\xff b".to_vec()],
         stack_limit: Some(u64::MAX),
         limits: Limits { known: true, data: Some(u64::MAX >> 1), cpus: Some(2), ..Limits::default() },
-        blocks: vec![AddrRange::from_len(Addr(0x7000), 0x3000)],
+        blocks: vec![Block { range: AddrRange::from_len(Addr(0x7000), 0x3000), kind: BlockKind::PoolArena }],
         code: CodeMarks {
             bss: vec![AddrRange::new(0x7f00_0000_2000, 0x7f00_0000_6000)],
             files: vec![FileMarks {

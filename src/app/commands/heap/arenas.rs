@@ -8,7 +8,8 @@ use crate::cli::HeapArgs;
 use crate::heap::fragmentation::{Fragmentation, fragmentation};
 use crate::heap::report::{FROM_MEMORY, HeapProcess, HeapReport, SCHEMA};
 use crate::model::arenas::{ArenasRead, KnownBlock, Surroundings};
-use crate::model::{Addr, Observations, Pid};
+use crate::model::observation::BlockKind;
+use crate::model::{Addr, AddrRange, Observations, Pid};
 use crate::procfs::ObserveOptions;
 use crate::rights::read_memory;
 use crate::session::say::say;
@@ -95,11 +96,13 @@ fn read(living: &Living, blocks: &mut [KnownBlock]) -> Result<(Observations, Rea
     for _ in 0..ATTEMPTS {
         let begun = monotonic_ns();
         let seen = living.observe_with(options())?;
+        let large = seen.blocks.iter().filter(|block| block.kind == BlockKind::Large);
+        let large: Vec<AddrRange> = large.map(|block| block.range).collect();
         let around = Surroundings {
             mappings: &seen.mappings,
             residency: &seen.residency,
             exe: &seen.exe,
-            mapped_blocks: &seen.blocks,
+            mapped_blocks: &large,
             blocks,
         };
         let mut memory = |at: Addr, into: &mut [u8]| {

@@ -99,14 +99,21 @@ fn other_allocator(world: &World<'_>) -> Option<&'static str> {
 }
 
 fn blocks(group: &Group<'_>) -> Advice {
-    let n = group.pieces.iter().filter(|p| p.part == BLOCK).count() as u64;
+    let n = group.instances_with(BLOCK);
     let blocks = if n == 1 { "one block".to_string() } else { format!("{} blocks", count_word(n)) };
+    // without a stack nobody knows which call it was
+    let (here, knob) = match (group.path.is_some(), n) {
+        (true, _) => (" here", "allocate less, or later, at this call"),
+        (false, 1) => ("", "allocate less, or later, at the call that asked for it"),
+        (false, _) => ("", "allocate less, or later, at the calls that asked for them"),
+    };
+    let not_all = if n == 1 { "it" } else { "them" };
     Advice::why(format!(
-        "malloc gives a block of 128 KiB or more a mapping of its own; the program asked for {blocks} here \
-         and has not touched all of it"
+        "malloc gives a block of 128 KiB or more a mapping of its own; the program asked for {blocks}{here} \
+         and has not touched all of {not_all}"
     ))
     .fix(
-        Fix::new("allocate less, or later, at this call", group.unused(), 0)
+        Fix::new(knob, group.unused(), 0)
             .note("no setting of malloc changes it: a smaller threshold only moves it into the heap"),
     )
 }

@@ -7,12 +7,17 @@
 //! multiple of the page size, with the bit IS_MMAPPED (2) and no other.
 
 use super::HEAP_MAX;
-use crate::model::headers::{ARENA_HEADER, BLOCK_HEADER, Headers};
+use crate::model::headers::{ARENA_HEADER, BLOCK_HEADER, MallocHeaders};
 use crate::model::observation::{HeapInfo, Residency, ResidencySource};
 use crate::model::{Addr, AddrRange, Mapping, PAGE};
 
-pub const HEADERS: Headers =
-    Headers { arenas: heap_candidates, decode: decode_heap_info, may_be_block, block_len };
+pub const MALLOC: MallocHeaders = MallocHeaders {
+    arenas: heap_candidates,
+    decode: decode_heap_info,
+    may_hold: may_hold_headers,
+    least_block: LEAST_BLOCK,
+    block_len,
+};
 
 const IS_MMAPPED: u64 = 2;
 /// DEFAULT_MMAP_THRESHOLD_MIN: smaller mappings are not looked into, there may be tens of thousands.
@@ -102,10 +107,6 @@ pub fn plausible(found: &HeapInfo) -> bool {
         && ar_ptr.0 != 0
         && ar_ptr.is_aligned(16)
         && if prev.0 == 0 { in_first_heap } else { chained && !in_first_heap }
-}
-
-fn may_be_block(mapping: &Mapping) -> bool {
-    mapping.range.len() >= LEAST_BLOCK && may_hold_headers(mapping)
 }
 
 /// The length that a header states, if it can be one at the start of `room` bytes.

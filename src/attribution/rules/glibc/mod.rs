@@ -18,7 +18,7 @@ use crate::attribution::world::About;
 use crate::ledger::{Origin, Region, RegionKind};
 use crate::model::arenas::ReadArenas;
 use crate::model::headers::Headers;
-use crate::model::observation::HeapInfo;
+use crate::model::observation::{BlockKind, HeapInfo};
 use crate::model::{Addr, Prot, Sign, VmOp};
 use headers::plausible;
 use shape::{MORECORE_BY_MMAP, heap_of, is_morecore, libc_is_loaded_twice};
@@ -148,7 +148,7 @@ impl Rule for GlibcRule {
     }
 
     fn headers(&self) -> Option<Headers> {
-        Some(headers::HEADERS)
+        Some(Headers::Malloc(headers::MALLOC))
     }
 
     fn arenas(&self) -> Option<ReadArenas> {
@@ -184,7 +184,7 @@ impl Rule for GlibcRule {
         let path = subject.path?;
         let entry = entry(path, at, world)?;
         let record = subject.record?;
-        match (&record.op, subject.call) {
+        let found = match (&record.op, subject.call) {
             (VmOp::Brk { .. }, _) => Some(brk_claim(Evidence::Stack)),
             (VmOp::Mremap { .. }, _) if subject.is_private_anonymous() => {
                 Some(Claim::new(MMAPPED, Evidence::Stack, BLOCK).merge(Merge::ByCaller(entry)))
@@ -193,14 +193,20 @@ impl Rule for GlibcRule {
                 by_call(subject, world, call, Entry { at, line: entry })
             }
             _ => None,
-        }
+        }?;
+        // what realloc added by mremap is part of the same block
+        let block = world.block_at(subject.range.start, BlockKind::Large).filter(|_| found.part == BLOCK);
+        Some(match block {
+            Some(block) => found.instance(Instance::At(block.start)),
+            None => found,
+        })
     }
 
     fn by_header(&self, subject: &Subject<'_>, world: &World<'_>) -> Option<Claim> {
         if !subject.is_private_anonymous() {
             return None;
         }
-        if let Some(block) = world.block_at(subject.range.start) {
+        if let Some(block) = world.block_at(subject.range.start, BlockKind::Large) {
             let claim = Claim::new(MMAPPED, Evidence::Header, BLOCK).instance(Instance::At(block.start));
             return Some(claim);
         }
@@ -241,7 +247,7 @@ impl Rule for GlibcRule {
         let mut at: Vec<Addr> =
             inside.filter(|h| plausible(h)).flat_map(|h| [h.at, h.at.saturating_add(HEAP_MAX)]).collect();
         at.extend(shape::cuts(region, world));
-        at.extend(world.blocks_in(region.range).flat_map(|block| [block.start, block.end]));
+        at.extend(world.blocks_in(region.range, BlockKind::Large).flat_map(|block| [block.start, block.end]));
         at
     }
 

@@ -1,9 +1,9 @@
 //! jemalloc in plain words, and which of its settings help here.
 
-use super::{BASE, LARGE, RETAINED, plain_name};
+use super::{BASE, RETAINED};
 use crate::attribution::findings::Fix;
 use crate::attribution::rules::{Advice, Group, World};
-use crate::attribution::units::count_word;
+use crate::attribution::units::{count_word, size};
 
 /// What every jemalloc reads that was configured without a prefix.
 const USUAL_SETTING: &str = "MALLOC_CONF";
@@ -22,10 +22,9 @@ pub fn advise(group: &Group<'_>, world: &World<'_>) -> Advice {
     if only_base {
         advice.title = Some("jemalloc's own bookkeeping".to_string());
     } else {
-        // A large block fills its extent: what is not touched of it is in use all the same.
-        let large = group.path.is_some_and(|p| p.any(|l| plain_name(l).is_some_and(|n| LARGE.contains(&n))));
-        let spare = if large { retained.unused() } else { unused.saturating_sub(base.unused()) };
-        advice = unmapping(advice, world, (&variable, spare));
+        // Neither bound is known: what was purged may be in use again, and without keeping extents do not grow in
+        // steps either: runs of one program with and without it differed by less than that, and by much more.
+        advice = unmapping(advice, world, (&variable, retained.unused()));
         // Which pages are free is known to jemalloc alone, so no figure is promised.
         advice = advice.fix(Fix::new(&format!("{variable}=dirty_decay_ms:0,muzzy_decay_ms:0"), 0, 0).note(
             "gives freed pages back at once: lowers RSS by what was freed and not reused, which only a run \
@@ -65,9 +64,16 @@ fn why(only_base: bool, kept: bool, purged: bool) -> String {
 fn unmapping(advice: Advice, world: &World<'_>, (variable, spare): (&str, u64)) -> Advice {
     let knob = format!("{variable}=retain:false");
     let now = world.mappings().len() as u64;
+    let kept = match spare {
+        0 => String::new(),
+        bytes => format!(" ({} were purged and are untouched since)", size(bytes)),
+    };
+    let note = format!(
+        "unmaps instead of keeping, and maps no more than is asked for: by how much that lowers VIRT only a run \
+         with it can tell (vmaudit compare){kept}; many more munmap calls, and more mappings"
+    );
     let Some(limit) = world.input.observations.limits.max_map_count else {
-        let note = "unmaps instead of keeping; many more munmap calls, and more mappings";
-        return advice.fix(Fix::new(&knob, spare, 0).note(note));
+        return advice.fix(Fix::new(&knob, 0, 0).note(&note));
     };
     let of_limit = format!("{} of {} now", count_word(now), count_word(limit));
     if now.saturating_mul(MORE_MAPPINGS) > limit {
@@ -77,8 +83,7 @@ fn unmapping(advice: Advice, world: &World<'_>, (variable, spare): (&str, u64)) 
         );
         return advice.wont(&knob, &why);
     }
-    let note = format!("unmaps instead of keeping; many more munmap calls, and more mappings ({of_limit})");
-    advice.fix(Fix::new(&knob, spare, 0).note(&note))
+    advice.fix(Fix::new(&knob, 0, 0).note(&format!("{note} ({of_limit})")))
 }
 
 /// The variable that the jemalloc at hand reads: its functions' names tell, else its strings.

@@ -6,6 +6,7 @@
 
 mod advice;
 
+use super::mimalloc::{is_hinted, may_be_arena};
 use super::{Advice, Claim, Group, Rule, Subject, World};
 use crate::attribution::call::{MAP_NORESERVE, MmapCall};
 use crate::attribution::callpath::Line;
@@ -64,8 +65,6 @@ const PLAIN: &[&str] = &[
 ];
 const BASE_MAKERS: &[&str] =
     &["base_block_alloc", "base_new", "base_boot", "base_alloc_impl", "base_map", "chunk_alloc_base"];
-/// On the way to an extent for one block.
-pub const LARGE: &[&str] = &["arena_extent_alloc_large", "large_palloc", "large_malloc"];
 
 /// Every extent is a multiple of this (2 MiB huge pages, grown in size classes of a quarter).
 const STEP: u64 = 512 << 10;
@@ -108,7 +107,7 @@ fn is_jemalloc(line: &Line) -> bool {
 }
 
 /// As a library of its own, in the program or another library, or by its background thread.
-fn loaded(world: &World<'_>) -> bool {
+pub fn loaded(world: &World<'_>) -> bool {
     world.fact("has jemalloc", || {
         world.has_file(|f| f.starts_with("libjemalloc"))
             || world.has_mark(MARK)
@@ -188,6 +187,10 @@ impl Rule for JemallocRule {
             return (is_extent_call(call) && known).then(|| claim(Evidence::Shape, EXTENT, 0));
         }
         let vma = subject.range;
+        // it asks for no addresses, and of two that map alike nobody can tell
+        if is_hinted(vma.start, world) || may_be_arena(vma, world) {
+            return None;
+        }
         // what lies above a guard is a thread's stack
         let guarded = |m: &Mapping| m.prot.is_none() && m.range.len() <= MAX_GUARD;
         let fits = subject.record.is_none()
@@ -208,6 +211,7 @@ impl Rule for JemallocRule {
         let writable = subject.is_private_anonymous() && subject.region.prot == Prot::RW;
         let plain = writable && subject.record.is_none() && subject.name().is_empty();
         let plain = plain && world.may_be_noreserve(subject.range.start);
+        let plain = plain && !super::mimalloc::loaded(world);
         (plain && is_all_of_malloc(world) && !has_runtime(world)).then(|| claim(Evidence::Shape, LEFT, 0))
     }
 

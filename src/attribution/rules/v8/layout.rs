@@ -32,7 +32,8 @@ const WASM_ABOVE: u64 = 8 << 30;
 const SANDBOX: u64 = 1 << 40;
 
 fn is_anonymous(mapping: &Mapping) -> bool {
-    mapping.file.is_none() && mapping.name.is_empty() && mapping.sharing == Sharing::Private
+    let named = mapping.name.is_empty() || mapping.name.starts_with(b"[anon:v8");
+    mapping.file.is_none() && named && mapping.sharing == Sharing::Private
 }
 
 fn is_code(mapping: &Mapping) -> bool {

@@ -21,6 +21,8 @@ pub(super) const HEAP: &str = "heap";
 pub(super) const WASM: &str = "WebAssembly memory";
 pub(super) const WASM_GUARD: &str = "WebAssembly memory, guard";
 pub(super) const CAGE: &str = "sandbox and pointer cage";
+const TABLES: &str = "pointer tables";
+const NAMED: &str = "reservation that V8 named";
 
 const ID: &str = "v8";
 const MARK: &str = "v8";
@@ -66,8 +68,12 @@ impl Rule for V8Rule {
         layout::survey(world)
     }
 
-    /// The copy of the built-in functions shows the program's own name.
+    /// The copy of the built-in functions shows the program's own name. In Chromium it names what it
+    /// reserves.
     fn by_name(&self, subject: &Subject<'_>, world: &World<'_>) -> Option<Claim> {
+        if let Some(name) = subject.anon_name() {
+            return by_own_name(name, world.surveyed(ID, subject.range.start));
+        }
         let found = world.surveyed(ID, subject.range.start).filter(|_| subject.is_file())?;
         (found.claim.part == BUILTINS).then(|| Claim { evidence: Evidence::Name, ..found.claim.clone() })
     }
@@ -100,9 +106,8 @@ impl Rule for V8Rule {
     }
 
     fn by_shape(&self, subject: &Subject<'_>, world: &World<'_>) -> Option<Claim> {
-        let unseen = subject.path.is_none_or(|path| path.lines.is_empty());
         let found = world.surveyed(ID, subject.range.start)?;
-        (unseen && subject.is_private_anonymous()).then(|| found.claim.clone())
+        (subject.shape_may_decide() && subject.is_private_anonymous()).then(|| found.claim.clone())
     }
 
     fn cuts(&self, region: &Region, world: &World<'_>) -> Vec<Addr> {
@@ -110,9 +115,9 @@ impl Rule for V8Rule {
     }
 
     fn advise(&self, group: &Group<'_>, _world: &World<'_>) -> Advice {
-        let code = group.part(CODE_RANGE);
         let guards = group.part(WASM_GUARD).virt + group.part(WASM).virt;
-        let largest = [(code.virt, CODE_RANGE), (guards, WASM), (group.part(CAGE).virt, CAGE)];
+        let own = |part| (group.part(part).virt, part);
+        let largest = [own(CODE_RANGE), (guards, WASM), own(CAGE), own(TABLES), own(NAMED)];
         let (bytes, what) = largest.into_iter().max().unwrap_or_default();
         let advice = match what {
             _ if bytes == 0 => {
@@ -128,12 +133,43 @@ impl Rule for V8Rule {
                 advice.title = Some("V8 sandbox, reserved but not used".to_string());
                 advice
             }
+            TABLES => {
+                let mut advice = Advice::why(
+                    "where there is a sandbox, pointers that lead out of it are numbers in these tables, each of \
+                     which reserves all that it may ever need; what is not used costs nothing",
+                );
+                advice.title = Some("V8's pointer tables, reserved but not used".to_string());
+                advice
+            }
+            NAMED => {
+                let mut advice = Advice::why(
+                    "V8 reserves ranges as a whole for its heaps and for code, and the program named them after \
+                     it (PR_SET_VMA); which heap is in it the name does not tell; what is not used costs nothing",
+                );
+                advice.title = Some("memory named \u{201c}v8\u{201d}".to_string());
+                advice
+            }
             _ => code_range(group),
         };
         advice
             .wont("--max-old-space-size", "limits the heap's objects; these reservations stay")
             .wont("UV_THREADPOOL_SIZE", "changes libuv's threads and their stacks, not V8's ranges")
     }
+}
+
+/// A name as V8 gives them, and what the layout of the process tells besides.
+fn by_own_name(name: &[u8], laid_out: Option<&Surveyed>) -> Option<Claim> {
+    let part = match name {
+        b"v8-sandbox" => CAGE,
+        b"v8-pointer-table" => TABLES,
+        b"v8" => NAMED,
+        _ => return None,
+    };
+    let same = |found: &&Surveyed| part == NAMED || found.claim.part == part;
+    Some(match laid_out.filter(same) {
+        Some(found) => Claim { evidence: Evidence::Name, ..found.claim.clone() },
+        None => Claim::new(V8, Evidence::Name, part).merge(Merge::ByKind(kind(part))),
+    })
 }
 
 fn code_range(group: &Group<'_>) -> Advice {

@@ -103,7 +103,27 @@ fn a_name_that_the_kernel_refused_is_kept() {
     let name = Some(b"mimalloc".to_vec());
     story.report(VmOp::SetVmaName { addr: Addr(at(0)), len: 4 * 4096, name }, -22);
     let result = story.reconcile(vec![mapping(pages(0, 4), "rw-p", "")]);
-    assert_eq!(result.origins[0].anon_name.as_deref(), Some(b"mimalloc".as_slice()));
+    assert_eq!(result.origins[0].anon_names.at(Addr(at(0))), Some(b"mimalloc".as_slice()));
+}
+
+#[test]
+fn names_that_cannot_be_are_none() {
+    let mut story = Story::new(Vec::new());
+    story.mmap(pages(0, 4), 3, ANON);
+    let mut name = |page: u64, name: Option<&[u8]>| {
+        let name = name.map(<[u8]>::to_vec);
+        story.report(VmOp::SetVmaName { addr: Addr(at(page)), len: 4096, name }, -22);
+        let result = story.reconcile(vec![mapping(pages(0, 4), "rw-p", "")]);
+        result.origins[0].anon_names.at(Addr(at(page))).map(<[u8]>::to_vec)
+    };
+    let pool = || Some(b"pool".to_vec());
+    assert_eq!(name(0, Some(b"pool")), pool());
+    // what no kernel takes changes nothing
+    assert_eq!(name(0, Some(b"[stack]")), pool());
+    assert_eq!(name(0, Some(&[b'x'; 80])), pool());
+    // and was it one that could not be read, it is not the old one
+    assert_eq!(name(0, Some(b"")), None);
+    assert_eq!((name(1, Some(b"pool")), name(1, None)), (pool(), None));
 }
 
 #[test]

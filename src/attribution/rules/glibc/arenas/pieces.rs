@@ -5,7 +5,7 @@ use super::pages::{Pages, Use};
 use super::state::{State, word};
 use super::window::Window;
 use crate::attribution::rules::glibc::HEAP_MAX;
-use crate::attribution::rules::glibc::headers::HEADERS;
+use crate::attribution::rules::glibc::headers::MALLOC;
 use crate::model::arenas::{Doubt, ReadMemory, Surroundings};
 use crate::model::headers::ARENA_HEADER;
 use crate::model::{Addr, AddrRange, Mapping};
@@ -79,7 +79,7 @@ fn heaps_of(state: &State, around: &Surroundings<'_>, memory: &mut ReadMemory<'_
     let info = state.at.0 - oldest.0;
     loop {
         let mut bytes = [0; ARENA_HEADER];
-        let known = memory(at, &mut bytes).then(|| (HEADERS.decode)(at, &bytes, &|_| true)).flatten();
+        let known = memory(at, &mut bytes).then(|| (MALLOC.decode)(at, &bytes, &|_| true)).flatten();
         let known = known.filter(|known| known.ar_ptr == state.at);
         let Some(known) = known.filter(|known| is_mapped(AddrRange::from_len(at, known.size), around)) else {
             out.doubt = Some(Doubt::Changed);

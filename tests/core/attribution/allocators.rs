@@ -1,0 +1,151 @@
+//! What allocators' rules take for proof, and what they promise.
+
+use crate::case::*;
+use vmaudit::ledger::Origin;
+use vmaudit::model::observation::{Block, BlockKind};
+use vmaudit::model::{Addr, AddrRange, VmOp};
+
+const AT: u64 = 0x7f10_0000_0000;
+const GIB: u64 = 1 << 30;
+
+#[test]
+fn a_name_is_of_the_part_that_it_was_given_to() {
+    let mut case = Case::new();
+    let stack = case.stack(&["libc.so.6!__mmap", "app!reserve", "app!main"]);
+    let origin = case.mmap(PID, 12 * MIB, (NONE, ANON), stack);
+    case.name(origin, (AT + 4 * MIB, AT + 8 * MIB), b"middle part");
+    case.vma((AT, AT + 12 * MIB), "---p", "", Origin::Event(origin));
+    let found = case.attribute();
+    let evidence: Vec<&str> = found.pieces.iter().map(|p| p.evidence.as_str()).collect();
+    assert_eq!(evidence, ["stack", "name", "stack"]);
+    assert!(found.pieces.iter().all(|p| p.footprint.virt == 4 * MIB && p.category.id == "app-mmap"));
+}
+
+#[test]
+fn an_empty_name_says_nothing() {
+    let mut case = Case::new();
+    case.vma((AT, AT + 4 * MIB), "rw-p", "[anon:]", Origin::Preexisting);
+    let found = case.attribute();
+    assert_eq!(virt(&found, "unknown"), 4 * MIB);
+    assert!(!found.findings[0].title.contains('\u{201c}'), "{}", found.findings[0].title);
+}
+
+#[test]
+fn what_is_named_after_v8_is_v8s() {
+    let mut case = Case::new();
+    let stack = case.stack(&["chromium@0x1000", "chromium@0x2000"]);
+    let mut at = AT;
+    for (name, part) in [
+        (&b"v8-sandbox"[..], "sandbox and pointer cage"),
+        (b"v8-pointer-table", "pointer tables"),
+        (b"v8", "reservation that V8 named"),
+    ] {
+        let origin = case.mmap(PID, GIB, (NONE, ANON), stack);
+        case.name(origin, (at, at + GIB), name);
+        case.vma((at, at + GIB), "---p", "", Origin::Event(origin));
+        let piece = case.attribute().pieces.pop().expect("a piece");
+        assert_eq!((piece.category.id, piece.part, piece.evidence.as_str()), ("v8", part, "name"));
+        at += 4 * GIB;
+    }
+    let origin = case.mmap(PID, GIB, (NONE, ANON), stack);
+    case.name(origin, (at, at + GIB), b"v8 of the engine");
+    case.vma((at, at + GIB), "---p", "", Origin::Event(origin));
+    assert_eq!(case.attribute().pieces.pop().map(|p| p.category.id), Some("app-mmap"));
+}
+
+fn block(case: &mut Case, (start, len): (u64, u64), kind: BlockKind) {
+    case.observations.blocks.push(Block { range: AddrRange::new(start, start + len), kind });
+}
+
+#[test]
+fn a_block_that_advice_has_split_is_one() {
+    let mut case = Case::new();
+    case.vma((AT, AT + 0x1000), "rw-p", "", Origin::Preexisting);
+    case.vma((AT + 0x1000, AT + 8 * MIB + 0x1000), "rw-p", "", Origin::Preexisting);
+    block(&mut case, (AT, 8 * MIB + 0x1000), BlockKind::Large);
+    let found = case.attribute();
+    assert_eq!(found.findings[0].title, "large malloc block");
+    let why = &found.findings[0].why;
+    assert!(why.contains("asked for one block and has not touched all of it"), "{why}");
+}
+
+#[test]
+fn what_realloc_added_is_part_of_the_block() {
+    let mut case = Case::new();
+    let malloc = case.stack(&["libc.so.6!__mmap", "libc.so.6@0x95f28", "libc.so.6!malloc", "p!main"]);
+    let first = case.mmap(PID, 4 * MIB, (RW, ANON), malloc);
+    let realloc = case.stack(&["libc.so.6!mremap", "libc.so.6!realloc", "p!main"]);
+    let op = VmOp::Mremap { old: Addr(AT), old_len: 4 * MIB, new_len: 8 * MIB, flags: 1, new_addr: Addr(0) };
+    let grown = case.call(PID, op, Some(realloc));
+    case.merged_vma(
+        "rw-p",
+        "",
+        &[(AT, AT + 4 * MIB, Origin::Event(first)), (AT + 4 * MIB, AT + 8 * MIB, Origin::Event(grown))],
+    );
+    block(&mut case, (AT, 8 * MIB), BlockKind::Large);
+    let found = case.attribute();
+    assert_eq!(
+        (found.rows[0].category.id, found.rows[0].instances, found.rows[0].pieces),
+        ("glibc-mmapped", 1, 2)
+    );
+}
+
+#[test]
+fn an_arena_of_pythons_is_one_by_its_pools_alone() {
+    let mut case = Case::new();
+    case.vma((AT, AT + 3 * MIB), "rw-p", "", Origin::Preexisting);
+    block(&mut case, (AT + MIB, MIB), BlockKind::PoolArena);
+    let found = case.attribute();
+    let categories: Vec<&str> = found.pieces.iter().map(|p| p.category.id).collect();
+    assert_eq!(categories, ["unknown", "python-arena", "unknown"]);
+}
+
+const JEMALLOC: &str = "/usr/lib/libjemalloc.so.2";
+const MIMALLOC: &str = "/usr/lib/libmimalloc.so.3";
+
+/// What a VMA of this length is taken for where these libraries are loaded.
+fn taken_for(libraries: &[&str], (start, len): (u64, u64)) -> &'static str {
+    let mut case = Case::new();
+    for (n, library) in (0u64..).zip(libraries) {
+        let at = 0x7f32_0000_0000 + n * MIB;
+        case.vma((at, at + MIB), "r-xp", library, Origin::Preexisting);
+    }
+    case.vma((start, start + len), "rw-p", "", Origin::Preexisting);
+    let found = case.attribute();
+    found.pieces.iter().find(|p| p.range.start.0 == start).map_or("", |p| p.category.id)
+}
+
+#[test]
+fn of_two_allocators_that_map_alike_neither_is_guessed() {
+    let hinted = (0x210_6440_0000, GIB);
+    let (large, small) = ((AT, 64 * MIB), (AT, 8 * MIB));
+    assert_eq!(taken_for(&[JEMALLOC, MIMALLOC], hinted), "mimalloc");
+    assert_eq!(taken_for(&[JEMALLOC, MIMALLOC], large), "unknown");
+    assert_eq!(taken_for(&[JEMALLOC, MIMALLOC], small), "jemalloc");
+    assert_eq!((taken_for(&[JEMALLOC], large), taken_for(&[MIMALLOC], large)), ("jemalloc", "mimalloc"));
+    assert_eq!(taken_for(&[MIMALLOC], small), "unknown");
+}
+
+#[test]
+fn smaller_arenas_of_mimalloc_still_hold_what_is_touched() {
+    let mut case = Case::new();
+    case.vma((0x7f32_0000_0000, 0x7f32_0010_0000), "r-xp", MIMALLOC, Origin::Preexisting);
+    case.vma((0x210_6440_0000, 0x210_a440_0000), "rw-p", "", Origin::Preexisting);
+    case.resident(0x210_6440_0000, 0x210_6440_0000 + 70 * MIB);
+    let found = case.attribute();
+    let fix = &finding(&found, "mimalloc").fix[0];
+    assert_eq!((fix.saves_virt, fix.note.starts_with("at most")), (GIB - 128 * MIB, true));
+}
+
+#[test]
+fn a_version_of_mimalloc_is_told_where_it_is_known() {
+    let why = |library: &str| {
+        let mut case = Case::new();
+        case.vma((0x7f32_0000_0000, 0x7f32_0010_0000), "r-xp", library, Origin::Preexisting);
+        case.vma((AT, AT + 2304 * KIB), "rw-p", "", Origin::Preexisting);
+        let found = case.attribute();
+        finding(&found, "mimalloc").why.clone()
+    };
+    assert!(why("/usr/lib/libmimalloc.so.2.0").contains("before 2.1 takes segments"));
+    assert!(why(MIMALLOC).contains("its page map"), "{}", why(MIMALLOC));
+}
