@@ -26,7 +26,9 @@ pub use classify::unused;
 pub use findings::{Finding, Fix, NoHelp};
 pub use footprint::Footprint;
 pub use gone::categories_of_gone;
-pub use rules::{category_color, category_name, heap_description_of, option_separator, variable_of_option};
+pub use rules::{
+    Placed, category_color, category_name, heap_description_of, option_lists, option_separator, place_option,
+};
 
 use crate::ledger::{Origin, Reconciled};
 use crate::model::{AddrRange, Observations, StackTable, SymbolizedStacks, Tid};

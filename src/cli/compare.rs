@@ -17,7 +17,9 @@ pub struct CompareArgs {
     pub arg: Vec<OsString>,
 
     /// Try each setting that the first run's report recommends, alone and all together
-    #[arg(long, conflicts_with_all = ["env", "unset_env", "stack_limit", "arg"])]
+    ///
+    /// What --env, --unset-env, --stack-limit and --arg say then holds for every run.
+    #[arg(long)]
     pub advice: bool,
 
     /// Run each side N times

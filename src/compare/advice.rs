@@ -1,8 +1,9 @@
-//! A report's advice as changes that can be tried: environment variables and `ulimit -s`.
+//! A report's advice as changes that can be tried: environment variables, `ulimit -s`, arguments.
 
 use super::model::{Change, NotTried};
+use crate::report::model::{Fix, Process};
 use crate::report::units::exact_size;
-use crate::report::{Report, option_separator, variable_of_option};
+use crate::report::{Placed, Report, option_lists, option_separator, place_option};
 
 /// One setting, as strict as it can be read from a report's `knob`.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -13,6 +14,8 @@ pub enum Setting {
     },
     /// Bytes.
     StackLimit(u64),
+    /// Of the command itself, after all others.
+    Argument(String),
 }
 
 /// Something to try.
@@ -33,8 +36,9 @@ pub struct Advised {
 
 impl Setting {
     /// `NAME=value` or `ulimit -s KIB`, perhaps followed by a remark in parentheses; the options of a
-    /// runtime's start line go into the variable that it reads. Nothing else is a setting.
-    pub fn parse(knob: &str) -> Option<Setting> {
+    /// runtime's start line go where it reads them and they count, whatever options it was `started` with.
+    /// Nothing else is a setting.
+    pub fn parse(knob: &str, started: &[String]) -> Option<Setting> {
         let words = knob.split_once(" (").map_or(knob, |(setting, _)| setting);
         if let Some(kib) = words.strip_prefix("ulimit -s ") {
             let bytes = number(kib)?.checked_mul(1024)?;
@@ -46,8 +50,10 @@ impl Setting {
         let variable = |name: &str, value: &str| {
             Some(Setting::Variable { name: name.to_owned(), value: value.to_owned() })
         };
-        if let Some(name) = variable_of_option(words) {
-            return variable(name, words);
+        match place_option(words, started) {
+            Some(Placed::Variable { name, value }) => return variable(name, &value),
+            Some(Placed::Argument) => return Some(Setting::Argument(words.to_owned())),
+            None => {}
         }
         let (name, value) = words.split_once('=')?;
         (is_variable_name(name) && !value.is_empty()).then(|| variable(name, value))?
@@ -58,6 +64,7 @@ impl Setting {
         match self {
             Setting::Variable { name, value } => format!("{name}={value}"),
             Setting::StackLimit(bytes) => format!("ulimit -s {}", bytes / 1024),
+            Setting::Argument(argument) => argument.clone(),
         }
     }
 
@@ -66,8 +73,9 @@ impl Setting {
     fn add_to(&self, change: &mut Change, environment: &dyn Fn(&str) -> Option<String>) {
         match self {
             Setting::StackLimit(bytes) => change.stack_limit = Some(*bytes),
+            Setting::Argument(argument) => change.args.push(argument.clone()),
             Setting::Variable { name, value } => {
-                let before = change.env.get(name).cloned().flatten().or_else(|| environment(name));
+                let before = change.env.get(name).cloned().unwrap_or_else(|| environment(name));
                 let combined = match (option_separator(name), before) {
                     // the later of two equal options counts
                     (Some(between), Some(before)) if !before.is_empty() => {
@@ -81,9 +89,9 @@ impl Setting {
     }
 }
 
-/// The change that applies all of `settings`.
-pub fn change(settings: &[&Setting], environment: &dyn Fn(&str) -> Option<String>) -> Change {
-    let mut change = Change::default();
+/// `base`, and what applies all of `settings`.
+pub fn change(base: &Change, settings: &[&Setting], environment: &dyn Fn(&str) -> Option<String>) -> Change {
+    let mut change = base.clone();
     settings.iter().for_each(|setting| setting.add_to(&mut change, environment));
     change
 }
@@ -102,27 +110,28 @@ pub fn label(change: &Change) -> String {
     env.chain(limit).chain(args).collect::<Vec<_>>().join(" ")
 }
 
-/// Sorts a report's advice into what can be tried and what cannot.
-pub fn advice(report: &Report) -> Advised {
+/// Sorts a report's advice into what can be tried and what cannot. `environment`: what the command was started
+/// with.
+pub fn advice(report: &Report, environment: &dyn Fn(&str) -> Option<String>) -> Advised {
     let mut advised = Advised::default();
-    let fixes = report.processes.iter().flat_map(|p| &p.findings).flat_map(|f| &f.fix);
-    for fix in fixes {
-        let promises = fix.saves_virt > 0 || fix.saves_rss > 0;
-        match Setting::parse(&fix.knob) {
-            Some(setting) => {
-                let at = advised.settings.iter().position(|known| known.setting == setting);
-                let at = at.unwrap_or_else(|| {
-                    advised.settings.push(Advice { setting, saves_virt: 0, saves_rss: 0 });
-                    advised.settings.len() - 1
-                });
-                if let Some(advice) = advised.settings.get_mut(at) {
-                    advice.saves_virt = advice.saves_virt.saturating_add(fix.saves_virt);
-                    advice.saves_rss = advice.saves_rss.saturating_add(fix.saves_rss);
+    for process in &report.processes {
+        let started = started(process, environment);
+        for fix in process.findings.iter().flat_map(|finding| &finding.fix) {
+            let promises = fix.saves_virt > 0 || fix.saves_rss > 0;
+            match Setting::parse(&fix.knob, &started) {
+                // of a program that the command starts: what that is started with is not ours to say
+                Some(Setting::Argument(_)) if !is_advised(report.processes.first(), fix) => {
+                    let why = "an argument of a program that the command starts";
+                    not_tried(&mut advised.not_tried, fix, why);
                 }
+                Some(setting) => tried(&mut advised.settings, setting, fix),
+                None if promises => {
+                    let why = "a change of the program or of how it is started, not of its environment";
+                    not_tried(&mut advised.not_tried, fix, why);
+                }
+                // "none for VIRT", "fewer threads": nothing to try, and nothing promised
+                None => {}
             }
-            None if promises => not_tried(&mut advised.not_tried, fix),
-            // "none for VIRT", "fewer threads": nothing to try, and nothing promised
-            None => {}
         }
     }
     advised.settings.sort_by_key(|advice| std::cmp::Reverse(advice.saves_virt.max(advice.saves_rss)));
@@ -130,7 +139,32 @@ pub fn advice(report: &Report) -> Advised {
     advised
 }
 
-fn not_tried(list: &mut Vec<NotTried>, fix: &crate::report::model::Fix) {
+/// The options that a process was started with: on its command line, and in the variables that are lists of them.
+fn started(process: &Process, environment: &dyn Fn(&str) -> Option<String>) -> Vec<String> {
+    let lists = option_lists().filter_map(|(name, separator)| Some((environment(name)?, separator)));
+    let listed = lists.flat_map(|(list, separator)| {
+        list.split(separator).filter(|word| !word.is_empty()).map(str::to_owned).collect::<Vec<_>>()
+    });
+    process.cmdline.iter().cloned().chain(listed).collect()
+}
+
+fn is_advised(process: Option<&Process>, fix: &Fix) -> bool {
+    process.is_some_and(|p| p.findings.iter().flat_map(|f| &f.fix).any(|own| own.knob == fix.knob))
+}
+
+fn tried(settings: &mut Vec<Advice>, setting: Setting, fix: &Fix) {
+    let at = settings.iter().position(|known| known.setting == setting);
+    let at = at.unwrap_or_else(|| {
+        settings.push(Advice { setting, saves_virt: 0, saves_rss: 0 });
+        settings.len() - 1
+    });
+    if let Some(advice) = settings.get_mut(at) {
+        advice.saves_virt = advice.saves_virt.saturating_add(fix.saves_virt);
+        advice.saves_rss = advice.saves_rss.saturating_add(fix.saves_rss);
+    }
+}
+
+fn not_tried(list: &mut Vec<NotTried>, fix: &Fix, why: &str) {
     if let Some(known) = list.iter_mut().find(|known| known.knob == fix.knob) {
         known.saves_virt = known.saves_virt.saturating_add(fix.saves_virt);
         known.saves_rss = known.saves_rss.saturating_add(fix.saves_rss);
@@ -138,7 +172,7 @@ fn not_tried(list: &mut Vec<NotTried>, fix: &crate::report::model::Fix) {
     }
     list.push(NotTried {
         knob: fix.knob.clone(),
-        why: "a change of the program or of how it is started, not of its environment".to_owned(),
+        why: why.to_owned(),
         saves_virt: fix.saves_virt,
         saves_rss: fix.saves_rss,
     });
@@ -157,12 +191,12 @@ fn number(digits: &str) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::model::{Finding, Fix, Process};
+    use crate::report::model::Finding;
 
     fn variable(knob: &str) -> Option<(String, String)> {
-        match Setting::parse(knob)? {
+        match Setting::parse(knob, &[])? {
             Setting::Variable { name, value } => Some((name, value)),
-            Setting::StackLimit(_) => None,
+            Setting::StackLimit(_) | Setting::Argument(_) => None,
         }
     }
 
@@ -182,10 +216,14 @@ mod tests {
             variable("GLIBC_TUNABLES=glibc.pthread.stack_cache_size=0"),
             pair("GLIBC_TUNABLES", "glibc.pthread.stack_cache_size=0")
         );
-        assert_eq!(variable("-Xmx64m"), pair("JAVA_TOOL_OPTIONS", "-Xmx64m"));
-        assert_eq!(variable("-XX:+UseSerialGC"), pair("JAVA_TOOL_OPTIONS", "-XX:+UseSerialGC"));
+        assert_eq!(variable("-Xmx64m"), pair("_JAVA_OPTIONS", "-Xmx64m"));
+        assert_eq!(variable("-XX:+UseSerialGC"), pair("_JAVA_OPTIONS", "-XX:+UseSerialGC"));
         assert_eq!(variable("--jitless"), pair("NODE_OPTIONS", "--jitless"));
-        assert_eq!(Setting::parse("ulimit -s 1024 (or so)"), Some(Setting::StackLimit(1 << 20)));
+        assert_eq!(
+            Setting::parse("--js-flags=--jitless", &[]),
+            Some(Setting::Argument("--js-flags=--jitless".into()))
+        );
+        assert_eq!(Setting::parse("ulimit -s 1024 (or so)", &[]), Some(Setting::StackLimit(1 << 20)));
         for other in [
             "",
             "ask for less at this call",
@@ -204,13 +242,13 @@ mod tests {
             "ulimit -s 99999999999999999999",
             "ulimit -s 0",
         ] {
-            assert_eq!(Setting::parse(other), None, "{other:?}");
+            assert_eq!(Setting::parse(other, &[]), None, "{other:?}");
         }
     }
 
     #[test]
     fn lists_are_extended_and_values_replaced() {
-        let setting = |knob: &str| Setting::parse(knob).expect(knob);
+        let setting = |knob: &str| Setting::parse(knob, &[]).expect(knob);
         let (retain, decay) = (setting("MALLOC_CONF=retain:false"), setting("MALLOC_CONF=dirty_decay_ms:0"));
         let (arena, tunable) = (setting("MALLOC_ARENA_MAX=1"), setting("GLIBC_TUNABLES=a=1"));
         let own = |name: &str| match name {
@@ -218,12 +256,13 @@ mod tests {
             "MALLOC_ARENA_MAX" => Some("4".to_owned()),
             _ => None,
         };
-        let all = change(&[&retain, &arena, &decay, &tunable, &setting("ulimit -s 64")], &own);
+        let all =
+            change(&Change::default(), &[&retain, &arena, &decay, &tunable, &setting("ulimit -s 64")], &own);
         assert_eq!(all.env["MALLOC_CONF"].as_deref(), Some("narenas:2,retain:false,dirty_decay_ms:0"));
         assert_eq!(all.env["MALLOC_ARENA_MAX"].as_deref(), Some("1"));
         assert_eq!(all.env["GLIBC_TUNABLES"].as_deref(), Some("a=1"));
         assert_eq!(all.stack_limit, Some(65_536));
-        let alone = change(&[&arena], &|_| None);
+        let alone = change(&Change::default(), &[&arena], &|_| None);
         assert_eq!(label(&alone), "MALLOC_ARENA_MAX=1");
     }
 
@@ -244,7 +283,7 @@ mod tests {
             finding(vec![fix("X=1", 0, 0)]),
         ];
         let process = Process { findings, ..Process::default() };
-        let advised = advice(&Report { processes: vec![process], ..Report::default() });
+        let advised = advice(&Report { processes: vec![process], ..Report::default() }, &|_| None);
         let settings: Vec<(String, u64)> =
             advised.settings.iter().map(|a| (a.setting.label(), a.saves_virt)).collect();
         assert_eq!(
@@ -253,5 +292,44 @@ mod tests {
         );
         assert_eq!(advised.not_tried.len(), 1, "what promises nothing is no advice to test");
         assert_eq!(advised.not_tried[0].saves_virt, 8);
+    }
+
+    #[test]
+    fn collectors_that_are_selected_elsewhere_are_let_go() {
+        let started = ["java", "-Xmx1g", "-XX:+UseZGC", "Main"].map(str::to_owned);
+        let setting = Setting::parse("-XX:+UseSerialGC", &started).expect("a setting");
+        assert_eq!(setting.label(), "_JAVA_OPTIONS=-XX:-UseZGC -XX:+UseSerialGC");
+        let process = Process { cmdline: vec!["java".into(), "Main".into()], ..Process::default() };
+        let environment = |name: &str| (name == "JAVA_TOOL_OPTIONS").then(|| "-Xss1m -XX:+UseZGC".to_owned());
+        assert_eq!(super::started(&process, &environment), ["java", "Main", "-Xss1m", "-XX:+UseZGC"]);
+    }
+
+    #[test]
+    fn what_holds_for_every_side_is_kept() {
+        let env = [("A".to_owned(), Some("1".to_owned())), ("MALLOC_CONF".to_owned(), None)].into();
+        let base = Change { env, args: vec!["x".into()], stack_limit: Some(1 << 20) };
+        let settings = ["MALLOC_CONF=retain:false", "--js-flags=--jitless"]
+            .map(|knob| Setting::parse(knob, &[]).expect(knob));
+        let own = |name: &str| (name == "MALLOC_CONF").then(|| "narenas:2".to_owned());
+        let all = change(&base, &settings.iter().collect::<Vec<_>>(), &own);
+        assert_eq!(all.env["MALLOC_CONF"].as_deref(), Some("retain:false"), "it was taken away");
+        assert_eq!((all.env["A"].as_deref(), all.stack_limit), (Some("1"), Some(1 << 20)));
+        assert_eq!(all.args, ["x", "--js-flags=--jitless"]);
+    }
+
+    #[test]
+    fn an_argument_is_for_the_command_itself() {
+        let knob = "--js-flags=--jitless";
+        let process = |advised: bool| {
+            let fix = Fix { knob: knob.into(), saves_virt: 7, ..Fix::default() };
+            let findings = vec![Finding { fix: vec![fix], ..Finding::default() }];
+            Process { findings: if advised { findings } else { vec![] }, ..Process::default() }
+        };
+        let of = |first: bool| {
+            let processes = vec![process(first), process(true)];
+            advice(&Report { processes, ..Report::default() }, &|_| None)
+        };
+        assert_eq!(of(true).settings[0].saves_virt, 14);
+        assert_eq!((of(false).settings.len(), of(false).not_tried[0].saves_virt), (0, 7));
     }
 }

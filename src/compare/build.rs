@@ -2,7 +2,9 @@
 
 use super::causes::{Cause, causes, changes};
 use super::figures::{Figures, METRICS};
+use super::judge;
 use super::model::{Change, Comparison, Delta, Effect, Failure, Footprints, Kept, Promise, RunRow, Side};
+use super::output::Output;
 use super::spread::Spread;
 use crate::report::Report;
 use crate::report::model::Process;
@@ -12,14 +14,21 @@ use crate::report::model::Process;
 pub struct Run {
     pub row: RunRow,
     pub causes: Vec<Cause>,
+    /// Of the command; None where it was not looked at.
+    pub output: Option<Output>,
+    /// Processes that the command started and that failed: `java exited 1`.
+    pub failed: Vec<String>,
 }
 
 impl Run {
     /// `order`: the position among all runs, from 1.
     pub fn of(report: &Report, order: u32) -> Run {
         let outcome = report.processes.first().map_or_else(|| "not seen".to_owned(), outcome);
-        let row = RunRow { order, outcome, load_code: None, figures: Figures::of(report) };
-        Run { row, causes: causes(report) }
+        let row = RunRow { order, outcome, figures: Figures::of(report), ..RunRow::default() };
+        let others = report.processes.iter().skip(1);
+        let others = others.filter(|p| p.signal.is_some() || p.exit_code.is_some_and(|code| code != 0));
+        let failed = others.map(|process| format!("{} {}", process.comm, self::outcome(process))).collect();
+        Run { row, causes: causes(report), output: None, failed }
     }
 }
 
@@ -58,14 +67,17 @@ pub fn compare(frame: Comparison, runs: Vec<SideRuns>) -> Comparison {
             runs: each.runs.iter().map(|run| run.row.clone()).collect(),
             figures: figures.collect(),
             failure: each.failure.clone(),
+            void: Vec::new(),
             effect: None,
         };
         if let (Some(base), Some(base_runs)) = (sides.first(), runs.first()) {
+            side.void = judge::void(base_runs, each);
             side.effect = effect((base, base_runs), (&side, each));
         }
         sides.push(side);
     }
-    Comparison { schema: super::model::SCHEMA, sides, ..frame }
+    let output_varies = runs.first().is_some_and(judge::output_varies);
+    Comparison { schema: super::model::SCHEMA, output_varies, sides, ..frame }
 }
 
 /// A, B, … Z, then by number.
@@ -113,7 +125,11 @@ fn promise((saves_virt, saves_rss): (u64, u64), base: &Side, side: &Side) -> Pro
     let of = |id: &str| Some((*base.figures.get(id)?, *side.figures.get(id)?));
     let saved = |pair: Option<(Spread, Spread)>| pair.map(|(a, b)| a.change(b).saturating_neg());
     let (virt, rss) = (of("virt"), of("rss"));
+    let void = !side.void.is_empty();
     let kept = |promised: u64, pair: Option<(Spread, Spread)>| {
+        if void {
+            return (promised > 0 || saves_virt + saves_rss == 0).then_some(Kept::Void);
+        }
         let of = |(a, b): (Spread, Spread)| match promised {
             0 => unpromised(a, b),
             _ if promised < a.median / 100 => Kept::TooSmall,
@@ -124,8 +140,8 @@ fn promise((saves_virt, saves_rss): (u64, u64), base: &Side, side: &Side) -> Pro
     Promise {
         saves_virt,
         saves_rss,
-        saved_virt: saved(virt).unwrap_or_default(),
-        saved_rss: saved(rss),
+        saved_virt: saved(virt).filter(|_| !void).unwrap_or_default(),
+        saved_rss: saved(rss).filter(|_| !void),
         virt_verdict: kept(saves_virt, virt),
         rss_verdict: kept(saves_rss, rss),
     }
@@ -191,7 +207,7 @@ mod tests {
     fn run(order: u32, virt: u64, rss: Option<u64>) -> Run {
         let figures = Figures { virt, rss, ..Figures::default() };
         let cause = Cause { category: "x".into(), virt, rss: rss.unwrap_or(0), ..Cause::default() };
-        Run { row: RunRow { order, figures, ..RunRow::default() }, causes: vec![cause] }
+        Run { row: RunRow { order, figures, ..RunRow::default() }, causes: vec![cause], ..Run::default() }
     }
 
     fn side(promised: Option<(u64, u64)>, runs: Vec<Run>) -> SideRuns {

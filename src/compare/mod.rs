@@ -5,7 +5,9 @@ pub mod advice;
 mod build;
 pub mod causes;
 pub mod figures;
+pub mod judge;
 pub mod model;
+pub mod output;
 pub mod spread;
 
 pub use advice::{Advice, Advised};

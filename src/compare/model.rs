@@ -18,6 +18,8 @@ pub struct Comparison {
     pub ended_by: Option<String>,
     /// The user interrupted: sides may have fewer runs.
     pub interrupted: bool,
+    /// What the command prints differs from run to run as it is, not in numbers only.
+    pub output_varies: bool,
     /// The command as it is, then each change.
     pub sides: Vec<Side>,
     /// Advice of the first run that is no setting.
@@ -39,6 +41,8 @@ pub struct Side {
     pub figures: BTreeMap<String, Spread>,
     /// Runs that gave no report: the last one's exit code and what was said.
     pub failure: Option<Failure>,
+    /// Why its figures do not count: it did not do what the first side did. Empty: they do.
+    pub void: Vec<String>,
     /// Against the first side; null for that side itself.
     pub effect: Option<Effect>,
 }
@@ -64,6 +68,8 @@ pub struct RunRow {
     pub outcome: String,
     /// Exit code of the load, where there was one and it ended.
     pub load_code: Option<i32>,
+    /// Bytes on standard output; null where they were not looked at.
+    pub printed: Option<u64>,
     pub figures: Figures,
 }
 
@@ -151,19 +157,22 @@ pub enum Kept {
     /// Within the noise, or less than a twentieth of it.
     NoEffect,
     MadeItWorse,
+    /// It did not do the same work.
+    Void,
     /// No complete run with it.
     #[default]
     Unknown,
 }
 
 impl Comparison {
-    /// Every run of every side is complete, and the command (and the load) ended as in the first.
+    /// Every run of every side is complete, none is void, and the command (and the load) ended as in the first.
     pub fn ended_alike(&self) -> bool {
         let end = |run: &RunRow| (run.outcome.clone(), run.load_code);
         let first = self.sides.first().and_then(|side| side.runs.first()).map(end);
         let loads = self.sides.iter().flat_map(|side| &side.runs).all(|run| run.load_code.unwrap_or(0) == 0);
         let alike = |side: &Side| {
             side.failure.is_none()
+                && side.void.is_empty()
                 && !side.runs.is_empty()
                 && side.runs.iter().all(|run| Some(end(run)) == first)
         };
@@ -180,6 +189,7 @@ impl Kept {
             Kept::LessThanPromised => "less than promised",
             Kept::NoEffect => "no effect",
             Kept::MadeItWorse => "made it worse",
+            Kept::Void => "void",
             Kept::Unknown => "not known",
         }
     }

@@ -51,5 +51,5 @@ pub use hold::{ExitKind, HeldExit};
 pub use running::{Running, TargetEvent};
 pub use signals::{Signals, survive_file_limit};
 pub use start::{Launch, LaunchConfig, Prepared, program_file};
-pub use supervisor::{Supervisor, Waited};
+pub use supervisor::{Left, Supervisor, Waited};
 pub use user::{SudoError, behind_sudo};

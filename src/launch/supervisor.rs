@@ -13,7 +13,7 @@ use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::collections::HashSet;
 use std::io;
 use std::os::fd::AsFd;
@@ -35,11 +35,22 @@ pub enum Waited {
     Interrupted(Signal),
 }
 
+/// What a child left, when all that could be ended were.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Left {
+    /// Names of those that were running.
+    pub names: Vec<String>,
+    /// Those that SIGKILL did not end in time, by name and number.
+    pub remaining: Vec<String>,
+}
+
 /// Starts children, waits for them, ends what they leave.
 pub struct Supervisor {
     signals: Signals,
     /// A request that came while something else was waited for.
     request: Cell<Option<Signal>>,
+    /// Those that SIGKILL did not end: they are not waited for again.
+    lost: RefCell<HashSet<Pid>>,
 }
 
 impl Supervisor {
@@ -51,7 +62,7 @@ impl Supervisor {
         let (taken, before) = signals::block().map_err(TargetError::at("blocking signals"))?;
         let signals = Signals::open(taken, before)?;
         nix::sys::prctl::set_child_subreaper(true).map_err(TargetError::at("becoming a subreaper"))?;
-        Ok(Supervisor { signals, request: Cell::new(None) })
+        Ok(Supervisor { signals, request: Cell::new(None), lost: RefCell::default() })
     }
 
     /// Requests to stop from now on: they stay blocked when this is dropped.
@@ -80,7 +91,7 @@ impl Supervisor {
     /// When the kernel refuses to wait or to poll.
     pub fn wait(&self, child: Pid) -> Result<Waited, TargetError> {
         loop {
-            while let Some(ended) = reap_one()? {
+            while let Some(ended) = self.reap()? {
                 match ended {
                     WaitStatus::Exited(pid, code) if pid.as_raw() == child => {
                         return Ok(Waited::Exited(code));
@@ -99,19 +110,26 @@ impl Supervisor {
     }
 
     /// Ends every child there is, and what becomes a child because its parent ended: SIGTERM, and
-    /// after `grace` SIGKILL. Returns the names of those that were running.
+    /// after `grace` SIGKILL. One that does not end even so (it waits for a device; somebody traces it) is left,
+    /// and what comes next does not wait for it.
     ///
     /// # Errors
     /// When processes cannot be listed or waited for.
-    pub fn end_all(&self, grace: Duration) -> Result<Vec<String>, TargetError> {
+    pub fn end_all(&self, grace: Duration) -> Result<Left, TargetError> {
         let begun = Instant::now();
         let mut asked = HashSet::new();
         let mut names = Vec::new();
         loop {
-            while reap_one()?.is_some() {}
-            let children = children().map_err(TargetError::at("listing child processes"))?;
+            while self.reap()?.is_some() {}
+            let mut children = children().map_err(TargetError::at("listing child processes"))?;
+            children.retain(|child| !self.lost.borrow().contains(&child.pid));
             if children.is_empty() {
-                return Ok(names);
+                return Ok(Left { names, remaining: Vec::new() });
+            }
+            if begun.elapsed() > grace + 2 * HELPERS {
+                self.lost.borrow_mut().extend(children.iter().map(|child| child.pid));
+                let remaining = children.iter().map(|child| format!("{} ({})", child.name, child.pid));
+                return Ok(Left { names, remaining: remaining.collect() });
             }
             for Process { pid, name, ended } in children {
                 let helpers = [helper::KEEPER, helper::GUARD];
@@ -128,11 +146,17 @@ impl Supervisor {
                     let _ = kill(raw, Signal::SIGCONT);
                 }
             }
-            if begun.elapsed() > grace + 2 * HELPERS {
-                return Err(TargetError { step: "ending what the run left", errno: Errno::ETIMEDOUT });
-            }
             self.next_signal(Some(POLL_INTERVAL))?;
         }
+    }
+
+    /// A child that has ended; its number may be another one's from here on.
+    fn reap(&self) -> Result<Option<WaitStatus>, TargetError> {
+        let ended = reap_one()?;
+        if let Some(pid) = ended.and_then(|status| status.pid()) {
+            self.lost.borrow_mut().remove(&pid.as_raw());
+        }
+        Ok(ended)
     }
 
     /// Waits for a signal, and keeps it if it is a request to stop.

@@ -64,7 +64,23 @@ pub fn parse_maps(bytes: &[u8]) -> ParsedMaps {
             Err(fault) => parsed.damaged.push(DamagedLine { line: index + 1, fault }),
         }
     }
+    if parsed.mappings.iter().any(is_stack_without_code) {
+        parsed.mappings.iter_mut().for_each(unname_code);
+    }
     parsed
+}
+
+/// The kernel writes `[heap]` at whatever lies where the break is or would be (fs/proc/task_mmu.c,
+/// `vma_is_initial_heap`), be it made by mmap: compiled code is no break, unless all that can be read can be
+/// executed (READ_IMPLIES_EXEC), and the stack with it.
+pub(super) fn unname_code(mapping: &mut Mapping) {
+    if mapping.prot.write && mapping.prot.exec && mapping.is_special("[heap]") {
+        mapping.name.clear();
+    }
+}
+
+pub(super) fn is_stack_without_code(mapping: &Mapping) -> bool {
+    mapping.is_special("[stack]") && !mapping.prot.exec
 }
 
 fn add_in_order(parsed: &mut ParsedMaps, mut mapping: Mapping) {
@@ -238,5 +254,19 @@ mod tests {
         assert_eq!(user_span(text), Some(AddrRange::new(0x1000, 0x2000)));
         assert_eq!(user_span(b""), None);
         assert_eq!(user_span(b"ffffffffff600000-ffffffffff601000 --xp 00000000 00:00 0 [vsyscall]\n"), None);
+    }
+
+    /// As a renderer of Chromium 156, whose compiled code lies where the break would be.
+    #[test]
+    fn compiled_code_is_no_break() {
+        let names = |stack: &str| {
+            let text = format!(
+                "5618e0000000-561900000000 rwxp 00000000 00:00 0                  [heap]\n\
+                 7fff00000000-7fff00001000 {stack} 00000000 00:00 0                  [stack]\n"
+            );
+            parse_maps(text.as_bytes()).mappings.remove(0).name
+        };
+        assert_eq!(names("rw-p"), b"");
+        assert_eq!(names("rwxp"), b"[heap]", "all that can be read can be executed");
     }
 }

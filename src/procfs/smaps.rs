@@ -4,7 +4,7 @@
 //! Reading it makes the kernel walk every page table under the mmap lock, some eight times
 //! longer than maps: read it only where Pss or VmFlags are wanted.
 
-use super::maps::{DamagedLine, LineFault, parse_line, take_decimal};
+use super::maps::{DamagedLine, LineFault, is_stack_without_code, parse_line, take_decimal, unname_code};
 use crate::model::{Mapping, VmFlags, VmaDetail};
 
 /// One VMA with its figures, in bytes. Those that a kernel does not print are 0.
@@ -51,6 +51,9 @@ pub fn parse_smaps(bytes: &[u8]) -> ParsedSmaps {
         if let Err(fault) = outcome {
             parsed.damaged.push(DamagedLine { line: index + 1, fault });
         }
+    }
+    if parsed.entries.iter().any(|entry| is_stack_without_code(&entry.mapping)) {
+        parsed.entries.iter_mut().for_each(|entry| unname_code(&mut entry.mapping));
     }
     parsed
 }

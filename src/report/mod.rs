@@ -17,7 +17,8 @@ pub mod verdict;
 mod words;
 
 pub use crate::attribution::{
-    category_color, category_name, heap_description_of, option_separator, units, variable_of_option,
+    Placed, category_color, category_name, heap_description_of, option_lists, option_separator, place_option,
+    units,
 };
 pub use build::{
     EventCounts, Inside, ProcessAudit, ProcessFacts, RANGES_SHOWN, ReportBuilder, RunFacts, build,

@@ -157,8 +157,8 @@ fn a_command_that_cannot_run_has_its_exit_code() {
 }
 
 #[test]
-fn a_change_is_required_and_advice_stands_alone() {
-    for options in [&[][..], &["--advice", "--env", "A=1"], &["--env", "A"], &["--env", "=1"], &["-n", "0"]] {
+fn a_change_is_required() {
+    for options in [&[][..], &["--env", "A"], &["--env", "=1"], &["-n", "0"]] {
         let done = compare(options, &["true"]);
         assert_eq!(done.code(), Some(2), "{options:?}: {}", done.said());
     }
@@ -244,6 +244,87 @@ fn an_interrupt_ends_the_run_and_reports_the_complete_ones() {
     assert_eq!(json["interrupted"], true);
     assert_eq!(json["sides"][0]["runs"].as_array().map(Vec::len), Some(1));
     assert_eq!(json["sides"][1]["runs"].as_array().map(Vec::len), Some(0));
+}
+
+#[test]
+fn what_does_other_work_has_saved_nothing() {
+    if skip_without_bpf("what_does_other_work_has_saved_nothing") {
+        return;
+    }
+    let void = |change: &str, script: &str| {
+        let done = compare(&["-n", "1", "--env", change], &["sh", "-c", script]);
+        let void = done.side(1)["void"].as_array().expect("reasons").clone();
+        assert_eq!(done.code(), Some(i32::from(!void.is_empty())), "{}", done.said());
+        assert_eq!(done.json()["notes"], Value::Array(vec![]));
+        void.iter().map(|why| why.as_str().expect("words").to_owned()).collect::<Vec<_>>().join("; ")
+    };
+    assert_eq!(void("HOW=two", "echo took $$ ms"), "");
+    let why = void("HOW=two", "echo ${HOW:-one}");
+    assert_eq!(why, "its output differs (4 bytes, too)");
+    assert_eq!(void("STATUS=3", "exit ${STATUS:-0}"), "it exited 3 (as it is: exited 0)");
+    let why = void("STATUS=3", "sh -c 'exit ${STATUS:-0}'; exit 0");
+    assert_eq!(why, "a process of it failed: sh exited 3");
+}
+
+/// A child that somebody else traces stays a zombie until the tracer waits for it.
+#[test]
+fn a_process_that_cannot_be_ended_does_not_end_the_comparison() {
+    if skip_without_bpf("a_process_that_cannot_be_ended_does_not_end_the_comparison") {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let (file, report) = (folder.path().join("pids"), folder.path().join("report"));
+    let wait = folder.path().join("go");
+    let fifo = std::ffi::CString::new(wait.as_os_str().as_encoded_bytes()).expect("a path");
+    // SAFETY: a path that ends with a zero byte.
+    assert_eq!(unsafe { libc::mkfifo(fifo.as_ptr(), 0o600) }, 0);
+    // the first run waits for the test, and the second finds no pipe to wait for
+    let script = format!(
+        "\"{0}\" & test -p {1} && cat {1} >/dev/null; rm -f {1}",
+        program("env_effect").display(),
+        wait.display()
+    );
+    let options = ["-n", "1", "--env", "RESERVE=8"];
+    let mut run = command(&report, &options, &["sh", "-c", &script]);
+    run.env("SERVE", "1").env("PIDFILE", &file).stdout(Stdio::null()).stderr(Stdio::piped());
+    let mut child = Guard(run.spawn().expect("vmaudit starts"));
+    while pids(&file).is_empty() {
+        assert!(child.0.try_wait().expect("a child").is_none(), "it ended by itself");
+        std::thread::yield_now();
+    }
+    let server = pids(&file)[0];
+    // SAFETY: no memory is passed.
+    let seized = unsafe { libc::ptrace(libc::PTRACE_SEIZE, server, 0, 0) };
+    assert_eq!(seized, 0, "{}", std::io::Error::last_os_error());
+    fs::write(&wait, "go").expect("the script reads it");
+    let output = child.finish().expect("its end");
+    let json: Value = serde_json::from_slice(&fs::read(&report).expect("a report")).expect("JSON");
+    // SAFETY: the status is not asked for.
+    assert_eq!(unsafe { libc::waitpid(server, std::ptr::null_mut(), libc::__WALL) }, server);
+    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+    assert_eq!(json["sides"][1]["runs"].as_array().map(Vec::len), Some(1), "the second side was run");
+    let note = format!("not ended by SIGKILL in time, and left: env_effect ({server})");
+    let notes = json["notes"].as_array().expect("notes");
+    assert!(notes.iter().any(|each| each == &Value::from(note.clone())), "{note:?} is not among {notes:?}");
+}
+
+#[test]
+fn advice_is_held_against_the_command_as_it_is_asked_for() {
+    let test = "advice_is_held_against_the_command_as_it_is_asked_for";
+    if skip_without_bpf(test) {
+        return;
+    }
+    let demo = match demo_program() {
+        Ok(demo) => demo,
+        Err(why) => return skip(test, &why),
+    };
+    let done = compare(&["-n", "1", "--advice", "--env", "MALLOC_ARENA_MAX=1"], &[&demo]);
+    assert_eq!(done.code(), Some(0), "{}", done.said());
+    let sides = done.json()["sides"].as_array().expect("sides");
+    assert_eq!(sides[0]["label"], "MALLOC_ARENA_MAX=1");
+    assert!(sides.len() > 1);
+    assert!(sides.iter().all(|side| side["change"]["env"]["MALLOC_ARENA_MAX"] == "1"));
+    assert!(sides.iter().skip(1).all(|side| side["label"] != "MALLOC_ARENA_MAX=1"), "it is there already");
 }
 
 #[test]

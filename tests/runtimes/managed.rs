@@ -10,6 +10,7 @@ use serde_json::Value;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::process::Command;
+use vmaudit::compare::advice::Setting;
 
 const MIB: u64 = 1 << 20;
 
@@ -145,6 +146,41 @@ fn other_collectors_and_heaps_from_a_snapshot() {
         // Parallel's and ZGC's tables are committed as a whole
         as_nmt_counts(alone.first(), &counted, 40 * MIB);
         few_unknown(alone.first(), 56 * MIB);
+    }
+}
+
+/// Where `compare --advice` puts an option, it counts: over the command line, and instead of a collector that
+/// is selected there.
+#[test]
+fn options_are_put_where_a_runtime_reads_them() {
+    const TEST: &str = "options_of_runtimes";
+    let with = |command: &mut Command, knob: &str, started: &[&str]| {
+        let started: Vec<String> = started.iter().map(|word| (*word).to_owned()).collect();
+        let Some(Setting::Variable { name, value }) = Setting::parse(knob, &started) else {
+            panic!("{knob} is no variable")
+        };
+        let output = command.args(&started).env(name, value).output().expect("it starts");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    if let Some(java) = or_skip(TEST, "java", installed("java")) {
+        let started = ["-Xmx1g", "-XX:+UseParallelGC", "-XX:+PrintFlagsFinal", "-version"];
+        let value = |printed: &str, flag: &str| {
+            let line = printed.lines().find(|line| line.split_whitespace().nth(1) == Some(flag));
+            line.and_then(|line| line.split_whitespace().nth(3).map(str::to_owned))
+        };
+        let printed = with(&mut Command::new(&java), "-Xmx64m", &started);
+        assert_eq!(value(&printed, "MaxHeapSize").as_deref(), Some("67108864"));
+        let printed = with(&mut Command::new(&java), "-XX:+UseSerialGC", &started);
+        assert_eq!(value(&printed, "UseSerialGC").as_deref(), Some("true"));
+    }
+    if let Some(node) = or_skip(TEST, "node", installed("node")) {
+        let printed = with(
+            &mut Command::new(node),
+            "--jitless",
+            &["-p", "process.allowedNodeEnvironmentFlags.has('--jitless') && typeof WebAssembly"],
+        );
+        assert_eq!(printed, "undefined\n", "without a compiler there is no WebAssembly");
     }
 }
 

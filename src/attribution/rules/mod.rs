@@ -40,6 +40,15 @@ use crate::model::headers::Headers;
 use crate::model::{Addr, Sign};
 use std::sync::LazyLock;
 
+/// Where an option of a runtime's start line is put.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Placed {
+    /// Into this variable, which is a list of options.
+    Variable { name: &'static str, value: String },
+    /// Behind the other arguments of the command.
+    Argument,
+}
+
 /// How one allocator or runtime is recognised and explained. Every method may decline.
 pub trait Rule: Sync {
     /// Short name, for tests and `-v`.
@@ -78,8 +87,9 @@ pub trait Rule: Sync {
         &[]
     }
 
-    /// The variable that takes this option of the runtime's start line.
-    fn variable_of(&self, _option: &str) -> Option<&'static str> {
+    /// Where this option of the runtime's start line counts if it is given from outside, whatever options the
+    /// process was `started` with.
+    fn place(&self, _option: &str, _started: &[String]) -> Option<Placed> {
         None
     }
 
@@ -209,9 +219,14 @@ pub fn option_separator(variable: &str) -> Option<char> {
     lists.find(|(end, _)| variable.ends_with(end)).map(|(_, separator)| *separator)
 }
 
-/// The variable that takes an option of some runtime's start line.
-pub fn variable_of_option(option: &str) -> Option<&'static str> {
-    RULES.iter().find_map(|rule| rule.variable_of(option))
+/// Environment variables that are lists of options of a runtime's start line, and what separates these.
+pub fn option_lists() -> impl Iterator<Item = (&'static str, char)> {
+    RULES.iter().flat_map(|rule| rule.option_lists()).copied()
+}
+
+/// Where an option of some runtime's start line counts ([`Rule::place`]).
+pub fn place_option(option: &str, started: &[String]) -> Option<Placed> {
+    RULES.iter().find_map(|rule| rule.place(option, started))
 }
 
 /// For categories that this version does not know.

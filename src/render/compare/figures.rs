@@ -136,7 +136,10 @@ fn advice_rows(base: &Side, found: (&Side, &Effect, &Promise), options: TextOpti
             (Some(a), Some(b)) => saved_range(*a, *b),
             _ => String::new(),
         };
-        let saved = saved.map_or_else(|| "not known".to_owned(), saving);
+        let void = verdict == Kept::Void;
+        let saved =
+            if void { "–".to_owned() } else { saved.map_or_else(|| "not known".to_owned(), saving) };
+        let spread = if void { String::new() } else { spread };
         let promised = if promised > 0 { size(promised) } else { "nothing".to_owned() };
         let (name, what) = match first {
             true => (side.name.as_str(), clean(&side.label)),
@@ -146,12 +149,16 @@ fn advice_rows(base: &Side, found: (&Side, &Effect, &Promise), options: TextOpti
         let tone = match verdict {
             Kept::Holds | Kept::Helps => Tone::Advice,
             Kept::LessThanPromised | Kept::TooSmall | Kept::Unknown => Tone::Key,
-            Kept::NoEffect | Kept::MadeItWorse => Tone::Warning,
+            Kept::NoEffect | Kept::MadeItWorse | Kept::Void => Tone::Warning,
         };
         *out += &format!("{}\n", options.color.paint(tone, &text));
         first = false;
     }
-    for line in wrapped(&cost(promise, (base, side), effect), WIDTH - 5) {
+    let below = match side.void.as_slice() {
+        [] => cost(promise, (base, side), effect),
+        why => clean(&why.join("; ")),
+    };
+    for line in wrapped(&below, WIDTH - 5) {
         *out += &format!("     {}\n", options.color.paint(Tone::Dim, &line));
     }
 }

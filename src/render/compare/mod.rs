@@ -56,6 +56,11 @@ fn head(comparison: &Comparison, options: TextOptions, out: &mut String) {
             {
                 *out += &format!("     {}\n", options.color.paint(Tone::Warning, &line));
             }
+        } else if !side.void.is_empty() {
+            let text = format!("void, nothing of it counts as saved: {}", clean(&side.void.join("; ")));
+            for line in wrapped(&text, WIDTH - 5) {
+                *out += &format!("     {}\n", options.color.paint(Tone::Warning, &line));
+            }
         }
     }
     let how = match comparison.ended_by.as_deref() {
@@ -69,8 +74,12 @@ fn head(comparison: &Comparison, options: TextOptions, out: &mut String) {
         let text = "interrupted: these are the runs that were complete";
         *out += &format!("  {}\n", options.color.paint(Tone::Warning, text));
     }
+    if comparison.output_varies {
+        let text = "what the command prints differs from run to run as it is: it could not be compared";
+        *out += &format!("  {}\n", options.color.paint(Tone::Dim, text));
+    }
     if !comparison.ended_alike() {
-        let text = "the runs did not end alike: what is compared may not be the same work";
+        let text = "the runs did not end alike, or print alike: what is compared may not be the same work";
         *out += &format!("  {}\n", options.color.paint(Tone::Warning, text));
     }
 }
@@ -117,7 +126,7 @@ fn not_tried(comparison: &Comparison, options: TextOptions, out: &mut String) {
     }
     *out += &format!(
         "\n  {}\n",
-        options.color.paint(Tone::Dim, "not tried: changes of the program, not of its environment")
+        options.color.paint(Tone::Dim, "not tried: changes of the program, or of how it is started")
     );
     for each in &comparison.not_tried {
         let saves = match (each.saves_virt, each.saves_rss) {

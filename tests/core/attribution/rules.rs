@@ -569,6 +569,35 @@ fn a_code_range_near_the_program_is_v8s_where_the_program_holds_v8() {
     assert_eq!(found("v8", 0x27f8_0000), 0, "a range of another size");
 }
 
+/// A flag of V8 is spelled as its embedder takes it; who embeds it has to be known for a promise.
+#[test]
+fn a_flag_of_v8_is_spelled_as_its_embedder_takes_it() {
+    let found = |marks: &[&str]| {
+        let mut case = Case::new();
+        let mut vma = |start: u64, end: u64, perms: &str, name: &str| {
+            case.vma((start, end), perms, name, Origin::Preexisting);
+        };
+        vma(0x00b7_2000, 0x025f_e000, "r-xp", "/opt/program");
+        // Chromium's, which maps shows as [heap]: src/procfs/maps.rs
+        vma(0x2000_0000, 0x4000_0000, "rwxp", "");
+        let file = case.observations.mappings[0].file.expect("a file");
+        let marks = marks.iter().map(|mark| (*mark).to_owned()).collect();
+        case.observations.code.files.push(FileMarks { file, marks, setting: None, version: None });
+        let found = case.attribute();
+        let finding = found.findings.iter().find(|finding| finding.category.id == "v8").expect("V8");
+        let fix = &finding.fix[0];
+        (fix.knob.clone(), fix.saves_virt >> 20)
+    };
+    let of = |embedder: &str| found(&["v8", embedder]);
+    assert_eq!(of("v8-in-chromium"), ("--js-flags=--jitless".into(), 512));
+    assert_eq!(of("v8-in-deno"), ("DENO_V8_FLAGS=--jitless".into(), 512));
+    assert_eq!(of("v8-in-node"), ("--jitless".into(), 512));
+    let electron = found(&["v8", "v8-in-chromium", "v8-in-node"]);
+    assert_eq!(electron.0, "--js-flags=--jitless");
+    assert_eq!(found(&["v8"]), ("V8's flag --jitless, if the program lets it be given".into(), 0));
+    assert_eq!(found(&["v8-in-node"]).1, 0, "of another file");
+}
+
 /// Names that the C library and allocators give their mappings come before everything else.
 #[test]
 fn names_of_allocators() {

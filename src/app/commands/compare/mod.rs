@@ -1,13 +1,14 @@
 //! `vmaudit compare`: runs of a command as it is and changed, in turn, each in a process of its own.
 
 mod plan;
+mod printed;
 mod trial;
 
 use crate::app::error::AppError;
 use crate::app::output::{Destination, Output, program};
 use crate::cli::{CompareArgs, PlainFormat};
 use crate::compare::model::{Comparison, Failure};
-use crate::compare::{Run, SideRuns, advice};
+use crate::compare::{Advice, Run, SideRuns, advice, judge};
 use crate::launch::Supervisor;
 use crate::render::compare::to_text;
 use crate::render::to_json;
@@ -34,8 +35,9 @@ pub fn compare(args: &CompareArgs) -> Result<u8, AppError> {
         to: Destination { output, top: args.top },
         supervisor: Supervisor::new()?,
         trial: Trial::new(args)?,
-        plans: vec![Plan::as_it_is()],
-        results: vec![SideRuns { label: "as it is".to_owned(), ..SideRuns::default() }],
+        plans: Vec::new(),
+        results: Vec::new(),
+        advised: Vec::new(),
         frame: Comparison {
             command: args.command.iter().map(|word| word.to_string_lossy().into_owned()).collect(),
             runs: args.runs,
@@ -57,6 +59,8 @@ struct Runs<'a> {
     trial: Trial<'a>,
     plans: Vec<Plan>,
     results: Vec<SideRuns>,
+    /// What is tried alone, in the order of the sides from the second on.
+    advised: Vec<Advice>,
     frame: Comparison,
     notes: BTreeSet<String>,
     /// Runs begun.
@@ -69,6 +73,15 @@ impl Runs<'_> {
     /// A B, B A, A B …: neither side always comes first, so a machine that slows down or warms up
     /// during the runs does not look like an effect.
     fn all(&mut self) -> Result<(), AppError> {
+        let asked = Plan::of_arguments(self.args);
+        // with --advice, what the command line says holds for all that is tried
+        match self.args.advice {
+            true => self.add(asked, None),
+            false => self.add(Plan::as_it_is(), None),
+        }
+        if let Some(base) = self.results.first_mut().filter(|base| base.label.is_empty()) {
+            base.label = "as it is".to_owned();
+        }
         if !self.args.advice {
             self.add(Plan::of_arguments(self.args), None);
         }
@@ -76,6 +89,9 @@ impl Runs<'_> {
             let mut side = 0;
             while side < self.plans.len() {
                 let at = if round % 2 == 0 { side } else { self.plans.len() - 1 - side };
+                if round == 0 && at == self.advised.len() + 1 && self.args.advice {
+                    self.all_that_count();
+                }
                 let report = self.one(at)?;
                 if self.signal.is_some() || self.results.first().is_some_and(|base| base.failure.is_some()) {
                     return Ok(());
@@ -100,25 +116,50 @@ impl Runs<'_> {
 
     /// Each setting alone, and all together.
     fn take_advice(&mut self, report: &Report) {
-        let advised = advice::advice(report);
+        let Some(base) = self.plans.first().cloned() else { return };
+        let advised = advice::advice(report, &|name| base.variable(name));
         self.frame.not_tried = advised.not_tried;
-        let settings: Vec<_> = advised.settings.iter().map(|advice| &advice.setting).collect();
-        let own = |name: &str| std::env::var(name).ok();
-        for advice in &advised.settings {
-            let change = advice::change(&[&advice.setting], &own);
-            self.add(Plan::of_change(change), Some((advice.saves_virt, advice.saves_rss)));
+        self.advised = advised.settings;
+        let all: Vec<Advice> = self.advised.clone();
+        for advice in &all {
+            self.add_advice(&base, &[advice]);
             // what stood in the variable before is part of the change, but not of its name
             if let Some(side) = self.results.last_mut() {
                 side.label = advice.setting.label();
             }
         }
-        if settings.len() > 1 {
-            let sum =
-                |of: fn(&advice::Advice) -> u64| advised.settings.iter().map(of).fold(0, u64::saturating_add);
-            let promised = (sum(|advice| advice.saves_virt), sum(|advice| advice.saves_rss));
-            self.add(Plan::of_change(advice::change(&settings, &own)), Some(promised));
+        if all.len() > 1 {
+            self.add_advice(&base, &all.iter().collect::<Vec<_>>());
             if let Some(side) = self.results.last_mut() {
                 side.label = "all of them together".to_owned();
+            }
+        }
+    }
+
+    fn add_advice(&mut self, base: &Plan, advised: &[&Advice]) {
+        let settings: Vec<_> = advised.iter().map(|advice| &advice.setting).collect();
+        let change = advice::change(&base.change, &settings, &|name| base.variable(name));
+        let sum = |of: fn(&Advice) -> u64| advised.iter().map(|each| of(each)).fold(0, u64::saturating_add);
+        let promised = (sum(|advice| advice.saves_virt), sum(|advice| advice.saves_rss));
+        self.add(base.with(change), Some(promised));
+    }
+
+    /// Before the settings are tried together for the first time: what made the command fail alone is left out.
+    fn all_that_count(&mut self) {
+        let Some((base, sides)) = self.results.split_first() else { return };
+        let counts = |side: &SideRuns| judge::void(base, side).is_empty();
+        let tried = self.advised.iter().zip(sides);
+        let left: Vec<Advice> =
+            tried.filter(|(_, side)| counts(side)).map(|(advice, _)| advice.clone()).collect();
+        if left.len() == self.advised.len() {
+            return;
+        }
+        self.plans.pop();
+        self.results.pop();
+        if let (true, Some(base)) = (left.len() > 1, self.plans.first().cloned()) {
+            self.add_advice(&base, &left.iter().collect::<Vec<_>>());
+            if let Some(side) = self.results.last_mut() {
+                side.label = "all that are not void, together".to_owned();
             }
         }
     }
@@ -148,6 +189,8 @@ impl Runs<'_> {
             Ended::Report { report, load_code, complaint } => {
                 let mut run = Run::of(&report, self.order);
                 run.row.load_code = load_code;
+                run.row.printed = done.output.map(|output| output.bytes);
+                run.output = done.output;
                 if let Some(complaint) = complaint
                     && !side.runs.iter().any(|known| known.row.outcome == run.row.outcome)
                 {

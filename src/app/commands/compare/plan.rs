@@ -32,16 +32,37 @@ impl Plan {
         Plan { change, options, args: args.arg.clone() }
     }
 
-    /// A change in environment and limits.
-    pub fn of_change(change: Change) -> Plan {
-        let environment: Vec<(OsString, Option<OsString>)> = change
-            .env
-            .iter()
-            .map(|(name, value)| (name.into(), value.as_ref().map(OsString::from)))
-            .collect();
-        let options = options(&environment, change.stack_limit);
-        Plan { change, options, args: Vec::new() }
+    /// What the command finds in a variable.
+    pub fn variable(&self, name: &str) -> Option<String> {
+        self.change.env.get(name).cloned().unwrap_or_else(|| std::env::var(name).ok())
     }
+
+    /// `change` is this plan's, and more of it.
+    pub fn with(&self, change: Change) -> Plan {
+        let more = change.env.iter().filter(|(name, value)| self.change.env.get(*name) != Some(value));
+        let environment: Vec<(OsString, Option<OsString>)> =
+            more.map(|(name, value)| (name.into(), value.as_ref().map(OsString::from))).collect();
+        let stack_limit = change.stack_limit.filter(|_| change.stack_limit != self.change.stack_limit);
+        // a variable that is set again is given once
+        let given = self.options.iter().filter(|option| {
+            let again = |name: &str| option.as_encoded_bytes().starts_with(name.as_bytes());
+            let variable = |(name, _): &(OsString, Option<OsString>)| is_of(option, name);
+            let again = stack_limit.is_some() && again("--stack-limit=");
+            !(again || environment.iter().any(variable))
+        });
+        let mut all: Vec<OsString> = given.cloned().collect();
+        all.extend(options(&environment, stack_limit));
+        let own = change.args.get(self.change.args.len()..).unwrap_or_default();
+        let args = self.args.iter().cloned().chain(own.iter().map(OsString::from)).collect();
+        Plan { change, options: all, args }
+    }
+}
+
+/// `--env=NAME=…` or `--unset-env=NAME`.
+fn is_of(option: &OsString, name: &OsString) -> bool {
+    let (option, name) = (option.as_encoded_bytes(), name.as_encoded_bytes());
+    let set = option.strip_prefix(b"--env=").and_then(|rest| rest.strip_prefix(name));
+    set.is_some_and(|rest| rest.starts_with(b"=")) || option.strip_prefix(b"--unset-env=") == Some(name)
 }
 
 fn options(environment: &[(OsString, Option<OsString>)], stack_limit: Option<u64>) -> Vec<OsString> {
@@ -57,4 +78,27 @@ fn options(environment: &[(OsString, Option<OsString>)], stack_limit: Option<u64
     }
     options.extend(stack_limit.map(|bytes| OsString::from(format!("--stack-limit={bytes}"))));
     options
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_plan_with_more() {
+        let change = |env: &[(&str, Option<&str>)], args: &[&str]| Change {
+            env: env.iter().map(|(k, v)| ((*k).to_owned(), v.map(str::to_owned))).collect(),
+            args: args.iter().map(|arg| (*arg).to_owned()).collect(),
+            stack_limit: None,
+        };
+        let first = Plan::as_it_is().with(change(&[("A", Some("1")), ("B", None)], &["x"]));
+        assert_eq!(first.options, ["--env=A=1", "--unset-env=B"]);
+        let more = Change {
+            stack_limit: Some(65_536),
+            ..change(&[("A", Some("1")), ("B", Some("2")), ("AB", Some("3"))], &["x", "y"])
+        };
+        let second = first.with(more);
+        assert_eq!(second.options, ["--env=A=1", "--env=AB=3", "--env=B=2", "--stack-limit=65536"]);
+        assert_eq!(second.args, ["x", "y"]);
+    }
 }

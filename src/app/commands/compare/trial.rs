@@ -1,9 +1,11 @@
 //! One run: `vmaudit run -f json` in a process of its own, and the end of all that it started.
 
 use super::plan::Plan;
+use super::printed;
 use crate::app::error::AppError;
 use crate::cli::{Aslr, CompareArgs};
-use crate::launch::{Supervisor, Waited, secure};
+use crate::compare::output::Output;
+use crate::launch::{Left, Supervisor, Waited, secure};
 use crate::report::Report;
 use crate::session::SessionError;
 use nix::sys::signal::Signal;
@@ -38,6 +40,8 @@ pub enum Ended {
 
 pub struct Done {
     pub ended: Ended,
+    /// What the command printed, where it came to its own end.
+    pub output: Option<Output>,
     /// What vmaudit said meanwhile.
     pub notes: Vec<String>,
 }
@@ -77,22 +81,37 @@ impl Trial<'_> {
         command.arg0("vmaudit").args(self.options()).arg("--report").arg(&report).args(&plan.options);
         command.arg("--").args(&self.args.command).args(&plan.args).stdin(Stdio::null());
         command.env_clear().envs(secure::environment());
-        if !self.args.show_output {
-            command.stdout(Stdio::null()).stderr(File::create(&said).map_err(at(&said))?);
-        }
         let starting = |source| SessionError::System { operation: "starting vmaudit run", source };
+        let mut reader = None;
+        if !self.args.show_output {
+            let (print_to, own) = printed::reader().map_err(starting)?;
+            command.stdout(print_to).stderr(File::create(&said).map_err(at(&said))?);
+            reader = Some(own);
+        }
         let child = supervisor.spawn(&mut command).map_err(starting)?;
+        // it holds the writing end
+        drop(command);
         let waited = supervisor.wait(child)?;
-        let left = supervisor.end_all(GRACE)?;
+        let Left { names: left, remaining } = supervisor.end_all(GRACE)?;
         let words = if self.args.show_output { Vec::new() } else { fs::read(&said).map_err(at(&said))? };
         let (mut notes, own) = sort_words(&String::from_utf8_lossy(&words));
+        if !remaining.is_empty() {
+            notes.push(format!("not ended by SIGKILL in time, and left: {}", remaining.join(", ")));
+        }
         if !left.is_empty() && ended_by(self.args).is_none() && !matches!(waited, Waited::Interrupted(_)) {
             notes.push(format!("the command left {} running: ended", left.join(", ")));
         }
+        // what one prints that was ended depends on the time
+        let output = match (reader, ended_by(self.args)) {
+            (Some(reader), None) => reader.output(GRACE),
+            _ => None,
+        };
         let code = match waited {
             Waited::Exited(code) => code,
             Waited::Killed(signal) => 128 + signal as i32,
-            Waited::Interrupted(signal) => return Ok(Done { ended: Ended::Interrupted(signal), notes }),
+            Waited::Interrupted(signal) => {
+                return Ok(Done { ended: Ended::Interrupted(signal), output: None, notes });
+            }
         };
         let ended = match read_report(&report)? {
             Some(report) => {
@@ -110,7 +129,7 @@ impl Trial<'_> {
                 Ended::Failed { code, message: message.trim_end().to_owned() }
             }
         };
-        Ok(Done { ended, notes })
+        Ok(Done { ended, output, notes })
     }
 
     fn options(&self) -> Vec<OsString> {

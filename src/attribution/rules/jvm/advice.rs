@@ -3,7 +3,7 @@
 use super::layout::Flags;
 use super::{BITMAP, CLASSES, CODE, GC, HEAP, JAVA_HEAP, META, MODULES, SHARED, Z_MARK_STACK};
 use crate::attribution::findings::Fix;
-use crate::attribution::rules::{Advice, Group, World};
+use crate::attribution::rules::{Advice, Group, Placed, World};
 use crate::attribution::units::{exact_size, size};
 
 const MIB: u64 = 1 << 20;
@@ -208,8 +208,29 @@ fn other(group: &Group<'_>) -> Advice {
     Advice::why("memory of the JVM's own, outside of heap, metaspace, code cache and the collector's tables")
 }
 
+/// HotSpot reads JAVA_TOOL_OPTIONS, then the command line, then _JAVA_OPTIONS, and the last of equal options
+/// counts (runtime/arguments.cpp, `Arguments::parse_vm_init_args`). Of two collectors none counts: it does not
+/// start.
+pub(super) fn place(option: &str, started: &[String]) -> Option<Placed> {
+    let collector = |word: &&str| {
+        word.strip_prefix("-XX:+Use").is_some_and(|name| name.ends_with("GC") && is_option(word))
+    };
+    let mut words: Vec<String> = Vec::new();
+    if collector(&option) {
+        let others = started.iter().flat_map(|words| words.split_whitespace()).filter(collector);
+        for other in others.filter(|other| *other != option) {
+            let off = other.replacen('+', "-", 1);
+            if !words.contains(&off) {
+                words.push(off);
+            }
+        }
+    }
+    words.push(option.to_owned());
+    is_option(option).then(|| Placed::Variable { name: "_JAVA_OPTIONS", value: words.join(" ") })
+}
+
 /// `-Xmx64m`, `-XX:ReservedCodeCacheSize=32m`, `-XX:+UseSerialGC`.
-pub(super) fn is_option(word: &str) -> bool {
+fn is_option(word: &str) -> bool {
     let plain = |rest: &str| !rest.is_empty() && rest.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'=');
     if let Some(rest) = word.strip_prefix("-XX:") {
         return plain(rest.strip_prefix(['+', '-']).unwrap_or(rest));

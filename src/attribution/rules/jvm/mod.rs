@@ -10,7 +10,7 @@ mod spans;
 mod tables;
 
 use super::pthread::{GUARD, THREAD_STACK};
-use super::{Advice, Claim, Group, Rule, Subject, World};
+use super::{Advice, Claim, Group, Placed, Rule, Subject, World};
 use crate::attribution::call::{MAP_FIXED, MmapCall};
 use crate::attribution::callpath::{CallPath, Line};
 use crate::attribution::category::{Category, Evidence, Instance, Merge};
@@ -155,11 +155,11 @@ impl Rule for JvmRule {
     }
 
     fn option_lists(&self) -> &'static [(&'static str, char)] {
-        &[("JAVA_TOOL_OPTIONS", ' ')]
+        &[("JAVA_TOOL_OPTIONS", ' '), ("JDK_JAVA_OPTIONS", ' '), ("_JAVA_OPTIONS", ' ')]
     }
 
-    fn variable_of(&self, option: &str) -> Option<&'static str> {
-        advice::is_option(option).then_some("JAVA_TOOL_OPTIONS")
+    fn place(&self, option: &str, started: &[String]) -> Option<Placed> {
+        advice::place(option, started)
     }
 
     fn survey(&self, world: &World<'_>) -> Vec<Surveyed> {

@@ -1,9 +1,10 @@
 //! V8 (Node.js, Chromium): a code range of 512 MiB per isolate, heap pages of 256 KiB, the guards
 //! of WebAssembly memories, Chromium's sandbox.
 
+mod embedder;
 mod layout;
 
-use super::{Advice, Claim, Group, Rule, Subject, World};
+use super::{Advice, Claim, Group, Placed, Rule, Subject, World};
 use crate::attribution::callpath::Line;
 use crate::attribution::category::{Category, Evidence, Merge};
 use crate::attribution::code::{Code, Role};
@@ -51,17 +52,20 @@ impl Rule for V8Rule {
         Code { role: Role::Runtime, functions: &["v8::base::", "v8::internal::"], ..Code::NONE }
     }
 
-    /// The name of a group of trace events, which every V8 registers.
+    /// The name of a group of trace events, which every V8 registers; and who embeds it.
     fn signs(&self) -> &'static [Sign] {
-        const { &[Sign::new(MARK, &["disabled-by-default-v8.gc"])] }
+        const {
+            let [chromium, deno, node] = embedder::SIGNS;
+            &[Sign::new(MARK, &["disabled-by-default-v8.gc"]), chromium, deno, node]
+        }
     }
 
     fn option_lists(&self) -> &'static [(&'static str, char)] {
-        &[("NODE_OPTIONS", ' ')]
+        &[("NODE_OPTIONS", ' '), ("DENO_V8_FLAGS", ',')]
     }
 
-    fn variable_of(&self, option: &str) -> Option<&'static str> {
-        (option == "--jitless").then_some("NODE_OPTIONS")
+    fn place(&self, option: &str, _started: &[String]) -> Option<Placed> {
+        embedder::place(option)
     }
 
     fn survey(&self, world: &World<'_>) -> Vec<Surveyed> {
@@ -114,7 +118,7 @@ impl Rule for V8Rule {
         world.survey_cuts(ID, region.range)
     }
 
-    fn advise(&self, group: &Group<'_>, _world: &World<'_>) -> Advice {
+    fn advise(&self, group: &Group<'_>, world: &World<'_>) -> Advice {
         let guards = group.part(WASM_GUARD).virt + group.part(WASM).virt;
         let own = |part| (group.part(part).virt, part);
         let largest = [own(CODE_RANGE), (guards, WASM), own(CAGE), own(TABLES), own(NAMED)];
@@ -149,7 +153,7 @@ impl Rule for V8Rule {
                 advice.title = Some("memory named \u{201c}v8\u{201d}".to_string());
                 advice
             }
-            _ => code_range(group),
+            _ => code_range(group, world),
         };
         advice
             .wont("--max-old-space-size", "limits the heap's objects; these reservations stay")
@@ -172,17 +176,14 @@ fn by_own_name(name: &[u8], laid_out: Option<&Surveyed>) -> Option<Claim> {
     })
 }
 
-fn code_range(group: &Group<'_>) -> Advice {
+fn code_range(group: &Group<'_>, world: &World<'_>) -> Advice {
     let code = group.part(CODE_RANGE);
     let isolates = group.instances_with(CODE_RANGE);
     let mut advice = Advice::why(
         "V8 reserves 512 MiB per isolate (each worker has one) so that compiled code stays within reach of \
          short jumps; it costs nothing until used",
     )
-    .fix(
-        Fix::new("--jitless", code.unused(), 0)
-            .note("no compiled code at all: JavaScript runs many times slower, WebAssembly not at all"),
-    );
+    .fix(embedder::jitless(world, code.unused()));
     if isolates > 1 {
         advice = advice.fix(Fix::new("fewer workers", 0, 0).note("each has a code range of its own"));
     }
