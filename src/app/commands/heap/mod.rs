@@ -11,6 +11,7 @@ pub mod probes;
 mod report;
 mod resolve;
 mod run;
+mod runtime;
 pub mod watch;
 
 pub use run::heap;
