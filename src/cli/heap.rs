@@ -27,6 +27,12 @@ pub struct HeapArgs {
     #[arg(long, conflicts_with_all = ["command", "arm", "by", "allocators", "older", "min_size", "max_size", "sample", "method", "combined", "interval", "duration", "leaks_only", "reverse"])]
     pub arenas: bool,
 
+    /// Print what the runtime itself keeps of who allocated, and end: Go's memory profile
+    ///
+    /// Read from the memory of the processes: no probes, nothing runs in them, and no privileges for processes of your own.
+    #[arg(long, conflicts_with_all = ["command", "arm", "arenas", "allocators", "older", "min_size", "max_size", "sample", "method", "combined", "interval", "duration", "leaks_only"])]
+    pub runtime: bool,
+
     /// What hands out memory: a name (libc, cxx, jemalloc, tcmalloc, mimalloc, musl, postgres) or a
     /// description of your own, FILE.toml (docs/heap.md)
     ///
@@ -193,6 +199,16 @@ impl HeapArgs {
             self.format.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default();
         if self.arenas && !matches!(self.format, HeapFormat::Text | HeapFormat::Json) {
             return Err(format!("--arenas has no stacks: -f {format} is about stacks (text, json)"));
+        }
+        if self.runtime && self.format == HeapFormat::Heaptrack {
+            return Err("--runtime: -f heaptrack is a log of calls, a runtime's own record has sums (pprof, html, folded, svg, json)"
+                .to_owned());
+        }
+        if self.runtime && matches!(self.by, By::Peak | By::Temporary | By::Size) {
+            let by = self.by.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default();
+            return Err(format!(
+                "--by {by} needs each allocation in its order: a runtime's own record has sums"
+            ));
         }
         match (self.min_size, self.max_size) {
             (Some(least), Some(most)) if least > most => {
@@ -376,6 +392,10 @@ mod tests {
             &["-p", "7", "--by", "size", "--reverse"],
             &["-p", "7", "--by", "temporary", "--sample", "64k"],
             &["-p", "7", "--by", "peak", "--combined"],
+            &["-p", "7", "--runtime", "--by", "peak"],
+            &["-p", "7", "--runtime", "-f", "heaptrack"],
+            &["-p", "7", "--runtime", "--sample", "4k"],
+            &["--runtime", "--", "ls"],
         ] {
             let error = parse(bad).expect_err(&format!("{bad:?}"));
             assert!(error.contains("--"), "{error}");

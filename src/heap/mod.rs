@@ -10,6 +10,7 @@ pub mod ledger;
 pub mod mappings;
 pub mod picture;
 pub mod report;
+pub mod runtime;
 pub mod sampling;
 pub mod silence;
 

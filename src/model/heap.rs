@@ -1,5 +1,7 @@
 //! Allocations, as probes on an allocator's functions report them.
 
+pub mod runtime;
+
 use super::event::{MmKey, NoStack, Pid, Tid};
 use super::{Addr, StackId};
 use serde::Deserialize;

@@ -18,6 +18,7 @@ mod heap {
     mod arenas;
     mod formats;
     mod preload;
+    mod runtime;
     mod with_mappings;
 }
 mod library;

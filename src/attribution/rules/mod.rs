@@ -19,6 +19,7 @@ mod mimalloc;
 mod musl;
 mod named;
 mod own;
+mod peek;
 mod pthread;
 mod python;
 mod runs;
@@ -37,6 +38,7 @@ use super::world::{Subject, Surveyed, World};
 use crate::ledger::Region;
 use crate::model::arenas::ReadArenas;
 use crate::model::headers::Headers;
+use crate::model::heap::runtime::ReadOwnHeap;
 use crate::model::{Addr, Sign};
 use std::sync::LazyLock;
 
@@ -74,6 +76,11 @@ pub trait Rule: Sync {
 
     /// How its arenas are read, block by block.
     fn arenas(&self) -> Option<ReadArenas> {
+        None
+    }
+
+    /// How the record is read that it keeps itself of who allocated.
+    fn own_heap(&self) -> Option<ReadOwnHeap> {
         None
     }
 
@@ -205,6 +212,11 @@ pub fn heap_headers() -> &'static [Headers] {
 /// Allocators whose arenas can be read: the rule's name, and how.
 pub fn arena_readers() -> impl Iterator<Item = (&'static str, ReadArenas)> {
     RULES.iter().filter_map(|rule| Some((rule.id(), rule.arenas()?)))
+}
+
+/// Runtimes that keep a record of their own of who allocated: the rule's name, and how it is read.
+pub fn own_heap_readers() -> impl Iterator<Item = (&'static str, ReadOwnHeap)> {
+    RULES.iter().filter_map(|rule| Some((rule.id(), rule.own_heap()?)))
 }
 
 /// The built-in description whose functions hand out what a category holds.

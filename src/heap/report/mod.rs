@@ -2,7 +2,7 @@
 
 pub mod model;
 
-pub use model::{FROM_MEMORY, HeapProcess, HeapReport, HeapRow, HeapSite, SCHEMA};
+pub use model::{FROM_MEMORY, FROM_RUNTIME, HeapProcess, HeapReport, HeapRow, HeapSite, SCHEMA};
 
 use super::ledger;
 use super::picture::{self, Picture};
@@ -160,6 +160,7 @@ fn process(
         forked: false,
         beside: None,
         fragmentation: None,
+        runtimes: Vec::new(),
     }
 }
 

@@ -10,6 +10,8 @@ use serde::{Deserialize, Serialize};
 pub const SCHEMA: u32 = 1;
 /// The `backend` of a report of arenas alone (`--arenas`): nothing was counted.
 pub const FROM_MEMORY: &str = "memory";
+/// The `backend` of a report of what runtimes keep themselves (`--runtime`).
+pub const FROM_RUNTIME: &str = "runtime";
 
 /// What is outstanding. With `sampling_bytes`, all figures of bytes, blocks, allocations and frees are
 /// estimates of all from those that were seen.
@@ -112,6 +114,24 @@ pub struct HeapProcess {
     /// The allocator's arenas, where the process still lived; absent where none could be read.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fragmentation: Option<Fragmentation>,
+    /// What runtimes in it keep of their heaps; empty where that was not asked for, or there is none.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub runtimes: Vec<RuntimeRecord>,
+}
+
+/// A runtime's own record of its heap.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct RuntimeRecord {
+    /// With its version.
+    pub runtime: String,
+    /// What the record is, and of when: `rows` and `sites` are made of it. Null where it could not be read.
+    pub what: Option<String>,
+    /// Bytes between two samples on average; 1: all allocations; null: not known, and nothing was scaled.
+    pub sampling_bytes: Option<u64>,
+    /// Why there is no record, or it could not be read.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub why: Option<String>,
 }
 
 /// Of the preloaded library, in the process' own address space.

@@ -12,7 +12,7 @@ use super::chain::chain;
 use super::frames::frames;
 use super::style::{Tone, clean, signed_size, truncated};
 use super::text::{TextOptions, WIDTH, duration, end, labelled, note};
-use crate::heap::report::{FROM_MEMORY, HeapProcess, HeapReport, HeapRow};
+use crate::heap::report::{FROM_MEMORY, FROM_RUNTIME, HeapProcess, HeapReport, HeapRow};
 use crate::report::model::{Frame, Process, Role, Stack};
 use crate::report::units::{exact_size, size, thousands};
 use arenas::arenas;
@@ -73,6 +73,9 @@ fn of_process(
         return;
     }
     out.push('\n');
+    if report.backend == FROM_RUNTIME && !has_record(p, options, out) {
+        return;
+    }
     totals(report, p, options, out);
     notes(report, p, first).iter().for_each(|text| note(text, options, out));
     // Whose the mappings are is not known, either.
@@ -148,6 +151,30 @@ fn of_process(
     }
 }
 
+/// Why there is no record to show; whether there is one.
+fn has_record(p: &HeapProcess, options: TextOptions, out: &mut String) -> bool {
+    if p.runtimes.iter().any(|runtime| runtime.what.is_some()) {
+        return true;
+    }
+    notes_of_runtimes(p)
+        .chain(p.gaps.iter().map(|gap| clean(gap)))
+        .for_each(|text| note(&text, options, out));
+    if p.runtimes.is_empty() {
+        let why = "no runtime was found in it that keeps a record of its own of who allocated, or whose record can be \
+                   read";
+        labelled("why", Tone::Dim, why, options, out);
+    }
+    false
+}
+
+/// What the records are, or why there is none.
+fn notes_of_runtimes(p: &HeapProcess) -> impl Iterator<Item = String> {
+    p.runtimes.iter().map(|record| {
+        let text = record.what.as_deref().or(record.why.as_deref()).unwrap_or_default();
+        format!("{}: {}", clean(&record.runtime), clean(text))
+    })
+}
+
 /// `cxxleak (pid 4123) still running, watched for 10.0 s · backend bpf · 31 events, 0 lost`.
 fn head(report: &HeapReport, p: &HeapProcess, first: bool, options: TextOptions, out: &mut String) {
     let known = Process { exit_code: p.exit_code, signal: p.signal, ..Process::default() };
@@ -161,7 +188,7 @@ fn head(report: &HeapReport, p: &HeapProcess, first: bool, options: TextOptions,
     if let Some(container) = &p.container {
         text += &format!(" · container {}", truncated(&clean(container), 24));
     }
-    if first && report.backend != FROM_MEMORY {
+    if first && ![FROM_MEMORY, FROM_RUNTIME].contains(&report.backend.as_str()) {
         let (seen, lost) = (report.events.seen, report.events.lost);
         let plural = if seen == 1 { "" } else { "s" };
         text += &format!(" · {} event{plural}, {} lost", thousands(seen), thousands(lost));
@@ -268,7 +295,7 @@ pub(super) fn own_frames(stack: &Stack) -> &[Frame] {
 
 /// What the reader has to know before trusting the figures.
 pub(super) fn notes(report: &HeapReport, p: &HeapProcess, first: bool) -> Vec<String> {
-    let mut all = Vec::new();
+    let mut all: Vec<String> = notes_of_runtimes(p).collect();
     let mut say = |text: &str| all.push(text.to_owned());
     let doubts = &p.doubts;
     if doubts.lost_events > 0 {

@@ -3,7 +3,7 @@
 use super::code::Code;
 use super::compressed;
 use super::proto::{Label, Profile, Sample, ValueType};
-use crate::heap::report::{HeapProcess, HeapReport};
+use crate::heap::report::{FROM_RUNTIME, HeapProcess, HeapReport};
 use crate::render::heap::whole::{Whole, wholes};
 use crate::render::heap::{HeapBy, function, no_stack};
 use std::collections::HashSet;
@@ -117,13 +117,14 @@ fn locations(report: &HeapReport, process: &HeapProcess, whole: &Whole, code: &m
 
 /// What a profile has no field for.
 fn comments(report: &HeapReport) -> Vec<String> {
-    let mut out = vec![format!(
-        "vmaudit {}: heap by call stack, counted by {}, {} events seen, {} lost",
-        env!("CARGO_PKG_VERSION"),
-        report.backend,
-        report.events.seen,
-        report.events.lost
-    )];
+    let how = match report.backend == FROM_RUNTIME {
+        true => "as the runtime itself has it".to_owned(),
+        false => format!(
+            "counted by {}, {} events seen, {} lost",
+            report.backend, report.events.seen, report.events.lost
+        ),
+    };
+    let mut out = vec![format!("vmaudit {}: heap by call stack, {how}", env!("CARGO_PKG_VERSION"))];
     for p in report.processes.iter().take(16) {
         let t = p.totals;
         out.push(format!(
@@ -136,6 +137,10 @@ fn comments(report: &HeapReport) -> Vec<String> {
             t.allocations,
             p.cmdline.join(" ")
         ));
+        let records = p.runtimes.iter();
+        out.extend(
+            records.filter_map(|record| Some(format!("{}: {}", record.runtime, record.what.as_ref()?))),
+        );
     }
     out
 }

@@ -9,6 +9,7 @@ mod preload;
 pub mod probes;
 mod report;
 mod run;
+mod runtime;
 pub mod watch;
 
 pub use run::heap;

@@ -7,6 +7,7 @@ use super::hold::{self, HELD_CALLS};
 use super::preload;
 use super::probes::Probes;
 use super::report::{self, ReportOptions};
+use super::runtime;
 use super::watch::HeapWatch;
 use crate::app::error::AppError;
 use crate::app::heap::mappings::add_mappings;
@@ -55,6 +56,9 @@ pub fn heap(args: &HeapArgs) -> Result<u8, AppError> {
     let to = super::output(args)?;
     if args.arenas {
         return arenas::print((args, to));
+    }
+    if args.runtime {
+        return runtime::print((args, to));
     }
     if args.command.is_empty() {
         return match preload::armed(args, &descriptions)? {
@@ -245,12 +249,16 @@ impl<'a> Watcher<'a> {
             name_contexts(heap, self.layout);
             report::report((&self.asked, heap), (pipeline, symbolizer), (counters, 0))
         };
+        let is_last = at_the_end.is_some();
         let test = at_the_end.as_ref().map(|(_, test)| *test).filter(|_| counters.skipped == 0);
         if let Some((audits, _)) = at_the_end {
             add_mappings(&mut report, self.asked.main.get(), audits, pipeline);
             arenas::add(&mut report, &rows, |pid| self.watch.borrow().known_blocks(pid));
         }
         let failure = report::explain_silence(&mut report, &self.watch.borrow(), (self.heap.attached, test));
+        if is_last {
+            runtime::mention(&mut report);
+        }
         symbolizer.take_notes().iter().for_each(say);
         super::write(self.args, &self.to, &report)?;
         Ok(failure)

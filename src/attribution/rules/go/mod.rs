@@ -5,6 +5,7 @@
 //! whole address space are like nobody else's (`go_layout`).
 
 mod layout;
+mod profile;
 
 use super::{Advice, Claim, Group, Rule, Subject, World};
 use crate::attribution::callpath::Line;
@@ -13,6 +14,7 @@ use crate::attribution::code::{Code, Role};
 use crate::attribution::units::size;
 use crate::attribution::world::Surveyed;
 use crate::ledger::Region;
+use crate::model::heap::runtime::ReadOwnHeap;
 use crate::model::{Addr, AddrRange, Sign};
 use layout::{ARENA, ARENA_HINT};
 
@@ -61,6 +63,10 @@ impl Rule for GoRule {
 
     fn signs(&self) -> &'static [Sign] {
         const { &[Sign { section: Some(".gopclntab"), ..Sign::new(MARK, &[]) }] }
+    }
+
+    fn own_heap(&self) -> Option<ReadOwnHeap> {
+        Some(profile::read)
     }
 
     fn survey(&self, world: &World<'_>) -> Vec<Surveyed> {

@@ -5,7 +5,7 @@ function endOf(p) {
   return p.exit_code !== null ? `exited ${p.exit_code}` : "still running";
 }
 
-const WAYS = { preload: "counted in the program by a preloaded library", bpf: "counted by uprobes" };
+const WAYS = { runtime: "the runtime's own record", preload: "counted in the program by a preloaded library", bpf: "counted by uprobes" };
 
 function factsOf(p) {
   return [
@@ -14,7 +14,7 @@ function factsOf(p) {
     p.container ? `container ${p.container}` : null,
     WAYS[report.backend] || `counted by ${report.backend}`,
     report.sampling_bytes === null ? "every allocation" : `sampled: one mark every ${size(report.sampling_bytes)}`,
-    `${thousands(report.events.lost)} lost`,
+    report.backend === "runtime" ? null : `${thousands(report.events.lost)} lost`,
   ].filter(Boolean);
 }
 

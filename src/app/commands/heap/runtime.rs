@@ -1,0 +1,181 @@
+//! What runtimes keep themselves of who allocated (`--runtime`): read from their memory, no probe, no stop.
+
+use crate::app::error::AppError;
+use crate::app::output::Output;
+use crate::attribution::rules::own_heap_readers;
+use crate::cli::HeapArgs;
+use crate::heap::report::model::RuntimeRecord;
+use crate::heap::report::{FROM_RUNTIME, HeapProcess, HeapReport, SCHEMA};
+use crate::heap::runtime::{Shared, add_profile};
+use crate::model::arenas::Surroundings;
+use crate::model::heap::runtime::RuntimeSurroundings;
+use crate::model::observation::{Residency, ResidencySource};
+use crate::model::{Addr, AddrRange, FileRef, Mapping, Observations, PAGE, Sharing};
+use crate::objects::variables::variable;
+use crate::objects::{FileCache, Object, OpenRequest};
+use crate::procfs::ObserveOptions;
+use crate::rights::read_memory;
+use crate::session::say::say;
+use crate::session::snapshots::SnapshotError;
+use crate::session::snapshots::living::{Living, LivingError};
+use std::sync::Arc;
+
+/// `--runtime`: prints it and ends.
+pub fn print((args, to): (&HeapArgs, Output)) -> Result<u8, AppError> {
+    let mut report = HeapReport {
+        schema: SCHEMA,
+        command: "heap".to_owned(),
+        backend: FROM_RUNTIME.to_owned(),
+        ..HeapReport::default()
+    };
+    let mut shared = Shared::default();
+    let mut failed = None;
+    for living in Living::open_each(&args.pids) {
+        match living.and_then(|living| of_process(&living, (&mut report, &mut shared))) {
+            Ok(process) => report.processes.push(process),
+            Err(error) => {
+                if let Some(error) = failed.replace(error) {
+                    say(error);
+                }
+            }
+        }
+    }
+    match failed {
+        Some(error) if report.processes.is_empty() => return Err(SnapshotError::from(error).into()),
+        Some(error) => say(error),
+        None => {}
+    }
+    super::write(args, &to, &report)?;
+    Ok(0)
+}
+
+/// Says of processes in which no allocation was seen that their runtime keeps a record itself.
+pub fn mention(report: &mut HeapReport) {
+    let silent = report.processes.iter_mut().filter(|p| p.nothing_seen.is_some() && p.exit_code.is_none());
+    for process in silent.filter(|process| process.signal.is_none()) {
+        let mut other = HeapReport::default();
+        let Ok(living) = Living::open(process.pid) else { continue };
+        let Ok(found) = of_process(&living, (&mut other, &mut Shared::default())) else { continue };
+        for record in found.runtimes.iter().filter(|record| record.what.is_some()) {
+            process.gaps.push(format!(
+                "{} keeps a record itself of who allocated: vmaudit heap -p {} --runtime",
+                record.runtime, process.pid
+            ));
+        }
+    }
+}
+
+fn of_process(
+    living: &Living,
+    (report, shared): (&mut HeapReport, &mut Shared),
+) -> Result<HeapProcess, LivingError> {
+    let seen = living.observe_with(options())?;
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let mut process = HeapProcess {
+        pid: living.pid,
+        comm: text(&seen.comm),
+        exe: text(&seen.exe),
+        cmdline: seen.cmdline.iter().map(|word| text(word)).collect(),
+        attached: true,
+        gaps: seen.gaps.clone(),
+        ..HeapProcess::default()
+    };
+    let program = Program::open(living, &seen);
+    let around = Surroundings {
+        mappings: &seen.mappings,
+        residency: &seen.residency,
+        exe: &seen.exe,
+        mapped_blocks: &[],
+        blocks: &[],
+    };
+    let around = RuntimeSurroundings { process: &around, variable: &|name| program.as_ref()?.variable(name) };
+    let mut memory = |at: Addr, into: &mut [u8]| read(living, &seen, program.as_ref(), (at, into));
+    for (_, reader) in own_heap_readers() {
+        match reader(&around, &mut memory) {
+            None => {}
+            Some(Ok(heap)) => add_profile((&mut *report, &mut *shared), &mut process, &heap, &seen.mappings),
+            Some(Err(unreadable)) => process.runtimes.push(RuntimeRecord {
+                runtime: unreadable.runtime,
+                why: Some(unreadable.why),
+                ..RuntimeRecord::default()
+            }),
+        }
+    }
+    Ok(process)
+}
+
+/// The program's file.
+struct Program {
+    object: Arc<Object>,
+    file: FileRef,
+    /// What is added to the addresses that the file states.
+    bias: u64,
+}
+
+impl Program {
+    fn open(living: &Living, seen: &Observations) -> Option<Program> {
+        let mapping = seen.mappings.iter().find(|m| m.file.is_some() && m.name == seen.exe)?;
+        let file = mapping.file_ref()?;
+        let request =
+            OpenRequest { file: &file, range: mapping.range, pid: Some(living.pid), build_id: None };
+        let object = FileCache::default().open(&request).ok()?;
+        let bias = mapping.range.start.0.wrapping_sub(object.layout().svma_of(mapping.offset)?);
+        Some(Program { object, file, bias })
+    }
+
+    fn variable(&self, name: &str) -> Option<Addr> {
+        variable(&self.object, name.as_bytes()).map(|at| Addr(at.wrapping_add(self.bias)))
+    }
+}
+
+/// Changes nothing in the process: what is in swap stays there, and pages of files that are not in memory are read from
+/// the file.
+fn read(
+    living: &Living,
+    seen: &Observations,
+    program: Option<&Program>,
+    (at, into): (Addr, &mut [u8]),
+) -> bool {
+    let whole = AddrRange::from_len(at, into.len() as u64);
+    let is_exact = is_page_exact(&seen.residency);
+    if is_exact && holds(&seen.residency.swapped, whole) {
+        return false;
+    }
+    let next = seen.mappings.partition_point(|mapping| mapping.range.end <= at);
+    let mapping = seen.mappings.get(next).filter(|mapping| mapping.range.contains_range(whole));
+    if let (Some(mapping), Some(program)) = (mapping, program)
+        && is_exact
+        && is_only_in_file(mapping, program)
+        && !holds(&seen.residency.resident, whole)
+    {
+        let offset = mapping.offset + (at.0 - mapping.range.start.0);
+        if let Ok(bytes) = program.object.read(offset, whole.len()) {
+            into.copy_from_slice(&bytes);
+            return true;
+        }
+    }
+    read_memory(living.tid(), at.0, into).is_ok_and(|count| count == into.len())
+}
+
+/// Nobody writes to it: what is not in memory is as in the file.
+fn is_only_in_file(mapping: &Mapping, program: &Program) -> bool {
+    mapping.sharing == Sharing::Private
+        && !mapping.prot.write
+        && mapping.file_ref().is_some_and(|file| file == program.file)
+}
+
+fn is_page_exact(residency: &Residency) -> bool {
+    matches!(residency.source, ResidencySource::PagemapScan | ResidencySource::Pagemap)
+}
+
+/// Whether some page of a range is in one of the sorted ranges.
+fn holds(ranges: &[AddrRange], range: AddrRange) -> bool {
+    let wanted =
+        AddrRange { start: range.start.page_down(), end: range.end.saturating_add(PAGE - 1).page_down() };
+    let next = ranges.partition_point(|known| known.end <= wanted.start);
+    ranges.get(next).is_some_and(|known| known.overlaps(wanted))
+}
+
+fn options() -> ObserveOptions {
+    ObserveOptions { threads: false, details: false, code: &[], headers: &[], ..ObserveOptions::default() }
+}

@@ -1,0 +1,73 @@
+//! What a runtime itself keeps of who allocated, as it is found in the memory of its process.
+
+use crate::model::Addr;
+use crate::model::arenas::{ReadMemory, Surroundings};
+
+/// What is known of a process before its runtime's own record is looked for.
+#[derive(Clone, Copy)]
+pub struct RuntimeSurroundings<'a> {
+    pub process: &'a Surroundings<'a>,
+    /// The address of a variable of the program, where its file has symbols.
+    pub variable: &'a dyn Fn(&str) -> Option<Addr>,
+}
+
+/// How a runtime's record is read: pure, whoever calls it reads the memory. None: the process has no such runtime.
+pub type ReadOwnHeap =
+    fn(&RuntimeSurroundings<'_>, &mut ReadMemory<'_>) -> Option<Result<OwnHeap, Unreadable>>;
+
+/// The runtime is there, and its record is not, or is in a form that is not known.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Unreadable {
+    /// With its version, as far as that is known.
+    pub runtime: String,
+    /// A sentence.
+    pub why: String,
+}
+
+/// A runtime's own profile of its heap.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct OwnHeap {
+    /// With its version.
+    pub runtime: String,
+    /// What the record is, and of when: a sentence.
+    pub what: String,
+    /// Bytes between two samples on average; 1: every allocation is in it. None: not known, nothing can be scaled.
+    pub sampled_every: Option<u64>,
+    /// Base name of the file that has its functions.
+    pub module: String,
+    /// Several may have one stack.
+    pub sites: Vec<OwnSite>,
+    /// What the reader has to know: sentences.
+    pub notes: Vec<String>,
+}
+
+/// What one stack allocated of one size, as it was sampled.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct OwnSite {
+    /// Bytes of each.
+    pub size: u64,
+    pub allocations: u64,
+    pub frees: u64,
+    /// The runtime's function that was called.
+    pub function: String,
+    /// Its caller first.
+    pub frames: Vec<OwnFrame>,
+}
+
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
+pub struct OwnFrame {
+    /// Where the call returns to.
+    pub at: Addr,
+    pub function: Option<OwnFunction>,
+    pub file: Option<String>,
+    pub line: Option<u32>,
+}
+
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
+pub struct OwnFunction {
+    pub name: String,
+    /// Bytes from the beginning of the function that it was compiled into.
+    pub offset: u64,
+    /// It was compiled into its caller.
+    pub inlined: bool,
+}
