@@ -74,6 +74,11 @@ pub enum MomentError {
          of the command, or of tracing)", path.display()
     )]
     TooLate { path: PathBuf, asked: f64, end: f64 },
+    #[error(
+        "{}: the first report of a heap there is that of {first:.3} s: there is none at {asked} s (heap --interval \
+         makes more)", path.display()
+    )]
+    TooEarly { path: PathBuf, asked: f64, first: f64 },
     #[error("{}: no process was alive at {asked} s", path.display())]
     NobodyAlive { path: PathBuf, asked: f64 },
     #[error("{}: no peak is known of the first process, because no call of it was seen", path.display())]

@@ -7,6 +7,8 @@ mod conclude;
 mod dump;
 mod error;
 mod flame;
+mod heap_output;
+mod heap_record;
 mod live_events;
 mod moment;
 mod options;

@@ -1,6 +1,7 @@
 //! What the writer is sent: rows, with what they refer to already numbered.
 
 use super::facts::Facts;
+use super::heap::HeapMoment;
 use super::op::Arguments;
 use crate::model::{FileRef, Frame, Mapping, ModuleInfo, Observations, Pid, SizePoint, SymbolFrame, Tid};
 
@@ -129,6 +130,7 @@ pub(super) enum Row {
     Report {
         json: String,
     },
+    HeapReport(Box<HeapMoment>),
     /// The end: nothing comes after it.
     Facts(Box<Facts>),
 }

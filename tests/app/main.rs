@@ -18,6 +18,7 @@ mod heap {
     mod arenas;
     mod formats;
     mod preload;
+    mod recorded;
 }
 mod library;
 mod outputs;

@@ -67,6 +67,7 @@ mod report {
     mod growth;
 }
 mod store {
+    mod heap;
     mod points;
     mod steps;
 }

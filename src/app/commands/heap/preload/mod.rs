@@ -12,6 +12,7 @@ use super::arenas::{self, RowsBySite};
 use super::mappings::add_mappings;
 use super::report::symbolizer;
 use crate::app::error::AppError;
+use crate::app::heap_record::HeapRecord;
 use crate::app::output::Output;
 use crate::capture::CaptureConfig;
 use crate::capture::preload::{Armed, Found, Library, Listener, Settings, VARIABLE, install, is_available};
@@ -162,6 +163,7 @@ pub fn attach(
     let heaps = Arc::new(Mutex::new(heaps));
     let service =
         Service::start(&heaps, listener, armed, (settings, start_ns)).map_err(system("starting a thread"))?;
+    let record = HeapRecord::begin(args, ("preload", start.main()))?;
     let watcher = Watcher {
         args,
         to,
@@ -170,6 +172,7 @@ pub fn attach(
         main: start.main(),
         start_ns,
         allocators: descriptions.iter().map(|each| each.name.clone()).collect(),
+        record,
     };
     let traced = watcher.run(start);
     watcher.heaps().release(wake);
@@ -227,6 +230,7 @@ pub fn start((args, to): (&HeapArgs, Output), descriptions: &[Description]) -> R
     let heaps = Arc::new(Mutex::new(heaps));
     let service = Service::start(&heaps, listener, Vec::new(), (settings, start_ns))
         .map_err(system("starting a thread"))?;
+    let record = HeapRecord::begin(args, ("preload", start.main()))?;
     let watcher = Watcher {
         args,
         to,
@@ -235,6 +239,7 @@ pub fn start((args, to): (&HeapArgs, Output), descriptions: &[Description]) -> R
         main: start.main(),
         start_ns,
         allocators: descriptions.iter().map(|each| each.name.clone()).collect(),
+        record,
     };
     let traced = watcher.run(start)?;
     watcher.heaps().release(wake);
@@ -260,6 +265,7 @@ struct Watcher<'a> {
     start_ns: u64,
     allocators: Vec<String>,
     executed: Rc<RefCell<Executed>>,
+    record: Option<HeapRecord>,
 }
 
 impl Watcher<'_> {
@@ -275,22 +281,24 @@ impl Watcher<'_> {
         let mut symbols = symbolizer();
         let mut pipeline = start.pipeline();
         pipeline.add_sink(self.executed.clone());
-        let mut traced = start.run(pipeline, schedule, |session| {
+        let traced = start.run(pipeline, schedule, |session| {
             // What is mapped is put beside each process' heap.
             session.audits.keeps_all = true;
             if self.heaps().attached {
                 say("Ctrl-C ends watching and reports; the target goes on");
             }
             self.watch(session, &mut symbols)
-        })?;
+        });
+        let mut traced = traced.inspect_err(|_| self.record.iter().for_each(HeapRecord::abandon))?;
         let audits = std::mem::take(&mut traced.audits);
         self.heaps().finish_ended();
         if self.heaps().attached && !self.heaps().has_any() {
+            self.record.iter().for_each(HeapRecord::abandon);
             return Err(AppError::NothingSeen {
                 why: "nothing was allocated in this time (a longer --duration)".to_owned(),
             });
         }
-        self.print(&mut symbols, Some((audits, &mut traced.pipeline)))?;
+        self.print(&mut symbols, Some((audits, &mut traced.pipeline, &traced.outcome)))?;
         if self.args.verbose {
             let taught = self.heaps().taught;
             say(format_args!(
@@ -313,7 +321,8 @@ impl Watcher<'_> {
     }
 
     fn watch(&self, session: &mut Session<'_>, symbols: &mut Symbolizer) -> Result<End, AppError> {
-        let printed = self.args.interval.is_some() && !self.args.format.is_document();
+        let printed =
+            self.args.interval.is_some() && (!self.args.format.is_document() || self.record.is_some());
         // Growth is told from one snapshot to the next.
         let interval = self.args.interval.or(self.args.leaks_only.then_some(LEAK_INTERVAL));
         let interval = interval.map(Duration::from_secs_f64);
@@ -338,17 +347,18 @@ impl Watcher<'_> {
     fn print(
         &self,
         symbols: &mut Symbolizer,
-        at_the_end: Option<(Audits, &mut Pipeline)>,
+        at_the_end: Option<(Audits, &mut Pipeline, &End)>,
     ) -> Result<(), AppError> {
         let (mut report, rows) = self.report(symbols);
-        if let Some((audits, pipeline)) = at_the_end {
+        let end = at_the_end.as_ref().map(|(_, _, end)| *end);
+        if let Some((audits, pipeline, _)) = at_the_end {
             add_mappings(&mut report, self.main, audits, pipeline);
             self.executed.borrow().say_uncounted(&report);
             arenas::add(&mut report, &rows, |pid| self.heaps().known_blocks(pid));
         }
         self.explain_silence(&mut report);
         symbols.take_notes().iter().for_each(say);
-        super::write(self.args, &self.to, &report)
+        super::put((self.args, &self.to, self.record.as_ref()), &report, end)
     }
 
     /// Of a sample, what is not in it was not looked at.
