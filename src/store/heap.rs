@@ -3,6 +3,7 @@
 use super::error::{Fault, StoreError};
 use super::read::{Columns, each_row, one_row, same_count};
 use super::recording::Recording;
+use super::row::HeapMoment;
 use super::sum;
 use crate::model::timeline::stride;
 use rusqlite::{Connection, params};
@@ -12,16 +13,6 @@ use std::hash::{Hash, Hasher};
 
 /// Reports of intervals that are kept: beyond that every second one, then every fourth …
 const MAX_MOMENTS: u64 = 256;
-
-/// A report as JSON.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct HeapMoment {
-    /// CLOCK_MONOTONIC.
-    pub time_ns: u64,
-    pub parts: Vec<String>,
-    /// Its stacks, in its order.
-    pub stacks: Vec<String>,
-}
 
 /// Writes them.
 #[derive(Default)]

@@ -34,8 +34,9 @@ mod writer;
 
 pub use error::StoreError;
 pub use facts::{Facts, Owner, RunMeta};
-pub use heap::{HeapMoment, HeapPlace};
+pub use heap::HeapPlace;
 pub use place::{is_recording, sidecar_names};
 pub use recorder::Recorder;
 pub use recording::Recording;
+pub use row::HeapMoment;
 pub use symbols::FrameNames;

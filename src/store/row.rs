@@ -1,9 +1,18 @@
 //! What the writer is sent: rows, with what they refer to already numbered.
 
 use super::facts::Facts;
-use super::heap::HeapMoment;
 use super::op::Arguments;
 use crate::model::{FileRef, Frame, Mapping, ModuleInfo, Observations, Pid, SizePoint, SymbolFrame, Tid};
+
+/// A report of a heap, as JSON.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct HeapMoment {
+    /// CLOCK_MONOTONIC.
+    pub time_ns: u64,
+    pub parts: Vec<String>,
+    /// Its stacks, in its order.
+    pub stacks: Vec<String>,
+}
 
 /// A row of `event`.
 #[derive(Clone, Copy, Debug)]
