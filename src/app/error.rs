@@ -1,6 +1,6 @@
 //! Everything that ends vmaudit early.
 
-use crate::diff::SideError;
+use crate::diff::{HeapSideError, SideError};
 use crate::model::Pid;
 use crate::objects::ObjectError;
 use crate::session::snapshots::SnapshotError;
@@ -56,6 +56,13 @@ pub enum DiffError {
     NotAReport { path: PathBuf, why: &'static str },
     #[error("{}: {source}", path.display())]
     Side { path: PathBuf, source: SideError },
+    #[error("{}: {source}", path.display())]
+    HeapSide { path: PathBuf, source: HeapSideError },
+    #[error(
+        "{} is of a heap and {} of what is mapped: allocations and mappings cannot be compared with each other",
+        heap.display(), mappings.display()
+    )]
+    Mixed { heap: PathBuf, mappings: PathBuf },
     #[error("both A and B are -: standard input can be read once")]
     BothStdin,
     #[error("a recording cannot be read from standard input: name its file")]

@@ -89,6 +89,14 @@ impl FlameArgs {
         }
     }
 
+    /// As [`check_heap`](FlameArgs::check_heap), of two: the root can be at the top.
+    ///
+    /// # Errors
+    /// In words, which do not.
+    pub fn check_heap_diff(&self) -> Result<(), String> {
+        FlameArgs { inverted: false, ..*self }.check_heap()
+    }
+
     fn only(&self, format: &str, allowed: &[&str]) -> Result<(), String> {
         let given = [
             ("--width", self.width.is_some()),

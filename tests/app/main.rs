@@ -10,6 +10,7 @@ mod attach {
 mod compare;
 mod diff {
     mod command;
+    mod heaps;
     mod runs;
 }
 mod double_kill;
