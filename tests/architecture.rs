@@ -54,7 +54,7 @@ const MODULES: &[Module] = &[
     core("report", &["model", "ledger", "attribution", "touch"]),
     core("compare", &["report"]),
     // Two reports compared.
-    core("diff", &["model", "report"]),
+    core("diff", &["model", "report", "heap"]),
     // What was tried of the kernel -> which backend works, and what would unlock the next.
     core("doctor", &["model"]),
     // Allocations by stack and context: what an allocator hands out.

@@ -1,6 +1,6 @@
 //! Everything that ends vmaudit early.
 
-use crate::diff::SideError;
+use crate::diff::{HeapSideError, SideError};
 use crate::model::Pid;
 use crate::objects::ObjectError;
 use crate::session::snapshots::SnapshotError;
@@ -56,6 +56,13 @@ pub enum DiffError {
     NotAReport { path: PathBuf, why: &'static str },
     #[error("{}: {source}", path.display())]
     Side { path: PathBuf, source: SideError },
+    #[error("{}: {source}", path.display())]
+    HeapSide { path: PathBuf, source: HeapSideError },
+    #[error(
+        "{} is of a heap and {} of what is mapped: allocations and mappings cannot be compared with each other",
+        heap.display(), mappings.display()
+    )]
+    Mixed { heap: PathBuf, mappings: PathBuf },
     #[error("both A and B are -: standard input can be read once")]
     BothStdin,
     #[error("a recording cannot be read from standard input: name its file")]
@@ -74,6 +81,11 @@ pub enum MomentError {
          of the command, or of tracing)", path.display()
     )]
     TooLate { path: PathBuf, asked: f64, end: f64 },
+    #[error(
+        "{}: the first report of a heap there is that of {first:.3} s: there is none at {asked} s (heap --interval \
+         makes more)", path.display()
+    )]
+    TooEarly { path: PathBuf, asked: f64, first: f64 },
     #[error("{}: no process was alive at {asked} s", path.display())]
     NobodyAlive { path: PathBuf, asked: f64 },
     #[error("{}: no peak is known of the first process, because no call of it was seen", path.display())]

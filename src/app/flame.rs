@@ -39,11 +39,16 @@ pub fn render(report: &Report, wanted: &OutputSpec) -> Result<Vec<u8>, AppError>
 /// As [`render`].
 pub fn render_diff(sides: (&Side<'_>, &Side<'_>), how: (DiffFormat, FlameArgs)) -> Result<Vec<u8>, AppError> {
     let (a, b) = sides;
-    let base = |path: &str| path.rsplit('/').next().unwrap_or(path).to_owned();
-    let (of_a, of_b) = (base(a.source()), base(b.source()));
-    let names = if of_a == of_b { (a.source().to_owned(), b.source().to_owned()) } else { (of_a, of_b) };
+    let names = side_names(a.source(), b.source());
     let sides = FlameSides { a: FlameSide::of(a, names.0), b: FlameSide::of(b, names.1), same_pids: false };
     two(&sides, how)
+}
+
+/// What two files are called: without their folders, where that tells them apart.
+pub fn side_names(a: &str, b: &str) -> (String, String) {
+    let base = |path: &str| path.rsplit('/').next().unwrap_or(path).to_owned();
+    let (of_a, of_b) = (base(a), base(b));
+    if of_a == of_b { (a.to_owned(), b.to_owned()) } else { (of_a, of_b) }
 }
 
 /// What changed between two moments.

@@ -8,6 +8,8 @@ mod dump;
 mod error;
 mod flame;
 mod heap;
+mod heap_output;
+mod heap_record;
 mod live_events;
 mod moment;
 mod options;

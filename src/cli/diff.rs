@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 #[derive(Args, Debug)]
 pub struct DiffArgs {
-    /// Before: a recording, a report (-f json of any command), or a saved smaps or maps file
+    /// Before: a recording, a report (-f json of any command), or a saved smaps or maps file; heaps with heaps
     #[arg(value_name = "A")]
     pub a: PathBuf,
 
@@ -14,9 +14,11 @@ pub struct DiffArgs {
     #[arg(value_name = "B")]
     pub b: PathBuf,
 
-    /// What changes are grouped by; the table of categories always comes first
-    #[arg(long, value_enum, default_value_t = GroupBy::Stack, value_name = "WHAT")]
-    pub by: GroupBy,
+    /// What changes are grouped by; the table of categories always comes first [default: stack]
+    ///
+    /// Two heaps are compared by stack.
+    #[arg(long, value_enum, value_name = "WHAT")]
+    pub by: Option<GroupBy>,
 
     /// Which process of A and of B, where a file has several [default: the first of each]
     #[arg(long, value_name = "[PID_A]:[PID_B]", value_parser = pid_pair, conflicts_with = "all")]

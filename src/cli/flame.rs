@@ -72,6 +72,31 @@ impl FlameArgs {
         })
     }
 
+    /// As [`check`](FlameArgs::check), of a heap: its stacks can be turned round.
+    ///
+    /// # Errors
+    /// In words, which do not.
+    pub fn check_heap(&self) -> Result<(), String> {
+        let given = [
+            ("--width", self.width.is_some()),
+            ("--inverted", self.inverted),
+            ("--threads", self.threads),
+            ("--lines", self.lines),
+        ];
+        match given.iter().find(|(_, given)| *given) {
+            None => Ok(()),
+            Some((name, _)) => Err(format!("{name} is about what is mapped, and this is a heap")),
+        }
+    }
+
+    /// As [`check_heap`](FlameArgs::check_heap), of two: the root can be at the top.
+    ///
+    /// # Errors
+    /// In words, which do not.
+    pub fn check_heap_diff(&self) -> Result<(), String> {
+        FlameArgs { inverted: false, ..*self }.check_heap()
+    }
+
     fn only(&self, format: &str, allowed: &[&str]) -> Result<(), String> {
         let given = [
             ("--width", self.width.is_some()),

@@ -1,5 +1,6 @@
 //! `vmaudit heap`.
 
+use super::heap_view::{By, HeapFormat, HeapViewArgs, name};
 use super::target::pid;
 use super::{Aslr, StackArgs, seconds};
 use clap::{ArgGroup, Args, ValueEnum};
@@ -103,6 +104,12 @@ pub struct HeapArgs {
     #[arg(long, value_name = "FILE")]
     pub report: Option<PathBuf>,
 
+    /// Keep the report in FILE, and with --interval each one (SQLite; docs/recording.md), for report and diff
+    ///
+    /// An older recording there is kept as FILE.old; no other file is overwritten.
+    #[arg(short, long, value_name = "FILE", conflicts_with = "arm")]
+    pub output: Option<PathBuf>,
+
     /// These processes alone, not those that they start
     #[arg(long)]
     pub no_follow_forks: bool,
@@ -141,62 +148,13 @@ pub enum Method {
     Uprobes,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
-pub enum By {
-    /// Bytes that are outstanding
-    Outstanding,
-    /// Bytes that were outstanding when all together had the most
-    Peak,
-    /// Calls that allocated, whatever was freed since
-    Allocations,
-    /// Calls whose block was freed before the thread's next allocation
-    Temporary,
-    /// The program or library whose function called the allocator
-    Module,
-    /// The function that the thread began with
-    Thread,
-    /// What the allocator gives for a block, with what rounding takes
-    Size,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
-pub enum HeapFormat {
-    /// Tables and stacks for people
-    Text,
-    /// Everything, machine-readable (schema 1)
-    Json,
-    /// One stack a line, for flame graph programs
-    Folded,
-    /// A flame graph
-    Svg,
-    /// One file to open in a browser: flame graph, stacks, sizes, modules, threads
-    Html,
-    /// A heap profile for pprof and Speedscope, with all values
-    Pprof,
-    /// A data file for heaptrack_gui and heaptrack_print (FILE.zst), of one process
-    Heaptrack,
-}
-
-impl HeapFormat {
-    /// One document at the end, whatever `--interval` says.
-    pub fn is_document(self) -> bool {
-        !matches!(self, HeapFormat::Text | HeapFormat::Json | HeapFormat::Folded)
-    }
-
-    /// Nothing to read on a terminal.
-    pub fn is_binary(self) -> bool {
-        matches!(self, HeapFormat::Pprof | HeapFormat::Heaptrack)
-    }
-}
-
 impl HeapArgs {
     /// What clap cannot tell by itself.
     ///
     /// # Errors
     /// Options that contradict each other, in words.
     pub fn check(&self) -> Result<(), String> {
-        let format =
-            self.format.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default();
+        let format = name(self.format);
         if self.arenas && !matches!(self.format, HeapFormat::Text | HeapFormat::Json) {
             return Err(format!("--arenas has no stacks: -f {format} is about stacks (text, json)"));
         }
@@ -216,44 +174,16 @@ impl HeapArgs {
             }
             _ => {}
         }
-        let by = self.by.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default();
+        let view = HeapViewArgs { by: self.by, format: self.format, reverse: self.reverse };
         let chosen = self.older.is_some() || self.min_size.is_some() || self.max_size.is_some();
         if self.by != By::Outstanding && (chosen || self.leaks_only) {
             return Err(format!(
-                "--by {by} is about all blocks: --older, --min-size, --max-size and --leaks-only choose of those \
-                 that are outstanding"
+                "--by {} is about all blocks: --older, --min-size, --max-size and --leaks-only choose of those \
+                 that are outstanding",
+                name(self.by)
             ));
         }
-        if self.reverse && matches!(self.by, By::Module | By::Thread | By::Size) {
-            return Err(format!("--reverse merges stacks: --by {by} shows none"));
-        }
-        if self.reverse
-            && matches!(self.by, By::Allocations | By::Temporary)
-            && self.format == HeapFormat::Text
-        {
-            return Err(format!("--reverse draws bytes: --by {by} counts calls"));
-        }
-        let is_about_stacks = matches!(self.format, HeapFormat::Folded | HeapFormat::Svg | HeapFormat::Pprof);
-        if is_about_stacks && matches!(self.by, By::Module | By::Thread | By::Size) {
-            return Err(format!("-f {format} is about stacks: --by {by} shows none"));
-        }
-        let has_all = matches!(self.format, HeapFormat::Html | HeapFormat::Heaptrack);
-        if has_all && self.by != By::Outstanding {
-            return Err(format!("-f {format} has all of them: leave --by {by} out"));
-        }
-        if self.reverse && (has_all || self.format == HeapFormat::Pprof) {
-            return Err(format!(
-                "-f {format} is turned round by the program that shows it: leave --reverse out"
-            ));
-        }
-        if self.combined && matches!(self.by, By::Peak | By::Temporary | By::Size) {
-            return Err(format!(
-                "--by {by} needs each allocation in its order: --combined counts in the kernel"
-            ));
-        }
-        if self.sample.is_some() && self.by == By::Temporary {
-            return Err("--by temporary needs each allocation: not with --sample".to_owned());
-        }
+        view.check(self.combined, self.sample.is_some())?;
         let interval = self.interval.unwrap_or(1.0);
         match self.duration {
             Some(duration) if self.leaks_only && duration < 2.0 * interval => Err(format!(

@@ -1,7 +1,7 @@
 //! `vmaudit report`.
 
-use super::{FlameArgs, ReportToArgs};
-use clap::Args;
+use super::{By, FlameArgs, Format, HeapFormat};
+use clap::{Args, ValueEnum};
 use std::path::PathBuf;
 
 #[derive(Args, Debug)]
@@ -10,12 +10,22 @@ pub struct ReportArgs {
     #[arg(value_name = "REC")]
     pub recording: PathBuf,
 
-    #[command(flatten)]
-    pub to: ReportToArgs,
+    /// How to write the report
+    #[arg(short, long, value_enum, default_value_t = ReportFormat::Text, value_name = "FORMAT")]
+    pub format: ReportFormat,
 
-    /// Show the N largest findings of a process, and the N largest other processes
-    #[arg(long, value_name = "N", default_value_t = 10)]
-    pub top: usize,
+    /// Write the report to FILE instead of standard output
+    #[arg(long, value_name = "FILE")]
+    pub report: Option<PathBuf>,
+
+    /// Show the N largest findings of a process, and the N largest other processes [default: 10, of a heap as
+    /// it was run]
+    #[arg(long, value_name = "N")]
+    pub top: Option<usize>,
+
+    /// Of a heap (heap -o): what to order by, and to show stacks of [default: as it was run]
+    #[arg(long, value_enum, value_name = "WHAT")]
+    pub by: Option<By>,
 
     /// Make the report anew from the recorded calls, instead of showing the one that the run made
     #[arg(long)]
@@ -25,7 +35,7 @@ pub struct ReportArgs {
     ///
     /// SECS is counted from the start of the command (of an attached process: of tracing), as the
     /// times in timelines and events are. `peak` is the moment at which the first process had most
-    /// mapped.
+    /// mapped. Of a heap: the report of the interval that ended last before SECS.
     #[arg(long, value_name = "SECS|peak", value_parser = moment, conflicts_with_all = ["replay", "growth"])]
     pub at: Option<Moment>,
 
@@ -42,6 +52,52 @@ pub struct ReportArgs {
 
     #[command(flatten)]
     pub flame: FlameArgs,
+}
+
+/// How a recording's report is written.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub enum ReportFormat {
+    /// Tables and findings for people
+    Text,
+    /// Everything, machine-readable (schema 1)
+    Json,
+    /// A stack and its bytes a line, for flame graph tools
+    Folded,
+    /// A flame graph
+    Svg,
+    /// A profile for pprof and Speedscope, with all widths (docs/flamegraphs.md)
+    Pprof,
+    /// One file to open in a browser (docs/html.md)
+    Html,
+    /// Of a heap: a data file for heaptrack_gui and heaptrack_print (FILE.zst), of one process
+    Heaptrack,
+}
+
+impl ReportFormat {
+    /// None for what is of heaps alone.
+    pub fn of_mappings(self) -> Option<Format> {
+        Some(match self {
+            ReportFormat::Text => Format::Text,
+            ReportFormat::Json => Format::Json,
+            ReportFormat::Folded => Format::Folded,
+            ReportFormat::Svg => Format::Svg,
+            ReportFormat::Pprof => Format::Pprof,
+            ReportFormat::Html => Format::Html,
+            ReportFormat::Heaptrack => return None,
+        })
+    }
+
+    pub fn of_heaps(self) -> HeapFormat {
+        match self {
+            ReportFormat::Text => HeapFormat::Text,
+            ReportFormat::Json => HeapFormat::Json,
+            ReportFormat::Folded => HeapFormat::Folded,
+            ReportFormat::Svg => HeapFormat::Svg,
+            ReportFormat::Pprof => HeapFormat::Pprof,
+            ReportFormat::Html => HeapFormat::Html,
+            ReportFormat::Heaptrack => HeapFormat::Heaptrack,
+        }
+    }
 }
 
 /// A moment of a recording.

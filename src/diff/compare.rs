@@ -3,7 +3,7 @@
 use super::address;
 use super::cause::{ByName, Cause, Key, Keys, Which};
 use super::changes::{Pair, Writer, category_name, sort, widths};
-use super::identity::Stacks;
+use super::identity::{OfSide, Stacks};
 use super::model::{By, CategoryChange, Change, Diff, ProcessPair, SCHEMA};
 use super::notes::notes;
 use super::select::pairs;
@@ -20,7 +20,7 @@ pub struct Options {
 /// What changed from `a` to `b`.
 pub fn compare(a: &Side<'_>, b: &Side<'_>, options: Options) -> Diff {
     let residency = a.knows_residency() && b.knows_residency();
-    let mut stacks = Stacks::new(a, b);
+    let mut stacks = Stacks::new(&stacks_of(a), &stacks_of(b));
     let by_name = ByName::of(a, b);
     let paired = pairs(&a.processes, &b.processes);
     let mut writer = Writer::new(a, b, residency);
@@ -57,6 +57,10 @@ pub fn compare(a: &Side<'_>, b: &Side<'_>, options: Options) -> Diff {
         changes,
         stacks: stack_list,
     }
+}
+
+fn stacks_of<'a>(side: &Side<'a>) -> OfSide<'a> {
+    OfSide { stacks: &side.report.stacks, is_randomised: side.facts.aslr }
 }
 
 fn sum(side: &Side<'_>) -> Figures {

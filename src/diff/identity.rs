@@ -3,7 +3,6 @@
 //! of a module, offsets mean nothing, and functions are compared by name. Where one side's build is
 //! stripped and the other's is not, only the names that it kept tell functions apart.
 
-use super::side::Side;
 use crate::report::model::{Frame, Stack};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -39,6 +38,13 @@ enum FrameKey {
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(super) struct StackKey(Box<[u32]>);
 
+/// The stacks of a report.
+pub(super) struct OfSide<'a> {
+    pub stacks: &'a [Stack],
+    /// Absolute addresses of it mean nothing elsewhere.
+    pub is_randomised: bool,
+}
+
 /// Both sides' stacks, ready to be compared.
 pub(super) struct Stacks {
     modules: HashMap<String, Compared>,
@@ -55,13 +61,13 @@ pub(super) struct Stacks {
 }
 
 impl Stacks {
-    pub fn new(a: &Side<'_>, b: &Side<'_>) -> Stacks {
+    pub fn new(a: &OfSide<'_>, b: &OfSide<'_>) -> Stacks {
         let (of_a, of_b) = (builds(a), builds(b));
         let mut result = Stacks {
             modules: HashMap::new(),
             frames: HashMap::new(),
             kept_names: HashMap::new(),
-            same_addresses: !a.facts.aslr && !b.facts.aslr,
+            same_addresses: !a.is_randomised && !b.is_randomised,
             other_builds: Vec::new(),
             unproven: Vec::new(),
         };
@@ -135,9 +141,9 @@ struct Names<'a> {
 }
 
 impl<'a> Names<'a> {
-    fn of(side: &Side<'a>, module: &str) -> Names<'a> {
+    fn of(side: &OfSide<'a>, module: &str) -> Names<'a> {
         let mut found = Names::default();
-        let frames = side.report.stacks.iter().flat_map(|stack| &stack.frames);
+        let frames = side.stacks.iter().flat_map(|stack| &stack.frames);
         for frame in frames.filter(|frame| !frame.inlined && frame.module == module) {
             match frame.symbol.as_deref() {
                 Some(name) => _ = found.names.insert(name),
@@ -149,9 +155,9 @@ impl<'a> Names<'a> {
 }
 
 /// Build ids by module name.
-fn builds<'a>(side: &Side<'a>) -> BTreeMap<&'a str, BTreeSet<Option<&'a str>>> {
+fn builds<'a>(side: &OfSide<'a>) -> BTreeMap<&'a str, BTreeSet<Option<&'a str>>> {
     let mut found: BTreeMap<&str, BTreeSet<Option<&str>>> = BTreeMap::new();
-    for frame in side.report.stacks.iter().flat_map(|stack| &stack.frames) {
+    for frame in side.stacks.iter().flat_map(|stack| &stack.frames) {
         found.entry(&frame.module).or_default().insert(frame.build_id.as_deref());
     }
     found
@@ -160,6 +166,7 @@ fn builds<'a>(side: &Side<'a>) -> BTreeMap<&'a str, BTreeSet<Option<&'a str>>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::diff::side::Side;
     use crate::diff::{By, Options, Pick, compare};
     use crate::report::model::{Origin, Process, Region, Report, Totals};
 

@@ -12,6 +12,7 @@ mod address;
 mod cause;
 mod changes;
 mod compare;
+pub mod heap;
 mod identity;
 pub mod model;
 mod notes;
@@ -19,6 +20,7 @@ mod select;
 mod side;
 
 pub use compare::{Options, compare};
+pub use heap::{HeapDiff, HeapSide, HeapSideError, compare_heaps};
 pub use model::{By, Diff};
 pub use select::{Pick, SelectError};
 pub use side::{Side, SideError, Unsound};

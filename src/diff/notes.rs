@@ -143,7 +143,7 @@ fn without_stacks(a: &Side<'_>, b: &Side<'_>, by_name: &ByName, out: &mut Vec<St
     }
 }
 
-fn builds(stacks: &Stacks, out: &mut Vec<String>) {
+pub(super) fn builds(stacks: &Stacks, out: &mut Vec<String>) {
     let named = |modules: &[String]| {
         let more = match modules.len().saturating_sub(NAMED) {
             0 => String::new(),

@@ -25,22 +25,31 @@ pub enum SelectError {
 const NAMED: usize = 12;
 
 pub(super) fn select(report: &Report, pick: Pick) -> Result<Vec<&Process>, SelectError> {
-    let Some(main) = report.processes.first() else { return Err(SelectError::Empty) };
+    select_of(&report.processes, pick, |process| (process.pid, &process.comm))
+}
+
+/// `who`: number and name of a process.
+pub(super) fn select_of<P>(
+    processes: &[P],
+    pick: Pick,
+    who: impl Fn(&P) -> (i32, &str),
+) -> Result<Vec<&P>, SelectError> {
+    let Some(main) = processes.first() else { return Err(SelectError::Empty) };
     match pick {
         Pick::Main => Ok(vec![main]),
-        Pick::All => Ok(report.processes.iter().collect()),
-        Pick::Pid(pid) => match report.processes.iter().find(|p| p.pid == pid) {
+        Pick::All => Ok(processes.iter().collect()),
+        Pick::Pid(pid) => match processes.iter().find(|process| who(process).0 == pid) {
             Some(process) => Ok(vec![process]),
-            None => Err(SelectError::NoSuch { pid, present: present(&report.processes) }),
+            None => Err(SelectError::NoSuch { pid, present: present(processes.iter().map(who)) }),
         },
     }
 }
 
 /// `4123 (silly), 4124 (sh) and 3 more`.
-fn present(processes: &[Process]) -> String {
-    let named: Vec<String> =
-        processes.iter().take(NAMED).map(|p| format!("{} ({})", p.pid, p.comm)).collect();
-    match processes.len().saturating_sub(NAMED) {
+fn present<'a>(processes: impl ExactSizeIterator<Item = (i32, &'a str)>) -> String {
+    let count = processes.len();
+    let named: Vec<String> = processes.take(NAMED).map(|(pid, comm)| format!("{pid} ({comm})")).collect();
+    match count.saturating_sub(NAMED) {
         0 => named.join(", "),
         more => format!("{} and {more} more", named.join(", ")),
     }

@@ -14,7 +14,8 @@ impl Stack {
         stack
     }
 
-    pub(super) fn classify(&mut self) {
+    /// Says again what each frame is, and who asked: of a report that another version wrote.
+    pub fn classify(&mut self) {
         for frame in &mut self.frames {
             frame.role = role_of(&frame.module, frame.symbol.as_deref());
         }

@@ -58,6 +58,7 @@ impl Record {
             main,
             timeline,
             touch: options.touch,
+            heap: None,
             started_ns: clock::monotonic_ns(),
             started_unix_ns: clock::realtime_ns(),
         };

@@ -46,6 +46,7 @@ impl Replay {
     /// # Errors
     /// When it is damaged.
     pub fn of(recording: Recording) -> Result<Replay, SessionError> {
+        recording.has_steps()?;
         let mut pipeline = Pipeline::new(&recording.meta().backend);
         // Snapshots come without a warning.
         pipeline.spaces.snapshot_begins();

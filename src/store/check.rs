@@ -2,7 +2,7 @@
 
 use super::error::{Fault, StoreError};
 use super::place::{HEADER, beside, not_ours, read_header};
-use super::schema::{self, FORMAT};
+use super::schema::{self, FORMAT, OLDEST};
 use rusqlite::config::DbConfig;
 use rusqlite::limits::Limit;
 use rusqlite::{Connection, OpenFlags};
@@ -86,7 +86,7 @@ fn header(path: &Path) -> Result<(), StoreError> {
     if version > FORMAT {
         return Err(StoreError::Newer { path: path.to_owned(), found: version, known: FORMAT });
     }
-    if version < FORMAT {
+    if version < OLDEST {
         return Err(no("a format from before the first release"));
     }
     let page = match u16::from_be_bytes([header[16], header[17]]) {

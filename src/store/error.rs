@@ -29,6 +29,11 @@ pub enum StoreError {
          place where you may write", path.display(), path.display()
     )]
     NeedsRollback { path: PathBuf },
+    #[error(
+        "{}: the recording of a heap (vmaudit heap -o): it has reports of allocations and no calls that map memory, \
+         and is read by vmaudit report and vmaudit diff", path.display()
+    )]
+    OfAHeap { path: PathBuf },
     #[error("{}: {}, and -o overwrites recordings only: name another file", path.display(), why)]
     WouldOverwrite { path: PathBuf, why: &'static str },
     #[error("{}: {operation}: File too large: no file may be longer here (ulimit -f)", path.display())]

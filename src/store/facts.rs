@@ -15,6 +15,8 @@ pub struct RunMeta {
     pub timeline: bool,
     /// Page faults were asked for (`--touch`); they are in the report only.
     pub touch: bool,
+    /// It is of a heap and has no calls: how the run printed its report, as JSON.
+    pub heap: Option<String>,
     /// The process that the report begins with.
     pub main: Pid,
     /// CLOCK_MONOTONIC and CLOCK_REALTIME at the same moment, ns.

@@ -1,5 +1,5 @@
 //! Recordings: what the ledger was told, the stacks, their names and the report, in a SQLite file
-//! (docs/recording.md).
+//! (docs/recording.md). Of a heap: its reports.
 //!
 //! [`Recorder`] writes while the target runs: rows are numbered by the caller's thread and
 //! inserted by a thread of its own, so that a slow disk does not stop the ring from being read.
@@ -16,6 +16,7 @@ mod detail;
 mod encode;
 mod error;
 mod facts;
+mod heap;
 mod op;
 mod place;
 mod point;
@@ -33,7 +34,9 @@ mod writer;
 
 pub use error::StoreError;
 pub use facts::{Facts, Owner, RunMeta};
+pub use heap::HeapPlace;
 pub use place::{is_recording, sidecar_names};
 pub use recorder::Recorder;
 pub use recording::Recording;
+pub use row::HeapMoment;
 pub use symbols::FrameNames;

@@ -5,7 +5,7 @@ use super::encode::Encoder;
 use super::error::StoreError;
 use super::facts::{Facts, Owner, RunMeta};
 use super::place;
-use super::row::{Row, SnapshotKind};
+use super::row::{HeapMoment, Row, SnapshotKind};
 use super::symbols::NamedFrames;
 use super::writer::{Message, Writer};
 use crate::model::{Observations, Pid, SizePoint, StackTable, Step, SymbolizedStacks, VmEvent};
@@ -165,6 +165,13 @@ impl Recorder {
         }
     }
 
+    /// A report of a heap, which outlives the death of this process from then on.
+    pub fn heap(&mut self, moment: HeapMoment) {
+        self.batch.push(Row::HeapReport(Box::new(moment)));
+        self.hand_over();
+        self.send(Message::Commit);
+    }
+
     /// Marks the recording as complete and closes it.
     ///
     /// # Errors
@@ -253,6 +260,7 @@ mod tests {
             main: 1,
             timeline: false,
             touch: false,
+            heap: None,
             started_ns: 1,
             started_unix_ns: 1,
         }

@@ -131,6 +131,7 @@ fn meta(db: &Connection) -> Result<RunMeta, Fault> {
         main: i32::try_from(main).map_err(|_| Fault::damaged(format!("main_pid is {main}")))?,
         timeline: number(db, "timeline")?.is_some_and(|asked| asked != 0),
         touch: number(db, "touch")?.is_some_and(|asked| asked != 0),
+        heap: read::meta(db, "heap", |row| row.text(1))?,
         started_ns: required(db, "started_ns")?,
         started_unix_ns: required(db, "started_unix_ns")?,
     })

@@ -4,6 +4,16 @@ use super::facts::Facts;
 use super::op::Arguments;
 use crate::model::{FileRef, Frame, Mapping, ModuleInfo, Observations, Pid, SizePoint, SymbolFrame, Tid};
 
+/// A report of a heap, as JSON.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct HeapMoment {
+    /// CLOCK_MONOTONIC.
+    pub time_ns: u64,
+    pub parts: Vec<String>,
+    /// Its stacks, in its order.
+    pub stacks: Vec<String>,
+}
+
 /// A row of `event`.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct EventRow {
@@ -129,6 +139,7 @@ pub(super) enum Row {
     Report {
         json: String,
     },
+    HeapReport(Box<HeapMoment>),
     /// The end: nothing comes after it.
     Facts(Box<Facts>),
 }

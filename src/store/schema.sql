@@ -276,3 +276,21 @@ CREATE TABLE code(             -- allocators and runtimes in the files with code
   marks TEXT NOT NULL,         -- JSON object: libc_malloc (address), files (major, minor, inode, marks …)
   sum INTEGER NOT NULL
 );
+CREATE TABLE heap_moment(      -- heap -o: a report of a heap, at the end of an interval or of all
+  id INTEGER PRIMARY KEY,      -- counts the intervals; when there are many, every nth is kept
+  time_ns INTEGER NOT NULL,
+  first_part INTEGER NOT NULL, -- heap_part.id
+  parts INTEGER NOT NULL,
+  stacks TEXT NOT NULL,        -- JSON array of heap_stack.id: those of the report, in its order
+  sum INTEGER NOT NULL
+);
+CREATE TABLE heap_part(        -- of a report, in its order; docs/heap.md
+  id INTEGER PRIMARY KEY,
+  json TEXT NOT NULL,
+  sum INTEGER NOT NULL
+);
+CREATE TABLE heap_stack(       -- each distinct stack of these reports once
+  id INTEGER PRIMARY KEY,
+  json TEXT NOT NULL,
+  sum INTEGER NOT NULL
+);

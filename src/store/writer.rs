@@ -2,6 +2,7 @@
 
 use super::error::{Fault, StoreError};
 use super::facts::{Facts, RunMeta};
+use super::heap::HeapMoments;
 use super::point::Points;
 use super::row::{EventRow, ProcessStep, Row, SnapshotKind};
 use super::schema;
@@ -42,6 +43,7 @@ pub(super) struct Writer<'c> {
     event: CachedStatement<'c>,
     snapshots: LastSnapshots,
     points: Points,
+    heaps: HeapMoments,
     began: Option<Instant>,
     rows: usize,
     counts: Counts,
@@ -128,6 +130,9 @@ fn begin(db: &Connection, meta: &RunMeta) -> Result<(), Fault> {
     for (key, value) in known {
         set(db, key, value)?;
     }
+    if let Some(heap) = &meta.heap {
+        set(db, "heap", heap)?;
+    }
     db.execute_batch("COMMIT")?;
     Ok(())
 }
@@ -153,6 +158,7 @@ fn write_all(
         event,
         snapshots: LastSnapshots::default(),
         points: Points::default(),
+        heaps: HeapMoments::default(),
         began: None,
         rows: 0,
         counts: Counts::default(),
@@ -203,6 +209,9 @@ impl Writer<'_> {
             set(self.db, "symbol_rows", &counts.symbols)?;
             if counts.report_parts > 0 {
                 set(self.db, "report_rows", &counts.report_parts)?;
+            }
+            if self.heaps.in_file() > 0 {
+                set(self.db, "heap_rows", &self.heaps.in_file())?;
             }
             set(self.db, "snapshot_rows", &self.snapshots.in_file())?;
             set(self.db, "point_rows", &self.points.in_file())?;
@@ -304,6 +313,7 @@ impl Writer<'_> {
             Row::Symbol { frame, n, named } => {
                 self.counts.symbols += super::symbols::insert(self.db, (frame, n), &named)? as i64;
             }
+            Row::HeapReport(moment) => self.heaps.add(self.db, &moment)?,
             Row::Report { json } => {
                 self.counts.report_parts += 1;
                 self.insert("report", params![self.counts.report_parts, json])?;

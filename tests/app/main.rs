@@ -10,6 +10,7 @@ mod attach {
 mod compare;
 mod diff {
     mod command;
+    mod heaps;
     mod runs;
 }
 mod double_kill;
@@ -18,6 +19,7 @@ mod heap {
     mod arenas;
     mod formats;
     mod preload;
+    mod recorded;
     mod runtime;
     mod with_mappings;
 }

@@ -68,6 +68,7 @@ mod report {
     mod growth;
 }
 mod store {
+    mod heap;
     mod points;
     mod steps;
 }

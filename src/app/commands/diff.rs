@@ -2,16 +2,20 @@
 
 use crate::app::error::{AppError, DiffError};
 use crate::app::flame;
+use crate::app::heap_record::heap_of;
 use crate::app::output::{Destination, Other, Output};
 use crate::app::recorded::report_of as report_of_recording;
 use crate::cli::{DiffArgs, DiffFormat, GroupBy, PidPair};
-use crate::diff::{By, Options, Pick, Side, compare};
-use crate::render::{diff_to_text, to_json};
+use crate::diff::{By, HeapSide, Options, Pick, Side, compare, compare_heaps};
+use crate::heap::report::HeapReport;
+use crate::render::{diff_to_text, heap_diff_to_folded, heap_diff_to_svg, heap_diff_to_text, to_json};
 use crate::report::Report;
 use crate::session::snapshots::{report_of, saved_snapshot_in};
 use crate::store::Recording;
+use serde_json::Value;
+use std::borrow::Cow;
 use std::fs::File;
-use std::io::{self, BufRead, BufReader, Read};
+use std::io::{self, BufRead, BufReader, Read as _};
 use std::path::Path;
 
 /// The longest report that is read: one of 65,000 mappings has 40 MiB.
@@ -27,22 +31,52 @@ pub fn diff(args: &DiffArgs) -> Result<u8, AppError> {
     }
     let read = |path| Other { path, what: "one of the two that are compared" };
     let output = Output::open(args.report.as_deref(), &[read(&args.a), read(&args.b)])?;
-    let (a, b) = (load(&args.a)?, load(&args.b)?);
+    let to = Destination { output, top: args.top };
+    let equal = match (load(&args.a)?, load(&args.b)?) {
+        (Loaded::Mappings(a), Loaded::Mappings(b)) => mappings(args, (&a, &b), &to)?,
+        (Loaded::Heap(a), Loaded::Heap(b)) => heaps(args, (&a, &b), &to)?,
+        (Loaded::Heap(_), Loaded::Mappings(_)) => return Err(mixed(&args.a, &args.b)),
+        (Loaded::Mappings(_), Loaded::Heap(_)) => return Err(mixed(&args.b, &args.a)),
+    };
+    Ok(u8::from(args.exit_code && !equal))
+}
+
+fn mixed(heap: &Path, mappings: &Path) -> AppError {
+    let (heap, mappings) = (heap.to_owned(), mappings.to_owned());
+    DiffError::Mixed { heap, mappings }.into()
+}
+
+/// Which processes of A and of B.
+fn picks(args: &DiffArgs) -> (Pick, Pick) {
     let pids = args.pid.unwrap_or(PidPair { a: None, b: None });
     let pick = |pid: Option<i32>| match pid {
         _ if args.all => Pick::All,
         Some(pid) => Pick::Pid(pid),
         None => Pick::Main,
     };
-    let (a, b) = (side(&args.a, &a, pick(pids.a))?, side(&args.b, &b, pick(pids.b))?);
+    (pick(pids.a), pick(pids.b))
+}
+
+/// Whether nothing differs.
+fn mappings(
+    args: &DiffArgs,
+    (a, b): (&Read<Report>, &Read<Report>),
+    to: &Destination,
+) -> Result<bool, AppError> {
+    let side = |path: &Path, read| -> Result<Side<'_>, DiffError> {
+        let (Read { report, kind }, pick): (&Read<Report>, Pick) = read;
+        let side = Side::new(report, (&name(path), kind), pick);
+        side.map_err(|source| DiffError::Side { path: path.to_owned(), source })
+    };
+    let (of_a, of_b) = picks(args);
+    let (a, b) = (side(&args.a, (a, of_a))?, side(&args.b, (b, of_b))?);
     let by = match args.by {
-        GroupBy::Category => By::Category,
-        GroupBy::Stack => By::Stack,
-        GroupBy::Finding => By::Finding,
-        GroupBy::Address => By::Address,
+        Some(GroupBy::Category) => By::Category,
+        None | Some(GroupBy::Stack) => By::Stack,
+        Some(GroupBy::Finding) => By::Finding,
+        Some(GroupBy::Address) => By::Address,
     };
     let result = compare(&a, &b, Options { by });
-    let to = Destination { output, top: args.top };
     match args.format {
         DiffFormat::Text => to.put(diff_to_text(&result, to.options()).as_bytes())?,
         DiffFormat::Json => to.put(to_json(&result)?.as_bytes())?,
@@ -50,19 +84,54 @@ pub fn diff(args: &DiffArgs) -> Result<u8, AppError> {
             to.put(&flame::render_diff((&a, &b), (args.format, args.flame))?)?
         }
     }
-    Ok(u8::from(args.exit_code && !result.equal))
+    Ok(result.equal)
 }
 
-/// A file as a report, and what kind of file it was.
-pub struct Loaded {
-    pub report: Report,
-    pub kind: &'static str,
+/// Whether nothing differs.
+fn heaps(
+    args: &DiffArgs,
+    (a, b): (&Read<HeapReport>, &Read<HeapReport>),
+    to: &Destination,
+) -> Result<bool, AppError> {
+    if !matches!(args.by, None | Some(GroupBy::Stack)) {
+        return Err(AppError::Usage("two heaps are compared by stack: leave --by out".to_owned()));
+    }
+    args.flame.check_heap_diff().map_err(AppError::Usage)?;
+    let side = |path: &Path, read| -> Result<HeapSide<'_>, DiffError> {
+        let (Read { report, kind }, pick): (&Read<HeapReport>, Pick) = read;
+        let side = HeapSide::new(report, (&name(path), kind), pick);
+        side.map_err(|source| DiffError::HeapSide { path: path.to_owned(), source })
+    };
+    let (of_a, of_b) = picks(args);
+    let (a, b) = (side(&args.a, (a, of_a))?, side(&args.b, (b, of_b))?);
+    let result = compare_heaps(&a, &b);
+    match args.format {
+        DiffFormat::Text => to.put(heap_diff_to_text(&result, to.options()).as_bytes())?,
+        DiffFormat::Json => to.put(to_json(&result)?.as_bytes())?,
+        DiffFormat::Folded => to.put(heap_diff_to_folded((&a, &b), args.flame.reverse).as_bytes())?,
+        DiffFormat::Svg => {
+            let (of_a, of_b) = flame::side_names(a.source(), b.source());
+            let turned = (args.flame.reverse, args.flame.inverted);
+            to.put(heap_diff_to_svg((&a, &b), (&of_a, &of_b), turned)?.as_bytes())?;
+        }
+    }
+    Ok(result.equal)
 }
 
-fn side<'a>(path: &Path, loaded: &'a Loaded, pick: Pick) -> Result<Side<'a>, DiffError> {
-    let name = if is_stdin(path) { "standard input".into() } else { path.to_string_lossy() };
-    let side = Side::new(&loaded.report, (&name, loaded.kind), pick);
-    side.map_err(|source| DiffError::Side { path: path.to_owned(), source })
+/// A file as a report.
+enum Loaded {
+    Mappings(Read<Report>),
+    Heap(Read<HeapReport>),
+}
+
+/// And what kind of file it was.
+struct Read<R> {
+    report: R,
+    kind: &'static str,
+}
+
+fn name(path: &Path) -> Cow<'_, str> {
+    if is_stdin(path) { "standard input".into() } else { path.to_string_lossy() }
 }
 
 fn is_stdin(path: &Path) -> bool {
@@ -73,7 +142,7 @@ fn is_stdin(path: &Path) -> bool {
 ///
 /// # Errors
 /// When it is none of these, or damaged.
-pub fn load(path: &Path) -> Result<Loaded, AppError> {
+fn load(path: &Path) -> Result<Loaded, AppError> {
     let open = |source| DiffError::Open { path: path.to_owned(), source };
     if is_stdin(path) {
         return load_from(path, BufReader::with_capacity(64 << 10, io::stdin().lock()));
@@ -92,7 +161,7 @@ fn load_from(path: &Path, mut source: impl BufRead) -> Result<Loaded, AppError> 
         return Ok(load_report(path, source)?);
     }
     let snapshot = saved_snapshot_in(&path.to_string_lossy(), source).map_err(DiffError::from)?;
-    Ok(Loaded { report: report_of(&[snapshot]), kind: "smaps" })
+    Ok(Loaded::Mappings(Read { report: report_of(&[snapshot]), kind: "smaps" }))
 }
 
 /// A recording as the report that its run printed.
@@ -100,11 +169,15 @@ fn load_recording(path: &Path) -> Result<Loaded, AppError> {
     if is_stdin(path) {
         return Err(DiffError::RecordingFromPipe.into());
     }
-    let report = report_of_recording(Recording::open(path)?, false)?;
-    Ok(Loaded { report: report.with_stand_ins(), kind: "recording" })
+    let (recording, kind) = (Recording::open(path)?, "recording");
+    if let Some((report, _)) = heap_of(&recording, None)? {
+        return Ok(Loaded::Heap(Read { report, kind }));
+    }
+    let report = report_of_recording(recording, false)?;
+    Ok(Loaded::Mappings(Read { report: report.with_stand_ins(), kind }))
 }
 
-fn load_report(path: &Path, source: impl Read) -> Result<Loaded, DiffError> {
+fn load_report(path: &Path, source: impl io::Read) -> Result<Loaded, DiffError> {
     let mut bytes = Vec::new();
     let open = |source| DiffError::Open { path: path.to_owned(), source };
     source.take(MAX_REPORT + 1).read_to_end(&mut bytes).map_err(open)?;
@@ -120,8 +193,13 @@ fn load_report(path: &Path, source: impl Read) -> Result<Loaded, DiffError> {
     if head.schema.is_none() {
         return Err(not_a_report("JSON, but no report of vmaudit: it has no \"schema\""));
     }
+    let kind = "report";
+    if head.command == "heap" {
+        let report = HeapReport::from_json(&bytes).map_err(json)?;
+        return Ok(Loaded::Heap(Read { report, kind }));
+    }
     let report = Report::from_json(&bytes).map_err(json)?;
-    Ok(Loaded { report: report.with_stand_ins(), kind: "report" })
+    Ok(Loaded::Mappings(Read { report: report.with_stand_ins(), kind }))
 }
 
 /// What tells a report from other JSON.
@@ -131,4 +209,7 @@ struct Head {
     kind: Option<String>,
     #[serde(default)]
     schema: Option<u64>,
+    /// `heap`.
+    #[serde(default)]
+    command: Value,
 }

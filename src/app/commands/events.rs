@@ -50,6 +50,7 @@ fn color(to: &Output) -> Color {
 /// Prints what a recording holds.
 fn replayed(path: &Path, args: &EventsArgs, to: Output) -> Result<u8, AppError> {
     let recording = Recording::open(path)?;
+    recording.has_steps()?;
     let (color, mut to) = (color(&to), to.stream());
     let meta = recording.meta();
     let clock = i64::try_from(meta.started_unix_ns).ok().zip(i64::try_from(meta.started_ns).ok());

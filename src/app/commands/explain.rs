@@ -39,6 +39,7 @@ pub fn explain(args: &ExplainArgs) -> Result<u8, AppError> {
 /// The life by the steps of the recording, the end by its report and its newest snapshot.
 fn recorded(path: &Path, pid: Option<Pid>, address: Addr) -> Result<Explanation, AppError> {
     let recording = Recording::open(path)?;
+    recording.has_steps()?;
     let names = RecordedNames::of(&recording)?;
     let main = recording.meta().main;
     let mut watch = LifeWatch::new(address);

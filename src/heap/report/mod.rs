@@ -1,8 +1,10 @@
 //! The versioned heap report: pictures and names to plain data.
 
 pub mod model;
+mod parts;
 
 pub use model::{FROM_MEMORY, FROM_RUNTIME, HeapProcess, HeapReport, HeapRow, HeapSite, SCHEMA};
+pub use parts::{HeapJson, HeapParts};
 
 use super::ledger;
 use super::picture::{self, Picture};

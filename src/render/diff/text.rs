@@ -58,8 +58,13 @@ fn side(name: &str, side: &SideFacts, options: TextOptions, out: &mut String) {
         (kind, _) => kind,
     };
     let rest = format!(" · {who} · ASLR {} · {kind}", if side.aslr { "on" } else { "off" });
+    source_line(name, &side.source, &rest, options, out);
+}
+
+/// A side: its name, its file as far as there is room, and what else there is to say.
+pub(super) fn source_line(name: &str, source: &str, rest: &str, options: TextOptions, out: &mut String) {
     let room = WIDTH.saturating_sub(name.len() + 2 + rest.chars().count());
-    let source = clean(&side.source);
+    let source = clean(source);
     let cut = source.chars().count().saturating_sub(room);
     // the end of a path tells more than its beginning
     let source = match cut {
@@ -71,7 +76,7 @@ fn side(name: &str, side: &SideFacts, options: TextOptions, out: &mut String) {
 
 /// Runs of frames without names in one module (an allocator without debug files) tell nothing one by
 /// one, and push those of the program out of sight.
-fn folded(stack: &Stack) -> Stack {
+pub(super) fn folded(stack: &Stack) -> Stack {
     let mut frames: Vec<Frame> = Vec::new();
     for run in stack.frames.chunk_by(|x, y| x.symbol.is_none() && y.symbol.is_none() && x.module == y.module)
     {

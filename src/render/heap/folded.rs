@@ -56,10 +56,20 @@ pub(in crate::render) fn counts_calls(by: HeapBy) -> bool {
 
 /// Outermost first.
 fn names(report: &HeapReport, process: &HeapProcess, row: &HeapRow) -> Vec<(String, Kind)> {
-    let mut names = Vec::new();
+    let mut names = frames_of(report, row);
     if report.processes.len() > 1 {
-        names.push((format!("{} ({})", process.comm, process.pid), Kind::Process));
+        names.insert(0, process_name(&format!("{} ({})", process.comm, process.pid)));
     }
+    names
+}
+
+pub(super) fn process_name(name: &str) -> (String, Kind) {
+    (name.to_owned(), Kind::Process)
+}
+
+/// Without the process.
+pub(super) fn frames_of(report: &HeapReport, row: &HeapRow) -> Vec<(String, Kind)> {
+    let mut names = Vec::new();
     match stack(report, row) {
         Some(stack) => {
             if stack.completeness != "complete" {

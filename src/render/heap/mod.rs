@@ -2,6 +2,7 @@
 
 mod arenas;
 pub(super) mod by;
+pub(super) mod diff_stacks;
 pub(super) mod folded;
 pub(super) mod heaptrack;
 mod tables;

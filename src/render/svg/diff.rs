@@ -8,6 +8,7 @@ use crate::render::folded::diff::{FlameSides, Pair, diff_stacks};
 use crate::render::folded::report::{FlameOptions, Stacks};
 use crate::render::style::{clean, signed_size};
 use crate::report::units::size;
+use std::ops::AddAssign;
 
 /// The comparison as a flame graph, an SVG document. A box is as wide as the stack was when it was
 /// larger, so that nothing that is gone or new is missing, and coloured by what it gained or lost.
@@ -15,29 +16,53 @@ use crate::report::units::size;
 /// # Errors
 /// When nothing is as wide as asked for on either side.
 pub fn diff_to_svg(sides: &FlameSides<'_>, options: FlameOptions) -> Result<String, FlameError> {
-    let Stacks { folded, kinds } = diff_stacks(sides, options);
     let of = |pair: &Pair| (pair.a.get(options.width), pair.b.get(options.width));
-    let larger = |pair: &Pair| of(pair).0.max(of(pair).1);
-    let change = |pair: &Pair| 0i64.saturating_add_unsigned(of(pair).1).saturating_sub_unsigned(of(pair).0);
-    let rows: Vec<Row<'_, Pair>> = folded
+    let words = Words {
+        title: format!("{}: change in {}", who(sides), options.width.title()),
+        a: clean(&sides.a.name),
+        b: clean(&sides.b.name),
+        what: options.width.name(),
+        inverted: options.inverted,
+    };
+    two(&diff_stacks(sides, options), of, &words)
+}
+
+/// What is said of a differential flame graph.
+pub(super) struct Words {
+    pub title: String,
+    pub a: String,
+    pub b: String,
+    /// In a sentence: "no stack has a byte of …".
+    pub what: &'static str,
+    pub inverted: bool,
+}
+
+/// `of`: bytes before and after.
+pub(super) fn two<V: AddAssign + Default + Copy>(
+    Stacks { folded, kinds }: &Stacks<V>,
+    of: impl Fn(&V) -> (u64, u64),
+    words: &Words,
+) -> Result<String, FlameError> {
+    let larger = |pair: &V| of(pair).0.max(of(pair).1);
+    let change = |pair: &V| 0i64.saturating_add_unsigned(of(pair).1).saturating_sub_unsigned(of(pair).0);
+    let rows: Vec<Row<'_, V>> = folded
         .sorted()
         .into_iter()
         .map(|(frames, pair)| Row { frames, width: larger(pair), value: *pair })
         .collect();
-    let boxes = boxes(&rows, &kinds);
-    width_of(&boxes, options.width.name())?;
+    let boxes = boxes(&rows, kinds);
+    width_of(&boxes, words.what)?;
     let total = boxes.first().map(|all| all.value).unwrap_or_default();
-    let title = format!("{}: change in {}", who(sides), options.width.title());
     let subtitle = format!(
         "{} {} → {} {} · {} · boxes are as wide as the larger of the two",
-        clean(&sides.a.name),
+        words.a,
         size(of(&total).0),
-        clean(&sides.b.name),
+        words.b,
         size(of(&total).1),
         signed_size(change(&total))
     );
     let most = boxes.iter().map(|found| change(&found.value).unsigned_abs()).max().unwrap_or(0);
-    let style = |found: &Box<'_, Pair>| {
+    let style = |found: &Box<'_, V>| {
         let (a, b) = of(&found.value);
         let change = change(&found.value);
         let words = match (a, b) {
@@ -57,7 +82,7 @@ pub fn diff_to_svg(sides: &FlameSides<'_>, options: FlameOptions) -> Result<Stri
         (colors::change(-1, 8), format!("by {}", amount(-8))),
         chip(-1, format!("shrank: {}", amount(-1))),
     ];
-    let frame = Frame { title: &title, subtitle: &subtitle, inverted: options.inverted, legend };
+    let frame = Frame { title: &words.title, subtitle: &subtitle, inverted: words.inverted, legend };
     Ok(paint(&boxes, &style, &frame))
 }
 

@@ -3,6 +3,7 @@
 mod colors;
 pub(super) mod diff;
 pub(super) mod heap;
+pub(super) mod heap_diff;
 mod paint;
 mod tree;
 

@@ -15,7 +15,7 @@ use vmaudit::model::{
     Addr, AddrRange, Completeness, EventId, FileRef, Frame, FrameKind, FunctionName, Mapping, MmKey,
     ModuleInfo, Prot, Sharing, StackId, StackTable, Step, SymbolFrame, SymbolizedStacks, Task, VmEvent, VmOp,
 };
-use vmaudit::store::{Facts, Recorder, Recording, RunMeta, StoreError};
+use vmaudit::store::{Facts, HeapMoment, Recorder, Recording, RunMeta, StoreError};
 
 const EVENTS: u64 = 300;
 
@@ -113,6 +113,11 @@ fn record(path: &Path) {
     recorder.snapshot(&look(), &stacks);
     recorder.names(&names(&stacks), &stacks);
     recorder.report_part("{\"schema\": 1}".into());
+    for number in 1..4 {
+        let text = |what: &str| format!("{{\"{what}\": {number}}}").repeat(9);
+        let stacks = vec!["the same".to_owned(), text("stack")];
+        recorder.heap(HeapMoment { time_ns: number, parts: vec![text("part"), text("more")], stacks });
+    }
     recorder.finish(&Facts::default()).expect("written");
 }
 
@@ -132,6 +137,15 @@ fn read_all(path: &Path) -> Result<String, StoreError> {
         text += &format!("{:?} {:?}\n", stacks.stack(id), names.stack(id, &stacks));
     }
     text += &format!("{:?}\n", stacks.modules());
+    for place in recording.heap_moments()? {
+        let told = std::cell::RefCell::new(Vec::new());
+        let mut each = |json: &[u8]| {
+            told.borrow_mut().push(String::from_utf8_lossy(json).into_owned());
+            Ok(())
+        };
+        recording.heap_report(place, &mut each.clone(), &mut each)?;
+        text += &format!("{} {:?}\n", place.time_ns, told.into_inner());
+    }
     let mut each = |step: &Step| {
         text += &format!("{step:?}\n");
         ControlFlow::Continue(())
@@ -259,6 +273,29 @@ fn a_newer_version_is_named() {
     file.write_all(&9u32.to_be_bytes()).expect("written");
     let message = refusal(path);
     assert!(message.contains("recording format 9") && message.contains("newer"), "{message}");
+}
+
+/// Before there were reports of heaps.
+#[test]
+fn an_older_version_is_read() {
+    let Sample { path, .. } = &sample();
+    let db = rusqlite::Connection::open(path).expect("a recording");
+    db.execute_batch(
+        "DROP TABLE heap_moment; DROP TABLE heap_part; DROP TABLE heap_stack; DELETE FROM meta WHERE key = 'heap_rows';
+         PRAGMA user_version = 3",
+    )
+    .expect("changed");
+    drop(db);
+    let output = Command::new(vmaudit()).arg("report").arg(path).output().expect("vmaudit starts");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(
+        Recording::open(path).expect("readable").heap_moments().is_err(),
+        "none are there, and none are invented"
+    );
+    let db = rusqlite::Connection::open(path).expect("a recording");
+    db.execute_batch("PRAGMA user_version = 4").expect("changed");
+    drop(db);
+    assert!(refusal(path).contains("the table heap_moment is not as vmaudit makes it"));
 }
 
 #[test]

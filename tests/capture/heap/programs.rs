@@ -349,6 +349,24 @@ fn a_watcher_that_is_killed_leaves_the_target_as_it_was() {
     assert!(watched.program.0.wait().expect("waits").success());
 }
 
+/// A process is watched from its execve on, and its peak lies in that time: what ran before it took longer.
+#[test]
+fn times_are_those_of_the_process() {
+    if skip_without_bpf("heap_programs") {
+        return;
+    }
+    let program = program("heap_truth");
+    let script =
+        format!("{0}; {0}; i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done; exec {0}", program.display());
+    let seen = heap("best", &[], &["/bin/sh".into(), "-c".into(), script.into()]);
+    let processes = list(&seen.report, "processes");
+    assert!(processes.len() >= 3, "{:#}", seen.report);
+    for process in processes {
+        let (peak, watched) = (number(&process["totals"], "peak_ns"), number(process, "watched_ns"));
+        assert!(peak <= watched, "peak at {peak}, watched for {watched}");
+    }
+}
+
 #[test]
 fn samples_are_estimates_without_bias() {
     if skip_without_bpf("heap_programs") {

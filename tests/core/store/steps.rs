@@ -20,6 +20,7 @@ fn meta() -> RunMeta {
         command: vec!["a b".into(), "\"c\"".into()],
         timeline: true,
         touch: true,
+        heap: None,
         main: 7,
         started_ns: 1_000_000,
         started_unix_ns: 1_700_000_000_000_000_000,

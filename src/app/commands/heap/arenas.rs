@@ -2,6 +2,7 @@
 
 use crate::app::error::AppError;
 use crate::app::heap::RowsBySite;
+use crate::app::heap_record::HeapRecord;
 use crate::app::output::Output;
 use crate::attribution::rules::{arena_readers, heap_headers};
 use crate::cli::HeapArgs;
@@ -54,6 +55,10 @@ pub fn print((args, to): (&HeapArgs, Output)) -> Result<u8, AppError> {
         None => {}
     }
     super::write(args, &to, &report)?;
+    let main = args.pids.first().copied().unwrap_or_default();
+    if let Some(record) = HeapRecord::begin(args, (FROM_MEMORY, main))? {
+        record.finish(&report, None)?;
+    }
     Ok(0)
 }
 

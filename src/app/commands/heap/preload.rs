@@ -6,6 +6,7 @@ use crate::app::error::AppError;
 use crate::app::heap::mappings::add_mappings;
 use crate::app::heap::preload::{Counting, CountingOptions, Entrance, Preloaded, other_functions, unsuited};
 use crate::app::heap::symbolizer;
+use crate::app::heap_record::HeapRecord;
 use crate::app::output::Output;
 use crate::capture::CaptureConfig;
 use crate::capture::preload::{Armed, Found, install, is_available};
@@ -132,8 +133,10 @@ pub fn attach(
         })?;
     }
     let only = args.no_follow_forks.then(|| args.pids.clone());
-    let counting = entrance.open(counting(args, descriptions, (only, true)), armed, start.main())?;
-    let watcher = Watcher { args, to, counting };
+    let main = start.main();
+    let record = HeapRecord::begin(args, ("preload", main))?;
+    let counting = entrance.open(counting(args, descriptions, (only, true)), armed, main)?;
+    let watcher = Watcher { args, to, counting, record };
     let traced = watcher.run(start);
     drop(watcher);
     Ok(exit_code(traced?))
@@ -185,9 +188,11 @@ pub fn start((args, to): (&HeapArgs, Output), descriptions: &[Description]) -> R
     };
     let without_filter = "start it by itself, and attach (vmaudit heap -p PID)";
     let start = Start::command(config, tracing(args), (None, without_filter, without_filter))?;
-    let only = args.no_follow_forks.then(|| vec![start.main()]);
-    let counting = entrance.open(counting(args, descriptions, (only, false)), Vec::new(), start.main())?;
-    let watcher = Watcher { args, to, counting };
+    let main = start.main();
+    let record = HeapRecord::begin(args, ("preload", main))?;
+    let only = args.no_follow_forks.then(|| vec![main]);
+    let counting = entrance.open(counting(args, descriptions, (only, false)), Vec::new(), main)?;
+    let watcher = Watcher { args, to, counting, record };
     let traced = watcher.run(start);
     drop(watcher);
     Ok(exit_code(traced?))
@@ -197,6 +202,7 @@ struct Watcher<'a> {
     args: &'a HeapArgs,
     to: Output,
     counting: Counting,
+    record: Option<HeapRecord>,
 }
 
 impl Watcher<'_> {
@@ -212,22 +218,24 @@ impl Watcher<'_> {
         let mut symbols = symbolizer();
         let mut pipeline = start.pipeline();
         pipeline.add_sink(self.counting.executed.clone());
-        let mut traced = start.run(pipeline, schedule, |session| {
+        let traced = start.run(pipeline, schedule, |session| {
             // What is mapped is put beside each process' heap.
             session.audits.keeps_all = true;
             if self.heaps().attached {
                 say("Ctrl-C ends watching and reports; the target goes on");
             }
             self.watch(session, &mut symbols)
-        })?;
+        });
+        let mut traced = traced.inspect_err(|_| self.record.iter().for_each(HeapRecord::abandon))?;
         let audits = std::mem::take(&mut traced.audits);
         self.heaps().finish_ended();
         if self.heaps().attached && !self.heaps().has_any() {
+            self.record.iter().for_each(HeapRecord::abandon);
             return Err(AppError::NothingSeen {
                 why: "nothing was allocated in this time (a longer --duration)".to_owned(),
             });
         }
-        self.print(&mut symbols, Some((audits, &mut traced.pipeline)))?;
+        self.print(&mut symbols, Some((audits, &mut traced.pipeline, &traced.outcome)))?;
         if self.args.verbose {
             let taught = self.heaps().taught;
             say(format_args!(
@@ -248,7 +256,8 @@ impl Watcher<'_> {
     }
 
     fn watch(&self, session: &mut Session<'_>, symbols: &mut Symbolizer) -> Result<End, AppError> {
-        let printed = self.args.interval.is_some() && !self.args.format.is_document();
+        let printed =
+            self.args.interval.is_some() && (!self.args.format.is_document() || self.record.is_some());
         // Growth is told from one snapshot to the next.
         let interval = self.args.interval.or(self.args.leaks_only.then_some(LEAK_INTERVAL));
         let interval = interval.map(Duration::from_secs_f64);
@@ -273,16 +282,17 @@ impl Watcher<'_> {
     fn print(
         &self,
         symbols: &mut Symbolizer,
-        at_the_end: Option<(Audits, &mut Pipeline)>,
+        at_the_end: Option<(Audits, &mut Pipeline, &End)>,
     ) -> Result<(), AppError> {
         let (mut report, rows) = self.counting.report(symbols);
-        if let Some((audits, pipeline)) = at_the_end {
+        let end = at_the_end.as_ref().map(|(_, _, end)| *end);
+        if let Some((audits, pipeline, _)) = at_the_end {
             add_mappings(&mut report, self.counting.main, audits, pipeline);
             self.counting.executed.borrow().say_uncounted(&report);
             arenas::add(&mut report, &rows, |pid| self.heaps().known_blocks(pid));
         }
         self.counting.explain_silence(&mut report);
         symbols.take_notes().iter().for_each(say);
-        super::write(self.args, &self.to, &report)
+        super::put((self.args, &self.to, self.record.as_ref()), &report, end)
     }
 }

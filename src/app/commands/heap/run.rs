@@ -12,6 +12,7 @@ use super::watch::HeapWatch;
 use crate::app::error::AppError;
 use crate::app::heap::mappings::add_mappings;
 use crate::app::heap::symbolizer;
+use crate::app::heap_record::HeapRecord;
 use crate::app::output::Output;
 use crate::capture::CaptureConfig;
 use crate::capture::bpf::BpfTracer;
@@ -96,6 +97,14 @@ struct Watcher<'a> {
     probes: Arc<Probes>,
     asked: ReportOptions,
     layout: ContextLayout,
+    record: Option<HeapRecord>,
+}
+
+/// What is known when all is over.
+struct AtTheEnd<'a> {
+    audits: Audits,
+    test: &'a dyn Fn() -> TestCall,
+    end: &'a End,
 }
 
 impl<'a> Watcher<'a> {
@@ -103,6 +112,7 @@ impl<'a> Watcher<'a> {
         (args, to): (&'a HeapArgs, Output),
         tracer: &Tracer,
         (descriptions, only): (Vec<Description>, Option<Pid>),
+        main: Pid,
     ) -> Result<Watcher<'a>, AppError> {
         let config = HeapConfig {
             stack_bytes: args.stacks.stack_bytes,
@@ -131,7 +141,7 @@ impl<'a> Watcher<'a> {
             allocators: descriptions.iter().map(|each| each.name.clone()).collect(),
             combined: args.combined,
             start_ns: monotonic_ns(),
-            main: Cell::new(0),
+            main: Cell::new(main),
         };
         let layouts = descriptions.iter().map(|each| each.context_layout);
         let layout = layouts.into_iter().find(|each| *each != ContextLayout::default()).unwrap_or_default();
@@ -145,7 +155,8 @@ impl<'a> Watcher<'a> {
         if args.combined {
             watch.combined = Some(Combined::new(heap.counted()?));
         }
-        Ok(Watcher { args, to, heap, watch: Rc::new(RefCell::new(watch)), probes, asked, layout })
+        let record = HeapRecord::begin(args, ("bpf", main))?;
+        Ok(Watcher { args, to, heap, watch: Rc::new(RefCell::new(watch)), probes, asked, layout, record })
     }
 
     fn say_probed(&self) {
@@ -168,7 +179,7 @@ impl<'a> Watcher<'a> {
         let mut pipeline = start.pipeline();
         pipeline.add_sink(self.watch.clone());
         let attached = !start.processes().is_empty();
-        let mut traced = start.run(pipeline, schedule, |session| {
+        let traced = start.run(pipeline, schedule, |session| {
             self.asked.main.set(session.main);
             // What is mapped is put beside each process' heap.
             session.audits.keeps_all = true;
@@ -181,7 +192,8 @@ impl<'a> Watcher<'a> {
                 say("Ctrl-C ends watching and reports; the target goes on");
             }
             self.watch(session, &mut symbolizer)
-        })?;
+        });
+        let mut traced = traced.inspect_err(|_| self.record.iter().for_each(HeapRecord::abandon))?;
         let lost = traced.counters.lost;
         if lost > 0 {
             say(format_args!("{lost} calls that change mappings were lost: frames may have no module"));
@@ -201,14 +213,16 @@ impl<'a> Watcher<'a> {
         let audits = std::mem::take(&mut traced.audits);
         let tracer = bpf_of(&traced.tracer)?;
         let test = || self.test_call(tracer);
-        match self.print(&mut traced.pipeline, &mut symbolizer, Some((audits, &test)))? {
+        let last = AtTheEnd { audits, test: &test, end: &traced.outcome };
+        match self.print(&mut traced.pipeline, &mut symbolizer, Some(last))? {
             Some(why) => Err(AppError::NothingSeen { why }),
             None => Ok(traced),
         }
     }
 
     fn watch(&self, session: &mut Session<'_>, symbols: &mut Symbolizer) -> Result<End, AppError> {
-        let printed = self.args.interval.is_some() && !self.args.format.is_document();
+        let printed =
+            self.args.interval.is_some() && (!self.args.format.is_document() || self.record.is_some());
         // Growth is told from one snapshot to the next.
         let interval = self.args.interval.or(self.args.leaks_only.then_some(LEAK_INTERVAL));
         let interval = interval.map(Duration::from_secs_f64);
@@ -238,7 +252,7 @@ impl<'a> Watcher<'a> {
         &self,
         pipeline: &mut Pipeline,
         symbolizer: &mut Symbolizer,
-        at_the_end: Option<(Audits, &dyn Fn() -> TestCall)>,
+        at_the_end: Option<AtTheEnd<'_>>,
     ) -> Result<Option<String>, AppError> {
         let counters = self.heap.counters();
         let (mut report, rows) = {
@@ -250,8 +264,9 @@ impl<'a> Watcher<'a> {
             report::report((&self.asked, heap), (pipeline, symbolizer), (counters, 0))
         };
         let is_last = at_the_end.is_some();
-        let test = at_the_end.as_ref().map(|(_, test)| *test).filter(|_| counters.skipped == 0);
-        if let Some((audits, _)) = at_the_end {
+        let end = at_the_end.as_ref().map(|last| last.end);
+        let test = at_the_end.as_ref().map(|last| last.test).filter(|_| counters.skipped == 0);
+        if let Some(AtTheEnd { audits, .. }) = at_the_end {
             add_mappings(&mut report, self.asked.main.get(), audits, pipeline);
             arenas::add(&mut report, &rows, |pid| self.watch.borrow().known_blocks(pid));
         }
@@ -260,7 +275,7 @@ impl<'a> Watcher<'a> {
             runtime::mention(&mut report);
         }
         symbolizer.take_notes().iter().for_each(say);
-        super::write(self.args, &self.to, &report)?;
+        super::put((self.args, &self.to, self.record.as_ref()), &report, end)?;
         Ok(failure)
     }
 
@@ -293,7 +308,7 @@ fn attach((args, to): (&HeapArgs, Output), descriptions: Vec<Description>) -> Re
         [one] if args.no_follow_forks => Some(one.pid()),
         _ => None,
     };
-    let watcher = Watcher::new((args, to), &start.tracer, (descriptions, only))?;
+    let watcher = Watcher::new((args, to), &start.tracer, (descriptions, only), start.main())?;
     let traced = watcher.run(start)?;
     drop(watcher);
     traced.detach_in_background();
@@ -312,8 +327,7 @@ fn start((args, to): (&HeapArgs, Output), descriptions: Vec<Description>) -> Res
     let without_filter = "start it by itself, and attach (vmaudit heap -p PID)";
     let mut start = Start::command(config, options(args), (None, without_filter, without_filter))?;
     let only = args.no_follow_forks.then_some(start.main());
-    let watcher = Watcher::new((args, to), &start.tracer, (descriptions, only))?;
-    watcher.asked.main.set(start.main());
+    let watcher = Watcher::new((args, to), &start.tracer, (descriptions, only), start.main())?;
     if let Some(prepared) = start.prepared() {
         hold_code(prepared, &watcher);
     }
