@@ -2,7 +2,8 @@
 
 use crate::case::*;
 use vmaudit::ledger::Origin;
-use vmaudit::model::{Addr, AddrRange, Bytes, FileMarks, VmOp};
+use vmaudit::model::observation::ThreadBlocks;
+use vmaudit::model::{Addr, AddrRange, Bytes, FileMarks, VmFlags, VmOp, VmaDetail};
 
 /// Debian's libc: internal functions have no name, exported ones do.
 const STRIPPED_ARENA: &[&str] = &[
@@ -238,10 +239,64 @@ fn without_history_a_stack_pointer_proves_a_stack() {
             ("thread-stack", "guard", "thread"),
             ("thread-stack", "thread stack", "thread"),
             ("thread-stack", "guard", "shape"),
-            ("thread-stack", "cached stack of an exited thread", "shape"),
-        ]
+            ("thread-stack", "thread stack", "shape"),
+        ],
+        "nobody has looked whether a thread has left it"
     );
     assert_eq!(found.pieces[1].thread, Some(4001));
+    case.observations.thread_blocks.searched = true;
+    let parts =
+        |case: &Case| -> Vec<_> { pieces(&case.attribute())[2..].iter().map(|p| (p.2, p.3)).collect() };
+    assert_eq!(parts(&case), [("unknown", "unknown"); 2], "a size alone is no stack");
+    case.observations.thread_blocks.ended = vec![Addr(0x7f37_fb80_0740)];
+    let cached = [("thread-stack", "guard"), ("thread-stack", "cached stack of an exited thread")];
+    assert_eq!(parts(&case), cached);
+}
+
+/// A thread's own stack has the C library's block for it, wherever its stack pointer is; what is mapped as a
+/// stack and has none is no thread's.
+#[test]
+fn a_thread_that_runs_on_a_fibre_is_not_dead() {
+    const AT: u64 = 0x7f37_f000_0000;
+    let mut case = Case::new();
+    for n in 0..3 {
+        let base = AT + n * 0x10_0000;
+        for (from, to, perms, flags) in
+            [(0, 0x1000, "---p", "mr nh"), (0x1000, 0x8_1000, "rw-p", "rd wr ac nh")]
+        {
+            case.vma((base + from, base + to), perms, "", Origin::Preexisting);
+            let range = AddrRange::new(base + from, base + to);
+            let flags = VmFlags::parse(flags.as_bytes());
+            case.observations.details.vmas.push(VmaDetail {
+                range,
+                flags,
+                pss: 0,
+                page_size: 4096,
+                hugetlb: 0,
+            });
+        }
+    }
+    case.live_thread(PID, 0x7fff_0000_0000);
+    case.live_thread(4001, AT + 0x10_8000);
+    case.observations.thread_blocks =
+        ThreadBlocks { living: vec![(4001, Addr(AT + 0x8_0000))], ended: Vec::new(), searched: true };
+    let found = case.attribute();
+    let told: Vec<_> = found.pieces.iter().map(|p| (p.category.id, p.part, p.thread)).collect();
+    assert_eq!(
+        told[..2],
+        [("thread-stack", "guard", Some(4001)), ("thread-stack", "thread stack", Some(4001))]
+    );
+    assert!(told[2..].iter().all(|(id, _, thread)| (*id, *thread) == ("fibre-stack", None)), "{told:?}");
+    let fibres = finding(&found, "fibre-stack");
+    assert_eq!(fibres.title, "2 stacks of no thread");
+    assert!(fibres.fix.is_empty() && fibres.no_help[0].knob.contains("stack_cache_size"));
+    case.vma(
+        (0x5500_0000_0000, 0x5500_0000_1000),
+        "r-xp",
+        "/usr/lib/libruby-3.1.so.3.1",
+        Origin::Preexisting,
+    );
+    assert_eq!(finding(&case.attribute(), "fibre-stack").title, "2 stacks of no thread", "of another size");
 }
 
 #[test]
@@ -671,6 +726,8 @@ fn advice_on_stacks_takes_the_limit_and_the_version_into_account() {
             comm: b"program".to_vec(),
             stack_pointer: Some(vmaudit::model::Addr(0x7fff_0000_0000)),
         }];
+        let ended = (0..3u64).map(|n| Addr(0x7f00_0020_0800 + n * 16 * MIB)).collect();
+        case.observations.thread_blocks = ThreadBlocks { living: Vec::new(), ended, searched: true };
         let file = vmaudit::model::MappingFile { major: 8, minor: 1, inode: 7 };
         let marks = vec!["glibc".to_owned()];
         let libc = vmaudit::model::FileMarks { file, marks, setting: None, version: Some(version) };
