@@ -4,7 +4,7 @@
 use crate::support::managed::{installed, waiting};
 use crate::support::report::{category, list, number};
 use crate::support::{
-    AuditReport, Guard, audit, go_program, manifest_dir, skip, skip_without_bpf, stuck, vmaudit,
+    AuditReport, Guard, audit, go_program, manifest_dir, program, skip, skip_without_bpf, stuck, vmaudit,
 };
 use serde_json::Value;
 use std::collections::BTreeSet;
@@ -101,4 +101,32 @@ fn threads_live_as_long_as_the_kernel_lists_them() {
         assert_eq!(owners, others, "{command:?}");
         assert!(others.len() >= 4, "{command:?}");
     }
+}
+
+/// C++'s threads take `ulimit -s`, and only they: as much as the finding says.
+#[test]
+fn a_smaller_limit_saves_what_is_promised() {
+    const TEST: &str = "a_smaller_limit_saves_what_is_promised";
+    let path = program("cxx_threads");
+    let limited = |kib: u64| {
+        let mut command = Command::new("sh");
+        waiting(command.arg("-c").arg(format!("ulimit -s {kib}; exec \"$0\"")).arg(&path))
+    };
+    let (usual, small) = (limited(8192), limited(1024));
+    let saved = virt(&usual) - virt(&small);
+    let mut all = vec![snapshot(&usual)];
+    if !skip_without_bpf(TEST) {
+        all.push(audit(&[], &[&path]).report().first().clone());
+    }
+    for process in &all {
+        assert_eq!(promised(process, "thread-stack", "ulimit -s 1024"), saved);
+        let stacks = process["findings"].to_string();
+        assert!(!stacks.contains("RUST_MIN_STACK") && !stacks.contains("Rust"), "{stacks}");
+    }
+    assert_eq!(saved, 2 * (7 << 20));
+    assert!(
+        all[0]["findings"].to_string().contains("2 of 8 MiB and 17 of 704 KiB"),
+        "{}",
+        all[0]["findings"]
+    );
 }

@@ -8,14 +8,16 @@
 
 pub(super) mod advice;
 mod fibres;
+mod maker;
 mod shape;
+mod sizes;
 
 use super::{Advice, Claim, Group, Rule, Subject, World};
 use crate::attribution::call::{MAP_STACK, MmapCall};
 use crate::attribution::callpath::Line;
 use crate::attribution::category::{Category, Evidence, Instance, Merge};
 use crate::ledger::Region;
-use crate::model::Addr;
+use crate::model::{Addr, Sign};
 use advice::advise;
 use shape::{cuts, is_guard, is_mapped_as_stack, is_musl_stack, shape, stack_span};
 
@@ -64,6 +66,10 @@ impl Rule for PthreadRule {
 
     fn categories(&self) -> &'static [Category] {
         &[THREAD_STACK, FIBRE_STACK]
+    }
+
+    fn signs(&self) -> &'static [Sign] {
+        maker::SIGNS
     }
 
     fn by_name(&self, subject: &Subject<'_>, world: &World<'_>) -> Option<Claim> {
