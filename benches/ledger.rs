@@ -122,6 +122,7 @@ fn look(mappings: Vec<Mapping>) -> Observations {
         },
         details: vmaudit::model::VmaDetails::default(),
         threads: Vec::new(),
+        thread_blocks: Default::default(),
         heap_infos: Vec::new(),
         status: StatusFigures::default(),
         comm: Vec::new(),

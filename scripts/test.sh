@@ -12,6 +12,7 @@ check_rust
 apt_install $BUILD_PACKAGES || die "cannot install what the build needs: $BUILD_PACKAGES"
 apt_install g++ python3-minimal || say "SKIP without g++ or python3: the tests on those programs"
 apt_install php-cli python3-numpy || say "SKIP without php-cli or python3-numpy: the bss of real programs"
+apt_install ruby sbcl || say "SKIP without ruby or sbcl: the tests on their stacks"
 apt_install redis-server redis-tools || say "SKIP without redis-server: the tests on it"
 apt_install sqlite3 || say "SKIP without sqlite3: the queries of docs/recording.md"
 apt_install golang-go || say "SKIP without go: the tests that ask pprof, and those on Go programs"

@@ -10,7 +10,7 @@ use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::sync::OnceLock;
 use vmaudit::model::observation::{Block, BlockKind, 
-    HeapInfo, Residency, ResidencySource, SnapshotMoment, StatusFigures, ThreadObservation,
+    HeapInfo, Residency, ResidencySource, SnapshotMoment, StatusFigures, ThreadBlocks, ThreadObservation,
 };
 use vmaudit::model::{
     Addr, AddrRange, CategorySize, CodeMarks, Completeness, EventId, FileMarks, FileRef, Frame, FrameKind,
@@ -108,6 +108,11 @@ fn observations(pid: i32) -> Box<Observations> {
             per_vma: vec![(mappings()[2].range, 8192, 4096)],
         },
         details: VmaDetails { vmas: details, guards: vec![page(7)] },
+        thread_blocks: ThreadBlocks {
+            living: vec![(7, Addr(0x7f00_0000_1000))],
+            ended: vec![Addr(0x7f00_0000_9000)],
+            searched: pid == 7,
+        },
         threads: vec![ThreadObservation {
             tid: pid,
             comm: b"main".into(),

@@ -56,6 +56,7 @@ pub fn categories_of_gone(input: &AuditInput<'_>, gone: &[&GoneCall]) -> Vec<Cat
         mappings,
         residency: none,
         threads: seen.threads.clone(),
+        thread_blocks: seen.thread_blocks.clone(),
         details: VmaDetails::default(),
         heap_infos: Vec::new(),
         blocks: Vec::new(),

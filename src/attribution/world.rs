@@ -9,7 +9,7 @@ use super::footprint::{Lookup, overlapping, resident_and_swapped};
 use super::rules::RULES;
 use crate::ledger::{Origin, OriginId, OriginRecord, Region, RegionKind, ThreadRecord};
 use crate::model::hash::IntMap;
-use crate::model::observation::{BlockKind, HeapInfo, ResidencySource};
+use crate::model::observation::{BlockKind, HeapInfo, ResidencySource, ThreadObservation};
 use crate::model::path::base_name_bytes;
 use crate::model::{
     Addr, AddrRange, EventId, FileMarks, Frame, Mapping, MappingFile, ModuleId, Overcommit, Prot, Sharing,
@@ -31,7 +31,8 @@ pub struct World<'a> {
     spans: HashMap<EventId, AddrRange>,
     /// Base names of the files mapped executable.
     files: HashSet<String>,
-    /// Stack pointers of living threads but the first, sorted.
+    /// Where living threads but the first have their stacks, sorted: by the C library's block for the thread, which
+    /// is at the top of its own stack, else by its stack pointer.
     live: Vec<(Addr, Tid)>,
     /// Stack pointers that threads were started with, sorted.
     started: Vec<(Addr, &'a ThreadRecord)>,
@@ -44,7 +45,7 @@ pub struct World<'a> {
     /// Lengths of the VMAs that those of `live` lie in.
     live_lengths: HashSet<u64>,
     /// It is known of every living thread where its stack is.
-    stack_pointers_known: bool,
+    stacks_known: bool,
     /// Calls that reserved addresses (PROT_NONE); made when a rule asks for them.
     reservations: OnceCell<Reservations<'a>>,
     /// The rule that was just asked does not answer such questions.
@@ -186,13 +187,14 @@ impl<'a> World<'a> {
         }
         let seen = input.observations;
         let first = seen.pid;
+        let blocks: HashMap<Tid, Addr> = seen.thread_blocks.living.iter().copied().collect();
+        let place = |t: &ThreadObservation| blocks.get(&t.tid).copied().or(t.stack_pointer);
         let others = seen.threads.iter().filter(|t| t.tid != first);
-        let mut live: Vec<(Addr, Tid)> = others.filter_map(|t| Some((t.stack_pointer?, t.tid))).collect();
+        let mut live: Vec<(Addr, Tid)> = others.filter_map(|t| Some((place(t)?, t.tid))).collect();
         live.sort_unstable();
         let length = |&(sp, _): &(Addr, Tid)| Some(mapping_at(&seen.mappings, sp)?.range.len());
         let live_lengths = live.iter().filter_map(length).collect();
-        let stack_pointers_known =
-            !seen.threads.is_empty() && seen.threads.iter().all(|t| t.stack_pointer.is_some());
+        let stacks_known = !seen.threads.is_empty() && seen.threads.iter().all(|t| place(t).is_some());
         let threads = input.reconciled.threads.iter();
         let mut started: Vec<_> = threads.filter_map(|t| Some((t.initial_sp?, t))).collect();
         started.sort_by_key(|(sp, _)| *sp);
@@ -213,7 +215,7 @@ impl<'a> World<'a> {
             images,
             surveys: Vec::new(),
             live_lengths,
-            stack_pointers_known,
+            stacks_known,
             reservations: OnceCell::new(),
             not_for_me: Cell::new(false),
             facts: RefCell::default(),
@@ -487,27 +489,47 @@ impl<'a> World<'a> {
         self.mappings().binary_search_by_key(&addr, |m| m.range.start).is_ok()
     }
 
-    /// The living thread whose stack pointer lies in `range`, other than the first thread.
+    /// The living thread whose own stack `range` is, other than the first thread.
     pub fn live_thread_in(&self, range: AddrRange) -> Option<Tid> {
-        let at = self.live.partition_point(|(sp, _)| *sp < range.start);
-        self.live.get(at).filter(|(sp, _)| *sp < range.end).map(|(_, tid)| *tid)
+        let at = self.live.partition_point(|(place, _)| *place < range.start);
+        self.live.get(at).filter(|(place, _)| *place < range.end).map(|(_, tid)| *tid)
     }
 
-    /// The stack pointers in `range` of living threads, other than the first one's; ascending.
-    pub fn stack_pointers_in(&self, range: AddrRange) -> Vec<Addr> {
-        let from = self.live.partition_point(|(sp, _)| *sp < range.start);
-        let inside = self.live.iter().skip(from).map(|(sp, _)| *sp);
-        inside.take_while(|sp| *sp < range.end).collect()
+    /// An address in each living thread's own stack that lies in `range`, but of the first one's; ascending.
+    pub fn live_places_in(&self, range: AddrRange) -> Vec<Addr> {
+        let from = self.live.partition_point(|(place, _)| *place < range.start);
+        let inside = self.live.iter().skip(from).map(|(place, _)| *place);
+        inside.take_while(|place| *place < range.end).collect()
     }
 
     /// True if it is known of every living thread where its stack is.
-    pub fn stack_pointers_known(&self) -> bool {
-        self.stack_pointers_known
+    pub fn stacks_known(&self) -> bool {
+        self.stacks_known
     }
 
-    /// True if the stack pointer of a living thread, other than the first one, lies in a VMA of this length.
+    /// True if `range` holds the C library's block for a thread that has ended: its stack, kept for another one.
+    pub fn has_ended_thread_in(&self, range: AddrRange) -> bool {
+        let ended = &self.input.observations.thread_blocks.ended;
+        let at = ended.partition_point(|block| *block < range.start);
+        ended.get(at).is_some_and(|block| *block < range.end)
+    }
+
+    /// True if it is known which stacks are threads', living or ended: what is none of these is no thread's.
+    pub fn threads_told(&self) -> bool {
+        self.stacks_known && self.input.observations.thread_blocks.searched
+    }
+
+    /// True if a living thread's stack, other than the first one's, lies in a VMA of this length.
     pub fn has_stack_in_vma_of(&self, len: u64) -> bool {
         self.live_lengths.contains(&len)
+    }
+
+    /// True if it is known of every thread that was seen to begin where its stack was.
+    pub fn starts_known(&self) -> bool {
+        let known = |t: &ThreadRecord| t.initial_sp.is_some() || t.created_ns.is_none() || t.tid == t.pid;
+        // the list of tasks is never empty where it was read
+        let listed = !self.input.observations.threads.is_empty();
+        listed && self.input.reconciled.threads.iter().all(known)
     }
 
     /// The newest thread that was started with its stack pointer in `range`. A stack pointer

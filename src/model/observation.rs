@@ -57,6 +57,18 @@ pub struct ThreadObservation {
     pub stack_pointer: Option<Addr>,
 }
 
+/// Where the C library keeps its block for a thread: at the top of the thread's stack, whoever provided that, and
+/// wherever its stack pointer is (a fibre's stack, a goroutine's, a signal handler's).
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct ThreadBlocks {
+    /// Of living threads, an address inside of the block, from the kernel (get_robust_list).
+    pub living: Vec<(Tid, Addr)>,
+    /// Of threads that have ended, the block, by what it says of itself; sorted.
+    pub ended: Vec<Addr>,
+    /// All stacks that a thread may have left were looked at for such blocks.
+    pub searched: bool,
+}
+
 /// glibc's `heap_info` (malloc/arena.c) read at a multiple of 64 MiB (HEAP_MAX_SIZE).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct HeapInfo {
@@ -118,6 +130,7 @@ pub struct Observations {
     pub residency: Residency,
     pub details: VmaDetails,
     pub threads: Vec<ThreadObservation>,
+    pub thread_blocks: ThreadBlocks,
     pub heap_infos: Vec<HeapInfo>,
     pub status: StatusFigures,
     pub comm: Vec<u8>,

@@ -2,7 +2,7 @@
 //!
 //! Parsing and opening are apart: `maps`, `smaps`, `status`, `task_files` and `page_runs`
 //! turn bytes into values and touch no file; `process_dir`, `memory`, `headers`,
-//! `pagemap`, `pagemap_scan`, `procmap_query`, `residency`, `marks` and `threads` read; `observe` joins
+//! `pagemap`, `pagemap_scan`, `procmap_query`, `residency`, `marks`, `thread_blocks` and `threads` read; `observe` joins
 //! them. The crate `procfs` holds the process's directory open, lists its threads, and parses
 //! status and limits; maps and smaps are parsed here, because their names may be any bytes and
 //! there may be tens of thousands of lines.
@@ -25,6 +25,7 @@ mod saved;
 mod smaps;
 mod status;
 mod task_files;
+mod thread_blocks;
 mod threads;
 
 pub use brief::{Brief, process_numbers, read_brief};

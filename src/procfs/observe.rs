@@ -10,10 +10,11 @@ use super::process_dir::ProcessDir;
 use super::residency::{self, PageReader};
 use super::status::{ProcessStatus, parse_limits, parse_status};
 use super::task_files::{parse_cmdline, parse_comm, parse_no_randomize, parse_resources};
+use super::thread_blocks::read_thread_blocks;
 use super::threads::read_threads;
 use crate::model::headers::Headers;
 use crate::model::observation::{
-    Observations, Residency, ResidencySource, ResourceUse, SnapshotMoment, StatusFigures,
+    Observations, Residency, ResidencySource, ResourceUse, SnapshotMoment, StatusFigures, ThreadBlocks,
 };
 use crate::model::{AddrRange, CodeMarks, Mapping, Pid, Sign, Tid, VmaDetails};
 use crate::sys::clock::{monotonic_ns, process_cpu_ns};
@@ -92,6 +93,11 @@ pub fn observe(pid: Pid, tid: Tid, options: ObserveOptions) -> Result<Observatio
     let resident = status.as_ref().map(|status| status.figures.vm_rss);
     let vmas =
         if options.details { read_details(&dir, &space.mappings, resident, &mut gaps) } else { Vec::new() };
+    let details = VmaDetails { vmas, guards: space.guards };
+    let thread_blocks = match options.headers {
+        [] => ThreadBlocks::default(),
+        _ => read_thread_blocks(&dir, tid, &threads, (&space.mappings, &space.residency, &details)),
+    };
     let limits = dir
         .read("limits")
         .and_then(|bytes| parse_limits(&bytes).map_err(|error| dir.malformed("limits", error)));
@@ -108,8 +114,9 @@ pub fn observe(pid: Pid, tid: Tid, options: ObserveOptions) -> Result<Observatio
         ended_ns: space.ended_ns,
         mappings: space.mappings,
         residency: space.residency,
-        details: VmaDetails { vmas, guards: space.guards },
+        details,
         threads,
+        thread_blocks,
         heap_infos,
         status: status.map_or_else(StatusFigures::default, |status| status.figures),
         comm: noted(&mut gaps, read_process_name(pid, &dir)).unwrap_or_default(),

@@ -5,7 +5,7 @@ use super::pipeline::Pipeline;
 use crate::ledger::{LedgerPiece, RegionKind};
 use crate::model::mapping::is_randomised;
 use crate::model::observation::{
-    HeapInfo, Residency, ResidencySource, SnapshotMoment, StatusFigures, ThreadObservation,
+    HeapInfo, Residency, ResidencySource, SnapshotMoment, StatusFigures, ThreadBlocks, ThreadObservation,
 };
 use crate::model::{Addr, AddrRange, Limits, Mapping, MappingFile, Observations, Pid, VmaDetails};
 use std::collections::HashMap;
@@ -73,6 +73,7 @@ pub fn from_ledger(pipeline: &Pipeline, pid: Pid, as_of: Option<&AsOf>) -> Optio
         },
         details: VmaDetails::default(),
         threads: later.map(|seen| seen.threads.iter().filter(lived).cloned().collect()).unwrap_or_default(),
+        thread_blocks: ThreadBlocks::default(),
         heap_infos: later
             .map(|seen| seen.heap_infos.iter().filter(older).cloned().collect())
             .unwrap_or_default(),

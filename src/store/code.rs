@@ -1,10 +1,10 @@
-//! What the files with code of a snapshot hold, and the blocks that headers tell, as a row.
+//! What the files with code of a snapshot hold, and the blocks of allocators and threads that headers tell, as a row.
 
 use super::error::Fault;
 use super::read::one_row;
 use super::sum;
-use crate::model::observation::{Block, BlockKind};
-use crate::model::{Addr, AddrRange, CodeMarks, FileMarks, MappingFile};
+use crate::model::observation::{Block, BlockKind, ThreadBlocks};
+use crate::model::{Addr, AddrRange, CodeMarks, FileMarks, MappingFile, Tid};
 use rusqlite::{Connection, params};
 use serde::{Deserialize, Serialize};
 
@@ -21,6 +21,13 @@ struct Row {
     bss: Vec<(u64, u64)>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pool_arenas: Vec<(u64, u64)>,
+    /// As `ThreadBlocks`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    living: Vec<(Tid, u64)>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    ended: Vec<u64>,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    searched: bool,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -38,7 +45,7 @@ struct File {
 pub(super) fn write(
     db: &Connection,
     snapshot: i64,
-    (code, blocks): (&CodeMarks, &[Block]),
+    (code, blocks, threads): (&CodeMarks, &[Block], &ThreadBlocks),
 ) -> Result<(), Fault> {
     let file = |found: &FileMarks| File {
         major: found.file.major,
@@ -59,13 +66,16 @@ pub(super) fn write(
         blocks: of(BlockKind::Large),
         pool_arenas: of(BlockKind::PoolArena),
         bss: code.bss.iter().map(pair).collect(),
+        living: threads.living.iter().map(|(tid, at)| (*tid, at.0)).collect(),
+        ended: threads.ended.iter().map(|at| at.0).collect(),
+        searched: threads.searched,
     };
     let marks = serde_json::to_string(&row).unwrap_or_default();
     sum::insert(db, "code", params![snapshot, marks])?;
     Ok(())
 }
 
-pub(super) fn read(db: &Connection, snapshot: i64) -> Result<(CodeMarks, Vec<Block>), Fault> {
+pub(super) fn read(db: &Connection, snapshot: i64) -> Result<(CodeMarks, Vec<Block>, ThreadBlocks), Fault> {
     let what = format!("what the code of snapshot {snapshot} holds");
     let sql = "SELECT * FROM code WHERE snapshot = ?1";
     let row: Row = one_row(db, (sql, [snapshot]), &what, |row| row.json(1, &what))?;
@@ -87,7 +97,12 @@ pub(super) fn read(db: &Connection, snapshot: i64) -> Result<(CodeMarks, Vec<Blo
         complete: row.complete,
         bss: row.bss.iter().map(range).collect(),
     };
-    Ok((code, blocks))
+    let threads = ThreadBlocks {
+        living: row.living.into_iter().map(|(tid, at)| (tid, Addr(at))).collect(),
+        ended: row.ended.into_iter().map(Addr).collect(),
+        searched: row.searched,
+    };
+    Ok((code, blocks, threads))
 }
 
 fn pair(range: &AddrRange) -> (u64, u64) {

@@ -164,7 +164,7 @@ impl LastSnapshots {
         residency(db, place.id, &seen.residency)?;
         surroundings(db, place.id, seen.limits)?;
         detail::write(db, place.id, &seen.details)?;
-        code::write(db, place.id, (&seen.code, &seen.blocks))?;
+        code::write(db, place.id, (&seen.code, &seen.blocks, &seen.thread_blocks))?;
         let mut insert = sum::inserter(db, "snapshot_thread", 5)?;
         for (n, thread) in seen.threads.iter().enumerate() {
             let sp = thread.stack_pointer.map(|sp| sp.0 as i64);

@@ -149,7 +149,7 @@ fn observations(
         Some(arguments) => arguments.split(|&byte| byte == 0).map(<[u8]>::to_vec).collect(),
         None => Vec::new(),
     };
-    let (code, blocks) = code::read(db, id)?;
+    let (code, blocks, thread_blocks) = code::read(db, id)?;
     Ok(Observations {
         pid: row.narrow(3)?,
         moment,
@@ -174,6 +174,7 @@ fn observations(
         cmdline,
         stack_limit: row.maybe(26)?.map(|limit| limit as u64),
         limits: surroundings(db, id)?,
+        thread_blocks,
         blocks,
         code,
         aslr: row.flag(27)?,

@@ -18,6 +18,16 @@ pub fn share_memory(a: i32, b: i32) -> bool {
     unsafe { libc::syscall(libc::SYS_kcmp, a, b, super::abi::KCMP_VM, 0, 0) == 0 }
 }
 
+/// Where the head of a thread's robust list is (get_robust_list(2), kernel/futex/syscalls.c): in the C library's block
+/// for the thread. None where the thread never set one, or where the kernel does not say.
+pub fn robust_list(tid: i32) -> Option<u64> {
+    let mut head: *mut libc::c_void = std::ptr::null_mut();
+    let mut len: libc::size_t = 0;
+    // SAFETY: the two are written to, and outlive the call.
+    let result = unsafe { libc::syscall(libc::SYS_get_robust_list, tid, &raw mut head, &raw mut len) };
+    (result == 0 && !head.is_null()).then_some(head.addr() as u64)
+}
+
 /// close_range(2), both ends included (Linux 5.9). Async-signal-safe.
 ///
 /// # Errors

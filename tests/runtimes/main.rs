@@ -8,4 +8,5 @@ mod loader;
 mod managed;
 mod native;
 mod postgres;
+mod stacks;
 mod system;

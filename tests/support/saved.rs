@@ -26,6 +26,7 @@ pub fn capture(path: &Path, comm: &str, run: &RunFacts) -> Report {
         },
         details: vmaudit::model::VmaDetails { vmas: saved.details, guards: Vec::new() },
         threads: Vec::new(),
+        thread_blocks: Default::default(),
         heap_infos: Vec::new(),
         status: StatusFigures::default(),
         comm: comm.as_bytes().to_vec(),

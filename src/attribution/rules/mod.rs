@@ -22,6 +22,7 @@ mod own;
 mod peek;
 mod pthread;
 mod python;
+mod ruby;
 mod runs;
 mod sanitizer;
 mod shared;
@@ -33,7 +34,7 @@ use super::callpath::Line;
 use super::category::UNKNOWN;
 use super::category::{Category, Claim};
 use super::code::Code;
-use super::findings::{Advice, Group};
+use super::findings::{Advice, Fix, Group};
 use super::world::{Subject, Surveyed, World};
 use crate::ledger::Region;
 use crate::model::arenas::ReadArenas;
@@ -159,8 +160,22 @@ pub trait Rule: Sync {
         None
     }
 
+    /// What stacks of no thread are, of these sizes, to the runtime that this rule is about, if they are its.
+    fn fibres(&self, _group: &Group<'_>, _sizes: &[u64], _world: &World<'_>) -> Option<Fibres> {
+        None
+    }
+
     /// Why it is there and what to do, for somebody who does not know mmap.
     fn advise(&self, group: &Group<'_>, world: &World<'_>) -> Advice;
+}
+
+/// A runtime's stacks that are no thread's.
+pub struct Fibres {
+    /// Whose they are, plural.
+    pub whose: &'static str,
+    /// A clause that goes on after how large they are.
+    pub why: &'static str,
+    pub fix: Fix,
 }
 
 /// All rules, see the module's comment on their order.
@@ -175,6 +190,7 @@ pub static RULES: &[&dyn Rule] = &[
     &v8::V8Rule,
     &jvm::JvmRule,
     &python::PythonRule,
+    &ruby::RubyRule,
     &pthread::PthreadRule,
     &jemalloc::JemallocRule,
     &tcmalloc::TcmallocRule,

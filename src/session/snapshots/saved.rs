@@ -1,7 +1,7 @@
 //! A saved smaps or maps file in the shape of a snapshot of a process.
 
 use crate::model::mapping::is_randomised;
-use crate::model::observation::{Residency, ResidencySource, SnapshotMoment, StatusFigures};
+use crate::model::observation::{Residency, ResidencySource, SnapshotMoment, StatusFigures, ThreadBlocks};
 use crate::model::path::base_name_bytes;
 use crate::model::{CodeMarks, Limits, Mapping, Observations, VmaDetails};
 use crate::procfs::{SavedError, SavedMaps, parse_saved};
@@ -60,6 +60,7 @@ pub fn observations(source: impl BufRead) -> Result<Observations, SavedError> {
         residency,
         details: VmaDetails { vmas: details, guards: Vec::new() },
         threads: Vec::new(),
+        thread_blocks: ThreadBlocks::default(),
         heap_infos: Vec::new(),
         status: StatusFigures { vm_size: virt, vm_rss, vm_swap, ..StatusFigures::default() },
         cmdline: Vec::new(),

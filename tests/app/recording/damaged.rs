@@ -65,6 +65,7 @@ fn look() -> Observations {
             per_vma: Vec::new(),
         },
         details: vmaudit::model::VmaDetails::default(),
+        thread_blocks: Default::default(),
         threads: vec![ThreadObservation { tid: 7, comm: b"x".to_vec(), stack_pointer: None }],
         heap_infos: Vec::new(),
         status: StatusFigures::default(),

@@ -2,7 +2,8 @@
 
 use crate::case::*;
 use vmaudit::ledger::Origin;
-use vmaudit::model::{Addr, AddrRange, Bytes, FileMarks, VmOp};
+use vmaudit::model::observation::ThreadBlocks;
+use vmaudit::model::{Addr, AddrRange, Bytes, FileMarks, VmFlags, VmOp, VmaDetail};
 
 /// Debian's libc: internal functions have no name, exported ones do.
 const STRIPPED_ARENA: &[&str] = &[
@@ -217,10 +218,9 @@ fn stacks_alive_cached_and_guarded() {
     assert_eq!(finding.threads, [4001, 4002, 4003]);
     assert!(finding.why.contains("2 of them belonged to threads that have exited"), "{}", finding.why);
     let cache = finding.fix.iter().find(|f| f.knob.contains("stack_cache_size=0")).unwrap();
-    // the one whose thread ended last stays
-    assert_eq!((cache.saves_virt, cache.saves_rss), (8 * MIB, 8192));
+    assert_eq!((cache.saves_virt, cache.saves_rss), (16 * MIB, 16384));
     let limit = finding.fix.iter().find(|f| f.knob.contains("ulimit -s")).unwrap();
-    assert_eq!(limit.saves_virt, 3 * 8_392_704 / 8 * 7);
+    assert_eq!(limit.saves_virt, 3 * 7 * MIB);
 }
 
 #[test]
@@ -238,10 +238,120 @@ fn without_history_a_stack_pointer_proves_a_stack() {
             ("thread-stack", "guard", "thread"),
             ("thread-stack", "thread stack", "thread"),
             ("thread-stack", "guard", "shape"),
-            ("thread-stack", "cached stack of an exited thread", "shape"),
-        ]
+            ("thread-stack", "thread stack", "shape"),
+        ],
+        "nobody has looked whether a thread has left it"
     );
     assert_eq!(found.pieces[1].thread, Some(4001));
+    case.observations.thread_blocks.searched = true;
+    let parts =
+        |case: &Case| -> Vec<_> { pieces(&case.attribute())[2..].iter().map(|p| (p.2, p.3)).collect() };
+    assert_eq!(parts(&case), [("unknown", "unknown"); 2], "a size alone is no stack");
+    case.observations.thread_blocks.ended = vec![Addr(0x7f37_fb80_0740)];
+    let cached = [("thread-stack", "guard"), ("thread-stack", "cached stack of an exited thread")];
+    assert_eq!(parts(&case), cached);
+}
+
+/// Of 19 stacks two have the size of `ulimit -s`: what that saves is saved of these.
+#[test]
+fn stacks_of_several_sizes() {
+    let mut case = Case::new();
+    let mut at = 0x7f37_0000_0000;
+    for n in 0..19 {
+        let len = if n < 2 { 8 * MIB } else { 704 * KIB };
+        case.vma((at, at + 4 * KIB), "---p", "", Origin::Preexisting);
+        case.vma((at + 4 * KIB, at + 4 * KIB + len), "rw-p", "", Origin::Preexisting);
+        case.live_thread(4001 + n, at + len);
+        at += 16 * MIB;
+    }
+    let found = case.attribute();
+    let stacks = finding(&found, "thread-stack");
+    assert!(stacks.why.contains("2 of 8 MiB and 17 of 704 KiB"), "{}", stacks.why);
+    assert!(stacks.why.contains("those of 8 MiB have the size of `ulimit -s`"), "{}", stacks.why);
+    let promised: Vec<(&str, u64)> =
+        stacks.fix.iter().map(|fix| (fix.knob.as_str(), fix.saves_virt)).collect();
+    assert_eq!(promised[0], ("ulimit -s 1024 (or pthread_attr_setstacksize)", 14 * MIB));
+    assert_eq!(promised[1], ("a smaller pthread_attr_setstacksize", 0));
+    assert!(stacks.no_help.is_empty(), "{:?}", stacks.no_help);
+}
+
+/// Whoever calls pthread_create chose the size: C++ has a `std::thread`, too, and a library that a Rust thread
+/// calls may start threads of its own.
+#[test]
+fn who_starts_a_thread_chooses_its_stack() {
+    const CREATE: [&str; 2] = ["libc.so.6!__mmap", "libc.so.6!pthread_create"];
+    let first_fix = |callers: &[&str], len: u64| {
+        let mut case = Case::new();
+        let stack = case.stack(&[&CREATE[..], callers].concat());
+        let origin = case.mmap(PID, len + 4096, (NONE, ANON | STACK), stack);
+        case.vma((0x7f37_0000_0000, 0x7f37_0000_1000), "---p", "", Origin::Event(origin));
+        case.vma((0x7f37_0000_1000, 0x7f37_0000_1000 + len), "rw-p", "", Origin::Event(origin));
+        finding(&case.attribute(), "thread-stack").fix[0]
+            .knob
+            .split(' ')
+            .next()
+            .unwrap_or_default()
+            .to_owned()
+    };
+    let cxx = [
+        "libstdc++.so.6!_ZNSt6thread15_M_start_threadESt10unique_ptr",
+        "pool!std::thread::thread",
+        "pool!main",
+    ];
+    assert_eq!(first_fix(&cxx, 8 * MIB), "ulimit");
+    const RUST: &str = "app!_ZN3std3sys6thread4unix6Thread3new17h0123456789abcdefE";
+    assert_eq!(first_fix(&[RUST, "app!main"], 2 * MIB), "RUST_MIN_STACK=1048576");
+    assert_eq!(first_fix(&[RUST, "app!main"], 4 * MIB), "a", "thread::Builder::stack_size, or the variable");
+    assert_eq!(first_fix(&["liba.so!start_pool", RUST, "app!main"], 8 * MIB), "ulimit");
+    assert_eq!(first_fix(&["libtsan.so.2!pthread_create", RUST], 2 * MIB), "RUST_MIN_STACK=1048576");
+    assert_eq!(first_fix(&["libgomp.so.1@0x1d000", "app!main"], 8 * MIB), "OMP_STACKSIZE=1M");
+    assert_eq!(first_fix(&["liba.so!start_pool", "libgomp.so.1@0x1d000", "app!main"], 8 * MIB), "ulimit");
+}
+
+/// A thread's own stack has the C library's block for it, wherever its stack pointer is; what is mapped as a
+/// stack and has none is no thread's.
+#[test]
+fn a_thread_that_runs_on_a_fibre_is_not_dead() {
+    const AT: u64 = 0x7f37_f000_0000;
+    let mut case = Case::new();
+    for n in 0..3 {
+        let base = AT + n * 0x10_0000;
+        for (from, to, perms, flags) in
+            [(0, 0x1000, "---p", "mr nh"), (0x1000, 0x8_1000, "rw-p", "rd wr ac nh")]
+        {
+            case.vma((base + from, base + to), perms, "", Origin::Preexisting);
+            let range = AddrRange::new(base + from, base + to);
+            let flags = VmFlags::parse(flags.as_bytes());
+            case.observations.details.vmas.push(VmaDetail {
+                range,
+                flags,
+                pss: 0,
+                page_size: 4096,
+                hugetlb: 0,
+            });
+        }
+    }
+    case.live_thread(PID, 0x7fff_0000_0000);
+    case.live_thread(4001, AT + 0x10_8000);
+    case.observations.thread_blocks =
+        ThreadBlocks { living: vec![(4001, Addr(AT + 0x8_0000))], ended: Vec::new(), searched: true };
+    let found = case.attribute();
+    let told: Vec<_> = found.pieces.iter().map(|p| (p.category.id, p.part, p.thread)).collect();
+    assert_eq!(
+        told[..2],
+        [("thread-stack", "guard", Some(4001)), ("thread-stack", "thread stack", Some(4001))]
+    );
+    assert!(told[2..].iter().all(|(id, _, thread)| (*id, *thread) == ("fibre-stack", None)), "{told:?}");
+    let fibres = finding(&found, "fibre-stack");
+    assert_eq!(fibres.title, "2 stacks of no thread");
+    assert!(fibres.fix.is_empty() && fibres.no_help[0].knob.contains("stack_cache_size"));
+    case.vma(
+        (0x5500_0000_0000, 0x5500_0000_1000),
+        "r-xp",
+        "/usr/lib/libruby-3.1.so.3.1",
+        Origin::Preexisting,
+    );
+    assert_eq!(finding(&case.attribute(), "fibre-stack").title, "2 stacks of no thread", "of another size");
 }
 
 #[test]
@@ -671,6 +781,8 @@ fn advice_on_stacks_takes_the_limit_and_the_version_into_account() {
             comm: b"program".to_vec(),
             stack_pointer: Some(vmaudit::model::Addr(0x7fff_0000_0000)),
         }];
+        let ended = (0..3u64).map(|n| Addr(0x7f00_0020_0800 + n * 16 * MIB)).collect();
+        case.observations.thread_blocks = ThreadBlocks { living: Vec::new(), ended, searched: true };
         let file = vmaudit::model::MappingFile { major: 8, minor: 1, inode: 7 };
         let marks = vec!["glibc".to_owned()];
         let libc = vmaudit::model::FileMarks { file, marks, setting: None, version: Some(version) };

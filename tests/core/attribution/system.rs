@@ -4,7 +4,7 @@
 use crate::case::*;
 use vmaudit::attribution::Attributed;
 use vmaudit::ledger::Origin;
-use vmaudit::model::{AddrRange, VmFlags, VmaDetail};
+use vmaudit::model::{Addr, AddrRange, VmFlags, VmaDetail};
 
 const AT: u64 = 0x7f00_0000_0000;
 
@@ -204,6 +204,7 @@ fn hidden_guards_cut_merged_stacks() {
     // the second has a living thread, the others' have exited
     case.live_thread(PID, 0x7ffc_0000_0000);
     case.live_thread(PID + 1, AT + 2 * whole - 0x100);
+    case.observations.thread_blocks.ended = [0, 2].map(|n| Addr(AT + (n + 1) * whole - 0x900)).into();
     let found = case.attribute();
     let parts: Vec<(&str, u64)> = found.pieces.iter().map(|p| (p.part, p.range.len())).collect();
     let cached = "cached stack of an exited thread";

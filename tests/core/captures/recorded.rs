@@ -61,6 +61,7 @@ pub fn observed(pid: i32, smaps: &[u8]) -> Observations {
         },
         details,
         threads: Vec::new(),
+        thread_blocks: Default::default(),
         heap_infos: Vec::new(),
         status: StatusFigures::default(),
         comm: b"program".to_vec(),

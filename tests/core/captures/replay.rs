@@ -117,6 +117,7 @@ fn observed(pid: i32, mappings: &[Mapping]) -> Observations {
         },
         details: vmaudit::model::VmaDetails::default(),
         threads: Vec::new(),
+        thread_blocks: Default::default(),
         heap_infos: Vec::new(),
         status: StatusFigures::default(),
         comm: Vec::new(),

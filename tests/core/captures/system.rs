@@ -1,7 +1,7 @@
 //! Snapshots alone of the field guide's programs whose memory is no allocator's: sanitizers, PostgreSQL,
 //! OpenMP, stacks of all shapes. Total and category sums are those of the smaps files.
 
-use crate::captures::recorded::{figures, snapshot_only};
+use crate::captures::recorded::{figures, snapshot_knowing, snapshot_only};
 use vmaudit::attribution::{Attributed, Finding};
 
 type Row = (&'static str, u64, u64);
@@ -108,7 +108,8 @@ fn stacks_by_guards_flags_and_size() {
         MAIN_STACK,
         ("thread-stack", 4 * 2052 + 5 * 12, 9),
     ];
-    let rust = check(("fgrs-sys", "threads-up"), 273_376, &rows);
+    check(("fgrs-sys", "threads-up"), 273_376, &rows);
+    let rust = snapshot_knowing("fgrs-sys", "threads-up", (&[], &["rust-std"]));
     let stacks = finding(&rust, "thread-stack");
     assert_eq!(stacks.title, "4 thread stacks, 5 signal stacks");
     assert!(stacks.fix[0].knob.contains("RUST_MIN_STACK"), "{:?}", stacks.fix);

@@ -4,7 +4,7 @@ use std::ops::ControlFlow;
 use std::path::Path;
 use vmaudit::model::observation::{
     Block, BlockKind, HeapInfo, Observations, Residency, ResidencySource, ResourceUse, SnapshotMoment,
-    StatusFigures, ThreadObservation,
+    StatusFigures, ThreadBlocks, ThreadObservation,
 };
 use vmaudit::model::{
     Addr, AddrRange, CodeMarks, Completeness, EventId, FileMarks, FileRef, Frame, FrameKind, FunctionName,
@@ -151,6 +151,11 @@ fn observations(pid: i32, source: ResidencySource) -> Box<Observations> {
             per_vma: vec![(AddrRange::new(0x1000, 0x2000), u64::MAX, 1)],
         },
         details: vmaudit::model::VmaDetails::default(),
+        thread_blocks: ThreadBlocks {
+            living: vec![(7, Addr(0x7f00_0000_1000))],
+            ended: vec![Addr(0x7f00_0000_9000)],
+            searched: pid == 7,
+        },
         threads: vec![
             ThreadObservation { tid: 7, comm: b"\xff".to_vec(), stack_pointer: None },
             ThreadObservation { tid: 8, comm: Vec::new(), stack_pointer: Some(Addr(u64::MAX)) },

@@ -1,21 +1,25 @@
-//! Thread stacks: alive, cached by the C library after their thread's exit, their guard pages;
-//! and the small stacks that signal handlers run on.
+//! Thread stacks: alive, cached by the C library after their thread's exit, their guard pages; the small stacks that
+//! signal handlers run on; and stacks of no thread. A thread is dead when the kernel's list of tasks says so, wherever
+//! its stack pointer is.
 //!
 //! glibc: `allocate_stack` (nptl/allocatestack.c), inlined into `pthread_create`, maps
 //! size + guard with MAP_STACK and opens all but the guard by mprotect. musl maps without
 //! MAP_STACK. Exited threads' stacks stay mapped in a cache of up to 40 MiB.
 
 pub(super) mod advice;
+mod fibres;
+mod maker;
 mod shape;
+mod sizes;
 
 use super::{Advice, Claim, Group, Rule, Subject, World};
 use crate::attribution::call::{MAP_STACK, MmapCall};
 use crate::attribution::callpath::Line;
 use crate::attribution::category::{Category, Evidence, Instance, Merge};
 use crate::ledger::Region;
-use crate::model::Addr;
+use crate::model::{Addr, Sign};
 use advice::advise;
-use shape::{cuts, is_guard, is_musl_stack, shape, stack_span};
+use shape::{cuts, is_guard, is_mapped_as_stack, is_musl_stack, shape, stack_span};
 
 pub const THREAD_STACK: Category = Category {
     id: "thread-stack",
@@ -25,10 +29,20 @@ pub const THREAD_STACK: Category = Category {
     many: "thread stacks",
 };
 
+/// Mapped as stacks, but no thread began on them: of fibres, coroutines, interpreters.
+pub const FIBRE_STACK: Category = Category {
+    id: "fibre-stack",
+    color: 0xd16ba5,
+    name: "stacks of no thread (fibres)",
+    one: "stack of no thread",
+    many: "stacks of no thread",
+};
+
 pub const LIVE: &str = "thread stack";
 pub const GUARD: &str = "guard";
 pub const CACHED: &str = "cached stack of an exited thread";
 pub const SIGNAL: &str = "signal stack";
+pub const FIBRE: &str = "stack";
 
 const CREATORS: &[&str] = &[
     "pthread_create",
@@ -51,7 +65,11 @@ impl Rule for PthreadRule {
     }
 
     fn categories(&self) -> &'static [Category] {
-        &[THREAD_STACK]
+        &[THREAD_STACK, FIBRE_STACK]
+    }
+
+    fn signs(&self) -> &'static [Sign] {
+        maker::SIGNS
     }
 
     fn by_name(&self, subject: &Subject<'_>, world: &World<'_>) -> Option<Claim> {
@@ -81,6 +99,19 @@ impl Rule for PthreadRule {
         direct.then(|| claim(subject, world, Evidence::Stack, at))
     }
 
+    /// The C library's block for a thread that has ended: its stack is kept for the next one.
+    fn by_header(&self, subject: &Subject<'_>, world: &World<'_>) -> Option<Claim> {
+        if !subject.is_private_anonymous() || subject.record.is_some() {
+            return None;
+        }
+        let span = stack_span(subject, world)?;
+        if !world.has_ended_thread_in(span) || world.live_thread_in(span).is_some() {
+            return None;
+        }
+        let part = if is_guard(subject, world) { GUARD } else { CACHED };
+        Some(Claim::new(THREAD_STACK, Evidence::Header, part).instance(Instance::At(span.start)))
+    }
+
     fn by_thread(&self, subject: &Subject<'_>, world: &World<'_>) -> Option<Claim> {
         if !subject.is_private_anonymous() {
             return None;
@@ -102,15 +133,19 @@ impl Rule for PthreadRule {
             return is_musl_stack(subject, world).then(|| claim(subject, world, Evidence::Shape, 0));
         }
         let shape = shape(subject, world)?;
-        // exited for sure only if every living thread is known to be elsewhere
-        let known = world.stack_pointers_known();
-        let part = match (is_guard(subject, world), shape.signal, known) {
+        // Threads' stacks are known by now, living or ended: others only look like them.
+        let no_thread = world.threads_told() && !shape.signal;
+        if no_thread && !is_mapped_as_stack(shape.span, world) {
+            return None;
+        }
+        let part = match (is_guard(subject, world), shape.signal, no_thread) {
             (true, ..) => GUARD,
             (false, true, _) => SIGNAL,
-            (false, false, true) => CACHED,
+            (false, false, true) => FIBRE,
             (false, false, false) => LIVE,
         };
-        Some(Claim::new(THREAD_STACK, Evidence::Shape, part).instance(Instance::At(shape.span.start)))
+        let category = if no_thread { FIBRE_STACK } else { THREAD_STACK };
+        Some(Claim::new(category, Evidence::Shape, part).instance(Instance::At(shape.span.start)))
     }
 
     fn cuts(&self, region: &Region, world: &World<'_>) -> Vec<Addr> {
@@ -118,7 +153,10 @@ impl Rule for PthreadRule {
     }
 
     fn advise(&self, group: &Group<'_>, world: &World<'_>) -> Advice {
-        advise(group, world)
+        match group.category == FIBRE_STACK {
+            true => fibres::advise(group, world),
+            false => advise(group, world),
+        }
     }
 }
 
@@ -129,16 +167,22 @@ fn claim(subject: &Subject<'_>, world: &World<'_>, evidence: Evidence, entry: us
     let thread = live.or(started.map(|t| t.tid));
     let by_creator = subject.path.is_some_and(|p| p.any(|l| l.is(CREATORS)));
     let flagged = subject.call.is_some_and(|c| c.has(MAP_STACK));
+    let not_begun = flagged && !by_creator && thread.is_none();
+    let signal = not_begun && span.len() <= MAX_SIGNAL_STACK;
+    let no_thread = not_begun && !signal && world.starts_known();
     let part = if is_guard(subject, world) {
         GUARD
     } else if live.is_some() {
         LIVE
     } else if started.is_some_and(|t| t.exited_ns.is_some()) {
         CACHED
-    } else if started.is_none() && !by_creator && flagged && span.len() <= MAX_SIGNAL_STACK {
+    } else if signal {
         SIGNAL
+    } else if no_thread {
+        FIBRE
     } else {
         LIVE
     };
-    Claim::new(THREAD_STACK, evidence, part).thread(thread).merge(Merge::ByCaller(entry))
+    let category = if no_thread { FIBRE_STACK } else { THREAD_STACK };
+    Claim::new(category, evidence, part).thread(thread).merge(Merge::ByCaller(entry))
 }

@@ -111,6 +111,12 @@ pub fn has_stack_flags(at: Addr, world: &World<'_>) -> Option<bool> {
     Some(flags.has("nh") && flags.has("ac") && !others.iter().any(|flag| flags.has(flag)))
 }
 
+/// True if VmFlags say so of all of it but the guard.
+pub fn is_mapped_as_stack(span: AddrRange, world: &World<'_>) -> bool {
+    let top = Addr(span.end.0.saturating_sub(PAGE));
+    has_stack_flags(top, world) == Some(true)
+}
+
 /// As [`equal_stacks`]; what one call mapped is one stack.
 fn merged_stacks(region: &Region, world: &World<'_>) -> Option<u64> {
     if world.record(region).is_some() {
@@ -122,7 +128,7 @@ fn merged_stacks(region: &Region, world: &World<'_>) -> Option<u64> {
 /// The length of the stacks without guards that were merged into `range`: threads' stack pointers lie
 /// in it, each in a stack of its own. None where there is one at most.
 fn equal_stacks(range: AddrRange, world: &World<'_>) -> Option<u64> {
-    let pointers = world.stack_pointers_in(range);
+    let pointers = world.live_places_in(range);
     let by_limit = world.input.observations.stack_limit.unwrap_or(UNLIMITED);
     let by_count = range.len().checked_div(pointers.len() as u64)?;
     // glibc adds the guard to the size, also where it is no VMA

@@ -162,6 +162,7 @@ pub fn observed(pid: Pid, mappings: Vec<Mapping>, begun_ns: u64) -> Observations
         },
         details: vmaudit::model::VmaDetails::default(),
         threads: Vec::new(),
+        thread_blocks: Default::default(),
         heap_infos: Vec::new(),
         status: StatusFigures::default(),
         comm: Vec::new(),

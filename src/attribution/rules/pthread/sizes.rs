@@ -1,0 +1,68 @@
+//! How large the stacks of a group are: seldom all the same.
+
+use super::shape::USUAL;
+use super::{CACHED, LIVE};
+use crate::attribution::category::Evidence;
+use crate::attribution::rules::{Group, World};
+use crate::attribution::units::exact_size;
+use std::collections::BTreeMap;
+
+/// More sizes than that are told as a range.
+const MAX_TOLD: usize = 3;
+
+/// Without guards, and how many there are of each.
+pub struct Sizes {
+    counts: BTreeMap<u64, u64>,
+    /// A mapping holds several, since they have no guards.
+    pub merged: bool,
+}
+
+impl Sizes {
+    pub fn of(group: &Group<'_>, world: &World<'_>) -> Sizes {
+        let stacks = || group.pieces.iter().filter(|p| p.part == LIVE || p.part == CACHED);
+        let mut things: BTreeMap<usize, u64> = BTreeMap::new();
+        for piece in stacks() {
+            *things.entry(piece.thing).or_default() += piece.footprint.virt;
+        }
+        let usual = world.input.observations.stack_limit.unwrap_or(USUAL).max(1);
+        let by_shape = group.record.is_none() && stacks().all(|p| p.evidence == Evidence::Shape);
+        let mut out = Sizes { counts: BTreeMap::new(), merged: false };
+        for len in things.into_values() {
+            let several = by_shape && len > usual && len.is_multiple_of(usual);
+            let (size, count) = if several { (usual, len / usual) } else { (len, 1) };
+            out.merged |= several;
+            *out.counts.entry(size).or_default() += count;
+        }
+        out
+    }
+
+    pub fn all(&self) -> impl Iterator<Item = u64> {
+        self.counts.keys().copied()
+    }
+
+    pub fn largest(&self) -> u64 {
+        self.counts.keys().next_back().copied().unwrap_or(0)
+    }
+
+    /// What stacks of `to` bytes would save, instead of those that are larger.
+    pub fn saves(&self, to: u64, whose: impl Fn(u64) -> bool) -> u64 {
+        let larger = self.counts.iter().filter(|(size, _)| **size > to && whose(**size));
+        larger.map(|(size, count)| (size - to).saturating_mul(*count)).fold(0, u64::saturating_add)
+    }
+
+    /// `8 MiB each`, `2 of 8 MiB and 17 of 704 KiB`, `16 KiB to 8 MiB`.
+    pub fn words(&self) -> String {
+        let mut told: Vec<String> = self
+            .counts
+            .iter()
+            .rev()
+            .map(|(size, count)| format!("{count} of {}", exact_size(*size)))
+            .collect();
+        match (self.counts.len(), self.counts.keys().next(), told.pop()) {
+            (1, Some(size), _) => format!("{} each", exact_size(*size)),
+            (2..=MAX_TOLD, _, Some(last)) => format!("{} and {last}", told.join(", ")),
+            (_, Some(least), _) => format!("{} to {}", exact_size(*least), exact_size(self.largest())),
+            (_, None, _) => exact_size(0),
+        }
+    }
+}

@@ -1,0 +1,132 @@
+//! Stacks of threads whose stack pointers are elsewhere, and stacks that are no thread's, held against the kernel's list of
+//! tasks; what a smaller stack saves is measured.
+
+use crate::support::managed::{installed, waiting};
+use crate::support::report::{category, list, number};
+use crate::support::{
+    AuditReport, Guard, audit, go_program, manifest_dir, program, skip, skip_without_bpf, stuck, vmaudit,
+};
+use serde_json::Value;
+use std::collections::BTreeSet;
+use std::process::{Command, Stdio};
+
+fn snapshot(target: &Guard) -> Value {
+    let pid = target.0.id().to_string();
+    let output = stuck::output(
+        Command::new(vmaudit()).args(["snapshot", "-f", "json", "-p", &pid]).stdin(Stdio::null()),
+    );
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    AuditReport::parse(&output.stdout).first().clone()
+}
+
+fn number_of(process: &Value, id: &str) -> u64 {
+    let row = category(process, id).unwrap_or_else(|| panic!("no {id}: {}", process["categories"]));
+    number(row, "regions")
+}
+
+/// What the findings of a category promise in all for a knob, bytes.
+fn promised(process: &Value, id: &str, knob: &str) -> u64 {
+    let mine = list(process, "findings").iter().filter(|finding| finding["category"] == id);
+    let fixes = mine.flat_map(|finding| list(finding, "fix"));
+    let fixes = fixes.filter(|fix| fix["knob"].as_str().is_some_and(|own| own.starts_with(knob)));
+    fixes.map(|fix| number(fix, "saves_virt")).sum()
+}
+
+fn virt(target: &Guard) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", target.0.id())).expect("it lives");
+    let line = status.lines().find_map(|line| line.strip_prefix("VmSize:")).expect("VmSize");
+    line.trim().trim_end_matches(" kB").parse::<u64>().expect("a number") << 10
+}
+
+#[test]
+fn stacks_of_fibres_are_no_threads() {
+    const TEST: &str = "stacks_of_fibres_are_no_threads";
+    let Some(ruby) = installed("ruby") else { return skip(TEST, "no ruby") };
+    let script = manifest_dir().join("tests/programs/fibres.rb");
+    let (name, smaller) = ("RUBY_FIBER_MACHINE_STACK_SIZE", "131072");
+    let start =
+        |size: Option<&str>| waiting(Command::new(&ruby).arg(&script).envs(size.map(|size| (name, size))));
+    let (as_it_is, small) = (start(None), start(Some(smaller)));
+    let process = snapshot(&as_it_is);
+    assert_eq!((number_of(&process, "fibre-stack"), number_of(&process, "thread-stack")), (256, 4));
+    assert!(
+        process["findings"].to_string().contains("256 stacks of Ruby's fibres"),
+        "{}",
+        process["findings"]
+    );
+    assert!(!process["findings"].to_string().contains("exited"), "nobody has");
+    let promised_here = promised(&process, "fibre-stack", name);
+    let saved = virt(&as_it_is) - virt(&small);
+    assert!(saved.abs_diff(promised_here) < 1 << 20, "{promised_here} promised, {saved} saved");
+    if skip_without_bpf(TEST) {
+        return;
+    }
+    let launched = audit(&[], &[ruby.as_os_str(), script.as_os_str()]);
+    let process = launched.report().first();
+    assert_eq!(promised(process, "fibre-stack", name), promised_here);
+    assert_eq!(number_of(process, "thread-stack"), 4);
+}
+
+/// Goroutines have stacks of their own, and Lisp's control stacks are not the C library's.
+#[test]
+fn threads_live_as_long_as_the_kernel_lists_them() {
+    const TEST: &str = "threads_live_as_long_as_the_kernel_lists_them";
+    const LISP: &str = "(progn (loop repeat 4 do (sb-thread:make-thread (lambda () (sleep 600)))) \
+                        (format t \"READY~%\") (finish-output) (read-line *standard-input* nil) \
+                        (sb-ext:exit :abort t))";
+    let mut all = Vec::new();
+    match go_program("cgo_threads", &[]) {
+        Some(program) => all.push(Command::new(program)),
+        None => skip(TEST, "no go"),
+    }
+    match installed("sbcl") {
+        Some(sbcl) => {
+            let mut command = Command::new(sbcl);
+            command.args(["--noinform", "--no-sysinit", "--no-userinit", "--eval", LISP]);
+            all.push(command);
+        }
+        None => skip(TEST, "no sbcl"),
+    }
+    for mut command in all {
+        let target = waiting(&mut command);
+        target.stop();
+        let process = snapshot(&target);
+        let tasks = std::fs::read_dir(format!("/proc/{}/task", target.0.id())).expect("threads");
+        let tasks = tasks.flatten().filter_map(|task| task.file_name().to_string_lossy().parse::<u64>().ok());
+        let others: BTreeSet<u64> = tasks.filter(|&tid| tid != u64::from(target.0.id())).collect();
+        let regions = list(&process, "regions").iter();
+        let stacks =
+            regions.filter(|region| region["category"] == "thread-stack" && region["part"] == "thread stack");
+        let owners: BTreeSet<u64> = stacks.filter_map(|region| region["thread"].as_u64()).collect();
+        assert_eq!(owners, others, "{command:?}");
+        assert!(others.len() >= 4, "{command:?}");
+    }
+}
+
+/// C++'s threads take `ulimit -s`, and only they: as much as the finding says.
+#[test]
+fn a_smaller_limit_saves_what_is_promised() {
+    const TEST: &str = "a_smaller_limit_saves_what_is_promised";
+    let path = program("cxx_threads");
+    let limited = |kib: u64| {
+        let mut command = Command::new("sh");
+        waiting(command.arg("-c").arg(format!("ulimit -s {kib}; exec \"$0\"")).arg(&path))
+    };
+    let (usual, small) = (limited(8192), limited(1024));
+    let saved = virt(&usual) - virt(&small);
+    let mut all = vec![snapshot(&usual)];
+    if !skip_without_bpf(TEST) {
+        all.push(audit(&[], &[&path]).report().first().clone());
+    }
+    for process in &all {
+        assert_eq!(promised(process, "thread-stack", "ulimit -s 1024"), saved);
+        let stacks = process["findings"].to_string();
+        assert!(!stacks.contains("RUST_MIN_STACK") && !stacks.contains("Rust"), "{stacks}");
+    }
+    assert_eq!(saved, 2 * (7 << 20));
+    assert!(
+        all[0]["findings"].to_string().contains("2 of 8 MiB and 17 of 704 KiB"),
+        "{}",
+        all[0]["findings"]
+    );
+}
