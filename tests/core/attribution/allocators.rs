@@ -204,3 +204,22 @@ fn a_lone_frame_of_the_c_library_tells_nobody() {
     assert!(finding(&found, "glibc-mmapped").why.contains("asked for one block and"));
     assert!(finding(&found, "unknown").why.contains("its stack ends within the C library"));
 }
+
+#[test]
+fn a_threshold_is_advised_where_large_blocks_may_be() {
+    let heap = |step: u64, touched: u64| {
+        let mut case = Case::new();
+        case.vma((AT, AT + 16 * MIB), "rw-p", "[heap]", Origin::Preexisting);
+        for at in (AT..AT + 16 * MIB).step_by(step as usize) {
+            case.resident(at, at + touched);
+        }
+        let found = case.attribute();
+        let finding = finding(&found, "glibc-main-heap");
+        let knob = "MALLOC_MMAP_THRESHOLD_=131072";
+        assert!(finding.fix.iter().all(|fix| fix.saves_virt == 0), "nobody knows how much");
+        (finding.fix.iter().any(|fix| fix.knob == knob), finding.no_help.iter().any(|no| no.knob == knob))
+    };
+    assert_eq!(heap(MIB, 64 * KIB), (true, false));
+    assert_eq!(heap(100 * KIB, 4 * KIB), (false, true));
+    assert_eq!(heap(128 * KIB, 124 * KIB), (false, false), "not worth a knob");
+}
