@@ -225,6 +225,10 @@ fn finding(world: &World<'_>, pieces: Vec<&Piece>) -> Option<Finding> {
     };
     let mut advice = match largest.map_or(first.rule, |(p, _)| p.rule).or(first.rule) {
         Some(rule) => RULES[rule].advise(&group, world),
+        None if group.path.is_some() => Advice::why(
+            "the call that made it was seen, but its stack ends within the C library: who asked for it is not \
+             known, and neither a header nor its shape tells",
+        ),
         None if world.input.reconciled.events == 0 => Advice::why(
             "neither a name nor a header nor its shape tells what it is, and no call was traced: only the stack \
              of the call that mapped it would tell",

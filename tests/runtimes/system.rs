@@ -57,9 +57,13 @@ fn attach(pid: u32) -> AuditReport {
 
 /// `run` on a program that ends when its standard input does.
 fn run(path: &std::path::Path, environment: &[(&str, &str)]) -> AuditReport {
+    run_line(&[path], environment)
+}
+
+fn run_line(line: &[&std::path::Path], environment: &[(&str, &str)]) -> AuditReport {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let file = folder.path().join("report.json");
-    let mut command = support::run_command(&file, &[], &[path]);
+    let mut command = support::run_command(&file, &[], line);
     command.envs(environment.iter().copied()).stdin(Stdio::null());
     let audit = support::finished(support::stuck::output(&mut command), &file);
     audit.report().assert_exact();
@@ -326,4 +330,26 @@ fn only_names_that_can_be_read_name_memory() {
     assert!(
         !titles.iter().any(|t| ["\u{201c}\u{201d}", "forgotten", "no name"].iter().any(|w| t.contains(w)))
     );
+}
+
+/// Debian calls musl's one file libc.so; as other systems call it, it is a loader by its name.
+#[test]
+fn what_a_program_on_musl_maps_itself_is_its_own() {
+    let test = "what_a_program_on_musl_maps_itself_is_its_own";
+    let Some(path) = built(test, "own_mmap.c", &["musl-gcc", "-O1", "-g"]) else { return };
+    if skip_without_bpf(test) {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let loader = folder.path().join("ld-musl-x86_64.so.1");
+    std::fs::copy("/lib/ld-musl-x86_64.so.1", &loader).expect("musl's loader");
+    for line in [&[path.as_path()][..], &[loader.as_path(), path.as_path()]] {
+        let report = run_line(line, &[]);
+        let process = report.first();
+        assert_eq!(virt(process, "app-mmap"), 8 * MIB, "{line:?}: {}", process["categories"]);
+        let (malloc, stacks) = (virt(process, "musl-malloc"), virt(process, "thread-stack"));
+        assert!((12 * MIB..13 * MIB).contains(&malloc), "{line:?}: {}", process["categories"]);
+        assert_eq!((things(process, "thread-stack"), stacks), (4, 4 * 140 * KIB), "{line:?}");
+        assert!(virt(process, "loader") < MIB, "{line:?}: {}", process["categories"]);
+    }
 }

@@ -1,9 +1,11 @@
 //! The program's own mmap calls: whatever no allocator, runtime or loader asked for.
 
 use super::{Advice, Claim, Group, Rule, Subject, World};
-use crate::attribution::callpath::CallPath;
+use crate::attribution::callpath::{CallPath, Line};
 use crate::attribution::category::{Category, Evidence, Merge};
+use crate::attribution::code::Role;
 use crate::attribution::findings::Fix;
+use crate::attribution::role::role_of;
 use crate::ledger::RegionKind;
 
 pub const APP_MMAP: Category = Category {
@@ -28,6 +30,11 @@ impl Rule for AppRule {
     fn as_last(&self, subject: &Subject<'_>, _world: &World<'_>) -> Option<Claim> {
         // without a stack nobody knows who called: unknown is an answer
         let path = subject.path.filter(|p| !p.lines.is_empty())?;
+        let of_libc =
+            |l: &Line| matches!(role_of(&l.module, l.function.as_deref()), Role::Libc | Role::Wrapper);
+        if !path.complete && path.lines.iter().all(of_libc) {
+            return None;
+        }
         let part = match subject.region.kind {
             RegionKind::Brk => "brk",
             _ if subject.is_reserved() => "reserved (PROT_NONE)",

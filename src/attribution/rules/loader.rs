@@ -1,6 +1,7 @@
 //! ELF images: what execve and ld.so map of the program and its libraries, their bss, the
 //! holes between their segments, ld.so's own small allocations and the first thread's TLS.
 
+use super::musl::is_musl;
 use super::runs::{extent, run_length};
 use super::{Advice, Claim, Group, Rule, Subject, Surveyed, World};
 use crate::attribution::call::MAP_FIXED;
@@ -43,6 +44,9 @@ const FUNCTIONS: &[&str] = &[
     "__libc_setup_tls",
     "_dl_early_allocate",
     "map_library",
+    "__dls2",
+    "__dls2b",
+    "__dls3",
 ];
 const DLOPEN: &[&str] =
     &["dlopen", "__dlopen", "dlmopen", "__dlmopen", "dlopen_implementation", "__libc_dlopen_mode"];
@@ -93,6 +97,12 @@ impl Rule for LoaderRule {
         // ld.so only ran (constructors)
         let module = path.lines.get(at)?.module.as_str();
         if !path.lines.get(..at)?.iter().all(|l| l.module == module || l.is_wrapper()) {
+            return None;
+        }
+        // musl's loader is its C library, too
+        let in_libc = is_musl(module) && !path.any(|line| line.is(FUNCTIONS));
+        let anonymous = subject.region.kind != RegionKind::File;
+        if in_libc && anonymous && !subject.call.is_some_and(|call| call.has(MAP_FIXED)) {
             return None;
         }
         let claim = match subject.region.kind {

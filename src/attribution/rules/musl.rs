@@ -29,8 +29,13 @@ const MARK: &str = "musl";
 
 pub struct MuslRule;
 
-fn is_musl(module: &str) -> bool {
+pub fn is_musl(module: &str) -> bool {
     module.starts_with("ld-musl") || module.starts_with("libc.musl") || module == "libc.so"
+}
+
+/// The loader's stages before the program (ldso/dynlink.c).
+fn is_start_up(line: &Line) -> bool {
+    line.function.as_deref().is_some_and(|name| name.starts_with("__dls"))
 }
 
 impl Rule for MuslRule {
@@ -60,7 +65,13 @@ impl Rule for MuslRule {
     }
 
     fn by_stack(&self, subject: &Subject<'_>, world: &World<'_>, at: usize) -> Option<Claim> {
-        let named = subject.path?.lines.get(at)?.is(FUNCTIONS);
+        let path = subject.path?;
+        let named = path.lines.get(at)?.is(FUNCTIONS);
+        // its mmap is everybody's; and where it is the loader, that calls malloc, too
+        let by_malloc = path.caller_line().is_some_and(|line| is_musl(&line.module) || line.is(FUNCTIONS));
+        if !by_malloc || path.any(is_start_up) {
+            return None;
+        }
         if subject.region.kind == RegionKind::Brk {
             return Some(
                 Claim::new(MUSL, Evidence::Stack, META)

@@ -3,7 +3,7 @@
 use crate::case::*;
 use vmaudit::ledger::Origin;
 use vmaudit::model::observation::{Block, BlockKind};
-use vmaudit::model::{Addr, AddrRange, VmOp};
+use vmaudit::model::{Addr, AddrRange, Completeness, VmOp};
 
 const AT: u64 = 0x7f10_0000_0000;
 const GIB: u64 = 1 << 30;
@@ -148,4 +148,78 @@ fn a_version_of_mimalloc_is_told_where_it_is_known() {
     };
     assert!(why("/usr/lib/libmimalloc.so.2.0").contains("before 2.1 takes segments"));
     assert!(why(MIMALLOC).contains("its page map"), "{}", why(MIMALLOC));
+}
+
+#[test]
+fn arenas_without_noreserve_are_glibcs_by_their_stack() {
+    let heap = |stack: &[&str], at: u64| {
+        let mut case = Case::new();
+        let stack = case.stack(stack);
+        let origin = case.mmap(PID, 128 * MIB, (NONE, ANON), stack);
+        case.vma((at, at + 0x21000), "rw-p", "", Origin::Event(origin));
+        case.vma((at + 0x21000, at + 64 * MIB), "---p", "", Origin::Event(origin));
+        case.attribute().rows[0].category.id
+    };
+    let stack =
+        ["libc.so.6!__mmap", "libc.so.6@0x9f204", "libc.so.6@0x9f70c", "libc.so.6!malloc", "app!work"];
+    assert_eq!(heap(&stack, 0x7f10_0400_0000), "glibc-arena");
+    // somebody's own reservation of that size
+    assert_eq!(heap(&["libc.so.6!__mmap", "app@0x1000"], 0x7f10_0400_0000), "app-mmap");
+}
+
+#[test]
+fn musls_mmap_is_the_programs_where_the_program_calls_it() {
+    for libc in ["libc.so", "ld-musl-x86_64.so.1"] {
+        let of = |inner: &[&str], prot: u64| {
+            let mut case = Case::new();
+            let stack: Vec<String> =
+                inner.iter().map(|line| line.replace("musl!", &format!("{libc}!"))).collect();
+            let stack: Vec<String> =
+                stack.iter().map(|line| line.replace("musl@", &format!("{libc}@"))).collect();
+            let stack = case.stack(&stack.iter().map(String::as_str).collect::<Vec<_>>());
+            let origin = case.mmap(PID, 8 * MIB, (prot, ANON), stack);
+            case.vma((AT, AT + 8 * MIB), if prot == RW { "rw-p" } else { "---p" }, "", Origin::Event(origin));
+            case.attribute().rows[0].category.id
+        };
+        assert_eq!(of(&["musl!mmap64", "app!own", "app!main"], RW), "app-mmap", "{libc}");
+        assert_eq!(of(&["musl!mmap64", "musl@0x28b79", "app!main"], RW), "musl-malloc", "{libc}");
+        assert_eq!(of(&["musl!mmap64", "musl!pthread_create", "app!main"], NONE), "thread-stack", "{libc}");
+        assert_ne!(of(&["musl!mmap64", "musl@0x6a07e", "app!main"], NONE), "loader", "{libc}");
+    }
+}
+
+#[test]
+fn a_lone_frame_of_the_c_library_tells_nobody() {
+    let mut case = Case::new();
+    case.completeness = Completeness::Incomplete;
+    let stack = case.stack(&["libc.so.6@0x95f28"]);
+    for n in 0..2 {
+        let at = AT + n * 16 * MIB;
+        let origin = case.mmap(PID, 8 * MIB, (RW, ANON), stack);
+        case.vma((at, at + 8 * MIB), "rw-p", "", Origin::Event(origin));
+    }
+    block(&mut case, (AT, 8 * MIB), BlockKind::Large);
+    let found = case.attribute();
+    assert_eq!((virt(&found, "glibc-mmapped"), virt(&found, "unknown")), (8 * MIB, 8 * MIB));
+    assert!(finding(&found, "glibc-mmapped").why.contains("asked for one block and"));
+    assert!(finding(&found, "unknown").why.contains("its stack ends within the C library"));
+}
+
+#[test]
+fn a_threshold_is_advised_where_large_blocks_may_be() {
+    let heap = |step: u64, touched: u64| {
+        let mut case = Case::new();
+        case.vma((AT, AT + 16 * MIB), "rw-p", "[heap]", Origin::Preexisting);
+        for at in (AT..AT + 16 * MIB).step_by(step as usize) {
+            case.resident(at, at + touched);
+        }
+        let found = case.attribute();
+        let finding = finding(&found, "glibc-main-heap");
+        let knob = "MALLOC_MMAP_THRESHOLD_=131072";
+        assert!(finding.fix.iter().all(|fix| fix.saves_virt == 0), "nobody knows how much");
+        (finding.fix.iter().any(|fix| fix.knob == knob), finding.no_help.iter().any(|no| no.knob == knob))
+    };
+    assert_eq!(heap(MIB, 64 * KIB), (true, false));
+    assert_eq!(heap(100 * KIB, 4 * KIB), (false, true));
+    assert_eq!(heap(128 * KIB, 124 * KIB), (false, false), "not worth a knob");
 }

@@ -3,12 +3,17 @@
 use super::{ARENA, BLOCK, BRK_MMAP, ENTRIES, HEAP_MAX, MMAPPED, RESERVED};
 use crate::attribution::callpath::{CallPath, Line};
 use crate::attribution::findings::Fix;
+use crate::attribution::footprint::difference;
 use crate::attribution::rules::{Advice, Group, World};
 use crate::attribution::units::count_word;
-use crate::model::Limits;
+use crate::model::observation::ResidencySource;
+use crate::model::{Addr, AddrRange, Limits};
 
 /// M_TOP_PAD and rounding leave up to this much unused in any heap; no knob changes that.
 const WORTH_A_KNOB: u64 = 1 << 20;
+
+/// DEFAULT_MMAP_THRESHOLD_MIN.
+const MMAP_THRESHOLD: u64 = 128 << 10;
 
 pub fn advise(group: &Group<'_>, world: &World<'_>) -> Advice {
     if group.category == ARENA {
@@ -16,7 +21,7 @@ pub fn advise(group: &Group<'_>, world: &World<'_>) -> Advice {
     } else if group.category == MMAPPED {
         blocks(group)
     } else {
-        main_heap(group)
+        main_heap(group, world)
     }
 }
 
@@ -102,7 +107,7 @@ fn blocks(group: &Group<'_>) -> Advice {
     let n = group.instances_with(BLOCK);
     let blocks = if n == 1 { "one block".to_string() } else { format!("{} blocks", count_word(n)) };
     // without a stack nobody knows which call it was
-    let (here, knob) = match (group.path.is_some(), n) {
+    let (here, knob) = match (group.path.is_some_and(tells_who), n) {
         (true, _) => (" here", "allocate less, or later, at this call"),
         (false, 1) => ("", "allocate less, or later, at the call that asked for it"),
         (false, _) => ("", "allocate less, or later, at the calls that asked for them"),
@@ -118,7 +123,26 @@ fn blocks(group: &Group<'_>) -> Advice {
     )
 }
 
-fn main_heap(group: &Group<'_>) -> Advice {
+/// The stack gets to somebody outside of the C library; one that ends early, to somebody with a name.
+fn tells_who(path: &CallPath) -> bool {
+    let outside =
+        |l: &Line| !l.module.is_empty() && !super::is_libc(&l.module) && !l.is_wrapper() && !l.is(ENTRIES);
+    path.any(|l| outside(l) && (path.complete || l.function.is_some()))
+}
+
+/// Below the heap's top, pages that are neither resident nor swapped, as many in a row as the smallest block with a
+/// mapping of its own has. True where it is not known which pages are.
+fn has_large_hole(range: AddrRange, top: Option<Addr>, world: &World<'_>) -> bool {
+    let seen = &world.input.observations.residency;
+    if !matches!(seen.source, ResidencySource::PagemapScan | ResidencySource::Pagemap) {
+        return true;
+    }
+    let untouched = difference(&[range], &seen.resident, range);
+    let untouched = untouched.iter().flat_map(|hole| difference(&[range], &seen.swapped, *hole));
+    untouched.into_iter().any(|hole| hole.len() >= MMAP_THRESHOLD && Some(hole.end) != top)
+}
+
+fn main_heap(group: &Group<'_>, world: &World<'_>) -> Advice {
     let by_mmap = group.part(BRK_MMAP).virt > 0;
     let mut why = "small blocks of the main thread live in one heap that only shrinks from its end: freed \
                    memory below a block still in use stays mapped"
@@ -128,13 +152,20 @@ fn main_heap(group: &Group<'_>) -> Advice {
                 second copy of the C library), so it grows in pieces of 1 MiB";
     }
     let advice = Advice::why(why);
+    let knob = "MALLOC_MMAP_THRESHOLD_=131072";
     if group.unused() < WORTH_A_KNOB {
         return advice;
     }
-    advice.fix(
-        Fix::new("MALLOC_MMAP_THRESHOLD_=131072", group.unused(), 0)
-            .note("keeps large blocks out of the heap even after the first large free() raised the limit"),
-    )
+    // a large block that was freed, or is in use and untouched, leaves a hole of its size
+    let top = group.pieces.iter().map(|piece| piece.range.end).max();
+    if !group.pieces.iter().any(|piece| has_large_hole(piece.range, top, world)) {
+        return advice
+            .wont(knob, "it is about blocks of 128 KiB or more, and nothing unused here is that long");
+    }
+    advice.fix(Fix::new(knob, 0, 0).note(
+        "keeps large blocks out of the heap even after the first large free() raised the limit; how much of what \
+         is unused were such blocks only a run with it can tell (vmaudit compare)",
+    ))
 }
 
 #[cfg(test)]

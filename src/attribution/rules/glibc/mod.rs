@@ -228,7 +228,9 @@ impl Rule for GlibcRule {
         if let Some(call) = subject.call {
             // JVM metaspace makes the same call, but is not aligned to 64 MiB
             let aligned = subject.span.start.is_aligned(HEAP_MAX) && subject.span.len() <= HEAP_MAX;
-            return (is_heap_call(call) && aligned).then(|| arena_claim(subject, Evidence::Shape, 0));
+            let plain = call.has(MAP_NORESERVE) || shape::reserves_plainly(world);
+            let heap = is_heap_sized(call) && plain && aligned;
+            return heap.then(|| arena_claim(subject, Evidence::Shape, 0));
         }
         if let Some(heap) = heap_of(subject, world) {
             return Some(arena_claim(subject, Evidence::Shape, 0).instance(Instance::At(heap)));
@@ -275,9 +277,8 @@ fn entry(path: &CallPath, at: usize, world: &World<'_>) -> Option<usize> {
     if line.is(INTERNAL) {
         return found.or(Some(at));
     }
-    // unnamed code of libc: malloc's only if malloc follows, or if the stack ends too early to tell
-    let cut_off = at + same_module.len() == path.lines.len() && !path.complete;
-    found.or(cut_off.then_some(at))
+    // unnamed code of libc: malloc's only if malloc follows
+    found
 }
 
 fn by_call(subject: &Subject<'_>, world: &World<'_>, call: MmapCall, entry: Entry) -> Option<Claim> {
@@ -286,7 +287,7 @@ fn by_call(subject: &Subject<'_>, world: &World<'_>, call: MmapCall, entry: Entr
         return None;
     }
     let made_heap = path.any(|l| l.is(HEAP_MAKERS));
-    if made_heap || is_heap_call(call) {
+    if made_heap || is_heap_sized(call) {
         return Some(arena_claim(subject, Evidence::Stack, entry.line));
     }
     if call.prot != Prot::RW || call.has(MAP_NORESERVE) {
@@ -299,11 +300,10 @@ fn by_call(subject: &Subject<'_>, world: &World<'_>, call: MmapCall, entry: Entr
     Some(Claim::new(MMAPPED, Evidence::Stack, BLOCK).merge(caller))
 }
 
-/// `alloc_new_heap`'s calls: 128 MiB to trim, or 64 MiB where the last one ended.
-fn is_heap_call(call: MmapCall) -> bool {
+/// `alloc_new_heap`'s calls: 128 MiB to trim, or 64 MiB where the last one ended; with MAP_NORESERVE before 2.41.
+fn is_heap_sized(call: MmapCall) -> bool {
     call.is_anonymous()
         && call.prot.is_none()
-        && call.has(MAP_NORESERVE)
         && !call.has(MAP_STACK)
         && (call.len == 2 * HEAP_MAX || call.len == HEAP_MAX)
 }

@@ -39,7 +39,8 @@ pub fn heap_of(subject: &Subject<'_>, world: &World<'_>) -> Option<Addr> {
     let Some(run) = run_around(world, vma) else {
         return full_heap(subject, world);
     };
-    let last = run.last().filter(|_| world.may_be_noreserve(run.reserved.start))?;
+    let reserved = || world.may_be_noreserve(run.reserved.start) || reserves_plainly(world);
+    let last = run.last().filter(|_| reserved())?;
     let own = subject.range.start;
     if run.used.start == last || own >= last {
         // Headers that were read settle it; those heaps have been claimed already.
@@ -48,6 +49,11 @@ pub fn heap_of(subject: &Subject<'_>, world: &World<'_>) -> Option<Addr> {
     }
     // below the last heap: a full one of the same arena
     run.holds_full_heaps(world).then(|| own.align_down(HEAP_MAX))
+}
+
+/// As of 2.41 heaps are reserved without MAP_NORESERVE (malloc/arena.c, `alloc_new_heap`).
+pub fn reserves_plainly(world: &World<'_>) -> bool {
+    world.libc_version().is_some_and(|version| version >= (2, 41))
 }
 
 /// Addresses inside a VMA where a heap begins. An extent of another allocator that lies right below a

@@ -33,8 +33,8 @@ pub fn advise(group: &Group<'_>, world: &World<'_>) -> Advice {
     }
     if only_base && group.instances > 4 {
         advice = advice.fix(
-            Fix::new(&format!("{variable}=narenas:1"), unused, 0)
-                .note("each arena has its own; threads that share one wait for each other"),
+            Fix::new(&format!("{variable}=narenas:1"), unused / group.instances * (group.instances - 1), 0)
+                .note("at most: each arena has its own, and one stays; threads that share one wait for each other"),
         );
     }
     if variable != USUAL_SETTING {
