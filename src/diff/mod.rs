@@ -15,6 +15,7 @@ mod compare;
 mod identity;
 pub mod model;
 mod notes;
+mod reasons;
 mod select;
 mod side;
 

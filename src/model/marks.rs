@@ -19,11 +19,13 @@ pub struct Sign {
     pub versioned: Option<(&'static str, &'static str)>,
     /// How the name of the environment variable ends that it reads.
     pub setting: Option<&'static str>,
+    /// Environment variables that are told of a process: how their names end.
+    pub variables: &'static [&'static str],
 }
 
 impl Sign {
     pub const fn new(mark: &'static str, strings: &'static [&'static str]) -> Sign {
-        Sign { mark, strings, section: None, is_libc: false, versioned: None, setting: None }
+        Sign { mark, strings, section: None, is_libc: false, versioned: None, setting: None, variables: &[] }
     }
 }
 
@@ -52,4 +54,6 @@ pub struct CodeMarks {
     /// The function that the C library itself calls as `malloc`: its own, or another allocator's that
     /// the loader put before it. None where that could not be read, or nothing was bound yet.
     pub libc_malloc: Option<Addr>,
+    /// `NAME=value` of the environment that the process was started with: those that rules know, sorted.
+    pub variables: Vec<String>,
 }

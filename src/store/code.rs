@@ -7,6 +7,9 @@ use crate::model::{Addr, AddrRange, CodeMarks, FileMarks, MappingFile};
 use rusqlite::{Connection, params};
 use serde::{Deserialize, Serialize};
 
+/// What a variable of the environment is written with, among the surroundings.
+pub(super) const VARIABLE: &str = "variable ";
+
 #[derive(Serialize, Deserialize)]
 struct Row {
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -66,6 +69,7 @@ pub(super) fn read(db: &Connection, snapshot: i64) -> Result<(CodeMarks, Vec<Add
     let blocks =
         row.blocks.iter().map(|&(start, len)| AddrRange::new(start, start.saturating_add(len))).collect();
     let code = CodeMarks {
+        variables: Vec::new(),
         libc_malloc: row.libc_malloc.map(Addr),
         files: row.files.into_iter().map(file).collect(),
         complete: row.complete,
