@@ -27,7 +27,8 @@ pub use findings::{Finding, Fix, NoHelp};
 pub use footprint::Footprint;
 pub use gone::categories_of_gone;
 pub use rules::{
-    Placed, category_color, category_name, heap_description_of, option_lists, option_separator, place_option,
+    Placed, bears_on, category_color, category_name, heap_description_of, option_lists, option_separator,
+    place_option,
 };
 
 use crate::ledger::{Origin, Reconciled};

@@ -4,7 +4,8 @@
 use super::code::{Code, Role, is_wrapper, plain_name};
 use super::rules::{RULES, Rule};
 
-const STARTS: [&str; 5] = ["_start", "__libc_start_call_main", "start_thread", "clone", "clone3"];
+const STARTS: [&str; 7] =
+    ["_start", "__libc_start_call_main", "start_thread", "clone", "clone3", "__clone", "__clone3"];
 /// How functions that hand out memory begin, without their prefixes.
 const ENTRIES: [&str; 15] = [
     "malloc",

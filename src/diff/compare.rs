@@ -6,6 +6,7 @@ use super::changes::{Pair, Writer, category_name, sort, widths};
 use super::identity::{OfSide, Stacks};
 use super::model::{By, CategoryChange, Change, Diff, ProcessPair, SCHEMA};
 use super::notes::notes;
+use super::reasons::reasons;
 use super::select::pairs;
 use super::side::{Figures, Side};
 use crate::report::model::Process;
@@ -50,6 +51,7 @@ pub fn compare(a: &Side<'_>, b: &Side<'_>, options: Options) -> Diff {
         equal,
         a: a.facts.clone(),
         b: b.facts.clone(),
+        reasons: reasons(a, b, &categories),
         notes: notes(a, b, (options.by, &stacks, &by_name)),
         totals,
         categories,

@@ -3,7 +3,7 @@
 //! of a module, offsets mean nothing, and functions are compared by name. Where one side's build is
 //! stripped and the other's is not, only the names that it kept tell functions apart.
 
-use crate::report::model::{Frame, Stack};
+use crate::report::model::{Frame, Role, Stack};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 /// Frames outside all modules: their addresses are absolute.
@@ -97,8 +97,11 @@ impl Stacks {
         // Which functions were inlined depends on debug files, which a side may not have; what they
         // were inlined into is always there, with the same offset.
         let skipped = from.min(stack.frames.len());
-        for frame in stack.frames[skipped..].iter().filter(|frame| !frame.inlined) {
-            let Some(key) = self.frame_key(frame) else { continue };
+        let end = stack.frames.len() - start(stack);
+        let entry = stack.frames.iter().rposition(|frame| frame.role == Role::Allocator).unwrap_or(0);
+        let compared = stack.frames.get(..end).unwrap_or_default().iter().enumerate().skip(skipped);
+        for (at, frame) in compared.filter(|(_, frame)| !frame.inlined) {
+            let Some(key) = self.frame_key(frame, at < entry) else { continue };
             let collapses = matches!(key, FrameKey::Unnamed { .. });
             let next = self.frames.len() as u32;
             let number = *self.frames.entry(key).or_insert(next);
@@ -114,10 +117,16 @@ impl Stacks {
         self.kept_names.get(module).is_none_or(|kept| kept.contains(name))
     }
 
-    fn frame_key(&self, frame: &Frame) -> Option<FrameKey> {
+    /// Inside an allocator, which of a function's calls it was may be luck: glibc maps the rest of an arena's heap
+    /// where the first part did not end at a multiple of 64 MiB, and both parts elsewhere (`alloc_new_heap`).
+    fn frame_key(&self, frame: &Frame, in_allocator: bool) -> Option<FrameKey> {
         let module = frame.module.clone();
         if module == NOWHERE && !self.same_addresses {
             return Some(FrameKey::Unnamed { module });
+        }
+        let own = frame.symbol.as_ref().filter(|_| in_allocator && frame.role != Role::Wrapper);
+        if let Some(name) = own.filter(|name| self.tells(&module, name)) {
+            return Some(FrameKey::Function { module, name: name.clone() });
         }
         Some(match self.modules.get(&module).copied().unwrap_or(Compared::ByOffset) {
             Compared::ByOffset => {
@@ -129,6 +138,23 @@ impl Stacks {
                 None => FrameKey::Unnamed { module },
             },
         })
+    }
+}
+
+/// How many of a stack's outermost frames only tell how the kernel was asked for the thread: a container's seccomp
+/// profile hides clone3, and glibc falls back to clone. Nothing else returns into these functions. Where they have no
+/// names, a complete stack's outermost frame is one of them if the next one lies in the same module, without a name,
+/// too: `start_thread`.
+fn start(stack: &Stack) -> usize {
+    let of_start = |frame: &&Frame| frame.role == Role::Start;
+    let named = stack.frames.iter().rev().take_while(of_start).count();
+    match stack.frames.as_slice() {
+        _ if named > 0 => named,
+        [.., next, last] if stack.completeness == "complete" => {
+            let alike = next.module == last.module && next.symbol.is_none() && last.symbol.is_none();
+            usize::from(alike && last.module != NOWHERE)
+        }
+        _ => 0,
     }
 }
 
@@ -193,7 +219,7 @@ mod tests {
         };
         let totals = Totals { virt: 4096, writable: 4096, ..Totals::default() };
         let process = Process { totals, regions: vec![region], aslr: true, ..Process::default() };
-        let stack = Stack { frames, ..Stack::default() };
+        let stack = Stack { frames, completeness: "complete".into(), ..Stack::default() };
         Report { schema: 1, processes: vec![process], stacks: vec![stack], ..Report::default() }
     }
 
@@ -247,6 +273,38 @@ mod tests {
         assert!(!matched(both, elsewhere).0, "both are stripped: exported names tell");
         let other = stack("bb", [Some("grow"), Some("another"), Some("main")]);
         assert!(!matched(named, other).0);
+    }
+
+    /// Of two mappings in a thread, one on a host, one where seccomp hides clone3; Debian 12.
+    #[test]
+    fn how_a_thread_was_started_is_forgiven() {
+        let start =
+            |offset, name: &str| Frame { role: Role::Start, ..frame("libc.so.6", "aa", offset, Some(name)) };
+        let stack = |worker, clone: (u64, &str)| {
+            let worker = frame("p", "bb", worker, Some("worker"));
+            vec![worker, start(0x891c3, "start_thread"), start(clone.0, clone.1)]
+        };
+        let (clone3, clone) = ((0x10985b, "clone3"), (0x109733, "__clone"));
+        assert!(matched(stack(7, clone3), stack(7, clone)).0);
+        assert!(!matched(stack(7, clone3), stack(8, clone)).0);
+        let stripped = |worker, clone| {
+            let worker = frame("p", "bb", worker, None);
+            vec![worker, frame("libc.so.6", "aa", 0x891c3, None), frame("libc.so.6", "aa", clone, None)]
+        };
+        assert!(matched(stripped(7, clone3.0), stripped(7, clone.0)).0);
+        assert!(!matched(stripped(7, clone3.0), stripped(8, clone.0)).0);
+        let alone = |at| vec![frame("libc.so.6", "aa", at, None)];
+        assert!(!matched(alone(7), alone(8)).0);
+    }
+
+    #[test]
+    fn inside_an_allocator_functions_are_compared() {
+        let stack = |at, caller| {
+            let entry = Frame { role: Role::Allocator, ..frame("libc.so.6", "aa", 0x90, Some("malloc")) };
+            vec![frame("libc.so.6", "aa", at, Some("grow")), entry, frame("p", "bb", caller, Some("main"))]
+        };
+        assert!(matched(stack(0x10, 7), stack(0x20, 7)).0);
+        assert!(!matched(stack(0x10, 7), stack(0x10, 8)).0, "another place in the program");
     }
 
     #[test]

@@ -16,6 +16,7 @@ pub mod heap;
 mod identity;
 pub mod model;
 mod notes;
+mod reasons;
 mod select;
 mod side;
 

@@ -103,6 +103,8 @@ pub struct Diff {
     pub b: SideFacts,
     /// What has to be known before trusting the comparison, in words.
     pub notes: Vec<String>,
+    /// What is around the two processes and differs, largest explained change first.
+    pub reasons: Vec<Reason>,
     pub totals: Widths,
     /// Every category that either side has; they add up to `totals`.
     pub categories: Vec<CategoryChange>,
@@ -112,6 +114,23 @@ pub struct Diff {
     pub changes: Vec<Change>,
     /// As in the report; `changes[].stack` is an index into it.
     pub stacks: Vec<Stack>,
+}
+
+/// Something around the processes that differs, and the memory that it bears on.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Reason {
+    /// `libc`, `threads`, `stack limit`, `address-space limit`, `data limit`, `memory`, `processors`, or a variable's name.
+    pub what: String,
+    /// In words; null: not set, no limit.
+    pub a: Option<String>,
+    pub b: Option<String>,
+    /// Of the change in VIRT, what it explains: null where it bears on nothing that changed.
+    pub explains: Option<i64>,
+    /// The categories that it bears on and that changed.
+    pub categories: Vec<String>,
+    /// Other reasons (`what`) that bear on one of them, too: `explains` is theirs together.
+    pub shared_with: Vec<String>,
 }
 
 /// One of the two things compared.

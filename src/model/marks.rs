@@ -19,11 +19,13 @@ pub struct Sign {
     pub versioned: Option<(&'static str, &'static str)>,
     /// How the name of the environment variable ends that it reads.
     pub setting: Option<&'static str>,
+    /// Environment variables that are told of a process: how their names end.
+    pub variables: &'static [&'static str],
 }
 
 impl Sign {
     pub const fn new(mark: &'static str, strings: &'static [&'static str]) -> Sign {
-        Sign { mark, strings, section: None, is_libc: false, versioned: None, setting: None }
+        Sign { mark, strings, section: None, is_libc: false, versioned: None, setting: None, variables: &[] }
     }
 }
 
@@ -55,4 +57,6 @@ pub struct CodeMarks {
     /// Where the program headers of mapped images put memory that is in no file (from p_filesz to p_memsz, whole
     /// pages): each file's bss, wherever it is mapped. Sorted, disjoint.
     pub bss: Vec<AddrRange>,
+    /// `NAME=value` of the environment that the process was started with: those that rules know, sorted.
+    pub variables: Vec<String>,
 }

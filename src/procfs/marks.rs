@@ -31,7 +31,9 @@ static KNOWN: LazyLock<Mutex<MarkCache>> = LazyLock::new(Mutex::default);
 /// and shapes have to do.
 pub(super) fn read_marks(dir: &ProcessDir, tid: Tid, mappings: &[Mapping], signs: &[Sign]) -> CodeMarks {
     let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    let environment = dir.read("environ").unwrap_or_default();
     let mut out = CodeMarks { complete: true, ..CodeMarks::default() };
+    out.variables = variables(&environment, signs);
     let (mut seen, mut elsewhere) = (HashMap::new(), None);
     for mapping in mappings.iter().filter(|mapping| mapping.prot.exec) {
         let Some(file) = mapping.file else { continue };
@@ -61,6 +63,20 @@ pub(super) fn read_marks(dir: &ProcessDir, tid: Tid, mappings: &[Mapping], signs
     out.bss.sort_unstable();
     out.bss.dedup();
     out
+}
+
+/// Of an environment, only what rules ask for: the rest may be secret.
+fn variables(environment: &[u8], signs: &[Sign]) -> Vec<String> {
+    let known =
+        |name: &[u8]| signs.iter().flat_map(|sign| sign.variables).any(|end| name.ends_with(end.as_bytes()));
+    let assignments = environment.split(|&byte| byte == 0);
+    let found = assignments.filter(|word| {
+        let end = word.iter().position(|&byte| byte == b'=').unwrap_or(0);
+        known(word.get(..end).unwrap_or_default())
+    });
+    let mut found: Vec<String> = found.map(|word| String::from_utf8_lossy(word).into_owned()).collect();
+    found.sort();
+    found
 }
 
 impl MarkCache {
@@ -125,6 +141,14 @@ fn called_malloc(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_what_is_asked_for_is_taken_from_an_environment() {
+        let sign = Sign { variables: &["MALLOC_CONF", "ARENAS"], ..Sign::new("x", &[]) };
+        let text = b"PASSWORD=ARENAS\0_RJEM_MALLOC_CONF=a=b\0ARENAS=1\0=2\0ARENAS\0";
+        assert_eq!(variables(text, &[sign]), ["ARENAS=1", "_RJEM_MALLOC_CONF=a=b"]);
+        assert!(variables(text, &[]).is_empty());
+    }
     use crate::attribution::rules::signs;
     use crate::procfs::parse_maps;
 

@@ -294,6 +294,7 @@ fn process(
             },
             &seen.limits,
         ),
+        surroundings: surroundings(seen),
         coverage: model::Coverage {
             traced: found.coverage.traced,
             preexisting: found.coverage.preexisting,
@@ -568,4 +569,23 @@ mod tests {
             assert_eq!(hex(n), format!("{n:#x}"));
         }
     }
+}
+
+fn surroundings(seen: &crate::model::Observations) -> Option<model::Surroundings> {
+    let around = seen.limits;
+    let libc = seen.code.files.iter().find_map(|found| {
+        let (major, minor) = found.version?;
+        Some(format!("{} {major}.{minor}", found.marks.first()?))
+    });
+    around.known.then(|| model::Surroundings {
+        libc,
+        variables: seen.code.variables.clone(),
+        stack_limit: seen.stack_limit,
+        address_space_limit: around.address_space,
+        data_limit: around.data,
+        cgroup_limit: around.cgroup.map(|room| room.limit),
+        memory: around.memory,
+        processors: around.cpus,
+        cpu_quota: around.cpu_quota,
+    })
 }

@@ -17,8 +17,8 @@ pub mod verdict;
 mod words;
 
 pub use crate::attribution::{
-    Placed, category_color, category_name, heap_description_of, option_lists, option_separator, place_option,
-    units,
+    Placed, bears_on, category_color, category_name, heap_description_of, option_lists, option_separator,
+    place_option, units,
 };
 pub use build::{
     EventCounts, Inside, ProcessAudit, ProcessFacts, RANGES_SHOWN, ReportBuilder, RunFacts, build,

@@ -85,6 +85,9 @@ pub struct Process {
     /// Added: whether VIRT matters here; null where the limits are not known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub verdict: Option<Verdict>,
+    /// Added: null where nobody asked (a saved file, an older recording).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub surroundings: Option<Surroundings>,
     pub coverage: Coverage,
     pub categories: Vec<CategoryRow>,
     pub regions: Vec<Region>,
@@ -163,6 +166,27 @@ pub struct Totals {
     /// Added: part of `unused`: changed by calls after the last snapshot, nobody knows how much was in memory.
     #[serde(skip_serializing_if = "is_zero")]
     pub residency_unknown: u64,
+}
+
+/// What a process found around it when it was looked at: where two runs of a program differ in it, their memory may.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Surroundings {
+    /// `glibc 2.36`; null where the C library does not tell.
+    pub libc: Option<String>,
+    /// `NAME=value` of the environment that it was started with: those that the rules know, no others.
+    pub variables: Vec<String>,
+    /// Soft limits, bytes; null: none.
+    pub stack_limit: Option<u64>,
+    pub address_space_limit: Option<u64>,
+    pub data_limit: Option<u64>,
+    /// The tightest memory limit of its cgroups; null: none.
+    pub cgroup_limit: Option<u64>,
+    /// Of the machine.
+    pub memory: Option<u64>,
+    /// Processors that it may run on, and the tightest quota of its cgroups in thousandths of one.
+    pub processors: Option<u64>,
+    pub cpu_quota: Option<u64>,
 }
 
 /// Judged by what the kernel counts and limits.

@@ -8,6 +8,9 @@ use crate::model::{Addr, AddrRange, CodeMarks, FileMarks, MappingFile, Tid};
 use rusqlite::{Connection, params};
 use serde::{Deserialize, Serialize};
 
+/// What a variable of the environment is written with, among the surroundings.
+pub(super) const VARIABLE: &str = "variable ";
+
 #[derive(Serialize, Deserialize)]
 struct Row {
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -92,6 +95,7 @@ pub(super) fn read(db: &Connection, snapshot: i64) -> Result<(CodeMarks, Vec<Blo
     blocks.extend(of(&row.pool_arenas, BlockKind::PoolArena));
     blocks.sort_unstable_by_key(|block| block.range);
     let code = CodeMarks {
+        variables: Vec::new(),
         libc_malloc: row.libc_malloc.map(Addr),
         files: row.files.into_iter().map(file).collect(),
         complete: row.complete,

@@ -162,7 +162,7 @@ impl LastSnapshots {
         )?;
         self.in_file += 1;
         residency(db, place.id, &seen.residency)?;
-        surroundings(db, place.id, seen.limits)?;
+        surroundings(db, place.id, (seen.limits, &seen.code.variables))?;
         detail::write(db, place.id, &seen.details)?;
         code::write(db, place.id, (&seen.code, &seen.blocks, &seen.thread_blocks))?;
         let mut insert = sum::inserter(db, "snapshot_thread", 5)?;
@@ -274,8 +274,11 @@ fn residency(db: &Connection, snapshot: i64, residency: &Residency) -> Result<()
     Ok(())
 }
 
-fn surroundings(db: &Connection, snapshot: i64, known: Limits) -> Result<(), Fault> {
-    let figures: BTreeMap<&str, u64> = known.to_pairs().into_iter().collect();
+fn surroundings(db: &Connection, snapshot: i64, (known, set): (Limits, &[String])) -> Result<(), Fault> {
+    let figures = known.to_pairs().into_iter().map(|(name, value)| (name.to_owned(), value));
+    // older versions leave out what they do not know, and expect numbers
+    let set = set.iter().map(|assignment| (format!("{}{assignment}", code::VARIABLE), 1));
+    let figures: BTreeMap<String, u64> = figures.chain(set).collect();
     let figures = serde_json::to_string(&figures).unwrap_or_default();
     sum::insert(db, "surroundings", params![snapshot, figures])?;
     Ok(())

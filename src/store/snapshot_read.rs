@@ -149,7 +149,9 @@ fn observations(
         Some(arguments) => arguments.split(|&byte| byte == 0).map(<[u8]>::to_vec).collect(),
         None => Vec::new(),
     };
-    let (code, blocks, thread_blocks) = code::read(db, id)?;
+    let (mut code, blocks, thread_blocks) = code::read(db, id)?;
+    let (limits, variables) = surroundings(db, id)?;
+    code.variables = variables;
     Ok(Observations {
         pid: row.narrow(3)?,
         moment,
@@ -173,7 +175,7 @@ fn observations(
         exe: row.bytes(24)?.to_vec(),
         cmdline,
         stack_limit: row.maybe(26)?.map(|limit| limit as u64),
-        limits: surroundings(db, id)?,
+        limits,
         thread_blocks,
         blocks,
         code,
@@ -238,11 +240,13 @@ fn heap_infos(db: &Connection, id: i64) -> Result<Vec<HeapInfo>, Fault> {
     })
 }
 
-fn surroundings(db: &Connection, id: i64) -> Result<Limits, Fault> {
+fn surroundings(db: &Connection, id: i64) -> Result<(Limits, Vec<String>), Fault> {
     let what = format!("the surroundings of snapshot {id}");
     let sql = "SELECT * FROM surroundings WHERE snapshot = ?1";
     let figures: BTreeMap<String, u64> = one_row(db, (sql, [id]), &what, |row| row.json(1, &what))?;
-    Ok(Limits::from_pairs(figures.iter().map(|(name, value)| (name.as_str(), *value))))
+    let variables = figures.keys().filter_map(|name| name.strip_prefix(code::VARIABLE)).map(str::to_owned);
+    let limits = Limits::from_pairs(figures.iter().map(|(name, value)| (name.as_str(), *value)));
+    Ok((limits, variables.collect()))
 }
 
 fn gaps(db: &Connection, id: i64) -> Result<Vec<String>, Fault> {

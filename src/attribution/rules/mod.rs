@@ -95,6 +95,12 @@ pub trait Rule: Sync {
         &[]
     }
 
+    /// What around a process bears on these categories: a variable's name (how it ends), or `threads`, `stack limit`,
+    /// `processors`, `memory`. Where two processes differ in it, their memory in these may.
+    fn surroundings(&self) -> &'static [(&'static str, &'static [&'static str])] {
+        &[]
+    }
+
     /// Where this option of the runtime's start line counts if it is given from outside, whatever options the
     /// process was `started` with.
     fn place(&self, _option: &str, _started: &[String]) -> Option<Placed> {
@@ -250,6 +256,16 @@ pub fn option_separator(variable: &str) -> Option<char> {
 /// Environment variables that are lists of options of a runtime's start line, and what separates these.
 pub fn option_lists() -> impl Iterator<Item = (&'static str, char)> {
     RULES.iter().flat_map(|rule| rule.option_lists()).copied()
+}
+
+/// The categories that something around a process bears on ([`Rule::surroundings`]).
+pub fn bears_on(what: &str) -> Vec<&'static str> {
+    let all = RULES.iter().flat_map(|rule| rule.surroundings());
+    let mut found: Vec<&str> =
+        all.filter(|(name, _)| what.ends_with(name)).flat_map(|(_, ids)| ids.iter().copied()).collect();
+    found.sort_unstable();
+    found.dedup();
+    found
 }
 
 /// Where an option of some runtime's start line counts ([`Rule::place`]).

@@ -20,6 +20,7 @@ pub fn diff_to_text(diff: &Diff, options: TextOptions) -> String {
     out.push('\n');
     processes(diff, options, &mut out);
     categories(diff, options, &mut out);
+    reasons(diff, options, &mut out);
     for text in &diff.notes {
         note(&clean(text), options, &mut out);
     }
@@ -72,6 +73,30 @@ pub(super) fn source_line(name: &str, source: &str, rest: &str, options: TextOpt
         _ => format!("…{}", source.chars().skip(cut + 1).collect::<String>()),
     };
     *out += &format!("{}  {source}{rest}\n", options.color.paint(Tone::Heading, name));
+}
+
+/// `MALLOC_ARENA_MAX: not set in A, 1 in B: -512.0 MiB in glibc malloc arenas`
+fn reasons(diff: &Diff, options: TextOptions, out: &mut String) {
+    let name = |id: &String| {
+        let row = diff.categories.iter().find(|row| row.id == *id);
+        row.map_or_else(|| clean(id), |row| clean(&row.name))
+    };
+    for reason in &diff.reasons {
+        let says = |value: &Option<String>| match value {
+            Some(value) => truncated(&clean(value), 40),
+            None => "not set".to_owned(),
+        };
+        let head = format!("{}: {} in A, {} in B", clean(&reason.what), says(&reason.a), says(&reason.b));
+        let names = reason.categories.iter().map(name).collect::<Vec<_>>().join(", ");
+        let bears = match (reason.explains, reason.shared_with.as_slice()) {
+            (None, _) => "; it explains nothing of what changed".to_owned(),
+            (Some(bytes), []) => format!("; it bears on {names}: {}", signed_size(bytes)),
+            (Some(bytes), others) => {
+                format!("; with {} it bears on {names}: {}", clean(&others.join(", ")), signed_size(bytes))
+            }
+        };
+        labelled("differs", Tone::Dim, &(head + &bears), options, out);
+    }
 }
 
 /// Runs of frames without names in one module (an allocator without debug files) tell nothing one by

@@ -5,6 +5,7 @@ use crate::support::{demo_program, skip, skip_without, skip_without_bpf, vmaudit
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
@@ -56,6 +57,65 @@ fn gibibytes_of_jemalloc(report: &str) -> usize {
     leaves.len()
 }
 
+/// As Docker's default profile: no clone3, so that glibc calls clone.
+fn hide_clone3(command: &mut Command) {
+    const NR: u16 = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16;
+    const IS: u16 = (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16;
+    const RETURN: u16 = (libc::BPF_RET | libc::BPF_K) as u16;
+    let step = |code, jf, k| libc::sock_filter { code, jt: 0, jf, k };
+    let mut program = [
+        step(NR, 0, 0),
+        step(IS, 1, libc::SYS_clone3 as u32),
+        step(RETURN, 0, libc::SECCOMP_RET_ERRNO | libc::ENOSYS as u32),
+        step(RETURN, 0, libc::SECCOMP_RET_ALLOW),
+    ];
+    let install = move || {
+        let filter = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
+        // SAFETY: the filter lives until the call has returned.
+        let done = unsafe { libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, 0, &filter) };
+        if done == 0 { Ok(()) } else { Err(std::io::Error::last_os_error()) }
+    };
+    // SAFETY: one system call between fork and exec.
+    unsafe { command.pre_exec(install) };
+}
+
+#[test]
+fn how_a_container_starts_threads_is_no_difference() {
+    const TEST: &str = "how_a_container_starts_threads_is_no_difference";
+    let program = match demo_program() {
+        Ok(program) => program,
+        Err(why) => return skip(TEST, &why),
+    };
+    if skip_without_bpf(TEST) {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let [host, container] = ["host.json", "box.json"].map(|name| path(folder.path(), name));
+    for (report, hidden) in [(&host, false), (&container, true)] {
+        let mut run = Command::new(vmaudit());
+        run.args(["run", "--as-root", "-f", "json", "--report", report, "--"]).arg(&program);
+        run.env("MALLOC_CONF", "narenas:1").stdin(Stdio::null());
+        if hidden {
+            run.env("MALLOC_TOP_PAD_", "131072");
+            hide_clone3(&mut run);
+        }
+        let output = run.output().expect("vmaudit starts");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let text = std::fs::read_to_string(report).expect("a report");
+        let starts = |function: &str| text.contains(&format!("\"symbol\": \"{function}\""));
+        if !starts("start_thread") {
+            return skip(TEST, "the C library has no names");
+        }
+        assert_eq!(starts("clone3"), !hidden);
+    }
+    let diff = diff(&[&host, &container]);
+    let arenas: Vec<&Value> = changes(&diff).iter().filter(|c| c["category"] == "glibc-arena").collect();
+    assert!(arenas.iter().all(|change| change["virt"]["change"] == 0), "{arenas:#?}");
+    let reasons = diff["reasons"].as_array().expect("reasons");
+    let names: Vec<&str> = reasons.iter().filter_map(|reason| reason["what"].as_str()).collect();
+    assert_eq!(names, ["MALLOC_TOP_PAD_"], "{reasons:#?}");
+}
+
 /// Why has the container 128 MiB more than the host? Two threads made an arena each.
 #[test]
 fn the_arena_that_only_one_has_comes_first() {
@@ -98,6 +158,9 @@ fn the_arena_that_only_one_has_comes_first() {
             })
             .collect();
         assert!(threads.contains(&"reader") && threads.contains(&"freer"), "{threads:?}");
+        let reason = &found["reasons"][0];
+        assert_eq!((&reason["what"], &reason["a"]), (&"MALLOC_ARENA_MAX".into(), &"1".into()), "{reason}");
+        assert_eq!(reason["explains"], 128 << 20, "{reason}");
         // all else is the same by stack, at other addresses
         let same_tables = [&host, &container].iter().all(|report| gibibytes_of_jemalloc(report) == 1);
         let rest: Vec<&Value> = changes(&found)[2..]

@@ -198,6 +198,7 @@ fn observations(pid: i32, source: ResidencySource) -> Box<Observations> {
                 version: Some((2, 36)),
             }],
             libc_malloc: Some(Addr(u64::MAX)),
+            variables: vec!["MALLOC_ARENA_MAX=1".into(), "NODE_OPTIONS=a=b \u{fffd}".into()],
             complete: pid == 7,
         },
         aslr: pid == 7,

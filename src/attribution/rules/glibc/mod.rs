@@ -112,6 +112,17 @@ const HEAP_MAKERS: &[&str] = &["alloc_new_heap", "new_heap"];
 /// libc.so.6, or its malloc linked statically.
 pub const MARK: &str = "glibc";
 
+/// Those of malloc/malloc.c (`do_set_mallopt_check`, `ptmalloc_init`), and the one for all since 2.26.
+const VARIABLES: [&str; 7] = [
+    "MALLOC_ARENA_MAX",
+    "MALLOC_ARENA_TEST",
+    "MALLOC_MMAP_THRESHOLD_",
+    "MALLOC_MMAP_MAX_",
+    "MALLOC_TOP_PAD_",
+    "MALLOC_TRIM_THRESHOLD_",
+    "GLIBC_TUNABLES",
+];
+
 pub struct GlibcRule;
 
 /// True for glibc's shared object: `libc.so.6`, and `libc-2.31.so` before 2.34.
@@ -142,8 +153,27 @@ impl Rule for GlibcRule {
         const {
             &[Sign {
                 versioned: Some(("gnu_get_libc_version", "GLIBC_")),
+                variables: &VARIABLES,
                 ..Sign::new(MARK, &["malloc(): "])
             }]
+        }
+    }
+
+    /// The variables, and what else malloc/arena.c and malloc/malloc.c decide by.
+    fn surroundings(&self) -> &'static [(&'static str, &'static [&'static str])] {
+        const ALL: &[&str] = &[ARENA.id, MAIN_HEAP.id, MMAPPED.id];
+        const {
+            &[
+                ("MALLOC_ARENA_MAX", &[ARENA.id]),
+                ("MALLOC_ARENA_TEST", &[ARENA.id]),
+                ("MALLOC_MMAP_THRESHOLD_", ALL),
+                ("MALLOC_MMAP_MAX_", ALL),
+                ("MALLOC_TOP_PAD_", ALL),
+                ("MALLOC_TRIM_THRESHOLD_", ALL),
+                ("GLIBC_TUNABLES", &[ARENA.id, MAIN_HEAP.id, MMAPPED.id, "thread-stack"]),
+                ("threads", &[ARENA.id]),
+                ("processors", &[ARENA.id]),
+            ]
         }
     }
 

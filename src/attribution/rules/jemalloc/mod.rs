@@ -144,7 +144,17 @@ impl Rule for JemallocRule {
 
     fn signs(&self) -> &'static [Sign] {
         // the end of the variable's name: `--with-jemalloc-prefix` puts something before it
-        const { &[Sign { setting: Some("MALLOC_CONF"), ..Sign::new(MARK, &["<jemalloc>"]) }] }
+        const {
+            &[Sign {
+                setting: Some("MALLOC_CONF"),
+                variables: &["MALLOC_CONF"],
+                ..Sign::new(MARK, &["<jemalloc>"])
+            }]
+        }
+    }
+
+    fn surroundings(&self) -> &'static [(&'static str, &'static [&'static str])] {
+        const { &[("MALLOC_CONF", &[JEMALLOC.id]), ("processors", &[JEMALLOC.id])] }
     }
 
     fn heap_description(&self) -> Option<&'static str> {

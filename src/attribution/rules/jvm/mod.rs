@@ -17,7 +17,7 @@ use crate::attribution::category::{Category, Evidence, Instance, Merge};
 use crate::attribution::code::{Code, Role};
 use crate::attribution::world::Surveyed;
 use crate::ledger::Region;
-use crate::model::{Addr, EventId, StackId};
+use crate::model::{Addr, EventId, Sign, StackId};
 
 pub const HEAP: Category =
     Category { id: "jvm-heap", color: 0x14a181, name: "Java heap", one: "Java heap", many: "Java heaps" };
@@ -152,6 +152,24 @@ impl Rule for JvmRule {
 
     fn code(&self) -> Code {
         Code { role: Role::Runtime, modules: &["libjvm.so"], ..Code::NONE }
+    }
+
+    fn signs(&self) -> &'static [Sign] {
+        const VARIABLES: &[&str] = &["JAVA_TOOL_OPTIONS", "_JAVA_OPTIONS"];
+        const { &[Sign { variables: VARIABLES, ..Sign::new(ID, &[]) }] }
+    }
+
+    /// Of memory, -XX:MaxRAMPercentage takes a quarter.
+    fn surroundings(&self) -> &'static [(&'static str, &'static [&'static str])] {
+        const ALL: &[&str] = &[HEAP.id, CLASSES.id, META.id, SHARED.id, CODE.id, GC.id, OTHER.id];
+        const {
+            &[
+                ("JAVA_TOOL_OPTIONS", ALL),
+                ("_JAVA_OPTIONS", ALL),
+                ("memory", &[HEAP.id, GC.id]),
+                ("processors", &[HEAP.id, GC.id, CODE.id]),
+            ]
+        }
     }
 
     fn option_lists(&self) -> &'static [(&'static str, char)] {

@@ -64,6 +64,10 @@ impl Rule for PthreadRule {
         "pthread"
     }
 
+    fn surroundings(&self) -> &'static [(&'static str, &'static [&'static str])] {
+        const { &[("stack limit", &[THREAD_STACK.id]), ("threads", &[THREAD_STACK.id])] }
+    }
+
     fn categories(&self) -> &'static [Category] {
         &[THREAD_STACK, FIBRE_STACK]
     }

@@ -12,8 +12,8 @@ const NODE: &str = "v8-in-node";
 /// Names of options and a message of theirs. Electron has Chromium's and Node's: its command line is Chromium's.
 pub(super) const SIGNS: [Sign; 3] = [
     Sign::new(CHROMIUM, &["v8-cache-options"]),
-    Sign::new(DENO, &["DENO_V8_FLAGS"]),
-    Sign::new(NODE, &[" is not allowed in NODE_OPTIONS"]),
+    Sign { variables: &["DENO_V8_FLAGS"], ..Sign::new(DENO, &["DENO_V8_FLAGS"]) },
+    Sign { variables: &["NODE_OPTIONS"], ..Sign::new(NODE, &[" is not allowed in NODE_OPTIONS"]) },
 ];
 
 /// How each takes `--jitless`: measured with Chromium 156 (536 MiB of VIRT less), Deno 2 (512) and Node.js 20 (512).

@@ -60,6 +60,10 @@ impl Rule for V8Rule {
         }
     }
 
+    fn surroundings(&self) -> &'static [(&'static str, &'static [&'static str])] {
+        const { &[("NODE_OPTIONS", &[V8.id]), ("DENO_V8_FLAGS", &[V8.id])] }
+    }
+
     fn option_lists(&self) -> &'static [(&'static str, char)] {
         &[("NODE_OPTIONS", ' '), ("DENO_V8_FLAGS", ',')]
     }
