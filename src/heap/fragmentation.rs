@@ -1,6 +1,7 @@
 //! Where the memory of an allocator's arenas is: held, rounded up, free inside, free at the top, given back, and
 //! what keeps the rest (docs/heap.md, "Arenas").
 
+use super::extents::{ExtentHeap, extents};
 use crate::model::arenas::{self, ArenasRead, Doubt, Known};
 use serde::{Deserialize, Serialize};
 
@@ -16,6 +17,9 @@ pub struct Fragmentation {
     pub arenas: Vec<Arena>,
     /// The sum of them.
     pub total: Arena,
+    /// Allocators that keep extents; absent where there is none.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub extents: Vec<ExtentHeap>,
     /// Blocks with mappings of their own, of 128 KiB and more.
     pub mapped_blocks: MappedBlocks,
     /// Who holds pages of which at most a quarter is in use, as far as blocks are known; most first.
@@ -126,6 +130,12 @@ pub struct Holder {
     pub used: u64,
 }
 
+impl Fragmentation {
+    pub fn is_empty(&self) -> bool {
+        self.arenas.is_empty() && self.extents.is_empty()
+    }
+}
+
 /// Joins what was read of each allocator. `row` says in which row of the report a holder is.
 pub fn fragmentation(
     read: &[(&str, ArenasRead)],
@@ -140,6 +150,7 @@ pub fn fragmentation(
     let mut holders: Vec<Holder> = Vec::new();
     for (allocator, read) in read {
         out.arenas.extend(read.arenas.iter().map(|each| arena(allocator, each, read.knows_pages)));
+        out.extents.extend(extents(read));
         let mapped = &read.mapped;
         out.mapped_blocks.blocks += mapped.blocks.count;
         out.mapped_blocks.bytes += mapped.blocks.bytes;

@@ -5,6 +5,7 @@
 //! memory, [`report`] the versioned report. Pure.
 
 pub mod describe;
+pub mod extents;
 pub mod fragmentation;
 pub mod ledger;
 pub mod mappings;

@@ -1,5 +1,7 @@
 //! What an allocator does with the memory that it has from the kernel, as the headers in that memory tell it.
 
+pub mod extents;
+
 use super::Addr;
 use super::observation::Residency;
 use super::{AddrRange, Mapping};
@@ -36,6 +38,8 @@ pub type ReadArenas = fn(&Surroundings<'_>, &mut ReadMemory<'_>) -> ArenasRead;
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct ArenasRead {
     pub arenas: Vec<Arena>,
+    /// Of allocators that keep extents, each copy of them.
+    pub extents: Vec<extents::ExtentHeap>,
     /// Blocks with mappings of their own.
     pub mapped: MappedBlocks,
     /// Who holds pages of which at most a quarter is in use, most bytes first.

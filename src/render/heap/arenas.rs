@@ -1,5 +1,6 @@
 //! The allocator's arenas: a table of them, where what is in memory of them is, and who holds what stays.
 
+use super::extents::extents;
 use super::who;
 use crate::heap::fragmentation::{Arena, Fragmentation, Holder, Pages, Trim, total};
 use crate::heap::report::{HeapProcess, HeapReport};
@@ -9,12 +10,26 @@ use crate::report::units::{size, thousands};
 use std::cmp::Reverse;
 
 pub(super) fn arenas(report: &HeapReport, p: &HeapProcess, options: TextOptions, out: &mut String) {
-    let Some(found) = p.fragmentation.as_ref().filter(|found| !found.arenas.is_empty()) else {
+    let Some(found) = p.fragmentation.as_ref().filter(|found| !found.is_empty()) else {
         let why = "no arena was found in its memory: it has another allocator than those that can be \
                    read, or malloc was never called";
         labelled("why", Tone::Dim, why, options, out);
         return;
     };
+    for (at, heap) in found.extents.iter().enumerate() {
+        if at > 0 {
+            out.push('\n');
+        }
+        extents(heap, options, out);
+    }
+    if found.arenas.is_empty() {
+        let took = format!("  read in {}", milliseconds(found.took_ns));
+        *out += &format!("{}\n", options.color.paint(Tone::Dim, &took));
+        return;
+    }
+    if !found.extents.is_empty() {
+        out.push('\n');
+    }
     table(found, options, out);
     for arena in found.arenas.iter().filter(|arena| arena.why.is_some()).take(DOUBTS) {
         let why = arena.why.as_deref().unwrap_or_default();

@@ -3,6 +3,7 @@
 mod arenas;
 pub(super) mod by;
 pub(super) mod diff_stacks;
+mod extents;
 pub(super) mod folded;
 pub(super) mod heaptrack;
 mod tables;

@@ -10,7 +10,7 @@ use crate::heap::fragmentation::{Fragmentation, fragmentation};
 use crate::heap::report::{FROM_MEMORY, HeapProcess, HeapReport, SCHEMA};
 use crate::model::arenas::{ArenasRead, KnownBlock, Surroundings};
 use crate::model::observation::BlockKind;
-use crate::model::{Addr, AddrRange, Observations, Pid};
+use crate::model::{Addr, AddrRange, Observations, PAGE, Pid};
 use crate::procfs::ObserveOptions;
 use crate::rights::read_memory;
 use crate::session::say::say;
@@ -72,7 +72,7 @@ pub fn add(report: &mut HeapReport, rows: &RowsBySite, mut known: impl FnMut(Pid
         let rows = rows.get(&process.pid);
         if let Ok((_, read)) = read(&living, &mut blocks) {
             let found = read.named(|site| rows?.get(&site).copied());
-            process.fragmentation = Some(found).filter(|found| !found.arenas.is_empty());
+            process.fragmentation = Some(found).filter(|found| !found.is_empty());
         }
     }
 }
@@ -91,7 +91,9 @@ impl Reading {
     /// Bytes of arenas that could not be read.
     fn unread(&self) -> u64 {
         let arenas = self.read.iter().flat_map(|(_, read)| &read.arenas);
-        arenas.map(|arena| arena.system.abs_diff(arena.read)).sum()
+        let extents = self.read.iter().flat_map(|(_, read)| &read.extents);
+        arenas.map(|arena| arena.system.abs_diff(arena.read)).sum::<u64>()
+            + extents.map(|heap| heap.doubtful * PAGE).sum::<u64>()
     }
 }
 
@@ -111,6 +113,11 @@ fn read(living: &Living, blocks: &mut [KnownBlock]) -> Result<(Observations, Rea
             blocks,
         };
         let mut memory = |at: Addr, into: &mut [u8]| {
+            // Reading would bring it back.
+            let wanted = AddrRange::from_len(at, into.len() as u64);
+            if seen.residency.swapped.iter().any(|run| run.overlaps(wanted)) {
+                return false;
+            }
             read_memory(living.tid(), at.0, into).is_ok_and(|count| count == into.len())
         };
         let read = arena_readers().map(|(name, read)| (name, read(&around, &mut memory))).collect();

@@ -5,6 +5,7 @@
 //! tikv-jemallocator).
 
 mod advice;
+mod extents;
 
 use super::mimalloc::{is_hinted, may_be_arena};
 use super::{Advice, Claim, Group, Rule, Subject, World};
@@ -13,6 +14,7 @@ use crate::attribution::callpath::Line;
 use crate::attribution::category::{Category, Evidence, Merge};
 use crate::attribution::code::{Code, Role};
 use crate::attribution::world::About;
+use crate::model::arenas::ReadArenas;
 use crate::model::{Mapping, Prot, Sign};
 use regex::Regex;
 use std::sync::LazyLock;
@@ -132,6 +134,10 @@ fn has_runtime(world: &World<'_>) -> bool {
 impl Rule for JemallocRule {
     fn id(&self) -> &'static str {
         "jemalloc"
+    }
+
+    fn arenas(&self) -> Option<ReadArenas> {
+        Some(extents::read)
     }
 
     fn categories(&self) -> &'static [Category] {

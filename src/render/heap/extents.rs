@@ -1,0 +1,90 @@
+//! Allocators that keep extents: a table of their arenas, and what is in memory of them.
+
+use crate::heap::extents::{ExtentArena, ExtentHeap};
+use crate::render::style::{Tone, clean, wrapped};
+use crate::render::text::{TextOptions, WIDTH, note};
+use crate::report::units::{size, thousands};
+use std::cmp::Reverse;
+
+pub(super) fn extents(heap: &ExtentHeap, options: TextOptions, out: &mut String) {
+    table(heap, options, out);
+    if heap.doubtful > 0 {
+        let text = format!(
+            "{} extents changed while they were read, or what tells of them is in swap: they are in no figure",
+            thousands(heap.doubtful)
+        );
+        note(&text, options, out);
+    }
+    out.push('\n');
+    in_memory(&heap.total, options, out);
+}
+
+fn table(heap: &ExtentHeap, options: TextOptions, out: &mut String) {
+    let line = |name: &str, cells: [&str; 7]| {
+        let cells: String = cells.iter().map(|cell| format!("{cell:>11}")).collect();
+        format!("  {name:<18}{cells}")
+    };
+    let head = ["mapped", "in use", "inside", "dirty", "muzzy", "retained", "to purge"];
+    *out += &format!("{}\n", options.color.paint(Tone::Dim, &line(&clean(&heap.allocator), head)));
+    let row = |name: &str, arena: &ExtentArena| {
+        let used = arena.small + arena.large;
+        let cells = [arena.mapped, used, arena.inside, arena.dirty, arena.muzzy, arena.retained, arena.purge];
+        line(name, cells.map(size).each_ref().map(String::as_str))
+    };
+    let mut sorted: Vec<&ExtentArena> = heap.arenas.iter().collect();
+    sorted.sort_by_key(|arena| (Reverse(arena.mapped), arena.number));
+    let (shown, rest) = sorted.split_at(options.top.min(sorted.len()));
+    for arena in shown {
+        *out += &format!("{}\n", row(&format!("arena {}", arena.number), arena));
+    }
+    if !rest.is_empty() {
+        let sum = rest.iter().fold(ExtentArena::default(), |sum, each| sum.plus(each));
+        let text = row(&format!("{} others", rest.len()), &sum);
+        *out += &format!("{}\n", options.color.paint(Tone::Dim, &text));
+    }
+    if heap.arenas.len() > 1 {
+        *out += &format!("{}\n", options.color.paint(Tone::Heading, &row("total", &heap.total)));
+    }
+}
+
+fn in_memory(all: &ExtentArena, options: TextOptions, out: &mut String) {
+    let mut line = |bytes: u64, name: &str, why: &str, tone: Option<Tone>| {
+        if bytes == 0 && tone.is_none() {
+            return;
+        }
+        let head = format!("  {:>13}  {name:<24}  ", size(bytes));
+        let margin = " ".repeat(head.chars().count());
+        for (at, text) in wrapped(why, WIDTH - margin.len()).iter().enumerate() {
+            let start = if at == 0 { &head } else { &margin };
+            let start =
+                tone.filter(|_| at == 0).map_or(start.clone(), |tone| options.color.paint(tone, start));
+            *out += &format!("{start}{text}\n");
+        }
+    };
+    let resident = all.resident + all.purge + all.retained_resident;
+    line(resident, "resident", &format!("of {} in extents", size(all.mapped)), Some(Tone::Heading));
+    let active = format!("of {} in extents with blocks (active)", size(all.active));
+    line(all.resident, "active", &active, None);
+    let blocks = |count: u64| format!("{} blocks", thousands(count));
+    let small =
+        format!("{}, those included that threads keep for their next calls", blocks(all.small_blocks));
+    line(all.small, "  small blocks", &small, None);
+    line(
+        all.large,
+        "  large blocks",
+        &format!("{}, by what can be used of them", blocks(all.large_blocks)),
+        None,
+    );
+    line(all.inside, "  free inside", "free beside small blocks of the same size: purging leaves it", None);
+    line(all.padding, "  padding", "of large blocks: a page more than they need", None);
+    let purge =
+        "resident pages of dirty and muzzy extents: arena.4096.purge gives them back now, time does (decay)";
+    line(all.purge, "purging frees", purge, Some(Tone::Key));
+    line(all.retained_resident, "retained, in memory", "touched since it was given back", None);
+    line(
+        all.mapped - resident.min(all.mapped),
+        "not in memory",
+        "given back (retained), or never touched",
+        None,
+    );
+}

@@ -1,0 +1,79 @@
+//! `vmaudit heap -p PID --arenas`: jemalloc's extents are what jemalloc says of itself, to the byte.
+
+use crate::support::heap::{Obedient, first};
+use crate::support::report::{list, number};
+use crate::support::{program_with, skip_this, stuck, vmaudit};
+use serde_json::Value;
+use std::collections::HashMap;
+use std::process::Command;
+
+const PAGE: u64 = 4096;
+
+fn numbers(line: &str) -> HashMap<String, u64> {
+    let pairs = line.split(' ').skip(1).map(|word| word.split_once('=').expect("name=value"));
+    pairs.map(|(name, value)| (name.to_owned(), value.parse().expect("bytes"))).collect()
+}
+
+fn arenas(pid: u32, format: &str) -> String {
+    let mut command = Command::new(vmaudit());
+    let output = stuck::output(command.args(["heap", "--arenas", "-p", &pid.to_string(), "-f", format]));
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).expect("UTF-8")
+}
+
+fn extents(pid: u32) -> Value {
+    let report: Value = serde_json::from_str(&arenas(pid, "json")).expect("JSON");
+    let heap = first(&report)["fragmentation"]["extents"][0].clone();
+    assert_eq!(heap["doubtful"], 0, "{heap}");
+    for arena in list(&heap, "arenas") {
+        let of = |names: &[&str]| names.iter().map(|name| number(arena, name)).sum::<u64>();
+        assert_eq!(of(&["small", "inside", "large", "padding"]), number(arena, "active"), "{arena}");
+        assert_eq!(of(&["active", "dirty", "muzzy", "retained"]), number(arena, "mapped"), "{arena}");
+    }
+    heap
+}
+
+/// Nothing is purged by itself meanwhile.
+fn agrees(options: &str) {
+    let Some(path) = program_with("extents", "-ljemalloc") else {
+        return skip_this("no libjemalloc.so (libjemalloc-dev)");
+    };
+    let mut target = Obedient::spawn(Command::new(path).arg("3").env("MALLOC_CONF", options));
+    assert_eq!(target.answer(), "ready");
+    let pid = target.program.0.id();
+    let told = numbers(&target.order("stats"));
+    let heap = extents(pid);
+    let total = &heap["total"];
+    let of = |names: &[&str]| names.iter().map(|name| number(total, name)).sum::<u64>();
+    assert_eq!(of(&["small", "large"]), told["allocated"], "{total}");
+    assert_eq!(of(&["active"]), told["active"], "{total}");
+    assert_eq!(of(&["retained"]), told["retained"], "{total}");
+    assert_eq!(of(&["dirty"]), told["pdirty"] * PAGE, "{total}");
+    assert_eq!(of(&["muzzy"]), told["pmuzzy"] * PAGE, "{total}");
+    // Each of the threads has an arena of its own, beside the first one.
+    assert!(list(&heap, "arenas").len() >= 3, "{heap}");
+    let allocator = heap["allocator"].as_str().expect("a name");
+    assert!(allocator.starts_with("jemalloc 5."), "{allocator}");
+
+    let promised = of(&["purge"]);
+    let text = arenas(pid, "text");
+    assert!(text.contains(allocator) && text.contains("purging frees"), "{text}");
+    assert!(text.lines().all(|line| line.chars().count() <= 100), "{text}");
+    let fallen = numbers(&target.order("purge"))["fallen"];
+    assert!(promised > 4 << 20, "{total}");
+    // Purging itself touches pages of the stack and of jemalloc's own.
+    assert!(fallen.abs_diff(promised) <= 16 * PAGE, "{promised} promised, {fallen} fallen");
+    let after = extents(pid);
+    assert_eq!(number(&after["total"], "purge"), 0, "{after}");
+}
+
+#[test]
+fn the_figures_are_those_of_mallctl() {
+    agrees("dirty_decay_ms:-1");
+}
+
+/// Extents are unmapped where they are not retained.
+#[test]
+fn without_retained_extents() {
+    agrees("dirty_decay_ms:-1,retain:false");
+}
