@@ -1,19 +1,17 @@
 //! `vmaudit heap`.
 
 use super::heap_view::{By, HeapFormat, HeapViewArgs, name};
-use super::target::pid;
-use super::{Aslr, StackArgs, seconds};
+use super::{Aslr, StackArgs, TargetArgs, seconds};
 use clap::{ArgGroup, Args, ValueEnum};
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
 #[derive(Args, Debug)]
-#[command(group(ArgGroup::new("whose").required(true).args(["pids", "arm", "command"])))]
+#[command(group(ArgGroup::new("whose").required(true).args(["pids", "container", "cgroup", "arm", "command"])))]
 pub struct HeapArgs {
-    /// Running processes: several numbers, or several times -p
-    #[arg(short, long = "pid", value_name = "PID", num_args = 1.., value_delimiter = ',', value_parser = pid, allow_negative_numbers = true)]
-    pub pids: Vec<i32>,
+    #[command(flatten)]
+    pub of: TargetArgs,
 
     /// Print what starts a program so that -p can count in it later, by the library and without uprobes
     ///
@@ -115,11 +113,11 @@ pub struct HeapArgs {
     pub no_follow_forks: bool,
 
     /// Address space layout randomisation of the command
-    #[arg(long, value_enum, default_value_t = Aslr::Keep, value_name = "MODE", conflicts_with = "pids")]
+    #[arg(long, value_enum, default_value_t = Aslr::Keep, value_name = "MODE", conflicts_with_all = ["pids", "container", "cgroup"])]
     pub aslr: Aslr,
 
     /// Under sudo, run the command as root instead of as the invoking user
-    #[arg(long, conflicts_with = "pids")]
+    #[arg(long, conflicts_with_all = ["pids", "container", "cgroup"])]
     pub as_root: bool,
 
     #[command(flatten)]
@@ -298,9 +296,12 @@ mod tests {
 
     #[test]
     fn one_of_process_and_command() {
-        assert_eq!(parse(&["-p", "7,8"]).map(|a| a.pids), Ok(vec![7, 8]));
+        assert_eq!(parse(&["-p", "7,8"]).map(|a| a.of.pids), Ok(vec![7, 8]));
         assert_eq!(parse(&["--", "ls", "-l"]).map(|a| a.command.len()), Ok(2));
-        for bad in [&[][..], &["-p", "7", "--", "ls"], &["-p", "0"]] {
+        assert_eq!(parse(&["--container", "web"]).map(|a| a.of.container), Ok(Some("web".to_owned())));
+        for bad in
+            [&[][..], &["-p", "7", "--", "ls"], &["-p", "0"], &["--container", "web", "--cgroup", "/x"]]
+        {
             assert!(parse(bad).is_err(), "{bad:?}");
         }
     }
@@ -317,6 +318,8 @@ mod tests {
             &["-p", "7", "--leaks-only", "--duration", "5", "--interval", "3"],
             &["-p", "7", "--older", "10s", "--duration", "10"],
             &["-p", "7", "--aslr", "off"],
+            &["--container", "web", "--as-root"],
+            &["--cgroup", "/x", "--aslr", "off"],
             &["-p", "7", "--as-root"],
             &["-p", "7", "--by", "peak", "--older", "1s"],
             &["-p", "7", "--by", "size", "--reverse"],

@@ -18,6 +18,7 @@ mod explain;
 mod heap {
     mod arenas;
     mod formats;
+    mod lives;
     mod preload;
     mod recorded;
     mod runtime;

@@ -7,4 +7,5 @@ mod attach;
 mod cgroup;
 mod docker;
 mod files;
+mod heap;
 mod inside;

@@ -4,6 +4,8 @@
 //   f  forks a child that maps 5 MiB and stays
 //   t  starts a thread called "helper" that maps 7 MiB and stays
 //   u  removes its own binary        r  puts another file in its place
+//   h  keeps 100 blocks of 1,000 bytes of malloc, from keep_inner() < keep_outer()
+//   c  forks a child that keeps 50 blocks of 500 bytes and stays
 //   q  ends
 #define _GNU_SOURCE
 #include <fcntl.h>
@@ -32,6 +34,21 @@ KEEP int reserve_outer(size_t mib)
 	return reserve_inner(mib)[0] + 1;
 }
 
+static void *volatile kept[10000];
+static int count;
+
+KEEP void keep_inner(int blocks, size_t size)
+{
+	for (int i = 0; i < blocks && count < 10000; i++)
+		kept[count++] = malloc(size);
+}
+
+KEEP int keep_outer(int blocks, size_t size)
+{
+	keep_inner(blocks, size);
+	return count;
+}
+
 static int ready[2];
 
 static void say_ready(void)
@@ -54,6 +71,15 @@ static void child(void)
 {
 	prctl(PR_SET_PDEATHSIG, 9);
 	reserve_outer(5);
+	say_ready();
+	for (;;)
+		pause();
+}
+
+static void holder(void)
+{
+	prctl(PR_SET_PDEATHSIG, 9);
+	keep_outer(50, 500);
 	say_ready();
 	for (;;)
 		pause();
@@ -95,6 +121,15 @@ int main(int argc, char **argv)
 		case 't':
 			if (pthread_create(&thread, 0, helper, 0) || read(ready[0], &x, 1) != 1)
 				return 7;
+			break;
+		case 'h':
+			keep_outer(100, 1000);
+			break;
+		case 'c':
+			if (fork() == 0)
+				holder();
+			if (read(ready[0], &x, 1) != 1)
+				return 9;
 			break;
 		case 'u':
 			if (unlink(argv[0]))

@@ -51,7 +51,12 @@ impl Watching {
 
     /// The same, by this vmaudit.
     pub fn by(vmaudit: &mut Command, pid: u32, options: &[&str]) -> Watching {
-        let command = vmaudit.args(["heap", "-f", "json", "-p", &pid.to_string()]).args(options);
+        Watching::target(vmaudit.args(["heap", "-p", &pid.to_string()]).args(options))
+    }
+
+    /// Whatever `vmaudit heap …` watches.
+    pub fn target(heap: &mut Command) -> Watching {
+        let command = heap.args(["-f", "json"]);
         let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("vmaudit starts");
         let mut vmaudit = Guard(child);
         let said = BufReader::new(vmaudit.0.stderr.take().expect("piped")).lines();

@@ -116,5 +116,6 @@ fn counting(args: &RunArgs, main: Pid) -> Result<CountingOptions, AppError> {
         descriptions: default_descriptions().map_err(AppError::Usage)?,
         only: args.no_follow_forks.then(|| vec![main]),
         attached: false,
+        container: None,
     })
 }

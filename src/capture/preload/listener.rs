@@ -4,6 +4,7 @@ use super::area::{Area, Bell, Settings};
 use super::layout::{Hello, MAGIC};
 use crate::model::Pid;
 use crate::sys::pidfd;
+use nix::sched::{CloneFlags, setns};
 use nix::sys::socket::sockopt::{PeerCredentials, ReceiveTimeout};
 use nix::sys::socket::{
     AddressFamily, Backlog, ControlMessage, MsgFlags, SockFlag, SockType, UnixAddr, accept4, bind,
@@ -11,8 +12,11 @@ use nix::sys::socket::{
 };
 use nix::sys::time::{TimeVal, TimeValLike};
 use nix::unistd::Uid;
+use std::fs::{self, File};
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
+use std::thread;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// A process that begins to count.
@@ -24,7 +28,7 @@ pub struct Arrival {
     pub area: Area,
 }
 
-/// A socket without a file, in the network namespace of vmaudit.
+/// A socket without a file: only who is in the same network namespace finds it.
 pub struct Listener {
     socket: OwnedFd,
     name: String,
@@ -40,6 +44,23 @@ impl Listener {
         bind(socket.as_raw_fd(), &UnixAddr::new_abstract(name.as_bytes())?)?;
         listen(&socket, Backlog::MAXCONN)?;
         Ok(Listener { socket, name })
+    }
+
+    /// In the network namespace of a process, which may be a container's.
+    ///
+    /// # Errors
+    /// When there can be no socket: another namespace takes CAP_SYS_ADMIN (setns(2)).
+    pub fn near(pid: Pid) -> io::Result<Listener> {
+        if share_network(pid, std::process::id() as Pid) {
+            return Listener::new();
+        }
+        let namespace = File::open(format!("/proc/{pid}/ns/net"))?;
+        // A namespace is a thread's: that of this one stays as it is.
+        let made = thread::spawn(move || {
+            setns(namespace, CloneFlags::CLONE_NEWNET)?;
+            Listener::new()
+        });
+        made.join().unwrap_or_else(|_| Err(io::ErrorKind::Other.into()))
     }
 
     /// For the environment of the command.
@@ -84,6 +105,18 @@ impl Listener {
         let answer = [IoSlice::new(b"welcome\0")];
         sendmsg::<UnixAddr>(peer.as_raw_fd(), &answer, &control, MsgFlags::MSG_NOSIGNAL, None)?;
         Ok(Some(Arrival { pid: who.pid(), pidfd, forked, area }))
+    }
+}
+
+/// Where that cannot be told, it is taken to be so.
+pub fn share_network(a: Pid, b: Pid) -> bool {
+    let namespace = |pid: Pid| {
+        let found = fs::metadata(format!("/proc/{pid}/ns/net")).ok()?;
+        Some((found.dev(), found.ino()))
+    };
+    match (namespace(a), namespace(b)) {
+        (Some(a), Some(b)) => a == b,
+        _ => true,
     }
 }
 

@@ -18,7 +18,7 @@ mod math;
 pub use area::{Area, Bell, Counted, CountedBlock, Question, Settings, SharedStack};
 pub use armed::{Armed, Found};
 pub use library::{Library, install, is_available};
-pub use listener::{Arrival, Listener};
+pub use listener::{Arrival, Listener, share_network};
 
 /// The variable that names the listener's socket to the library.
 pub const VARIABLE: &str = "VMAUDIT_HEAP";

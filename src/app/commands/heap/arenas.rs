@@ -22,7 +22,7 @@ use crate::sys::clock::monotonic_ns;
 const ATTEMPTS: u32 = 3;
 
 /// `--arenas`: prints them and ends.
-pub fn print((args, to): (&HeapArgs, Output)) -> Result<u8, AppError> {
+pub fn print((args, to): (&HeapArgs, Output), pids: &[Pid]) -> Result<u8, AppError> {
     let mut report = HeapReport {
         schema: SCHEMA,
         command: "heap".to_owned(),
@@ -30,7 +30,7 @@ pub fn print((args, to): (&HeapArgs, Output)) -> Result<u8, AppError> {
         ..HeapReport::default()
     };
     let mut failed = None;
-    for living in Living::open_each(&args.pids) {
+    for living in Living::open_each(pids) {
         match living.and_then(|living| Ok((read(&living, &mut [])?, living.pid))) {
             Ok(((seen, read), pid)) => report.processes.push(HeapProcess {
                 pid,
@@ -55,7 +55,7 @@ pub fn print((args, to): (&HeapArgs, Output)) -> Result<u8, AppError> {
         None => {}
     }
     super::write(args, &to, &report)?;
-    let main = args.pids.first().copied().unwrap_or_default();
+    let main = pids.first().copied().unwrap_or_default();
     if let Some(record) = HeapRecord::begin(args, (FROM_MEMORY, main))? {
         record.finish(&report, None)?;
     }

@@ -11,6 +11,7 @@ mod report;
 mod run;
 mod runtime;
 pub mod watch;
+mod whose;
 
 pub use run::heap;
 

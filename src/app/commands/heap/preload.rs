@@ -2,6 +2,7 @@
 //! and needs no rights.
 
 use super::arenas;
+use super::whose::Whose;
 use crate::app::error::AppError;
 use crate::app::heap::mappings::add_mappings;
 use crate::app::heap::preload::{Counting, CountingOptions, Entrance, Preloaded, other_functions, unsuited};
@@ -9,7 +10,7 @@ use crate::app::heap::symbolizer;
 use crate::app::heap_record::HeapRecord;
 use crate::app::output::Output;
 use crate::capture::CaptureConfig;
-use crate::capture::preload::{Armed, Found, install, is_available};
+use crate::capture::preload::{Armed, Found, install, is_available, share_network};
 use crate::cli::{Aslr, HeapArgs, Method};
 use crate::heap::Description;
 use crate::launch::LaunchConfig;
@@ -76,18 +77,30 @@ pub fn arm(folder: Option<&Path>) -> Result<u8, AppError> {
 }
 
 /// The processes that the user names, where all of them sleep with the library in them; None: by uprobes.
-pub fn armed(args: &HeapArgs, descriptions: &[Description]) -> Result<Option<Vec<Armed>>, AppError> {
+pub fn armed(
+    args: &HeapArgs,
+    descriptions: &[Description],
+    pids: &[Pid],
+) -> Result<Option<Vec<Armed>>, AppError> {
     let is_wanted = args.method == Method::Preload;
     let why = match unable_in_general(args, descriptions) {
         _ if args.method == Method::Uprobes => return Ok(None),
         Some(why) => why,
         None => {
-            let mut armed = Vec::new();
+            let mut armed: Vec<Armed> = Vec::new();
             let mut other = None;
-            for &pid in &args.pids {
+            for &pid in pids {
                 let maps = std::fs::read(format!("/proc/{pid}/maps")).unwrap_or_default();
                 match Armed::find(pid, &parse_maps(&maps).mappings) {
-                    Ok(Found::Armed(process)) => armed.push(process),
+                    Ok(Found::Armed(process)) => match armed.first() {
+                        Some(first) if !share_network(first.pid, pid) => {
+                            other = Some(format!(
+                                "process {pid} is in another network namespace than {}",
+                                first.pid
+                            ));
+                        }
+                        _ => armed.push(process),
+                    },
                     Ok(Found::Other) => {
                         other = Some(format!("process {pid} has the library of another version of vmaudit"));
                     }
@@ -116,10 +129,10 @@ pub fn armed(args: &HeapArgs, descriptions: &[Description]) -> Result<Option<Vec
 pub fn attach(
     (args, to): (&HeapArgs, Output),
     descriptions: &[Description],
-    armed: Vec<Armed>,
+    (whose, armed): (&Whose, Vec<Armed>),
 ) -> Result<u8, AppError> {
-    let entrance = Entrance::new()?;
-    let start = Start::running(&args.pids, tracing(args))?;
+    let entrance = Entrance::near(armed.first().map(|process| process.pid))?;
+    let start = whose.start(args, tracing(args))?;
     for process in &armed {
         process.stop().and_then(|()| process.wake(entrance.listener().name())).map_err(|errno| {
             let pid = process.pid;
@@ -132,10 +145,14 @@ pub fn attach(
             })
         })?;
     }
-    let only = args.no_follow_forks.then(|| args.pids.clone());
+    let only = args.no_follow_forks.then(|| whose.pids.clone());
     let main = start.main();
     let record = HeapRecord::begin(args, ("preload", main))?;
-    let counting = entrance.open(counting(args, descriptions, (only, true)), armed, main)?;
+    let counting = entrance.open(
+        CountingOptions { container: whose.name(), ..counting(args, descriptions, (only, true)) },
+        armed,
+        main,
+    )?;
     let watcher = Watcher { args, to, counting, record };
     let traced = watcher.run(start);
     drop(watcher);
@@ -153,6 +170,7 @@ fn counting(
         descriptions: descriptions.to_vec(),
         only,
         attached,
+        container: None,
     }
 }
 

@@ -23,6 +23,8 @@ pub struct ReportOptions {
     pub start_ns: u64,
     /// The process that comes first.
     pub main: Cell<Pid>,
+    /// They are all in it.
+    pub container: Option<String>,
 }
 
 /// The report as of now; and notes on symbols that were not found.
@@ -38,7 +40,7 @@ pub fn report(
     for ledger in heap.ended.iter().chain(living) {
         let known = heap.known.get(&ledger.pid).cloned().unwrap_or_default();
         let at = known.until_ns.unwrap_or(now);
-        let facts = facts(&known, now);
+        let facts = HeapProcessFacts { container: asked.container.clone(), ..facts(&known, now) };
         pictures.push((facts, ledger.picture(heap.heaps.sites(), asked.filter, at)));
     }
     pictures.sort_by_key(|(_, picture)| (picture.pid != main, picture.pid));

@@ -9,6 +9,7 @@ use super::probes::Probes;
 use super::report::{self, ReportOptions};
 use super::runtime;
 use super::watch::HeapWatch;
+use super::whose::Whose;
 use crate::app::error::AppError;
 use crate::app::heap::mappings::add_mappings;
 use crate::app::heap::symbolizer;
@@ -55,16 +56,17 @@ pub fn heap(args: &HeapArgs) -> Result<u8, AppError> {
         return preload::arm(folder.as_deref());
     }
     let to = super::output(args)?;
-    if args.arenas {
-        return arenas::print((args, to));
-    }
-    if args.runtime {
-        return runtime::print((args, to));
-    }
     if args.command.is_empty() {
-        return match preload::armed(args, &descriptions)? {
-            Some(armed) => preload::attach((args, to), &descriptions, armed),
-            None => attach((args, to), descriptions),
+        let whose = Whose::of(args)?;
+        if args.arenas {
+            return arenas::print((args, to), &whose.pids);
+        }
+        if args.runtime {
+            return runtime::print((args, to), &whose.pids);
+        }
+        return match preload::armed(args, &descriptions, &whose.pids)? {
+            Some(armed) => preload::attach((args, to), &descriptions, (&whose, armed)),
+            None => attach((args, to), descriptions, &whose),
         };
     }
     match (args.method, preload::unable(args, &descriptions)) {
@@ -142,6 +144,7 @@ impl<'a> Watcher<'a> {
             combined: args.combined,
             start_ns: monotonic_ns(),
             main: Cell::new(main),
+            container: None,
         };
         let layouts = descriptions.iter().map(|each| each.context_layout);
         let layout = layouts.into_iter().find(|each| *each != ContextLayout::default()).unwrap_or_default();
@@ -301,14 +304,19 @@ fn bpf_of(tracer: &Tracer) -> Result<&BpfTracer, AppError> {
     }
 }
 
-fn attach((args, to): (&HeapArgs, Output), descriptions: Vec<Description>) -> Result<u8, AppError> {
-    let start = Start::running(&args.pids, options(args))?;
+fn attach(
+    (args, to): (&HeapArgs, Output),
+    descriptions: Vec<Description>,
+    whose: &Whose,
+) -> Result<u8, AppError> {
+    let start = whose.start(args, options(args))?;
     // With children, and of several processes: probes are in every process that maps the file.
     let only = match start.processes() {
         [one] if args.no_follow_forks => Some(one.pid()),
         _ => None,
     };
-    let watcher = Watcher::new((args, to), &start.tracer, (descriptions, only), start.main())?;
+    let mut watcher = Watcher::new((args, to), &start.tracer, (descriptions, only), start.main())?;
+    watcher.asked.container = whose.name();
     let traced = watcher.run(start)?;
     drop(watcher);
     traced.detach_in_background();

@@ -10,7 +10,7 @@ use crate::heap::runtime::{Shared, add_profile};
 use crate::model::arenas::Surroundings;
 use crate::model::heap::runtime::RuntimeSurroundings;
 use crate::model::observation::{Residency, ResidencySource};
-use crate::model::{Addr, AddrRange, FileRef, Mapping, Observations, PAGE, Sharing};
+use crate::model::{Addr, AddrRange, FileRef, Mapping, Observations, PAGE, Pid, Sharing};
 use crate::objects::variables::variable;
 use crate::objects::{FileCache, Object, OpenRequest};
 use crate::procfs::ObserveOptions;
@@ -21,7 +21,7 @@ use crate::session::snapshots::living::{Living, LivingError};
 use std::sync::Arc;
 
 /// `--runtime`: prints it and ends.
-pub fn print((args, to): (&HeapArgs, Output)) -> Result<u8, AppError> {
+pub fn print((args, to): (&HeapArgs, Output), pids: &[Pid]) -> Result<u8, AppError> {
     let mut report = HeapReport {
         schema: SCHEMA,
         command: "heap".to_owned(),
@@ -30,7 +30,7 @@ pub fn print((args, to): (&HeapArgs, Output)) -> Result<u8, AppError> {
     };
     let mut shared = Shared::default();
     let mut failed = None;
-    for living in Living::open_each(&args.pids) {
+    for living in Living::open_each(pids) {
         match living.and_then(|living| of_process(&living, (&mut report, &mut shared))) {
             Ok(process) => report.processes.push(process),
             Err(error) => {

@@ -21,9 +21,13 @@ impl Sink for Executed {
     }
 
     fn event(&mut self, event: &VmEvent, _: &mut Context<'_>) {
+        if let VmOp::Fork { child_pid, is_thread: false, .. } = &event.op {
+            self.heaps.lock().unwrap_or_else(PoisonError::into_inner).begun(*child_pid);
+        }
         let VmOp::Exec { exe, .. } = &event.op else { return };
         let mut heaps = self.heaps.lock().unwrap_or_else(PoisonError::into_inner);
         heaps.executed(event.task.pid, event.time_ns);
+        heaps.begun(event.task.pid);
         let path = exe.as_ref().map(|exe| String::from_utf8_lossy(&exe.path).into_owned());
         self.programs.insert(event.task.pid, path.unwrap_or_default());
     }

@@ -1,7 +1,7 @@
 //! The processes that have the library, and what they have counted.
 
 use crate::app::heap::identity::{ProcessIdentity, read_known};
-use crate::capture::preload::{Area, Arrival, Question};
+use crate::capture::preload::{Area, Armed, Arrival, Found, Question};
 use crate::heap::ledger::{SiteId, Sites};
 use crate::heap::report::HeapProcessFacts;
 use crate::heap::report::model::SizeClass;
@@ -38,6 +38,14 @@ pub struct Counting {
     pub sites: Vec<Option<SiteId>>,
 }
 
+/// How often it is looked whether a new process has the library: some seconds.
+const LOOKS: u32 = 150;
+
+struct Fresh {
+    pid: Pid,
+    looks: u32,
+}
+
 /// A process and its heap at one moment.
 pub struct Portrait {
     pub facts: HeapProcessFacts,
@@ -61,6 +69,10 @@ pub struct Preloaded {
     pub only: Option<Vec<Pid>>,
     /// They were running before: what they had allocated then is in no figure.
     pub attached: bool,
+    /// They are all in it.
+    pub container: Option<String>,
+    /// Forked or executed since: perhaps they have the library, asleep.
+    fresh: Vec<Fresh>,
     pub unwinder: Unwinder,
     pub stacks: StackTable,
     pub sites: Sites,
@@ -89,6 +101,8 @@ impl Preloaded {
             uncounted: HashMap::new(),
             only: None,
             attached: false,
+            container: None,
+            fresh: Vec::new(),
             unwinder: Unwinder::default(),
             stacks: StackTable::default(),
             sites: Sites::default(),
@@ -150,6 +164,35 @@ impl Preloaded {
             let (from, until) = (each.facts.since_ns, each.picture.at_ns);
             each.picture.pid != pid || !(from..until).contains(&time_ns)
         });
+    }
+
+    /// A process that has just begun, or runs another program: it is woken when it has the library.
+    pub fn begun(&mut self, pid: Pid) {
+        if self.attached && self.only.is_none() {
+            self.fresh.retain(|fresh| fresh.pid != pid);
+            self.fresh.push(Fresh { pid, looks: LOOKS });
+        }
+    }
+
+    /// Those of them that have the library by now and do not count.
+    pub fn take_asleep(&mut self) -> Vec<Armed> {
+        let counts = |pid: Pid| self.counting.iter().any(|each| each.pid == pid);
+        self.fresh.retain(|fresh| !counts(fresh.pid));
+        let mut asleep = Vec::new();
+        self.fresh.retain_mut(|fresh| {
+            fresh.looks -= 1;
+            let maps = std::fs::read(format!("/proc/{}/maps", fresh.pid)).unwrap_or_default();
+            match Armed::find(fresh.pid, &parse_maps(&maps).mappings) {
+                Ok(Found::Armed(process)) => {
+                    asleep.push(process);
+                    false
+                }
+                // The dynamic loader has not come to it yet.
+                Ok(Found::Nothing) => fresh.looks > 0 && !maps.is_empty(),
+                Ok(Found::Other) | Err(_) => fresh.looks > 0,
+            }
+        });
+        asleep
     }
 
     /// Keeps of those that have ended what is reported.

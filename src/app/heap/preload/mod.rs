@@ -44,6 +44,8 @@ pub struct CountingOptions {
     pub only: Option<Vec<Pid>>,
     /// They were running before.
     pub attached: bool,
+    /// They are all in it.
+    pub container: Option<String>,
 }
 
 /// Where processes with the library report, before there are any.
@@ -61,6 +63,17 @@ impl Entrance {
     /// When no socket can be opened.
     pub fn new() -> Result<Entrance, SessionError> {
         let listener = Listener::new().map_err(failed("opening a socket"))?;
+        Ok(Entrance { listener, library: None, start_ns: monotonic_ns() })
+    }
+
+    /// As [`Entrance::new`], where a process finds it: in its network namespace.
+    ///
+    /// # Errors
+    /// When no socket can be opened there.
+    pub fn near(pid: Option<Pid>) -> Result<Entrance, SessionError> {
+        let Some(pid) = pid else { return Entrance::new() };
+        let operation = "opening a socket in the network namespace of the process";
+        let listener = Listener::near(pid).map_err(failed(operation))?;
         Ok(Entrance { listener, library: None, start_ns: monotonic_ns() })
     }
 
@@ -109,6 +122,7 @@ impl Entrance {
         let mut heaps = Preloaded::new(ledger, options.filter, options.descriptions);
         heaps.only = options.only;
         heaps.attached = options.attached;
+        heaps.container = options.container;
         let heaps = Arc::new(Mutex::new(heaps));
         let settings = Settings { sample: options.sample };
         let service = Service::start(&heaps, listener, armed, (settings, start_ns))

@@ -170,6 +170,7 @@ impl Preloaded {
                 watched_ns: Some(now.saturating_sub(known.since_ns)),
                 since_ns: known.since_ns,
                 gaps,
+                container: self.container.clone(),
                 ..known.facts()
             },
             picture,

@@ -109,7 +109,11 @@ fn listen(
                 Err(error) => say(format_args!("a process could not begin to count: {error}")),
             }
         }
-        heaps.lock().unwrap_or_else(PoisonError::into_inner).finish_ended();
+        {
+            let mut heaps = heaps.lock().unwrap_or_else(PoisonError::into_inner);
+            heaps.finish_ended();
+            sleeping.extend(heaps.take_asleep());
+        }
         // Who has called is answered by this thread alone: nobody is called who is there.
         sleeping.retain(|process| process.wake(listener.name()).is_ok());
     }
