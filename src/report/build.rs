@@ -558,19 +558,6 @@ fn lossy(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-#[cfg(test)]
-mod tests {
-    use super::hex;
-
-    #[test]
-    fn addresses_are_written_as_ever() {
-        let numbers = (0..64).flat_map(|bit| [1 << bit, (1 << bit) - 1, 0x7f12_3456_789a >> bit]);
-        for n in numbers.chain([0, u64::MAX]) {
-            assert_eq!(hex(n), format!("{n:#x}"));
-        }
-    }
-}
-
 fn surroundings(seen: &crate::model::Observations) -> Option<model::Surroundings> {
     let around = seen.limits;
     let libc = seen.code.files.iter().find_map(|found| {
@@ -588,4 +575,17 @@ fn surroundings(seen: &crate::model::Observations) -> Option<model::Surroundings
         processors: around.cpus,
         cpu_quota: around.cpu_quota,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::hex;
+
+    #[test]
+    fn addresses_are_written_as_ever() {
+        let numbers = (0..64).flat_map(|bit| [1 << bit, (1 << bit) - 1, 0x7f12_3456_789a >> bit]);
+        for n in numbers.chain([0, u64::MAX]) {
+            assert_eq!(hex(n), format!("{n:#x}"));
+        }
+    }
 }

@@ -133,7 +133,8 @@ fn a_living_jvm_from_a_snapshot_and_attached() {
 fn other_collectors_and_heaps_from_a_snapshot() {
     const TEST: &str = "other_collectors";
     let Some(java) = or_skip(TEST, "java", installed("java")) else { return };
-    let variants: [&[&str]; 4] = [
+    let variants: [&[&str]; 5] = [
+        &["-XX:+UseShenandoahGC"],
         &["-XX:+UseSerialGC"],
         &["-XX:+UseParallelGC"],
         &["-XX:+UseG1GC", "-XX:-UseCompressedOops"],

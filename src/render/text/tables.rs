@@ -38,17 +38,17 @@ pub(super) fn totals_table(p: &Process, options: TextOptions, out: &mut String) 
         line += &format!("{cell:>11}");
     }
     let unused = t.unused - t.unused.min(t.residency_unknown);
-    let percent = (u128::from(unused) * 100).checked_div(u128::from(t.virt)).unwrap_or(0);
+    let percent = percent(unused, t.virt);
     let ended_unseen = p.source.is_none() && (p.exit_code.is_some() || p.signal.is_some());
     let remark = match (t.swap, t.purged) {
         _ if p.residency == UNKNOWN && ended_unseen => {
             "nobody looked at what was in memory before its end".to_string()
         }
         _ if p.residency == UNKNOWN => "what is in memory is not known".to_string(),
-        _ if t.residency_unknown > 0 => format!("at least {percent} % is not in memory"),
-        (0, 0) => format!("{percent} % of the address space is not in memory"),
-        (0, purged) => format!("{percent} % is not in memory; {} were given back", size(purged)),
-        _ => format!("{percent} % is neither in memory nor in swap"),
+        _ if t.residency_unknown > 0 => format!("at least {percent} is not in memory"),
+        (0, 0) => format!("{percent} of the address space is not in memory"),
+        (0, purged) => format!("{percent} is not in memory; {} were given back", size(purged)),
+        _ => format!("{percent} is neither in memory nor in swap"),
     };
     *out += &format!("{}\n", options.color.paint(Tone::Dim, &head));
     *out += &format!("{}    {remark}\n", options.color.paint(Tone::Heading, &line));
@@ -113,5 +113,27 @@ pub(super) fn process_table(main: &Process, processes: &[&Process], options: Tex
         let hint = if main.attached { "" } else { "; run --min-virt 0 looks at small and short ones" };
         let remark = format!("  (at {} of them nobody looked before the end{hint})", thousands(unseen));
         *out += &format!("{}\n", options.color.paint(Tone::Dim, &remark));
+    }
+}
+
+/// As HTML shows it (units.js, `percent`): rounded, but neither nothing nor all unless it is.
+pub(super) fn percent(part: u64, whole: u64) -> String {
+    let (part, whole) = (u128::from(part), u128::from(whole.max(1)));
+    match part * 100 {
+        hundredfold if hundredfold > 0 && hundredfold < whole => "< 1 %".to_owned(),
+        hundredfold if hundredfold > whole * 99 && part < whole => "> 99 %".to_owned(),
+        hundredfold => format!("{} %", (hundredfold + whole / 2) / whole),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::percent;
+
+    #[test]
+    fn rounded_as_html_shows_it() {
+        let of = |part| percent(part, 1000);
+        assert_eq!([of(0), of(1), of(955), of(954)], ["0 %", "< 1 %", "96 %", "95 %"]);
+        assert_eq!([of(991), of(990), of(1000), percent(0, 0)], ["> 99 %", "99 %", "100 %", "0 %"]);
     }
 }

@@ -10,6 +10,8 @@ const MIB: u64 = 1 << 20;
 /// Room for compiled code and for classes that small programs can do with; the field guide's runs
 /// did with it.
 const SMALL: u64 = 32 * MIB;
+/// Address space for a byte of ZGC's heap (zGlobals.hpp, ZVirtualToPhysicalRatio).
+const Z_RATIO: u64 = 16;
 
 pub(super) fn advise(group: &Group<'_>, world: &World<'_>) -> Advice {
     let mut advice = match group.category {
@@ -50,20 +52,30 @@ fn heap(group: &Group<'_>, world: &World<'_>) -> Advice {
     let (all, reserved) = (group.footprint.virt, group.footprint.reserved);
     let committed = all - reserved;
     let views = group.instances.max(1);
-    let mut why = format!(
-        "the JVM reserves its largest allowed heap at start-up and commits it as it grows: of {} it has \
-         committed {}, and {} are in memory",
-        size(all),
-        size(committed),
-        size(group.footprint.rss)
-    );
-    if views > 1 {
-        why += &format!(
-            "; this collector (ZGC) maps the heap at {views} addresses, and each counts, in VIRT and in RSS"
-        );
-    }
     let asked = Flags::of(world).heap;
-    why += &whence(all / views, asked, world);
+    let why = match views {
+        1 => {
+            let why = format!(
+                "the JVM reserves its largest allowed heap at start-up and commits it as it grows: of {} it has \
+                 committed {}, and {} are in memory",
+                size(all),
+                size(committed),
+                size(group.footprint.rss)
+            );
+            why + &whence(all, asked, world)
+        }
+        _ => {
+            let why = format!(
+                "this collector (ZGC) reserves many times its largest allowed heap, so that it finds room in one \
+                 piece, and maps the heap at {views} addresses: {} each, of which {} are committed and {} in \
+                 memory; each address counts, in VIRT and in RSS",
+                size(all / views),
+                size(committed / views),
+                size(group.footprint.rss / views)
+            );
+            why + &whence(all / views / Z_RATIO, asked, world)
+        }
+    };
     let keep = committed.div_ceil(MIB).max(8) * MIB;
     let mut advice = Advice::why(why);
     if reserved > 0 && views == 1 && all > keep {

@@ -49,7 +49,7 @@ pub(super) fn survey(world: &World<'_>) -> Vec<Surveyed> {
         tables::z_mark_stack(&mut spans);
     }
     nodes(&mut spans);
-    let heap = heap(&mut spans, &flags);
+    let heap = heap(&mut spans, &flags).map(|heap| Heap { is_shenandoah: is_shenandoah(world), ..heap });
     tables::find(&mut spans, heap);
     polling_page(&mut spans, world);
     spans.into_surveyed()
@@ -263,6 +263,12 @@ pub(super) struct Heap {
     /// Its generations, where they are reservations of their own.
     pub generations: Vec<u64>,
     pub is_zgc: bool,
+    pub is_shenandoah: bool,
+}
+
+/// The collector's own threads are called so.
+fn is_shenandoah(world: &World<'_>) -> bool {
+    world.input.observations.threads.iter().any(|thread| thread.comm.starts_with(b"Shenandoah"))
 }
 
 fn heap(spans: &mut Spans, flags: &Flags) -> Option<Heap> {
@@ -281,7 +287,7 @@ fn heap(spans: &mut Spans, flags: &Flags) -> Option<Heap> {
     let ends = starts.iter().skip(1).copied().chain([range.end]);
     let generations = starts.iter().zip(ends).map(|(start, end)| end.0 - start.0).collect();
     spans.take(range, &JAVA_HEAP);
-    Some(Heap { size: range.len(), generations, is_zgc: false })
+    Some(Heap { size: range.len(), generations, ..Heap::default() })
 }
 
 /// Several views of one memfd, each in a reservation of its own.
@@ -295,7 +301,7 @@ fn zgc_heap(spans: &mut Spans) -> Heap {
         spans.take(range, &JAVA_HEAP);
         size = size.max(range.len());
     }
-    Heap { size, generations: Vec::new(), is_zgc: true }
+    Heap { size, is_zgc: true, ..Heap::default() }
 }
 
 /// The largest row of free mappings that compressed pointers reach.

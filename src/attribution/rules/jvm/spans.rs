@@ -1,7 +1,7 @@
 //! A process of the JVM as a row of mappings, and what has been recognised of it so far.
 
 use super::MemoryKind;
-use crate::attribution::category::{Claim, Evidence, Instance, Merge};
+use crate::attribution::category::{Category, Claim, Evidence, Instance, Merge};
 use crate::attribution::rules::World;
 use crate::attribution::rules::runs::{HasRange, run_length, runs};
 use crate::attribution::world::Surveyed;
@@ -131,6 +131,12 @@ impl Spans {
             let claim = claim.instance(instance.clone()).merge(Merge::ByCategory);
             self.taken.insert(span.range.start, (span.range, claim));
         }
+    }
+
+    /// Where what was recognised as this part begins.
+    pub fn edges_of(&self, category: Category, part: &str) -> Vec<Addr> {
+        let own = |claim: &Claim| claim.category == category && claim.part == part;
+        self.taken.values().filter(|(_, claim)| own(claim)).map(|(range, _)| range.start).collect()
     }
 
     /// Where recognised ranges in `range` begin and end.

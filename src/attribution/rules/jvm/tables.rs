@@ -11,6 +11,8 @@ use crate::model::{Addr, AddrRange, PAGE};
 const BITMAPS: [u64; 2] = [64, 32];
 /// Bytes of heap for a byte of a card table or a block offset table (BOT).
 const CARD: u64 = 512;
+/// Bytes of heap for a byte of each of Shenandoah's bitmaps.
+const SHENANDOAH_BITMAP: u64 = 32;
 /// G1CMMarkStack with MarkStackSizeMax's default of 4 Mi entries.
 const MARK_STACK_SIZE: u64 = 32 << 20;
 const HUGE_PAGE: u64 = 2 << 20;
@@ -116,9 +118,27 @@ pub(super) fn find(spans: &mut Spans, heap: Option<Heap>) {
             spans.take(range, if bitmap { &BITMAP } else { &CARDS });
         }
     }
+    if heap.is_shenandoah {
+        second_bitmap(spans, page_up(heap.size / SHENANDOAH_BITMAP));
+    }
     let stacks: Vec<AddrRange> = spans.all.iter().filter_map(|span| mark_stack(spans, span)).collect();
     if let [stack] = stacks.as_slice() {
         spans.take(*stack, &MARK_STACK);
+    }
+}
+
+/// Shenandoah reserves a second bitmap as large as the first, for heap dumps and verification, right after it and so
+/// right below, and commits nothing of it until then (shenandoahHeap.cpp, `_aux_bitmap_region`).
+fn second_bitmap(spans: &mut Spans, size: u64) {
+    let bitmaps = spans.edges_of(BITMAP.category, BITMAP.committed);
+    let beside = |start: Addr| {
+        let range = AddrRange { start: Addr(start.0.saturating_sub(size)), end: start };
+        let reserved = spans.covers(range, |kind| kind == Kind::Closed);
+        (size >= MIN_RESERVED && reserved && spans.is_free(range)).then_some(range)
+    };
+    let found: Vec<AddrRange> = bitmaps.into_iter().filter_map(beside).collect();
+    if let [range] = found.as_slice() {
+        spans.take(*range, &BITMAP);
     }
 }
 
