@@ -34,6 +34,7 @@ mod recording {
     mod same;
 }
 mod requests;
+mod rules;
 mod run {
     mod backlog;
     mod moment;
