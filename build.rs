@@ -8,7 +8,13 @@ use std::env;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+/// The parser of rules that are data, the same as vmaudit's own.
+#[allow(dead_code, unused_imports)]
+#[path = "src/attribution/rules/data/format/mod.rs"]
+mod format;
+
 fn main() {
+    check_rules();
     let types = ["vmaudit", "heap", "probe"].into_iter().flat_map(build).collect::<BTreeSet<String>>();
     let names = format!("{types:?}").replace('{', "&[").replace('}', "]");
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
@@ -50,6 +56,33 @@ fn build_library() {
     }
     let status = rustc.status().expect("rustc starts");
     assert!(status.success(), "building preload/lib.rs failed");
+}
+
+/// The built-in rules: read once here, so that a wrong one ends the build; listed with their texts.
+fn check_rules() {
+    const FOLDER: &str = "src/attribution/rules/data/builtin";
+    println!("cargo:rerun-if-changed={FOLDER}");
+    let entries = std::fs::read_dir(FOLDER).expect("the folder of built-in rules");
+    let mut files: Vec<PathBuf> = entries.map(|entry| entry.expect("a file of rules").path()).collect();
+    files.sort();
+    let mut ids = BTreeSet::new();
+    let mut list = String::new();
+    for path in files {
+        let path = path.to_str().expect("a plain name");
+        let text = std::fs::read_to_string(path).expect("readable rules");
+        match format::parse(&text, path) {
+            Ok(rules) => rules.into_iter().for_each(|rule| {
+                assert!(ids.insert(rule.id.clone()), "{path}:{}: {} is a rule already", rule.line, rule.id);
+            }),
+            Err(error) => panic!("{error}"),
+        }
+        let name = path.rsplit('/').next().expect("a name");
+        list +=
+            &format!("    ({name:?}, include_str!(concat!(env!(\"CARGO_MANIFEST_DIR\"), \"/{path}\"))),\n");
+    }
+    let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
+    let list = format!("pub const FILES: &[(&str, &str)] = &[\n{list}];\n");
+    std::fs::write(out.join("built_in_rules.rs"), list).expect("writing the list of built-in rules");
 }
 
 /// `bpf/NAME.bpf.c` to `NAME.skel.rs`; the names of the types that it reads.

@@ -16,6 +16,7 @@ mod options;
 mod output;
 mod recorded;
 mod recorded_names;
+mod rule_files;
 
 pub use crate::session::say::say;
 pub use error::AppError;
@@ -38,6 +39,9 @@ pub fn run(cli: Cli) -> Result<u8, AppError> {
         operation: "ignoring the signal of the limit on file sizes (SIGXFSZ)",
         source: errno.into(),
     })?;
+    if let Some(folder) = cli.command.rules() {
+        rule_files::read(folder)?;
+    }
     match cli.command {
         Command::Run(args) => commands::run::run(&args),
         Command::Compare(args) => commands::compare::compare(&args),
@@ -51,6 +55,7 @@ pub fn run(cli: Cli) -> Result<u8, AppError> {
         Command::Probe(args) => commands::probe::probe(&args),
         Command::Symbols(args) => commands::symbols::symbols(&args),
         Command::Report(args) => commands::report::report(&args),
+        Command::Rules(args) => commands::rules::rules(&args),
         Command::Doctor(args) => commands::doctor::doctor(&args),
         Command::Man => {
             output::print(&output::manual().map_err(AppError::Output)?)?;

@@ -4,6 +4,7 @@
 
 use super::error::{AppError, MomentError};
 use super::recorded::report_of;
+use super::rule_files::rules;
 use crate::cli::Moment;
 use crate::model::{Step, TimeZero, VmOp};
 use crate::report::Report;
@@ -37,6 +38,7 @@ pub fn since_zero(path: &Path, moment: Moment) -> Result<u64, AppError> {
 /// When the recording is damaged, or ends before.
 pub fn report_at(path: &Path, t_ns: u64) -> Result<Report, AppError> {
     let mut replay = Replay::open(path)?;
+    replay.pipeline.rules = rules();
     let asked = t_ns as f64 / 1e9;
     let span = replay_until(&mut replay, t_ns)?.ok_or_else(|| MomentError::Empty { path: path.into() })?;
     let end_ns = span.ended_ns.saturating_sub(span.zero_ns);

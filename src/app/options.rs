@@ -5,6 +5,7 @@ use super::dump::Dump;
 use super::error::AppError;
 use super::heap::preload::Counting;
 use super::output::{self, Destination, Other, Output, OutputSpec};
+use super::rule_files::rules;
 use crate::capture::CaptureConfig;
 use crate::capture::bpf::TouchConfig;
 use crate::cli::{AttachArgs, AuditArgs, DetailArgs, FlameArgs, InsideArgs, RunArgs};
@@ -106,6 +107,7 @@ impl<'a> RunOptions<'a> {
         sinks: &mut Sinks,
     ) -> Result<Pipeline, AppError> {
         let mut pipeline = start.pipeline();
+        pipeline.rules = rules();
         if let Some((_, dump)) = &sinks.dump {
             pipeline.add_sink(dump.clone());
         }

@@ -105,6 +105,11 @@ pub fn color(to: &impl IsTerminal) -> Color {
     if !forbidden && to.is_terminal() { Color::Always } else { Color::Never }
 }
 
+/// Of what is printed there, in full.
+pub fn text_options(to: &impl IsTerminal) -> TextOptions {
+    TextOptions { color: color(to), top: usize::MAX }
+}
+
 /// The manual page of vmaudit and its subcommands, as roff.
 pub fn manual() -> io::Result<Vec<u8>> {
     let mut out = Vec::new();

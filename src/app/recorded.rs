@@ -1,6 +1,7 @@
 //! The report of a recording.
 
 use super::error::AppError;
+use super::rule_files::rules;
 use crate::report::{Parts, Report};
 use crate::session::replay::Replay;
 use crate::session::say::say;
@@ -29,6 +30,7 @@ pub fn report_of(recording: Recording, replay: bool) -> Result<Report, AppError>
         say("the page faults of --touch are in the report of the run only, this one is made without them");
     }
     let mut replay = Replay::of(recording)?;
+    replay.pipeline.rules = rules();
     replay.run(&mut |_, _| ControlFlow::Continue(()))?;
     let (report, notes) = replay.report();
     for note in notes {

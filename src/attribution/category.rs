@@ -90,6 +90,8 @@ pub struct Claim {
     /// What the purged and untouched bytes inside are called, where the allocator keeps such
     /// ranges for later; None: not cut apart.
     pub purged_part: Option<&'static str>,
+    /// The rule that is data (`AuditInput::rules`) and says what it is in particular.
+    pub label: Option<usize>,
 }
 
 impl Claim {
@@ -102,6 +104,7 @@ impl Claim {
             thread: None,
             merge: Merge::ByStack,
             purged_part: None,
+            label: None,
         }
     }
 
@@ -117,6 +120,11 @@ impl Claim {
 
     pub fn thread(mut self, thread: Option<Tid>) -> Claim {
         self.thread = thread;
+        self
+    }
+
+    pub fn label(mut self, rule: usize) -> Claim {
+        self.label = Some(rule);
         self
     }
 

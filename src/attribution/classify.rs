@@ -72,7 +72,7 @@ fn mark_stacks(world: &World<'_>) -> Marks {
     for path in world.paths() {
         let mut found = Vec::new();
         for (at, line) in path.lines.iter().enumerate() {
-            found.extend((0..RULES.len()).filter(|&i| RULES[i].knows(line)).map(|i| (at, i)));
+            found.extend((0..RULES.len()).filter(|&i| RULES[i].knows_here(line, world)).map(|i| (at, i)));
         }
         marks.insert(path.id, found);
     }
@@ -190,6 +190,7 @@ fn push_pieces(world: &World<'_>, subject: &Subject<'_>, out: &mut Pieces, draft
             thing,
             thread: draft.claim.thread.or(subject.record.map(|r| r.task.tid)),
             merge: draft.claim.merge,
+            label: draft.claim.label,
             footprint: footprint(world, subject, range),
             rule: draft.rule,
         });

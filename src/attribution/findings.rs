@@ -129,6 +129,8 @@ pub struct Finding {
     pub story: Option<String>,
     pub inherited_from: Option<Pid>,
     pub doubtful: bool,
+    /// The id of the rule that is data and says what it is in particular.
+    pub rule: Option<String>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
@@ -143,7 +145,7 @@ enum Key {
 
 /// Ranked by unused bytes; groups without unused bytes are left out.
 pub fn findings(world: &World<'_>, pieces: &[Piece]) -> Vec<Finding> {
-    let mut numbers: HashMap<(&'static str, Key), usize> = HashMap::new();
+    let mut numbers: HashMap<(&'static str, Option<usize>, Key), usize> = HashMap::new();
     let mut groups: Vec<Vec<&Piece>> = Vec::new();
     let mut callers: HashMap<Vec<Frame>, usize> = HashMap::new();
     let mut caller_keys: HashMap<(StackId, usize), usize> = HashMap::new();
@@ -164,7 +166,7 @@ pub fn findings(world: &World<'_>, pieces: &[Piece]) -> Vec<Finding> {
                 }))
             }
         };
-        let wanted = (piece.category.id, key);
+        let wanted = (piece.category.id, piece.label, key);
         let group = match last {
             Some((known, group)) if known == wanted => group,
             _ => *numbers.entry(wanted).or_insert_with(|| {
@@ -238,6 +240,10 @@ fn finding(world: &World<'_>, pieces: Vec<&Piece>) -> Option<Finding> {
              It was mapped before tracing began, or events were lost",
         ),
     };
+    let rule = match first.label.and_then(|label| world.input.rules.get(label)) {
+        Some(rule) => Some(rule.id.clone()),
+        None => RULES.iter().find_map(|rule| rule.explain(&group, world, &mut advice)),
+    };
     if let Some(pid) = inherited_from {
         advice.why += &format!("; it was made by process {pid} and inherited by fork");
     }
@@ -273,6 +279,7 @@ fn finding(world: &World<'_>, pieces: Vec<&Piece>) -> Option<Finding> {
         story: record.filter(|_| !advice.stack_is_noise).map(story),
         inherited_from,
         doubtful,
+        rule,
     })
 }
 

@@ -26,6 +26,9 @@ pub use classify::unused;
 pub use findings::{Finding, Fix, NoHelp};
 pub use footprint::Footprint;
 pub use gone::categories_of_gone;
+pub use rules::data::{
+    Asked, DataRules, Knob, Mapped, Named, RuleError, TableRule, each_once, parse as parse_rules,
+};
 pub use rules::{
     Placed, bears_on, category_color, category_name, heap_description_of, option_lists, option_separator,
     place_option,
@@ -45,6 +48,8 @@ pub struct AuditInput<'a> {
     /// Names for (at least) the stacks of `reconciled.origins`. Without any, rules fall back to
     /// module names and shapes.
     pub symbols: &'a SymbolizedStacks,
+    /// What is known of libraries and programs as data.
+    pub rules: &'a DataRules,
 }
 
 /// A part of one region that is one thing.
@@ -63,6 +68,8 @@ pub struct Piece {
     pub thread: Option<Tid>,
     pub merge: Merge,
     pub footprint: Footprint,
+    /// As [`Claim::label`].
+    pub label: Option<usize>,
     /// Index into `rules::RULES` of the rule that claimed it.
     rule: Option<usize>,
 }

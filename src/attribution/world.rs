@@ -46,6 +46,8 @@ pub struct World<'a> {
     live_lengths: HashSet<u64>,
     /// It is known of every living thread where its stack is.
     stacks_known: bool,
+    /// Of each rule that is data, whether its program is here.
+    applicable: OnceCell<Vec<bool>>,
     /// Calls that reserved addresses (PROT_NONE); made when a rule asks for them.
     reservations: OnceCell<Reservations<'a>>,
     /// The rule that was just asked does not answer such questions.
@@ -216,6 +218,7 @@ impl<'a> World<'a> {
             surveys: Vec::new(),
             live_lengths,
             stacks_known,
+            applicable: OnceCell::new(),
             reservations: OnceCell::new(),
             not_for_me: Cell::new(false),
             facts: RefCell::default(),
@@ -307,6 +310,13 @@ impl<'a> World<'a> {
     /// [`World::origins`]; in no order.
     pub fn reservations_around(&self, range: AddrRange) -> impl Iterator<Item = (usize, &'a OriginRecord)> {
         self.reservations.get_or_init(|| Reservations::of(self.origins())).around(range)
+    }
+
+    /// Whether the program or library is here that a rule is about which is data.
+    pub fn applies(&self, rule: usize) -> bool {
+        let rules = self.input.rules.rules().iter();
+        let all = || rules.map(|rule| rule.applies(|test| self.has_file(test))).collect();
+        self.applicable.get_or_init(all).get(rule).copied().unwrap_or_default()
     }
 
     pub fn path(&self, id: StackId) -> Option<&CallPath> {

@@ -14,6 +14,12 @@ pub struct ReportToArgs {
     /// Write the report to FILE instead of standard output
     #[arg(long, value_name = "FILE")]
     pub report: Option<PathBuf>,
+
+    /// Take the rules in FOLDER, too (docs/rules.md), before all others
+    ///
+    /// Those in $XDG_CONFIG_HOME/vmaudit/rules and /etc/vmaudit/rules are taken anyway.
+    #[arg(long, value_name = "FOLDER")]
+    pub rules: Option<PathBuf>,
 }
 
 /// What sees the calls, and where the outcome goes.

@@ -35,6 +35,10 @@ pub struct CompareArgs {
     #[arg(long, value_name = "FILE")]
     pub report: Option<PathBuf>,
 
+    /// Take the rules in FOLDER, too (docs/rules.md), before all others
+    #[arg(long, value_name = "FOLDER")]
+    pub rules: Option<PathBuf>,
+
     /// Take the snapshot of each run after SECS seconds and end it then
     #[arg(long, value_name = "SECS", value_parser = seconds)]
     pub duration: Option<f64>,

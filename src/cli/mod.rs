@@ -14,6 +14,7 @@ mod heap_view;
 mod probe;
 mod report;
 mod rings;
+mod rules;
 mod run;
 mod snapshot;
 mod symbols;
@@ -35,6 +36,7 @@ pub use heap_view::{By, HeapFormat, HeapViewArgs, name};
 pub use probe::{ProbeArgs, ProbeWay};
 pub use report::{Moment, Moments, ReportArgs, ReportFormat};
 pub use rings::{RingArgs, StackArgs};
+pub use rules::RulesArgs;
 pub use run::RunArgs;
 pub use snapshot::SnapshotArgs;
 pub use symbols::SymbolsArgs;
@@ -44,6 +46,7 @@ pub use touch::TouchArgs;
 
 use crate::doctor::Rung;
 use clap::{Parser, Subcommand, ValueEnum};
+use std::path::Path;
 
 /// Explain why VIRT is so much larger than RSS, and which call stack asked for it
 #[derive(Parser, Debug)]
@@ -133,6 +136,11 @@ pub enum Command {
     /// Byte for byte what the run that made it printed. Of a recording whose vmaudit was killed,
     /// the report is made from what was recorded by then.
     Report(ReportArgs),
+    /// List the rules that are data: what libraries and programs reserve, why, and which setting makes it smaller
+    ///
+    /// The built-in ones, and those of your own in $XDG_CONFIG_HOME/vmaudit/rules, /etc/vmaudit/rules and
+    /// --rules FOLDER (docs/rules.md). With --test, which of them claim which regions of a report.
+    Rules(RulesArgs),
     /// Try what this user may do on this machine, and say what to add
     ///
     /// Everything in the table was tried, nothing is guessed from version numbers; nothing on the
@@ -145,6 +153,28 @@ pub enum Command {
         /// Which shell
         shell: clap_complete::Shell,
     },
+}
+
+impl Command {
+    /// The folder of rules that is named; None for commands that attribute nothing.
+    pub fn rules(&self) -> Option<Option<&Path>> {
+        let named = match self {
+            Command::Run(args) => &args.audit.to.rules,
+            Command::Attach(args) => &args.audit.to.rules,
+            Command::Snapshot(args) => &args.to.rules,
+            Command::Report(args) => &args.rules,
+            Command::Compare(args) => &args.rules,
+            Command::Rules(args) => &args.rules,
+            Command::Explain(_) | Command::Heap(_) | Command::Top(_) | Command::Diff(_) => return Some(None),
+            Command::Events(_)
+            | Command::Probe(_)
+            | Command::Symbols(_)
+            | Command::Doctor(_)
+            | Command::Man
+            | Command::Completions { .. } => return None,
+        };
+        Some(named.as_deref())
+    }
 }
 
 /// How a report is written.

@@ -18,6 +18,10 @@ pub struct ReportArgs {
     #[arg(long, value_name = "FILE")]
     pub report: Option<PathBuf>,
 
+    /// Take the rules in FOLDER, too (docs/rules.md), before all others: where the report is made anew (--replay, --at)
+    #[arg(long, value_name = "FOLDER")]
+    pub rules: Option<PathBuf>,
+
     /// Show the N largest findings of a process, and the N largest other processes [default: 10, of a heap as
     /// it was run]
     #[arg(long, value_name = "N")]

@@ -15,6 +15,7 @@ mod html;
 pub mod json;
 pub mod pprof;
 pub mod probe;
+pub mod rules;
 pub mod style;
 pub mod svg;
 pub mod symbols;

@@ -430,6 +430,7 @@ fn region(input: &AuditInput<'_>, piece: &Piece, stacks: &mut StackNumbers) -> m
         part: piece.part.to_string(),
         instance: piece.thing as u64,
         thread: piece.thread,
+        rule: piece.label.and_then(|label| Some(input.rules.get(label)?.id.clone())),
         doubt: source.and_then(|r| r.doubt).map(|d| {
             match d {
                 Doubt::EventsLost => "events-lost",
@@ -517,6 +518,7 @@ fn finding(
         inherited_from: f.inherited_from,
         doubtful: f.doubtful,
         touched_by: Vec::new(),
+        rule: f.rule.clone(),
     }
 }
 

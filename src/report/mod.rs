@@ -10,6 +10,7 @@ pub mod growth;
 pub mod model;
 mod parts;
 mod peak;
+pub mod rules;
 mod summary;
 mod timeline;
 mod touch;

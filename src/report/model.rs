@@ -286,6 +286,9 @@ pub struct Region {
     /// Added, see [`Totals`].
     #[serde(skip_serializing_if = "is_zero")]
     pub residency_unknown: u64,
+    /// Added: the id of the rule (docs/rules.md) that says what it is in particular.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rule: Option<String>,
 }
 
 /// The call that mapped it.
@@ -348,6 +351,9 @@ pub struct Finding {
     /// Added: with --touch, who made it resident, the largest shares.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub touched_by: Vec<TouchShare>,
+    /// Added: as [`Region::rule`]; also of a rule that only explains what another one's memory is for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rule: Option<String>,
 }
 
 /// Something to change; what it saves is an upper bound, measured from this run.

@@ -282,6 +282,7 @@ impl Audits {
             observations: &observations,
             stacks: &pipeline.stacks,
             symbols,
+            rules: pipeline.rules,
         };
         let summary = summarize(&ProcessAudit { input, facts: &ProcessFacts::default() }, seen);
         self.summaries.insert(pid, Box::new(summary));
@@ -373,7 +374,7 @@ impl Audits {
             let snapshots = self.snapshots.iter().filter(|(_, audit)| audit.basis == Basis::Snapshot);
             for (pid, audit) in snapshots {
                 let found = (&audit.observations, &audit.reconciled);
-                timelines.correct(*pid, found, (&pipeline.stacks, &symbols));
+                timelines.correct(*pid, found, (&pipeline.stacks, &symbols, pipeline.rules));
             }
         }
         let touches = self.touches.clone();
@@ -390,6 +391,7 @@ impl Audits {
                     observations: &audit.observations,
                     stacks: &pipeline.stacks,
                     symbols: &symbols,
+                    rules: pipeline.rules,
                 };
                 let touch = touches
                     .as_deref()
@@ -425,7 +427,8 @@ impl Audits {
     /// The report of one process, from the newest snapshot of it, while the session goes on.
     pub fn report_of(&self, pid: Pid, symbols: &SymbolizedStacks, pipeline: &Pipeline) -> Option<Report> {
         let Audit { reconciled, observations, .. } = self.snapshots.get(&pid)?;
-        let input = AuditInput { reconciled, observations, stacks: &pipeline.stacks, symbols };
+        let input =
+            AuditInput { reconciled, observations, stacks: &pipeline.stacks, symbols, rules: pipeline.rules };
         let facts = self.facts(pid, pipeline);
         let run = RunFacts { backend: pipeline.backend.clone(), ..RunFacts::default() };
         Some(build(&run, &[ProcessAudit { input, facts: &facts }]))

@@ -3,6 +3,7 @@
 use super::complete::Completion;
 use super::known::Known;
 use super::sink::{Context, Sink};
+use crate::attribution::DataRules;
 use crate::capture::heap::wire::{self as heap_wire, CapturedHeap, CapturedSite};
 use crate::capture::uprobe::wire::{self as uprobe_wire, CapturedCall};
 use crate::capture::wire::{self, Decoder, time_of};
@@ -52,6 +53,8 @@ pub struct Pipeline {
     pub compat: BTreeSet<String>,
     /// What sees the calls, as the report calls it.
     pub backend: String,
+    /// What is known of libraries and programs, as data.
+    pub rules: &'static DataRules,
     sinks: Vec<Rc<RefCell<dyn Sink>>>,
     /// Names that a recording brought along: files are not asked then.
     pub recorded_names: Option<FrameNames>,
@@ -75,6 +78,7 @@ impl Pipeline {
             listener_refused: BTreeSet::new(),
             compat: BTreeSet::new(),
             backend: backend.to_owned(),
+            rules: DataRules::built_in(),
             sinks: Vec::new(),
             recorded_names: None,
             hold_after: u64::MAX,

@@ -3,7 +3,7 @@
 
 use super::pipeline::Pipeline;
 use super::symbol_names::SymbolNames;
-use crate::attribution::{AuditInput, by_category};
+use crate::attribution::{AuditInput, DataRules, by_category};
 use crate::ledger::Reconciled;
 use crate::model::observation::ResidencySource;
 use crate::model::{CategorySize, Observations, Pid, SizePoint, StackTable, SymbolizedStacks};
@@ -12,6 +12,9 @@ use std::collections::HashMap;
 
 /// What a snapshot of a process found.
 type Observed<'a> = (&'a Observations, &'a Reconciled);
+
+/// What is known besides.
+type Known<'a> = (&'a StackTable, &'a SymbolizedStacks, &'a DataRules);
 
 /// The timelines of all processes.
 #[derive(Default)]
@@ -25,7 +28,7 @@ impl Timelines {
     pub fn add(&mut self, pid: Pid, found: Observed<'_>, pipeline: &mut Pipeline) {
         let stacks = found.1.origins.iter().filter_map(|origin| origin.stack.ok());
         let names = self.names.of(stacks, pipeline);
-        let categories = sizes(found, (&pipeline.stacks, names));
+        let categories = sizes(found, (&pipeline.stacks, names, pipeline.rules));
         let timeline = self.by_pid.entry(pid).or_default();
         let point = SizePoint {
             pid,
@@ -52,7 +55,7 @@ impl Timelines {
 
     /// The report's own snapshot is attributed with all names that the report has: its point has to
     /// agree with the report's tables to the byte.
-    pub fn correct(&mut self, pid: Pid, found: Observed<'_>, names: (&StackTable, &SymbolizedStacks)) {
+    pub fn correct(&mut self, pid: Pid, found: Observed<'_>, names: Known<'_>) {
         if let Some(timeline) = self.by_pid.get_mut(&pid) {
             timeline.correct(found.0.at_ns(), sizes(found, names));
         }
@@ -64,11 +67,8 @@ impl Timelines {
     }
 }
 
-fn sizes(
-    (observations, reconciled): Observed<'_>,
-    (stacks, symbols): (&StackTable, &SymbolizedStacks),
-) -> Vec<CategorySize> {
-    let found = by_category(&AuditInput { reconciled, observations, stacks, symbols });
+fn sizes((observations, reconciled): Observed<'_>, (stacks, symbols, rules): Known<'_>) -> Vec<CategorySize> {
+    let found = by_category(&AuditInput { reconciled, observations, stacks, symbols, rules });
     let sizes = found.into_iter().map(|(category, footprint)| CategorySize {
         category: category.id.into(),
         virt: footprint.virt,

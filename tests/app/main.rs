@@ -35,6 +35,7 @@ mod recording {
     mod same;
 }
 mod requests;
+mod rules;
 mod run {
     mod backlog;
     mod moment;

@@ -1,5 +1,6 @@
 //! What fuzzing found (scripts/fuzz.sh) in what is made of foreign bytes, each as small as it can be.
 
+use vmaudit::attribution::DataRules;
 use vmaudit::model::Addr;
 use vmaudit::model::observation::HeapInfo;
 use vmaudit::objects::{Cfi, Object};
@@ -20,7 +21,7 @@ fn a_heap_header_at_the_end_of_all_addresses() {
         pagesize: 4096,
     };
     snapshot.seen.heap_infos.push(header);
-    assert_eq!(report_of(&[snapshot]).processes[0].totals.virt, 64 << 20);
+    assert_eq!(report_of(&[snapshot], DataRules::built_in()).processes[0].totals.virt, 64 << 20);
 }
 
 /// A file of one segment with an `.eh_frame_hdr` and, behind it, an `.eh_frame`; no sections.

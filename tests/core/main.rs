@@ -10,6 +10,7 @@ mod attribution {
     mod all_rules;
     mod allocators;
     mod callpath;
+    mod data_rules;
     mod footprint;
     mod role;
     mod rules;

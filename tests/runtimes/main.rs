@@ -3,6 +3,7 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod data_rules;
 mod extents;
 mod jemalloc;
 mod loader;

@@ -1,7 +1,7 @@
 //! Saved smaps files of real programs (tests/fixtures/captures) as reports.
 
 use std::path::Path;
-use vmaudit::attribution::AuditInput;
+use vmaudit::attribution::{AuditInput, DataRules};
 use vmaudit::ledger::AddressSpaces;
 use vmaudit::model::observation::{Residency, ResidencySource, SnapshotMoment, StatusFigures};
 use vmaudit::model::{Limits, Observations, StackTable, SymbolizedStacks};
@@ -41,8 +41,13 @@ pub fn capture(path: &Path, comm: &str, run: &RunFacts) -> Report {
     };
     let reconciled = AddressSpaces::new().reconcile(0, &seen);
     let (stacks, symbols) = (StackTable::default(), SymbolizedStacks::default());
-    let input =
-        AuditInput { reconciled: &reconciled, observations: &seen, stacks: &stacks, symbols: &symbols };
+    let input = AuditInput {
+        reconciled: &reconciled,
+        observations: &seen,
+        stacks: &stacks,
+        symbols: &symbols,
+        rules: DataRules::built_in(),
+    };
     let facts = ProcessFacts::default();
     build(run, &[ProcessAudit { input, facts: &facts }])
 }

@@ -5,6 +5,7 @@ use crate::app::flame;
 use crate::app::heap_record::heap_of;
 use crate::app::output::{Destination, Other, Output};
 use crate::app::recorded::report_of as report_of_recording;
+use crate::app::rule_files::rules;
 use crate::cli::{DiffArgs, DiffFormat, GroupBy, PidPair};
 use crate::diff::{By, HeapSide, Options, Pick, Side, compare, compare_heaps};
 use crate::heap::report::HeapReport;
@@ -161,7 +162,7 @@ fn load_from(path: &Path, mut source: impl BufRead) -> Result<Loaded, AppError> 
         return Ok(load_report(path, source)?);
     }
     let snapshot = saved_snapshot_in(&path.to_string_lossy(), source).map_err(DiffError::from)?;
-    Ok(Loaded::Mappings(Read { report: report_of(&[snapshot]), kind: "smaps" }))
+    Ok(Loaded::Mappings(Read { report: report_of(&[snapshot], rules()), kind: "smaps" }))
 }
 
 /// A recording as the report that its run printed.

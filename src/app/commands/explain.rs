@@ -4,6 +4,7 @@ use crate::app::error::AppError;
 use crate::app::output;
 use crate::app::recorded::report_of;
 use crate::app::recorded_names::RecordedNames;
+use crate::app::rule_files::rules;
 use crate::cli::{ExplainArgs, PlainFormat};
 use crate::ledger::{Life, LifeWatch};
 use crate::model::{Addr, Observations, Pid, StackTable, Step, SymbolizedStacks};
@@ -93,7 +94,7 @@ fn living(pid: Pid, address: Addr) -> Result<Explanation, AppError> {
     living.say_of_thread();
     let seen = living.observe().map_err(SnapshotError::from)?;
     let snapshots = [ProcessSnapshot { seen, facts: ProcessFacts::default() }];
-    let report = snapshots::report_of(&snapshots);
+    let report = snapshots::report_of(&snapshots, rules());
     let [ProcessSnapshot { seen, .. }] = &snapshots;
     for gap in &seen.gaps {
         crate::session::say::say(gap);

@@ -9,6 +9,7 @@ pub mod explain;
 pub mod heap;
 pub mod probe;
 pub mod report;
+pub mod rules;
 pub mod run;
 pub mod snapshot;
 pub mod symbols;

@@ -2,6 +2,7 @@
 
 use crate::app::error::AppError;
 use crate::app::output::{Destination, Other, Output, OutputSpec};
+use crate::app::rule_files::rules;
 use crate::cli::{Format, SnapshotArgs};
 use crate::launch::Process;
 use crate::report::model;
@@ -23,8 +24,8 @@ pub fn snapshot(args: &SnapshotArgs) -> Result<u8, AppError> {
         None => living_snapshots(args)?,
     };
     let report = match wanted.format {
-        Format::Text => text_report_of_containers(&snapshots, containers),
-        _ => report_of_containers(&snapshots, containers),
+        Format::Text => text_report_of_containers(&snapshots, (containers, rules())),
+        _ => report_of_containers(&snapshots, (containers, rules())),
     };
     wanted.write(&report)?;
     // The command is at its end: the kernel gives back all of it at once, tens of thousands of mappings one by

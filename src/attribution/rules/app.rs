@@ -44,19 +44,35 @@ impl Rule for AppRule {
     }
 
     fn advise(&self, group: &Group<'_>, _world: &World<'_>) -> Advice {
-        let caller = group.path.and_then(CallPath::caller_line);
-        let who = caller.and_then(|l| l.display.as_deref().or(l.function.as_deref()));
-        let by = match (who, caller.map(|l| l.module.as_str()).filter(|m| !m.is_empty())) {
-            (Some(name), Some(module)) => format!("{name} in {module} calls mmap itself"),
-            (None, Some(module)) => format!("{module} calls mmap itself"),
-            _ => "the program calls mmap itself".to_string(),
-        };
+        let caller = group.path.map_or_else(|| UNNAMED.to_owned(), caller_of);
         let reserved = group.footprint.reserved;
         let why = if reserved == group.footprint.virt {
-            format!("{by}, and reserves the range without the right to use it yet (PROT_NONE)")
+            format!("reserved by {caller}, without the right to use it yet (PROT_NONE)")
         } else {
-            format!("{by}; pages count only when touched")
+            format!("reserved by {caller}; pages count only when touched")
         };
-        Advice::why(why).fix(Fix::new("ask for less at this call", group.unused(), 0))
+        let less = if group.instances == 1 { "less" } else { "less, or less often," };
+        Advice::why(why).fix(Fix::new(&format!("ask for {less} in {caller}"), group.unused(), 0))
+    }
+}
+
+const UNNAMED: &str = "the program's own code";
+
+/// Who made the call: `libfoo.so.2, pool_init`. Of a function without a name also the first one with a name that
+/// it was called from.
+pub fn caller_of(path: &CallPath) -> String {
+    let name = |line: &Line| line.display.clone().or_else(|| line.function.clone());
+    let Some(caller) = path.caller_line() else { return UNNAMED.to_owned() };
+    let module = if caller.module.is_empty() { "code outside of all files" } else { &caller.module };
+    if let Some(name) = name(caller) {
+        return format!("{module}, {name}");
+    }
+    let outer = path.lines.get(path.caller() + 1..).unwrap_or(&[]);
+    // A frame further out of another file says little of what the library wanted.
+    let named = outer.iter().find_map(|line| Some((line.module.as_str(), name(line)?)));
+    match named {
+        Some((own, name)) if own == caller.module => format!("{module}, a function called by {name}"),
+        Some((other, name)) => format!("{module}, called by {other}, {name}"),
+        None => format!("{module}, a function without a name"),
     }
 }

@@ -7,6 +7,7 @@
 
 mod app;
 mod bionic;
+pub mod data;
 mod device;
 mod files;
 mod glibc;
@@ -118,6 +119,11 @@ pub trait Rule: Sync {
         false
     }
 
+    /// The same, where what is known is part of the process' audit.
+    fn knows_here(&self, line: &Line, _world: &World<'_>) -> bool {
+        self.knows(line)
+    }
+
     /// The creating stack has a line that `knows` recognised: `at`.
     fn by_stack(&self, _subject: &Subject<'_>, _world: &World<'_>, _at: usize) -> Option<Claim> {
         None
@@ -171,6 +177,11 @@ pub trait Rule: Sync {
         None
     }
 
+    /// Adds to another rule's advice what it knows of who asked for the memory; the id of what it goes by.
+    fn explain(&self, _group: &Group<'_>, _world: &World<'_>, _advice: &mut Advice) -> Option<String> {
+        None
+    }
+
     /// Why it is there and what to do, for somebody who does not know mmap.
     fn advise(&self, group: &Group<'_>, world: &World<'_>) -> Advice;
 }
@@ -208,6 +219,7 @@ pub static RULES: &[&dyn Rule] = &[
     &loader::LoaderRule,
     &shared::SharedRule,
     &files::FilesRule,
+    &data::DataRule,
     &app::AppRule,
 ];
 

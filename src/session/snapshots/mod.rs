@@ -5,7 +5,7 @@ pub mod living;
 pub mod saved;
 
 use super::say::say;
-use crate::attribution::AuditInput;
+use crate::attribution::{AuditInput, DataRules};
 use crate::ledger::AddressSpaces;
 use crate::model::{Observations, Pid, StackTable, SymbolizedStacks};
 use crate::procfs::SavedError;
@@ -79,23 +79,29 @@ pub fn saved_snapshot_in(name: &str, text: impl BufRead) -> Result<ProcessSnapsh
 }
 
 /// What can be said of processes of which no call was seen.
-pub fn report_of(snapshots: &[ProcessSnapshot]) -> Report {
-    report_by(build, snapshots, Vec::new())
+pub fn report_of(snapshots: &[ProcessSnapshot], rules: &DataRules) -> Report {
+    report_by(build, snapshots, (Vec::new(), rules))
 }
 
-pub fn report_of_containers(snapshots: &[ProcessSnapshot], containers: Vec<model::Container>) -> Report {
-    report_by(build, snapshots, containers)
+pub fn report_of_containers(
+    snapshots: &[ProcessSnapshot],
+    known: (Vec<model::Container>, &DataRules),
+) -> Report {
+    report_by(build, snapshots, known)
 }
 
 /// The same without the regions of the processes: all that the text shows.
-pub fn text_report_of_containers(snapshots: &[ProcessSnapshot], containers: Vec<model::Container>) -> Report {
-    report_by(build_for_text, snapshots, containers)
+pub fn text_report_of_containers(
+    snapshots: &[ProcessSnapshot],
+    known: (Vec<model::Container>, &DataRules),
+) -> Report {
+    report_by(build_for_text, snapshots, known)
 }
 
 fn report_by(
     build: fn(&RunFacts, &[ProcessAudit<'_>]) -> Report,
     snapshots: &[ProcessSnapshot],
-    containers: Vec<model::Container>,
+    (containers, rules): (Vec<model::Container>, &DataRules),
 ) -> Report {
     let (nothing, stacks, symbols) =
         (AddressSpaces::new(), StackTable::default(), SymbolizedStacks::default());
@@ -110,6 +116,7 @@ fn report_by(
                 observations: &snapshot.seen,
                 stacks: &stacks,
                 symbols: &symbols,
+                rules,
             },
             facts: &snapshot.facts,
         })

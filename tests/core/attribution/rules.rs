@@ -533,7 +533,7 @@ fn files_shared_memory_kernel_and_the_programs_own() {
     );
     // vvar's pages are present in pagemap, but smaps counts none of them
     assert_eq!(found.totals.rss, 0x2000);
-    assert!(finding(&found, "app-mmap").why.contains("load_table in p calls mmap itself"));
+    assert!(finding(&found, "app-mmap").why.contains("reserved by p, load_table; "));
 }
 
 #[test]

@@ -7,7 +7,7 @@
 use crate::captures::strace_log::{self, StraceLog};
 use std::collections::BTreeMap;
 use std::path::Path;
-use vmaudit::attribution::{Attributed, AuditInput, attribute};
+use vmaudit::attribution::{Attributed, AuditInput, DataRules, attribute};
 use vmaudit::ledger::{AddressSpaces, Reconciled};
 use vmaudit::model::observation::{HeapInfo, Residency, ResidencySource, SnapshotMoment, StatusFigures};
 use vmaudit::model::{
@@ -188,6 +188,7 @@ pub fn traced(name: &str, phase: &str) -> Attributed {
         observations: &observations,
         stacks: &stacks,
         symbols: &symbols,
+        rules: DataRules::built_in(),
     })
 }
 
@@ -226,6 +227,7 @@ pub fn snapshot_knowing(name: &str, phase: &str, known: (&[(u64, u64)], &[&str])
         observations: &observations,
         stacks: &stacks,
         symbols: &symbols,
+        rules: DataRules::built_in(),
     })
 }
 

@@ -146,6 +146,9 @@ impl Trial<'_> {
             load.push(script);
             options.push(load);
         }
+        if let Some(folder) = &args.rules {
+            options.extend([OsString::from("--rules"), folder.into()]);
+        }
         options
     }
 }

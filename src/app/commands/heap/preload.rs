@@ -9,6 +9,7 @@ use crate::app::heap::preload::{Counting, CountingOptions, Entrance, Preloaded, 
 use crate::app::heap::symbolizer;
 use crate::app::heap_record::HeapRecord;
 use crate::app::output::Output;
+use crate::app::rule_files::rules;
 use crate::capture::CaptureConfig;
 use crate::capture::preload::{Armed, Found, install, is_available, share_network};
 use crate::cli::{Aslr, HeapArgs, Method};
@@ -235,6 +236,7 @@ impl Watcher<'_> {
         };
         let mut symbols = symbolizer();
         let mut pipeline = start.pipeline();
+        pipeline.rules = rules();
         pipeline.add_sink(self.counting.executed.clone());
         let traced = start.run(pipeline, schedule, |session| {
             // What is mapped is put beside each process' heap.

@@ -15,6 +15,7 @@ use crate::app::heap::mappings::add_mappings;
 use crate::app::heap::symbolizer;
 use crate::app::heap_record::HeapRecord;
 use crate::app::output::Output;
+use crate::app::rule_files::rules;
 use crate::capture::CaptureConfig;
 use crate::capture::bpf::BpfTracer;
 use crate::capture::heap::{HeapConfig, HeapTracer, WayWanted};
@@ -180,6 +181,7 @@ impl<'a> Watcher<'a> {
         };
         let mut symbolizer = symbolizer();
         let mut pipeline = start.pipeline();
+        pipeline.rules = rules();
         pipeline.add_sink(self.watch.clone());
         let attached = !start.processes().is_empty();
         let traced = start.run(pipeline, schedule, |session| {

@@ -1,5 +1,6 @@
 //! Looking into a process without tracing it, and what its address space mostly is.
 
+use crate::app::rule_files::rules;
 use crate::model::Pid;
 use crate::model::observation::ResidencySource;
 use crate::procfs::{ObserveOptions, read_brief};
@@ -15,7 +16,7 @@ use crate::top::{Known, ProcessId};
 pub fn snapshot(id: ProcessId) -> Result<Report, String> {
     let living = open(id).map_err(|error| error.to_string())?;
     let seen = living.observe().map_err(|error| error.to_string())?;
-    Ok(report_of(&[ProcessSnapshot { seen, facts: ProcessFacts::default() }]))
+    Ok(report_of(&[ProcessSnapshot { seen, facts: ProcessFacts::default() }], rules()))
 }
 
 /// The category with most VIRT: what is resident need not be known for that.
@@ -26,7 +27,7 @@ pub fn mostly(id: ProcessId) -> Known {
         Err(LivingError::Forbidden { .. }) => return Known::Forbidden,
         Err(_) => return Known::Failed,
     };
-    let report = report_of(&[ProcessSnapshot { seen, facts: ProcessFacts::default() }]);
+    let report = report_of(&[ProcessSnapshot { seen, facts: ProcessFacts::default() }], rules());
     let rows = report.processes.first().map(|process| process.categories.as_slice()).unwrap_or_default();
     match rows.iter().max_by_key(|row| row.virt) {
         Some(row) => Known::Category(row.name.clone()),

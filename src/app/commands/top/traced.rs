@@ -6,6 +6,7 @@ use super::inside;
 use super::newest::Newest;
 use super::screen::{self, Heard};
 use crate::app::error::AppError;
+use crate::app::rule_files::rules;
 use crate::capture::CaptureConfig;
 use crate::cli::TopArgs;
 use crate::containers::Container;
@@ -39,6 +40,7 @@ pub fn run(args: &TopArgs, container: Option<&Container>, front: Front) -> Resul
     };
     let newest = Rc::new(RefCell::new(Newest::default()));
     let mut pipeline = start.pipeline();
+    pipeline.rules = rules();
     pipeline.add_sink(newest.clone());
     let began_ns = monotonic_ns().saturating_sub(front.now_ns());
     // What is open is looked at when it is drawn.

@@ -1,0 +1,207 @@
+#!/usr/bin/python3
+"""Runs programs as they are and with the setting that a built-in rule (docs/rules.md) advises, and prints what the rule
+recognised, what the report promised and what the setting saved (VIRT, over all processes), as a markdown table. Exit
+status 1 if a rule did not recognise its program, or a promise did not hold."""
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+
+# A promise holds where nine tenths of it were saved, as `vmaudit compare` has it.
+HOLDS = 0.9
+SHELL = ["sh", "-c"]
+
+PYTHON = "import numpy, time; a = numpy.ones((600, 600)); b = a @ a; time.sleep(60)"
+NGINX = """daemon off; pid %(folder)s/nginx.pid; error_log %(folder)s/nginx.log; events {}
+http { access_log off; limit_req_zone $binary_remote_addr zone=limit:%(size)s rate=1r/s;
+proxy_cache_path %(folder)s/cache keys_zone=keys:%(size)s; }
+"""
+JAVA = """import java.nio.ByteBuffer; public class Direct { public static void main(String[] a) throws Exception {
+ByteBuffer[] all = new ByteBuffer[9]; for (int i = 0; i < 9; i++) all[i] = ByteBuffer.allocateDirect(4 << 20);
+Thread.sleep(60000); } }
+"""
+RUBY = "a = (1..100000).map { |i| \"text #{i}\" * 3 }; sleep 60"
+HASKELL = "import Control.Concurrent\nmain = threadDelay 60000000\n"
+
+
+class Case:
+    """A program, the rule that is to recognise its memory, and the setting in two spellings: the rule's, and how it
+    is given to this very command. None: nothing is promised."""
+
+    def __init__(self, rule, knob, command, change=None, prepare=None):
+        self.rule, self.knob, self.command, self.change = rule, knob, command, change
+        self.prepare = prepare or (lambda folder: None)
+
+
+def mariadb(folder):
+    data = os.path.join(folder, "mariadb")
+    if not os.path.exists(data):
+        os.mkdir(data)
+        start = ["mariadbd", "--no-defaults", "--user=root", "--bootstrap", "--datadir=" + data]
+        start += ["--skip-networking", "--skip-grant-tables"]
+        subprocess.run(start, input=b"create database mysql;\n", check=True, capture_output=True)
+
+
+def nginx(folder):
+    for name, size in (("as-it-is", "32m"), ("small", "1m")):
+        with open(os.path.join(folder, name), "w") as file:
+            file.write(NGINX % {"folder": folder, "size": size})
+
+
+def haskell(folder):
+    with open(os.path.join(folder, "wait.hs"), "w") as file:
+        file.write(HASKELL)
+    build = ["ghc", "-v0", "-rtsopts", "wait.hs", "-o", "wait"]
+    subprocess.run(build, cwd=folder, check=True)
+
+
+def java(folder):
+    with open(os.path.join(folder, "Direct.java"), "w") as file:
+        file.write(JAVA)
+    subprocess.run(["javac", "Direct.java"], cwd=folder, check=True)
+
+
+def cases(folder):
+    server = ["mariadbd", "--no-defaults", "--user=root", "--datadir=" + os.path.join(folder, "mariadb")]
+    server += ["--skip-networking", "--skip-grant-tables", "--socket=" + os.path.join(folder, "mariadb.sock")]
+    machine = "exec qemu-system-x86_64 -accel tcg$TB -m ${M-512} -nographic -nodefaults -S -monitor none"
+    erlang = ["erl", "-noshell", "-eval", "timer:sleep(60000)."]
+    php = "exec php -d opcache.enable_cli=1 -d opcache.memory_consumption=${SIZE-128} -r 'sleep(60);'"
+    lisp = "exec sbcl --dynamic-space-size ${SIZE-1GB} --noinform --eval '(sleep 60)'"
+    zones = "exec nginx -c %s/${CONF-as-it-is}" % folder
+    return [
+        Case("php.opcache", "opcache.memory_consumption=32", SHELL + [php], ["--env", "SIZE=32"]),
+        Case("openblas.buffers", "OPENBLAS_NUM_THREADS=1", ["/usr/bin/python3", "-c", PYTHON],
+             ["--env", "OPENBLAS_NUM_THREADS=1"]),
+        Case("mariadb.buffer-pool-max", "--innodb-buffer-pool-size-max=1G", server,
+             ["--arg=--innodb-buffer-pool-size-max=1G"], mariadb),
+        Case("mariadb.buffer-pool", None, server, None, mariadb),
+        Case("mariadb.aria", "--aria-pagecache-buffer-size=8M", server, ["--arg=--aria-pagecache-buffer-size=8M"],
+             mariadb),
+        Case("mariadb.key-buffer", "--key-buffer-size=1M", server, ["--arg=--key-buffer-size=1M"], mariadb),
+        Case("nginx.zones", "zones of 1m", SHELL + [zones], ["--env", "CONF=small"], nginx),
+        Case("erlang.literals", "ERL_FLAGS='+MIscs 64'", erlang, ["--env", "ERL_FLAGS=+MIscs 64"]),
+        Case("erlang.carriers", None, erlang),
+        Case("erlang.jit", None, erlang),
+        Case("sbcl.dynamic-space", "--dynamic-space-size 256MB", SHELL + [lisp], ["--env", "SIZE=256MB"]),
+        Case("sbcl.immobile-space", None, SHELL + [lisp]),
+        Case("sbcl.thread", None, SHELL + [lisp]),
+        Case("ghc.address-space", None, [os.path.join(folder, "wait")], None, haskell),
+        Case("ghc.heap", None, [os.path.join(folder, "wait")], None, haskell),
+        Case("qemu.translated-code", "tb-size=64", SHELL + [machine], ["--env", "TB=,tb-size=64"]),
+        Case("qemu.guest-memory", "-m 128", SHELL + [machine], ["--env", "M=128"]),
+        Case("php.chunks", None, ["php", "-r", "$a = str_repeat('x', 9000000); sleep(60);"]),
+        Case("jvm.direct", None, ["java", "-cp", folder, "Direct"], None, java),
+        Case("ruby.transient-heap", None, ["ruby", "-e", "sleep 60"]),
+        Case("ruby.heap-pages", None, ["ruby", "-e", RUBY]),
+    ]
+
+
+# What has to be there for the rules of a group, and the package that brings it.
+NEEDS = {
+    "php": ("php", "php-cli"),
+    "openblas": ("/usr/lib/x86_64-linux-gnu/openblas-pthread/libopenblas.so.0", "libopenblas0-pthread python3-numpy"),
+    "mariadb": ("mariadbd", "mariadb-server-core"),
+    "nginx": ("nginx", "nginx-light"),
+    "erlang": ("erl", "erlang-base"),
+    "sbcl": ("sbcl", "sbcl"),
+    "ghc": ("ghc", "ghc"),
+    "jvm": ("javac", "default-jdk-headless"),
+    "ruby": ("ruby", "ruby"),
+    "qemu": ("qemu-system-x86_64", "qemu-system-x86"),
+}
+
+
+def promised(report, case):
+    """Of VIRT, over all processes; None where the rule did not recognise anything or promises nothing."""
+    findings = [f for p in report["processes"] for f in p["findings"] if f.get("rule") == case.rule]
+    fixes = [fix for finding in findings for fix in finding["fix"] if case.knob in fix["knob"]]
+    return sum(fix["saves_virt"] for fix in fixes) if fixes else None
+
+
+def mib(size):
+    return f"{size / (1 << 20):,.1f} MiB"
+
+
+def run(vmaudit, arguments):
+    # With one arena: how many there are depends on how threads are scheduled, and they are 64 MiB each.
+    environment = dict(os.environ, MALLOC_ARENA_MAX="1")
+    done = subprocess.run([vmaudit] + arguments, capture_output=True, text=True, stdin=subprocess.DEVNULL,
+                          env=environment)
+    return done.stdout, done.stderr.strip().splitlines()
+
+
+def recognised(options, folder, case):
+    """The report of the program as it is, and how much the rule says to be its."""
+    report = os.path.join(folder, "report.json")
+    # Ended by timeout(1): what `vmaudit run --duration` leaves running is somebody else's to end.
+    command = ["timeout", "-k", "1", str(options.seconds + 3)] + case.command
+    run(options.vmaudit, ["run", "--duration", str(options.seconds), "-f", "json", "--report", report, "--"] + command)
+    out, _ = run(options.vmaudit, ["rules", "-f", "json", "--test", report])
+    rules = [rule for process in json.loads(out)["processes"] for rule in process["rules"]]
+    with open(report) as file:
+        return json.load(file), sum(rule["virt"] for rule in rules if rule["id"] == case.rule)
+
+
+def saved(options, case):
+    """Of VIRT, as compare has measured it; else why not."""
+    arguments = ["compare", "-f", "json", "-n", str(options.runs), "--duration", str(options.seconds)]
+    out, said = run(options.vmaudit, arguments + case.change + ["--"] + case.command)
+    try:
+        sides = json.loads(out)["sides"]
+        outcomes = {run["outcome"] for side in sides for run in side["runs"]}
+        before, after = (side["figures"]["virt"]["median"] for side in sides)
+    except (ValueError, KeyError):
+        return None, "failed: " + " ".join(said[-1:])
+    # A program that refuses the setting saves a lot.
+    return (before - after, None) if outcomes == {"running"} else (None, "void: it " + ", ".join(outcomes))
+
+
+def prove(options, folder, case):
+    case.prepare(folder)
+    report, claimed = recognised(options, folder, case)
+    if not claimed:
+        return "", "", "", "not recognised"
+    if case.knob is None:
+        return mib(claimed), "", "", "recognised"
+    promise = promised(report, case)
+    if promise is None:
+        return mib(claimed), "", "", "nothing was promised"
+    measured, why = saved(options, case)
+    if measured is None:
+        return mib(claimed), mib(promise), "", why
+    verdict = "holds" if measured >= promise * HOLDS else "less than promised"
+    return mib(claimed), mib(promise), mib(measured), verdict
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--vmaudit", required=True)
+    parser.add_argument("--runs", type=int, default=1, help="runs of each side (compare -n)")
+    parser.add_argument("--seconds", type=float, default=4, help="how long each run lasts")
+    parser.add_argument("rules", nargs="*", help="ids or groups; all without")
+    options = parser.parse_args()
+    wrong = 0
+    print("| rule | recognised | setting | promised | saved | |\n|---|---:|---|---:|---:|---|")
+    with tempfile.TemporaryDirectory(prefix="vmaudit-prove-") as folder:
+        for case in cases(folder):
+            group = case.rule.split(".")[0]
+            if options.rules and not {case.rule, group} & set(options.rules):
+                continue
+            what, package = NEEDS[group]
+            if not (shutil.which(what) or os.path.exists(what)):
+                print(f"SKIP {case.rule}: {what} is not here (apt-get install {package})", flush=True)
+                continue
+            claimed, promise, measured, verdict = prove(options, folder, case)
+            wrong += verdict not in ("holds", "recognised")
+            knob = f"`{case.knob}`" if case.knob else ""
+            print(f"| `{case.rule}` | {claimed} | {knob} | {promise} | {measured} | {verdict} |", flush=True)
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,75 @@
+//! Rules as data on the real programs that they are about (docs/rules.md; scripts/prove.sh runs more of them).
+
+use crate::support::report::{list, number};
+use crate::support::{self, skip, skip_without, skip_without_bpf, vmaudit};
+use serde_json::Value;
+use std::process::{Command, Stdio};
+
+const MIB: u64 = 1 << 20;
+
+fn text<'a>(value: &'a Value, key: &str) -> &'a str {
+    value[key].as_str().unwrap_or_else(|| panic!("{key} is no text in {value}"))
+}
+
+/// The findings of a program's process that some rule is named in, and what `vmaudit rules --test` says of the report.
+fn found(command: &[&str]) -> (Vec<Value>, String) {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let file = folder.path().join("report.json");
+    let mut run = support::run_command(&file, &[], command);
+    run.stdin(Stdio::null());
+    let audit = support::finished(support::stuck::output(&mut run), &file);
+    audit.report().assert_exact();
+    let process = audit.report().first();
+    let findings = list(process, "findings").iter().filter(|finding| !finding["rule"].is_null());
+    let mut test = Command::new(vmaudit());
+    let tested = test.args(["rules", "--test"]).arg(&file).output().expect("vmaudit starts");
+    assert!(tested.status.success(), "{}", String::from_utf8_lossy(&tested.stderr));
+    (findings.cloned().collect(), String::from_utf8(tested.stdout).expect("text"))
+}
+
+fn of<'a>(findings: &'a [Value], rule: &str) -> &'a Value {
+    let found = findings.iter().find(|finding| text(finding, "rule") == rule);
+    found.unwrap_or_else(|| panic!("{rule} is none of {findings:?}"))
+}
+
+#[test]
+fn buffers_of_openblas_are_told_by_the_function_that_took_them() {
+    const TEST: &str = "buffers_of_openblas_are_told_by_the_function_that_took_them";
+    // As they are at the end: OpenBLAS gives them back when it is unloaded.
+    const PROGRAM: &str = "import numpy, os; a = numpy.ones((600, 600)); b = a @ a; os._exit(0)";
+    let library = "/usr/lib/x86_64-linux-gnu/openblas-pthread/libopenblas.so.0";
+    if skip_without_bpf(TEST) || skip_without(TEST, library) {
+        return;
+    }
+    let numpy = Command::new("/usr/bin/python3").args(["-c", "import numpy"]).stderr(Stdio::null()).status();
+    if !numpy.is_ok_and(|status| status.success()) {
+        return skip(TEST, "no numpy");
+    }
+    let (findings, tested) = found(&["/usr/bin/python3", "-c", PROGRAM]);
+    let buffers = of(&findings, "openblas.buffers");
+    let (things, virt) = (number(buffers, "regions"), number(buffers, "virt"));
+    assert!(things > 0 && virt > things * 16 * MIB, "{buffers}");
+    assert_eq!(text(buffers, "category"), "app-mmap");
+    let fixes = list(buffers, "fix");
+    // With one buffer there is nothing to save.
+    assert_eq!(fixes.len(), usize::from(things > 1), "{buffers}");
+    assert!(fixes.iter().all(|fix| number(fix, "saves_virt") == virt - virt / things), "{buffers}");
+    assert!(tested.contains("openblas.buffers "), "{tested}");
+}
+
+#[test]
+fn the_heap_of_sbcl_is_told_by_the_function_that_reserved_it() {
+    const TEST: &str = "the_heap_of_sbcl_is_told_by_the_function_that_reserved_it";
+    if skip_without_bpf(TEST) || skip_without(TEST, "/usr/bin/sbcl") {
+        return;
+    }
+    let program =
+        ["sbcl", "--dynamic-space-size", "2GB", "--noinform", "--no-userinit", "--eval", "(exit :abort t)"];
+    let (findings, tested) = found(&program);
+    let heap = of(&findings, "sbcl.dynamic-space");
+    let virt = number(heap, "virt");
+    // Less what the core file lies on.
+    assert!((1900 * MIB..=2048 * MIB).contains(&virt), "{heap}");
+    assert_eq!(number(&list(heap, "fix")[0], "saves_virt"), virt - 256 * MIB);
+    assert!(tested.contains("sbcl.dynamic-space "), "{tested}");
+}
