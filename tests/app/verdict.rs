@@ -79,3 +79,28 @@ fn the_verdict_stands_above_the_tables_and_comes_back_from_a_recording() {
     let lines = |text: &str| text.lines().skip(1).take(2).map(str::to_owned).collect::<Vec<_>>();
     assert_eq!(lines(&text), lines(&again));
 }
+
+/// Near the limit on mappings it is their number that has to change, not their bytes.
+#[test]
+fn too_many_mappings_are_told_as_such() {
+    if support::skip_without_bpf("too_many_mappings_are_told_as_such") {
+        return;
+    }
+    let limit = std::fs::read_to_string("/proc/sys/vm/max_map_count").expect("a limit");
+    let count = limit.trim().parse::<u64>().expect("a number") - 500;
+    let audit = support::audit(
+        &[],
+        &[support::program("manymaps").as_os_str(), count.to_string().as_ref(), "nowait".as_ref()],
+    );
+    let process = audit.report().first();
+    let finding = &process["findings"][0];
+    let why = finding["why"].as_str().expect("text");
+    assert!(why.contains("vm.max_map_count"), "{why}");
+    let fixes = finding["fix"].as_array().expect("fixes");
+    assert!(fixes.iter().all(|fix| fix["saves_virt"] == 0), "{fixes:?}");
+    assert!(
+        fixes
+            .iter()
+            .any(|fix| fix["knob"].as_str().is_some_and(|knob| knob.starts_with("sysctl vm.max_map_count")))
+    );
+}

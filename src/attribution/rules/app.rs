@@ -6,6 +6,7 @@ use crate::attribution::category::{Category, Evidence, Merge};
 use crate::attribution::code::Role;
 use crate::attribution::findings::Fix;
 use crate::attribution::role::role_of;
+use crate::attribution::units::thousands;
 use crate::ledger::RegionKind;
 
 pub const APP_MMAP: Category = Category {
@@ -15,6 +16,9 @@ pub const APP_MMAP: Category = Category {
     one: "mapping of the program's own",
     many: "mappings of the program's own",
 };
+
+/// From this many percent of vm.max_map_count on, the number of mappings matters more than their size.
+const NEAR: u64 = 80;
 
 pub struct AppRule;
 
@@ -43,7 +47,7 @@ impl Rule for AppRule {
         Some(Claim::new(APP_MMAP, Evidence::Stack, part).merge(Merge::ByCaller(path.caller())))
     }
 
-    fn advise(&self, group: &Group<'_>, _world: &World<'_>) -> Advice {
+    fn advise(&self, group: &Group<'_>, world: &World<'_>) -> Advice {
         let caller = group.path.map_or_else(|| UNNAMED.to_owned(), caller_of);
         let reserved = group.footprint.reserved;
         let why = if reserved == group.footprint.virt {
@@ -51,9 +55,37 @@ impl Rule for AppRule {
         } else {
             format!("reserved by {caller}; pages count only when touched")
         };
+        if let Some(limit) = exhausted_by(group, world) {
+            return too_many(group, (&caller, why), limit);
+        }
         let less = if group.instances == 1 { "less" } else { "less, or less often," };
         Advice::why(why).fix(Fix::new(&format!("ask for {less} in {caller}"), group.unused(), 0))
     }
+}
+
+/// vm.max_map_count, where the process would not be near it without these.
+fn exhausted_by(group: &Group<'_>, world: &World<'_>) -> Option<u64> {
+    let limit = world.input.observations.limits.max_map_count?;
+    let all = world.mappings().len() as u64;
+    let others = all.saturating_sub(group.pieces.len() as u64);
+    let near = limit / 100 * NEAR;
+    (all >= near && others < near).then_some(limit)
+}
+
+/// The number of mappings is what matters, not their bytes.
+fn too_many(group: &Group<'_>, (caller, why): (&str, String), limit: u64) -> Advice {
+    let own = thousands(group.pieces.len() as u64);
+    Advice::why(format!(
+        "{why}. These are {own} of the {} mappings that a process may have (vm.max_map_count): near it mmap, munmap and \
+         mprotect fail with ENOMEM, however little memory that is. Neighbours are one mapping where protection, \
+         flags, file and name are the same",
+        thousands(limit)
+    ))
+    .fix(Fix::new(&format!("map fewer and larger ranges in {caller}, or give neighbours the same protection"), 0, 0))
+    .fix(
+        Fix::new(&format!("sysctl vm.max_map_count={}", limit.saturating_mul(4)), 0, 0)
+            .note("for all processes of the machine; the mappings stay"),
+    )
 }
 
 const UNNAMED: &str = "the program's own code";
