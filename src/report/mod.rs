@@ -27,7 +27,7 @@ pub use build::{
 };
 pub use model::{Report, SCHEMA};
 pub use parts::Parts;
-pub use peak::MAX_GONE;
+pub use peak::{MAX_GONE, PREEXISTING};
 pub use summary::{LEFT_OUT, Seen, Summary, WORTH_FINDINGS};
 pub use timeline::Timeline;
 pub use touch::NAMED_ROWS;

@@ -13,6 +13,9 @@ const MAX_SHARES: usize = 50;
 /// Shares whose gone calls are classified, and whose stacks need names: the largest.
 pub const MAX_GONE: usize = 1000;
 
+/// What was mapped before tracing began, as the ledger calls it.
+pub const PREEXISTING: &str = "preexisting";
+
 /// Which calls: their kind and stack, or what was no call.
 type Key = (&'static str, Option<StackId>);
 type Parts = BTreeMap<Category, u64>;
@@ -72,7 +75,7 @@ fn by_call(input: &AuditInput<'_>, found: &Attributed) -> HashMap<Key, Parts> {
                 Some(record) => (record.op.name(), record.stack.ok()),
                 None => ("unknown", None),
             },
-            Some(Origin::Preexisting) => ("preexisting", None),
+            Some(Origin::Preexisting) => (PREEXISTING, None),
             Some(Origin::Kernel) => ("kernel", None),
             Some(Origin::Unknown) | None => ("unknown", None),
         };
@@ -111,6 +114,8 @@ fn then(input: &AuditInput<'_>, peak: &Peak, now: &HashMap<Key, Parts>) -> Vec<S
     for (at, share) in shares.iter_mut().enumerate() {
         if share.bytes >= share.now {
             let largest = share.parts.iter().max_by_key(|(_, bytes)| **bytes).map(|(c, _)| *c);
+            // What has gone of what was mapped before tracing began may have been any of it.
+            let largest = largest.filter(|_| share.key.0 != PREEXISTING);
             let category = judged.get(&at).copied().or(largest).unwrap_or(UNKNOWN);
             *share.parts.entry(category).or_default() += share.bytes - share.now;
         } else {

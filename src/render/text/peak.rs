@@ -3,6 +3,7 @@
 use super::{TextOptions, WIDTH, moment};
 use crate::render::chain::chain_of_caller;
 use crate::render::style::{Tone, clean, truncated};
+use crate::report::PREEXISTING;
 use crate::report::category_name;
 use crate::report::model::{Peak, PeakShare, Process, Report};
 use crate::report::units::{size, thousands};
@@ -61,7 +62,11 @@ fn shares(report: &Report, p: &Process, peak: &Peak, out: &mut String) {
     for share in shown {
         let stack = share.stack.and_then(|k| report.stacks.get(usize::try_from(k).ok()?));
         let name = clean(category_name(&share.category).unwrap_or(&share.category));
-        let line = format!("  {:>12} less  {name} · {}", size(shrank(share)), clean(&share.op));
+        let what = match share.op.as_str() {
+            PREEXISTING => "mapped before tracing began: what it was is not known".to_owned(),
+            op => format!("{name} · {}", clean(op)),
+        };
+        let line = format!("  {:>12} less  {what}", size(shrank(share)));
         *out += &format!("{}\n", truncated(&line, WIDTH));
         if let Some(stack) = stack {
             *out += &format!("{:INDENT$}{}\n", "", chain_of_caller(stack, WIDTH - INDENT));

@@ -108,6 +108,32 @@ print('READY', flush=True); sys.stdin.readline(); os.execv('/bin/true', ['true']
     assert_exact(process);
 }
 
+/// What was mapped before and has gone may have been anything: it is not what is left of it.
+#[test]
+fn what_was_there_before_and_has_gone_is_not_named() {
+    let name = "what_was_there_before_and_has_gone_is_not_named";
+    if skip_without_bpf(name) || skip_without(name, "/usr/bin/python3") {
+        return;
+    }
+    let code = "
+import mmap, sys
+kept = mmap.mmap(-1, 80 << 20)
+gone = mmap.mmap(-1, 64 << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+print('READY', flush=True); sys.stdin.readline(); gone.close(); print('GONE', flush=True); sys.stdin.readline()";
+    let (target, mut out) = ready(&mut python(code));
+    let mut input = target.0.stdin.as_ref().expect("a pipe");
+    let audit = attach(&[target.0.id()], &[], |auditor| {
+        input.write_all(b"go\n").expect("it reads");
+        let mut line = String::new();
+        out.read_line(&mut line).expect("it speaks");
+        assert_eq!(line, "GONE\n");
+        interrupt(auditor);
+    });
+    let peak = &audit.report().first()["peak"];
+    assert_eq!(peak["by_category"]["shared-anon"], 80 << 20, "{peak}");
+    assert!(number(&peak["by_category"], "unknown") >= 64 << 20, "{peak}");
+}
+
 #[test]
 fn sixty_five_thousand_mappings() {
     if skip_without_bpf("sixty_five_thousand_mappings") {
