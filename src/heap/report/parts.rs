@@ -75,6 +75,10 @@ impl HeapParts {
     /// # Errors
     /// When it is no such JSON, or has rows of no process.
     pub fn part(&mut self, json: &[u8]) -> Result<(), Error> {
+        // A list without values would do for a structure whose fields may all be absent.
+        if json.trim_ascii_start().first() != Some(&b'{') {
+            return Err(Error::custom("not an object"));
+        }
         let Some(report) = &mut self.report else {
             self.report = Some(serde_json::from_slice(json)?);
             return Ok(());

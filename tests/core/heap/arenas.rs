@@ -167,7 +167,7 @@ impl Process {
             });
             from.map(|from| into.copy_from_slice(from)).is_some()
         };
-        let (_, read) = arena_readers().next().expect("a reader");
+        let (_, read) = arena_readers().find(|(name, _)| *name == "glibc").expect("its reader");
         read(&around, &mut memory)
     }
 
