@@ -9,8 +9,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::sync::OnceLock;
-use vmaudit::model::observation::{Block, BlockKind, 
-    HeapInfo, Residency, ResidencySource, SnapshotMoment, StatusFigures, ThreadBlocks, ThreadObservation,
+use vmaudit::model::observation::{
+    Block, BlockKind, HeapInfo, Residency, ResidencySource, SnapshotMoment, StatusFigures, ThreadBlocks,
+    ThreadObservation,
 };
 use vmaudit::model::{
     Addr, AddrRange, CategorySize, CodeMarks, Completeness, EventId, FileMarks, FileRef, Frame, FrameKind,
@@ -129,7 +130,10 @@ fn observations(pid: i32) -> Box<Observations> {
         comm: b"main".into(),
         exe: b"/fuzzed/program".into(),
         cmdline: vec![b"program".into()],
-        blocks: vec![Block { range: AddrRange::from_len(Addr(0x50_0000), 0x3000), kind: BlockKind::PoolArena }],
+        blocks: vec![Block {
+            range: AddrRange::from_len(Addr(0x50_0000), 0x3000),
+            kind: BlockKind::PoolArena,
+        }],
         gaps: vec!["a gap".into()],
         moment: SnapshotMoment::HeldAtExit,
         begun_ns: 40_000,
@@ -145,6 +149,7 @@ fn observations(pid: i32) -> Box<Observations> {
                 version: Some((2, 36)),
             }],
             libc_malloc: Some(Addr(0x40_1000)),
+            variables: vec!["MALLOC_ARENA_MAX=1".into()],
             complete: true,
         },
         aslr: true,
@@ -159,6 +164,7 @@ fn record(path: &std::path::Path) {
         timeline: true,
         touch: false,
         main: 7,
+        heap: None,
         started_ns: 1,
         started_unix_ns: 2,
     };
@@ -213,7 +219,7 @@ fn record(path: &std::path::Path) {
         inlined: false,
     });
     recorder.names(&SymbolizedStacks { stacks: [(stack, lines.to_vec())].into_iter().collect() }, &stacks);
-    recorder.report("{\"schema\":1}".into());
+    recorder.report_part("{\"schema\":1}".into());
     recorder
         .finish(&Facts { events: 20, ended_ns: 60_000, exit_code: Some(0), ..Facts::default() })
         .expect("written");
@@ -361,7 +367,8 @@ fuzz_target!(|bytes: &[u8]| {
         db.execute_batch("COMMIT").expect("written");
     }
     let Ok(recording) = Recording::open(&path) else { return };
-    let _ = recording.report();
+    let _ = recording.report(&mut |_| Ok(()));
+    let _ = recording.heap_moments();
     let _ = recording.newest_snapshots();
     let Ok(mut replay) = Replay::of(recording) else { return };
     if replay.run(&mut |_, _| ControlFlow::Continue(())).is_err() {
