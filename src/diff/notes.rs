@@ -22,7 +22,8 @@ pub(super) fn notes(
         addresses(a, b, &mut out);
     }
     for (name, side) in [("A", a), ("B", b)] {
-        several(name, side, &mut out);
+        let facts = &side.facts;
+        several(name, (facts.processes, facts.compared), (&facts.comm, facts.pid), &mut out);
         loss(name, side, &mut out);
         if !side.knows_residency() {
             out.push(format!("{name} does not say what is in memory: RSS and unused are not compared"));
@@ -69,15 +70,18 @@ fn addresses(a: &Side<'_>, b: &Side<'_>, out: &mut Vec<String>) {
     ));
 }
 
-fn several(name: &str, side: &Side<'_>, out: &mut Vec<String>) {
-    let (all, compared) = (side.facts.processes, side.facts.compared);
+/// Says which one it is where a side has `all` processes and one of them is `compared`.
+pub(super) fn several(
+    name: &str,
+    (all, compared): (u64, u64),
+    (comm, pid): (&str, i32),
+    out: &mut Vec<String>,
+) {
     if compared == 1 && all > 1 {
         let option = if name == "A" { "--pid PID:" } else { "--pid :PID" };
         out.push(format!(
-            "{name} has {} processes; this is {} (pid {}): {option} picks another, --all compares all",
-            thousands(all),
-            side.facts.comm,
-            side.facts.pid
+            "{name} has {} processes; this is {comm} (pid {pid}): {option} picks another, --all compares all",
+            thousands(all)
         ));
     }
 }

@@ -2,7 +2,7 @@
 
 use super::side::HeapSide;
 use crate::diff::identity::Stacks;
-use crate::diff::notes::builds;
+use crate::diff::notes::{builds, several};
 use crate::heap::report::model::Filter;
 use crate::model::path::base_name;
 use crate::report::units::{exact_size, thousands};
@@ -25,7 +25,8 @@ pub(super) fn notes(a: &HeapSide<'_>, b: &HeapSide<'_>, stacks: &Stacks) -> Vec<
         out.push(format!("outstanding is of {} on both sides", filter(&a.report.filter)));
     }
     for (name, side) in [("A", a), ("B", b)] {
-        several(name, side, &mut out);
+        let facts = &side.facts;
+        several(name, (facts.processes, facts.compared), (&facts.comm, facts.pid), &mut out);
         loss(name, side, &mut out);
     }
     peaks(a, b, &mut out);
@@ -63,19 +64,6 @@ fn filter(filter: &Filter) -> String {
         parts.push("stacks that only grow".to_owned());
     }
     if parts.is_empty() { "all blocks".to_owned() } else { parts.join(", ") }
-}
-
-fn several(name: &str, side: &HeapSide<'_>, out: &mut Vec<String>) {
-    let (all, compared) = (side.facts.processes, side.facts.compared);
-    if compared == 1 && all > 1 {
-        let option = if name == "A" { "--pid PID:" } else { "--pid :PID" };
-        out.push(format!(
-            "{name} has {} processes; this is {} (pid {}): {option} picks another, --all compares all",
-            thousands(all),
-            side.facts.comm,
-            side.facts.pid
-        ));
-    }
 }
 
 fn loss(name: &str, side: &HeapSide<'_>, out: &mut Vec<String>) {

@@ -1,10 +1,11 @@
 //! The allocator's arenas: a table of them, where what is in memory of them is, and who holds what stays.
 
 use super::extents::extents;
+use super::tables::amount;
 use super::who;
 use crate::heap::fragmentation::{Arena, Fragmentation, Holder, Pages, Trim, total};
 use crate::heap::report::{HeapProcess, HeapReport};
-use crate::render::style::{Tone, clean, wrapped};
+use crate::render::style::{Tone, clean};
 use crate::render::text::{TextOptions, WIDTH, duration, labelled, note};
 use crate::report::units::{size, thousands};
 use std::cmp::Reverse;
@@ -98,17 +99,7 @@ fn table(found: &Fragmentation, options: TextOptions, out: &mut String) {
 /// What is in memory, and why it stays there.
 fn in_memory(found: &Fragmentation, (pages, trim): (Pages, Trim), options: TextOptions, out: &mut String) {
     let mut line = |bytes: u64, name: &str, why: &str, tone: Option<Tone>| {
-        if bytes == 0 && tone.is_none() {
-            return;
-        }
-        let head = format!("  {:>13}  {name:<24}  ", size(bytes));
-        let margin = " ".repeat(head.chars().count());
-        for (at, text) in wrapped(why, WIDTH - margin.len()).iter().enumerate() {
-            let start = if at == 0 { &head } else { &margin };
-            let start =
-                tone.filter(|_| at == 0).map_or(start.clone(), |tone| options.color.paint(tone, start));
-            *out += &format!("{start}{text}\n");
-        }
+        amount((bytes, name, why), tone, options, out);
     };
     let all = &found.total;
     line(pages.resident, "resident", &format!("of {} in arenas", size(all.read)), Some(Tone::Heading));

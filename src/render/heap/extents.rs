@@ -1,8 +1,9 @@
 //! Allocators that keep extents: a table of their arenas, and what is in memory of them.
 
+use super::tables::amount;
 use crate::heap::extents::{ExtentArena, ExtentHeap};
-use crate::render::style::{Tone, clean, wrapped};
-use crate::render::text::{TextOptions, WIDTH, note};
+use crate::render::style::{Tone, clean};
+use crate::render::text::{TextOptions, note};
 use crate::report::units::{size, thousands};
 use std::cmp::Reverse;
 
@@ -49,17 +50,7 @@ fn table(heap: &ExtentHeap, options: TextOptions, out: &mut String) {
 
 fn in_memory(all: &ExtentArena, options: TextOptions, out: &mut String) {
     let mut line = |bytes: u64, name: &str, why: &str, tone: Option<Tone>| {
-        if bytes == 0 && tone.is_none() {
-            return;
-        }
-        let head = format!("  {:>13}  {name:<24}  ", size(bytes));
-        let margin = " ".repeat(head.chars().count());
-        for (at, text) in wrapped(why, WIDTH - margin.len()).iter().enumerate() {
-            let start = if at == 0 { &head } else { &margin };
-            let start =
-                tone.filter(|_| at == 0).map_or(start.clone(), |tone| options.color.paint(tone, start));
-            *out += &format!("{start}{text}\n");
-        }
+        amount((bytes, name, why), tone, options, out);
     };
     let resident = all.resident + all.purge + all.retained_resident;
     line(resident, "resident", &format!("of {} in extents", size(all.mapped)), Some(Tone::Heading));

@@ -272,3 +272,22 @@ fn path(row: &Context, width: usize) -> String {
     }
     truncated(&format!("… / {kept}"), width)
 }
+
+/// A figure with its name and what it means. One without `tone` is left out where it is 0.
+pub(super) fn amount(
+    (bytes, name, why): (u64, &str, &str),
+    tone: Option<Tone>,
+    options: TextOptions,
+    out: &mut String,
+) {
+    if bytes == 0 && tone.is_none() {
+        return;
+    }
+    let head = format!("  {:>13}  {name:<24}  ", size(bytes));
+    let margin = " ".repeat(head.chars().count());
+    for (at, text) in wrapped(why, WIDTH - margin.len()).iter().enumerate() {
+        let start = if at == 0 { &head } else { &margin };
+        let start = tone.filter(|_| at == 0).map_or(start.clone(), |tone| options.color.paint(tone, start));
+        *out += &format!("{start}{text}\n");
+    }
+}

@@ -13,8 +13,6 @@ use crate::model::observation::BlockKind;
 use crate::model::{Addr, AddrRange, Observations, PAGE, Pid};
 use crate::procfs::ObserveOptions;
 use crate::rights::read_memory;
-use crate::session::say::say;
-use crate::session::snapshots::SnapshotError;
 use crate::session::snapshots::living::{Living, LivingError};
 use crate::sys::clock::monotonic_ns;
 
@@ -29,31 +27,19 @@ pub fn print((args, to): (&HeapArgs, Output), pids: &[Pid]) -> Result<u8, AppErr
         backend: FROM_MEMORY.to_owned(),
         ..HeapReport::default()
     };
-    let mut failed = None;
-    for living in Living::open_each(pids) {
-        match living.and_then(|living| Ok((read(&living, &mut [])?, living.pid))) {
-            Ok(((seen, read), pid)) => report.processes.push(HeapProcess {
-                pid,
-                comm: text(&seen.comm),
-                exe: text(&seen.exe),
-                cmdline: seen.cmdline.iter().map(|word| text(word)).collect(),
-                attached: true,
-                gaps: seen.gaps,
-                fragmentation: Some(read.named(|_| None)),
-                ..HeapProcess::default()
-            }),
-            Err(error) => {
-                if let Some(error) = failed.replace(error) {
-                    say(error);
-                }
-            }
-        }
-    }
-    match failed {
-        Some(error) if report.processes.is_empty() => return Err(SnapshotError::from(error).into()),
-        Some(error) => say(error),
-        None => {}
-    }
+    super::of_living(pids, &mut report, |living, _| {
+        let (seen, read) = read(living, &mut [])?;
+        Ok(HeapProcess {
+            pid: living.pid,
+            comm: text(&seen.comm),
+            exe: text(&seen.exe),
+            cmdline: seen.cmdline.iter().map(|word| text(word)).collect(),
+            attached: true,
+            gaps: seen.gaps,
+            fragmentation: Some(read.named(|_| None)),
+            ..HeapProcess::default()
+        })
+    })?;
     super::write(args, &to, &report)?;
     let main = pids.first().copied().unwrap_or_default();
     if let Some(record) = HeapRecord::begin(args, (FROM_MEMORY, main))? {

@@ -16,14 +16,19 @@ mod whose;
 pub use run::heap;
 
 use crate::app::error::AppError;
+use crate::app::heap::default_descriptions;
 use crate::app::heap_output::{self, HeapOutput};
 use crate::app::heap_record::HeapRecord;
 use crate::app::output::{self, Other, Output};
 use crate::cli::{HeapArgs, HeapViewArgs};
-use crate::heap::describe::{DEFAULT_ALLOCATORS, built_in, built_in_names, parse};
-use crate::heap::report::HeapReport;
+use crate::heap::describe::{built_in, built_in_names, parse};
+use crate::heap::report::{HeapProcess, HeapReport};
 use crate::heap::{Description, Filter};
+use crate::model::Pid;
 use crate::session::engine::End;
+use crate::session::say::say;
+use crate::session::snapshots::SnapshotError;
+use crate::session::snapshots::living::{Living, LivingError};
 use std::fs;
 use std::path::Path;
 
@@ -46,9 +51,35 @@ fn descriptions(args: &HeapArgs) -> Result<Vec<Description>, AppError> {
         }
     };
     if args.allocators.is_empty() {
-        return DEFAULT_ALLOCATORS.iter().map(|name| named(name)).collect();
+        return default_descriptions().map_err(AppError::Usage);
     }
     args.allocators.iter().map(|name| named(name)).collect()
+}
+
+/// Adds to a report what is read of each running process. One that cannot be read is told; where none can, that is
+/// the failure.
+fn of_living(
+    pids: &[Pid],
+    report: &mut HeapReport,
+    mut read: impl FnMut(&Living, &mut HeapReport) -> Result<HeapProcess, LivingError>,
+) -> Result<(), AppError> {
+    let mut failed = None;
+    for living in Living::open_each(pids) {
+        match living.and_then(|living| read(&living, report)) {
+            Ok(process) => report.processes.push(process),
+            Err(error) => {
+                if let Some(error) = failed.replace(error) {
+                    say(error);
+                }
+            }
+        }
+    }
+    match failed {
+        Some(error) if report.processes.is_empty() => return Err(SnapshotError::from(error).into()),
+        Some(error) => say(error),
+        None => {}
+    }
+    Ok(())
 }
 
 fn filter(args: &HeapArgs) -> Filter {

@@ -15,8 +15,6 @@ use crate::objects::variables::variable;
 use crate::objects::{FileCache, Object, OpenRequest};
 use crate::procfs::ObserveOptions;
 use crate::rights::read_memory;
-use crate::session::say::say;
-use crate::session::snapshots::SnapshotError;
 use crate::session::snapshots::living::{Living, LivingError};
 use std::sync::Arc;
 
@@ -29,22 +27,7 @@ pub fn print((args, to): (&HeapArgs, Output), pids: &[Pid]) -> Result<u8, AppErr
         ..HeapReport::default()
     };
     let mut shared = Shared::default();
-    let mut failed = None;
-    for living in Living::open_each(pids) {
-        match living.and_then(|living| of_process(&living, (&mut report, &mut shared))) {
-            Ok(process) => report.processes.push(process),
-            Err(error) => {
-                if let Some(error) = failed.replace(error) {
-                    say(error);
-                }
-            }
-        }
-    }
-    match failed {
-        Some(error) if report.processes.is_empty() => return Err(SnapshotError::from(error).into()),
-        Some(error) => say(error),
-        None => {}
-    }
+    super::of_living(pids, &mut report, |living, report| of_process(living, (report, &mut shared)))?;
     super::write(args, &to, &report)?;
     Ok(0)
 }
