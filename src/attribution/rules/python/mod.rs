@@ -48,7 +48,13 @@ impl Rule for PythonRule {
     }
 
     fn code(&self) -> Code {
-        Code { role: Role::Runtime, modules: &["python3", "libpython3"], ..Code::NONE }
+        Code {
+            role: Role::Runtime,
+            modules: &["python3", "libpython3"],
+            // What imports: who wanted the module is further out.
+            own_sources: &["<frozen importlib"],
+            ..Code::NONE
+        }
     }
 
     fn interpreter(&self) -> Option<Interpreter> {
