@@ -306,6 +306,19 @@ static long find_own(__u32 index, struct managed_walk *walk)
 	return 0;
 }
 
+/* The state that was found before is still in its interpreter's list, the thread's, and the only one. */
+static __always_inline bool is_still_own(struct managed_copy *copy, struct vmaudit_layout *layout, __u64 thread)
+{
+	__u64 interpreter = copy->interpreter, previous, next;
+
+	if (!thread || !interpreter || user_word(interpreter + layout->interpreter_next))
+		return false;
+	previous = user_word(thread + layout->thread_previous);
+	next = previous ? user_word(previous + layout->thread_next) :
+			  user_word(interpreter + layout->interpreter_threads);
+	return next == thread && user_word(thread + layout->thread_id) == copy->control_block;
+}
+
 static __always_inline void close_run(struct managed_copy *copy, __u64 under)
 {
 	__u64 last = copy->count - 1;
@@ -430,7 +443,13 @@ __noinline int send_managed(void)
 	copy->found = copy->at_own = copy->count = copy->open = copy->frame = copy->run = copy->thread = 0;
 	copy->end = VMAUDIT_MANAGED_WHOLE;
 	copy->interpreter = user_word(copy->runtime + layout->interpreters);
-	bpf_loop(MOST_THREADS, find_own, &walk, 0);
+	if (is_still_own(copy, layout, thread->managed)) {
+		copy->own[0] = thread->managed;
+		copy->found = 1;
+	} else {
+		bpf_loop(MOST_THREADS, find_own, &walk, 0);
+		thread->managed = copy->found == 1 ? copy->own[0] : 0;
+	}
 	if (copy->found) {
 		bpf_loop(MOST_FRAMES, take_frame, &walk, 0);
 		identify(&copy->record, task, thread, VMAUDIT_OP_MANAGED);
