@@ -36,6 +36,8 @@ pub struct Code {
     pub switches: &'static [&'static str],
     /// What that is called.
     pub on_behalf_of: &'static str,
+    /// Source files of a managed language that are the interpreter's own.
+    pub own_sources: &'static [&'static str],
 }
 
 impl Code {
@@ -46,6 +48,7 @@ impl Code {
         prefixes: &[],
         switches: &[],
         on_behalf_of: "",
+        own_sources: &[],
     };
 }
 

@@ -47,6 +47,12 @@ pub fn role_of_module(module: &str) -> Role {
     declared(module, |code| code.modules).unwrap_or_default()
 }
 
+/// Of a managed language's functions in a source file: their names say nothing of what native functions are.
+pub fn role_of_managed(file: &str) -> Role {
+    let own = RULES.iter().any(|rule| begins(file, rule.code().own_sources));
+    if own { Role::Runtime } else { Role::Program }
+}
+
 /// `goroutine`, where this function is called on that one's stack and runs on another.
 pub fn on_behalf_of(function: &str) -> Option<&'static str> {
     let code = RULES.iter().map(|rule| rule.code()).find(|code| begins(function, code.switches))?;

@@ -233,11 +233,16 @@ pub fn named_stack(id: StackId, table: &StackTable, names: &SymbolizedStacks) ->
 
 fn frame(line: &SymbolFrame, table: &StackTable) -> model::Frame {
     let module = line.frame.module.and_then(|m| table.modules().get(m.0 as usize));
+    let managed = line.frame.kind == FrameKind::Managed;
     let unnamed_bounds = line.bounds.filter(|_| line.function.is_none());
     model::Frame {
         module: module.map_or_else(|| "[unknown]".to_string(), |m| m.short_name()),
         build_id: module.and_then(|m| m.build_id.clone()),
-        offset: hex(line.frame.address),
+        offset: hex(if managed {
+            line.location.as_ref().map_or(0, |l| l.line.into())
+        } else {
+            line.frame.address
+        }),
         symbol: line.function.as_ref().map(|f| f.name.clone()),
         symbol_offset: line.function.as_ref().map(|f| f.offset),
         role: model::Role::default(),
@@ -247,6 +252,7 @@ fn frame(line: &SymbolFrame, table: &StackTable) -> model::Frame {
         function_start: unnamed_bounds.map(|b| hex(b.0)),
         function_offset: unnamed_bounds.map(|b| b.1),
         guess: line.frame.kind == FrameKind::Guess,
+        managed,
     }
 }
 

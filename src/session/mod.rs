@@ -16,6 +16,7 @@ mod exits;
 mod from_ledger;
 mod known;
 pub mod load;
+mod managed;
 pub mod pipeline;
 pub mod record;
 pub mod replay;

@@ -19,19 +19,30 @@ mod search;
 mod space;
 mod walk;
 
-pub use memo::Repeated;
+pub use memo::{Repeated, pointers};
 pub use plain::PlainStep;
 pub use space::{ExecMapping, SpaceState};
 pub use walk::MAX_FRAMES;
 
 use crate::model::hash::IntMap;
 use crate::model::{
-    Completeness, Frame, FrameKind, MmKey, ModuleId, ModuleInfo, Stack, StackId, StackSample, StackTable,
+    Addr, Completeness, Frame, FrameKind, MmKey, ModuleId, ModuleInfo, Stack, StackId, StackSample,
+    StackTable,
 };
-use crate::objects::{FileCache, FileKey, OpenRequest};
+use crate::objects::{FileCache, FileKey, Object, OpenRequest};
 use registers::StackBytes;
 use space::{MappedModule, Space};
+use std::sync::Arc;
 use walk::{Scratch, Walk};
+
+/// A part of a file that is mapped.
+#[derive(Clone, Copy)]
+pub struct CodeFileAt<'a> {
+    pub key: FileKey,
+    pub start: Addr,
+    pub offset: u64,
+    pub object: &'a Arc<Object>,
+}
 
 /// Unwinds the stacks of any number of address spaces.
 pub struct Unwinder {
@@ -189,6 +200,49 @@ impl Unwinder {
             self.memo.remember(space, captured, &self.scratch.trail, stack);
         }
         (stack, completeness)
+    }
+
+    /// As [`Unwinder::unwind_interned`]; also the stack pointer of each frame.
+    pub fn unwind_with_pointers(
+        &mut self,
+        mm: MmKey,
+        captured: &StackSample<'_>,
+        table: &mut StackTable,
+    ) -> (StackId, Completeness, Vec<u64>) {
+        self.scratch.pointers = Some(Vec::with_capacity(32));
+        let (stack, completeness) = self.unwind_interned(mm, captured, table);
+        let pointers = self.scratch.pointers.take().unwrap_or_default();
+        // Nothing was walked.
+        let pointers = if pointers.is_empty() { self.memo.pointers(captured.sp) } else { pointers };
+        (stack, completeness, pointers)
+    }
+
+    /// The frame of a call that returns to this address.
+    pub fn frame_of(&self, mm: MmKey, address: u64) -> Frame {
+        let placed = self.spaces.get(&mm).and_then(|space| space.find(address.wrapping_sub(1)));
+        Frame {
+            module: placed.and_then(|placed| placed.module),
+            address: placed.map_or(address, |placed| placed.file_offset(address)),
+            kind: FrameKind::ReturnAddress,
+        }
+    }
+
+    /// The files with code that are mapped: which they are, where a part of each is, from which offset on.
+    pub fn code_files(&self, mm: MmKey) -> impl Iterator<Item = CodeFileAt<'_>> {
+        let placed = self.spaces.get(&mm).map_or(&[][..], |space| &space.placed);
+        placed.iter().filter_map(|placed| {
+            Some(CodeFileAt {
+                key: placed.key?,
+                start: placed.range.start,
+                offset: placed.offset,
+                object: placed.object.as_ref()?,
+            })
+        })
+    }
+
+    /// The address spaces that this knows.
+    pub fn spaces(&self) -> impl Iterator<Item = MmKey> {
+        self.spaces.keys().copied()
     }
 
     /// The stack that was just recognised, if it was: it may well come again.
