@@ -4,8 +4,11 @@ use super::hash::{BuildIntHasher, IntMap};
 use std::collections::HashMap;
 use std::hash::BuildHasher;
 
+mod generated;
 mod packed;
 
+pub use generated::GENERATED;
+use generated::GeneratedNames;
 pub use packed::FrameNumbers;
 use packed::PackedStacks;
 
@@ -87,6 +90,7 @@ pub struct StackTable {
     stacks: PackedStacks,
     /// Numbers by hash of the frames, or by the next hash that is free.
     by_hash: IntMap<u64, StackId>,
+    generated: GeneratedNames,
 }
 
 impl StackTable {
@@ -153,6 +157,7 @@ impl StackTable {
         }
         let alone = |frame: &Frame| table.intern_frames(&[*frame], Completeness::Complete);
         let ids = self.frames.iter().map(alone).collect();
+        table.generated = self.generated.clone();
         (table, ids)
     }
 

@@ -77,6 +77,7 @@ impl Symbolizer {
         let mut wanted: HashMap<ModuleId, HashSet<u64>> = HashMap::new();
         for frame in ids.iter().flat_map(|&id| table.stack(id).frames) {
             if let Some((module, offset)) = lookup_of(&frame)
+                && !table.module(module).is_generated()
                 && !self.named.contains_key(&(module, offset))
             {
                 wanted.entry(module).or_default().insert(offset);
@@ -123,7 +124,7 @@ impl Symbolizer {
         }
         let frames = |id: &StackId| {
             let frames = table.stack(*id).frames;
-            frames.iter().flat_map(|frame| lines_of_frame(frame, &self.named)).collect()
+            frames.iter().flat_map(|frame| lines_of_frame(frame, table, &self.named)).collect()
         };
         SymbolizedStacks { stacks: ids.iter().map(|id| (*id, frames(id))).collect() }
     }
@@ -162,8 +163,12 @@ fn name(module: &ModuleNames, svma: u64, mut lines: Lines) -> Named {
     Named { function, bounds, svma, lines }
 }
 
-fn lines_of_frame(frame: &Frame, named: &HashMap<Lookup, Named>) -> Vec<SymbolFrame> {
+fn lines_of_frame(frame: &Frame, table: &StackTable, named: &HashMap<Lookup, Named>) -> Vec<SymbolFrame> {
     let bare = SymbolFrame { frame: *frame, function: None, bounds: None, location: None, inlined: false };
+    if let Some((function, begins)) = table.generated_name(frame) {
+        let (function, location) = (Some(function.clone()), begins.clone());
+        return vec![SymbolFrame { function, location, ..bare }];
+    }
     let Some((lookup, named)) = lookup_of(frame).and_then(|l| Some((l, named.get(&l)?))) else {
         return vec![bare];
     };
