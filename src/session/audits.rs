@@ -451,6 +451,7 @@ impl Audits {
         if let Some(names) = &pipeline.recorded_names {
             return (names.symbolized(wanted, &pipeline.stacks), Vec::new());
         }
+        pipeline.name_all_generated();
         let mut symbolizer = Symbolizer::new(Config::default());
         let symbols = symbolizer.symbolize(&pipeline.stacks, wanted, pipeline.unwinder.files_mut());
         pipeline.note_names(&symbols);

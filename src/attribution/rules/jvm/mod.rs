@@ -5,12 +5,13 @@
 //! layout of the whole process tells (`jvm_layout`).
 
 mod advice;
+mod generated;
 mod layout;
 mod spans;
 mod tables;
 
 use super::pthread::{GUARD, THREAD_STACK};
-use super::{Advice, Claim, Group, Placed, Rule, Subject, World};
+use super::{Advice, Claim, GeneratedFunction, Group, Placed, Rule, Subject, World};
 use crate::attribution::call::{MAP_FIXED, MmapCall};
 use crate::attribution::callpath::{CallPath, Line};
 use crate::attribution::category::{Category, Evidence, Instance, Merge};
@@ -155,7 +156,11 @@ impl Rule for JvmRule {
     }
 
     fn code(&self) -> Code {
-        Code { role: Role::Runtime, modules: &["libjvm.so"], ..Code::NONE }
+        Code { role: Role::Runtime, modules: &["libjvm.so"], functions: generated::OWN, ..Code::NONE }
+    }
+
+    fn generated_function(&self, entry: &str) -> Option<GeneratedFunction> {
+        generated::method(entry)
     }
 
     fn signs(&self) -> &'static [Sign] {
