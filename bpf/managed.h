@@ -427,8 +427,8 @@ __noinline int send_managed(void)
 	index = interpreter->file;
 	if (index >= VMAUDIT_INTERPRETER_FILES)
 		return 0;
-	/* preempted by another task that is here, too */
-	if (copy->busy) {
+	/* or preempted by another task that is here, too */
+	if (!has_room_for_stack() || copy->busy) {
 		count(VMAUDIT_LOST_MANAGED);
 		return 0;
 	}
@@ -456,6 +456,7 @@ __noinline int send_managed(void)
 		copy->record.args[0] = VMAUDIT_MANAGED_INTERPRETED;
 		copy->record.args[1] = copy->count;
 		copy->record.args[2] = copy->end;
+		copy->record.args[3] = ((struct pt_regs *)bpf_task_pt_regs(task))->sp;
 		bytes = copy->count * sizeof(struct vmaudit_managed_frame);
 		copy->record.payload = bytes;
 		bytes += sizeof(struct vmaudit_record);

@@ -4,9 +4,12 @@ use super::hash::{BuildIntHasher, IntMap};
 use std::collections::HashMap;
 use std::hash::BuildHasher;
 
+mod generated;
 mod managed;
 mod packed;
 
+pub use generated::GENERATED;
+use generated::GeneratedNames;
 pub use managed::{
     CodeFile, FoundInterpreter, Interpreter, InterpreterLayout, ManagedCode, ManagedEnd, ManagedFrame,
     ManagedFrames, ManagedKind, NotReadable, SourcePlace,
@@ -98,6 +101,7 @@ pub struct StackTable {
     /// What managed frames are shown as.
     places: Vec<SourcePlace>,
     place_ids: HashMap<SourcePlace, u64>,
+    generated: GeneratedNames,
 }
 
 impl StackTable {
@@ -182,6 +186,7 @@ impl StackTable {
         let alone = |frame: &Frame| table.intern_frames(&[*frame], Completeness::Complete);
         let ids = self.frames.iter().map(alone).collect();
         table.places.clone_from(&self.places);
+        table.generated = self.generated.clone();
         (table, ids)
     }
 

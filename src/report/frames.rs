@@ -4,6 +4,7 @@ use super::model::{Frame, Report, Stack};
 pub use crate::attribution::code::Role;
 pub use crate::attribution::role::role_of_module;
 use crate::attribution::role::{on_behalf_of, role_of, role_of_managed};
+use crate::model::GENERATED;
 
 impl Stack {
     /// Frames get their roles here. `completeness` as in the report.
@@ -59,6 +60,11 @@ impl Stack {
 }
 
 impl Frame {
+    /// In code that was made at run time.
+    pub fn is_generated(&self) -> bool {
+        self.module.as_bytes() == GENERATED
+    }
+
     /// In the C library or the loader, whatever the function does.
     pub fn in_system_library(&self) -> bool {
         matches!(role_of_module(&self.module), Role::Libc | Role::Loader)
@@ -89,7 +95,11 @@ fn caller(frames: &[Frame]) -> Option<usize> {
         return Some(at);
     }
     let outside = frames.iter().rposition(|f| f.role == Role::Allocator).map_or(0, |entry| entry + 1);
-    let beyond = frames.iter().skip(outside).position(own).map(|at| at + outside);
+    // A runtime's own functions stand between the memory and the program's function that it runs.
+    let program = frames.iter().skip(outside).position(|f| own(f) && f.role != Role::Runtime);
+    let generated = frames.iter().any(|f| f.is_generated() && named(f) && f.role == Role::Program);
+    let beyond = frames.iter().skip(outside).position(own);
+    let beyond = if generated { program } else { beyond }.map(|at| at + outside);
     beyond
         .or_else(|| frames.iter().position(own))
         .or_else(|| frames.iter().position(named))
@@ -118,6 +128,13 @@ mod tests {
         assert_eq!(of(&[(p, "arena_new"), (p, "malloc"), (c, "__libc_start_main"), (p, "_start")]), Some(0));
         assert_eq!(of(&[(c, ""), (c, "fopen")]), Some(1));
         assert_eq!((of(&[(c, "")]), of(&[])), (Some(0), None));
+        let (jit, v8) = ("[generated code]", "v8::internal::Heap::Allocate");
+        assert_eq!(
+            of(&[(c, "mmap"), (p, v8), (jit, "BytecodeHandler:Add"), (jit, "grow"), (p, "main")]),
+            Some(3)
+        );
+        assert_eq!(of(&[(c, "mmap"), (p, "addon"), (p, v8), (jit, "grow"), (p, "main")]), Some(1));
+        assert_eq!(of(&[(c, "mmap"), (p, v8), (jit, ""), (p, "main")]), Some(1));
     }
 
     #[test]

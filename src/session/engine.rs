@@ -310,6 +310,8 @@ impl<'a> Session<'a> {
         if !self.is_behind && !self.catch_up(Some(GLANCE))? {
             self.is_behind = true;
         }
+        // Its code and its files are there now, and not later.
+        self.pipeline.borrow_mut().name_all_generated();
         let Some(held) = self.let_go_early(held)? else { return Ok(()) };
         self.settle()?;
         self.recover_from_loss()?;
@@ -322,6 +324,7 @@ impl<'a> Session<'a> {
                 self.pipeline.borrow_mut().discard_snapshot(held.pid);
             }
         }
+        self.pipeline.borrow_mut().name_all_generated();
         self.watched.release(held)?;
         self.audits.reduce_small(&mut self.pipeline.borrow_mut());
         Ok(())

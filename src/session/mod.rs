@@ -14,6 +14,7 @@ pub mod engine;
 pub mod error;
 mod exits;
 mod from_ledger;
+mod generated;
 mod known;
 pub mod load;
 mod managed;

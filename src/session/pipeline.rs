@@ -1,6 +1,7 @@
 //! The path of an event: decode, unwind against the modules mapped at that time, apply to the ledger.
 
 use super::complete::Completion;
+use super::generated::GeneratedCode;
 use super::known::Known;
 use super::managed::{Managed, Walked};
 use super::sink::{Context, Sink};
@@ -17,6 +18,7 @@ use crate::model::{
 };
 use crate::objects::Root;
 use crate::store::FrameNames;
+use crate::sys::memory;
 use crate::unwind::{ExecMapping, SpaceState, Unwinder};
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -70,6 +72,7 @@ pub struct Pipeline {
     /// Of the record that is being taken; 0: of none.
     time_ns: u64,
     pub completion: Completion,
+    generated: GeneratedCode,
 }
 
 impl Pipeline {
@@ -77,7 +80,7 @@ impl Pipeline {
         Pipeline {
             decoder: Decoder::default(),
             spaces: AddressSpaces::new(),
-            unwinder: Unwinder::default(),
+            unwinder: unwinder(),
             stacks: StackTable::default(),
             tally: Tally::default(),
             listener_refused: BTreeSet::new(),
@@ -93,6 +96,7 @@ impl Pipeline {
             managed: Managed::default(),
             time_ns: 0,
             completion: Completion::default(),
+            generated: GeneratedCode::default(),
         }
     }
 
@@ -249,9 +253,10 @@ impl Pipeline {
                     completeness
                 }
                 Some(managed) => {
-                    self.renew_modules(event.mm, event.task.pid);
-                    let walked = self.unwinder.unwind_with_pointers(event.mm, &stack, &mut self.stacks);
-                    let (id, completeness, pointers) = walked;
+                    let (id, completeness, pointers) =
+                        self.unwind_by(event.mm, event.task.pid, |unwinder, stacks| {
+                            unwinder.unwind_with_pointers(event.mm, &stack, stacks)
+                        });
                     let walked = Walked { mm: event.mm, stack: id, pointers: &pointers };
                     event.stack = Ok(self.compose(&walked, managed));
                     completeness
@@ -338,8 +343,34 @@ impl Pipeline {
     }
 
     fn unwind(&mut self, mm: MmKey, pid: Pid, captured: &StackSample<'_>) -> (StackId, Completeness) {
+        self.unwind_by(mm, pid, |unwinder, stacks| unwinder.unwind_interned(mm, captured, stacks))
+    }
+
+    fn unwind_by<T>(
+        &mut self,
+        mm: MmKey,
+        pid: Pid,
+        unwind: impl Fn(&mut Unwinder, &mut StackTable) -> T,
+    ) -> T {
         self.renew_modules(mm, pid);
-        self.unwinder.unwind_interned(mm, captured, &mut self.stacks)
+        let found = unwind(&mut self.unwinder, &mut self.stacks);
+        let generated = self.unwinder.generated_frames();
+        if generated.is_empty() || self.generated.seen((mm, pid), generated, &mut self.stacks) {
+            return found;
+        }
+        self.unwinder.renew_generated(mm, &mut self.stacks);
+        let found = unwind(&mut self.unwinder, &mut self.stacks);
+        let _ = self.generated.seen((mm, pid), self.unwinder.generated_frames(), &mut self.stacks);
+        found
+    }
+
+    /// A process is about to end, or its stacks are to be named: what its perf map says.
+    pub fn name_generated(&mut self, mm: MmKey) {
+        self.generated.name_waiting(mm, &mut self.stacks);
+    }
+
+    pub fn name_all_generated(&mut self) {
+        self.generated.name_all_waiting(&mut self.stacks);
     }
 
     /// Tells the unwinder what is mapped now, where that has changed.
@@ -348,11 +379,14 @@ impl Pipeline {
             && !self.unwinder.is_current(mm, generation)
         {
             let regions = self.spaces.executable_regions(mm);
-            let modules = regions.iter().map(|(range, offset, file)| ExecMapping {
+            let files = regions.iter().map(|(range, offset, file)| ExecMapping {
                 range: *range,
                 offset: *offset,
                 file: Some(&**file),
             });
+            let generated = self.spaces.generated_code(mm);
+            let modules =
+                files.chain(generated.iter().map(|&range| ExecMapping { range, offset: 0, file: None }));
             let state = SpaceState { mm, generation, pid };
             if !self.unwinder.set_modules(state, modules, &mut self.stacks) {
                 self.known.forget(mm);
@@ -387,6 +421,7 @@ impl Pipeline {
                     self.note_compat(event);
                 }
                 self.unwinder.forget(event.mm);
+                self.generated.forget(event.mm);
                 self.known.forget(event.mm);
             }
             VmOp::Fork { child_mm, is_thread: false, .. } if *child_mm != event.mm => {
@@ -396,4 +431,10 @@ impl Pipeline {
             _ => {}
         }
     }
+}
+
+fn unwinder() -> Unwinder {
+    let mut unwinder = Unwinder::default();
+    unwinder.read_code_with(Box::new(|pid, at, into| memory::read(pid, at, into) == Ok(into.len())));
+    unwinder
 }

@@ -77,6 +77,7 @@ impl Symbolizer {
         let mut wanted: HashMap<ModuleId, HashSet<u64>> = HashMap::new();
         for frame in ids.iter().flat_map(|&id| table.stack(id).frames) {
             if let Some((module, offset)) = lookup_of(&frame)
+                && !table.module(module).is_generated()
                 && !self.named.contains_key(&(module, offset))
             {
                 wanted.entry(module).or_default().insert(offset);
@@ -169,6 +170,10 @@ fn lines_of_frame(frame: &Frame, table: &StackTable, named: &HashMap<Lookup, Nam
         let name = place.function.clone();
         let function = Some(FunctionName { linkage: name.clone(), name, offset: 0 });
         let location = place.line.map(|line| SourceLine { file: place.file.clone(), line });
+        return vec![SymbolFrame { function, location, ..bare }];
+    }
+    if let Some((function, begins)) = table.generated_name(frame) {
+        let (function, location) = (Some(function.clone()), begins.clone());
         return vec![SymbolFrame { function, location, ..bare }];
     }
     let Some((lookup, named)) = lookup_of(frame).and_then(|l| Some((l, named.get(&l)?))) else {

@@ -10,6 +10,7 @@
 
 mod cache;
 mod calls;
+mod generated;
 mod go;
 mod memo;
 mod plain;
@@ -17,8 +18,10 @@ mod registers;
 mod rule;
 mod search;
 mod space;
+mod v8;
 mod walk;
 
+pub use generated::ReadCode;
 pub use memo::{Repeated, pointers};
 pub use plain::PlainStep;
 pub use space::{ExecMapping, SpaceState};
@@ -52,6 +55,10 @@ pub struct Unwinder {
     last_space: u64,
     memo: memo::Memo,
     frames: Vec<Frame>,
+    in_generated: Vec<Frame>,
+    /// The module of generated code, by address space.
+    generated: IntMap<MmKey, ModuleId>,
+    last_generated: u64,
 }
 
 impl Default for Unwinder {
@@ -69,7 +76,41 @@ impl Unwinder {
             last_space: 0,
             memo: memo::Memo::default(),
             frames: Vec::new(),
+            in_generated: Vec::new(),
+            generated: IntMap::default(),
+            last_generated: 0,
         }
+    }
+
+    /// How code that was made at run time is read. Without it, no return address in such code is proven.
+    pub fn read_code_with(&mut self, read: ReadCode) {
+        self.scratch.generated.read_with(read);
+    }
+
+    /// The frames in generated code of the stack that was unwound last.
+    pub fn generated_frames(&self) -> &[Frame] {
+        &self.in_generated
+    }
+
+    /// Other code is at an address of generated code: frames in it are other ones from now on.
+    pub fn renew_generated(&mut self, mm: MmKey, table: &mut StackTable) {
+        let module = self.new_generated(mm, table);
+        if let Some(space) = self.spaces.get_mut(&mm) {
+            let renewed = space.placed.iter().cloned().map(|placed| match placed.is_generated() {
+                true => MappedModule { module: Some(module), ..placed },
+                false => placed,
+            });
+            space.placed = renewed.collect();
+            self.last_space += 1;
+            space.id = self.last_space;
+        }
+    }
+
+    fn new_generated(&mut self, mm: MmKey, table: &mut StackTable) -> ModuleId {
+        self.last_generated += 1;
+        let module = table.intern_module(ModuleInfo::generated(self.last_generated));
+        self.generated.insert(mm, module);
+        module
     }
 
     /// The files opened for unwinding: names come from the same ones.
@@ -98,7 +139,7 @@ impl Unwinder {
         let unchanged = old.len() == mappings.len() && old.iter().zip(&mappings).all(|(p, m)| p.is_same(m));
         let all_stay = unchanged || old.iter().all(|p| mappings.iter().any(|m| p.is_same(m)));
         let space = match known {
-            Some(space) if unchanged => Space { generation: state.generation, ..space },
+            Some(space) if unchanged => Space { generation: state.generation, pid: state.pid, ..space },
             _ => {
                 let mut before = old.iter().peekable();
                 let mut placed = Vec::with_capacity(mappings.len());
@@ -111,7 +152,12 @@ impl Unwinder {
                     });
                 }
                 self.last_space += 1;
-                Space { id: self.last_space, generation: state.generation, placed: placed.into() }
+                Space {
+                    id: self.last_space,
+                    generation: state.generation,
+                    pid: state.pid,
+                    placed: placed.into(),
+                }
             }
         };
         self.spaces.insert(state.mm, space);
@@ -136,6 +182,9 @@ impl Unwinder {
             placed.object = self.files.open(&request).ok();
             let build_id = placed.object.as_ref().and_then(|o| o.build_id().map(str::to_owned));
             placed.module = Some(intern(table, file, build_id));
+        } else {
+            let known = self.generated.get(&state.mm).copied();
+            placed.module = Some(known.unwrap_or_else(|| self.new_generated(state.mm, table)));
         }
         placed
     }
@@ -145,11 +194,14 @@ impl Unwinder {
         if let Some(space) = self.spaces.get(&parent).cloned() {
             self.spaces.insert(child, space);
         }
+        // What the child makes is not what the parent makes at the same address.
+        self.generated.remove(&child);
     }
 
     /// The address space is gone. Files stay open.
     pub fn forget(&mut self, mm: MmKey) {
         self.spaces.remove(&mm);
+        self.generated.remove(&mm);
     }
 
     /// Replaces `frames` by the captured stack's, innermost first. Nothing is allocated but what
@@ -189,12 +241,16 @@ impl Unwinder {
         table: &mut StackTable,
     ) -> (StackId, Completeness) {
         let space = self.spaces.get(&mm).map_or(0, |space| space.id);
+        self.in_generated.clear();
         if let Some(known) = self.memo.find(space, captured) {
             return (known, Completeness::Complete);
         }
         let mut frames = std::mem::take(&mut self.frames);
         let completeness = self.unwind_into(mm, captured, &mut frames);
         let stack = table.intern_frames(&frames, completeness);
+        if let Some(&generated) = self.generated.get(&mm) {
+            self.in_generated.extend(frames.iter().filter(|frame| frame.module == Some(generated)));
+        }
         self.frames = frames;
         if space != 0 && memo::is_worth(completeness) {
             self.memo.remember(space, captured, &self.scratch.trail, stack);

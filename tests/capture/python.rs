@@ -155,7 +155,7 @@ fn a_finding_names_the_users_line() {
         let script = folder.path().join("keeper.py");
         fs::write(&script, format!("{KEEPER}keeper = Keeper()\nkeeper.keep()\n")).expect("written");
         let audited = audit(&[], &[python.as_os_str(), script.as_os_str()]);
-        names_the_line(audited.report(), &python);
+        names_the_line(&audited.report().json, &python);
     }
 }
 

@@ -42,7 +42,7 @@ use crate::model::arenas::ReadArenas;
 use crate::model::headers::Headers;
 use crate::model::heap::runtime::ReadOwnHeap;
 use crate::model::stack::Interpreter;
-use crate::model::{Addr, Sign};
+use crate::model::{Addr, Sign, SourceLine};
 use std::sync::LazyLock;
 
 /// Where an option of a runtime's start line is put.
@@ -94,6 +94,11 @@ pub trait Rule: Sync {
 
     /// The built-in description (docs/heap.md) of the functions that hand out what the categories hold.
     fn heap_description(&self) -> Option<&'static str> {
+        None
+    }
+
+    /// What its compiler calls a function that it has made, in a perf map (`/tmp/perf-PID.map`), in parts.
+    fn generated_function(&self, _entry: &str) -> Option<GeneratedFunction> {
         None
     }
 
@@ -174,7 +179,7 @@ pub trait Rule: Sync {
 
     /// The setting by which the runtime that this rule is about sizes the stacks of its threads, if
     /// the process has it: (knob, note).
-    fn stack_size_knob(&self, _world: &World<'_>) -> Option<(&'static str, &'static str)> {
+    fn stack_size_knob(&self, _world: &World<'_>) -> Option<(String, String)> {
         None
     }
 
@@ -190,6 +195,19 @@ pub trait Rule: Sync {
 
     /// Why it is there and what to do, for somebody who does not know mmap.
     fn advise(&self, group: &Group<'_>, world: &World<'_>) -> Advice;
+}
+
+/// A function of the program whose code was made at run time.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct GeneratedFunction {
+    pub name: String,
+    /// Where the function begins, which is not where it calls another.
+    pub begins: Option<SourceLine>,
+}
+
+/// The parts of a line of a perf map; None where no rule knows them, as of a runtime's own code.
+pub fn generated_function(entry: &str) -> Option<GeneratedFunction> {
+    RULES.iter().find_map(|rule| rule.generated_function(entry))
 }
 
 /// A runtime's stacks that are no thread's.

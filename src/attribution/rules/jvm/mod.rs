@@ -5,12 +5,13 @@
 //! layout of the whole process tells (`jvm_layout`).
 
 mod advice;
+mod generated;
 mod layout;
 mod spans;
 mod tables;
 
 use super::pthread::{GUARD, THREAD_STACK};
-use super::{Advice, Claim, Group, Placed, Rule, Subject, World};
+use super::{Advice, Claim, GeneratedFunction, Group, Placed, Rule, Subject, World};
 use crate::attribution::call::{MAP_FIXED, MmapCall};
 use crate::attribution::callpath::{CallPath, Line};
 use crate::attribution::category::{Category, Evidence, Instance, Merge};
@@ -96,6 +97,7 @@ pub(super) const BITMAP: MemoryKind = what!(GC, "mark bitmap");
 pub(super) const CARDS: MemoryKind = what!(GC, "card or offset table");
 pub(super) const MARK_STACK: MemoryKind = what!(GC, "marking stack");
 pub(super) const Z_MARK_STACK: MemoryKind = what!(GC, "ZGC's marking stacks");
+pub(super) const Z_TABLES: MemoryKind = what!(GC, "ZGC's table of pages or forwardings");
 const G1_TABLES: MemoryKind = what!(GC, "G1's bitmaps and card tables");
 const TABLES: MemoryKind = what!(GC, "collector tables");
 pub(super) const POLLING: MemoryKind =
@@ -115,7 +117,8 @@ const PURPOSES: &[(&[&str], MemoryKind)] = &[
     (&["create_aux_memory_mapper"], G1_TABLES),
     (&["MarkBitMap", "CMBitMap", "MarkingBitMap"], BITMAP),
     (&["CardTable", "BlockOffset", "ObjectStartArray", "CardCounts"], CARDS),
-    (&["ParallelCompactData", "RemSet", "FromCardCache", "ZPageTable", "ZForwarding", "ZLiveMap"], TABLES),
+    (&["ZPageTable", "ZForwarding", "XPageTable", "XForwarding"], Z_TABLES),
+    (&["ParallelCompactData", "RemSet", "FromCardCache", "ZLiveMap"], TABLES),
     (
         &[
             "ReservedHeapSpace",
@@ -131,6 +134,8 @@ const PURPOSES: &[(&[&str], MemoryKind)] = &[
         ],
         JAVA_HEAP,
     ),
+    // what is part of the heap's object and not built by a function of its own
+    (&["ZHeap::ZHeap", "XHeap::XHeap"], Z_TABLES),
 ];
 
 const ID: &str = "jvm";
@@ -151,7 +156,11 @@ impl Rule for JvmRule {
     }
 
     fn code(&self) -> Code {
-        Code { role: Role::Runtime, modules: &["libjvm.so"], ..Code::NONE }
+        Code { role: Role::Runtime, modules: &["libjvm.so"], functions: generated::OWN, ..Code::NONE }
+    }
+
+    fn generated_function(&self, entry: &str) -> Option<GeneratedFunction> {
+        generated::method(entry)
     }
 
     fn signs(&self) -> &'static [Sign] {
@@ -257,9 +266,9 @@ impl Rule for JvmRule {
         world.survey_cuts(ID, region.range)
     }
 
-    fn stack_size_knob(&self, world: &World<'_>) -> Option<(&'static str, &'static str)> {
+    fn stack_size_knob(&self, world: &World<'_>) -> Option<(String, String)> {
         let note = "the stacks of Java threads only; too small a one ends in StackOverflowError";
-        layout::is_jvm(world).then_some(("-Xss256k", note))
+        layout::is_jvm(world).then(|| ("-Xss256k".to_owned(), note.to_owned()))
     }
 
     fn advise(&self, group: &Group<'_>, world: &World<'_>) -> Advice {

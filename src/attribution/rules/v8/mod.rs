@@ -2,9 +2,10 @@
 //! of WebAssembly memories, Chromium's sandbox.
 
 mod embedder;
+mod generated;
 mod layout;
 
-use super::{Advice, Claim, Group, Placed, Rule, Subject, World};
+use super::{Advice, Claim, GeneratedFunction, Group, Placed, Rule, Subject, World};
 use crate::attribution::callpath::Line;
 use crate::attribution::category::{Category, Evidence, Merge};
 use crate::attribution::code::{Code, Role};
@@ -24,6 +25,11 @@ pub(super) const WASM_GUARD: &str = "WebAssembly memory, guard";
 pub(super) const CAGE: &str = "sandbox and pointer cage";
 const TABLES: &str = "pointer tables";
 const NAMED: &str = "reservation that V8 named";
+
+/// Its own, the built-in ones as the linker and as a perf map name them, and how the code that it makes for itself is
+/// called there.
+const FUNCTIONS: &[&str] =
+    &["v8::", "node::", "Builtins_", "Builtin:", "BytecodeHandler:", "RegExp:", "Stub:", "Wasm:"];
 
 const ID: &str = "v8";
 const MARK: &str = "v8";
@@ -49,7 +55,11 @@ impl Rule for V8Rule {
     }
 
     fn code(&self) -> Code {
-        Code { role: Role::Runtime, functions: &["v8::base::", "v8::internal::"], ..Code::NONE }
+        Code { role: Role::Runtime, functions: FUNCTIONS, ..Code::NONE }
+    }
+
+    fn generated_function(&self, entry: &str) -> Option<GeneratedFunction> {
+        generated::function(entry)
     }
 
     /// The name of a group of trace events, which every V8 registers; and who embeds it.
