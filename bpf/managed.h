@@ -154,7 +154,18 @@ __noinline int note_code(__u64 ino, __u32 dev, __u64 start)
 	else
 		interpreter.runtime = BPF_CORE_READ(mm, start_code) + file->from_code;
 	bpf_map_update_elem(&interpreters, &key, &interpreter, BPF_ANY);
+	search.files->mapped = 1;
 	return 0;
+}
+
+/* Whether a look is worth it at all. */
+static __always_inline bool is_any_mapped(void)
+{
+	struct vmaudit_interpreter_files *files;
+	__u32 zero = 0;
+
+	files = bpf_map_lookup_elem(&interpreter_files, &zero);
+	return files && files->mapped;
 }
 
 /* The child has what its parent has. */
@@ -162,7 +173,7 @@ static __always_inline void note_copy(__u64 mm, __u64 child)
 {
 	struct vmaudit_interpreter *found;
 
-	if (!files_with_interpreters())
+	if (!is_any_mapped())
 		return;
 	found = bpf_map_lookup_elem(&interpreters, &mm);
 	if (found)

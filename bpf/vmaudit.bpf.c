@@ -229,7 +229,7 @@ static __always_inline int on_syscall_exit(__u32 id, long ret)
 		}
 	}
 	count(VMAUDIT_SEEN);
-	if (files_with_interpreters())
+	if (is_any_mapped())
 		send_managed();
 	if (send_with_stack(task, thread, regs, &call))
 		return 0;

@@ -170,7 +170,8 @@ struct vmaudit_interpreter_file {
 #define VMAUDIT_INTERPRETER_FILES 64
 
 struct vmaudit_interpreter_files {
-	__u64 count; /* written after the entry */
+	__u64 count;  /* written after the entry */
+	__u64 mapped; /* a process has one of them */
 	struct vmaudit_interpreter_file file[VMAUDIT_INTERPRETER_FILES];
 };
 

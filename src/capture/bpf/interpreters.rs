@@ -68,6 +68,9 @@ impl Interpreters for InterpreterTable {
         let value = vmaudit_interpreter { runtime, file };
         // Without it, as without an interpreter.
         let _ = self.mapped.update(&mm.0.to_ne_bytes(), bytes_of(&value), UpdateFlags::ANY);
+        let files = self.at.cast::<Files>();
+        // SAFETY: the mapping is one of these, for the life of `self`; the kernel's side writes nothing else there.
+        unsafe { AtomicU64::from_ptr(&raw mut (*files.as_ptr()).mapped) }.store(1, Ordering::SeqCst);
     }
 
     fn lost(&self) -> u64 {

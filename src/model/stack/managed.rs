@@ -119,6 +119,9 @@ pub struct Interpreter {
     pub programs: &'static [&'static str],
     /// How the names of libraries begin that have it.
     pub libraries: &'static [&'static str],
+    /// Where else its programs may be: folders, seen from one of PATH and from the user's home. `*` stands for a name.
+    pub beside_path: &'static [&'static str],
+    pub at_home: &'static [&'static str],
     /// None: it is not in there.
     pub find: fn(&dyn CodeFile) -> Option<Result<FoundInterpreter, NotReadable>>,
     /// What a frame is shown as; None: the interpreter does not count it as running yet.

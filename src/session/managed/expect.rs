@@ -4,6 +4,7 @@
 use super::Managed;
 use crate::objects::open::open_regular;
 use crate::objects::{FileKey, Object};
+use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io::Read;
@@ -15,43 +16,72 @@ use std::path::{Path, PathBuf};
 const MOST_SCRIPTS: usize = 5;
 /// The kernel reads as much of a script's first line (`BINPRM_BUF_SIZE`).
 const HEAD: usize = 256;
+/// There is room for as many and their libraries.
+const MOST_PROGRAMS: usize = 32;
 const LIBRARIES: [&str; 2] = ["/usr/lib/x86_64-linux-gnu", "/usr/lib64"];
 
-/// What `program` is, or is interpreted by; what PATH leads to under an interpreter's names; their libraries.
+/// What `program` is, or is interpreted by; what PATH and managers of versions lead to under an interpreter's names;
+/// their libraries.
 pub fn expect(managed: &mut Managed, program: Option<PathBuf>) {
     let interpreters = managed.interpreters().to_vec();
-    let names: Vec<&str> =
-        interpreters.iter().flat_map(|interpreter| interpreter.programs).copied().collect();
     let libraries: Vec<&str> =
         interpreters.iter().flat_map(|interpreter| interpreter.libraries).copied().collect();
-    let mut folders: Vec<PathBuf> = LIBRARIES.iter().map(PathBuf::from).collect();
-    let on_path = names.iter().flat_map(|name| on_path(OsStr::new(name)));
-    for program in program.into_iter().chain(on_path) {
-        let Some(program) = interpreter_of(program) else { continue };
-        add(managed, &program);
-        let is_named = |name: &str| names.iter().any(|own| name.starts_with(own));
+    // What is known for sure comes first: there may be more than there is room for.
+    let mut programs: Vec<PathBuf> = program.and_then(interpreter_of).into_iter().collect();
+    for interpreter in &interpreters {
+        let found = interpreter.programs.iter().flat_map(|name| on_path(OsStr::new(name)));
+        programs.extend(found.filter_map(interpreter_of));
+    }
+    let home = std::env::var_os("HOME").map(PathBuf::from).filter(|home| home.is_absolute());
+    for interpreter in &interpreters {
+        let beside = path_folders().into_iter().map(|folder| (folder, interpreter.beside_path));
+        let at_home = home.iter().map(|home| (home.clone(), interpreter.at_home));
+        for (base, below) in beside.chain(at_home) {
+            let folders = below.iter().flat_map(|below| folders_of(&base, below));
+            let found = folders.flat_map(|folder| named(&folder, interpreter.programs));
+            programs.extend(found.filter_map(interpreter_of));
+        }
+    }
+    let mut seen = BTreeSet::new();
+    programs.retain(|program| seen.insert(program.clone()));
+    let mut folders: BTreeSet<PathBuf> = LIBRARIES.iter().map(PathBuf::from).collect();
+    let is_named = |name: &str| interpreters.iter().flat_map(|i| i.programs).any(|own| name.starts_with(own));
+    for program in programs.iter().take(MOST_PROGRAMS) {
+        add(managed, program);
         if program.file_name().and_then(OsStr::to_str).is_some_and(is_named)
             && let Some(prefix) = program.parent().and_then(Path::parent)
         {
-            folders.push(prefix.join("lib"));
+            folders.insert(prefix.join("lib"));
         }
     }
     for folder in folders {
-        let Ok(entries) = std::fs::read_dir(folder) else { continue };
-        for entry in entries.flatten() {
-            let name = entry.file_name();
-            let name = name.to_string_lossy();
-            if libraries.iter().any(|own| name.starts_with(own)) && name.contains(".so") {
-                add(managed, &entry.path());
-            }
-        }
+        let files = named(&folder, &libraries).into_iter();
+        let files = files.filter(|file| file.to_string_lossy().contains(".so"));
+        files.for_each(|file| add(managed, &file));
     }
 }
 
-fn on_path(name: &OsStr) -> Vec<PathBuf> {
+/// The files in a folder whose names begin so.
+fn named(folder: &Path, with: &[&str]) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    let begins = |name: &str| with.iter().any(|own| name.starts_with(own));
+    entries.filter(|entry| begins(&entry.file_name().to_string_lossy())).map(|entry| entry.path()).collect()
+}
+
+/// The folders that a pattern with at most one `*` means, seen from `base`.
+fn folders_of(base: &Path, below: &str) -> Vec<PathBuf> {
+    let Some((before, after)) = below.split_once("*/") else { return vec![base.join(below)] };
+    let entries = std::fs::read_dir(base.join(before)).into_iter().flatten().flatten();
+    entries.map(|entry| entry.path().join(after)).collect()
+}
+
+fn path_folders() -> Vec<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
-    let found =
-        std::env::split_paths(&path).filter(|folder| folder.is_absolute()).map(|folder| folder.join(name));
+    std::env::split_paths(&path).filter(|folder| folder.is_absolute()).collect()
+}
+
+fn on_path(name: &OsStr) -> Vec<PathBuf> {
+    let found = path_folders().into_iter().map(|folder| folder.join(name));
     found.filter(|path| path.is_file()).collect()
 }
 

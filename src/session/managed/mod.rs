@@ -28,14 +28,22 @@ struct Published {
     since_ns: u64,
 }
 
+/// What was found in a file.
+enum Found {
+    Nothing,
+    /// An interpreter whose frames are not read: why.
+    Refused(String),
+    Published(Published),
+}
+
 /// What is shown where frames were left out.
 const CUT: &str = "[more frames, which were not copied]";
 
 #[derive(Default)]
 pub struct Managed {
     backend: Option<Box<dyn Interpreters>>,
-    /// Of all files with code that were seen; None: no interpreter.
-    files: HashMap<FileKey, Option<Published>>,
+    /// Of all files with code that were seen.
+    files: HashMap<FileKey, Found>,
     /// By number and place; None: it is not shown.
     frames: HashMap<(u64, u64), Option<Frame>>,
     /// Where the places are told by.
@@ -93,25 +101,23 @@ impl Managed {
         }
         let found = self.interpreters.iter().find_map(|interpreter| (interpreter.find)(&Exports(object)));
         let code = object.layout().segments.iter().find(|segment| segment.exec);
-        let published = match (found, code) {
+        let found = match (found, code) {
             (Some(Ok(found)), Some(code)) => {
                 let FileKey { major, minor, inode } = key;
                 let code = (code.vaddr, code.offset);
                 let number = backend.publish(&InterpreterFile { major, minor, inode, code, found });
-                if number.is_none() {
-                    self.refused
-                        .insert("there are more files with an interpreter than are looked for".to_owned());
+                match number {
+                    Some(number) => Found::Published(Published { found, number, since_ns: monotonic_ns() }),
+                    None => Found::Refused(
+                        "there are more files with an interpreter than are looked for".to_owned(),
+                    ),
                 }
-                number.map(|number| Published { found, number, since_ns: monotonic_ns() })
             }
-            (Some(Err(why)), _) => {
-                self.refused.insert(why.0);
-                None
-            }
-            _ => None,
+            (Some(Err(why)), _) => Found::Refused(why.0),
+            _ => Found::Nothing,
         };
-        let is_new = published.is_some();
-        self.files.insert(key, published);
+        let is_new = matches!(found, Found::Published(_));
+        self.files.insert(key, found);
         is_new
     }
 
@@ -119,7 +125,14 @@ impl Managed {
     fn tell(&mut self, mm: MmKey, time_ns: u64, unwinder: &Unwinder) {
         let Some(backend) = &mut self.backend else { return };
         for file in unwinder.code_files(mm) {
-            let Some(Some(published)) = self.files.get(&file.key) else { continue };
+            let published = match self.files.get(&file.key) {
+                Some(Found::Published(published)) => published,
+                Some(Found::Refused(why)) => {
+                    self.refused.insert(why.clone());
+                    continue;
+                }
+                _ => continue,
+            };
             let Some(address) = file.object.layout().svma_of(file.offset) else { continue };
             if time_ns < published.since_ns + STAMPED_WITHIN {
                 let runtime = published.found.runtime.wrapping_sub(address).wrapping_add(file.start.0);

@@ -10,8 +10,16 @@ use crate::model::stack::{
     CodeFile, FoundInterpreter, Interpreter, InterpreterLayout, ManagedCode, NotReadable,
 };
 
-pub(super) const INTERPRETER: Interpreter =
-    Interpreter { programs: &["python3", "python"], libraries: &["libpython3"], find, place };
+pub(super) const INTERPRETER: Interpreter = Interpreter {
+    programs: &["python3", "python"],
+    libraries: &["libpython3"],
+    // pyenv; asdf and mise
+    beside_path: &["../versions/*/bin", "../installs/python/*/bin"],
+    // uv; pyenv
+    at_home: &[".local/share/uv/python/*/bin", ".pyenv/versions/*/bin"],
+    find,
+    place,
+};
 
 /// What the versions have in common.
 const COMMON: InterpreterLayout = InterpreterLayout {
