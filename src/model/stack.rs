@@ -4,9 +4,11 @@ use super::hash::{BuildIntHasher, IntMap};
 use std::collections::HashMap;
 use std::hash::BuildHasher;
 
+mod code;
 mod generated;
 mod packed;
 
+pub use code::{CodeAt, CodeFrame, CodeTables, FindCodeTables, GeneratedFunction};
 pub use generated::GENERATED;
 use generated::GeneratedNames;
 pub use packed::FrameNumbers;
