@@ -47,7 +47,7 @@ pub use observation::Observations;
 pub use refusal::{Missing, Part, Refusal};
 pub use sample::{StackSample, UnwindRow};
 pub use stack::{
-    Completeness, Frame, FrameKind, GENERATED, ModuleId, ModuleInfo, Stack, StackId, StackTable,
+    Completeness, Frame, FrameKind, GENERATED, ModuleId, ModuleInfo, SourcePlace, Stack, StackId, StackTable,
 };
 pub use symbol::{FunctionName, SourceLine, SymbolFrame, SymbolizedStacks};
 pub use time_zero::TimeZero;

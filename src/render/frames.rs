@@ -16,7 +16,7 @@ const MAX_MODULE: usize = 22;
 /// A stack, a frame a line; of a long one what matters.
 pub(super) fn frames(stack: &Stack, options: TextOptions, out: &mut String) {
     // the system call's wrapper under two names tells nothing twice
-    let all = stack.without_aliases();
+    let (all, left_out) = stack.as_written();
     let module_width =
         all.iter().map(|f| clean(&f.module).chars().count()).max().unwrap_or(0).min(MAX_MODULE);
     let function_width = all.iter().map(|f| function(f).chars().count()).max().unwrap_or(0).min(52);
@@ -36,7 +36,7 @@ pub(super) fn frames(stack: &Stack, options: TextOptions, out: &mut String) {
         );
         truncated(text.trim_end(), WIDTH)
     };
-    let hidden = hidden(all);
+    let hidden = hidden(&all);
     for (i, frame) in all.iter().enumerate() {
         match hidden.iter().find(|gap| gap.contains(&i)) {
             Some(gap) if gap.start == i => {
@@ -46,6 +46,10 @@ pub(super) fn frames(stack: &Stack, options: TextOptions, out: &mut String) {
             Some(_) => {}
             None => *out += &format!("{}\n", line(frame)),
         }
+    }
+    if left_out > 0 {
+        let text = format!("       (without {left_out} frames of the interpreter itself)");
+        *out += &format!("{}\n", options.color.paint(Tone::Dim, &text));
     }
     let ending = match (stack.completeness.as_str(), stack.on_behalf_of()) {
         ("truncated", _) => "the stack goes on: it was not copied further".to_owned(),
@@ -59,7 +63,7 @@ pub(super) fn frames(stack: &Stack, options: TextOptions, out: &mut String) {
 
 /// What of a long stack is not shown: the middle. Where that would be an allocator's own frames up to
 /// its caller, they go instead: who called it is what the reader wants to know.
-fn hidden(all: &[Frame]) -> Vec<Range<usize>> {
+fn hidden(all: &[&Frame]) -> Vec<Range<usize>> {
     let outer = all.len().saturating_sub(OUTER_FRAMES);
     if outer <= INNER_FRAMES + 1 {
         return Vec::new();
@@ -107,7 +111,7 @@ mod tests {
     fn shown(modules: &str) -> String {
         let frame = |c: char| Frame { module: c.to_string(), ..Frame::default() };
         let frames: Vec<Frame> = modules.chars().map(frame).collect();
-        let hidden = hidden(&frames);
+        let hidden = hidden(&frames.iter().collect::<Vec<_>>());
         let line = |(at, c): (usize, char)| match hidden.iter().find(|gap| gap.contains(&at)) {
             Some(gap) => (gap.start == at).then_some('…'),
             None => Some(c),

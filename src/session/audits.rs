@@ -455,7 +455,9 @@ impl Audits {
         let mut symbolizer = Symbolizer::new(Config::default());
         let symbols = symbolizer.symbolize(&pipeline.stacks, wanted, pipeline.unwinder.files_mut());
         pipeline.note_names(&symbols);
-        (symbols, symbolizer.take_notes())
+        let mut notes = symbolizer.take_notes();
+        notes.extend(pipeline.managed.notes());
+        (symbols, notes)
     }
 
     fn facts(&self, pid: Pid, pipeline: &Pipeline) -> ProcessFacts {

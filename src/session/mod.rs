@@ -17,6 +17,7 @@ mod from_ledger;
 mod generated;
 mod known;
 pub mod load;
+mod managed;
 pub mod pipeline;
 pub mod record;
 pub mod replay;

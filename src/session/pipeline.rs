@@ -3,6 +3,7 @@
 use super::complete::Completion;
 use super::generated::GeneratedCode;
 use super::known::Known;
+use super::managed::{Managed, Walked};
 use super::sink::{Context, Sink};
 use crate::attribution::DataRules;
 use crate::attribution::rules::code_tables;
@@ -11,6 +12,7 @@ use crate::capture::uprobe::wire::{self as uprobe_wire, CapturedCall};
 use crate::capture::wire::{self, Decoder, time_of};
 use crate::capture::{Captured, CapturedTouch};
 use crate::ledger::AddressSpaces;
+use crate::model::stack::ManagedFrames;
 use crate::model::{
     Addr, Completeness, MmKey, NoStack, Observations, Pid, SizePoint, StackId, StackSample, StackTable,
     SymbolizedStacks, VmEvent, VmOp,
@@ -67,6 +69,9 @@ pub struct Pipeline {
     undecodable: u64,
     /// What the backend need not send again.
     pub known: Known,
+    pub managed: Managed,
+    /// Of the record that is being taken; 0: of none.
+    time_ns: u64,
     pub completion: Completion,
     generated: GeneratedCode,
 }
@@ -89,6 +94,8 @@ impl Pipeline {
             held: Vec::new(),
             undecodable: 0,
             known: Known::default(),
+            managed: Managed::default(),
+            time_ns: 0,
             completion: Completion::default(),
             generated: GeneratedCode::default(),
         }
@@ -114,6 +121,7 @@ impl Pipeline {
             self.decoder.set_comm(thread.tid, &thread.comm);
         }
         self.spaces.start_observed(mm, seen);
+        self.time_ns = 0;
         // Its files are opened while it lives: a program that was replaced on disk is found no other
         // way, and the first stack may be that of a child that has ended since.
         self.renew_modules(mm, seen.pid);
@@ -235,11 +243,25 @@ impl Pipeline {
     }
 
     fn call(&mut self, captured: Captured<'_>) {
-        let Captured { mut event, stack, known } = captured;
+        let Captured { mut event, stack, known, sp, managed } = captured;
         self.tally.events += 1;
+        self.time_ns = event.time_ns;
         if let Some(stack) = stack {
-            let (id, completeness) = self.unwind(event.mm, event.task.pid, &stack);
-            event.stack = Ok(id);
+            let completeness = match &managed {
+                None => {
+                    let (id, completeness) = self.unwind(event.mm, event.task.pid, &stack);
+                    event.stack = Ok(id);
+                    completeness
+                }
+                Some(managed) => {
+                    self.renew_modules(event.mm, event.task.pid);
+                    let walked = self.unwinder.unwind_with_pointers(event.mm, &stack, &mut self.stacks);
+                    let (id, completeness, pointers) = walked;
+                    let walked = Walked { mm: event.mm, stack: id, pointers: &pointers };
+                    event.stack = Ok(self.compose(&walked, managed));
+                    completeness
+                }
+            };
             self.count(completeness);
             if let Some(again) = self.unwinder.repeated() {
                 self.known.publish(event.mm, &again);
@@ -247,7 +269,13 @@ impl Pipeline {
         }
         if let Some(number) = known {
             self.renew_modules(event.mm, event.task.pid);
-            event.stack = self.known.stack(number).ok_or(NoStack::Lost);
+            let known = self.known.stack(number).ok_or(NoStack::Lost);
+            event.stack = known.map(|known| known.id);
+            if let (Ok(known), Some(managed)) = (known, &managed) {
+                let pointers = known.pointers(sp);
+                let walked = Walked { mm: event.mm, stack: known.id, pointers: &pointers };
+                event.stack = Ok(self.compose(&walked, managed));
+            }
             match event.stack {
                 Ok(_) => self.count(Completeness::Complete),
                 Err(_) => self.tally.outdated += 1,
@@ -257,6 +285,10 @@ impl Pipeline {
         self.note(&event);
         self.spaces.apply(&event);
         self.for_each_sink(|sink, context| sink.event(&event, context));
+    }
+
+    fn compose(&mut self, walked: &Walked<'_>, managed: &ManagedFrames) -> StackId {
+        self.managed.compose(walked, managed, &self.decoder.codes, (&mut self.stacks, &self.unwinder))
     }
 
     /// The ledger of mappings is not told.
@@ -373,6 +405,7 @@ impl Pipeline {
             if has_generated {
                 self.find_code_tables(mm, pid);
             }
+            self.managed.look(mm, self.time_ns, &self.unwinder);
         }
     }
 

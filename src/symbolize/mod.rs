@@ -15,7 +15,7 @@ pub use demangle::demangle;
 pub use lines::LineBudget;
 
 use crate::model::{
-    Frame, FrameKind, FunctionName, ModuleId, StackId, StackTable, SymbolFrame, SymbolizedStacks,
+    Frame, FrameKind, FunctionName, ModuleId, SourceLine, StackId, StackTable, SymbolFrame, SymbolizedStacks,
 };
 use crate::objects::FileCache;
 use crate::objects::debug_file::DEBUG_DIRS;
@@ -142,6 +142,7 @@ fn lookup_of(frame: &Frame) -> Option<Lookup> {
     let back = match frame.kind {
         FrameKind::InstructionPointer => 0,
         FrameKind::ReturnAddress | FrameKind::Guess => 1,
+        FrameKind::Managed => return None,
     };
     Some((frame.module?, frame.address.wrapping_sub(back)))
 }
@@ -167,6 +168,12 @@ fn lines_of_frame(frame: &Frame, table: &StackTable, named: &HashMap<Lookup, Nam
     let bare = SymbolFrame { frame: *frame, function: None, bounds: None, location: None, inlined: false };
     if let Some((function, begins)) = table.generated_name(frame) {
         let (function, location) = (Some(function.clone()), begins.clone());
+        return vec![SymbolFrame { function, location, ..bare }];
+    }
+    if let Some(place) = table.place(frame) {
+        let name = place.function.clone();
+        let function = Some(FunctionName { linkage: name.clone(), name, offset: 0 });
+        let location = place.line.map(|line| SourceLine { file: place.file.clone(), line });
         return vec![SymbolFrame { function, location, ..bare }];
     }
     let Some((lookup, named)) = lookup_of(frame).and_then(|l| Some((l, named.get(&l)?))) else {

@@ -22,7 +22,7 @@ mod v8;
 mod walk;
 
 pub use generated::{ReadCode, SeenCode};
-pub use memo::Repeated;
+pub use memo::{Repeated, pointers};
 pub use plain::PlainStep;
 pub use space::{ExecMapping, SpaceState};
 pub use walk::MAX_FRAMES;
@@ -34,9 +34,10 @@ use crate::model::{
     StackTable,
 };
 use crate::objects::variables::variable;
-use crate::objects::{FileCache, FileKey, OpenRequest};
+use crate::objects::{FileCache, FileKey, Object, OpenRequest};
 use registers::StackBytes;
 use space::{MappedModule, Space};
+use std::sync::Arc;
 use walk::{Scratch, Walk};
 
 /// A frame in code that was made at run time.
@@ -45,6 +46,15 @@ pub struct GeneratedFrame {
     pub frame: Frame,
     /// As far as a runtime tells.
     pub code: Option<SeenCode>,
+}
+
+/// A part of a file that is mapped.
+#[derive(Clone, Copy)]
+pub struct CodeFileAt<'a> {
+    pub key: FileKey,
+    pub start: Addr,
+    pub offset: u64,
+    pub object: &'a Arc<Object>,
 }
 
 /// Unwinds the stacks of any number of address spaces.
@@ -295,6 +305,49 @@ impl Unwinder {
             self.memo.remember(space, captured, &self.scratch.trail, stack);
         }
         (stack, completeness)
+    }
+
+    /// As [`Unwinder::unwind_interned`]; also the stack pointer of each frame.
+    pub fn unwind_with_pointers(
+        &mut self,
+        mm: MmKey,
+        captured: &StackSample<'_>,
+        table: &mut StackTable,
+    ) -> (StackId, Completeness, Vec<u64>) {
+        self.scratch.pointers = Some(Vec::with_capacity(32));
+        let (stack, completeness) = self.unwind_interned(mm, captured, table);
+        let pointers = self.scratch.pointers.take().unwrap_or_default();
+        // Nothing was walked.
+        let pointers = if pointers.is_empty() { self.memo.pointers(captured.sp) } else { pointers };
+        (stack, completeness, pointers)
+    }
+
+    /// The frame of a call that returns to this address.
+    pub fn frame_of(&self, mm: MmKey, address: u64) -> Frame {
+        let placed = self.spaces.get(&mm).and_then(|space| space.find(address.wrapping_sub(1)));
+        Frame {
+            module: placed.and_then(|placed| placed.module),
+            address: placed.map_or(address, |placed| placed.file_offset(address)),
+            kind: FrameKind::ReturnAddress,
+        }
+    }
+
+    /// The files with code that are mapped: which they are, where a part of each is, from which offset on.
+    pub fn code_files(&self, mm: MmKey) -> impl Iterator<Item = CodeFileAt<'_>> {
+        let placed = self.spaces.get(&mm).map_or(&[][..], |space| &space.placed);
+        placed.iter().filter_map(|placed| {
+            Some(CodeFileAt {
+                key: placed.key?,
+                start: placed.range.start,
+                offset: placed.offset,
+                object: placed.object.as_ref()?,
+            })
+        })
+    }
+
+    /// The address spaces that this knows.
+    pub fn spaces(&self) -> impl Iterator<Item = MmKey> {
+        self.spaces.keys().copied()
     }
 
     /// The stack that was just recognised, if it was: it may well come again.

@@ -26,6 +26,8 @@ pub(super) struct Scratch {
     pub cache: RuleCache,
     pub context: UnwindContext<usize>,
     pub trail: Trail,
+    /// Each frame's stack pointer, where it is wanted.
+    pub pointers: Option<Vec<u64>>,
     /// By address space, callee's and return address. Code without unwind information asks for few, and often:
     /// each answer takes a read of the file at least.
     pub origins: Answers<(u64, u64, u64), CallEvidence>,
@@ -69,7 +71,7 @@ impl Position {
     pub fn lookup(&self) -> u64 {
         match self.kind {
             FrameKind::InstructionPointer => self.address,
-            FrameKind::ReturnAddress | FrameKind::Guess => self.address.wrapping_sub(1),
+            FrameKind::ReturnAddress | FrameKind::Guess | FrameKind::Managed => self.address.wrapping_sub(1),
         }
     }
 }
@@ -95,6 +97,9 @@ impl Walk<'_> {
             {
                 let address = at.address.wrapping_add(known.delta);
                 self.frames.push(Frame { module: known.module, address, kind: at.kind });
+                if let Some(pointers) = &mut self.scratch.pointers {
+                    pointers.push(at.registers.sp);
+                }
                 if self.frames.len() >= MAX_FRAMES {
                     return Completeness::Truncated;
                 }
@@ -140,6 +145,9 @@ impl Walk<'_> {
                 continue; // It is known now.
             }
             self.frames.push(Frame { module, address: at.address.wrapping_add(delta), kind: at.kind });
+            if let Some(pointers) = &mut self.scratch.pointers {
+                pointers.push(at.registers.sp);
+            }
             if self.frames.len() >= MAX_FRAMES {
                 return Completeness::Truncated;
             }

@@ -41,7 +41,7 @@ use crate::ledger::Region;
 use crate::model::arenas::ReadArenas;
 use crate::model::headers::Headers;
 use crate::model::heap::runtime::ReadOwnHeap;
-use crate::model::stack::{FindCodeTables, GeneratedFunction};
+use crate::model::stack::{FindCodeTables, GeneratedFunction, Interpreter};
 use crate::model::{Addr, Sign};
 use std::sync::LazyLock;
 
@@ -84,6 +84,11 @@ pub trait Rule: Sync {
 
     /// How the record is read that it keeps itself of who allocated.
     fn own_heap(&self) -> Option<ReadOwnHeap> {
+        None
+    }
+
+    /// How the frames of its interpreter are found and shown.
+    fn interpreter(&self) -> Option<Interpreter> {
         None
     }
 
@@ -274,6 +279,11 @@ pub fn arena_readers() -> impl Iterator<Item = (&'static str, ReadArenas)> {
 /// Runtimes that keep a record of their own of who allocated: the rule's name, and how it is read.
 pub fn own_heap_readers() -> impl Iterator<Item = (&'static str, ReadOwnHeap)> {
     RULES.iter().filter_map(|rule| Some((rule.id(), rule.own_heap()?)))
+}
+
+/// Interpreters whose frames can be read.
+pub fn interpreters() -> impl Iterator<Item = Interpreter> {
+    RULES.iter().filter_map(|rule| rule.interpreter())
 }
 
 /// The built-in description whose functions hand out what a category holds.

@@ -19,6 +19,9 @@ pub(super) const OWN: &[&str] = &[
     "Runtime1 ",
 ];
 
+/// Packages of classes that come with it.
+pub(super) const OWN_CLASSES: &[&str] = &["java.", "javax.", "jdk.", "sun.", "com.sun."];
+
 /// Without the types.
 pub(super) fn method(entry: &str) -> Option<GeneratedFunction> {
     let (head, types) = entry.split_once('(')?;

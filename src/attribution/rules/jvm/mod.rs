@@ -154,7 +154,13 @@ impl Rule for JvmRule {
     }
 
     fn code(&self) -> Code {
-        Code { role: Role::Runtime, modules: &["libjvm.so"], functions: generated::OWN, ..Code::NONE }
+        Code {
+            role: Role::Runtime,
+            modules: &["libjvm.so"],
+            functions: generated::OWN,
+            own_managed: generated::OWN_CLASSES,
+            ..Code::NONE
+        }
     }
 
     fn code_tables(&self) -> Option<(&'static str, FindCodeTables)> {

@@ -56,7 +56,7 @@ impl Rule for V8Rule {
     }
 
     fn code(&self) -> Code {
-        Code { role: Role::Runtime, functions: FUNCTIONS, ..Code::NONE }
+        Code { role: Role::Runtime, functions: FUNCTIONS, own_sources: &["node:"], ..Code::NONE }
     }
 
     fn generated_function(&self, entry: &str) -> Option<GeneratedFunction> {
