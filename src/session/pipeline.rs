@@ -384,11 +384,7 @@ impl Pipeline {
         }
     }
 
-    /// A process is about to end, or its stacks are to be named: what its perf map says.
-    pub fn name_generated(&mut self, mm: MmKey) {
-        self.generated.name_waiting(mm, &mut self.stacks);
-    }
-
+    /// A process is about to end, or stacks are to be named: what perf maps say by now.
     pub fn name_all_generated(&mut self) {
         self.generated.name_all_waiting(&mut self.stacks);
     }

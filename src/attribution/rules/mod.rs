@@ -40,7 +40,7 @@ use super::world::{Subject, Surveyed, World};
 use crate::ledger::Region;
 use crate::model::arenas::ReadArenas;
 use crate::model::headers::Headers;
-use crate::model::heap::runtime::ReadOwnHeap;
+use crate::model::heap::runtime::{AskBudget, ReadOwnHeap};
 use crate::model::stack::{FindCodeTables, GeneratedFunction, Interpreter};
 use crate::model::{Addr, Sign};
 use std::sync::LazyLock;
@@ -89,6 +89,11 @@ pub trait Rule: Sync {
 
     /// How the frames of its interpreter are found and shown.
     fn interpreter(&self) -> Option<Interpreter> {
+        None
+    }
+
+    /// How it is asked what it has reserved and committed, and for what.
+    fn own_budget(&self) -> Option<AskBudget> {
         None
     }
 
@@ -284,6 +289,11 @@ pub fn own_heap_readers() -> impl Iterator<Item = (&'static str, ReadOwnHeap)> {
 /// Interpreters whose frames can be read.
 pub fn interpreters() -> impl Iterator<Item = Interpreter> {
     RULES.iter().filter_map(|rule| rule.interpreter())
+}
+
+/// Runtimes that tell their own budget when they are asked.
+pub fn budgets() -> impl Iterator<Item = AskBudget> {
+    RULES.iter().filter_map(|rule| rule.own_budget())
 }
 
 /// The built-in description whose functions hand out what a category holds.

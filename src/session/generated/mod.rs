@@ -86,7 +86,7 @@ impl GeneratedCode {
     }
 
     /// Names what can be named by now. To be called while the process is there.
-    pub fn name_waiting(&mut self, mm: MmKey, stacks: &mut StackTable) {
+    fn name_waiting(&mut self, mm: MmKey, stacks: &mut StackTable) {
         let Some(process) = self.processes.get_mut(&mm) else { return };
         process.tried_ns = 0;
         let _ = process.renew();

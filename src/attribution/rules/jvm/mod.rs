@@ -8,6 +8,7 @@ mod advice;
 mod code;
 mod generated;
 mod layout;
+mod native;
 mod spans;
 mod tables;
 
@@ -19,6 +20,7 @@ use crate::attribution::category::{Category, Evidence, Instance, Merge};
 use crate::attribution::code::{Code, Role};
 use crate::attribution::world::Surveyed;
 use crate::ledger::Region;
+use crate::model::heap::runtime::AskBudget;
 use crate::model::stack::{FindCodeTables, GeneratedFunction};
 use crate::model::{Addr, EventId, Sign, StackId};
 
@@ -165,6 +167,10 @@ impl Rule for JvmRule {
             own_managed: generated::OWN_CLASSES,
             ..Code::NONE
         }
+    }
+
+    fn own_budget(&self) -> Option<AskBudget> {
+        Some(native::ASK)
     }
 
     fn code_tables(&self) -> Option<(&'static str, FindCodeTables)> {

@@ -7,7 +7,7 @@
 //! ```
 
 mod method;
-mod structs;
+pub(super) mod structs;
 
 use crate::attribution::rules::peek::Peek;
 use crate::model::Addr;
@@ -106,7 +106,10 @@ impl Tables {
         let all: Vec<u64> = all.by_ref().collect();
         for heap in all {
             let space = heap.checked_add(layout.memory)?;
-            let (low, high) = (now.u64(space + layout.space_low)?, now.u64(space + layout.space_high)?);
+            let (low, high) = (
+                now.u64(space.checked_add(layout.space_low)?)?,
+                now.u64(space.checked_add(layout.space_high)?)?,
+            );
             if (low..high).contains(&address) {
                 return self.blob_in(heap, (low, address), now);
             }
@@ -122,7 +125,7 @@ impl Tables {
         for _ in 0..MOST_STEPS {
             match now.u8(map.checked_add(segment)?)? {
                 FREE => return None,
-                0 => return self.blob_at(low + (segment << log2), address, now),
+                0 => return self.blob_at(low.checked_add(segment << log2)?, address, now),
                 back => segment = segment.checked_sub(u64::from(back))?,
             }
         }

@@ -10,7 +10,7 @@ const MOST: u64 = 20_000;
 const LARGEST_STRIDE: u64 = 256;
 
 /// Fields and sizes of types, by name.
-pub(super) struct Structs {
+pub(in crate::attribution::rules::jvm) struct Structs {
     /// (type, field) → offset, or the address of a static field.
     fields: HashMap<(String, String), u64>,
     sizes: HashMap<String, u64>,
