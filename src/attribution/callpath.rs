@@ -72,7 +72,10 @@ impl CallPath {
             });
             with_names.collect()
         };
-        let is_managed = |line: &Line| line.frame.kind == FrameKind::Managed;
+        let is_generated = |frame: &Frame| {
+            frame.module.and_then(|m| table.modules().get(m.0 as usize)).is_some_and(|m| m.is_generated())
+        };
+        let is_managed = |line: &Line| line.frame.kind == FrameKind::Managed || is_generated(&line.frame);
         let mut managed = Vec::new();
         let mut own = 0;
         for line in &lines {

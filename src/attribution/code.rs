@@ -38,6 +38,8 @@ pub struct Code {
     pub on_behalf_of: &'static str,
     /// Source files of a managed language that are the interpreter's own.
     pub own_sources: &'static [&'static str],
+    /// How functions of its managed language begin that come with it.
+    pub own_managed: &'static [&'static str],
 }
 
 impl Code {
@@ -49,6 +51,7 @@ impl Code {
         switches: &[],
         on_behalf_of: "",
         own_sources: &[],
+        own_managed: &[],
     };
 }
 

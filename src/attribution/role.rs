@@ -48,9 +48,16 @@ pub fn role_of_module(module: &str) -> Role {
 }
 
 /// Of a managed language's functions in a source file: their names say nothing of what native functions are.
-pub fn role_of_managed(file: &str) -> Role {
-    let own = RULES.iter().any(|rule| begins(file, rule.code().own_sources));
+pub fn role_of_managed(file: &str, function: Option<&str>) -> Role {
+    let own = RULES.iter().map(|rule| rule.code()).any(|code| {
+        begins(file, code.own_sources) || function.is_some_and(|name| begins(name, code.own_managed))
+    });
     if own { Role::Runtime } else { Role::Program }
+}
+
+/// True for code that a runtime made for itself, by its name in generated code.
+pub fn is_own_generated(name: &str) -> bool {
+    declared(name, |code| code.functions).is_some()
 }
 
 /// `goroutine`, where this function is called on that one's stack and runs on another.

@@ -4,10 +4,12 @@ use super::hash::{BuildIntHasher, IntMap};
 use std::collections::HashMap;
 use std::hash::BuildHasher;
 
+mod code;
 mod generated;
 mod managed;
 mod packed;
 
+pub use code::{CodeAt, CodeFrame, CodeTables, FindCodeTables, GeneratedFunction};
 pub use generated::GENERATED;
 use generated::GeneratedNames;
 pub use managed::{
@@ -98,10 +100,10 @@ pub struct StackTable {
     stacks: PackedStacks,
     /// Numbers by hash of the frames, or by the next hash that is free.
     by_hash: IntMap<u64, StackId>,
+    generated: GeneratedNames,
     /// What managed frames are shown as.
     places: Vec<SourcePlace>,
     place_ids: HashMap<SourcePlace, u64>,
-    generated: GeneratedNames,
 }
 
 impl StackTable {
@@ -185,8 +187,8 @@ impl StackTable {
         }
         let alone = |frame: &Frame| table.intern_frames(&[*frame], Completeness::Complete);
         let ids = self.frames.iter().map(alone).collect();
-        table.places.clone_from(&self.places);
         table.generated = self.generated.clone();
+        table.places.clone_from(&self.places);
         (table, ids)
     }
 

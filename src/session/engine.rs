@@ -2,7 +2,7 @@
 
 use super::audits::{Audits, Snapshot, StaleSnapshot, shares_space_with_parent};
 use super::error::SessionError;
-use super::exits::{Exits, keeps_segments, open_files};
+use super::exits::{Exits, has_generated_code, keeps_segments, open_files};
 use super::load::Load;
 use super::pipeline::Pipeline;
 use super::reporting;
@@ -340,7 +340,7 @@ impl<'a> Session<'a> {
         let Ok(snapshot) = self.read(held.pid, held.tid, SnapshotMoment::HeldAtExit) else {
             return Ok(Some(held));
         };
-        if keeps_segments(&snapshot.observations) {
+        if keeps_segments(&snapshot.observations) || has_generated_code(&snapshot.observations) {
             return Ok(Some(held));
         }
         open_files(&snapshot.observations, &mut self.pipeline.borrow_mut());

@@ -6,6 +6,7 @@ use super::known::Known;
 use super::managed::{Managed, Walked};
 use super::sink::{Context, Sink};
 use crate::attribution::DataRules;
+use crate::attribution::rules::code_tables;
 use crate::capture::heap::wire::{self as heap_wire, CapturedHeap, CapturedSite};
 use crate::capture::uprobe::wire::{self as uprobe_wire, CapturedCall};
 use crate::capture::wire::{self, Decoder, time_of};
@@ -13,7 +14,7 @@ use crate::capture::{Captured, CapturedTouch};
 use crate::ledger::AddressSpaces;
 use crate::model::stack::ManagedFrames;
 use crate::model::{
-    Completeness, MmKey, NoStack, Observations, Pid, SizePoint, StackId, StackSample, StackTable,
+    Addr, Completeness, MmKey, NoStack, Observations, Pid, SizePoint, StackId, StackSample, StackTable,
     SymbolizedStacks, VmEvent, VmOp,
 };
 use crate::objects::Root;
@@ -354,21 +355,36 @@ impl Pipeline {
     ) -> T {
         self.renew_modules(mm, pid);
         let found = unwind(&mut self.unwinder, &mut self.stacks);
-        let generated = self.unwinder.generated_frames();
-        if generated.is_empty() || self.generated.seen((mm, pid), generated, &mut self.stacks) {
+        let is_same = |generated: &mut GeneratedCode, unwinder: &Unwinder, stacks: &mut StackTable| {
+            unwinder.generated_frames().is_empty() || generated.seen((mm, pid), unwinder, stacks)
+        };
+        if is_same(&mut self.generated, &self.unwinder, &mut self.stacks) {
             return found;
         }
         self.unwinder.renew_generated(mm, &mut self.stacks);
         let found = unwind(&mut self.unwinder, &mut self.stacks);
-        let _ = self.generated.seen((mm, pid), self.unwinder.generated_frames(), &mut self.stacks);
+        let _ = is_same(&mut self.generated, &self.unwinder, &mut self.stacks);
         found
     }
 
-    /// A process is about to end, or its stacks are to be named: what its perf map says.
-    pub fn name_generated(&mut self, mm: MmKey) {
-        self.generated.name_waiting(mm, &mut self.stacks);
+    /// A runtime's tables of the code that it makes are looked for where there is such code.
+    fn find_code_tables(&mut self, mm: MmKey, pid: Pid) {
+        if self.unwinder.has_code_tables(pid) {
+            return;
+        }
+        for (mark, find) in code_tables() {
+            if self.unwinder.variable(mm, mark).is_none() {
+                continue;
+            }
+            let mut read = |at: Addr, into: &mut [u8]| memory::read(pid, at.0, into) == Ok(into.len());
+            let unwinder = &self.unwinder;
+            let tables = find(&mut |name| unwinder.variable(mm, name), &mut read);
+            self.unwinder.set_code_tables(pid, tables);
+            return;
+        }
     }
 
+    /// A process is about to end, or stacks are to be named: what perf maps say by now.
     pub fn name_all_generated(&mut self) {
         self.generated.name_all_waiting(&mut self.stacks);
     }
@@ -388,8 +404,12 @@ impl Pipeline {
             let modules =
                 files.chain(generated.iter().map(|&range| ExecMapping { range, offset: 0, file: None }));
             let state = SpaceState { mm, generation, pid };
+            let has_generated = !generated.is_empty();
             if !self.unwinder.set_modules(state, modules, &mut self.stacks) {
                 self.known.forget(mm);
+            }
+            if has_generated {
+                self.find_code_tables(mm, pid);
             }
             self.managed.look(mm, self.time_ns, &self.unwinder);
         }
@@ -422,6 +442,7 @@ impl Pipeline {
                 }
                 self.unwinder.forget(event.mm);
                 self.generated.forget(event.mm);
+                self.unwinder.set_code_tables(event.task.pid, None);
                 self.known.forget(event.mm);
             }
             VmOp::Fork { child_mm, is_thread: false, .. } if *child_mm != event.mm => {

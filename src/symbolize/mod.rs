@@ -166,14 +166,14 @@ fn name(module: &ModuleNames, svma: u64, mut lines: Lines) -> Named {
 
 fn lines_of_frame(frame: &Frame, table: &StackTable, named: &HashMap<Lookup, Named>) -> Vec<SymbolFrame> {
     let bare = SymbolFrame { frame: *frame, function: None, bounds: None, location: None, inlined: false };
+    if let Some((function, begins)) = table.generated_name(frame) {
+        let (function, location) = (Some(function.clone()), begins.clone());
+        return vec![SymbolFrame { function, location, ..bare }];
+    }
     if let Some(place) = table.place(frame) {
         let name = place.function.clone();
         let function = Some(FunctionName { linkage: name.clone(), name, offset: 0 });
         let location = place.line.map(|line| SourceLine { file: place.file.clone(), line });
-        return vec![SymbolFrame { function, location, ..bare }];
-    }
-    if let Some((function, begins)) = table.generated_name(frame) {
-        let (function, location) = (Some(function.clone()), begins.clone());
         return vec![SymbolFrame { function, location, ..bare }];
     }
     let Some((lookup, named)) = lookup_of(frame).and_then(|l| Some((l, named.get(&l)?))) else {

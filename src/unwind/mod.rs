@@ -21,22 +21,32 @@ mod space;
 mod v8;
 mod walk;
 
-pub use generated::ReadCode;
+pub use generated::{ReadCode, SeenCode};
 pub use memo::{Repeated, pointers};
 pub use plain::PlainStep;
 pub use space::{ExecMapping, SpaceState};
 pub use walk::MAX_FRAMES;
 
 use crate::model::hash::IntMap;
+use crate::model::stack::{CodeTables, GeneratedFunction};
 use crate::model::{
-    Addr, Completeness, Frame, FrameKind, MmKey, ModuleId, ModuleInfo, Stack, StackId, StackSample,
+    Addr, Completeness, Frame, FrameKind, MmKey, ModuleId, ModuleInfo, Pid, Stack, StackId, StackSample,
     StackTable,
 };
+use crate::objects::variables::variable;
 use crate::objects::{FileCache, FileKey, Object, OpenRequest};
 use registers::StackBytes;
 use space::{MappedModule, Space};
 use std::sync::Arc;
 use walk::{Scratch, Walk};
+
+/// A frame in code that was made at run time.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct GeneratedFrame {
+    pub frame: Frame,
+    /// As far as a runtime tells.
+    pub code: Option<SeenCode>,
+}
 
 /// A part of a file that is mapped.
 #[derive(Clone, Copy)]
@@ -55,7 +65,7 @@ pub struct Unwinder {
     last_space: u64,
     memo: memo::Memo,
     frames: Vec<Frame>,
-    in_generated: Vec<Frame>,
+    in_generated: Vec<GeneratedFrame>,
     /// The module of generated code, by address space.
     generated: IntMap<MmKey, ModuleId>,
     last_generated: u64,
@@ -88,8 +98,33 @@ impl Unwinder {
     }
 
     /// The frames in generated code of the stack that was unwound last.
-    pub fn generated_frames(&self) -> &[Frame] {
+    pub fn generated_frames(&self) -> &[GeneratedFrame] {
         &self.in_generated
+    }
+
+    /// A runtime's tables of the code in a process; None: it has none any more.
+    pub fn set_code_tables(&mut self, pid: Pid, tables: Option<Box<dyn CodeTables>>) {
+        self.scratch.generated.set_tables(pid, tables);
+    }
+
+    pub fn has_code_tables(&self, pid: Pid) -> bool {
+        self.scratch.generated.has_tables(pid)
+    }
+
+    /// What code in a process is called, as its runtime's tables have it now.
+    pub fn name_code(&self, pid: Pid, code: SeenCode) -> Option<GeneratedFunction> {
+        self.scratch.generated.name(pid, code)
+    }
+
+    /// Where a variable is that a file of the address space has in its tables of symbols.
+    pub fn variable(&self, mm: MmKey, name: &str) -> Option<Addr> {
+        let placed = self.spaces.get(&mm)?.placed.iter();
+        let mut found = placed.filter_map(|placed| {
+            let at = variable(placed.object.as_ref()?, name.as_bytes())?;
+            let bias = placed.range.start.0.wrapping_sub(placed.svma(placed.range.start.0)?);
+            Some(Addr(at.wrapping_add(bias)))
+        });
+        found.next()
     }
 
     /// Other code is at an address of generated code: frames in it are other ones from now on.
@@ -247,9 +282,23 @@ impl Unwinder {
         }
         let mut frames = std::mem::take(&mut self.frames);
         let completeness = self.unwind_into(mm, captured, &mut frames);
+        // What an interpreter runs is at an address, too.
+        for &(index, code) in &self.scratch.generated.seen {
+            if let (SeenCode::Interpreted { function, instruction }, Some(frame)) =
+                (code, frames.get_mut(index))
+                && frame.kind == FrameKind::ReturnAddress
+            {
+                frame.address = if instruction == 0 { function } else { instruction };
+                frame.kind = FrameKind::InstructionPointer;
+            }
+        }
         let stack = table.intern_frames(&frames, completeness);
         if let Some(&generated) = self.generated.get(&mm) {
-            self.in_generated.extend(frames.iter().filter(|frame| frame.module == Some(generated)));
+            let seen = &self.scratch.generated.seen;
+            let code_of = |index| seen.iter().find(|(of, _)| *of == index).map(|(_, code)| *code);
+            let all = frames.iter().enumerate().filter(|(_, frame)| frame.module == Some(generated));
+            self.in_generated
+                .extend(all.map(|(index, frame)| GeneratedFrame { frame: *frame, code: code_of(index) }));
         }
         self.frames = frames;
         if space != 0 && memo::is_worth(completeness) {

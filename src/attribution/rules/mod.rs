@@ -40,9 +40,9 @@ use super::world::{Subject, Surveyed, World};
 use crate::ledger::Region;
 use crate::model::arenas::ReadArenas;
 use crate::model::headers::Headers;
-use crate::model::heap::runtime::ReadOwnHeap;
-use crate::model::stack::Interpreter;
-use crate::model::{Addr, Sign, SourceLine};
+use crate::model::heap::runtime::{AskBudget, ReadOwnHeap};
+use crate::model::stack::{FindCodeTables, GeneratedFunction, Interpreter};
+use crate::model::{Addr, Sign};
 use std::sync::LazyLock;
 
 /// Where an option of a runtime's start line is put.
@@ -92,6 +92,11 @@ pub trait Rule: Sync {
         None
     }
 
+    /// How it is asked what it has reserved and committed, and for what.
+    fn own_budget(&self) -> Option<AskBudget> {
+        None
+    }
+
     /// The built-in description (docs/heap.md) of the functions that hand out what the categories hold.
     fn heap_description(&self) -> Option<&'static str> {
         None
@@ -99,6 +104,12 @@ pub trait Rule: Sync {
 
     /// What its compiler calls a function that it has made, in a perf map (`/tmp/perf-PID.map`), in parts.
     fn generated_function(&self, _entry: &str) -> Option<GeneratedFunction> {
+        None
+    }
+
+    /// How the tables are found that it keeps of the code that it makes, and a variable by which a file shows that
+    /// it has them.
+    fn code_tables(&self) -> Option<(&'static str, FindCodeTables)> {
         None
     }
 
@@ -197,12 +208,10 @@ pub trait Rule: Sync {
     fn advise(&self, group: &Group<'_>, world: &World<'_>) -> Advice;
 }
 
-/// A function of the program whose code was made at run time.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct GeneratedFunction {
-    pub name: String,
-    /// Where the function begins, which is not where it calls another.
-    pub begins: Option<SourceLine>,
+/// Runtimes that keep tables of the code that they make: a variable that a file with such a runtime exports, and how
+/// the tables are found.
+pub fn code_tables() -> impl Iterator<Item = (&'static str, FindCodeTables)> {
+    RULES.iter().filter_map(|rule| rule.code_tables())
 }
 
 /// The parts of a line of a perf map; None where no rule knows them, as of a runtime's own code.
@@ -280,6 +289,11 @@ pub fn own_heap_readers() -> impl Iterator<Item = (&'static str, ReadOwnHeap)> {
 /// Interpreters whose frames can be read.
 pub fn interpreters() -> impl Iterator<Item = Interpreter> {
     RULES.iter().filter_map(|rule| rule.interpreter())
+}
+
+/// Runtimes that tell their own budget when they are asked.
+pub fn budgets() -> impl Iterator<Item = AskBudget> {
+    RULES.iter().filter_map(|rule| rule.own_budget())
 }
 
 /// The built-in description whose functions hand out what a category holds.

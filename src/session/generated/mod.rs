@@ -13,6 +13,7 @@ use crate::attribution::rules::generated_function;
 use crate::model::hash::IntMap;
 use crate::model::{Frame, FrameKind, FunctionName, MmKey, ModuleId, Pid, StackTable};
 use crate::sys::{clock, memory};
+use crate::unwind::{GeneratedFrame, SeenCode, Unwinder};
 use file::MapFile;
 use std::collections::HashMap;
 
@@ -35,7 +36,7 @@ struct Process {
     map: Option<MapFile>,
     tried_ns: u64,
     /// Addresses that frames were named by, or wait for names.
-    known: HashMap<u64, ModuleId>,
+    known: HashMap<u64, (ModuleId, Option<SeenCode>)>,
     waiting: Vec<Waiting>,
 }
 
@@ -50,31 +51,42 @@ impl GeneratedCode {
     /// A stack of a process was unwound, and these are its frames in generated code. False where other code has taken
     /// the place of one of them: then they have to be other frames.
     #[must_use]
-    pub fn seen(&mut self, (mm, pid): (MmKey, Pid), frames: &[Frame], stacks: &mut StackTable) -> bool {
+    pub fn seen(&mut self, (mm, pid): (MmKey, Pid), unwinder: &Unwinder, stacks: &mut StackTable) -> bool {
         let process = self.processes.entry(mm).or_default();
         process.pid = pid;
-        if !process.renew() {
+        let frames = unwinder.generated_frames();
+        let is_other = |seen: &GeneratedFrame| {
+            let known = process.known.get(&seen.frame.address);
+            known.is_some_and(|(module, code)| Some(*module) == seen.frame.module && *code != seen.code)
+        };
+        if frames.iter().any(is_other) || !process.renew() {
             return false;
         }
-        for frame in frames {
+        for &GeneratedFrame { frame, code } in frames {
             let Some(module) = frame.module else { continue };
-            if process.known.get(&frame.address) == Some(&module) {
+            if process.known.get(&frame.address) == Some(&(module, code)) {
                 continue;
             }
-            process.known.insert(frame.address, module);
-            if process.name(frame, stacks) || self.waiting >= MOST_WAITING {
+            process.known.insert(frame.address, (module, code));
+            // A runtime's own tables know what is there; a perf map tells what was written.
+            if let Some(found) = code.and_then(|code| unwinder.name_code(pid, code)) {
+                let name = FunctionName { linkage: found.name.clone(), name: found.name, offset: 0 };
+                stacks.name_generated(&frame, name, found.place);
+                continue;
+            }
+            if process.name(&frame, stacks) || self.waiting >= MOST_WAITING {
                 continue;
             }
             if let Some(code) = code_before(pid, frame.address) {
                 self.waiting += 1;
-                process.waiting.push(Waiting { frame: *frame, code });
+                process.waiting.push(Waiting { frame, code });
             }
         }
         true
     }
 
     /// Names what can be named by now. To be called while the process is there.
-    pub fn name_waiting(&mut self, mm: MmKey, stacks: &mut StackTable) {
+    fn name_waiting(&mut self, mm: MmKey, stacks: &mut StackTable) {
         let Some(process) = self.processes.get_mut(&mm) else { return };
         process.tried_ns = 0;
         let _ = process.renew();
@@ -146,7 +158,7 @@ impl Process {
         let offset = frame.address - entry.start;
         let linkage = entry.name.clone();
         let (name, begins) = match generated_function(&linkage) {
-            Some(function) => (function.name, function.begins),
+            Some(function) => (function.name, function.place),
             None => (linkage.clone(), None),
         };
         stacks.name_generated(frame, FunctionName { name, linkage, offset }, begins);

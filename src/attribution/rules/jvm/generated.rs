@@ -1,7 +1,7 @@
 //! How a JVM names the code that it makes: `TYPE CLASS.METHOD(TYPES)` (Method::external_name,
 //! src/hotspot/share/oops/method.cpp; CodeCache::write_perf_map, JDK 17 and later).
 
-use crate::attribution::rules::GeneratedFunction;
+use crate::model::stack::GeneratedFunction;
 
 /// What it makes for itself (names of CodeBlobs, src/hotspot/share/code/codeBlob.cpp).
 pub(super) const OWN: &[&str] = &[
@@ -19,12 +19,15 @@ pub(super) const OWN: &[&str] = &[
     "Runtime1 ",
 ];
 
+/// Packages of classes that come with it.
+pub(super) const OWN_CLASSES: &[&str] = &["java.", "javax.", "jdk.", "sun.", "com.sun."];
+
 /// Without the types.
 pub(super) fn method(entry: &str) -> Option<GeneratedFunction> {
     let (head, types) = entry.split_once('(')?;
     let (_, name) = head.rsplit_once(' ')?;
     let is_method = types.ends_with(')') && name.contains('.') && !name.starts_with('.');
-    is_method.then(|| GeneratedFunction { name: name.to_owned(), begins: None })
+    is_method.then(|| GeneratedFunction { name: name.to_owned(), place: None })
 }
 
 #[cfg(test)]

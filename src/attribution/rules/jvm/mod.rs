@@ -5,19 +5,23 @@
 //! layout of the whole process tells (`jvm_layout`).
 
 mod advice;
+mod code;
 mod generated;
 mod layout;
+mod native;
 mod spans;
 mod tables;
 
 use super::pthread::{GUARD, THREAD_STACK};
-use super::{Advice, Claim, GeneratedFunction, Group, Placed, Rule, Subject, World};
+use super::{Advice, Claim, Group, Placed, Rule, Subject, World};
 use crate::attribution::call::{MAP_FIXED, MmapCall};
 use crate::attribution::callpath::{CallPath, Line};
 use crate::attribution::category::{Category, Evidence, Instance, Merge};
 use crate::attribution::code::{Code, Role};
 use crate::attribution::world::Surveyed;
 use crate::ledger::Region;
+use crate::model::heap::runtime::AskBudget;
+use crate::model::stack::{FindCodeTables, GeneratedFunction};
 use crate::model::{Addr, EventId, Sign, StackId};
 
 pub const HEAP: Category =
@@ -156,7 +160,21 @@ impl Rule for JvmRule {
     }
 
     fn code(&self) -> Code {
-        Code { role: Role::Runtime, modules: &["libjvm.so"], functions: generated::OWN, ..Code::NONE }
+        Code {
+            role: Role::Runtime,
+            modules: &["libjvm.so"],
+            functions: generated::OWN,
+            own_managed: generated::OWN_CLASSES,
+            ..Code::NONE
+        }
+    }
+
+    fn own_budget(&self) -> Option<AskBudget> {
+        Some(native::ASK)
+    }
+
+    fn code_tables(&self) -> Option<(&'static str, FindCodeTables)> {
+        Some(("gHotSpotVMStructs", code::find))
     }
 
     fn generated_function(&self, entry: &str) -> Option<GeneratedFunction> {

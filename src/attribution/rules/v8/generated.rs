@@ -1,7 +1,7 @@
 //! How V8 names the code that it makes (src/logging/code-events.h; V8 9 to 13, `--perf-basic-prof`).
 
-use crate::attribution::rules::GeneratedFunction;
 use crate::model::SourceLine;
+use crate::model::stack::GeneratedFunction;
 
 /// Kinds of code that are functions of the program.
 const FUNCTIONS: [&str; 5] = ["JS:", "LazyCompile:", "Function:", "Script:", "Eval:"];
@@ -19,7 +19,7 @@ pub(super) fn function(entry: &str) -> Option<GeneratedFunction> {
         "" => "(anonymous)",
         name => name,
     };
-    Some(GeneratedFunction { name: name.to_owned(), begins })
+    Some(GeneratedFunction { name: name.to_owned(), place: begins })
 }
 
 /// `FILE:LINE:COLUMN`, or without the column.
@@ -42,7 +42,7 @@ mod tests {
     fn functions_have_a_name_and_a_beginning() {
         let of = |entry: &str| {
             let found = function(entry)?;
-            let begins = found.begins.map(|at| format!(" {}:{}", at.file, at.line));
+            let begins = found.place.map(|at| format!(" {}:{}", at.file, at.line));
             Some(found.name + &begins.unwrap_or_default())
         };
         for (entry, parts) in [

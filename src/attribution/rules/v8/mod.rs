@@ -5,13 +5,14 @@ mod embedder;
 mod generated;
 mod layout;
 
-use super::{Advice, Claim, GeneratedFunction, Group, Placed, Rule, Subject, World};
+use super::{Advice, Claim, Group, Placed, Rule, Subject, World};
 use crate::attribution::callpath::Line;
 use crate::attribution::category::{Category, Evidence, Merge};
 use crate::attribution::code::{Code, Role};
 use crate::attribution::findings::Fix;
 use crate::attribution::world::Surveyed;
 use crate::ledger::Region;
+use crate::model::stack::GeneratedFunction;
 use crate::model::{Addr, Sign};
 
 pub const V8: Category =
@@ -55,7 +56,7 @@ impl Rule for V8Rule {
     }
 
     fn code(&self) -> Code {
-        Code { role: Role::Runtime, functions: FUNCTIONS, ..Code::NONE }
+        Code { role: Role::Runtime, functions: FUNCTIONS, own_sources: &["node:"], ..Code::NONE }
     }
 
     fn generated_function(&self, entry: &str) -> Option<GeneratedFunction> {
