@@ -137,6 +137,7 @@ mod tests {
         let mut map = PerfMap::default();
         map.add(
             b"\n1000\n1000 10\n1000 10 \nx 10 a\n+1 10 a\n1000 0 a\nffffffffffffffff 2 a\n-1 1 a\n",
+            7,
             &mut |_, _| panic!("none of them is a function"),
         );
         assert!(map.entries.is_empty());
