@@ -21,9 +21,10 @@
 #define MOST_THREADS 4096   /* that are looked through for one's own */
 #define MOST_FRAMES 4096    /* that are looked at for where the last one belongs */
 #define MOST_OWN 4          /* interpreters that a thread is in */
-#define FRAME_HEAD 128      /* bytes that are read of a frame */
+#define FRAME_HEAD 128      /* room for a frame's first bytes, and how many are read */
+#define FRAME_READ 80
 #define CODE_HEAD 256       /* and of what it runs */
-#define TEXT_HEAD 64
+#define CODE_READ 144
 #define MOST_LINES (64 << 10)
 
 /* User space writes it in its own memory, as `known_stacks`. */
@@ -43,12 +44,15 @@ struct {
 	__type(value, struct vmaudit_interpreter);
 } interpreters SEC(".maps");
 
-/* The numbers of the codes that were sent. */
+#define SENT_CODES 32768
+
+/* The numbers of the codes that were sent last, each at the place that it gives: two that have the same are sent by
+ * turns. An array, because it is looked at for each frame. */
 struct {
-	__uint(type, BPF_MAP_TYPE_LRU_HASH);
-	__uint(max_entries, 32768);
-	__type(key, __u64);
-	__type(value, __u8);
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, SENT_CODES);
+	__type(key, __u32);
+	__type(value, __u64);
 } sent_codes SEC(".maps");
 
 /* Where frames are put together. Of one CPU. */
@@ -61,6 +65,7 @@ struct managed_copy {
 	__u64 at_own;
 	__u64 interpreter, thread; /* that are looked at next */
 	__u64 frame, run;
+	__u64 last_code, last_number;
 	__u64 open;       /* since the last frame with an `under` */
 	__u64 count;
 	__u64 end;        /* enum vmaudit_managed_end */
@@ -264,7 +269,7 @@ static __always_inline __u64 number_of(struct managed_copy *copy, struct vmaudit
 	__u64 *head = copy->code_head, number = copy->mm ^ code;
 	__u32 names = layout->code_names >> 3 & 15, i;
 
-	if (bpf_probe_read_user(head, CODE_HEAD / 2 + 64, (void *)code))
+	if (bpf_probe_read_user(head, CODE_READ, (void *)code))
 		return 0;
 	if (head[layout->object_type >> 3 & 15] != copy->runtime + about->code_type)
 		return 0;
@@ -306,6 +311,19 @@ static long find_own(__u32 index, struct managed_walk *walk)
 	return 0;
 }
 
+/* The state that was found before is still in its interpreter's list, the thread's, and the only one. */
+static __always_inline bool is_still_own(struct managed_copy *copy, struct vmaudit_layout *layout, __u64 thread)
+{
+	__u64 interpreter = copy->interpreter, previous, next;
+
+	if (!thread || !interpreter || user_word(interpreter + layout->interpreter_next))
+		return false;
+	previous = user_word(thread + layout->thread_previous);
+	next = previous ? user_word(previous + layout->thread_next) :
+			  user_word(interpreter + layout->interpreter_threads);
+	return next == thread && user_word(thread + layout->thread_id) == copy->control_block;
+}
+
 static __always_inline void close_run(struct managed_copy *copy, __u64 under)
 {
 	__u64 last = copy->count - 1;
@@ -338,13 +356,13 @@ static long take_frame(__u32 index, struct managed_walk *walk)
 	struct vmaudit_layout *layout = &walk->about->layout;
 	struct managed_copy *copy = walk->copy;
 	struct vmaudit_managed_frame *out;
-	__u64 at = copy->frame, code, number;
+	__u64 at = copy->frame, code, number, *sent;
 	char *head = (char *)copy->frame_head;
-	__u8 yes = 1;
+	__u32 slot;
 
 	if (!at)
 		return copy->end != VMAUDIT_MANAGED_WHOLE || !begin_own(copy, layout);
-	if (bpf_probe_read_user(head, FRAME_HEAD - 48, (void *)at)) {
+	if (bpf_probe_read_user(head, FRAME_READ, (void *)at)) {
 		copy->end = VMAUDIT_MANAGED_BROKEN;
 		return 1;
 	}
@@ -361,19 +379,28 @@ static long take_frame(__u32 index, struct managed_walk *walk)
 		return !copy->open;
 	}
 	code = copy->frame_head[layout->frame_code >> 3 & 15] & ~7ULL;
-	number = number_of(copy, walk->about, code);
-	if (!number) {
-		copy->end = VMAUDIT_MANAGED_BROKEN;
-		return 1;
-	}
-	if (!bpf_map_lookup_elem(&sent_codes, &number)) {
-		if (send_code(code, copy->runtime, walk->index, number)) {
-			count(VMAUDIT_LOST_MANAGED);
+	if (code != copy->last_code) {
+		number = number_of(copy, walk->about, code);
+		if (!number) {
 			copy->end = VMAUDIT_MANAGED_BROKEN;
 			return 1;
 		}
-		bpf_map_update_elem(&sent_codes, &number, &yes, BPF_ANY);
+		slot = number >> 40 & (SENT_CODES - 1);
+		sent = bpf_map_lookup_elem(&sent_codes, &slot);
+		if (!sent)
+			return 1;
+		if (*sent != number) {
+			if (send_code(code, copy->runtime, walk->index, number)) {
+				count(VMAUDIT_LOST_MANAGED);
+				copy->end = VMAUDIT_MANAGED_BROKEN;
+				return 1;
+			}
+			*sent = number;
+		}
+		copy->last_code = code;
+		copy->last_number = number;
 	}
+	number = copy->last_number;
 	out = &copy->frames[copy->count & (VMAUDIT_MANAGED_FRAMES - 1)];
 	out->under = 0;
 	out->code = number;
@@ -414,8 +441,8 @@ __noinline int send_managed(void)
 	index = interpreter->file;
 	if (index >= VMAUDIT_INTERPRETER_FILES)
 		return 0;
-	/* preempted by another task that is here, too */
-	if (copy->busy) {
+	/* or preempted by another task that is here, too */
+	if (!has_room_for_stack() || copy->busy) {
 		count(VMAUDIT_LOST_MANAGED);
 		return 0;
 	}
@@ -427,16 +454,24 @@ __noinline int send_managed(void)
 	copy->mm = mm;
 	copy->runtime = interpreter->runtime;
 	copy->control_block = ARCH_THREAD_POINTER(task);
+	copy->last_code = copy->last_number = 0;
 	copy->found = copy->at_own = copy->count = copy->open = copy->frame = copy->run = copy->thread = 0;
 	copy->end = VMAUDIT_MANAGED_WHOLE;
 	copy->interpreter = user_word(copy->runtime + layout->interpreters);
-	bpf_loop(MOST_THREADS, find_own, &walk, 0);
+	if (is_still_own(copy, layout, thread->managed)) {
+		copy->own[0] = thread->managed;
+		copy->found = 1;
+	} else {
+		bpf_loop(MOST_THREADS, find_own, &walk, 0);
+		thread->managed = copy->found == 1 ? copy->own[0] : 0;
+	}
 	if (copy->found) {
 		bpf_loop(MOST_FRAMES, take_frame, &walk, 0);
 		identify(&copy->record, task, thread, VMAUDIT_OP_MANAGED);
 		copy->record.args[0] = VMAUDIT_MANAGED_INTERPRETED;
 		copy->record.args[1] = copy->count;
 		copy->record.args[2] = copy->end;
+		copy->record.args[3] = ((struct pt_regs *)bpf_task_pt_regs(task))->sp;
 		bytes = copy->count * sizeof(struct vmaudit_managed_frame);
 		copy->record.payload = bytes;
 		bytes += sizeof(struct vmaudit_record);

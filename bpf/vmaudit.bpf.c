@@ -131,7 +131,7 @@ static __always_inline bool send_with_stack(struct task_struct *task, struct tra
 	/* returns are restored there */
 	replaced = note_returns(task, thread);
 	if (!replaced && call->extra.flags & VMAUDIT_STACK_FULL) {
-		find_known_stack(&call->extra);
+		call->extra.stack = find_known_stack(&call->extra, regs->ip, regs->sp, thread->wanted);
 		record = call->extra.stack ? bpf_ringbuf_reserve(&ring, sizeof(*record), 0) : 0;
 		if (record) {
 			FILL_CALL(record);
@@ -229,7 +229,7 @@ static __always_inline int on_syscall_exit(__u32 id, long ret)
 		}
 	}
 	count(VMAUDIT_SEEN);
-	if (files_with_interpreters() && has_room_for_stack())
+	if (files_with_interpreters())
 		send_managed();
 	if (send_with_stack(task, thread, regs, &call))
 		return 0;

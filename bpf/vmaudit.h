@@ -36,7 +36,8 @@ enum vmaudit_op {
 	VMAUDIT_OP_NAME = 49,   /* text: a NUL-terminated string (PR_SET_VMA_ANON_NAME) */
 	VMAUDIT_OP_VMA = 50,    /* args: start, end, vm_flags, pgoff, enum vmaudit_special; dev, ino */
 	/* Frames of a managed language on the stack of the next record of the same thread, innermost first.
-	 * args: enum vmaudit_managed, how many, enum vmaudit_managed_end; they follow as vmaudit_managed_frame */
+	 * args: enum vmaudit_managed, how many, enum vmaudit_managed_end, the stack pointer (that of the record that they
+	 * belong to: if that one was lost, they are no other's); they follow as vmaudit_managed_frame */
 	VMAUDIT_OP_MANAGED = 51,
 	/* What such frames run, of the number aux[0] (vmaudit_managed_frame). args: its first line; of the file's
 	 * name, bytes and, << 32, bytes a character; of its own name the same; bytes of its table of lines, or ~0

@@ -5,10 +5,11 @@
 //! and the library reads. Nothing here is sent: there is no buffer that could be full and no event that
 //! could be lost, and what a killed process had counted is all there.
 
+use super::pages::*;
 use core::sync::atomic::{AtomicI64, AtomicU8, AtomicU32, AtomicU64};
 
 /// The first word of the file; another one in another version.
-pub const MAGIC: u64 = 0x0002_7061_6568_6d76;
+pub const MAGIC: u64 = 0x0003_7061_6568_6d76;
 
 /// How allocations are counted.
 pub const MODE_OFF: u32 = 0;
@@ -17,25 +18,24 @@ pub const MODE_SAMPLE: u32 = 1;
 /// Each of them.
 pub const MODE_EXACT: u32 = 2;
 
-pub const RULES: usize = 1 << 17;
+/// Open hash tables are several, each larger than the one before: what has no room near its place in one is in the next.
+/// So a program with few stacks writes to few pages. Sizes in bits.
+pub const RULE_TABLES: [u32; 3] = [11, 14, 17];
+pub const RULES: usize = in_all(&RULE_TABLES);
 pub const STACKS: usize = 1 << 18;
-pub const HASHES: usize = 1 << 19;
+pub const HASH_TABLES: [u32; 3] = [11, 15, 19];
+pub const HASHES: usize = in_all(&HASH_TABLES);
 /// Words of all stacks.
 pub const WORDS: usize = 1 << 24;
 /// Threads that count for themselves; the others share the last one.
 pub const SHARDS: usize = 64;
-pub const SAMPLES: usize = 1 << 19;
+/// Each of these is as large as all before and one more: the table moves when it is half full.
+pub const LEAST_SAMPLE_BITS: u32 = 8;
+pub const MOST_SAMPLE_BITS: u32 = 19;
+pub const SAMPLES: usize = 2 << MOST_SAMPLE_BITS;
 pub const ASKS: usize = 16;
 /// Of a stack, sent with a question.
 pub const ASK_BYTES: usize = 32 << 10;
-/// A leaf has a word for each 16 bytes of a window of the address space.
-pub const WINDOW_BITS: u32 = 24;
-pub const LEAVES: usize = 2048;
-pub const LEAF_BYTES: usize = 1 << (WINDOW_BITS - 1);
-/// Of user space, x86-64 with four levels of page tables.
-pub const ADDRESS_BITS: u32 = 47;
-/// Two planes for each window: blocks at multiples of 16, and 8 beside (allocators with classes of 8 bytes).
-pub const WINDOWS: usize = 2 << (ADDRESS_BITS - WINDOW_BITS);
 /// Ranges of generated code.
 pub const GENERATED: usize = 64;
 
@@ -59,8 +59,37 @@ pub const AT_SAMPLES: usize = AT_COUNTS + SHARDS * STACKS * size_of::<Count>();
 pub const AT_ASKS: usize = AT_SAMPLES + SAMPLES * size_of::<Sample>();
 pub const AT_GIVEN: usize = AT_ASKS + ASKS * size_of::<Ask>();
 pub const AT_WINDOWS: usize = (AT_GIVEN + GIVEN * 4 + 4095) & !4095;
-pub const AT_LEAVES: usize = AT_WINDOWS + WINDOWS * 4;
-pub const BYTES: usize = AT_LEAVES + LEAVES * LEAF_BYTES;
+/// Of each leaf: its window's number.
+pub const AT_LEAF_WINDOWS: usize = AT_WINDOWS + WINDOWS * 4;
+pub const AT_LEAVES: usize = AT_LEAF_WINDOWS + LEAVES * 4;
+pub const AT_ROOMS: usize = AT_LEAVES + LEAVES * LEAF_BYTES;
+pub const BYTES: usize = AT_ROOMS + ROOM_WORDS * 8;
+
+const fn in_all(tables: &[u32]) -> usize {
+    let (mut sum, mut at) = (0, 0);
+    while at < tables.len() {
+        sum += 1 << tables[at];
+        at += 1;
+    }
+    sum
+}
+
+/// Where a key may be, in the order in which it is looked for: up to `probes` places in each table.
+#[inline(always)]
+pub fn probes(tables: &'static [u32], key: u64, probes: usize) -> impl Iterator<Item = usize> {
+    let mut begin = 0;
+    tables.iter().flat_map(move |&bits| {
+        let (home, first) = (spread(key, bits), begin);
+        begin += 1 << bits;
+        (home..home + probes).map(move |at| first + (at & ((1 << bits) - 1)))
+    })
+}
+
+/// The first sample of the table with so many.
+#[inline]
+pub fn first_sample(bits: u32) -> usize {
+    1 << bits
+}
 
 /// What a stack belongs to, [`FUNCTIONS`]' index.
 pub const MALLOC: u8 = 0;
@@ -120,12 +149,21 @@ pub struct Head {
     /// Taken while a leaf is added.
     pub leaf_lock: AtomicU32,
     pub sample_lock: AtomicU32,
+    /// The table that is in use; 0: none so far.
+    pub sample_bits: AtomicU32,
+    pub sample_count: AtomicU32,
+    /// Taken while a page gets other words.
+    pub room_lock: AtomicU32,
+    /// The word that the next run begins with.
+    pub next_run: AtomicU64,
+    /// What is left of the newest run for each of [`ROOMS`].
+    pub runs: [Range; ROOMS.len()],
+    /// Those that are free: the first one, + 1.
+    pub free_rooms: [AtomicU64; ROOMS.len()],
     pub doubts: Doubts,
     pub total: Total,
     pub peaks: Peaks,
     pub shards: [Shard; SHARDS],
-    /// Of each leaf: its window's number.
-    pub windows: [AtomicU32; LEAVES],
 }
 
 const _: () = assert!(size_of::<Head>() <= AT_RULES);
@@ -195,8 +233,9 @@ pub struct Rule {
 }
 
 pub const GONE: u64 = 1;
-/// Keys are looked for in as many places at most.
-pub const RULE_PROBES: usize = 32;
+/// Keys are looked for in as many places of each table at most.
+pub const RULE_PROBES: usize = 16;
+pub const HASH_PROBES: usize = 16;
 
 /// The frame begins `cfa` bytes from the stack pointer, or from rbp.
 pub const BY_SP: u8 = 1;
@@ -320,27 +359,6 @@ pub struct Doorbell {
     pub tick: AtomicU32,
 }
 
-/// A block in a leaf: 20 bits of stack number + 1, 16 of [`tick16`], 28 of size.
-#[inline]
-pub fn block(stack: u32, tick: u32, size: u64) -> u64 {
-    let size = if size >= LARGE { LARGE } else { size };
-    (stack as u64 + 1) << 44 | (tick16(tick) as u64) << 28 | size
-}
-
-/// The size of a block of as much and more is in the word that follows: no other block begins there. In the word after
-/// that is what the allocator gave, of each that is larger than [`SMALL`].
-pub const LARGE: u64 = (1 << 28) - 1;
-
-#[inline]
-pub fn block_stack(word: u64) -> u32 {
-    (word >> 44) as u32 - 1
-}
-
-#[inline]
-pub fn block_size(word: u64) -> u64 {
-    word & LARGE
-}
-
 /// Where [`AT_GIVEN`] has a size: none of an allocator's steps is within four bytes.
 #[inline]
 pub fn given_at(size: u64) -> usize {
@@ -351,38 +369,6 @@ pub fn given_at(size: u64) -> usize {
 #[inline]
 pub fn given(word: u32) -> (u64, u32) {
     ((word & 0xff_ffff) as u64, word >> 24)
-}
-
-/// Milliseconds in 16 bits: exact for the first 4 s, and to one part in 2048 then.
-#[inline]
-pub fn tick16(ms: u32) -> u16 {
-    let shift = (32 - ms.leading_zeros()).saturating_sub(12);
-    if shift > 15 { u16::MAX } else { (shift << 12) as u16 | (ms >> shift) as u16 }
-}
-
-/// The beginning of the step.
-#[inline]
-pub fn ms_of(tick: u16) -> u32 {
-    ((tick & 0xfff) as u32) << (tick >> 12)
-}
-
-#[inline]
-pub fn block_ms(word: u64) -> u32 {
-    ms_of((word >> 28) as u16)
-}
-
-/// Which window, and which word of its leaf.
-#[inline]
-pub fn place(address: u64) -> (usize, usize) {
-    let plane = address >> 3 & 1;
-    let window = (address >> WINDOW_BITS) << 1 | plane;
-    (window as usize, (address as usize & ((1 << WINDOW_BITS) - 1)) >> 4)
-}
-
-/// The address that a word of a leaf is about.
-#[inline]
-pub fn address_of(window: u32, word: usize) -> u64 {
-    ((window as u64 >> 1) << WINDOW_BITS) + ((word as u64) << 4) + ((window as u64 & 1) << 3)
 }
 
 /// The symbol of a pointer to the [`Control`] in the library: a process that was started with it and nobody counts is asleep until

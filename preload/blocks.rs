@@ -1,51 +1,13 @@
-//! Each block's stack, size and time, in a word that lies at its address' place. Only who has the block
-//! writes it: no lock, no atomic operation, nothing to be sent.
+//! What is allocated and freed: each block's word ([`shadow`]), and the counts of its stack. Nothing is sent.
 
 use super::area::*;
-use super::math;
+use super::pages::*;
 use super::real;
 use super::setup::{self, Area};
+use super::shadow;
 use super::thread::Thread;
 use super::walk::{Registers, stack_of};
-use core::hint::spin_loop;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
-
-#[inline(always)]
-fn place_of(area: Area, address: u64, make: bool) -> Option<&'static AtomicU64> {
-    if address >> ADDRESS_BITS != 0 {
-        return None;
-    }
-    let (window, word) = place(address);
-    let leaf = match area.window(window).load(Acquire) {
-        0 if make => add_leaf(area, window)?,
-        0 => return None,
-        leaf => leaf,
-    };
-    Some(area.leaf_word(leaf as usize - 1, word))
-}
-
-#[cold]
-#[inline(never)]
-fn add_leaf(area: Area, window: usize) -> Option<u32> {
-    let head = area.head();
-    while head.leaf_lock.compare_exchange(0, 1, Acquire, Relaxed).is_err() {
-        spin_loop();
-    }
-    let known = area.window(window).load(Acquire);
-    let next = head.next_leaf.load(Relaxed);
-    let leaf = if known != 0 {
-        known
-    } else if (next as usize) < LEAVES {
-        head.windows[next as usize].store(window as u32, Relaxed);
-        head.next_leaf.store(next + 1, Release);
-        area.window(window).store(next + 1, Release);
-        next + 1
-    } else {
-        0
-    };
-    head.leaf_lock.store(0, Release);
-    (leaf != 0).then_some(leaf)
-}
 
 /// `bytes` more are outstanding, or less.
 #[inline(always)]
@@ -127,7 +89,7 @@ fn keep_peak(area: Area, count: &Count) {
 }
 
 #[inline(always)]
-fn count_free(area: Area, thread: &Thread, stack: u32, (blocks, bytes): (u64, u64)) {
+pub fn count_free(area: Area, thread: &Thread, stack: u32, (blocks, bytes): (u64, u64)) {
     let count = unsafe { &*thread.counts.add(stack as usize) };
     keep_peak(area, count);
     thread.add(&count.frees, blocks);
@@ -136,7 +98,7 @@ fn count_free(area: Area, thread: &Thread, stack: u32, (blocks, bytes): (u64, u6
 }
 
 #[inline(always)]
-fn count_allocation(area: Area, thread: &Thread, stack: u32, (blocks, bytes): (u64, u64)) {
+pub fn count_allocation(area: Area, thread: &Thread, stack: u32, (blocks, bytes): (u64, u64)) {
     let count = unsafe { &*thread.counts.add(stack as usize) };
     keep_peak(area, count);
     thread.add(&count.allocations, blocks);
@@ -147,19 +109,69 @@ fn count_allocation(area: Area, thread: &Thread, stack: u32, (blocks, bytes): (u
 /// How often a size is asked for at the allocator: some give more than a step where the rest would be too small.
 const ASKED_FOR: u32 = 4;
 
-/// What the allocator gives for a size of [`SMALL`] and less is learnt; of larger blocks it is kept.
+/// What the allocator gives for a size of [`SMALL`] and less is learnt.
 #[inline(always)]
 fn learn_given(area: Area, address: u64, size: u64) {
-    if size > SMALL {
-        if let Some(place) = place_of(area, address + 32, true) {
-            place.store(real::given(address), Relaxed);
-        }
-        return;
-    }
     let known = area.given(given_at(size));
     let (least, times) = given(known.load(Relaxed));
     if times < ASKED_FOR {
         learn_small(known, (least, times), address);
+    }
+}
+
+/// What a block's word has no room for: what the allocator gave beyond the size, and a large block's size.
+#[cold]
+#[inline(never)]
+fn put_beside(area: Area, thread: &Thread, address: u64, size: u64) {
+    if let Some(more) = real::given(address).checked_sub(size) {
+        put_word_beside(area, thread, address + GIVEN_BESIDE, more);
+    }
+    if size >= LARGE {
+        put_word_beside(area, thread, address + SIZE_BESIDE, size_beside(size));
+    }
+}
+
+fn put_word_beside(area: Area, thread: &Thread, address: u64, value: u64) {
+    let former = shadow::put(area, address, beside(value, address)).map_or(0, |(former, _)| former);
+    if is_block(former) {
+        lost_free(area, thread, address, former);
+    }
+}
+
+/// A block that is in the way was freed by somebody who was not seen.
+#[cold]
+#[inline(never)]
+fn lost_free(area: Area, thread: &Thread, address: u64, word: u64) {
+    area.head().doubts.lost_frees.fetch_add(1, Relaxed);
+    let size = size_at(area, address, word);
+    count_free(area, thread, block_stack(word), (1, size));
+}
+
+/// The size of a block that is more than [`SMALL`], when it goes.
+#[cold]
+#[inline(never)]
+fn take_beside(area: Area, address: u64, word: u64) -> u64 {
+    let is_beside = |word| beside_of(word).is_some();
+    shadow::take(area, address + GIVEN_BESIDE, None, is_beside);
+    match is_large(word) {
+        true => {
+            let rest = beside_of(shadow::take(area, address + SIZE_BESIDE, None, is_beside));
+            large_size(word, rest.unwrap_or(1))
+        }
+        false => block_size(word),
+    }
+}
+
+#[inline(always)]
+fn has_words_beside(word: u64) -> bool {
+    is_large(word) || block_size(word) > SMALL
+}
+
+#[inline(always)]
+fn size_at(area: Area, address: u64, word: u64) -> u64 {
+    match has_words_beside(word) {
+        true => take_beside(area, address, word),
+        false => block_size(word),
     }
 }
 
@@ -180,38 +192,20 @@ fn learn_small(known: &AtomicU32, (least, times): (u64, u32), address: u64) {
 pub fn allocated(thread: &mut Thread, address: u64, size: u64, registers: &Registers, function: u8) {
     let area = setup::area();
     let stack = stack_of(thread, registers, function);
-    let Some(place) = place_of(area, address, true) else {
+    let word = block(stack, setup::doorbell().tick.load(Relaxed), size, address);
+    let Some((former, index)) = shadow::put(area, address, word) else {
         area.head().doubts.uncounted.fetch_add(1, Relaxed);
         return;
     };
-    let former = place.load(Relaxed);
-    if former >> 44 != 0 {
-        area.head().doubts.lost_frees.fetch_add(1, Relaxed);
-        let size = size_at(area, address, former);
-        count_free(area, thread, block_stack(former), (1, size));
+    if is_block(former) {
+        lost_free(area, thread, address, former);
     }
-    learn_given(area, address, size);
-    if size >= LARGE
-        && let Some(next) = place_of(area, address + 16, true)
-    {
-        next.store(size, Relaxed);
+    match size > SMALL {
+        true => put_beside(area, thread, address, size),
+        false => learn_given(area, address, size),
     }
-    place.store(block(stack, setup::doorbell().tick.load(Relaxed), size), Release);
-    thread.newest = address;
+    (thread.newest, thread.newest_index) = (address, index as u32);
     count_allocation(area, thread, stack, (1, size));
-}
-
-#[cold]
-fn large(area: Area, address: u64) -> u64 {
-    place_of(area, address + 16, false).map_or(LARGE, |next| next.swap(0, Relaxed))
-}
-
-#[inline(always)]
-fn size_at(area: Area, address: u64, word: u64) -> u64 {
-    match block_size(word) {
-        LARGE => large(area, address),
-        size => size,
-    }
 }
 
 /// What a block was, for one that is not freed after all.
@@ -225,23 +219,18 @@ pub struct Former {
 #[inline(always)]
 pub fn freed(thread: &mut Thread, address: u64) -> Option<Former> {
     let area = setup::area();
-    let word = place_of(area, address, false).map_or(0, |place| {
-        let word = place.load(Relaxed);
-        place.store(0, Relaxed);
-        word
-    });
-    if word >> 44 == 0 {
+    let is_newest = thread.newest == address;
+    let word = match is_newest {
+        true => shadow::take(area, address, Some(thread.newest_index as usize), is_block),
+        false => shadow::take(area, address, None, is_block),
+    };
+    if word == 0 {
         area.head().doubts.unseen_frees.fetch_add(1, Relaxed);
         return None;
     }
     let size = size_at(area, address, word);
-    if size > SMALL
-        && let Some(place) = place_of(area, address + 32, false)
-    {
-        place.store(0, Relaxed);
-    }
     let stack = block_stack(word);
-    if thread.newest == address {
+    if is_newest {
         thread.newest = 0;
         thread.add(unsafe { &(*thread.counts.add(stack as usize)).temporary }, 1);
     }
@@ -257,18 +246,9 @@ pub fn put_back(thread: &Thread, address: u64, Former { word, size }: Former) {
     thread.add(&count.frees, 1u64.wrapping_neg());
     thread.add(&count.freed_bytes, size.wrapping_neg());
     changed(area, thread, size as i64);
-    if size > SMALL
-        && let Some(place) = place_of(area, address + 32, true)
-    {
-        place.store(real::given(address), Relaxed);
-    }
-    if size >= LARGE
-        && let Some(next) = place_of(area, address + 16, true)
-    {
-        next.store(size, Relaxed);
-    }
-    if let Some(place) = place_of(area, address, true) {
-        place.store(word, Release);
+    shadow::put(area, address, word);
+    if has_words_beside(word) {
+        put_beside(area, thread, address, size);
     }
 }
 
@@ -278,132 +258,4 @@ pub fn refused(size: u64) {
     let doubts = &setup::area().head().doubts;
     doubts.refused.fetch_add(1, Relaxed);
     doubts.refused_bytes.fetch_add(size, Relaxed);
-}
-
-/// Bytes until the next mark: exponentially distributed.
-pub fn draw(thread: &mut Thread) -> i64 {
-    let mean = setup::area().head().mean.load(Relaxed) as f64;
-    let uniform = ((thread.random() >> 11) + 1) as f64 / (1u64 << 53) as f64;
-    (-math::ln(uniform) * mean) as i64 + 1
-}
-
-/// What a sampled block stands for: as many blocks, in 1024ths, and bytes.
-fn weight(size: u64) -> (u64, u64) {
-    let mean = setup::area().head().mean.load(Relaxed) as f64;
-    let probability = math::one_less_exp(size.max(1) as f64 / mean);
-    let rounded = |number: f64| (number + 0.5) as u64;
-    (rounded(1024.0 / probability), rounded(size as f64 / probability))
-}
-
-/// The sampled blocks, while nobody else looks for one.
-struct Samples {
-    area: Area,
-}
-
-impl Samples {
-    fn lock() -> Samples {
-        let area = setup::area();
-        while area.head().sample_lock.compare_exchange(0, 1, Acquire, Relaxed).is_err() {
-            spin_loop();
-        }
-        Samples { area }
-    }
-
-    fn home(address: u64) -> usize {
-        spread(address, SAMPLES.trailing_zeros()) & (SAMPLES - 1)
-    }
-
-    fn address(&self, slot: usize) -> u64 {
-        self.area.sample(slot).address.load(Relaxed)
-    }
-
-    fn insert(&self, address: u64, size: u64, stack: u32) -> bool {
-        let mut slot = Samples::home(address);
-        for _ in 0..SAMPLES / 2 {
-            if self.address(slot) == 0 {
-                let sample = self.area.sample(slot);
-                sample.size.store(size, Relaxed);
-                sample.stack.store(stack, Relaxed);
-                sample.tick.store(setup::doorbell().tick.load(Relaxed), Relaxed);
-                sample.given.store(real::given(address), Relaxed);
-                sample.address.store(address, Release);
-                return true;
-            }
-            slot = (slot + 1) & (SAMPLES - 1);
-        }
-        false
-    }
-
-    fn remove(&self, address: u64) -> Option<(u32, u64)> {
-        let mut slot = Samples::home(address);
-        loop {
-            match self.address(slot) {
-                0 => return None,
-                found if found == address => break,
-                _ => slot = (slot + 1) & (SAMPLES - 1),
-            }
-        }
-        let sample = self.area.sample(slot);
-        let known = (sample.stack.load(Relaxed), sample.size.load(Relaxed));
-        // What follows moves up, where it may: nobody looks behind an empty slot.
-        let mut hole = slot;
-        loop {
-            slot = (slot + 1) & (SAMPLES - 1);
-            let next = self.address(slot);
-            if next == 0 {
-                break;
-            }
-            let from_home = slot.wrapping_sub(Samples::home(next)) & (SAMPLES - 1);
-            if from_home >= (slot.wrapping_sub(hole) & (SAMPLES - 1)) {
-                let (to, from) = (self.area.sample(hole), self.area.sample(slot));
-                to.size.store(from.size.load(Relaxed), Relaxed);
-                to.stack.store(from.stack.load(Relaxed), Relaxed);
-                to.tick.store(from.tick.load(Relaxed), Relaxed);
-                to.given.store(from.given.load(Relaxed), Relaxed);
-                to.address.store(next, Release);
-                hole = slot;
-            }
-        }
-        self.area.sample(hole).address.store(0, Release);
-        Some(known)
-    }
-}
-
-impl Drop for Samples {
-    fn drop(&mut self) {
-        self.area.head().sample_lock.store(0, Release);
-    }
-}
-
-#[cold]
-#[inline(never)]
-pub fn sampled(thread: &mut Thread, address: u64, size: u64, registers: &Registers, function: u8) {
-    let stack = stack_of(thread, registers, function);
-    let samples = Samples::lock();
-    // Left there by a free that nobody saw.
-    let former = samples.remove(address);
-    let has_room = samples.insert(address, size, stack);
-    if has_room && former.is_none() {
-        setup::heed(address, true);
-    }
-    drop(samples);
-    if let Some((stack, size)) = former {
-        setup::area().head().doubts.lost_frees.fetch_add(1, Relaxed);
-        count_free(setup::area(), thread, stack, weight(size));
-    }
-    match has_room {
-        true => count_allocation(setup::area(), thread, stack, weight(size)),
-        false => drop(setup::area().head().doubts.uncounted.fetch_add(1, Relaxed)),
-    }
-}
-
-/// What may be one of the sampled blocks is freed.
-#[cold]
-#[inline(never)]
-pub fn sample_freed(thread: &Thread, address: u64) {
-    let samples = Samples::lock();
-    let Some((stack, size)) = samples.remove(address) else { return };
-    setup::heed(address, false);
-    drop(samples);
-    count_free(setup::area(), thread, stack, weight(size));
 }

@@ -15,8 +15,12 @@
 pub mod area;
 mod blocks;
 mod math;
+pub mod pages;
 mod real;
+mod samples;
+mod search;
 mod setup;
+mod shadow;
 mod sys;
 mod thread;
 mod walk;
@@ -79,7 +83,7 @@ fn enter() -> Option<Counting> {
         thread.begin();
         if mode == MODE_SAMPLE {
             // What was left asleep is not for the sample; the bytes of this call are.
-            thread.left = thread.left.min(0).wrapping_add(blocks::draw(thread));
+            thread.left = thread.left.min(0).wrapping_add(samples::draw(thread));
         }
     }
     Some(Counting(thread, mode, bytes))
@@ -103,13 +107,13 @@ impl Counting {
             blocks::refused(size as u64);
             // A mark that lies in what is not there is no mark.
             if *mode == MODE_SAMPLE {
-                thread.left = blocks::draw(thread);
+                thread.left = samples::draw(thread);
             }
         } else if *mode == MODE_EXACT {
             blocks::allocated(thread, block as u64, size as u64, registers, function);
         } else if thread.left <= 0 {
-            blocks::sampled(thread, block as u64, size as u64, registers, function);
-            thread.left = blocks::draw(thread);
+            samples::sampled(thread, block as u64, size as u64, registers, function);
+            thread.left = samples::draw(thread);
         }
     }
 
@@ -127,7 +131,7 @@ impl Counting {
         if *mode == MODE_EXACT {
             return blocks::freed(thread, block as u64);
         }
-        blocks::sample_freed(thread, block as u64);
+        samples::sample_freed(thread, block as u64);
         None
     }
 }

@@ -5,10 +5,12 @@ use super::area::FUNCTIONS;
 use super::setup::{HEEDED_BITS, heed};
 use core::arch::global_asm;
 use core::ptr::null_mut;
-use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering::*};
+use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering::*};
 
 /// What `dlsym` takes for the library after the caller's.
 const RTLD_NEXT: *mut u8 = usize::MAX as *mut u8;
+/// And for the first one of all that has it.
+const RTLD_DEFAULT: *mut u8 = null_mut();
 const RTLD_LAZY: i32 = 1;
 const RTLD_NOLOAD: i32 = 4;
 const ENOMEM: i32 = 12;
@@ -26,6 +28,17 @@ static PVALLOC: AtomicUsize = AtomicUsize::new(0);
 static DLCLOSE: AtomicUsize = AtomicUsize::new(0);
 /// Of the library that has malloc; another one's knows nothing of its blocks.
 static MALLOC_USABLE_SIZE: AtomicUsize = AtomicUsize::new(0);
+
+/// glibc's `__libc_single_threaded` (2.32), the program's and the library's own: one may be a copy of the other.
+static SINGLE: [AtomicPtr<u8>; 2] = [const { AtomicPtr::new((&raw const NOT_KNOWN).cast_mut()) }; 2];
+static NOT_KNOWN: u8 = 0;
+
+/// Only one thread runs. It stays so until that thread starts another one. False where nobody tells.
+#[inline(always)]
+pub fn is_single() -> bool {
+    // glibc writes it with a plain store; a volatile read is as good as a relaxed one.
+    SINGLE.iter().all(|at| unsafe { at.load(Relaxed).read_volatile() } != 0)
+}
 
 /// C++'s operators, as they are mangled; those that allocate first, in the order of [`FUNCTIONS`].
 const OPERATOR_NAMES: [&[u8]; 20] = [
@@ -100,11 +113,15 @@ macro_rules! call {
 }
 
 fn next(name: &[u8]) -> usize {
+    find(RTLD_NEXT, name)
+}
+
+fn find(of: *mut u8, name: &[u8]) -> usize {
     let dlsym = weak!("dlsym");
     if dlsym == 0 {
         return 0;
     }
-    call!(dlsym, fn(*mut u8, *const u8) -> usize, RTLD_NEXT, name.as_ptr())
+    call!(dlsym, fn(*mut u8, *const u8) -> usize, of, name.as_ptr())
 }
 
 /// Finds the real functions; at once where nobody has called one of ours before.
@@ -129,6 +146,11 @@ pub fn resolve() {
     let usable = next(b"malloc_usable_size\0");
     if usable != 0 && base_of(usable) == base_of(malloc) {
         MALLOC_USABLE_SIZE.store(usable, Relaxed);
+    }
+    let single = b"__libc_single_threaded\0";
+    if let (first @ 1.., own @ 1..) = (find(RTLD_DEFAULT, single), next(single)) {
+        SINGLE[0].store(first as *mut u8, Relaxed);
+        SINGLE[1].store(own as *mut u8, Relaxed);
     }
     CALLOC.store(calloc, Relaxed);
     FREE.store(free, Relaxed);

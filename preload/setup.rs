@@ -1,6 +1,7 @@
 //! When and for whom is counted.
 
 use super::area::*;
+use super::pages::LEAF_BYTES;
 use super::real;
 use super::thread::{Thread, current};
 use super::{sys, walk};
@@ -39,10 +40,17 @@ impl Area {
     part!(ask, AT_ASKS, Ask);
     part!(given, AT_GIVEN, AtomicU32);
     part!(window, AT_WINDOWS, AtomicU32);
+    part!(leaf_window, AT_LEAF_WINDOWS, AtomicU32);
 
     #[inline(always)]
-    pub fn leaf_word(self, leaf: usize, word: usize) -> &'static AtomicU64 {
-        unsafe { &*self.0.add(AT_LEAVES + leaf * LEAF_BYTES).cast::<AtomicU64>().add(word) }
+    pub fn page(self, leaf: usize, page: usize) -> &'static AtomicU64 {
+        unsafe { &*self.0.add(AT_LEAVES + leaf * LEAF_BYTES).cast::<AtomicU64>().add(page) }
+    }
+
+    /// `first` and `len`: of room that was divided so.
+    #[inline(always)]
+    pub fn room(self, first: usize, len: usize) -> &'static [AtomicU64] {
+        unsafe { core::slice::from_raw_parts(self.0.add(AT_ROOMS).cast::<AtomicU64>().add(first), len) }
     }
 }
 
@@ -96,6 +104,12 @@ pub fn area() -> Area {
 #[inline(always)]
 pub fn doorbell() -> &'static Doorbell {
     unsafe { &*DOORBELL.load(Relaxed) }
+}
+
+/// No other thread can be in a hook, and none will be before this one leaves it.
+#[inline(always)]
+pub fn is_single() -> bool {
+    real::is_single()
 }
 
 /// What a thread's data belong to, if that is what it begins with.

@@ -10,14 +10,17 @@ const CLOSE: usize = 3;
 const MMAP: usize = 9;
 const MUNMAP: usize = 11;
 const IOCTL: usize = 16;
+const SCHED_YIELD: usize = 24;
 const MADVISE: usize = 28;
 const SOCKET: usize = 41;
 const CONNECT: usize = 42;
 const SENDTO: usize = 44;
 const RECVMSG: usize = 47;
 const SETSOCKOPT: usize = 54;
+const GETPID: usize = 39;
 const GETTID: usize = 186;
 const FUTEX: usize = 202;
+const PROCESS_VM_READV: usize = 310;
 
 pub const PROT_READ: usize = 1;
 pub const PROT_WRITE: usize = 2;
@@ -26,6 +29,7 @@ pub const MAP_PRIVATE: usize = 2;
 const MAP_FIXED: usize = 0x10;
 pub const MAP_ANONYMOUS: usize = 0x20;
 pub const MAP_NORESERVE: usize = 0x4000;
+const MADV_REMOVE: usize = 9;
 const MADV_WIPEONFORK: usize = 18;
 const O_CLOEXEC: usize = 0o2_000_000;
 const AF_UNIX: u16 = 1;
@@ -39,6 +43,7 @@ const FUTEX_WAIT: usize = 0;
 const FUTEX_WAKE: usize = 1;
 const PROCMAP_QUERY: usize = 0xc068_6611;
 const EINTR: isize = -4;
+const EFAULT: isize = -14;
 const ETIMEDOUT: isize = -110;
 
 #[inline]
@@ -80,6 +85,22 @@ pub unsafe fn unmap(at: *mut u8, bytes: usize) {
     unsafe { call(MUNMAP, at as usize, bytes, 0, 0, 0, 0) };
 }
 
+/// Gives back what is in whole pages of the range, of a shared file in memory.
+///
+/// # Safety
+/// Nobody may need it any more.
+pub unsafe fn remove(at: *const u8, bytes: usize) {
+    let start = (at as usize).next_multiple_of(4096);
+    let end = (at as usize + bytes) & !4095;
+    if end > start {
+        unsafe { call(MADVISE, start, end - start, MADV_REMOVE, 0, 0, 0) };
+    }
+}
+
+pub fn let_others_run() {
+    unsafe { call(SCHED_YIELD, 0, 0, 0, 0, 0, 0) };
+}
+
 /// A page that is all zeros in a child of fork. Null before Linux 4.14.
 pub fn page_wiped_by_fork() -> *mut u8 {
     let page = map_private(4096);
@@ -119,6 +140,24 @@ pub fn wait(word: &AtomicU32, while_it_is: u32, milliseconds: u64) -> bool {
     let at = word.as_ptr() as usize;
     let result = unsafe { call(FUTEX, at, FUTEX_WAIT, while_it_is as usize, time.as_ptr() as usize, 0, 0) };
     result == ETIMEDOUT
+}
+
+/// Copies what can be read, and no fault comes of what cannot: how many bytes that are. None where the kernel refuses, as a
+/// container's seccomp profile may.
+///
+/// # Safety
+/// `to` must be `bytes` long.
+pub unsafe fn copy_own(from: u64, to: *mut u8, bytes: usize) -> Option<usize> {
+    let (local, remote) = ([to as usize, bytes], [from as usize, bytes]);
+    let (local, remote) = (local.as_ptr() as usize, remote.as_ptr() as usize);
+    let copied = unsafe {
+        let own = call(GETPID, 0, 0, 0, 0, 0, 0) as usize;
+        call(PROCESS_VM_READV, own, local, 1, remote, 1, 0)
+    };
+    match copied {
+        EFAULT => Some(0),
+        _ => usize::try_from(copied).ok(),
+    }
 }
 
 /// The mapping that an address is in.

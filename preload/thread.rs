@@ -24,7 +24,8 @@ pub struct Thread {
     pub shard: *mut Shard,
     /// Others count in the same shard.
     pub is_shared: u32,
-    pub pad: u32,
+    /// Where among its page's words that of `newest` was put.
+    pub newest_index: u32,
     pub random: u64,
     pub memory: *mut Memory,
     /// What it allocated last, while nothing came after.

@@ -172,9 +172,8 @@ fn walk(thread: &mut Thread, registers: &Registers, function: u8, memo: &mut Mem
 
 #[inline(always)]
 fn find(area: Area, key: u64) -> u64 {
-    let mut at = spread(key, RULES.trailing_zeros());
-    for _ in 0..RULE_PROBES {
-        let rule = area.rule(at & (RULES - 1));
+    for at in probes(&RULE_TABLES, key, RULE_PROBES) {
+        let rule = area.rule(at);
         let known = rule.key.load(Acquire);
         if known == key {
             return rule.body.load(Relaxed);
@@ -182,7 +181,6 @@ fn find(area: Area, key: u64) -> u64 {
         if known == 0 {
             return 0;
         }
-        at += 1;
     }
     0
 }
@@ -198,7 +196,7 @@ fn is_generated(head: &Head, address: u64) -> bool {
 /// answer: the first time ends asking.
 #[cold]
 #[inline(never)]
-fn ask(thread: &Thread, (ip, sp, bp): (u64, u64, u64), code: u32) -> bool {
+fn ask(thread: &mut Thread, (ip, sp, bp): (u64, u64, u64), code: u32) -> bool {
     let area = setup::area();
     if DEAF.load(Relaxed) != 0 {
         return false;
@@ -213,13 +211,11 @@ fn ask(thread: &Thread, (ip, sp, bp): (u64, u64, u64), code: u32) -> bool {
         return false;
     };
     let asked = area.ask(number);
-    let all = thread.stack_end - sp;
-    let len = all.min(ASK_BYTES as u64) & !7;
-    for word in 0..len as usize / 8 {
-        asked.bytes[word].store(unsafe { *(sp as *const u64).add(word) }, Relaxed);
-    }
+    let wanted = thread.stack_end.saturating_sub(sp);
+    let len = copy_stack(thread, sp, asked);
+    let all = thread.stack_end.saturating_sub(sp).min(wanted);
     asked.len.store(len as u32, Relaxed);
-    asked.flags.store(if all == len { ASK_TO_END } else { 0 }, Relaxed);
+    asked.flags.store(if all == len as u64 { ASK_TO_END } else { 0 }, Relaxed);
     asked.code.store(code, Relaxed);
     asked.ip.store(ip, Relaxed);
     asked.sp.store(sp, Relaxed);
@@ -246,13 +242,38 @@ fn ask(thread: &Thread, (ip, sp, bp): (u64, u64, u64), code: u32) -> bool {
     true
 }
 
+/// How many bytes that are. The thread's mapping may have been one with the next one's stack when it was looked for, and end
+/// before a guard page that was made since.
+fn copy_stack(thread: &mut Thread, sp: u64, asked: &Ask) -> usize {
+    let room = |thread: &Thread| (thread.stack_end.saturating_sub(sp)).min(ASK_BYTES as u64) as usize & !7;
+    let wanted = room(thread);
+    let to = asked.bytes.as_ptr().cast_mut();
+    // SAFETY: a question has room for as much.
+    match unsafe { sys::copy_own(sp, to.cast(), wanted) } {
+        Some(copied) if copied < wanted => {
+            thread.stack_end = sp + (copied & !7) as u64;
+            copied & !7
+        }
+        Some(copied) => copied,
+        None => {
+            if let Some((_, end)) = sys::mapping_of(sp) {
+                thread.stack_end = end;
+            }
+            let len = room(thread);
+            for (word, to) in asked.bytes.iter().take(len / 8).enumerate() {
+                to.store(unsafe { *(sp as *const u64).add(word) }, Relaxed);
+            }
+            len
+        }
+    }
+}
+
 #[inline(never)]
 fn intern(area: Area, frames: &[u64], hash: u64, (what, code): (u32, u32)) -> u32 {
     let head = area.head();
     let hash = hash.max(1);
-    let mut at = spread(hash, HASHES.trailing_zeros());
-    for _ in 0..4096 {
-        let slot = area.hash(at & (HASHES - 1));
+    for at in probes(&HASH_TABLES, hash, HASH_PROBES) {
+        let slot = area.hash(at);
         let mut known = slot.hash.load(Acquire);
         if known == 0 {
             match slot.hash.compare_exchange(0, hash, AcqRel, Acquire) {
@@ -276,7 +297,6 @@ fn intern(area: Area, frames: &[u64], hash: u64, (what, code): (u32, u32)) -> u3
             }
             break;
         }
-        at += 1;
     }
     head.doubts.without_stack.fetch_add(1, Relaxed);
     0

@@ -59,6 +59,11 @@ def haskell(folder):
     subprocess.run(build, cwd=folder, check=True)
 
 
+def lisp_threads(folder):
+    with open(os.path.join(folder, "threads.lisp"), "w") as file:
+        file.write("(dotimes (i 8) (sb-thread:make-thread (lambda () (sleep 60))))\n(sleep 60)\n")
+
+
 def java(folder):
     with open(os.path.join(folder, "Direct.java"), "w") as file:
         file.write(JAVA)
@@ -72,6 +77,7 @@ def cases(folder):
     erlang = ["erl", "-noshell", "-eval", "timer:sleep(60000)."]
     php = "exec php -d opcache.enable_cli=1 -d opcache.memory_consumption=${SIZE-128} -r 'sleep(60);'"
     lisp = "exec sbcl --dynamic-space-size ${SIZE-1GB} --noinform --eval '(sleep 60)'"
+    threads = "exec sbcl --control-stack-size ${STACK-2MB} --script %s/threads.lisp" % folder
     zones = "exec nginx -c %s/${CONF-as-it-is}" % folder
     return [
         Case("php.opcache", "opcache.memory_consumption=32", SHELL + [php], ["--env", "SIZE=32"]),
@@ -89,7 +95,7 @@ def cases(folder):
         Case("erlang.jit", None, erlang),
         Case("sbcl.dynamic-space", "--dynamic-space-size 256MB", SHELL + [lisp], ["--env", "SIZE=256MB"]),
         Case("sbcl.immobile-space", None, SHELL + [lisp]),
-        Case("sbcl.thread", None, SHELL + [lisp]),
+        Case("sbcl.thread", "--control-stack-size 1MB", SHELL + [threads], ["--env", "STACK=1MB"], lisp_threads),
         Case("ghc.address-space", None, [os.path.join(folder, "wait")], None, haskell),
         Case("ghc.heap", None, [os.path.join(folder, "wait")], None, haskell),
         Case("qemu.translated-code", "tb-size=64", SHELL + [machine], ["--env", "TB=,tb-size=64"]),

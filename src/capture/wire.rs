@@ -19,7 +19,8 @@ struct Attachments {
     file: Option<FileRef>,
     name: Option<Vec<u8>>,
     vmas: Vec<Mapping>,
-    managed: Option<ManagedFrames>,
+    /// Of the stack that begins there.
+    managed: Option<(u64, ManagedFrames)>,
     /// Paths seen since, by identity, for `vmas`.
     paths: HashMap<(u32, u64), Vec<u8>>,
 }
@@ -114,7 +115,9 @@ impl Decoder {
                 let end = payload.iter().position(|&b| b == 0).unwrap_or(payload.len());
                 attachments.name = Some(payload[..end].to_vec());
             }
-            op::MANAGED => attachments.managed = managed::frames(record, payload),
+            op::MANAGED => {
+                attachments.managed = managed::frames(record, payload).map(|frames| (record.args[3], frames));
+            }
             _ => {
                 let attached = || attachments.paths.get(&(record.dev, record.ino)).cloned();
                 let path = numbered.or_else(attached).unwrap_or_default();
@@ -134,7 +137,7 @@ impl Decoder {
     fn event<'a>(&mut self, record: &Record, payload: &'a [u8]) -> Option<Captured<'a>> {
         let attachments = if self.pending.is_empty() { None } else { self.pending.remove(&record.tid) };
         let mut attachments = attachments.unwrap_or_default();
-        let managed = attachments.managed.take();
+        let managed = attachments.managed.take().filter(|(sp, _)| *sp == record.sp).map(|(_, frames)| frames);
         if let Some(path) = self.numbered_path(record) {
             attachments.file = Some(file_ref(record, path));
         }

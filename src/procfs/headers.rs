@@ -3,7 +3,9 @@
 
 use super::memory;
 use super::process_dir::ProcessDir;
-use crate::model::headers::{ARENA_HEADER, BLOCK_HEADER, Headers, MallocHeaders, POOL_HEADER, PoolHeaders};
+use crate::model::headers::{
+    ARENA_HEADER, BLOCK_HEADER, GroupHeaders, GroupTable, Headers, MallocHeaders, POOL_HEADER, PoolHeaders,
+};
 use crate::model::observation::{Block, BlockKind, HeapInfo, Residency, ResidencySource};
 use crate::model::{Addr, AddrRange, Mapping, PAGE, Tid};
 
@@ -50,6 +52,7 @@ pub(super) fn read_blocks(of: Target<'_>, headers: &[Headers]) -> Vec<Block> {
         let found: Vec<Block> = match each {
             Headers::Malloc(headers) => large_blocks(of, headers, &blocks),
             Headers::Pools(headers) => pool_arenas(of, headers, &blocks),
+            Headers::Groups(headers) => groups(of, headers),
         };
         blocks.extend(found);
         // Of two that overlap the first one holds the other: it is what a program has left there.
@@ -164,6 +167,36 @@ fn pool_arenas(of: Target<'_>, headers: &PoolHeaders, known: &[Block]) -> Vec<Bl
         found.dedup();
     }
     found
+}
+
+/// What the pages of descriptions describe and what points back at them, and where these pages are. Nothing where one
+/// of them could not be read.
+fn groups(of: Target<'_>, headers: &GroupHeaders) -> Vec<Block> {
+    let Some(tables) = (headers.tables)(of.mappings) else { return Vec::new() };
+    let pages: Vec<Addr> = (tables.start.0..tables.end.0).step_by(PAGE as usize).map(Addr).collect();
+    let pages: Vec<Addr> = pages.into_iter().filter(|page| is_touched(of.residency, *page)).collect();
+    let Ok(read) = memory::read_pieces::<{ PAGE as usize }>(of.dir, of.tid, &pages) else {
+        return Vec::new();
+    };
+    if pages.len() > MAX_BLOCKS || read.iter().any(Option::is_none) {
+        return Vec::new();
+    }
+    let decoded =
+        pages.iter().zip(&read).filter_map(|(page, bytes)| (headers.decode)(*page, bytes.as_ref()?));
+    let mut decoded = decoded.peekable();
+    let Some(check) = decoded.peek().map(|table| table.check) else { return Vec::new() };
+    let decoded: Vec<GroupTable> = decoded.filter(|table| table.check == check).collect();
+    let all_here = decoded.iter().all(|table| table.next == Addr(0) || tables.contains(table.next));
+    let described = decoded.into_iter().flat_map(|table| table.groups).take(MAX_BLOCKS);
+    let described: Vec<(Addr, AddrRange)> = described.collect();
+    let starts: Vec<Addr> = described.iter().map(|(_, group)| group.start).collect();
+    let Ok(heads) = memory::read_pieces::<8>(of.dir, of.tid, &starts) else { return Vec::new() };
+    let points_back =
+        |((at, _), head): &(&(Addr, AddrRange), Option<[u8; 8]>)| *head == Some(at.0.to_le_bytes());
+    let found = described.iter().zip(heads).filter(points_back);
+    let found = found.map(|((_, range), _)| Block { range: *range, kind: BlockKind::Group });
+    let whole = all_here.then_some(Block { range: tables, kind: BlockKind::GroupTable });
+    found.chain(whole).collect()
 }
 
 /// What is left of a range between others, which are sorted.

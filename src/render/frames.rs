@@ -2,7 +2,7 @@
 
 use super::style::{Tone, clean, truncated};
 use super::text::{TextOptions, WIDTH};
-use crate::report::model::{Frame, Stack};
+use crate::report::model::{Frame, Role, Stack};
 use std::ops::Range;
 
 /// Frames shown of a long stack: innermost, and outermost.
@@ -36,7 +36,8 @@ pub(super) fn frames(stack: &Stack, options: TextOptions, out: &mut String) {
         );
         truncated(text.trim_end(), WIDTH)
     };
-    let hidden = hidden(&all);
+    let caller = all.iter().position(|f| f.managed && f.role == Role::Program);
+    let hidden = caller.map_or_else(|| hidden(&all), |caller| hidden_around(caller, all.len()));
     for (i, frame) in all.iter().enumerate() {
         match hidden.iter().find(|gap| gap.contains(&i)) {
             Some(gap) if gap.start == i => {
@@ -59,6 +60,13 @@ pub(super) fn frames(stack: &Stack, options: TextOptions, out: &mut String) {
     };
     let ending = format!("       ({ending})");
     *out += &format!("{}\n", options.color.paint(Tone::Dim, &ending));
+}
+
+/// The same of a stack on which the function is known that the reader wrote: it and its callers are shown.
+fn hidden_around(caller: usize, length: usize) -> Vec<Range<usize>> {
+    let inside = INNER_FRAMES / 2 + 1..caller.saturating_sub(1);
+    let outside = caller + INNER_FRAMES / 2 + 1..length.saturating_sub(OUTER_FRAMES);
+    [inside, outside].into_iter().filter(|gap| gap.len() > 1).collect()
 }
 
 /// What of a long stack is not shown: the middle. Where that would be an allocator's own frames up to
@@ -117,6 +125,14 @@ mod tests {
             None => Some(c),
         };
         modules.chars().enumerate().filter_map(line).collect()
+    }
+
+    #[test]
+    fn who_called_and_its_callers_are_shown() {
+        assert!(hidden_around(3, 9).is_empty(), "short enough");
+        assert_eq!(hidden_around(3, 20), vec![8..16]);
+        assert_eq!(hidden_around(20, 22), vec![5..19]);
+        assert_eq!(hidden_around(20, 40), vec![5..19, 25..36]);
     }
 
     #[test]

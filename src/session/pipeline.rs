@@ -254,9 +254,10 @@ impl Pipeline {
                     completeness
                 }
                 Some(managed) => {
-                    self.renew_modules(event.mm, event.task.pid);
-                    let walked = self.unwinder.unwind_with_pointers(event.mm, &stack, &mut self.stacks);
-                    let (id, completeness, pointers) = walked;
+                    let (id, completeness, pointers) =
+                        self.unwind_by(event.mm, event.task.pid, |unwinder, stacks| {
+                            unwinder.unwind_with_pointers(event.mm, &stack, stacks)
+                        });
                     let walked = Walked { mm: event.mm, stack: id, pointers: &pointers };
                     event.stack = Ok(self.compose(&walked, managed));
                     completeness
@@ -343,8 +344,17 @@ impl Pipeline {
     }
 
     fn unwind(&mut self, mm: MmKey, pid: Pid, captured: &StackSample<'_>) -> (StackId, Completeness) {
+        self.unwind_by(mm, pid, |unwinder, stacks| unwinder.unwind_interned(mm, captured, stacks))
+    }
+
+    fn unwind_by<T>(
+        &mut self,
+        mm: MmKey,
+        pid: Pid,
+        unwind: impl Fn(&mut Unwinder, &mut StackTable) -> T,
+    ) -> T {
         self.renew_modules(mm, pid);
-        let found = self.unwinder.unwind_interned(mm, captured, &mut self.stacks);
+        let found = unwind(&mut self.unwinder, &mut self.stacks);
         let time_ns = self.time_ns;
         let is_same = |generated: &mut GeneratedCode, unwinder: &Unwinder, stacks: &mut StackTable| {
             unwinder.generated_frames().is_empty() || generated.seen((mm, pid, time_ns), unwinder, stacks)
@@ -353,7 +363,7 @@ impl Pipeline {
             return found;
         }
         self.unwinder.renew_generated(mm, &mut self.stacks);
-        let found = self.unwinder.unwind_interned(mm, captured, &mut self.stacks);
+        let found = unwind(&mut self.unwinder, &mut self.stacks);
         let _ = is_same(&mut self.generated, &self.unwinder, &mut self.stacks);
         found
     }

@@ -1,5 +1,6 @@
 //! Rules as data on the real programs that they are about (docs/rules.md; scripts/prove.sh runs more of them).
 
+use crate::support::managed::{snapshot, waiting};
 use crate::support::report::{list, number};
 use crate::support::{self, skip, skip_without, skip_without_bpf, vmaudit};
 use serde_json::Value;
@@ -72,4 +73,31 @@ fn the_heap_of_sbcl_is_told_by_the_function_that_reserved_it() {
     assert!((1900 * MIB..=2048 * MIB).contains(&virt), "{heap}");
     assert_eq!(number(&list(heap, "fix")[0], "saves_virt"), virt - 256 * MIB);
     assert!(tested.contains("sbcl.dynamic-space "), "{tested}");
+}
+
+/// SBCL maps the stacks of its threads itself: its own option sizes them, and no limit does.
+#[test]
+fn threads_of_sbcl_are_told_the_option_that_sizes_them() {
+    const TEST: &str = "threads_of_sbcl_are_told_the_option_that_sizes_them";
+    const THREADS: &str = "(dotimes (i 3) (sb-thread:make-thread (lambda () (sleep 600))))";
+    if skip_without_bpf(TEST) || skip_without(TEST, "/usr/bin/sbcl") {
+        return;
+    }
+    let program = ["sbcl", "--noinform", "--no-userinit", "--eval", THREADS];
+    let (findings, _) = found(&[&program[..], &["--eval", "(exit :abort t)"]].concat());
+    let threads = of(&findings, "sbcl.thread");
+    let fixes = list(threads, "fix");
+    assert_eq!(text(&fixes[0], "knob"), "sbcl --control-stack-size 1MB");
+    // the default is 2 MiB
+    assert_eq!(number(&fixes[0], "saves_virt"), number(threads, "regions") * MIB, "{threads}");
+
+    let mut sbcl = Command::new("sbcl");
+    let wait = ["--eval", "(progn (princ \"READY\") (terpri) (finish-output) (read-line))"];
+    let sbcl = waiting(sbcl.args(&program[1..]).args(wait));
+    let alone = snapshot(sbcl.0.id());
+    let stacks = list(alone.first(), "findings").iter().find(|finding| finding["category"] == "thread-stack");
+    let stacks = stacks.unwrap_or_else(|| panic!("no stacks: {:?}", alone.first()["findings"]));
+    assert_eq!(text(&list(stacks, "fix")[0], "knob"), "sbcl --control-stack-size 1MB", "{stacks}");
+    let no_help = list(stacks, "no_help").iter().any(|no| text(no, "knob").contains("ulimit -s"));
+    assert!(no_help, "{stacks}");
 }

@@ -117,3 +117,18 @@ fn the_bss_of_real_programs() {
         check(Command::new(program).args([option, script]));
     }
 }
+
+/// A block below a library is the loader's where its own lists lead into it, and nowhere else.
+#[test]
+fn what_lies_below_a_library_is_not_the_loaders_for_that() {
+    let program = program_by(("below_libraries", "below_libraries"), "gcc", &[]).expect("gcc");
+    let process = check(&mut Command::new(&program));
+    let sum = |category: &str| -> u64 {
+        let own = list(&process, "regions").iter().filter(|region| region["category"] == category);
+        own.map(|region| number(region, "virt")).sum()
+    };
+    assert_eq!(sum("unknown"), 64 << 10, "its own mapping, and nothing else");
+    let tls = list(&process, "regions").iter().filter(|region| region["part"] == "TLS and loader data");
+    let evidence: Vec<&str> = tls.map(|region| region["evidence"].as_str().expect("text")).collect();
+    assert!(!evidence.is_empty() && evidence.iter().all(|evidence| *evidence == "header"), "{evidence:?}");
+}

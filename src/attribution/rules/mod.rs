@@ -190,7 +190,7 @@ pub trait Rule: Sync {
 
     /// The setting by which the runtime that this rule is about sizes the stacks of its threads, if
     /// the process has it: (knob, note).
-    fn stack_size_knob(&self, _world: &World<'_>) -> Option<(&'static str, &'static str)> {
+    fn stack_size_knob(&self, _world: &World<'_>) -> Option<(String, String)> {
         None
     }
 

@@ -1,6 +1,7 @@
 //! vmaudit's side of the shared memory.
 
 use super::layout::{self, *};
+use super::pages::*;
 use crate::model::UnwindRow;
 use crate::model::heap::own::{AREA, BELL};
 use memmap2::{MmapOptions, MmapRaw};
@@ -106,22 +107,9 @@ pub struct Counted {
     pub peak_blocks: u64,
 }
 
-/// What is outstanding.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct CountedBlock {
-    pub address: u64,
-    pub size: u64,
-    /// What the allocator gave: malloc_usable_size(3). None where it did not tell.
-    pub given: Option<u64>,
-    /// 0: no stack.
-    pub stack: u32,
-    /// When: as [`Bell::tell_time`] told; rounded down.
-    pub milliseconds: u32,
-}
-
 macro_rules! part {
     ($name:ident, $at:expr, $of:ty, $count:expr) => {
-        fn $name(&self) -> &[$of] {
+        pub(super) fn $name(&self) -> &[$of] {
             // SAFETY: the file is as long as all parts, and only atomics are in it.
             unsafe { std::slice::from_raw_parts(self.map.as_ptr().add($at).cast::<$of>(), $count) }
         }
@@ -176,7 +164,9 @@ impl Area {
     part!(asks, AT_ASKS, Ask, ASKS);
     part!(given, AT_GIVEN, AtomicU32, GIVEN);
     part!(windows, AT_WINDOWS, AtomicU32, WINDOWS);
-    part!(leaves, AT_LEAVES, AtomicU64, LEAVES * LEAF_BYTES / 8);
+    part!(leaf_windows, AT_LEAF_WINDOWS, AtomicU32, LEAVES);
+    part!(pages, AT_LEAVES, AtomicU64, LEAVES * LEAF_PAGES);
+    part!(rooms, AT_ROOMS, AtomicU64, ROOM_WORDS);
 
     fn counts(&self, shard: usize) -> &[Count] {
         let at = AT_COUNTS + shard * STACKS * size_of::<Count>();
@@ -221,11 +211,9 @@ impl Area {
             }
         };
         let key = rule_key(address, false, code);
-        let rules = self.rules();
-        let home = spread(key, RULES.trailing_zeros());
         let mut room = None;
-        for at in home..home + RULE_PROBES {
-            let Some(rule) = rules.get(at % RULES) else { return false };
+        for at in layout::probes(&RULE_TABLES, key, RULE_PROBES) {
+            let Some(rule) = self.rules().get(at) else { return false };
             match rule.key.load(Acquire) {
                 known if known == key => {
                     rule.body.store(body, Relaxed);
@@ -325,68 +313,8 @@ impl Area {
         Ok(out)
     }
 
-    /// What is outstanding: all of it, or the sampled blocks.
-    ///
-    /// # Errors
-    /// When the file cannot be searched for what was written.
-    pub fn blocks(&self, mut take: impl FnMut(CountedBlock)) -> io::Result<()> {
-        if self.head().mode.load(Relaxed) == MODE_SAMPLE {
-            for sample in self.written_of(self.samples(), AT_SAMPLES)? {
-                let address = sample.address.load(Acquire);
-                if address != 0 {
-                    let (size, stack) = (sample.size.load(Relaxed), sample.stack.load(Relaxed));
-                    let milliseconds = sample.tick.load(Relaxed);
-                    let given = Some(sample.given.load(Relaxed)).filter(|&given| given >= size);
-                    take(CountedBlock { address, size, given, stack, milliseconds });
-                }
-            }
-            return Ok(());
-        }
-        let head = self.head();
-        let leaves = (head.next_leaf.load(Acquire) as usize).min(LEAVES);
-        for (leaf, window) in head.windows.iter().enumerate().take(leaves) {
-            let window = window.load(Relaxed);
-            let begin = AT_LEAVES + leaf * LEAF_BYTES;
-            let words = self.leaves().get(leaf * LEAF_BYTES / 8..).unwrap_or_default();
-            for written in self.written(begin..begin + LEAF_BYTES)? {
-                for at in (written.start - begin) / 8..(written.end - begin) / 8 {
-                    let word = words.get(at).map_or(0, |word| word.load(Acquire));
-                    // Less is the size of the large block before it.
-                    if word >> 44 == 0 {
-                        continue;
-                    }
-                    let address = address_of(window, at);
-                    let size = match block_size(word) {
-                        LARGE => self.large(address),
-                        size => size,
-                    };
-                    let (stack, milliseconds) = (block_stack(word), block_ms(word));
-                    let given = match size {
-                        0..=SMALL => self.given().get(given_at(size)).map(|word| given(word.load(Relaxed)).0),
-                        _ => self.word_behind(address, 32),
-                    };
-                    let given = given.filter(|&given| given >= size);
-                    take(CountedBlock { address, size, given, stack, milliseconds });
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// The size of a block that is too large for its word: in the next one.
-    fn large(&self, address: u64) -> u64 {
-        self.word_behind(address, 16).map_or(LARGE, |size| size.max(LARGE))
-    }
-
-    fn word_behind(&self, address: u64, bytes: u64) -> Option<u64> {
-        let (window, word) = place(address.wrapping_add(bytes));
-        let windows = self.windows().get(window)?;
-        let leaf = windows.load(Relaxed).checked_sub(1)? as usize;
-        self.leaves().get(leaf * LEAF_BYTES / 8 + word).map(|word| word.load(Relaxed))
-    }
-
     /// Those that may be other than zero: to read a hole takes memory, too.
-    fn written_of<'a, T>(
+    pub(super) fn written_of<'a, T>(
         &self,
         all: &'a [T],
         at: usize,
@@ -399,7 +327,7 @@ impl Area {
     }
 
     /// Which parts of a range of the file are not holes.
-    fn written(&self, range: Range<usize>) -> io::Result<Vec<Range<usize>>> {
+    pub(super) fn written(&self, range: Range<usize>) -> io::Result<Vec<Range<usize>>> {
         let mut out = Vec::new();
         let mut at = range.start;
         while at < range.end {
@@ -459,49 +387,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_are_exact_at_first_and_to_one_part_in_2048_then() {
-        for ms in 0..4096 {
-            assert_eq!(ms_of(tick16(ms)), ms);
-        }
-        let mut ms = 4096u32;
-        while ms < 100_000_000 {
-            let known = ms_of(tick16(ms));
-            assert!(known <= ms && ms - known <= ms / 2048, "{ms}: {known}");
-            ms += ms / 7 + 1;
-        }
-        assert!(ms_of(tick16(u32::MAX)) >= 100_000_000, "the end of time is late");
-    }
-
-    #[test]
-    fn blocks_keep_their_stack_time_and_size() {
-        for (stack, ms, size) in
-            [(0, 0, 0), (1, 17, 1), (STACKS as u32 - 1, 4000, LARGE - 1), (7, 5, 1 << 40)]
-        {
-            let word = block(stack, ms, size);
-            assert_ne!(word >> 44, 0, "a block is told from the size of a large one");
-            assert_eq!((block_stack(word), block_ms(word)), (stack, ms));
-            assert_eq!(block_size(word), size.min(LARGE));
-        }
-    }
-
-    #[test]
-    fn each_address_has_a_word_of_its_own() {
-        for address in [16u64, 24, 0x5555_5555_52a0, 0x7fff_ffff_fff8, 0x7f00_0000_0000, 0x7eff_ffff_fff0] {
-            let (window, word) = place(address);
-            assert!(window < WINDOWS && word < LEAF_BYTES / 8, "{address:#x}");
-            assert_eq!(address_of(window as u32, word), address);
-        }
-        assert_ne!(place(32), place(40));
-        assert_ne!(place(32), place(48));
-    }
-
-    #[test]
     fn rules_come_back_as_they_were_published() {
         let area = Area::new(Settings::default()).expect("memory");
         let found = |address, code| {
             let key = rule_key(address, false, code);
-            let home = spread(key, RULES.trailing_zeros());
-            let near = (home..home + RULE_PROBES).filter_map(|at| area.rules().get(at % RULES));
+            let near = probes(&RULE_TABLES, key, RULE_PROBES).filter_map(|at| area.rules().get(at));
             near.take_while(|rule| rule.key.load(Relaxed) != 0)
                 .find(|rule| rule.key.load(Relaxed) == key)
                 .map(|rule| rule.body.load(Relaxed))

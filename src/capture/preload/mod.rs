@@ -7,6 +7,7 @@
 
 mod area;
 mod armed;
+mod blocks;
 #[path = "../../../preload/area.rs"]
 pub mod layout;
 mod library;
@@ -14,9 +15,15 @@ mod listener;
 #[cfg(test)]
 #[path = "../../../preload/math.rs"]
 mod math;
+#[path = "../../../preload/pages.rs"]
+pub mod pages;
+#[cfg(all(test, target_arch = "x86_64"))]
+#[path = "../../../preload/search.rs"]
+mod search;
 
-pub use area::{Area, Bell, Counted, CountedBlock, Question, Settings, SharedStack};
+pub use area::{Area, Bell, Counted, Question, Settings, SharedStack};
 pub use armed::{Armed, Found};
+pub use blocks::CountedBlock;
 pub use library::{Library, install, is_available};
 pub use listener::{Arrival, Listener, share_network};
 

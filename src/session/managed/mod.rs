@@ -136,7 +136,9 @@ impl Managed {
         codes: &IntMap<u64, ManagedCode>,
         (stacks, unwinder): (&mut StackTable, &Unwinder),
     ) -> StackId {
-        if managed.end == ManagedEnd::Broken {
+        let is_known = managed.kind != ManagedKind::Interpreted
+            || managed.frames.iter().all(|frame| codes.contains_key(&frame.code));
+        if managed.end == ManagedEnd::Broken || !is_known {
             self.broken += 1;
             return walked.stack;
         }

@@ -350,6 +350,16 @@ fn a_program_does_not_notice() {
     }
 }
 
+/// The library reads a stack no further than it goes by now.
+#[test]
+fn a_stack_that_has_become_shorter_is_read_to_its_end() {
+    let heap = heap(&[], &[program("heap_neighbours")]);
+    assert_eq!(heap.output.status.code(), Some(0), "{}", heap.stderr());
+    let by_thread = |stack: &[&str]| stack.first().is_some_and(|name| name.starts_with("grab"));
+    let (bytes, blocks) = heap.held(&heap.processes()[0], by_thread);
+    assert_eq!((format!("{bytes}\n"), blocks), (heap.stdout(), 4));
+}
+
 /// A process is watched from its execve on, and its peak lies in that time.
 #[test]
 fn times_are_those_of_the_process() {

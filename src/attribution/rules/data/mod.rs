@@ -65,6 +65,13 @@ impl Rule for DataRule {
         Some(claim(subject, Evidence::Stack, rule))
     }
 
+    fn stack_size_knob(&self, world: &World<'_>) -> Option<(String, String)> {
+        let rules = world.input.rules.rules().iter().enumerate();
+        let mut here = rules.filter(|(at, _)| world.applies(*at)).flat_map(|(_, rule)| &rule.knobs);
+        let knob = here.find(|knob| knob.stacks)?;
+        Some((knob.knob.clone(), knob.note.clone()))
+    }
+
     fn advise(&self, group: &Group<'_>, world: &World<'_>) -> Advice {
         match group.pieces.first().and_then(|piece| world.input.rules.get(piece.label?)) {
             Some(rule) => advice(rule, group),

@@ -101,6 +101,7 @@ pub(super) const BITMAP: MemoryKind = what!(GC, "mark bitmap");
 pub(super) const CARDS: MemoryKind = what!(GC, "card or offset table");
 pub(super) const MARK_STACK: MemoryKind = what!(GC, "marking stack");
 pub(super) const Z_MARK_STACK: MemoryKind = what!(GC, "ZGC's marking stacks");
+pub(super) const Z_TABLES: MemoryKind = what!(GC, "ZGC's table of pages or forwardings");
 const G1_TABLES: MemoryKind = what!(GC, "G1's bitmaps and card tables");
 const TABLES: MemoryKind = what!(GC, "collector tables");
 pub(super) const POLLING: MemoryKind =
@@ -120,7 +121,8 @@ const PURPOSES: &[(&[&str], MemoryKind)] = &[
     (&["create_aux_memory_mapper"], G1_TABLES),
     (&["MarkBitMap", "CMBitMap", "MarkingBitMap"], BITMAP),
     (&["CardTable", "BlockOffset", "ObjectStartArray", "CardCounts"], CARDS),
-    (&["ParallelCompactData", "RemSet", "FromCardCache", "ZPageTable", "ZForwarding", "ZLiveMap"], TABLES),
+    (&["ZPageTable", "ZForwarding", "XPageTable", "XForwarding"], Z_TABLES),
+    (&["ParallelCompactData", "RemSet", "FromCardCache", "ZLiveMap"], TABLES),
     (
         &[
             "ReservedHeapSpace",
@@ -136,6 +138,8 @@ const PURPOSES: &[(&[&str], MemoryKind)] = &[
         ],
         JAVA_HEAP,
     ),
+    // what is part of the heap's object and not built by a function of its own
+    (&["ZHeap::ZHeap", "XHeap::XHeap"], Z_TABLES),
 ];
 
 const ID: &str = "jvm";
@@ -280,9 +284,9 @@ impl Rule for JvmRule {
         world.survey_cuts(ID, region.range)
     }
 
-    fn stack_size_knob(&self, world: &World<'_>) -> Option<(&'static str, &'static str)> {
+    fn stack_size_knob(&self, world: &World<'_>) -> Option<(String, String)> {
         let note = "the stacks of Java threads only; too small a one ends in StackOverflowError";
-        layout::is_jvm(world).then_some(("-Xss256k", note))
+        layout::is_jvm(world).then(|| ("-Xss256k".to_owned(), note.to_owned()))
     }
 
     fn advise(&self, group: &Group<'_>, world: &World<'_>) -> Advice {

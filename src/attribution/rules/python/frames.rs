@@ -155,7 +155,7 @@ fn offsets(
     // File's name, name, qualified name, lines: read as one.
     let names = [code + 1, code + 2, code + 3, code + 4].map(word);
     let in_order = names.iter().zip(names.iter().skip(1)).all(|(one, next)| one + 8 == *next);
-    let plausible = layout.frame_owner < 80 && layout.frame_instruction <= 72 && layout.code_names <= 160;
+    let plausible = layout.frame_owner < 80 && layout.frame_instruction <= 72 && layout.code_names <= 112;
     if in_order && plausible { Ok(layout) } else { Err("its frames are in an order that is not known") }
 }
 

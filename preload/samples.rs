@@ -1,0 +1,180 @@
+//! Sampled blocks: few, in a hash table that grows with them.
+
+use super::area::*;
+use super::blocks::{count_allocation, count_free};
+use super::math;
+use super::real;
+use super::setup::{self, Area};
+use super::sys;
+use super::thread::Thread;
+use super::walk::{Registers, stack_of};
+use core::hint::spin_loop;
+use core::sync::atomic::Ordering::*;
+
+/// Bytes until the next mark: exponentially distributed.
+pub fn draw(thread: &mut Thread) -> i64 {
+    let mean = setup::area().head().mean.load(Relaxed) as f64;
+    let uniform = ((thread.random() >> 11) + 1) as f64 / (1u64 << 53) as f64;
+    (-math::ln(uniform) * mean) as i64 + 1
+}
+
+/// What a sampled block stands for: as many blocks, in 1024ths, and bytes.
+fn weight(size: u64) -> (u64, u64) {
+    let mean = setup::area().head().mean.load(Relaxed) as f64;
+    let probability = math::one_less_exp(size.max(1) as f64 / mean);
+    let rounded = |number: f64| (number + 0.5) as u64;
+    (rounded(1024.0 / probability), rounded(size as f64 / probability))
+}
+
+/// The sampled blocks, while nobody else looks for one. The table is at most half full, until it cannot grow any more.
+struct Samples {
+    area: Area,
+    bits: u32,
+}
+
+impl Samples {
+    fn lock() -> Samples {
+        let area = setup::area();
+        let head = area.head();
+        while head.sample_lock.compare_exchange(0, 1, Acquire, Relaxed).is_err() {
+            spin_loop();
+        }
+        if head.sample_bits.load(Relaxed) == 0 {
+            head.sample_bits.store(LEAST_SAMPLE_BITS, Release);
+        }
+        Samples { area, bits: head.sample_bits.load(Relaxed) }
+    }
+
+    fn at(&self, slot: usize) -> &'static Sample {
+        self.area.sample(first_sample(self.bits) + slot)
+    }
+
+    fn next(&self, slot: usize) -> usize {
+        (slot + 1) & ((1 << self.bits) - 1)
+    }
+
+    fn free_slot(&self, address: u64) -> usize {
+        let mut slot = spread(address, self.bits);
+        while self.at(slot).address.load(Relaxed) != 0 {
+            slot = self.next(slot);
+        }
+        slot
+    }
+
+    /// False where there is no room.
+    fn insert(&mut self, address: u64, size: u64, stack: u32) -> bool {
+        let count = self.area.head().sample_count.load(Relaxed);
+        if count >= 1 << (self.bits - 1) {
+            match self.bits {
+                MOST_SAMPLE_BITS if count >= (1 << self.bits) / 8 * 7 => return false,
+                MOST_SAMPLE_BITS => {}
+                _ => self.grow(),
+            }
+        }
+        let sample = self.at(self.free_slot(address));
+        sample.size.store(size, Relaxed);
+        sample.stack.store(stack, Relaxed);
+        sample.tick.store(setup::doorbell().tick.load(Relaxed), Relaxed);
+        sample.given.store(real::given(address), Relaxed);
+        sample.address.store(address, Release);
+        self.area.head().sample_count.store(count + 1, Relaxed);
+        true
+    }
+
+    /// vmaudit looks again where the table has changed when it has read it.
+    #[cold]
+    fn grow(&mut self) {
+        let old = Samples { area: self.area, bits: self.bits };
+        self.bits += 1;
+        for slot in 0..1 << old.bits {
+            let from = old.at(slot);
+            let address = from.address.load(Relaxed);
+            if address != 0 {
+                move_sample(from, self.at(self.free_slot(address)));
+            }
+        }
+        self.area.head().sample_bits.store(self.bits, Release);
+        // SAFETY: nobody looks there any more.
+        unsafe { sys::remove((old.at(0) as *const Sample).cast(), size_of::<Sample>() << old.bits) };
+        core::mem::forget(old);
+    }
+
+    fn remove(&self, address: u64) -> Option<(u32, u64)> {
+        let mut slot = spread(address, self.bits);
+        loop {
+            match self.at(slot).address.load(Relaxed) {
+                0 => return None,
+                found if found == address => break,
+                _ => slot = self.next(slot),
+            }
+        }
+        let sample = self.at(slot);
+        let known = (sample.stack.load(Relaxed), sample.size.load(Relaxed));
+        // What follows moves up, where it may: nobody looks behind an empty slot.
+        let mut hole = slot;
+        let mask = (1 << self.bits) - 1;
+        loop {
+            slot = self.next(slot);
+            let next = self.at(slot).address.load(Relaxed);
+            if next == 0 {
+                break;
+            }
+            let from_home = slot.wrapping_sub(spread(next, self.bits)) & mask;
+            if from_home >= (slot.wrapping_sub(hole) & mask) {
+                move_sample(self.at(slot), self.at(hole));
+                hole = slot;
+            }
+        }
+        self.at(hole).address.store(0, Release);
+        let count = &self.area.head().sample_count;
+        count.store(count.load(Relaxed).saturating_sub(1), Relaxed);
+        Some(known)
+    }
+}
+
+fn move_sample(from: &Sample, to: &Sample) {
+    to.size.store(from.size.load(Relaxed), Relaxed);
+    to.stack.store(from.stack.load(Relaxed), Relaxed);
+    to.tick.store(from.tick.load(Relaxed), Relaxed);
+    to.given.store(from.given.load(Relaxed), Relaxed);
+    to.address.store(from.address.load(Relaxed), Release);
+}
+
+impl Drop for Samples {
+    fn drop(&mut self) {
+        self.area.head().sample_lock.store(0, Release);
+    }
+}
+
+#[cold]
+#[inline(never)]
+pub fn sampled(thread: &mut Thread, address: u64, size: u64, registers: &Registers, function: u8) {
+    let stack = stack_of(thread, registers, function);
+    let mut samples = Samples::lock();
+    // Left there by a free that nobody saw.
+    let former = samples.remove(address);
+    let has_room = samples.insert(address, size, stack);
+    if has_room && former.is_none() {
+        setup::heed(address, true);
+    }
+    drop(samples);
+    if let Some((stack, size)) = former {
+        setup::area().head().doubts.lost_frees.fetch_add(1, Relaxed);
+        count_free(setup::area(), thread, stack, weight(size));
+    }
+    match has_room {
+        true => count_allocation(setup::area(), thread, stack, weight(size)),
+        false => drop(setup::area().head().doubts.uncounted.fetch_add(1, Relaxed)),
+    }
+}
+
+/// What may be one of the sampled blocks is freed.
+#[cold]
+#[inline(never)]
+pub fn sample_freed(thread: &Thread, address: u64) {
+    let samples = Samples::lock();
+    let Some((stack, size)) = samples.remove(address) else { return };
+    setup::heed(address, false);
+    drop(samples);
+    count_free(setup::area(), thread, stack, weight(size));
+}
