@@ -311,6 +311,7 @@ impl<'a> Session<'a> {
             self.is_behind = true;
         }
         // Its code and its files are there now, and not later.
+        self.pipeline.borrow_mut().open_perf_map(held.pid);
         self.pipeline.borrow_mut().name_all_generated();
         let Some(held) = self.let_go_early(held)? else { return Ok(()) };
         self.settle()?;

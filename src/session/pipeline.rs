@@ -355,8 +355,9 @@ impl Pipeline {
     ) -> T {
         self.renew_modules(mm, pid);
         let found = unwind(&mut self.unwinder, &mut self.stacks);
+        let time_ns = self.time_ns;
         let is_same = |generated: &mut GeneratedCode, unwinder: &Unwinder, stacks: &mut StackTable| {
-            unwinder.generated_frames().is_empty() || generated.seen((mm, pid), unwinder, stacks)
+            unwinder.generated_frames().is_empty() || generated.seen((mm, pid, time_ns), unwinder, stacks)
         };
         if is_same(&mut self.generated, &self.unwinder, &mut self.stacks) {
             return found;
@@ -382,6 +383,11 @@ impl Pipeline {
             self.unwinder.set_code_tables(pid, tables);
             return;
         }
+    }
+
+    /// A process is about to end. False where it has no perf map.
+    pub fn open_perf_map(&mut self, pid: Pid) -> bool {
+        self.generated.open_map(pid)
     }
 
     /// A process is about to end, or stacks are to be named: what perf maps say by now.

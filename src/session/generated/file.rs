@@ -54,7 +54,7 @@ impl MapFile {
                 Ok(0) | Err(_) => break,
                 Ok(count) => {
                     self.read += count as u64;
-                    self.map.add(&bytes[..count], seen);
+                    self.map.add(&bytes[..count], clock::monotonic_ns(), seen);
                 }
             }
         }

@@ -45,15 +45,24 @@ struct Process {
 pub struct GeneratedCode {
     processes: IntMap<MmKey, Process>,
     waiting: usize,
+    /// Maps of processes that end, of which no frame was seen yet.
+    early: IntMap<Pid, MapFile>,
 }
 
 impl GeneratedCode {
     /// A stack of a process was unwound, and these are its frames in generated code. False where other code has taken
     /// the place of one of them: then they have to be other frames.
     #[must_use]
-    pub fn seen(&mut self, (mm, pid): (MmKey, Pid), unwinder: &Unwinder, stacks: &mut StackTable) -> bool {
+    pub fn seen(
+        &mut self,
+        (mm, pid, time_ns): (MmKey, Pid, u64),
+        unwinder: &Unwinder,
+        stacks: &mut StackTable,
+    ) -> bool {
+        let early = self.early.remove(&pid);
         let process = self.processes.entry(mm).or_default();
         process.pid = pid;
+        process.map = process.map.take().or(early);
         let frames = unwinder.generated_frames();
         let is_other = |seen: &GeneratedFrame| {
             let known = process.known.get(&seen.frame.address);
@@ -74,7 +83,7 @@ impl GeneratedCode {
                 stacks.name_generated(&frame, name, found.place);
                 continue;
             }
-            if process.name(&frame, stacks) || self.waiting >= MOST_WAITING {
+            if process.name(&frame, time_ns, stacks) || self.waiting >= MOST_WAITING {
                 continue;
             }
             if let Some(code) = code_before(pid, frame.address) {
@@ -96,7 +105,7 @@ impl GeneratedCode {
         self.waiting -= process.waiting.len();
         for Waiting { frame, code } in std::mem::take(&mut process.waiting) {
             if code_before(process.pid, frame.address) == Some(code) {
-                process.name(&frame, stacks);
+                process.name(&frame, u64::MAX, stacks);
             }
         }
     }
@@ -110,6 +119,17 @@ impl GeneratedCode {
             .map(|(&mm, _)| mm)
             .collect();
         all.into_iter().for_each(|mm| self.name_waiting(mm, stacks));
+    }
+
+    /// Opens a process' perf map while the process is there. False where it has none.
+    pub fn open_map(&mut self, pid: Pid) -> bool {
+        if self.processes.values().any(|process| process.pid == pid && process.map.is_some()) {
+            return true;
+        }
+        let Some(mut map) = MapFile::open(pid) else { return false };
+        map.grow(&mut |_, _| {});
+        self.early.insert(pid, map);
+        true
     }
 
     /// Another program runs there now.
@@ -150,11 +170,12 @@ impl Process {
         self.known.len() == before
     }
 
-    fn name(&self, frame: &Frame, stacks: &mut StackTable) -> bool {
+    /// Of a frame that was there at a time; false where it is not known what was at its address then.
+    fn name(&self, frame: &Frame, time_ns: u64, stacks: &mut StackTable) -> bool {
         // In the call, which may be a function's last instruction.
         let back = u64::from(frame.kind != FrameKind::InstructionPointer);
         let entry = self.map.as_ref().and_then(|map| map.map.at(frame.address.wrapping_sub(back)));
-        let Some(entry) = entry else { return false };
+        let Some(entry) = entry.filter(|entry| entry.was_in_force(time_ns)) else { return false };
         let offset = frame.address - entry.start;
         let linkage = entry.name.clone();
         let (name, begins) = match generated_function(&linkage) {

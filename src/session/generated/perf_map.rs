@@ -18,6 +18,21 @@ pub struct Entry {
     pub end: u64,
     /// As it is written.
     pub name: String,
+    /// It took the place of other code.
+    pub replaced: bool,
+    /// It was there at this time (CLOCK_MONOTONIC, ns), and perhaps before.
+    pub read_ns: u64,
+}
+
+impl Entry {
+    /// It was what the address had at that time.
+    pub fn was_in_force(&self, time_ns: u64) -> bool {
+        !self.replaced || self.read_ns <= time_ns
+    }
+
+    fn is_same(&self, other: &Entry) -> bool {
+        (self.start, self.end, &self.name) == (other.start, other.end, &other.name)
+    }
 }
 
 /// The lines so far.
@@ -31,7 +46,7 @@ pub struct PerfMap {
 
 impl PerfMap {
     /// Takes what was added to the file. Where each new function is goes to `seen`.
-    pub fn add(&mut self, bytes: &[u8], seen: &mut dyn FnMut(u64, u64)) {
+    pub fn add(&mut self, bytes: &[u8], now_ns: u64, seen: &mut dyn FnMut(u64, u64)) {
         let mut lines = bytes.split_inclusive(|&byte| byte == b'\n');
         for line in &mut lines {
             if self.rest.len() < LONGEST_LINE {
@@ -40,16 +55,18 @@ impl PerfMap {
             if line.ends_with(b"\n") {
                 let whole = std::mem::take(&mut self.rest);
                 // Some are written twice.
-                if let Some(entry) = parse(&whole).filter(|new| self.entries.get(&new.start) != Some(new)) {
+                let is_new =
+                    |new: &Entry| !self.entries.get(&new.start).is_some_and(|known| known.is_same(new));
+                if let Some(entry) = parse(&whole).filter(is_new) {
                     seen(entry.start, entry.end);
-                    self.insert(entry);
+                    self.insert(Entry { read_ns: now_ns, ..entry });
                 }
             }
         }
     }
 
     /// Takes the place of what it covers, even of parts: what was there is gone.
-    fn insert(&mut self, entry: Entry) {
+    fn insert(&mut self, mut entry: Entry) {
         if self.entries.len() >= MOST {
             return;
         }
@@ -58,6 +75,7 @@ impl PerfMap {
         let mut gone: Vec<u64> = first.map(|(&start, _)| start).into_iter().collect();
         gone.extend(self.entries.range(entry.start..entry.end).map(|(&start, _)| start));
         gone.iter().for_each(|start| drop(self.entries.remove(start)));
+        entry.replaced = !gone.is_empty();
         self.entries.insert(entry.start, entry);
     }
 
@@ -83,7 +101,7 @@ fn parse(line: &[u8]) -> Option<Entry> {
     let (start, size) = (number()?, number()?);
     let name = String::from_utf8_lossy(parts.next()?.trim_ascii()).into_owned();
     let end = start.checked_add(size)?;
-    (size > 0 && !name.is_empty()).then_some(Entry { start, end, name })
+    (size > 0 && !name.is_empty()).then_some(Entry { start, end, name, replaced: false, read_ns: 0 })
 }
 
 #[cfg(test)]
@@ -98,14 +116,16 @@ mod tests {
     #[test]
     fn what_was_written_last_counts() {
         let mut map = PerfMap::default();
-        map.add(b"1000 100 JS:~a /x.js:1:1\n2000 10 b c\n0x3000 0x20 d\n", &mut |_, _| {});
+        map.add(b"1000 100 JS:~a /x.js:1:1\n2000 10 b c\n0x3000 0x20 d\n", 7, &mut |_, _| {});
         assert_eq!(named(&map, 0x10ff), Some("JS:~a /x.js:1:1"));
         assert_eq!((named(&map, 0x1100), named(&map, 0xfff)), (None, None));
         assert_eq!((named(&map, 0x200f), named(&map, 0x301f)), (Some("b c"), Some("d")));
         // In two parts, over the end of one and all of the other.
-        map.add(b"10f0 f1", &mut |_, _| {});
+        map.add(b"10f0 f1", 7, &mut |_, _| {});
         assert_eq!(named(&map, 0x10f5), Some("JS:~a /x.js:1:1"));
-        map.add(b"0 e\n", &mut |start, end| assert_eq!((start, end), (0x10f0, 0x2000)));
+        map.add(b"0 e\n", 7, &mut |start, end| assert_eq!((start, end), (0x10f0, 0x2000)));
+        let in_force = |at, time| map.at(at).is_some_and(|entry| entry.was_in_force(time));
+        assert_eq!((in_force(0x10f0, 6), in_force(0x10f0, 7), in_force(0x2000, 6)), (false, true, true));
         assert_eq!(
             (named(&map, 0x1000), named(&map, 0x10f0), named(&map, 0x2000)),
             (None, Some("e"), Some("b c"))
@@ -117,6 +137,7 @@ mod tests {
         let mut map = PerfMap::default();
         map.add(
             b"\n1000\n1000 10\n1000 10 \nx 10 a\n+1 10 a\n1000 0 a\nffffffffffffffff 2 a\n-1 1 a\n",
+            7,
             &mut |_, _| panic!("none of them is a function"),
         );
         assert!(map.entries.is_empty());
@@ -132,8 +153,8 @@ mod tests {
             let text: String =
                 written.iter().enumerate().map(|(n, (start, size))| format!("{start:x} {size:x} f{n}\n")).collect();
             let (mut map, cut) = (PerfMap::default(), cut.min(text.len()));
-            map.add(&text.as_bytes()[..cut], &mut |_, _| {});
-            map.add(&text.as_bytes()[cut..], &mut |_, _| {});
+            map.add(&text.as_bytes()[..cut], 7, &mut |_, _| {});
+            map.add(&text.as_bytes()[cut..], 7, &mut |_, _| {});
             for at in 0..80 {
                 let covers = |&(start, size): &(u64, u64)| (start..start + size).contains(&at);
                 // Code that later code covers a part of is gone.
