@@ -64,6 +64,12 @@ def lisp_threads(folder):
         file.write("(dotimes (i 8) (sb-thread:make-thread (lambda () (sleep 60))))\n(sleep 60)\n")
 
 
+def mono(folder):
+    with open(os.path.join(folder, "Waits.cs"), "w") as file:
+        file.write("class Waits { static void Main() { System.Threading.Thread.Sleep(60000); } }\n")
+    subprocess.run(["mcs", "Waits.cs"], cwd=folder, check=True)
+
+
 def java(folder):
     with open(os.path.join(folder, "Direct.java"), "w") as file:
         file.write(JAVA)
@@ -78,6 +84,7 @@ def cases(folder):
     php = "exec php -d opcache.enable_cli=1 -d opcache.memory_consumption=${SIZE-128} -r 'sleep(60);'"
     lisp = "exec sbcl --dynamic-space-size ${SIZE-1GB} --noinform --eval '(sleep 60)'"
     threads = "exec sbcl --control-stack-size ${STACK-2MB} --script %s/threads.lisp" % folder
+    browser = "exec chromium --headless=new --no-sandbox --disable-gpu --user-data-dir=%s/chromium about:blank" % folder
     zones = "exec nginx -c %s/${CONF-as-it-is}" % folder
     return [
         Case("php.opcache", "opcache.memory_consumption=32", SHELL + [php], ["--env", "SIZE=32"]),
@@ -102,6 +109,10 @@ def cases(folder):
         Case("qemu.guest-memory", "-m 128", SHELL + [machine], ["--env", "M=128"]),
         Case("php.chunks", None, ["php", "-r", "$a = str_repeat('x', 9000000); sleep(60);"]),
         Case("jvm.direct", None, ["java", "-cp", folder, "Direct"], None, java),
+        Case("chromium.partition-alloc", None, SHELL + [browser]),
+        Case("boehm.heap", None, ["guile", "--no-auto-compile", "-c", "(define v (make-vector 1000000 1)) (sleep 60)"]),
+        Case("mono.heap", None, ["mono", os.path.join(folder, "Waits.exe")], None, mono),
+        Case("chez.segments", None, ["racket", "-e", "(define v (make-vector 2000000 1)) (sleep 60)"]),
         Case("ruby.transient-heap", None, ["ruby", "-e", "sleep 60"]),
         Case("ruby.heap-pages", None, ["ruby", "-e", RUBY]),
     ]
@@ -117,6 +128,10 @@ NEEDS = {
     "sbcl": ("sbcl", "sbcl"),
     "ghc": ("ghc", "ghc"),
     "jvm": ("javac", "default-jdk-headless"),
+    "chromium": ("chromium", "chromium"),
+    "boehm": ("guile", "guile-3.0"),
+    "mono": ("mcs", "mono-runtime mono-mcs"),
+    "chez": ("racket", "racket"),
     "ruby": ("ruby", "ruby"),
     "qemu": ("qemu-system-x86_64", "qemu-system-x86"),
 }

@@ -17,6 +17,7 @@ pub enum Headers {
     Malloc(MallocHeaders),
     Pools(PoolHeaders),
     Groups(GroupHeaders),
+    Pages(PageHeaders),
 }
 
 /// Of an allocator whose arenas and large blocks begin with headers of their own.
@@ -65,4 +66,20 @@ pub struct GroupTable {
     pub next: Addr,
     /// Where a description is, and what it describes.
     pub groups: Vec<(Addr, AddrRange)>,
+}
+
+/// Bytes of the description of a page of objects that are looked at.
+pub const PAGE_DESCRIPTION: usize = 64;
+
+/// Of a runtime whose objects lie in pages, each at a multiple of its length; a page begins with the address of its
+/// description.
+#[derive(Clone, Copy, Debug)]
+pub struct PageHeaders {
+    /// The process can have such pages.
+    pub in_process: fn(&[Mapping]) -> bool,
+    pub may_hold: fn(&Mapping) -> bool,
+    /// Bytes of the smallest page.
+    pub least: u64,
+    /// The length of the page at this address, if this is its description.
+    pub page_len: fn(Addr, &[u8; PAGE_DESCRIPTION]) -> Option<u64>,
 }

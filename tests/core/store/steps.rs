@@ -192,6 +192,7 @@ fn observations(pid: i32, source: ResidencySource) -> Box<Observations> {
             Block { range: AddrRange::from_len(Addr(0x7000), 0x3000), kind: BlockKind::PoolArena },
             Block { range: AddrRange::from_len(Addr(0xa000), 0x1000), kind: BlockKind::GroupTable },
             Block { range: AddrRange::from_len(Addr(0xc000), 0x2000), kind: BlockKind::Group },
+            Block { range: AddrRange::from_len(Addr(0x10000), 0x10000), kind: BlockKind::ObjectPage },
         ],
         code: CodeMarks {
             bss: vec![AddrRange::new(0x7f00_0000_2000, 0x7f00_0000_6000)],
