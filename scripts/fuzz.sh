@@ -44,6 +44,7 @@ seeds() {
     maps | smaps) echo tests/fixtures/captures ;;
     descriptions) echo src/heap/describe/builtin ;;
     functions) echo fuzz/seeds/elf ;;
+    rules) echo src/attribution/rules/data/builtin ;;
     *) echo "fuzz/seeds/$1" ;;
     esac
 }

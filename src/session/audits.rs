@@ -402,7 +402,7 @@ impl Audits {
         let run = RunFacts {
             backend: pipeline.backend.clone(),
             events: EventCounts {
-                seen: pipeline.tally.events + events.dropped,
+                seen: pipeline.tally.events.saturating_add(events.dropped),
                 lost: events.dropped,
                 without_stack: events.without_stack,
                 truncated_stacks: pipeline.tally.truncated,

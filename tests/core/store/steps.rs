@@ -11,6 +11,7 @@ use vmaudit::model::{
     Limits, Mapping, MappingFile, MmKey, ModuleInfo, NoStack, Prot, Sharing, SourceLine, StackId, StackTable,
     Step, SymbolFrame, SymbolizedStacks, Task, VmEvent, VmOp,
 };
+use vmaudit::session::replay::Replay;
 use vmaudit::store::{Facts, Recorder, Recording, RunMeta};
 
 fn meta() -> RunMeta {
@@ -424,6 +425,18 @@ fn an_older_recording_is_kept_beside() {
     assert_eq!(events(&folder.path().join("rec.old")), Some(2));
     let left: Vec<_> = std::fs::read_dir(folder.path()).expect("readable").flatten().collect();
     assert_eq!(left.len(), 2, "{left:?}");
+}
+
+#[test]
+fn more_lost_events_than_can_be_counted_are_the_most() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let path = folder.path().join("rec");
+    let facts = Facts { dropped: u64::MAX, ..Facts::default() };
+    record(&path, &steps()).finish(&facts).expect("written");
+    let mut replay = Replay::open(&path).expect("a recording");
+    replay.run(&mut |_, _| ControlFlow::Continue(())).expect("a whole file");
+    let events = replay.report().0.events;
+    assert_eq!((events.seen, events.lost), (u64::MAX, u64::MAX));
 }
 
 #[test]
