@@ -127,9 +127,10 @@ static long compare_file(__u32 index, struct file_search *search)
 	return 1;
 }
 
-/* A file's code is in the address space from now on: at `start` is, or would be, its first byte; 0: its code
- * is at mm->start_code. Without an interpreter in it, what an executed file replaces is forgotten. */
-__noinline int note_code(__u64 ino, __u32 dev, __u64 start)
+/* A file's code is in the address space from now on: at `start` is, or would be, its first byte, mapped from `offset`
+ * on; 0: its code is at mm->start_code. A page of it that is mapped once more (as libffi does for its trampolines) is
+ * no other place. Without an interpreter in it, what an executed file replaces is forgotten. */
+__noinline int note_code(__u64 ino, __u32 dev, __u64 start, __u64 offset)
 {
 	struct mm_struct *mm = mm_of(bpf_get_current_task_btf());
 	struct file_search search = { .files = files_with_interpreters(), .ino = ino, .dev = dev };
@@ -148,6 +149,8 @@ __noinline int note_code(__u64 ino, __u32 dev, __u64 start)
 		return 0;
 	}
 	file = file_at(search.files, index);
+	if (start && offset != file->code_offset)
+		return 0;
 	interpreter.file = index;
 	if (start)
 		interpreter.runtime = start + file->from_start;

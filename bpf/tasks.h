@@ -150,7 +150,7 @@ static __always_inline int on_exec(struct task_struct *task, int old_pid)
 	if (exe && files_with_interpreters()) {
 		struct inode *inode = inode_of(exe);
 
-		note_code(BPF_CORE_READ(inode, i_ino), BPF_CORE_READ(inode, i_sb, s_dev), 0);
+		note_code(BPF_CORE_READ(inode, i_ino), BPF_CORE_READ(inode, i_sb, s_dev), 0, 0);
 	}
 	send_file((__u64)exe);
 	count(VMAUDIT_SEEN);

@@ -219,7 +219,7 @@ static __always_inline int on_syscall_exit(__u32 id, long ret)
 		if (look_at) {
 			look_at_mapping(look_at, op == VMAUDIT_OP_MMAP ? args.args[4] : -1, extra);
 			if (op == VMAUDIT_OP_MMAP && args.args[2] & PROT_EXEC && files_with_interpreters())
-				note_code(extra->ino, extra->dev, look_at - args.args[5]);
+				note_code(extra->ino, extra->dev, look_at - args.args[5], args.args[5]);
 			if (op == VMAUDIT_OP_MMAP && extra->file) {
 				send_file(extra->file);
 				extra->aux[0] = thread->file;

@@ -158,6 +158,7 @@ struct vmaudit_interpreter_file {
 	__u64 ino;
 	__u32 dev;
 	__u32 pad;
+	__u64 code_offset; /* where in the file its code begins, rounded down to a page */
 	__u64 from_start; /* to its runtime: from where the file's first byte would be, */
 	__u64 from_code;  /* and from the start of its code */
 	__u64 code_type;  /* from the runtime to what its objects have for their type: code, text, bytes */

@@ -22,7 +22,7 @@ pub mod wire;
 pub use config::CaptureConfig;
 
 use crate::model::stack::{FoundInterpreter, ManagedFrames};
-use crate::model::{MmKey, Refusal, StackSample, Touch, VmEvent};
+use crate::model::{Addr, MmKey, Refusal, StackSample, Touch, VmEvent};
 use std::os::fd::BorrowedFd;
 
 /// An event with what its stack can be made from.
@@ -46,6 +46,13 @@ pub struct InterpreterFile {
     /// Of the first part of it that is mapped to be executed: virtual address and file offset.
     pub code: (u64, u64),
     pub found: FoundInterpreter,
+}
+
+impl InterpreterFile {
+    /// From which offset on its code is mapped.
+    pub fn code_offset(&self) -> u64 {
+        Addr(self.code.1).page_down().0
+    }
 }
 
 /// Where a backend learns of interpreters whose frames it is to send.

@@ -91,6 +91,7 @@ fn entry(file: &InterpreterFile) -> Entry {
     Entry {
         ino: file.inode,
         dev: file.major << 20 | file.minor & 0xf_ffff,
+        code_offset: file.code_offset(),
         from_start: found.runtime.wrapping_sub(address.wrapping_sub(offset)),
         from_code: found.runtime.wrapping_sub(address),
         code_type: found.code_type.wrapping_sub(found.runtime),

@@ -8,9 +8,7 @@ pub use expect::expect;
 use crate::attribution::rules::interpreters;
 use crate::capture::{InterpreterFile, Interpreters};
 use crate::model::hash::IntMap;
-use crate::model::stack::{
-    CodeFile, FoundInterpreter, Interpreter, ManagedCode, ManagedEnd, ManagedFrames, ManagedKind,
-};
+use crate::model::stack::{CodeFile, Interpreter, ManagedCode, ManagedEnd, ManagedFrames, ManagedKind};
 use crate::model::{Completeness, Frame, MmKey, SourcePlace, StackId, StackTable};
 use crate::objects::variables::exported;
 use crate::objects::{FileKey, Object};
@@ -23,7 +21,7 @@ const STAMPED_WITHIN: u64 = 100_000_000;
 
 /// A file that the backend was told of.
 struct Published {
-    found: FoundInterpreter,
+    file: InterpreterFile,
     number: u64,
     since_ns: u64,
 }
@@ -105,9 +103,10 @@ impl Managed {
             (Some(Ok(found)), Some(code)) => {
                 let FileKey { major, minor, inode } = key;
                 let code = (code.vaddr, code.offset);
-                let number = backend.publish(&InterpreterFile { major, minor, inode, code, found });
+                let file = InterpreterFile { major, minor, inode, code, found };
+                let number = backend.publish(&file);
                 match number {
-                    Some(number) => Found::Published(Published { found, number, since_ns: monotonic_ns() }),
+                    Some(number) => Found::Published(Published { file, number, since_ns: monotonic_ns() }),
                     None => Found::Refused(
                         "there are more files with an interpreter than are looked for".to_owned(),
                     ),
@@ -134,8 +133,8 @@ impl Managed {
                 _ => continue,
             };
             let Some(address) = file.object.layout().svma_of(file.offset) else { continue };
-            if time_ns < published.since_ns + STAMPED_WITHIN {
-                let runtime = published.found.runtime.wrapping_sub(address).wrapping_add(file.start.0);
+            if file.offset == published.file.code_offset() && time_ns < published.since_ns + STAMPED_WITHIN {
+                let runtime = published.file.found.runtime.wrapping_sub(address).wrapping_add(file.start.0);
                 backend.is_mapped(mm, runtime, published.number);
             }
         }
