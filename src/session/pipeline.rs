@@ -354,6 +354,7 @@ impl Pipeline {
         unwind: impl Fn(&mut Unwinder, &mut StackTable) -> T,
     ) -> T {
         self.renew_modules(mm, pid);
+        self.unwinder.read_code_of(mm, pid);
         let found = unwind(&mut self.unwinder, &mut self.stacks);
         let time_ns = self.time_ns;
         let is_same = |generated: &mut GeneratedCode, unwinder: &Unwinder, stacks: &mut StackTable| {
@@ -460,7 +461,8 @@ impl Pipeline {
     }
 }
 
-fn unwinder() -> Unwinder {
+/// An unwinder that reads code which was made at run time in the memory of its process.
+pub fn unwinder() -> Unwinder {
     let mut unwinder = Unwinder::default();
     unwinder.read_code_with(Box::new(|pid, at, into| memory::read(pid, at, into) == Ok(into.len())));
     unwinder

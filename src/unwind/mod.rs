@@ -97,6 +97,13 @@ impl Unwinder {
         self.scratch.generated.read_with(read);
     }
 
+    /// A process that is in the address space now: one that shared it may execute another program by then.
+    pub fn read_code_of(&mut self, mm: MmKey, pid: Pid) {
+        if let Some(space) = self.spaces.get_mut(&mm) {
+            space.pid = pid;
+        }
+    }
+
     /// The frames in generated code of the stack that was unwound last.
     pub fn generated_frames(&self) -> &[GeneratedFrame] {
         &self.in_generated

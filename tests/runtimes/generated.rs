@@ -24,7 +24,9 @@ fn trace(command: &[&str]) -> Traced {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let recording = folder.path().join("of.rec");
     let options = ["-o", recording.to_str().expect("UTF-8")];
-    let run = stuck::output(&mut run_command(&folder.path().join("report.json"), &options, command));
+    let mut run = run_command(&folder.path().join("report.json"), &options, command);
+    // V8 writes a log of its own where it is started.
+    let run = stuck::output(run.current_dir(folder.path()));
     assert!(run.status.success(), "{}", text(&run.stderr));
     let listed = stuck::output(Command::new(vmaudit()).args(["events", "-f", "json"]).arg(&recording));
     assert!(listed.status.success(), "{}", text(&listed.stderr));
@@ -101,6 +103,8 @@ fn functions_of_node_have_the_names_that_it_gives_them() {
     let named = trace(&[&node, "--perf-basic-prof", "--interpreted-frames-native-stack", script]);
     let (complete, all) = named.complete();
     assert!(complete * 100 >= all * 99, "{complete} of {all}");
+    let pid = named.events[0]["pid"].as_u64().expect("a number");
+    std::fs::remove_file(format!("/tmp/perf-{pid}.map")).expect("its perf map");
     let stack = named.of_reservation();
     assert!(!frames(stack).any(is_guess), "{stack}");
     // `at nested (/srv/frames.js:15:19)`; `at Array.forEach (<anonymous>)` is V8's own.

@@ -11,6 +11,7 @@ use crate::model::arenas::KnownBlock;
 use crate::model::{Addr, FileRef, Frame, Mapping, MmKey, Pid, StackSample, StackTable};
 use crate::objects::FileKey;
 use crate::procfs::parse_maps;
+use crate::session::pipeline::unwinder;
 use crate::sys::clock::monotonic_ns;
 use crate::sys::pidfd;
 use crate::unwind::{ExecMapping, SpaceState, Unwinder};
@@ -103,7 +104,7 @@ impl Preloaded {
             attached: false,
             container: None,
             fresh: Vec::new(),
-            unwinder: Unwinder::default(),
+            unwinder: unwinder(),
             stacks: StackTable::default(),
             sites: Sites::default(),
             functions: Vec::new(),
