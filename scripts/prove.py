@@ -20,6 +20,14 @@ NGINX = """daemon off; pid %(folder)s/nginx.pid; error_log %(folder)s/nginx.log;
 http { access_log off; limit_req_zone $binary_remote_addr zone=limit:%(size)s rate=1r/s;
 proxy_cache_path %(folder)s/cache keys_zone=keys:%(size)s; }
 """
+LDAP = """include /etc/ldap/schema/core.schema
+modulepath /usr/lib/ldap
+moduleload back_mdb
+database mdb
+suffix "dc=a"
+directory %(folder)s
+maxsize %(size)s
+"""
 JAVA = """import java.nio.ByteBuffer; public class Direct { public static void main(String[] a) throws Exception {
 ByteBuffer[] all = new ByteBuffer[9]; for (int i = 0; i < 9; i++) all[i] = ByteBuffer.allocateDirect(4 << 20);
 Thread.sleep(60000); } }
@@ -70,6 +78,12 @@ def mono(folder):
     subprocess.run(["mcs", "Waits.cs"], cwd=folder, check=True)
 
 
+def ldap(folder):
+    for size in ("1073741824", "67108864"):
+        with open(os.path.join(folder, "slapd-%s.conf" % size), "w") as file:
+            file.write(LDAP % {"folder": folder, "size": size})
+
+
 def java(folder):
     with open(os.path.join(folder, "Direct.java"), "w") as file:
         file.write(JAVA)
@@ -85,6 +99,7 @@ def cases(folder):
     lisp = "exec sbcl --dynamic-space-size ${SIZE-1GB} --noinform --eval '(sleep 60)'"
     threads = "exec sbcl --control-stack-size ${STACK-2MB} --script %s/threads.lisp" % folder
     browser = "exec chromium --headless=new --no-sandbox --disable-gpu --user-data-dir=%s/chromium about:blank" % folder
+    directory = "exec slapd -d 0 -h ldap://127.0.0.1:7856 -f %s/slapd-${SIZE-1073741824}.conf" % folder
     zones = "exec nginx -c %s/${CONF-as-it-is}" % folder
     return [
         Case("php.opcache", "opcache.memory_consumption=32", SHELL + [php], ["--env", "SIZE=32"]),
@@ -111,6 +126,7 @@ def cases(folder):
         Case("jvm.direct", None, ["java", "-cp", folder, "Direct"], None, java),
         Case("chromium.partition-alloc", None, SHELL + [browser]),
         Case("boehm.heap", None, ["guile", "--no-auto-compile", "-c", "(define v (make-vector 1000000 1)) (sleep 60)"]),
+        Case("lmdb.map", "maxsize 67108864", SHELL + [directory], ["--env", "SIZE=67108864"], ldap),
         Case("mono.heap", None, ["mono", os.path.join(folder, "Waits.exe")], None, mono),
         Case("chez.segments", None, ["racket", "-e", "(define v (make-vector 2000000 1)) (sleep 60)"]),
         Case("ruby.transient-heap", None, ["ruby", "-e", "sleep 60"]),
@@ -130,6 +146,7 @@ NEEDS = {
     "jvm": ("javac", "default-jdk-headless"),
     "chromium": ("chromium", "chromium"),
     "boehm": ("guile", "guile-3.0"),
+    "lmdb": ("slapd", "slapd"),
     "mono": ("mcs", "mono-runtime mono-mcs"),
     "chez": ("racket", "racket"),
     "ruby": ("ruby", "ruby"),

@@ -316,18 +316,20 @@ fn musl() {
         compiler: "musl-gcc",
         arguments: &["-DWITH_FREE"],
         category: "musl-malloc",
+        evidence: ("stack", "header"),
         ..CASE
     };
     check(&shared);
     let inside = Case {
         name: "musl-static-stripped",
         arguments: &["-static", "-s", "-DWITH_FREE"],
-        evidence: ("shape", "shape"),
+        evidence: ("shape", "header"),
         ..shared
     };
     check(&inside);
     // without free(): all in brk, by another malloc
-    check(&Case { name: "musl-never-frees", arguments: &["-static", "-s"], ..inside });
+    let evidence = ("shape", "shape");
+    check(&Case { name: "musl-never-frees", arguments: &["-static", "-s"], evidence, ..inside });
 }
 
 /// jemalloc under a prefix, as in Rust programs: the C library's own calls go to glibc's malloc, and each

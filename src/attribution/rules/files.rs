@@ -30,7 +30,7 @@ impl Rule for FilesRule {
 
     fn advise(&self, _group: &Group<'_>, _world: &World<'_>) -> Advice {
         Advice::why(
-            "a file is mapped as a whole, and read page by page when somebody looks at it; its pages are the \
+            "what is mapped of a file is read page by page when somebody looks at it; its pages are the \
              page cache's, and can be dropped at any time",
         )
     }
