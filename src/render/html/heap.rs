@@ -3,6 +3,7 @@
 use super::Template;
 use super::columns::{Column, NONE, Strings, number};
 use super::compact::{Frames, PageStack, code, object};
+use crate::heap::fragmentation::Holder;
 use crate::heap::report::{HeapProcess, HeapReport};
 use crate::render::clean;
 use crate::render::heap::by::{module, thread};
@@ -25,6 +26,7 @@ const SCRIPT: &str = concat!(
     include_str!("js/stacks.js"),
     include_str!("js/state.js"),
     include_str!("js/heap/data.js"),
+    include_str!("js/heap/arenas.js"),
     include_str!("js/heap/overview.js"),
     include_str!("js/heap/tree.js"),
     include_str!("js/flame.js"),
@@ -39,6 +41,9 @@ const SCRIPT: &str = concat!(
 
 /// Of a stack's line in the table.
 const WHO_COLUMNS: usize = 76;
+
+/// As many holders of pages are shown with their stacks (`js/heap/arenas.js`).
+const HOLDERS: usize = 10;
 
 /// The whole page; ends with a newline.
 ///
@@ -69,6 +74,8 @@ struct PageProcess {
     #[serde(flatten)]
     head: Map<String, Value>,
     notes: Vec<String>,
+    /// Of each holder of pages, its stack's line; null for what the filter leaves out.
+    holders: Vec<Option<String>>,
     sites: Sites,
 }
 
@@ -149,5 +156,8 @@ fn process(
         allocated: numbers(|whole| whole.site.allocated_bytes),
         temporary: or_none(|whole| whole.site.temporary),
     };
-    Ok(PageProcess { head, notes: notes(report, p, first), sites })
+    let holders = p.fragmentation.iter().flat_map(|found| &found.holders).take(HOLDERS);
+    let row = |holder: &Holder| holder.row.and_then(|row| p.rows.get(usize::try_from(row).ok()?));
+    let holders = holders.map(|holder| Some(who(report, row(holder)?, WHO_COLUMNS))).collect();
+    Ok(PageProcess { head, notes: notes(report, p, first), holders, sites })
 }
