@@ -13,6 +13,10 @@ use std::process::Command;
 #[path = "src/attribution/rules/data/format/mod.rs"]
 mod format;
 
+/// The HTML pages, but for what they show.
+#[path = "src/render/html/assemble.rs"]
+mod assemble;
+
 fn main() {
     check_rules();
     let types = ["vmaudit", "heap", "probe"].into_iter().flat_map(build).collect::<BTreeSet<String>>();
@@ -20,8 +24,21 @@ fn main() {
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
     std::fs::write(out.join("kernel_types.rs"), names).expect("writing the names of the types");
     println!("cargo:rerun-if-changed=bpf");
+    assemble_pages(&out);
     build_library();
     println!("cargo:rerun-if-changed=preload");
+}
+
+fn assemble_pages(out: &Path) {
+    let folder = Path::new("src/render/html");
+    println!("cargo:rerun-if-changed={}", folder.display());
+    let text_of = |name: &str| {
+        std::fs::read_to_string(folder.join(name)).unwrap_or_else(|e| panic!("reading {name}: {e}"))
+    };
+    for name in ["report.html", "heap.html"] {
+        let page = assemble::page(name, text_of).unwrap_or_else(|e| panic!("{name}: {e}"));
+        std::fs::write(out.join(name), page).expect("writing a page");
+    }
 }
 
 /// `preload/lib.rs` to `libvmaudit-heap.so`, which is embedded; empty for an architecture that it has no assembly

@@ -58,6 +58,15 @@ struct thread_struct {
 
 #define ARCH_PAGE_SIZE 4096UL
 
+/* A load before which, and after which, no other load of the program is moved: the processor keeps loads in order, so
+ * that only the compiler has to. */
+#define ARCH_LOAD_IN_ORDER(value, from)                          \
+	do {                                                     \
+		barrier();                                       \
+		(value) = *(volatile typeof(value) *)&(from);    \
+		barrier();                                       \
+	} while (0)
+
 #else
 #error "vmaudit has no arch.h branch for this processor yet"
 #endif

@@ -37,65 +37,57 @@ struct {
 	__type(value, struct stack_copy);
 } stack_copies SEC(".maps");
 
-struct comparison {
-	struct vmaudit_known_stack *known;
-	struct stack_copy *copy;
-	__u64 equal;
-};
-
-static long compare_return(__u32 index, struct comparison *comparison)
+/* Whether all return addresses are where they were. A loop in the program: a call of bpf_loop() for each frame took
+ * a third of the whole program's time. */
+static __always_inline bool same_returns(struct vmaudit_known_stack *known, struct stack_copy *copy, __u64 frames)
 {
-	struct vmaudit_known_stack *known = comparison->known;
 	__u64 distance;
+	int i;
 
-	if (index >= VMAUDIT_KNOWN_FRAMES)
-		return 1;
-	distance = known->distances[index];
-	if (distance > VMAUDIT_KNOWN_SPAN)
-		return 1;
-	if (*(__u64 *)(comparison->copy->bytes + distance) != known->returns[index])
-		return 1;
-	comparison->equal += 1;
-	return 0;
+	for (i = 0; i < VMAUDIT_KNOWN_FRAMES; i++) {
+		if (i >= frames)
+			return true;
+		distance = known->distances[i];
+		if (distance > VMAUDIT_KNOWN_SPAN)
+			return false;
+		if (*(__u64 *)(copy->bytes + distance) != known->returns[i])
+			return false;
+	}
+	return true;
 }
 
-/* What user space changes meanwhile is not known: its version is odd, or another one afterwards. A full
- * barrier, because some machines read out of order. */
+/* What user space changes meanwhile is not known: its version is odd, or another one afterwards. */
 static __always_inline __u64 version_of(struct vmaudit_known_stack *known)
 {
-	return __sync_fetch_and_add(&known->version, 0);
+	__u64 version;
+
+	ARCH_LOAD_IN_ORDER(version, known->version);
+	return version;
 }
 
 static __always_inline __u64 compare_stack(struct vmaudit_known_stack *known, struct stack_copy *copy, __u64 sp)
 {
-	struct comparison comparison = { .known = known, .copy = copy };
 	__u64 version = version_of(known), number = known->number, frames = known->frames, span = known->span;
 
 	if (version & 1 || frames > VMAUDIT_KNOWN_FRAMES || span > VMAUDIT_KNOWN_SPAN)
 		return 0;
 	if (bpf_probe_read_user(copy->bytes, span, (void *)sp))
 		return 0;
-	bpf_loop(frames, compare_return, &comparison, 0);
-	return comparison.equal == frames && version_of(known) == version ? number : 0;
+	return same_returns(known, copy, frames) && version_of(known) == version ? number : 0;
 }
 
-/* Sets the number of the current thread's stack, which was measured; 0: not known. Global, so that it is
- * verified once. */
-__noinline int find_known_stack(struct extra *extra)
+/* The number of a stack of which there are `depth` bytes; 0: not known. Global, so that it is verified once; all that it
+ * needs is handed over, because to look it up again for each call takes longer. */
+__noinline __u64 find_known_stack(struct extra *extra, __u64 ip, __u64 sp, __u64 depth)
 {
-	struct task_struct *task = bpf_get_current_task_btf();
-	struct traced_thread *thread = bpf_task_storage_get(&threads, task, 0, 0);
-	struct pt_regs *regs = (struct pt_regs *)bpf_task_pt_regs(task);
-	__u64 ip = regs->ip, sp = regs->sp, mm, depth, hash, number = 0;
 	struct vmaudit_known_stack *known;
 	struct stack_copy *copy;
+	__u64 mm, hash, number = 0;
 	__u32 way, at = 0;
 
-	if (!extra || !thread)
+	if (!extra)
 		return 0;
-	extra->stack = 0;
 	mm = extra->mm;
-	depth = *(volatile __u64 *)&thread->wanted;
 	copy = bpf_map_lookup_elem(&stack_copies, &at);
 	/* preempted by another task that is here, too */
 	if (!copy || copy->busy)
@@ -110,8 +102,7 @@ __noinline int find_known_stack(struct extra *extra)
 		number = compare_stack(known, copy, sp);
 	}
 	*(volatile __u64 *)&copy->busy = 0;
-	extra->stack = number;
-	return 0;
+	return number;
 }
 
 #endif

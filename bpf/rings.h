@@ -53,6 +53,12 @@ static __always_inline __u64 wake_flags(void)
 	return BPF_RB_FORCE_WAKEUP;
 }
 
+/* The next record wakes the reader. */
+static __always_inline void wake_soon(void)
+{
+	*(volatile __u64 *)&woken = ~0ULL;
+}
+
 static __always_inline bool has_room_for_stack(void)
 {
 	return bpf_ringbuf_query(&ring, BPF_RB_AVAIL_DATA) < stack_limit;

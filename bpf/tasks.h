@@ -7,6 +7,7 @@
 
 #include "cgroup.h"
 #include "files.h"
+#include "managed.h"
 #include "may_see.h"
 #include "record.h"
 #include "rings.h"
@@ -64,6 +65,8 @@ static __always_inline int on_fork(struct task_struct *parent, struct task_struc
 	if (child_mm != mm &&
 	    (list_forks || BPF_CORE_READ(mm, mm_users.counter) > 1 || bpf_map_lookup_elem(&keeping, &key)))
 		listed = send_vmas(child, false);
+	if (child_mm != mm)
+		note_copy((__u64)mm, (__u64)child_mm);
 	count(VMAUDIT_SEEN);
 	record = reserve_plain();
 	if (!record)
@@ -144,6 +147,11 @@ static __always_inline int on_exec(struct task_struct *task, int old_pid)
 	know_numbers(task, thread);
 	listed = bpf_ksym_exists(bpf_iter_task_vma_new) ? send_vmas(task, true) : send_exec_runs(task, thread);
 	exe = BPF_CORE_READ(mm, exe_file);
+	if (exe && files_with_interpreters()) {
+		struct inode *inode = inode_of(exe);
+
+		note_code(BPF_CORE_READ(inode, i_ino), BPF_CORE_READ(inode, i_sb, s_dev), 0);
+	}
 	send_file((__u64)exe);
 	count(VMAUDIT_SEEN);
 	record = reserve_plain();

@@ -28,6 +28,8 @@ struct traced_thread {
 	__u64 replaced;
 	__u64 trampoline;
 	__u64 renamed[2];
+	/* its state in an interpreter, where it was found last (managed.h) */
+	__u64 managed;
 };
 
 struct {

@@ -7,6 +7,7 @@
 #include "vmaudit_core.h"
 #include "files.h"
 #include "known.h"
+#include "managed.h"
 #include "may_see.h"
 #include "record.h"
 #include "rings.h"
@@ -30,6 +31,8 @@ enum vmaudit_special special_type = 0;
 enum vmaudit_counter counter_type = 0;
 enum vmaudit_hierarchy hierarchy_type = 0;
 enum vmaudit_known known_type = 0;
+enum vmaudit_managed managed_type = 0;
+enum vmaudit_managed_end managed_end_type = 0;
 
 /* Looks at the mapping that a call made. Global functions are verified once, on their own. */
 __noinline int look_at_mapping(__u64 at, __u32 fd, struct extra *extra)
@@ -128,7 +131,7 @@ static __always_inline bool send_with_stack(struct task_struct *task, struct tra
 	/* returns are restored there */
 	replaced = note_returns(task, thread);
 	if (!replaced && call->extra.flags & VMAUDIT_STACK_FULL) {
-		find_known_stack(&call->extra);
+		call->extra.stack = find_known_stack(&call->extra, regs->ip, regs->sp, thread->wanted);
 		record = call->extra.stack ? bpf_ringbuf_reserve(&ring, sizeof(*record), 0) : 0;
 		if (record) {
 			FILL_CALL(record);
@@ -215,6 +218,8 @@ static __always_inline int on_syscall_exit(__u32 id, long ret)
 			look_at = ret;
 		if (look_at) {
 			look_at_mapping(look_at, op == VMAUDIT_OP_MMAP ? args.args[4] : -1, extra);
+			if (op == VMAUDIT_OP_MMAP && args.args[2] & PROT_EXEC && files_with_interpreters())
+				note_code(extra->ino, extra->dev, look_at - args.args[5]);
 			if (op == VMAUDIT_OP_MMAP && extra->file) {
 				send_file(extra->file);
 				extra->aux[0] = thread->file;
@@ -224,6 +229,8 @@ static __always_inline int on_syscall_exit(__u32 id, long ret)
 		}
 	}
 	count(VMAUDIT_SEEN);
+	if (is_any_mapped())
+		send_managed();
 	if (send_with_stack(task, thread, regs, &call))
 		return 0;
 	record = reserve_plain();

@@ -35,6 +35,15 @@ enum vmaudit_op {
 	VMAUDIT_OP_FILE = 48,   /* dev, ino, nlink */
 	VMAUDIT_OP_NAME = 49,   /* text: a NUL-terminated string (PR_SET_VMA_ANON_NAME) */
 	VMAUDIT_OP_VMA = 50,    /* args: start, end, vm_flags, pgoff, enum vmaudit_special; dev, ino */
+	/* Frames of a managed language on the stack of the next record of the same thread, innermost first.
+	 * args: enum vmaudit_managed, how many, enum vmaudit_managed_end, the stack pointer (that of the record that they
+	 * belong to: if that one was lost, they are no other's); they follow as vmaudit_managed_frame */
+	VMAUDIT_OP_MANAGED = 51,
+	/* What such frames run, of the number aux[0] (vmaudit_managed_frame). args: its first line; of the file's
+	 * name, bytes and, << 32, bytes a character; of its own name the same; bytes of its table of lines, or ~0
+	 * where it is not there; its first instruction that counts as running. They follow at VMAUDIT_CODE_FILE,
+	 * VMAUDIT_CODE_NAME, VMAUDIT_CODE_LINES. */
+	VMAUDIT_OP_CODE = 52,
 	/* records of the ring `touches` (--touch), apart from all others. args: address, the number of
 	 * faults that it stands for, write, taken inside the kernel, the page was present */
 	VMAUDIT_OP_TOUCH = 64,
@@ -85,6 +94,93 @@ struct vmaudit_record {
 	__u64 stack;    /* VMAUDIT_STACK_KNOWN */
 };
 
+enum vmaudit_managed {
+	VMAUDIT_MANAGED_INTERPRETED = 1, /* `code` is the number of a VMAUDIT_OP_CODE, `at` bytes into its code */
+	VMAUDIT_MANAGED_COMPILED = 2,    /* `at` is the address that a call returns to, `code` 0 */
+};
+
+/* How a list of managed frames ends. */
+enum vmaudit_managed_end {
+	VMAUDIT_MANAGED_WHOLE = 0,
+	VMAUDIT_MANAGED_CUT = 1,    /* there are more */
+	VMAUDIT_MANAGED_BROKEN = 2, /* what came next was not what it should be: nothing of it is to be believed */
+};
+
+#define VMAUDIT_MANAGED_FRAMES 128
+
+/* A frame that is not on the thread's own stack. */
+struct vmaudit_managed_frame {
+	__u64 under; /* Address on the thread's own stack: in the frame of the function that runs this one and
+		      * those before it, up to the last that has one. 0: the same as the next one's. */
+	__u64 code;
+	__u64 at;
+};
+
+#define VMAUDIT_CODE_NAME_MAX 1024
+#define VMAUDIT_CODE_FILE 0
+#define VMAUDIT_CODE_NAME VMAUDIT_CODE_NAME_MAX
+#define VMAUDIT_CODE_LINES (2 * VMAUDIT_CODE_NAME_MAX)
+
+#define VMAUDIT_NOT_THERE 0xffff
+
+/* Where an interpreter keeps what is read of it: offsets in bytes. */
+struct vmaudit_layout {
+	__u16 interpreters;      /* in its runtime: the first interpreter */
+	__u16 interpreter_next;
+	__u16 interpreter_threads;
+	__u16 thread_next;
+	__u16 thread_previous;
+	__u16 thread_id;         /* the thread's control block */
+	__u16 thread_frame;      /* the innermost frame, or, with run_frame, the innermost run */
+	__u16 run_frame;         /* of a run, a variable of the evaluating function: its innermost frame; or not there */
+	__u16 run_previous;
+	__u16 frame_code;
+	__u16 frame_previous;
+	__u16 frame_instruction;
+	__u16 frame_owner;
+	__u16 frame_entry;       /* a byte: the outermost frame of its run; or not there */
+	__u16 code_first_line;
+	__u16 code_names;        /* file's name, name, qualified name, table of lines */
+	__u16 code_first_traceable;
+	__u16 code_bytes;
+	__u16 object_type;
+	__u16 object_size;
+	__u16 bytes_data;
+	__u16 text_length;
+	__u16 text_state;
+	__u16 text_ascii;        /* where the characters are, of an ASCII string and of others */
+	__u16 text_other;
+	__u16 foreign_owner;     /* from this value of frame_owner on it is a frame of the evaluating function */
+};
+
+/* A file with an interpreter in it. */
+struct vmaudit_interpreter_file {
+	__u64 ino;
+	__u32 dev;
+	__u32 pad;
+	__u64 from_start; /* to its runtime: from where the file's first byte would be, */
+	__u64 from_code;  /* and from the start of its code */
+	__u64 code_type;  /* from the runtime to what its objects have for their type: code, text, bytes */
+	__u64 text_type;
+	__u64 bytes_type;
+	struct vmaudit_layout layout;
+	__u32 pad2;
+};
+
+#define VMAUDIT_INTERPRETER_FILES 64
+
+struct vmaudit_interpreter_files {
+	__u64 count;  /* written after the entry */
+	__u64 mapped; /* a process has one of them */
+	struct vmaudit_interpreter_file file[VMAUDIT_INTERPRETER_FILES];
+};
+
+/* An interpreter in an address space. */
+struct vmaudit_interpreter {
+	__u64 runtime; /* 0: none */
+	__u64 file;    /* its index */
+};
+
 #define VMAUDIT_KNOWN_STACKS 4096
 #define VMAUDIT_KNOWN_WAYS 4      /* places that a stack may be at: at its hash and after */
 #define VMAUDIT_KNOWN_FRAMES 64
@@ -120,12 +216,13 @@ enum vmaudit_counter {
 	VMAUDIT_UNMARKABLE = 5,     /* and could not be */
 	VMAUDIT_HIDDEN = 6,         /* a traced task became one that the viewer may not look into */
 	VMAUDIT_KNOWN_SENT = 7,      /* recorded with the number of a known stack */
-	VMAUDIT_COUNTERS = 8,
+	VMAUDIT_LOST_MANAGED = 8,    /* managed frames that were not sent: no room, or another task was at it */
+	VMAUDIT_COUNTERS = 9,
 };
 
-/* Of one CPU; a cache line. */
+/* Of one CPU; two cache lines. */
 struct vmaudit_counts {
-	__u64 of[8];
+	__u64 of[16];
 };
 
 /* In which hierarchy of cgroups the containers are looked for: cgroup v2, or a controller of v1. */

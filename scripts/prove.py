@@ -59,6 +59,17 @@ def haskell(folder):
     subprocess.run(build, cwd=folder, check=True)
 
 
+def lisp_threads(folder):
+    with open(os.path.join(folder, "threads.lisp"), "w") as file:
+        file.write("(dotimes (i 8) (sb-thread:make-thread (lambda () (sleep 60))))\n(sleep 60)\n")
+
+
+def mono(folder):
+    with open(os.path.join(folder, "Waits.cs"), "w") as file:
+        file.write("class Waits { static void Main() { System.Threading.Thread.Sleep(60000); } }\n")
+    subprocess.run(["mcs", "Waits.cs"], cwd=folder, check=True)
+
+
 def java(folder):
     with open(os.path.join(folder, "Direct.java"), "w") as file:
         file.write(JAVA)
@@ -72,6 +83,8 @@ def cases(folder):
     erlang = ["erl", "-noshell", "-eval", "timer:sleep(60000)."]
     php = "exec php -d opcache.enable_cli=1 -d opcache.memory_consumption=${SIZE-128} -r 'sleep(60);'"
     lisp = "exec sbcl --dynamic-space-size ${SIZE-1GB} --noinform --eval '(sleep 60)'"
+    threads = "exec sbcl --control-stack-size ${STACK-2MB} --script %s/threads.lisp" % folder
+    browser = "exec chromium --headless=new --no-sandbox --disable-gpu --user-data-dir=%s/chromium about:blank" % folder
     zones = "exec nginx -c %s/${CONF-as-it-is}" % folder
     return [
         Case("php.opcache", "opcache.memory_consumption=32", SHELL + [php], ["--env", "SIZE=32"]),
@@ -89,13 +102,17 @@ def cases(folder):
         Case("erlang.jit", None, erlang),
         Case("sbcl.dynamic-space", "--dynamic-space-size 256MB", SHELL + [lisp], ["--env", "SIZE=256MB"]),
         Case("sbcl.immobile-space", None, SHELL + [lisp]),
-        Case("sbcl.thread", None, SHELL + [lisp]),
+        Case("sbcl.thread", "--control-stack-size 1MB", SHELL + [threads], ["--env", "STACK=1MB"], lisp_threads),
         Case("ghc.address-space", None, [os.path.join(folder, "wait")], None, haskell),
         Case("ghc.heap", None, [os.path.join(folder, "wait")], None, haskell),
         Case("qemu.translated-code", "tb-size=64", SHELL + [machine], ["--env", "TB=,tb-size=64"]),
         Case("qemu.guest-memory", "-m 128", SHELL + [machine], ["--env", "M=128"]),
         Case("php.chunks", None, ["php", "-r", "$a = str_repeat('x', 9000000); sleep(60);"]),
         Case("jvm.direct", None, ["java", "-cp", folder, "Direct"], None, java),
+        Case("chromium.partition-alloc", None, SHELL + [browser]),
+        Case("boehm.heap", None, ["guile", "--no-auto-compile", "-c", "(define v (make-vector 1000000 1)) (sleep 60)"]),
+        Case("mono.heap", None, ["mono", os.path.join(folder, "Waits.exe")], None, mono),
+        Case("chez.segments", None, ["racket", "-e", "(define v (make-vector 2000000 1)) (sleep 60)"]),
         Case("ruby.transient-heap", None, ["ruby", "-e", "sleep 60"]),
         Case("ruby.heap-pages", None, ["ruby", "-e", RUBY]),
     ]
@@ -111,6 +128,10 @@ NEEDS = {
     "sbcl": ("sbcl", "sbcl"),
     "ghc": ("ghc", "ghc"),
     "jvm": ("javac", "default-jdk-headless"),
+    "chromium": ("chromium", "chromium"),
+    "boehm": ("guile", "guile-3.0"),
+    "mono": ("mcs", "mono-runtime mono-mcs"),
+    "chez": ("racket", "racket"),
     "ruby": ("ruby", "ruby"),
     "qemu": ("qemu-system-x86_64", "qemu-system-x86"),
 }

@@ -86,10 +86,18 @@ pub enum MomentError {
          makes more)", path.display()
     )]
     TooEarly { path: PathBuf, asked: f64, first: f64 },
-    #[error("{}: no process was alive at {asked} s", path.display())]
-    NobodyAlive { path: PathBuf, asked: f64 },
+    #[error("{}: no process was alive at {asked} s{}", path.display(), last_end(*ended))]
+    NobodyAlive { path: PathBuf, asked: f64, ended: Option<f64> },
     #[error("{}: no peak is known of the first process, because no call of it was seen", path.display())]
     NoPeak { path: PathBuf },
+}
+
+/// When the last process had ended, where it had.
+fn last_end(ended: Option<f64>) -> String {
+    let times = "(times count from the start of the command, or of tracing)";
+    ended.map_or_else(String::new, |ended| {
+        format!(": the last one until then ended after {ended:.3} s {times}")
+    })
 }
 
 /// Why a file with code cannot be read.

@@ -41,17 +41,19 @@ pub fn report_at(path: &Path, t_ns: u64) -> Result<Report, AppError> {
     replay.pipeline.rules = rules();
     let asked = t_ns as f64 / 1e9;
     let span = replay_until(&mut replay, t_ns)?.ok_or_else(|| MomentError::Empty { path: path.into() })?;
-    let end_ns = span.ended_ns.saturating_sub(span.zero_ns);
-    if t_ns > end_ns.saturating_add(PRECISION_NS) {
-        return Err(MomentError::TooLate { path: path.into(), asked, end: end_ns as f64 / 1e9 }.into());
+    let seconds = |time_ns: u64| time_ns.saturating_sub(span.zero_ns) as f64 / 1e9;
+    // What vmaudit itself took until its end says nothing of the program.
+    let ended = replay.all_ended_ns().map(seconds);
+    let nobody = || AppError::from(MomentError::NobodyAlive { path: path.into(), asked, ended });
+    if t_ns > span.ended_ns.saturating_sub(span.zero_ns).saturating_add(PRECISION_NS) {
+        let end = seconds(span.ended_ns);
+        let late = || MomentError::TooLate { path: path.into(), asked, end }.into();
+        return Err(if ended.is_some() { nobody() } else { late() });
     }
     replay.as_of(span.zero_ns.saturating_add(t_ns))?;
     let (mut report, _) = replay.report();
     report.at_ns = Some(t_ns);
-    if report.processes.is_empty() {
-        return Err(MomentError::NobodyAlive { path: path.into(), asked }.into());
-    }
-    Ok(report)
+    if report.processes.is_empty() { Err(nobody()) } else { Ok(report) }
 }
 
 /// The last moment of the main process, or the last of the recording if it lived on, in nanoseconds

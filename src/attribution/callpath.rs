@@ -1,7 +1,7 @@
 //! A creating stack as rules read it: module names, proven function names, and nothing else.
 
 use super::code::{is_wrapper, plain_name};
-use crate::model::{Completeness, Frame, StackId, StackTable, SymbolizedStacks};
+use crate::model::{Completeness, Frame, FrameKind, StackId, StackTable, SymbolizedStacks};
 
 /// One line of a stack: a frame, or a function inlined into one.
 #[derive(Clone, Debug)]
@@ -39,13 +39,16 @@ pub struct CallPath {
     pub id: StackId,
     pub lines: Vec<Line>,
     pub complete: bool,
+    /// Functions of managed languages, each with the number of the line that follows it: their names say nothing
+    /// of an allocator.
+    managed: Vec<(usize, Frame)>,
 }
 
 impl CallPath {
     /// Joins the raw stack with its names; without names the modules still tell.
     pub fn new(id: StackId, table: &StackTable, symbols: &SymbolizedStacks) -> CallPath {
         if id.0 as usize >= table.len() {
-            return CallPath { id, lines: Vec::new(), complete: false };
+            return CallPath { id, lines: Vec::new(), complete: false, managed: Vec::new() };
         }
         let stack = table.stack(id);
         let module_name = |frame: &Frame| {
@@ -59,7 +62,7 @@ impl CallPath {
                 display: None,
                 frame: *frame,
             };
-            stack.frames.iter().map(bare).collect()
+            stack.frames.iter().map(bare).collect::<Vec<Line>>()
         } else {
             let with_names = named.iter().map(|f| Line {
                 module: module_name(&f.frame).unwrap_or_default(),
@@ -69,7 +72,20 @@ impl CallPath {
             });
             with_names.collect()
         };
-        CallPath { id, lines, complete: stack.completeness == Completeness::Complete }
+        let is_generated = |frame: &Frame| {
+            frame.module.and_then(|m| table.modules().get(m.0 as usize)).is_some_and(|m| m.is_generated())
+        };
+        let is_managed = |line: &Line| line.frame.kind == FrameKind::Managed || is_generated(&line.frame);
+        let mut managed = Vec::new();
+        let mut own = 0;
+        for line in &lines {
+            match is_managed(line) {
+                true => managed.push((own, line.frame)),
+                false => own += 1,
+            }
+        }
+        let lines = lines.into_iter().filter(|line| !is_managed(line)).collect();
+        CallPath { id, lines, complete: stack.completeness == Completeness::Complete, managed }
     }
 
     /// Index of the first line that is no system call wrapper.
@@ -96,7 +112,11 @@ impl CallPath {
     /// The raw frames from line `from` outwards, to compare callers.
     pub fn frames_from(&self, from: usize) -> Vec<Frame> {
         let mut frames: Vec<Frame> = Vec::new();
-        for line in self.lines.get(from..).unwrap_or(&[]) {
+        let mut managed = self.managed.iter().filter(|(before, _)| *before >= from).peekable();
+        for (at, line) in self.lines.iter().enumerate().skip(from) {
+            while let Some((_, frame)) = managed.next_if(|(before, _)| *before <= at) {
+                frames.push(*frame);
+            }
             if frames.last() != Some(&line.frame) {
                 frames.push(line.frame);
             }

@@ -36,6 +36,10 @@ pub struct Code {
     pub switches: &'static [&'static str],
     /// What that is called.
     pub on_behalf_of: &'static str,
+    /// Source files of a managed language that are the interpreter's own.
+    pub own_sources: &'static [&'static str],
+    /// How functions of its managed language begin that come with it.
+    pub own_managed: &'static [&'static str],
 }
 
 impl Code {
@@ -46,6 +50,8 @@ impl Code {
         prefixes: &[],
         switches: &[],
         on_behalf_of: "",
+        own_sources: &[],
+        own_managed: &[],
     };
 }
 

@@ -47,6 +47,19 @@ pub fn role_of_module(module: &str) -> Role {
     declared(module, |code| code.modules).unwrap_or_default()
 }
 
+/// Of a managed language's functions in a source file: their names say nothing of what native functions are.
+pub fn role_of_managed(file: &str, function: Option<&str>) -> Role {
+    let own = RULES.iter().map(|rule| rule.code()).any(|code| {
+        begins(file, code.own_sources) || function.is_some_and(|name| begins(name, code.own_managed))
+    });
+    if own { Role::Runtime } else { Role::Program }
+}
+
+/// True for code that a runtime made for itself, by its name in generated code.
+pub fn is_own_generated(name: &str) -> bool {
+    declared(name, |code| code.functions).is_some()
+}
+
 /// `goroutine`, where this function is called on that one's stack and runs on another.
 pub fn on_behalf_of(function: &str) -> Option<&'static str> {
     let code = RULES.iter().map(|rule| rule.code()).find(|code| begins(function, code.switches))?;

@@ -6,6 +6,7 @@ pub mod bpf;
 mod config;
 pub mod heap;
 pub mod kernel_types;
+mod managed;
 pub mod nothing;
 pub mod notify;
 pub mod perf;
@@ -20,6 +21,7 @@ pub mod wire;
 
 pub use config::CaptureConfig;
 
+use crate::model::stack::{FoundInterpreter, ManagedFrames};
 use crate::model::{MmKey, Refusal, StackSample, Touch, VmEvent};
 use std::os::fd::BorrowedFd;
 
@@ -30,6 +32,32 @@ pub struct Captured<'a> {
     pub stack: Option<StackSample<'a>>,
     /// Instead: the number of a stack that was published.
     pub known: Option<u64>,
+    /// The stack pointer, where the stack has managed frames.
+    pub sp: u64,
+    pub managed: Option<ManagedFrames>,
+}
+
+/// A file with an interpreter in it, and where its code begins.
+#[derive(Clone, Copy, Debug)]
+pub struct InterpreterFile {
+    pub major: u32,
+    pub minor: u32,
+    pub inode: u64,
+    /// Of the first part of it that is mapped to be executed: virtual address and file offset.
+    pub code: (u64, u64),
+    pub found: FoundInterpreter,
+}
+
+/// Where a backend learns of interpreters whose frames it is to send.
+pub trait Interpreters {
+    /// Who maps or executes this file from now on has the interpreter. None where there is no room for more.
+    fn publish(&mut self, file: &InterpreterFile) -> Option<u64>;
+
+    /// An address space that has it mapped already: its runtime's address there, and the number that `publish` gave.
+    fn is_mapped(&mut self, mm: MmKey, runtime: u64, file: u64);
+
+    /// Lists of frames that were not sent, in all.
+    fn lost(&self) -> u64;
 }
 
 /// A stack that is told from all others by what is here.

@@ -1,6 +1,9 @@
 //! Structures of the kernel's side as bytes.
 
-use super::bpf::skel::types::{touch_state, vmaudit_found, vmaudit_known_stack, vmaudit_record};
+use super::bpf::skel::types::{
+    touch_state, vmaudit_found, vmaudit_interpreter, vmaudit_known_stack, vmaudit_managed_frame,
+    vmaudit_record,
+};
 use super::heap::skel::types::{
     vmaudit_heap_brief, vmaudit_heap_rule, vmaudit_heap_rule_key, vmaudit_heap_site, vmaudit_heap_site_key,
 };
@@ -27,6 +30,8 @@ plain! {
     vmaudit_record = 216,
     vmaudit_found = 40,
     vmaudit_known_stack = 688,
+    vmaudit_managed_frame = 24,
+    vmaudit_interpreter = 16,
     touch_state = 56,
     vmaudit_heap_brief = 72,
     vmaudit_heap_rule_key = 16,

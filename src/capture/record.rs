@@ -3,7 +3,9 @@
 
 pub use super::bpf::skel::types::vmaudit_record as Record;
 
-use super::bpf::skel::types::{vmaudit_flag, vmaudit_op, vmaudit_special};
+use super::bpf::skel::types::{
+    vmaudit_flag, vmaudit_managed, vmaudit_managed_end, vmaudit_op, vmaudit_special,
+};
 use super::heap::skel::types::{vmaudit_heap_flag, vmaudit_heap_op};
 use super::plain::{bytes_of, value_of};
 use super::uprobe::skel::types::vmaudit_probe_op;
@@ -53,6 +55,8 @@ pub mod op {
         FILE = VMAUDIT_OP_FILE,
         NAME = VMAUDIT_OP_NAME,
         VMA = VMAUDIT_OP_VMA,
+        MANAGED = VMAUDIT_OP_MANAGED,
+        CODE = VMAUDIT_OP_CODE,
         TOUCH = VMAUDIT_OP_TOUCH,
     });
     super::values!(vmaudit_heap_op: u16 {
@@ -98,6 +102,20 @@ pub mod special {
         STACK = VMAUDIT_SPECIAL_STACK,
         VDSO = VMAUDIT_SPECIAL_VDSO,
         HEAP = VMAUDIT_SPECIAL_HEAP,
+    });
+}
+
+/// What managed frames are, and how a list of them ends.
+pub mod managed {
+    use super::{vmaudit_managed, vmaudit_managed_end};
+
+    super::values!(vmaudit_managed: u64 {
+        INTERPRETED = VMAUDIT_MANAGED_INTERPRETED,
+        COMPILED = VMAUDIT_MANAGED_COMPILED,
+    });
+    super::values!(vmaudit_managed_end: u64 {
+        WHOLE = VMAUDIT_MANAGED_WHOLE,
+        CUT = VMAUDIT_MANAGED_CUT,
     });
 }
 

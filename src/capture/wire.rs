@@ -2,10 +2,11 @@
 //! here touches libbpf.
 
 use super::record::{Record, device, flag, op, op_of, read, special};
-use super::{Captured, CapturedTouch, arch};
+use super::{Captured, CapturedTouch, arch, managed};
 use crate::model::hash::IntMap;
 use crate::model::mapping::prot::Sharing;
 use crate::model::mapping::{Mapping, MappingFile};
+use crate::model::stack::{ManagedCode, ManagedFrames};
 use crate::model::{
     Addr, AddrRange, EventId, FileRef, MmKey, NoStack, PAGE, Prot, Task, Touch, VmEvent, VmOp,
 };
@@ -18,6 +19,8 @@ struct Attachments {
     file: Option<FileRef>,
     name: Option<Vec<u8>>,
     vmas: Vec<Mapping>,
+    /// Of the stack that begins there.
+    managed: Option<(u64, ManagedFrames)>,
     /// Paths seen since, by identity, for `vmas`.
     paths: HashMap<(u32, u64), Vec<u8>>,
 }
@@ -30,6 +33,8 @@ pub struct Decoder {
     comms: IntMap<u32, Vec<u8>>,
     /// By their numbers.
     paths: IntMap<u64, Vec<u8>>,
+    /// What managed frames run, by its number.
+    pub codes: IntMap<u64, ManagedCode>,
     next: u64,
     /// Records that were too short or of an unknown kind.
     pub undecodable: u64,
@@ -78,8 +83,15 @@ impl Decoder {
             return None;
         };
         match record.op {
-            op::FILE | op::NAME | op::VMA => {
+            op::FILE | op::NAME | op::VMA | op::MANAGED => {
                 self.attach(&record, payload);
+                None
+            }
+            op::CODE => {
+                match managed::code(&record, payload) {
+                    Some((number, code)) => drop(self.codes.insert(number, code)),
+                    None => self.undecodable += 1,
+                }
                 None
             }
             _ => self.event(&record, payload),
@@ -103,6 +115,9 @@ impl Decoder {
                 let end = payload.iter().position(|&b| b == 0).unwrap_or(payload.len());
                 attachments.name = Some(payload[..end].to_vec());
             }
+            op::MANAGED => {
+                attachments.managed = managed::frames(record, payload).map(|frames| (record.args[3], frames));
+            }
             _ => {
                 let attached = || attachments.paths.get(&(record.dev, record.ino)).cloned();
                 let path = numbered.or_else(attached).unwrap_or_default();
@@ -122,6 +137,7 @@ impl Decoder {
     fn event<'a>(&mut self, record: &Record, payload: &'a [u8]) -> Option<Captured<'a>> {
         let attachments = if self.pending.is_empty() { None } else { self.pending.remove(&record.tid) };
         let mut attachments = attachments.unwrap_or_default();
+        let managed = attachments.managed.take().filter(|(sp, _)| *sp == record.sp).map(|(_, frames)| frames);
         if let Some(path) = self.numbered_path(record) {
             attachments.file = Some(file_ref(record, path));
         }
@@ -149,7 +165,8 @@ impl Decoder {
             }),
             total_vm: (record.total_vm != 0).then(|| record.total_vm.saturating_mul(PAGE)),
         };
-        Some(Captured { event, stack: has_stack.then(|| arch::sample(record, payload)), known })
+        let stack = has_stack.then(|| arch::sample(record, payload));
+        Some(Captured { event, stack, known, sp: record.sp, managed })
     }
 
     /// The thread's name now, following fork (inherited), exec and renaming.

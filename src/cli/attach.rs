@@ -1,6 +1,7 @@
 //! `vmaudit attach`.
 
-use super::{AuditArgs, DetailArgs, FlameArgs, InsideArgs, StackArgs, TargetArgs, seconds};
+use super::quantity::seconds;
+use super::{AuditArgs, DetailArgs, FlameArgs, InsideArgs, StackArgs, TargetArgs};
 use clap::{ArgGroup, Args};
 
 #[derive(Args, Debug)]

@@ -1,6 +1,7 @@
 //! `vmaudit compare`.
 
-use super::{Aslr, ChangeArgs, PlainFormat, StartArgs, seconds};
+use super::quantity::seconds;
+use super::{Aslr, ChangeArgs, PlainFormat, StartArgs};
 use clap::{ArgGroup, Args};
 use std::ffi::OsString;
 use std::path::PathBuf;

@@ -1,7 +1,8 @@
 //! `vmaudit events`.
 
+use super::quantity::{seconds, seconds_from_start, size};
 use super::target::pid;
-use super::{Aslr, Backend, RingArgs, StackArgs, seconds};
+use super::{Aslr, Backend, RingArgs, StackArgs};
 use clap::{ArgGroup, Args, ValueEnum};
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -151,28 +152,6 @@ pub struct LiveArgs {
     pub rings: RingArgs,
 }
 
-/// `64M`, `4096`, `0x1000`: bytes.
-fn size(text: &str) -> Result<u64, String> {
-    let wrong = || format!("{text:?} is no size: write bytes, or a number with K, M, G or T");
-    let upper = text.trim().to_ascii_uppercase();
-    let bare =
-        upper.strip_suffix("IB").or_else(|| upper.strip_suffix('B').filter(|_| !upper.starts_with("0X")));
-    let bare = bare.unwrap_or(&upper);
-    if let Some(digits) = bare.strip_prefix("0X") {
-        return u64::from_str_radix(digits, 16).map_err(|_| wrong());
-    }
-    let shift = match bare.chars().last() {
-        Some('K') => 10,
-        Some('M') => 20,
-        Some('G') => 30,
-        Some('T') => 40,
-        _ => 0,
-    };
-    let digits = if shift > 0 { &bare[..bare.len() - 1] } else { bare };
-    let number: u64 = digits.parse().map_err(|_| wrong())?;
-    number.checked_mul(1 << shift).ok_or_else(|| format!("{text:?} is more than an address space"))
-}
-
 /// Programs have nothing above this but by special request (x86-64, four levels of page tables).
 const USUAL_END: u64 = 0x7fff_ffff_ffff;
 
@@ -208,26 +187,9 @@ fn address_range(text: &str) -> Result<(u64, u64), String> {
     }
 }
 
-/// 0 or more seconds, at most a year.
-fn seconds_from_start(text: &str) -> Result<f64, String> {
-    if text.parse::<f64>().is_ok_and(|value| value == 0.0) { Ok(0.0) } else { seconds(text) }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn sizes_have_suffixes() {
-        assert_eq!(size("64M"), Ok(64 << 20));
-        assert_eq!(size("64MiB"), Ok(64 << 20));
-        assert_eq!(size("12kb"), Ok(12 << 10));
-        assert_eq!(size("4096"), Ok(4096));
-        assert_eq!(size("0x1b"), Ok(0x1b));
-        for wrong in ["", "M", "-1", "1.5G", "0x", "99999999999T", "4 6"] {
-            assert!(size(wrong).is_err(), "{wrong}");
-        }
-    }
 
     #[test]
     fn addresses_are_hexadecimal() {

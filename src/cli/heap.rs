@@ -1,7 +1,8 @@
 //! `vmaudit heap`.
 
 use super::heap_view::{By, HeapFormat, HeapViewArgs, name};
-use super::{Aslr, StackArgs, TargetArgs, seconds};
+use super::quantity::{age, sampled, seconds, size};
+use super::{Aslr, StackArgs, TargetArgs};
 use clap::{ArgGroup, Args, ValueEnum};
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -196,65 +197,6 @@ impl HeapArgs {
     }
 }
 
-/// `500ms`, `10s`, `2m`, `1h`, `1.5s`; a bare number is seconds.
-fn age(text: &str) -> Result<Duration, String> {
-    let wrong = || "not an age: a number with ms, s, m or h, as 500ms, 10s, 2m".to_owned();
-    let (number, unit) = split(text);
-    let seconds = match unit {
-        "ms" => 0.001,
-        "s" | "" => 1.0,
-        "m" | "min" => 60.0,
-        "h" => 3600.0,
-        _ => return Err(wrong()),
-    };
-    let number: f64 = number.parse().map_err(|_| wrong())?;
-    let seconds = number * seconds;
-    if !(seconds > 0.0 && seconds <= 31_536_000.0) {
-        return Err("an age has to be more than 0 and at most a year".to_owned());
-    }
-    Ok(Duration::from_secs_f64(seconds))
-}
-
-/// `512`, `4k`, `4KiB`, `1.5M`: powers of 1024.
-fn size(text: &str) -> Result<u64, String> {
-    let wrong = || "not a size: a number of bytes, or one with k, M or G (KiB, MiB, GiB)".to_owned();
-    let (number, unit) = split(text);
-    let factor = match unit.to_ascii_lowercase().as_str() {
-        "" | "b" => 1u64,
-        "k" | "kb" | "kib" => 1 << 10,
-        "m" | "mb" | "mib" => 1 << 20,
-        "g" | "gb" | "gib" => 1 << 30,
-        "t" | "tb" | "tib" => 1 << 40,
-        _ => return Err(wrong()),
-    };
-    if let Ok(whole) = number.parse::<u64>() {
-        return whole.checked_mul(factor).ok_or_else(|| "more bytes than there are".to_owned());
-    }
-    let number: f64 = number.parse().map_err(|_| wrong())?;
-    let bytes = number * factor as f64;
-    if factor > 1 && (1.0..1e18).contains(&bytes) && bytes.fract() == 0.0 {
-        return Ok(bytes as u64);
-    }
-    Err("not a whole number of bytes".to_owned())
-}
-
-/// A size of which samples can be taken.
-pub(super) fn sampled(text: &str) -> Result<u64, String> {
-    match size(text)? {
-        0 | 1 => Err("one sample a byte is every allocation: leave --sample out".to_owned()),
-        mean if mean > 1 << 40 => Err("more than 1 TiB: hardly anything would be seen".to_owned()),
-        mean => Ok(mean),
-    }
-}
-
-/// Digits (and a point), and what follows them.
-fn split(text: &str) -> (&str, &str) {
-    let text = text.trim();
-    let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
-    let (number, unit) = text.split_at(end);
-    (number, unit.trim_start())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -269,29 +211,6 @@ mod tests {
     fn parse(words: &[&str]) -> Result<HeapArgs, String> {
         let args = Alone::try_parse_from(["heap"].iter().chain(words)).map_err(|e| e.to_string())?.args;
         args.check().map(|()| args)
-    }
-
-    #[test]
-    fn ages_and_sizes() {
-        let ms = |text| age(text).map(|age| age.as_millis());
-        assert_eq!(
-            ["500ms", "10s", "2m", "1h", "1.5s", "3"].map(ms),
-            [500, 10_000, 120_000, 3_600_000, 1500, 3000].map(Ok)
-        );
-        for bad in ["", "s", "-1s", "0s", "1d", "1 x", "1.2.3s", "1e3s", "99999999999h", "ms"] {
-            assert!(age(bad).is_err(), "{bad}");
-        }
-        assert_eq!(
-            ["512", "4k", "1MiB", "1.5M", "0", "2 GiB", "7B", "1T"].map(size),
-            [512, 4096, 1 << 20, 3 << 19, 0, 2 << 30, 7, 1 << 40].map(Ok)
-        );
-        for bad in
-            ["", "k", "-1", "1.5", "4q", "99999999999T", "1.0001k", "0x10", "inf", "18446744073709551616"]
-        {
-            assert!(size(bad).is_err(), "{bad}");
-        }
-        assert!(sampled("1").is_err() && sampled("2T").is_err());
-        assert_eq!(sampled("512k"), Ok(512 << 10));
     }
 
     #[test]

@@ -12,6 +12,7 @@ mod flame;
 mod heap;
 mod heap_view;
 mod probe;
+mod quantity;
 mod report;
 mod rings;
 mod rules;
@@ -246,13 +247,4 @@ pub enum Aslr {
     Keep,
     /// Switch it off for the command: equal addresses in each run
     Off,
-}
-
-/// A number of seconds greater than 0, at most a year.
-fn seconds(text: &str) -> Result<f64, String> {
-    match text.parse::<f64>() {
-        Ok(value) if value > 0.0 && value <= 31_536_000.0 => Ok(value),
-        Ok(_) => Err("has to be more than 0 and at most 31536000 seconds".to_owned()),
-        Err(_) => Err("not a number of seconds".to_owned()),
-    }
 }

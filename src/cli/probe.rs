@@ -1,7 +1,8 @@
 //! `vmaudit probe`.
 
+use super::quantity::seconds;
 use super::target::pid;
-use super::{PlainFormat, StackArgs, seconds};
+use super::{PlainFormat, StackArgs};
 use clap::{Args, ValueEnum};
 use std::ffi::OsString;
 use std::path::PathBuf;

@@ -1,9 +1,7 @@
 //! `vmaudit run`.
 
-use super::heap::sampled;
-use super::{
-    Aslr, AuditArgs, ChangeArgs, DetailArgs, FlameArgs, Format, InsideArgs, StackArgs, StartArgs, seconds,
-};
+use super::quantity::{sampled, seconds};
+use super::{Aslr, AuditArgs, ChangeArgs, DetailArgs, FlameArgs, Format, InsideArgs, StackArgs, StartArgs};
 use clap::{Args, ValueEnum};
 use std::ffi::OsString;
 

@@ -1,6 +1,7 @@
 //! `vmaudit top`.
 
-use super::{Backend, StackArgs, TargetArgs, seconds};
+use super::quantity::seconds;
+use super::{Backend, StackArgs, TargetArgs};
 use clap::{Args, ValueEnum};
 
 #[derive(Args, Debug)]

@@ -124,6 +124,9 @@ impl Stacks {
         if module == NOWHERE && !self.same_addresses {
             return Some(FrameKey::Unnamed { module });
         }
+        if let Some(name) = frame.symbol.as_ref().filter(|_| frame.managed) {
+            return Some(FrameKey::Function { module, name: name.clone() });
+        }
         let own = frame.symbol.as_ref().filter(|_| in_allocator && frame.role != Role::Wrapper);
         if let Some(name) = own.filter(|name| self.tells(&module, name)) {
             return Some(FrameKey::Function { module, name: name.clone() });

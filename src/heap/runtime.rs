@@ -1,10 +1,10 @@
 //! A runtime's own record of its heap, as a report: what was sampled is scaled, stacks get their roles.
 
-use super::report::model::{Function, RuntimeRecord};
+use super::report::model::{Budget, BudgetPart, Function, RuntimeRecord};
 use super::report::{HeapProcess, HeapReport, HeapRow, HeapSite};
 use super::sampling::Sampling;
 use crate::model::Mapping;
-use crate::model::heap::runtime::{OwnFrame, OwnHeap, OwnSite};
+use crate::model::heap::runtime::{OwnBudget, OwnFrame, OwnHeap, OwnPart, OwnSite};
 use crate::report::model::{Frame, Stack};
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -110,6 +110,24 @@ pub fn add_profile(
         what: Some(heap.what.clone()),
         sampling_bytes: heap.sampled_every,
         why: None,
+        budget: None,
+    });
+}
+
+/// Puts what a runtime answered into the report of its process.
+pub fn add_budget(process: &mut HeapProcess, (runtime, what): (String, &str), budget: OwnBudget) {
+    let part = |part: OwnPart| BudgetPart {
+        name: part.name,
+        reserved: part.reserved,
+        committed: part.committed,
+        malloc: part.malloc,
+    };
+    let parts = budget.parts.into_iter().map(part).collect();
+    process.runtimes.push(RuntimeRecord {
+        runtime,
+        what: Some(what.to_owned()),
+        budget: Some(Budget { reserved: budget.reserved, committed: budget.committed, parts }),
+        ..RuntimeRecord::default()
     });
 }
 

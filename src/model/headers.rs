@@ -1,7 +1,7 @@
 //! What an allocator writes into its own memory and its rule wants read: where it may lie, and what it says.
 
 use super::observation::{HeapInfo, Residency};
-use super::{Addr, Mapping};
+use super::{Addr, AddrRange, Mapping, PAGE};
 
 /// Bytes of an arena's header, of a block's, of a pool's.
 pub const ARENA_HEADER: usize = 40;
@@ -16,6 +16,8 @@ type IsMapped<'a> = &'a dyn Fn(Addr) -> bool;
 pub enum Headers {
     Malloc(MallocHeaders),
     Pools(PoolHeaders),
+    Groups(GroupHeaders),
+    Pages(PageHeaders),
 }
 
 /// Of an allocator whose arenas and large blocks begin with headers of their own.
@@ -43,4 +45,41 @@ pub struct PoolHeaders {
     pub sizes: &'static [(u64, u64)],
     /// True for the header of a pool of this length at this address.
     pub is_pool: fn(&[u8; POOL_HEADER], Addr, u64) -> bool,
+}
+
+/// Of an allocator that keeps the descriptions of its mappings apart from them, in pages of their own; each mapping
+/// begins with the address of its description.
+#[derive(Clone, Copy, Debug)]
+pub struct GroupHeaders {
+    /// Where the descriptions lie, in a process that can have them.
+    pub tables: fn(&[Mapping]) -> Option<AddrRange>,
+    /// What a page of them says; None if it is none.
+    pub decode: fn(Addr, &[u8; PAGE as usize]) -> Option<GroupTable>,
+}
+
+/// A page of descriptions.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct GroupTable {
+    /// The word that all pages of one process begin with, and nothing else has.
+    pub check: u64,
+    /// The page after it; 0 for the last one.
+    pub next: Addr,
+    /// Where a description is, and what it describes.
+    pub groups: Vec<(Addr, AddrRange)>,
+}
+
+/// Bytes of the description of a page of objects that are looked at.
+pub const PAGE_DESCRIPTION: usize = 64;
+
+/// Of a runtime whose objects lie in pages, each at a multiple of its length; a page begins with the address of its
+/// description.
+#[derive(Clone, Copy, Debug)]
+pub struct PageHeaders {
+    /// The process can have such pages.
+    pub in_process: fn(&[Mapping]) -> bool,
+    pub may_hold: fn(&Mapping) -> bool,
+    /// Bytes of the smallest page.
+    pub least: u64,
+    /// The length of the page at this address, if this is its description.
+    pub page_len: fn(Addr, &[u8; PAGE_DESCRIPTION]) -> Option<u64>,
 }

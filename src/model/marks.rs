@@ -57,6 +57,9 @@ pub struct CodeMarks {
     /// Where the program headers of mapped images put memory that is in no file (from p_filesz to p_memsz, whole
     /// pages): each file's bss, wherever it is mapped. Sorted, disjoint.
     pub bss: Vec<AddrRange>,
+    /// What the dynamic loader allocated before the program began has these addresses in it; sorted. None where that
+    /// is not known.
+    pub loader_data: Option<Vec<Addr>>,
     /// `NAME=value` of the environment that the process was started with: those that rules know, sorted.
     pub variables: Vec<String>,
 }

@@ -46,7 +46,9 @@ pub use marks::{CodeMarks, EXPORTS_MALLOC, FileMarks, Sign};
 pub use observation::Observations;
 pub use refusal::{Missing, Part, Refusal};
 pub use sample::{StackSample, UnwindRow};
-pub use stack::{Completeness, Frame, FrameKind, ModuleId, ModuleInfo, Stack, StackId, StackTable};
+pub use stack::{
+    Completeness, Frame, FrameKind, GENERATED, ModuleId, ModuleInfo, SourcePlace, Stack, StackId, StackTable,
+};
 pub use symbol::{FunctionName, SourceLine, SymbolFrame, SymbolizedStacks};
 pub use time_zero::TimeZero;
 pub use timeline::{CategorySize, SizePoint};

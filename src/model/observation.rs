@@ -46,6 +46,12 @@ pub enum BlockKind {
     Large,
     /// An arena full of pools of small objects.
     PoolArena,
+    /// A mapping that the allocator keeps a description of, which it points back at.
+    Group,
+    /// A page of objects, which the runtime keeps a description of that points back at it.
+    ObjectPage,
+    /// Where such descriptions lie, read whole: what they do not describe is not the allocator's.
+    GroupTable,
 }
 
 /// A living thread at the time of the snapshot.

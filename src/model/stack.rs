@@ -4,8 +4,18 @@ use super::hash::{BuildIntHasher, IntMap};
 use std::collections::HashMap;
 use std::hash::BuildHasher;
 
+mod code;
+mod generated;
+mod managed;
 mod packed;
 
+pub use code::{CodeAt, CodeFrame, CodeTables, FindCodeTables, GeneratedFunction};
+pub use generated::GENERATED;
+use generated::GeneratedNames;
+pub use managed::{
+    CodeFile, FoundInterpreter, Interpreter, InterpreterLayout, ManagedCode, ManagedEnd, ManagedFrame,
+    ManagedFrames, ManagedKind, NotReadable, SourcePlace,
+};
 pub use packed::FrameNumbers;
 use packed::PackedStacks;
 
@@ -46,10 +56,13 @@ pub enum FrameKind {
     ReturnAddress,
     /// A return address found by scanning the stack: likely, not proven.
     Guess,
+    /// A function of a managed language: the module is its source file, the address its number in
+    /// [`StackTable::place`].
+    Managed,
 }
 
 /// One frame. With a module, `address` is the *file offset* of the address in that module
-/// (for the vdso: the offset in its image); without one it is the absolute address.
+/// (for the vdso: the offset in its image; of managed frames, see there); without one it is the absolute address.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]
 pub struct Frame {
     pub module: Option<ModuleId>,
@@ -87,6 +100,10 @@ pub struct StackTable {
     stacks: PackedStacks,
     /// Numbers by hash of the frames, or by the next hash that is free.
     by_hash: IntMap<u64, StackId>,
+    generated: GeneratedNames,
+    /// What managed frames are shown as.
+    places: Vec<SourcePlace>,
+    place_ids: HashMap<SourcePlace, u64>,
 }
 
 impl StackTable {
@@ -98,6 +115,23 @@ impl StackTable {
         self.modules.push(info.clone());
         self.module_ids.insert(info, id);
         id
+    }
+
+    /// The frame of a managed function at that place.
+    pub fn managed_frame(&mut self, place: SourcePlace) -> Frame {
+        let path = place.file.clone().into_bytes();
+        let module = self.intern_module(ModuleInfo { path, major: 0, minor: 0, inode: 0, build_id: None });
+        let places = &mut self.places;
+        let address = *self.place_ids.entry(place).or_insert_with_key(|place| {
+            places.push(place.clone());
+            places.len() as u64 - 1
+        });
+        Frame { module: Some(module), address, kind: FrameKind::Managed }
+    }
+
+    /// Of a managed frame that this table made; None for others, and for those of a recording, which has their names.
+    pub fn place(&self, frame: &Frame) -> Option<&SourcePlace> {
+        (frame.kind == FrameKind::Managed).then(|| self.places.get(frame.address as usize)).flatten()
     }
 
     pub fn intern(&mut self, stack: &Stack) -> StackId {
@@ -153,6 +187,8 @@ impl StackTable {
         }
         let alone = |frame: &Frame| table.intern_frames(&[*frame], Completeness::Complete);
         let ids = self.frames.iter().map(alone).collect();
+        table.generated = self.generated.clone();
+        table.places.clone_from(&self.places);
         (table, ids)
     }
 

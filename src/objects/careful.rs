@@ -38,6 +38,18 @@ impl Root {
         Ok(Root(opened.into()))
     }
 
+    /// Opens a regular file inside for reading, where no other process serves it.
+    ///
+    /// # Errors
+    /// When there is none, or the kernel does not let it be read.
+    pub fn open_file(&self, path: &Path) -> Result<File, ObjectError> {
+        let pointed = File::from(self.point_at(path)?);
+        if file_system(&pointed) == Some(FUSE_SUPER_MAGIC) {
+            return Err(ObjectError::NotRegular);
+        }
+        open(&pointed)
+    }
+
     /// A second handle.
     ///
     /// # Errors

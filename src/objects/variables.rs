@@ -8,8 +8,17 @@ use goblin::elf::sym::STT_OBJECT;
 /// The virtual address, as the file states it, of a variable by its name in a symbol table; a global
 /// one rather than a local one. Damaged tables are left out.
 pub fn variable(object: &Object, name: &[u8]) -> Option<u64> {
+    find(object, name, &[SHT_DYNSYM, SHT_SYMTAB])
+}
+
+/// The same of a variable that the file exports.
+pub fn exported(object: &Object, name: &[u8]) -> Option<u64> {
+    find(object, name, &[SHT_DYNSYM])
+}
+
+fn find(object: &Object, name: &[u8], tables: &[u32]) -> Option<u64> {
     let mut found = None;
-    for kind in [SHT_DYNSYM, SHT_SYMTAB] {
+    for &kind in tables {
         for section in object.layout().sections.iter().filter(|section| section.kind == kind) {
             let Ok(table) = SymbolTable::read(object, section) else { continue };
             let mut here = table.entries().filter(|entry| {

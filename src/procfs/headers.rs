@@ -3,7 +3,10 @@
 
 use super::memory;
 use super::process_dir::ProcessDir;
-use crate::model::headers::{ARENA_HEADER, BLOCK_HEADER, Headers, MallocHeaders, POOL_HEADER, PoolHeaders};
+use crate::model::headers::{
+    ARENA_HEADER, BLOCK_HEADER, GroupHeaders, GroupTable, Headers, MallocHeaders, PAGE_DESCRIPTION,
+    POOL_HEADER, PageHeaders, PoolHeaders,
+};
 use crate::model::observation::{Block, BlockKind, HeapInfo, Residency, ResidencySource};
 use crate::model::{Addr, AddrRange, Mapping, PAGE, Tid};
 
@@ -50,6 +53,8 @@ pub(super) fn read_blocks(of: Target<'_>, headers: &[Headers]) -> Vec<Block> {
         let found: Vec<Block> = match each {
             Headers::Malloc(headers) => large_blocks(of, headers, &blocks),
             Headers::Pools(headers) => pool_arenas(of, headers, &blocks),
+            Headers::Groups(headers) => groups(of, headers),
+            Headers::Pages(headers) => object_pages(of, headers, &blocks),
         };
         blocks.extend(found);
         // Of two that overlap the first one holds the other: it is what a program has left there.
@@ -164,6 +169,64 @@ fn pool_arenas(of: Target<'_>, headers: &PoolHeaders, known: &[Block]) -> Vec<Bl
         found.dedup();
     }
     found
+}
+
+/// What the pages of descriptions describe and what points back at them, and where these pages are. Nothing where one
+/// of them could not be read.
+fn groups(of: Target<'_>, headers: &GroupHeaders) -> Vec<Block> {
+    let Some(tables) = (headers.tables)(of.mappings) else { return Vec::new() };
+    let pages: Vec<Addr> = (tables.start.0..tables.end.0).step_by(PAGE as usize).map(Addr).collect();
+    let pages: Vec<Addr> = pages.into_iter().filter(|page| is_touched(of.residency, *page)).collect();
+    let Ok(read) = memory::read_pieces::<{ PAGE as usize }>(of.dir, of.tid, &pages) else {
+        return Vec::new();
+    };
+    if pages.len() > MAX_BLOCKS || read.iter().any(Option::is_none) {
+        return Vec::new();
+    }
+    let decoded =
+        pages.iter().zip(&read).filter_map(|(page, bytes)| (headers.decode)(*page, bytes.as_ref()?));
+    let mut decoded = decoded.peekable();
+    let Some(check) = decoded.peek().map(|table| table.check) else { return Vec::new() };
+    let decoded: Vec<GroupTable> = decoded.filter(|table| table.check == check).collect();
+    let all_here = decoded.iter().all(|table| table.next == Addr(0) || tables.contains(table.next));
+    let described = decoded.into_iter().flat_map(|table| table.groups).take(MAX_BLOCKS);
+    let described: Vec<(Addr, AddrRange)> = described.collect();
+    let starts: Vec<Addr> = described.iter().map(|(_, group)| group.start).collect();
+    let Ok(heads) = memory::read_pieces::<8>(of.dir, of.tid, &starts) else { return Vec::new() };
+    let points_back =
+        |((at, _), head): &(&(Addr, AddrRange), Option<[u8; 8]>)| *head == Some(at.0.to_le_bytes());
+    let found = described.iter().zip(heads).filter(points_back);
+    let found = found.map(|((_, range), _)| Block { range: *range, kind: BlockKind::Group });
+    let whole = all_here.then_some(Block { range: tables, kind: BlockKind::GroupTable });
+    found.chain(whole).collect()
+}
+
+/// Pages of objects whose descriptions point back at them.
+fn object_pages(of: Target<'_>, headers: &PageHeaders, known: &[Block]) -> Vec<Block> {
+    if !(headers.in_process)(of.mappings) {
+        return Vec::new();
+    }
+    let whole = |range: AddrRange| {
+        let first = range.start.saturating_add(headers.least - 1).align_down(headers.least);
+        (first.0..range.end.0.saturating_sub(headers.least - 1)).step_by(headers.least as usize).map(Addr)
+    };
+    let holding = of.mappings.iter().filter(|mapping| (headers.may_hold)(mapping));
+    let places = holding.flat_map(|mapping| whole(mapping.range)).filter(|at| is_touched(of.residency, *at));
+    let places: Vec<Addr> = places.take(MAX_BLOCKS.saturating_sub(known.len())).collect();
+    let Ok(heads) = memory::read_pieces::<8>(of.dir, of.tid, &places) else { return Vec::new() };
+    let told = places.iter().zip(heads).filter_map(|(at, head)| Some((*at, Addr(u64::from_le_bytes(head?)))));
+    let mapped = |at: &Addr| {
+        let place = of.mappings.partition_point(|mapping| mapping.range.end <= *at);
+        of.mappings.get(place).is_some_and(|mapping| mapping.range.contains(*at) && mapping.prot.read)
+    };
+    let told: Vec<(Addr, Addr)> = told.filter(|(_, description)| mapped(description)).collect();
+    let descriptions: Vec<Addr> = told.iter().map(|(_, description)| *description).collect();
+    let read = memory::read_pieces::<PAGE_DESCRIPTION>(of.dir, of.tid, &descriptions).unwrap_or_default();
+    let pages = told.iter().zip(read).filter_map(|((at, _), bytes)| {
+        let len = (headers.page_len)(*at, &bytes?).filter(|len| at.is_aligned(*len))?;
+        Some(Block { range: AddrRange::from_len(*at, len), kind: BlockKind::ObjectPage })
+    });
+    pages.collect()
 }
 
 /// What is left of a range between others, which are sorted.

@@ -2,6 +2,7 @@
 //! which `malloc` the C library of the process calls.
 
 use super::bss::bss_of;
+use super::loader_data::read_loader_data;
 use super::memory;
 use super::process_dir::ProcessDir;
 use crate::model::{Addr, CodeMarks, FileMarks, Mapping, MappingFile, Pid, Sign, Tid};
@@ -34,6 +35,7 @@ pub(super) fn read_marks(dir: &ProcessDir, tid: Tid, mappings: &[Mapping], signs
     let environment = dir.read("environ").unwrap_or_default();
     let mut out = CodeMarks { complete: true, ..CodeMarks::default() };
     out.variables = variables(&environment, signs);
+    out.loader_data = read_loader_data(dir, tid, mappings);
     let (mut seen, mut elsewhere) = (HashMap::new(), None);
     for mapping in mappings.iter().filter(|mapping| mapping.prot.exec) {
         let Some(file) = mapping.file else { continue };

@@ -2,8 +2,8 @@
 //!
 //! Parsing and opening are apart: `maps`, `smaps`, `status`, `task_files` and `page_runs`
 //! turn bytes into values and touch no file; `process_dir`, `memory`, `headers`,
-//! `pagemap`, `pagemap_scan`, `procmap_query`, `residency`, `marks`, `thread_blocks` and `threads` read; `observe` joins
-//! them. The crate `procfs` holds the process's directory open, lists its threads, and parses
+//! `pagemap`, `pagemap_scan`, `procmap_query`, `residency`, `marks`, `loader_data`, `thread_blocks` and `threads` read;
+//! `observe` joins them. The crate `procfs` holds the process's directory open, lists its threads, and parses
 //! status and limits; maps and smaps are parsed here, because their names may be any bytes and
 //! there may be tens of thousands of lines.
 
@@ -13,6 +13,7 @@ mod details;
 mod error;
 mod headers;
 mod limits;
+mod loader_data;
 mod mapping_at;
 mod maps;
 mod marks;

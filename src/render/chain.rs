@@ -12,6 +12,9 @@ pub(super) fn chain(stack: &Stack, width: usize) -> String {
 /// system call's wrapper, or the first of those that has a name.
 pub(super) fn chain_of_caller(stack: &Stack, width: usize) -> String {
     let frames = own_frames(stack);
+    if let Some(at) = frames.iter().position(|f| f.managed && f.role == Role::Program) {
+        return fitting(&frames[at..], width);
+    }
     let entry = frames.iter().rposition(|f| f.role == Role::Allocator);
     if let Some(entry) = entry.filter(|at| at + 1 < frames.len()) {
         let unnamed = frames.get(entry).is_some_and(|f| f.symbol.is_none());
@@ -28,13 +31,14 @@ pub(super) fn chain_of_caller(stack: &Stack, width: usize) -> String {
 /// Without what is below every program's own functions, and without a function's inlined parts
 /// where the function itself follows.
 fn own_frames(stack: &Stack) -> Vec<&Frame> {
-    let end =
-        stack.frames.iter().rposition(|f| f.role != Role::Start).map_or(stack.frames.len(), |last| last + 1);
+    let is_managed = stack.frames.iter().any(|f| f.managed);
+    let frames = if is_managed { stack.as_written().0 } else { stack.frames.iter().collect() };
+    let end = frames.iter().rposition(|f| f.role != Role::Start).map_or(frames.len(), |last| last + 1);
     let is_part = |f: &Frame, next: Option<&Frame>| {
         f.inlined && f.symbol.is_some() && next.is_some_and(|next| next.symbol == f.symbol)
     };
-    let own = stack.frames[..end].iter().enumerate();
-    own.filter(|(at, f)| !is_part(f, stack.frames.get(at + 1))).map(|(_, f)| f).collect()
+    let own = frames[..end].iter().enumerate();
+    own.filter(|(at, f)| !is_part(f, frames.get(at + 1).copied())).map(|(_, f)| *f).collect()
 }
 
 /// Names from the inside out. Where not all of them fit, the innermost, those with a name next to

@@ -2,7 +2,7 @@
 
 use super::style::{Tone, clean, truncated};
 use super::text::{TextOptions, WIDTH};
-use crate::report::model::{Frame, Stack};
+use crate::report::model::{Frame, Role, Stack};
 use std::ops::Range;
 
 /// Frames shown of a long stack: innermost, and outermost.
@@ -16,7 +16,7 @@ const MAX_MODULE: usize = 22;
 /// A stack, a frame a line; of a long one what matters.
 pub(super) fn frames(stack: &Stack, options: TextOptions, out: &mut String) {
     // the system call's wrapper under two names tells nothing twice
-    let all = stack.without_aliases();
+    let (all, left_out) = stack.as_written();
     let module_width =
         all.iter().map(|f| clean(&f.module).chars().count()).max().unwrap_or(0).min(MAX_MODULE);
     let function_width = all.iter().map(|f| function(f).chars().count()).max().unwrap_or(0).min(52);
@@ -36,7 +36,8 @@ pub(super) fn frames(stack: &Stack, options: TextOptions, out: &mut String) {
         );
         truncated(text.trim_end(), WIDTH)
     };
-    let hidden = hidden(all);
+    let caller = all.iter().position(|f| f.managed && f.role == Role::Program);
+    let hidden = caller.map_or_else(|| hidden(&all), |caller| hidden_around(caller, all.len()));
     for (i, frame) in all.iter().enumerate() {
         match hidden.iter().find(|gap| gap.contains(&i)) {
             Some(gap) if gap.start == i => {
@@ -46,6 +47,10 @@ pub(super) fn frames(stack: &Stack, options: TextOptions, out: &mut String) {
             Some(_) => {}
             None => *out += &format!("{}\n", line(frame)),
         }
+    }
+    if left_out > 0 {
+        let text = format!("       (without {left_out} frames of the interpreter itself)");
+        *out += &format!("{}\n", options.color.paint(Tone::Dim, &text));
     }
     let ending = match (stack.completeness.as_str(), stack.on_behalf_of()) {
         ("truncated", _) => "the stack goes on: it was not copied further".to_owned(),
@@ -57,9 +62,16 @@ pub(super) fn frames(stack: &Stack, options: TextOptions, out: &mut String) {
     *out += &format!("{}\n", options.color.paint(Tone::Dim, &ending));
 }
 
+/// The same of a stack on which the function is known that the reader wrote: it and its callers are shown.
+fn hidden_around(caller: usize, length: usize) -> Vec<Range<usize>> {
+    let inside = INNER_FRAMES / 2 + 1..caller.saturating_sub(1);
+    let outside = caller + INNER_FRAMES / 2 + 1..length.saturating_sub(OUTER_FRAMES);
+    [inside, outside].into_iter().filter(|gap| gap.len() > 1).collect()
+}
+
 /// What of a long stack is not shown: the middle. Where that would be an allocator's own frames up to
 /// its caller, they go instead: who called it is what the reader wants to know.
-fn hidden(all: &[Frame]) -> Vec<Range<usize>> {
+fn hidden(all: &[&Frame]) -> Vec<Range<usize>> {
     let outer = all.len().saturating_sub(OUTER_FRAMES);
     if outer <= INNER_FRAMES + 1 {
         return Vec::new();
@@ -107,12 +119,20 @@ mod tests {
     fn shown(modules: &str) -> String {
         let frame = |c: char| Frame { module: c.to_string(), ..Frame::default() };
         let frames: Vec<Frame> = modules.chars().map(frame).collect();
-        let hidden = hidden(&frames);
+        let hidden = hidden(&frames.iter().collect::<Vec<_>>());
         let line = |(at, c): (usize, char)| match hidden.iter().find(|gap| gap.contains(&at)) {
             Some(gap) => (gap.start == at).then_some('…'),
             None => Some(c),
         };
         modules.chars().enumerate().filter_map(line).collect()
+    }
+
+    #[test]
+    fn who_called_and_its_callers_are_shown() {
+        assert!(hidden_around(3, 9).is_empty(), "short enough");
+        assert_eq!(hidden_around(3, 20), vec![8..16]);
+        assert_eq!(hidden_around(20, 22), vec![5..19]);
+        assert_eq!(hidden_around(20, 40), vec![5..19, 25..36]);
     }
 
     #[test]

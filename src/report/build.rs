@@ -6,6 +6,7 @@ use super::peak;
 use super::summary::{self, Seen, Summary};
 use super::timeline::Timeline;
 use super::verdict::{Counted, judge};
+use crate::attribution::role::is_own_generated;
 use crate::attribution::{
     Attributed, AuditInput, CategoryRow, Finding, Piece, attribute, attribute_without_findings,
 };
@@ -13,7 +14,7 @@ use crate::ledger::{Doubt, Origin, OriginId, OriginRecord, Peak};
 use crate::model::hash::IntMap;
 use crate::model::observation::{ResidencySource, SnapshotMoment};
 use crate::model::{
-    AddrRange, Completeness, FrameKind, StackId, StackTable, SymbolFrame, SymbolizedStacks, Tid,
+    AddrRange, Completeness, FrameKind, FunctionName, StackId, StackTable, SymbolFrame, SymbolizedStacks, Tid,
 };
 use crate::touch::{SpaceTouches, Touches};
 use std::collections::HashMap;
@@ -233,11 +234,19 @@ pub fn named_stack(id: StackId, table: &StackTable, names: &SymbolizedStacks) ->
 
 fn frame(line: &SymbolFrame, table: &StackTable) -> model::Frame {
     let module = line.frame.module.and_then(|m| table.modules().get(m.0 as usize));
+    let interpreted = line.frame.kind == FrameKind::Managed;
+    let of_program = |function: &FunctionName| !is_own_generated(&function.name);
+    let generated =
+        module.is_some_and(|m| m.is_generated()) && line.function.as_ref().is_some_and(of_program);
     let unnamed_bounds = line.bounds.filter(|_| line.function.is_none());
     model::Frame {
         module: module.map_or_else(|| "[unknown]".to_string(), |m| m.short_name()),
         build_id: module.and_then(|m| m.build_id.clone()),
-        offset: hex(line.frame.address),
+        offset: hex(if interpreted {
+            line.location.as_ref().map_or(0, |l| l.line.into())
+        } else {
+            line.frame.address
+        }),
         symbol: line.function.as_ref().map(|f| f.name.clone()),
         symbol_offset: line.function.as_ref().map(|f| f.offset),
         role: model::Role::default(),
@@ -247,6 +256,7 @@ fn frame(line: &SymbolFrame, table: &StackTable) -> model::Frame {
         function_start: unnamed_bounds.map(|b| hex(b.0)),
         function_offset: unnamed_bounds.map(|b| b.1),
         guess: line.frame.kind == FrameKind::Guess,
+        managed: interpreted || generated,
     }
 }
 

@@ -3,7 +3,7 @@
 use super::model::{Frame, Report, Stack};
 pub use crate::attribution::code::Role;
 pub use crate::attribution::role::role_of_module;
-use crate::attribution::role::{on_behalf_of, role_of};
+use crate::attribution::role::{on_behalf_of, role_of, role_of_managed};
 
 impl Stack {
     /// Frames get their roles here. `completeness` as in the report.
@@ -17,7 +17,12 @@ impl Stack {
     /// Says again what each frame is, and who asked: of a report that another version wrote.
     pub fn classify(&mut self) {
         for frame in &mut self.frames {
-            frame.role = role_of(&frame.module, frame.symbol.as_deref());
+            frame.role = match frame.managed {
+                true => {
+                    role_of_managed(frame.file.as_deref().unwrap_or(&frame.module), frame.symbol.as_deref())
+                }
+                false => role_of(&frame.module, frame.symbol.as_deref()),
+            };
         }
         let shown = self.without_aliases();
         let aliases = self.frames.len() - shown.len();
@@ -31,6 +36,22 @@ impl Stack {
             Some(wrapper) if wrapper.role == Role::Wrapper => &self.frames[aliases..],
             _ => &self.frames,
         }
+    }
+
+    /// As [`Stack::without_aliases`]; where an interpreter's functions are on it, without what the interpreter itself
+    /// does between and below them. And how many frames that leaves out.
+    pub fn as_written(&self) -> (Vec<&Frame>, usize) {
+        let all = self.without_aliases();
+        let Some(first) = all.iter().position(|f| f.managed) else { return (all.iter().collect(), 0) };
+        let evaluates = |pair: &&[Frame]| pair[0].managed && !pair[1].managed;
+        let interpreters: Vec<&str> =
+            all.windows(2).filter(evaluates).map(|pair| pair[1].module.as_str()).collect();
+        let is_own =
+            |f: &Frame| !f.managed && f.role != Role::Start && interpreters.contains(&f.module.as_str());
+        let shown = all.iter().enumerate().filter(|(at, f)| *at < first || !is_own(f));
+        let shown: Vec<&Frame> = shown.map(|(_, f)| f).collect();
+        let left_out = all.len() - shown.len();
+        (shown, left_out)
     }
 
     /// Whose stack called the outermost frame, where that is another, which is not copied: `goroutine`.
@@ -64,6 +85,11 @@ fn caller(frames: &[Frame]) -> Option<usize> {
     let named = |f: &Frame| f.symbol.is_some();
     let own =
         |f: &Frame| named(f) && !f.in_system_library() && !matches!(f.role, Role::Wrapper | Role::Start);
+    // Where a managed language's functions are known, they are what its user wrote.
+    let managed = |f: &Frame| f.managed && f.role == Role::Program;
+    if let Some(at) = frames.iter().position(managed) {
+        return Some(at);
+    }
     let outside = frames.iter().rposition(|f| f.role == Role::Allocator).map_or(0, |entry| entry + 1);
     let beyond = frames.iter().skip(outside).position(own).map(|at| at + outside);
     beyond

@@ -568,4 +568,8 @@ pub struct Frame {
     /// Added: found by scanning the stack, not by unwinding.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub guess: bool,
+    /// Added: a function of a managed language; the frame after the last of its run evaluates it. `module` is its
+    /// source file, `offset` its line.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub managed: bool,
 }

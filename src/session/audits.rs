@@ -11,7 +11,7 @@ use super::targets::container_view::ContainerView;
 use super::timeline::Timelines;
 use super::touch;
 use crate::attribution::{AuditInput, unused};
-use crate::ledger::{AddressSpaces, Ledger, Origin, Peak, Reconciled};
+use crate::ledger::{AddressSpaces, Ledger, Origin, Peak, ProcessRecord, Reconciled};
 use crate::model::observation::{ResidencySource, SnapshotMoment};
 use crate::model::{Bytes, Observations, Pid, SizePoint, StackId, SymbolizedStacks};
 use crate::procfs::{ObserveError, ObserveOptions, observe};
@@ -451,10 +451,26 @@ impl Audits {
         if let Some(names) = &pipeline.recorded_names {
             return (names.symbolized(wanted, &pipeline.stacks), Vec::new());
         }
+        pipeline.name_all_generated();
         let mut symbolizer = Symbolizer::new(Config::default());
         let symbols = symbolizer.symbolize(&pipeline.stacks, wanted, pipeline.unwinder.files_mut());
         pipeline.note_names(&symbols);
-        (symbols, symbolizer.take_notes())
+        let mut notes = symbolizer.take_notes();
+        notes.extend(pipeline.managed.notes());
+        (symbols, notes)
+    }
+
+    /// When the last process ended, as reports count it: without the hold at the exit. None where one runs on, or
+    /// there is none.
+    pub fn all_ended_ns(&self, pipeline: &Pipeline) -> Option<u64> {
+        let end = |process: &ProcessRecord| {
+            let exited = process.exited_ns?;
+            let seen = self.snapshots.get(&process.pid).map(Audit::seen);
+            let seen = seen.or(self.summaries.get(&process.pid).map(|summary| summary.seen()));
+            Some(seen.filter(|seen| seen.held).map_or(exited, |seen| seen.at_ns))
+        };
+        let ends: Option<Vec<u64>> = pipeline.spaces.processes().iter().map(end).collect();
+        ends?.into_iter().max()
     }
 
     fn facts(&self, pid: Pid, pipeline: &Pipeline) -> ProcessFacts {

@@ -2,7 +2,7 @@
 
 use super::audits::{Audits, Snapshot, StaleSnapshot, shares_space_with_parent};
 use super::error::SessionError;
-use super::exits::{Exits, keeps_segments, open_files};
+use super::exits::{Exits, has_generated_code, keeps_segments, open_files};
 use super::load::Load;
 use super::pipeline::Pipeline;
 use super::reporting;
@@ -310,6 +310,9 @@ impl<'a> Session<'a> {
         if !self.is_behind && !self.catch_up(Some(GLANCE))? {
             self.is_behind = true;
         }
+        // Its code and its files are there now, and not later.
+        self.pipeline.borrow_mut().open_perf_map(held.pid);
+        self.pipeline.borrow_mut().name_all_generated();
         let Some(held) = self.let_go_early(held)? else { return Ok(()) };
         self.settle()?;
         self.recover_from_loss()?;
@@ -322,6 +325,7 @@ impl<'a> Session<'a> {
                 self.pipeline.borrow_mut().discard_snapshot(held.pid);
             }
         }
+        self.pipeline.borrow_mut().name_all_generated();
         self.watched.release(held)?;
         self.audits.reduce_small(&mut self.pipeline.borrow_mut());
         Ok(())
@@ -337,7 +341,7 @@ impl<'a> Session<'a> {
         let Ok(snapshot) = self.read(held.pid, held.tid, SnapshotMoment::HeldAtExit) else {
             return Ok(Some(held));
         };
-        if keeps_segments(&snapshot.observations) {
+        if keeps_segments(&snapshot.observations) || has_generated_code(&snapshot.observations) {
             return Ok(Some(held));
         }
         open_files(&snapshot.observations, &mut self.pipeline.borrow_mut());

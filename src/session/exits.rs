@@ -62,3 +62,9 @@ pub fn open_files(seen: &Observations, pipeline: &mut Pipeline) {
 pub fn keeps_segments(seen: &Observations) -> bool {
     seen.mappings.iter().any(|mapping| mapping.name.starts_with(b"/SYSV"))
 }
+
+/// It has made code at run time: frames in it are looked up in its memory.
+pub fn has_generated_code(seen: &Observations) -> bool {
+    let is_anonymous = |name: &[u8]| name.is_empty() || name.starts_with(b"[anon");
+    seen.mappings.iter().any(|m| m.prot.exec && m.file.is_none() && is_anonymous(&m.name))
+}

@@ -3,7 +3,7 @@
 use crate::capture::{KnownStack, KnownStacks};
 use crate::model::hash::IntMap;
 use crate::model::{MmKey, StackId};
-use crate::unwind::Repeated;
+use crate::unwind::{Repeated, pointers};
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 
@@ -16,12 +16,26 @@ const TRIES: u32 = 64;
 /// By the stack and its depth.
 type Published = HashMap<(StackId, u64), (u64, u32)>;
 
+/// What a number stands for.
+pub struct KnownStackOf {
+    pub id: StackId,
+    /// Where the return addresses are, in bytes from the stack pointer.
+    returns: Vec<u64>,
+}
+
+impl KnownStackOf {
+    /// Of each frame.
+    pub fn pointers(&self, sp: u64) -> Vec<u64> {
+        pointers(sp, self.returns.iter().copied())
+    }
+}
+
 /// The numbers that were given out, and what they stand for.
 #[derive(Default)]
 pub struct Known {
     backend: Option<Box<dyn KnownStacks>>,
     last: u64,
-    stacks: HashMap<u64, StackId>,
+    stacks: HashMap<u64, KnownStackOf>,
     /// By address space: each stack's number, and how often it came in whole since it was published.
     spaces: IntMap<MmKey, Published>,
 }
@@ -49,7 +63,8 @@ impl Known {
                     return;
                 }
                 self.last += 1;
-                self.stacks.insert(self.last, again.stack);
+                let returns = again.returns.iter().map(|&(distance, _)| distance).collect();
+                self.stacks.insert(self.last, KnownStackOf { id: again.stack, returns });
                 entry.insert((self.last, 0)).0
             }
         };
@@ -68,7 +83,7 @@ impl Known {
         }
     }
 
-    pub fn stack(&self, number: u64) -> Option<StackId> {
-        self.stacks.get(&number).copied()
+    pub fn stack(&self, number: u64) -> Option<&KnownStackOf> {
+        self.stacks.get(&number)
     }
 }

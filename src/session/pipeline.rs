@@ -1,20 +1,25 @@
 //! The path of an event: decode, unwind against the modules mapped at that time, apply to the ledger.
 
 use super::complete::Completion;
+use super::generated::GeneratedCode;
 use super::known::Known;
+use super::managed::{Managed, Walked};
 use super::sink::{Context, Sink};
 use crate::attribution::DataRules;
+use crate::attribution::rules::code_tables;
 use crate::capture::heap::wire::{self as heap_wire, CapturedHeap, CapturedSite};
 use crate::capture::uprobe::wire::{self as uprobe_wire, CapturedCall};
 use crate::capture::wire::{self, Decoder, time_of};
 use crate::capture::{Captured, CapturedTouch};
 use crate::ledger::AddressSpaces;
+use crate::model::stack::ManagedFrames;
 use crate::model::{
-    Completeness, MmKey, NoStack, Observations, Pid, SizePoint, StackId, StackSample, StackTable,
+    Addr, Completeness, MmKey, NoStack, Observations, Pid, SizePoint, StackId, StackSample, StackTable,
     SymbolizedStacks, VmEvent, VmOp,
 };
 use crate::objects::Root;
 use crate::store::FrameNames;
+use crate::sys::memory;
 use crate::unwind::{ExecMapping, SpaceState, Unwinder};
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -64,7 +69,11 @@ pub struct Pipeline {
     undecodable: u64,
     /// What the backend need not send again.
     pub known: Known,
+    pub managed: Managed,
+    /// Of the record that is being taken; 0: of none.
+    time_ns: u64,
     pub completion: Completion,
+    generated: GeneratedCode,
 }
 
 impl Pipeline {
@@ -72,7 +81,7 @@ impl Pipeline {
         Pipeline {
             decoder: Decoder::default(),
             spaces: AddressSpaces::new(),
-            unwinder: Unwinder::default(),
+            unwinder: unwinder(),
             stacks: StackTable::default(),
             tally: Tally::default(),
             listener_refused: BTreeSet::new(),
@@ -85,7 +94,10 @@ impl Pipeline {
             held: Vec::new(),
             undecodable: 0,
             known: Known::default(),
+            managed: Managed::default(),
+            time_ns: 0,
             completion: Completion::default(),
+            generated: GeneratedCode::default(),
         }
     }
 
@@ -109,6 +121,7 @@ impl Pipeline {
             self.decoder.set_comm(thread.tid, &thread.comm);
         }
         self.spaces.start_observed(mm, seen);
+        self.time_ns = 0;
         // Its files are opened while it lives: a program that was replaced on disk is found no other
         // way, and the first stack may be that of a child that has ended since.
         self.renew_modules(mm, seen.pid);
@@ -230,11 +243,26 @@ impl Pipeline {
     }
 
     fn call(&mut self, captured: Captured<'_>) {
-        let Captured { mut event, stack, known } = captured;
+        let Captured { mut event, stack, known, sp, managed } = captured;
         self.tally.events += 1;
+        self.time_ns = event.time_ns;
         if let Some(stack) = stack {
-            let (id, completeness) = self.unwind(event.mm, event.task.pid, &stack);
-            event.stack = Ok(id);
+            let completeness = match &managed {
+                None => {
+                    let (id, completeness) = self.unwind(event.mm, event.task.pid, &stack);
+                    event.stack = Ok(id);
+                    completeness
+                }
+                Some(managed) => {
+                    let (id, completeness, pointers) =
+                        self.unwind_by(event.mm, event.task.pid, |unwinder, stacks| {
+                            unwinder.unwind_with_pointers(event.mm, &stack, stacks)
+                        });
+                    let walked = Walked { mm: event.mm, stack: id, pointers: &pointers };
+                    event.stack = Ok(self.compose(&walked, managed));
+                    completeness
+                }
+            };
             self.count(completeness);
             if let Some(again) = self.unwinder.repeated() {
                 self.known.publish(event.mm, &again);
@@ -242,7 +270,13 @@ impl Pipeline {
         }
         if let Some(number) = known {
             self.renew_modules(event.mm, event.task.pid);
-            event.stack = self.known.stack(number).ok_or(NoStack::Lost);
+            let known = self.known.stack(number).ok_or(NoStack::Lost);
+            event.stack = known.map(|known| known.id);
+            if let (Ok(known), Some(managed)) = (known, &managed) {
+                let pointers = known.pointers(sp);
+                let walked = Walked { mm: event.mm, stack: known.id, pointers: &pointers };
+                event.stack = Ok(self.compose(&walked, managed));
+            }
             match event.stack {
                 Ok(_) => self.count(Completeness::Complete),
                 Err(_) => self.tally.outdated += 1,
@@ -252,6 +286,10 @@ impl Pipeline {
         self.note(&event);
         self.spaces.apply(&event);
         self.for_each_sink(|sink, context| sink.event(&event, context));
+    }
+
+    fn compose(&mut self, walked: &Walked<'_>, managed: &ManagedFrames) -> StackId {
+        self.managed.compose(walked, managed, &self.decoder.codes, (&mut self.stacks, &self.unwinder))
     }
 
     /// The ledger of mappings is not told.
@@ -306,8 +344,55 @@ impl Pipeline {
     }
 
     fn unwind(&mut self, mm: MmKey, pid: Pid, captured: &StackSample<'_>) -> (StackId, Completeness) {
+        self.unwind_by(mm, pid, |unwinder, stacks| unwinder.unwind_interned(mm, captured, stacks))
+    }
+
+    fn unwind_by<T>(
+        &mut self,
+        mm: MmKey,
+        pid: Pid,
+        unwind: impl Fn(&mut Unwinder, &mut StackTable) -> T,
+    ) -> T {
         self.renew_modules(mm, pid);
-        self.unwinder.unwind_interned(mm, captured, &mut self.stacks)
+        let found = unwind(&mut self.unwinder, &mut self.stacks);
+        let time_ns = self.time_ns;
+        let is_same = |generated: &mut GeneratedCode, unwinder: &Unwinder, stacks: &mut StackTable| {
+            unwinder.generated_frames().is_empty() || generated.seen((mm, pid, time_ns), unwinder, stacks)
+        };
+        if is_same(&mut self.generated, &self.unwinder, &mut self.stacks) {
+            return found;
+        }
+        self.unwinder.renew_generated(mm, &mut self.stacks);
+        let found = unwind(&mut self.unwinder, &mut self.stacks);
+        let _ = is_same(&mut self.generated, &self.unwinder, &mut self.stacks);
+        found
+    }
+
+    /// A runtime's tables of the code that it makes are looked for where there is such code.
+    fn find_code_tables(&mut self, mm: MmKey, pid: Pid) {
+        if self.unwinder.has_code_tables(pid) {
+            return;
+        }
+        for (mark, find) in code_tables() {
+            if self.unwinder.variable(mm, mark).is_none() {
+                continue;
+            }
+            let mut read = |at: Addr, into: &mut [u8]| memory::read(pid, at.0, into) == Ok(into.len());
+            let unwinder = &self.unwinder;
+            let tables = find(&mut |name| unwinder.variable(mm, name), &mut read);
+            self.unwinder.set_code_tables(pid, tables);
+            return;
+        }
+    }
+
+    /// A process is about to end. False where it has no perf map.
+    pub fn open_perf_map(&mut self, pid: Pid) -> bool {
+        self.generated.open_map(pid)
+    }
+
+    /// A process is about to end, or stacks are to be named: what perf maps say by now.
+    pub fn name_all_generated(&mut self) {
+        self.generated.name_all_waiting(&mut self.stacks);
     }
 
     /// Tells the unwinder what is mapped now, where that has changed.
@@ -316,15 +401,23 @@ impl Pipeline {
             && !self.unwinder.is_current(mm, generation)
         {
             let regions = self.spaces.executable_regions(mm);
-            let modules = regions.iter().map(|(range, offset, file)| ExecMapping {
+            let files = regions.iter().map(|(range, offset, file)| ExecMapping {
                 range: *range,
                 offset: *offset,
                 file: Some(&**file),
             });
+            let generated = self.spaces.generated_code(mm);
+            let modules =
+                files.chain(generated.iter().map(|&range| ExecMapping { range, offset: 0, file: None }));
             let state = SpaceState { mm, generation, pid };
+            let has_generated = !generated.is_empty();
             if !self.unwinder.set_modules(state, modules, &mut self.stacks) {
                 self.known.forget(mm);
             }
+            if has_generated {
+                self.find_code_tables(mm, pid);
+            }
+            self.managed.look(mm, self.time_ns, &self.unwinder);
         }
     }
 
@@ -354,6 +447,8 @@ impl Pipeline {
                     self.note_compat(event);
                 }
                 self.unwinder.forget(event.mm);
+                self.generated.forget(event.mm);
+                self.unwinder.set_code_tables(event.task.pid, None);
                 self.known.forget(event.mm);
             }
             VmOp::Fork { child_mm, is_thread: false, .. } if *child_mm != event.mm => {
@@ -363,4 +458,10 @@ impl Pipeline {
             _ => {}
         }
     }
+}
+
+fn unwinder() -> Unwinder {
+    let mut unwinder = Unwinder::default();
+    unwinder.read_code_with(Box::new(|pid, at, into| memory::read(pid, at, into) == Ok(into.len())));
+    unwinder
 }

@@ -116,6 +116,7 @@ impl Record {
         if self.failed {
             return Err(SessionError::Recording { path });
         }
+        pipeline.name_all_generated();
         let (frames, ids) = pipeline.stacks.frame_by_frame();
         let names = Symbolizer::new(Config::default()).symbolize(&frames, ids, pipeline.unwinder.files_mut());
         recorder.names(&SymbolizedStacks::default(), &pipeline.stacks);

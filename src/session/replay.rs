@@ -111,6 +111,11 @@ impl Replay {
         self.recording.facts().map(|facts| facts.ended_ns)
     }
 
+    /// As [`Audits::all_ended_ns`], of what was told so far.
+    pub fn all_ended_ns(&self) -> Option<u64> {
+        self.audits.all_ended_ns(&self.pipeline)
+    }
+
     /// The report of what was told so far. Also what symbolizing has to say.
     pub fn report(mut self) -> (Report, Vec<String>) {
         let facts = self.recording.facts();

@@ -6,6 +6,7 @@ use super::engine::{Schedule, Session};
 use super::error::SessionError;
 use super::known::Known;
 use super::load::Load;
+use super::managed::{Managed, expect};
 use super::pipeline::Pipeline;
 use super::say::say;
 use super::targets::contained::{self, Contained, add_roots, members};
@@ -183,6 +184,12 @@ impl<'a> Start<'a> {
         let mut pipeline = Pipeline::new(self.tracer.name());
         if let Some(known) = self.tracer.known_stacks() {
             pipeline.known = Known::of(known);
+        }
+        if let Some(interpreters) = self.tracer.interpreters() {
+            pipeline.managed = Managed::of(interpreters);
+            if let Targets::Command(prepared) = &self.targets {
+                expect(&mut pipeline.managed, prepared.file());
+            }
         }
         if let Some(container) = self.container {
             add_roots(container, &mut pipeline);

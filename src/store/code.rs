@@ -22,8 +22,16 @@ struct Row {
     /// Start and length; older recordings have none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     bss: Vec<(u64, u64)>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    loader_data: Option<Vec<u64>>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pool_arenas: Vec<(u64, u64)>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    groups: Vec<(u64, u64)>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    object_pages: Vec<(u64, u64)>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    group_tables: Vec<(u64, u64)>,
     /// As `ThreadBlocks`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     living: Vec<(Tid, u64)>,
@@ -68,7 +76,11 @@ pub(super) fn write(
         complete: code.complete,
         blocks: of(BlockKind::Large),
         pool_arenas: of(BlockKind::PoolArena),
+        groups: of(BlockKind::Group),
+        object_pages: of(BlockKind::ObjectPage),
+        group_tables: of(BlockKind::GroupTable),
         bss: code.bss.iter().map(pair).collect(),
+        loader_data: code.loader_data.as_ref().map(|all| all.iter().map(|at| at.0).collect()),
         living: threads.living.iter().map(|(tid, at)| (*tid, at.0)).collect(),
         ended: threads.ended.iter().map(|at| at.0).collect(),
         searched: threads.searched,
@@ -93,6 +105,9 @@ pub(super) fn read(db: &Connection, snapshot: i64) -> Result<(CodeMarks, Vec<Blo
     };
     let mut blocks = of(&row.blocks, BlockKind::Large);
     blocks.extend(of(&row.pool_arenas, BlockKind::PoolArena));
+    blocks.extend(of(&row.groups, BlockKind::Group));
+    blocks.extend(of(&row.object_pages, BlockKind::ObjectPage));
+    blocks.extend(of(&row.group_tables, BlockKind::GroupTable));
     blocks.sort_unstable_by_key(|block| block.range);
     let code = CodeMarks {
         variables: Vec::new(),
@@ -100,6 +115,7 @@ pub(super) fn read(db: &Connection, snapshot: i64) -> Result<(CodeMarks, Vec<Blo
         files: row.files.into_iter().map(file).collect(),
         complete: row.complete,
         bss: row.bss.iter().map(range).collect(),
+        loader_data: row.loader_data.map(|all| all.into_iter().map(Addr).collect()),
     };
     let threads = ThreadBlocks {
         living: row.living.into_iter().map(|(tid, at)| (tid, Addr(at))).collect(),

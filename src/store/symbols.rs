@@ -16,6 +16,7 @@ pub(super) fn kind_number(kind: FrameKind) -> i64 {
         FrameKind::InstructionPointer => 0,
         FrameKind::ReturnAddress => 1,
         FrameKind::Guess => 2,
+        FrameKind::Managed => 3,
     }
 }
 
@@ -24,6 +25,7 @@ pub(super) fn kind_of(number: i64) -> Result<FrameKind, Fault> {
         0 => Ok(FrameKind::InstructionPointer),
         1 => Ok(FrameKind::ReturnAddress),
         2 => Ok(FrameKind::Guess),
+        3 => Ok(FrameKind::Managed),
         _ => Err(Fault::damaged(format!("a frame is of kind {number}"))),
     }
 }

@@ -15,7 +15,7 @@ pub use demangle::demangle;
 pub use lines::LineBudget;
 
 use crate::model::{
-    Frame, FrameKind, FunctionName, ModuleId, StackId, StackTable, SymbolFrame, SymbolizedStacks,
+    Frame, FrameKind, FunctionName, ModuleId, SourceLine, StackId, StackTable, SymbolFrame, SymbolizedStacks,
 };
 use crate::objects::FileCache;
 use crate::objects::debug_file::DEBUG_DIRS;
@@ -77,6 +77,7 @@ impl Symbolizer {
         let mut wanted: HashMap<ModuleId, HashSet<u64>> = HashMap::new();
         for frame in ids.iter().flat_map(|&id| table.stack(id).frames) {
             if let Some((module, offset)) = lookup_of(&frame)
+                && !table.module(module).is_generated()
                 && !self.named.contains_key(&(module, offset))
             {
                 wanted.entry(module).or_default().insert(offset);
@@ -123,7 +124,7 @@ impl Symbolizer {
         }
         let frames = |id: &StackId| {
             let frames = table.stack(*id).frames;
-            frames.iter().flat_map(|frame| lines_of_frame(frame, &self.named)).collect()
+            frames.iter().flat_map(|frame| lines_of_frame(frame, table, &self.named)).collect()
         };
         SymbolizedStacks { stacks: ids.iter().map(|id| (*id, frames(id))).collect() }
     }
@@ -141,6 +142,7 @@ fn lookup_of(frame: &Frame) -> Option<Lookup> {
     let back = match frame.kind {
         FrameKind::InstructionPointer => 0,
         FrameKind::ReturnAddress | FrameKind::Guess => 1,
+        FrameKind::Managed => return None,
     };
     Some((frame.module?, frame.address.wrapping_sub(back)))
 }
@@ -162,8 +164,18 @@ fn name(module: &ModuleNames, svma: u64, mut lines: Lines) -> Named {
     Named { function, bounds, svma, lines }
 }
 
-fn lines_of_frame(frame: &Frame, named: &HashMap<Lookup, Named>) -> Vec<SymbolFrame> {
+fn lines_of_frame(frame: &Frame, table: &StackTable, named: &HashMap<Lookup, Named>) -> Vec<SymbolFrame> {
     let bare = SymbolFrame { frame: *frame, function: None, bounds: None, location: None, inlined: false };
+    if let Some((function, begins)) = table.generated_name(frame) {
+        let (function, location) = (Some(function.clone()), begins.clone());
+        return vec![SymbolFrame { function, location, ..bare }];
+    }
+    if let Some(place) = table.place(frame) {
+        let name = place.function.clone();
+        let function = Some(FunctionName { linkage: name.clone(), name, offset: 0 });
+        let location = place.line.map(|line| SourceLine { file: place.file.clone(), line });
+        return vec![SymbolFrame { function, location, ..bare }];
+    }
     let Some((lookup, named)) = lookup_of(frame).and_then(|l| Some((l, named.get(&l)?))) else {
         return vec![bare];
     };

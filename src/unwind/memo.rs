@@ -61,6 +61,8 @@ pub struct Repeated<'a> {
 /// The walks of all address spaces, each in the slot that its starting point gives.
 pub(super) struct Memo {
     slots: Vec<Walked>,
+    /// The slot that was found last.
+    found: usize,
     /// The slot that was found again, and the depth of its stack.
     repeated: Option<(usize, u64)>,
 }
@@ -68,7 +70,7 @@ pub(super) struct Memo {
 impl Default for Memo {
     fn default() -> Memo {
         let empty = || Walked { space: 0, ip: 0, sp: 0, returns: Vec::new(), stack: StackId(0) };
-        Memo { slots: (0..SLOTS).map(|_| empty()).collect(), repeated: None }
+        Memo { slots: (0..SLOTS).map(|_| empty()).collect(), found: 0, repeated: None }
     }
 }
 
@@ -94,10 +96,17 @@ impl Memo {
         if !walked.returns.iter().all(unchanged) {
             return None;
         }
+        self.found = slot;
         if captured.full && !captured.holes {
             self.repeated = Some((slot, captured.bytes.len() as u64));
         }
         Some(walked.stack)
+    }
+
+    /// The stack pointers of the frames of what `find` found.
+    pub fn pointers(&self, sp: u64) -> Vec<u64> {
+        let returns = self.slots.get(self.found).map_or(&[][..], |walked| &walked.returns);
+        pointers(sp, returns.iter().map(|&(distance, _)| distance))
     }
 
     /// What was found last, if all of the stack was there.
@@ -117,6 +126,12 @@ impl Memo {
             slot.returns.clone_from(&trail.returns);
         }
     }
+}
+
+/// Each frame's stack pointer, of the innermost's and of where the return addresses are, in bytes from there.
+pub fn pointers(sp: u64, returns: impl Iterator<Item = u64>) -> Vec<u64> {
+    let word = size_of::<u64>() as u64;
+    std::iter::once(sp).chain(returns.map(|distance| sp.wrapping_add(distance + word))).collect()
 }
 
 /// Only walks to the root are worth it: what ends early may go on when more bytes are there.

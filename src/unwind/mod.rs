@@ -10,6 +10,7 @@
 
 mod cache;
 mod calls;
+mod generated;
 mod go;
 mod memo;
 mod plain;
@@ -17,21 +18,44 @@ mod registers;
 mod rule;
 mod search;
 mod space;
+mod v8;
 mod walk;
 
-pub use memo::Repeated;
+pub use generated::{ReadCode, SeenCode};
+pub use memo::{Repeated, pointers};
 pub use plain::PlainStep;
 pub use space::{ExecMapping, SpaceState};
 pub use walk::MAX_FRAMES;
 
 use crate::model::hash::IntMap;
+use crate::model::stack::{CodeTables, GeneratedFunction};
 use crate::model::{
-    Completeness, Frame, FrameKind, MmKey, ModuleId, ModuleInfo, Stack, StackId, StackSample, StackTable,
+    Addr, Completeness, Frame, FrameKind, MmKey, ModuleId, ModuleInfo, Pid, Stack, StackId, StackSample,
+    StackTable,
 };
-use crate::objects::{FileCache, FileKey, OpenRequest};
+use crate::objects::variables::variable;
+use crate::objects::{FileCache, FileKey, Object, OpenRequest};
 use registers::StackBytes;
 use space::{MappedModule, Space};
+use std::sync::Arc;
 use walk::{Scratch, Walk};
+
+/// A frame in code that was made at run time.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct GeneratedFrame {
+    pub frame: Frame,
+    /// As far as a runtime tells.
+    pub code: Option<SeenCode>,
+}
+
+/// A part of a file that is mapped.
+#[derive(Clone, Copy)]
+pub struct CodeFileAt<'a> {
+    pub key: FileKey,
+    pub start: Addr,
+    pub offset: u64,
+    pub object: &'a Arc<Object>,
+}
 
 /// Unwinds the stacks of any number of address spaces.
 pub struct Unwinder {
@@ -41,6 +65,10 @@ pub struct Unwinder {
     last_space: u64,
     memo: memo::Memo,
     frames: Vec<Frame>,
+    in_generated: Vec<GeneratedFrame>,
+    /// The module of generated code, by address space.
+    generated: IntMap<MmKey, ModuleId>,
+    last_generated: u64,
 }
 
 impl Default for Unwinder {
@@ -58,7 +86,66 @@ impl Unwinder {
             last_space: 0,
             memo: memo::Memo::default(),
             frames: Vec::new(),
+            in_generated: Vec::new(),
+            generated: IntMap::default(),
+            last_generated: 0,
         }
+    }
+
+    /// How code that was made at run time is read. Without it, no return address in such code is proven.
+    pub fn read_code_with(&mut self, read: ReadCode) {
+        self.scratch.generated.read_with(read);
+    }
+
+    /// The frames in generated code of the stack that was unwound last.
+    pub fn generated_frames(&self) -> &[GeneratedFrame] {
+        &self.in_generated
+    }
+
+    /// A runtime's tables of the code in a process; None: it has none any more.
+    pub fn set_code_tables(&mut self, pid: Pid, tables: Option<Box<dyn CodeTables>>) {
+        self.scratch.generated.set_tables(pid, tables);
+    }
+
+    pub fn has_code_tables(&self, pid: Pid) -> bool {
+        self.scratch.generated.has_tables(pid)
+    }
+
+    /// What code in a process is called, as its runtime's tables have it now.
+    pub fn name_code(&self, pid: Pid, code: SeenCode) -> Option<GeneratedFunction> {
+        self.scratch.generated.name(pid, code)
+    }
+
+    /// Where a variable is that a file of the address space has in its tables of symbols.
+    pub fn variable(&self, mm: MmKey, name: &str) -> Option<Addr> {
+        let placed = self.spaces.get(&mm)?.placed.iter();
+        let mut found = placed.filter_map(|placed| {
+            let at = variable(placed.object.as_ref()?, name.as_bytes())?;
+            let bias = placed.range.start.0.wrapping_sub(placed.svma(placed.range.start.0)?);
+            Some(Addr(at.wrapping_add(bias)))
+        });
+        found.next()
+    }
+
+    /// Other code is at an address of generated code: frames in it are other ones from now on.
+    pub fn renew_generated(&mut self, mm: MmKey, table: &mut StackTable) {
+        let module = self.new_generated(mm, table);
+        if let Some(space) = self.spaces.get_mut(&mm) {
+            let renewed = space.placed.iter().cloned().map(|placed| match placed.is_generated() {
+                true => MappedModule { module: Some(module), ..placed },
+                false => placed,
+            });
+            space.placed = renewed.collect();
+            self.last_space += 1;
+            space.id = self.last_space;
+        }
+    }
+
+    fn new_generated(&mut self, mm: MmKey, table: &mut StackTable) -> ModuleId {
+        self.last_generated += 1;
+        let module = table.intern_module(ModuleInfo::generated(self.last_generated));
+        self.generated.insert(mm, module);
+        module
     }
 
     /// The files opened for unwinding: names come from the same ones.
@@ -87,7 +174,7 @@ impl Unwinder {
         let unchanged = old.len() == mappings.len() && old.iter().zip(&mappings).all(|(p, m)| p.is_same(m));
         let all_stay = unchanged || old.iter().all(|p| mappings.iter().any(|m| p.is_same(m)));
         let space = match known {
-            Some(space) if unchanged => Space { generation: state.generation, ..space },
+            Some(space) if unchanged => Space { generation: state.generation, pid: state.pid, ..space },
             _ => {
                 let mut before = old.iter().peekable();
                 let mut placed = Vec::with_capacity(mappings.len());
@@ -100,7 +187,12 @@ impl Unwinder {
                     });
                 }
                 self.last_space += 1;
-                Space { id: self.last_space, generation: state.generation, placed: placed.into() }
+                Space {
+                    id: self.last_space,
+                    generation: state.generation,
+                    pid: state.pid,
+                    placed: placed.into(),
+                }
             }
         };
         self.spaces.insert(state.mm, space);
@@ -125,6 +217,9 @@ impl Unwinder {
             placed.object = self.files.open(&request).ok();
             let build_id = placed.object.as_ref().and_then(|o| o.build_id().map(str::to_owned));
             placed.module = Some(intern(table, file, build_id));
+        } else {
+            let known = self.generated.get(&state.mm).copied();
+            placed.module = Some(known.unwrap_or_else(|| self.new_generated(state.mm, table)));
         }
         placed
     }
@@ -134,11 +229,14 @@ impl Unwinder {
         if let Some(space) = self.spaces.get(&parent).cloned() {
             self.spaces.insert(child, space);
         }
+        // What the child makes is not what the parent makes at the same address.
+        self.generated.remove(&child);
     }
 
     /// The address space is gone. Files stay open.
     pub fn forget(&mut self, mm: MmKey) {
         self.spaces.remove(&mm);
+        self.generated.remove(&mm);
     }
 
     /// Replaces `frames` by the captured stack's, innermost first. Nothing is allocated but what
@@ -178,17 +276,78 @@ impl Unwinder {
         table: &mut StackTable,
     ) -> (StackId, Completeness) {
         let space = self.spaces.get(&mm).map_or(0, |space| space.id);
+        self.in_generated.clear();
         if let Some(known) = self.memo.find(space, captured) {
             return (known, Completeness::Complete);
         }
         let mut frames = std::mem::take(&mut self.frames);
         let completeness = self.unwind_into(mm, captured, &mut frames);
+        // What an interpreter runs is at an address, too.
+        for &(index, code) in &self.scratch.generated.seen {
+            if let (SeenCode::Interpreted { function, instruction }, Some(frame)) =
+                (code, frames.get_mut(index))
+                && frame.kind == FrameKind::ReturnAddress
+            {
+                frame.address = if instruction == 0 { function } else { instruction };
+                frame.kind = FrameKind::InstructionPointer;
+            }
+        }
         let stack = table.intern_frames(&frames, completeness);
+        if let Some(&generated) = self.generated.get(&mm) {
+            let seen = &self.scratch.generated.seen;
+            let code_of = |index| seen.iter().find(|(of, _)| *of == index).map(|(_, code)| *code);
+            let all = frames.iter().enumerate().filter(|(_, frame)| frame.module == Some(generated));
+            self.in_generated
+                .extend(all.map(|(index, frame)| GeneratedFrame { frame: *frame, code: code_of(index) }));
+        }
         self.frames = frames;
         if space != 0 && memo::is_worth(completeness) {
             self.memo.remember(space, captured, &self.scratch.trail, stack);
         }
         (stack, completeness)
+    }
+
+    /// As [`Unwinder::unwind_interned`]; also the stack pointer of each frame.
+    pub fn unwind_with_pointers(
+        &mut self,
+        mm: MmKey,
+        captured: &StackSample<'_>,
+        table: &mut StackTable,
+    ) -> (StackId, Completeness, Vec<u64>) {
+        self.scratch.pointers = Some(Vec::with_capacity(32));
+        let (stack, completeness) = self.unwind_interned(mm, captured, table);
+        let pointers = self.scratch.pointers.take().unwrap_or_default();
+        // Nothing was walked.
+        let pointers = if pointers.is_empty() { self.memo.pointers(captured.sp) } else { pointers };
+        (stack, completeness, pointers)
+    }
+
+    /// The frame of a call that returns to this address.
+    pub fn frame_of(&self, mm: MmKey, address: u64) -> Frame {
+        let placed = self.spaces.get(&mm).and_then(|space| space.find(address.wrapping_sub(1)));
+        Frame {
+            module: placed.and_then(|placed| placed.module),
+            address: placed.map_or(address, |placed| placed.file_offset(address)),
+            kind: FrameKind::ReturnAddress,
+        }
+    }
+
+    /// The files with code that are mapped: which they are, where a part of each is, from which offset on.
+    pub fn code_files(&self, mm: MmKey) -> impl Iterator<Item = CodeFileAt<'_>> {
+        let placed = self.spaces.get(&mm).map_or(&[][..], |space| &space.placed);
+        placed.iter().filter_map(|placed| {
+            Some(CodeFileAt {
+                key: placed.key?,
+                start: placed.range.start,
+                offset: placed.offset,
+                object: placed.object.as_ref()?,
+            })
+        })
+    }
+
+    /// The address spaces that this knows.
+    pub fn spaces(&self) -> impl Iterator<Item = MmKey> {
+        self.spaces.keys().copied()
     }
 
     /// The stack that was just recognised, if it was: it may well come again.

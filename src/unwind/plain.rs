@@ -39,6 +39,7 @@ impl Unwinder {
             },
             registers: Registers::of(captured),
             by_frame_pointer: false,
+            linked: false,
         };
         let mut steps = Vec::new();
         while steps.len() < MOST {

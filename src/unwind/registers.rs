@@ -121,7 +121,7 @@ impl<'a> StackBytes<'a> {
 
     /// Addresses of the aligned words that were copied.
     pub fn slots(&self, from: u64) -> impl Iterator<Item = u64> + use<> {
-        let first = from.max(self.base).next_multiple_of(8);
+        let first = from.max(self.base).checked_next_multiple_of(8).unwrap_or(u64::MAX);
         let end = self.end().saturating_sub(7);
         (first..end.max(first)).step_by(8)
     }

@@ -28,6 +28,8 @@ pub enum Rule {
     EntryRoot,
     /// A function that runs its callee on another stack.
     StackSwitch,
+    /// Code of a runtime that links all its frames by rbp (V8).
+    Linked,
     /// No unwind information covers the address.
     Uncovered,
     /// Not in any known file: generated code, if anything.

@@ -95,7 +95,18 @@ impl Walk<'_> {
             Rule::Offsets(offsets) => offsets.apply_at(cfa, &at.registers, &self.stack).ok()?.registers,
             _ => Registers { sp: cfa, known: 0, ..at.registers },
         };
-        Some(Position { address, kind: FrameKind::ReturnAddress, registers, by_frame_pointer: false })
+        Some(Position {
+            address,
+            kind: FrameKind::ReturnAddress,
+            registers,
+            by_frame_pointer: false,
+            linked: false,
+        })
+    }
+
+    /// The frames above can have led there.
+    pub(super) fn agrees(&mut self, candidate: &Position) -> bool {
+        self.try_candidate(candidate) != Trial::Fails
     }
 
     fn try_candidate(&mut self, candidate: &Position) -> Trial {
@@ -162,6 +173,9 @@ impl Walk<'_> {
             return known;
         }
         let found = self.find_origin(at, return_address);
+        if self.space.find(return_address.wrapping_sub(1)).is_some_and(MappedModule::is_generated) {
+            return found; // It may be other code soon.
+        }
         self.scratch.origins.put(asked, found);
         found
     }
@@ -170,7 +184,13 @@ impl Walk<'_> {
         let Some(placed) = self.space.find(return_address.wrapping_sub(1)) else {
             return CallEvidence::Elsewhere;
         };
-        let Some(object) = &placed.object else { return CallEvidence::Elsewhere };
+        let Some(object) = &placed.object else {
+            // Where it leads is not asked: generated code is patched, and has no list of functions.
+            return match self.call_before(placed, return_address) {
+                Some(_) => CallEvidence::MayCall,
+                None => CallEvidence::Elsewhere,
+            };
+        };
         match self.call_before(placed, return_address) {
             None => CallEvidence::Elsewhere,
             Some(Call::Indirect) => CallEvidence::MayCall,
@@ -196,6 +216,9 @@ impl Walk<'_> {
 
     /// The call instruction before an address of a file.
     pub(super) fn call_before(&self, placed: &MappedModule, address: u64) -> Option<Call> {
+        if placed.is_generated() {
+            return self.scratch.generated.call_before(self.space.pid, address);
+        }
         let object = placed.object.as_ref()?;
         let offset = placed.file_offset(address);
         let asked = (object.serial(), offset);
@@ -226,7 +249,13 @@ impl Walk<'_> {
 
 fn guessed(at: &Position, slot: u64, word: u64) -> Step {
     let registers = Registers { sp: slot.wrapping_add(8), ..at.registers };
-    Step::To(Position { address: word, kind: FrameKind::Guess, registers, by_frame_pointer: false })
+    Step::To(Position {
+        address: word,
+        kind: FrameKind::Guess,
+        registers,
+        by_frame_pointer: false,
+        linked: false,
+    })
 }
 
 /// The slot of `jmp *x(%rip)`, with or without `endbr64` and the `bnd` prefix before it: a stub of

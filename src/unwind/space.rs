@@ -35,6 +35,11 @@ pub(super) struct MappedModule {
 }
 
 impl MappedModule {
+    /// Code that was made at run time, of no file.
+    pub fn is_generated(&self) -> bool {
+        self.key.is_none()
+    }
+
     pub fn file_offset(&self, address: u64) -> u64 {
         address.wrapping_sub(self.range.start.0).wrapping_add(self.offset)
     }
@@ -63,6 +68,8 @@ pub(super) struct Space {
     /// Never the same for two lists: what caches are keyed by. A fork's child shares it.
     pub id: u64,
     pub generation: u64,
+    /// Whose memory generated code is read from.
+    pub pid: Pid,
     pub placed: Arc<[MappedModule]>,
 }
 

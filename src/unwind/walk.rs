@@ -2,12 +2,14 @@
 
 use super::cache::{Answers, CachedRule, RuleCache};
 use super::calls::Call;
+use super::generated::GeneratedCalls;
 use super::go;
 use super::memo::Trail;
 use super::registers::{RBP, Registers, StackBytes, Unread};
 use super::rule::{Caller, Rule, UnwindError, evaluate};
 use super::search::CallEvidence;
 use super::space::{MappedModule, Space};
+use super::v8;
 use crate::model::{Completeness, Frame, FrameKind, PAGE, StackSample};
 use gimli::UnwindContext;
 
@@ -24,11 +26,14 @@ pub(super) struct Scratch {
     pub cache: RuleCache,
     pub context: UnwindContext<usize>,
     pub trail: Trail,
+    /// Each frame's stack pointer, where it is wanted.
+    pub pointers: Option<Vec<u64>>,
     /// By address space, callee's and return address. Code without unwind information asks for few, and often:
     /// each answer takes a read of the file at least.
     pub origins: Answers<(u64, u64, u64), CallEvidence>,
     /// By file and offset.
     pub calls: Answers<(u64, u64), Option<Call>>,
+    pub generated: GeneratedCalls,
 }
 
 /// One walk.
@@ -46,6 +51,8 @@ pub(super) struct Position {
     pub registers: Registers,
     /// The step that led here followed rbp.
     pub by_frame_pointer: bool,
+    /// It led here from code whose runtime links all its frames by rbp, and finds them that way itself.
+    pub linked: bool,
 }
 
 pub(super) enum Step {
@@ -64,7 +71,7 @@ impl Position {
     pub fn lookup(&self) -> u64 {
         match self.kind {
             FrameKind::InstructionPointer => self.address,
-            FrameKind::ReturnAddress | FrameKind::Guess => self.address.wrapping_sub(1),
+            FrameKind::ReturnAddress | FrameKind::Guess | FrameKind::Managed => self.address.wrapping_sub(1),
         }
     }
 }
@@ -76,9 +83,11 @@ impl Walk<'_> {
             kind: FrameKind::InstructionPointer,
             registers: Registers::of(captured),
             by_frame_pointer: false,
+            linked: false,
         };
         let mut guesses = 0;
         self.scratch.trail.begin();
+        self.scratch.generated.seen.clear();
         loop {
             // Nearly all frames: a known rule by fixed offsets, applied in place. Copies of rules
             // and registers would cost more than the rest.
@@ -88,6 +97,9 @@ impl Walk<'_> {
             {
                 let address = at.address.wrapping_add(known.delta);
                 self.frames.push(Frame { module: known.module, address, kind: at.kind });
+                if let Some(pointers) = &mut self.scratch.pointers {
+                    pointers.push(at.registers.sp);
+                }
                 if self.frames.len() >= MAX_FRAMES {
                     return Completeness::Truncated;
                 }
@@ -120,7 +132,7 @@ impl Walk<'_> {
                     Err(stuck) => return completeness_of(stuck),
                 }
                 at.kind = FrameKind::ReturnAddress;
-                at.by_frame_pointer = false;
+                (at.by_frame_pointer, at.linked) = (false, false);
                 continue;
             }
             let CachedRule { mut rule, module, delta } = self.known(&at);
@@ -133,6 +145,9 @@ impl Walk<'_> {
                 continue; // It is known now.
             }
             self.frames.push(Frame { module, address: at.address.wrapping_add(delta), kind: at.kind });
+            if let Some(pointers) = &mut self.scratch.pointers {
+                pointers.push(at.registers.sp);
+            }
             if self.frames.len() >= MAX_FRAMES {
                 return Completeness::Truncated;
             }
@@ -162,7 +177,10 @@ impl Walk<'_> {
         let known = match self.space.find(at.lookup()) {
             None => CachedRule { rule: Rule::NoModule, module: None, delta: 0 },
             Some(placed) => {
-                let delta = placed.offset.wrapping_sub(placed.range.start.0);
+                let delta = match placed.is_generated() {
+                    true => 0,
+                    false => placed.offset.wrapping_sub(placed.range.start.0),
+                };
                 let mut rule = self.scratch.rule_at(placed, at.lookup());
                 if at.kind == FrameKind::ReturnAddress
                     && at.address.is_multiple_of(16)
@@ -174,6 +192,12 @@ impl Walk<'_> {
                 rule = go::special_rule(placed, at.lookup()).unwrap_or(rule);
                 if rule == Rule::Uncovered && is_entry(placed, at.lookup()) {
                     rule = Rule::Root;
+                }
+                if rule == Rule::Uncovered
+                    && at.kind == FrameKind::ReturnAddress
+                    && v8::is_linked(placed, at.lookup())
+                {
+                    rule = Rule::Linked;
                 }
                 CachedRule { rule, module: placed.module, delta }
             }
@@ -192,7 +216,8 @@ impl Walk<'_> {
             Rule::StackSwitch => return Step::End(Completeness::Incomplete),
             Rule::Offsets(offsets) => offsets.apply(&at.registers, &self.stack),
             Rule::Expressions { .. } => self.evaluate(at),
-            Rule::Uncovered => return self.step_uncovered(at, innermost),
+            Rule::Linked if at.kind == FrameKind::ReturnAddress => return self.step_linked(at),
+            Rule::Linked | Rule::Uncovered => return self.step_uncovered(at, innermost),
             Rule::NoModule => return self.step_generated(at),
         };
         let guessing = at.kind == FrameKind::Guess;
@@ -213,6 +238,7 @@ impl Walk<'_> {
                 },
                 registers: caller.registers,
                 by_frame_pointer: false,
+                linked: false,
             }),
             Err(UnwindError::Unknown) => self.search(at, rule),
             Err(stuck) => Step::End(completeness_of(stuck)),
@@ -227,20 +253,6 @@ impl Walk<'_> {
         evaluate(object.cfi(), svma, &mut self.scratch.context, (&at.registers, &self.stack, at.address))
     }
 
-    /// Generated code, or memory that no list of mappings names: only rbp can lead on.
-    #[cold]
-    fn step_generated(&mut self, at: &Position) -> Step {
-        if at.registers.bp() == Some(0) && at.by_frame_pointer {
-            return Step::End(Completeness::Complete);
-        }
-        match self.frame_pointer(&at.registers) {
-            Ok(caller) if self.could_return_to(caller.return_address) => Step::To(by_frame_pointer(caller)),
-            Ok(_) => Step::End(Completeness::Incomplete),
-            Err(UnwindError::Unknown) => self.search(at, Rule::NoModule),
-            Err(stuck) => Step::End(completeness_of(stuck)),
-        }
-    }
-
     /// Code of a file without unwind information: musl, Go without `.debug_frame`, V8's built-in
     /// functions, assembly. Proven ways first, guesses last.
     #[cold]
@@ -252,7 +264,13 @@ impl Walk<'_> {
         {
             let registers = Registers { sp: registers.sp.wrapping_add(8), ..*registers };
             let kind = FrameKind::ReturnAddress;
-            return Step::To(Position { address: word, kind, registers, by_frame_pointer: false });
+            return Step::To(Position {
+                address: word,
+                kind,
+                registers,
+                by_frame_pointer: false,
+                linked: false,
+            });
         }
         if registers.bp() == Some(0) && at.by_frame_pointer {
             return Step::End(Completeness::Complete);
@@ -275,7 +293,7 @@ impl Walk<'_> {
     }
 
     /// `[rbp]` the caller's rbp, `[rbp + 8]` the return address.
-    fn frame_pointer(&self, registers: &Registers) -> Result<Caller, UnwindError> {
+    pub(super) fn frame_pointer(&self, registers: &Registers) -> Result<Caller, UnwindError> {
         let bp = registers.bp().ok_or(UnwindError::Unknown)?;
         if !bp.is_multiple_of(8) || bp < registers.sp {
             return Err(UnwindError::InvalidCfa);
@@ -284,15 +302,6 @@ impl Walk<'_> {
         caller.set(RBP, self.stack.word(bp)?);
         let return_address = self.stack.word(bp.wrapping_add(8))?;
         Ok(Caller { return_address, registers: caller })
-    }
-
-    /// The address lies in executable memory, behind a call where that can be seen.
-    fn could_return_to(&self, address: u64) -> bool {
-        match self.space.find(address.wrapping_sub(1)) {
-            Some(placed) if placed.object.is_some() => self.call_before(placed, address).is_some(),
-            Some(_) => true,
-            None => false,
-        }
     }
 
     pub(super) fn follows_call(&self, address: u64) -> bool {
@@ -338,16 +347,17 @@ fn is_entry(placed: &MappedModule, address: u64) -> bool {
         && object.function_starts().before(svma) == Some(entry)
 }
 
-fn by_frame_pointer(caller: Caller) -> Position {
+pub(super) fn by_frame_pointer(caller: Caller) -> Position {
     Position {
         address: caller.return_address,
         kind: FrameKind::ReturnAddress,
         registers: caller.registers,
         by_frame_pointer: true,
+        linked: false,
     }
 }
 
-fn completeness_of(stuck: UnwindError) -> Completeness {
+pub(super) fn completeness_of(stuck: UnwindError) -> Completeness {
     match stuck {
         UnwindError::Memory(Unread::BeyondCopy) => Completeness::Truncated,
         UnwindError::Memory(Unread::NoStack) | UnwindError::Unknown | UnwindError::InvalidCfa => {

@@ -27,6 +27,7 @@ mod notify;
 mod peak;
 mod perf;
 mod probe;
+mod python;
 mod procfs {
     mod live;
     mod speed;

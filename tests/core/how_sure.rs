@@ -82,7 +82,7 @@ fn compare(rows: &mut BTreeMap<&'static str, Row>, name: &str, truth: &Attribute
 fn tables() -> String {
     let mut rows = BTreeMap::new();
     let mut all: BTreeMap<&'static str, Row> = BTreeMap::new();
-    let mut out = String::new();
+    let mut out = crate::sentences::table();
     let mut unknown = Vec::new();
     for (name, phase, has_trace) in snapshots() {
         let alone = snapshot_only(&name, &phase, &[]);

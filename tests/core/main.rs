@@ -65,6 +65,7 @@ mod model {
 mod procfs {
     mod smaps;
 }
+mod sentences;
 mod report {
     mod growth;
 }

@@ -1,5 +1,6 @@
 //! Rules as data on the real programs that they are about (docs/rules.md; scripts/prove.sh runs more of them).
 
+use crate::support::managed::{snapshot, waiting};
 use crate::support::report::{list, number};
 use crate::support::{self, skip, skip_without, skip_without_bpf, vmaudit};
 use serde_json::Value;
@@ -72,4 +73,118 @@ fn the_heap_of_sbcl_is_told_by_the_function_that_reserved_it() {
     assert!((1900 * MIB..=2048 * MIB).contains(&virt), "{heap}");
     assert_eq!(number(&list(heap, "fix")[0], "saves_virt"), virt - 256 * MIB);
     assert!(tested.contains("sbcl.dynamic-space "), "{tested}");
+}
+
+/// SBCL maps the stacks of its threads itself: its own option sizes them, and no limit does.
+#[test]
+fn threads_of_sbcl_are_told_the_option_that_sizes_them() {
+    const TEST: &str = "threads_of_sbcl_are_told_the_option_that_sizes_them";
+    const THREADS: &str = "(dotimes (i 3) (sb-thread:make-thread (lambda () (sleep 600))))";
+    if skip_without_bpf(TEST) || skip_without(TEST, "/usr/bin/sbcl") {
+        return;
+    }
+    let program = ["sbcl", "--noinform", "--no-userinit", "--eval", THREADS];
+    let (findings, _) = found(&[&program[..], &["--eval", "(exit :abort t)"]].concat());
+    let threads = of(&findings, "sbcl.thread");
+    let fixes = list(threads, "fix");
+    assert_eq!(text(&fixes[0], "knob"), "sbcl --control-stack-size 1MB");
+    // the default is 2 MiB
+    assert_eq!(number(&fixes[0], "saves_virt"), number(threads, "regions") * MIB, "{threads}");
+
+    let mut sbcl = Command::new("sbcl");
+    let wait = ["--eval", "(progn (princ \"READY\") (terpri) (finish-output) (read-line))"];
+    let sbcl = waiting(sbcl.args(&program[1..]).args(wait));
+    let alone = snapshot(sbcl.0.id());
+    let stacks = list(alone.first(), "findings").iter().find(|finding| finding["category"] == "thread-stack");
+    let stacks = stacks.unwrap_or_else(|| panic!("no stacks: {:?}", alone.first()["findings"]));
+    assert_eq!(text(&list(stacks, "fix")[0], "knob"), "sbcl --control-stack-size 1MB", "{stacks}");
+    let no_help = list(stacks, "no_help").iter().any(|no| text(no, "knob").contains("ulimit -s"));
+    assert!(no_help, "{stacks}");
+}
+
+/// Ends what a run leaves running.
+struct Left(i32);
+
+impl Drop for Left {
+    fn drop(&mut self) {
+        // SAFETY: a plain system call.
+        unsafe { libc::kill(self.0, libc::SIGKILL) };
+    }
+}
+
+/// The server as it is when it listens: its reservation of 8 TiB, its caches, and its bss, which is no neighbour's.
+#[test]
+fn a_server_of_mariadb_is_told_by_its_functions_and_its_program_headers() {
+    const TEST: &str = "a_server_of_mariadb_is_told_by_its_functions_and_its_program_headers";
+    if skip_without_bpf(TEST) || skip_without(TEST, "/usr/sbin/mariadbd") {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let data = folder.path().join("data");
+    std::fs::create_dir(&data).expect("a folder");
+    let (data, socket) = (format!("--datadir={}", data.display()), folder.path().join("socket"));
+    let listen = format!("--socket={}", socket.display());
+    let server = [
+        "/usr/sbin/mariadbd",
+        "--no-defaults",
+        "--user=root",
+        &data,
+        "--skip-networking",
+        "--skip-grant-tables",
+    ];
+    let mut bootstrap = Command::new(server[0]);
+    let bootstrap =
+        bootstrap.args(&server[1..]).arg("--bootstrap").stdin(Stdio::null()).output().expect("it starts");
+    assert!(bootstrap.status.success(), "{}", String::from_utf8_lossy(&bootstrap.stderr));
+    let file = folder.path().join("report.json");
+    let ready = format!("until [ -S {} ]; do [ -d /proc/$VMAUDIT_PID ] || exit 1; done", socket.display());
+    let mut run = support::run_command(&file, &["--load", &ready], &[&server[..], &[&listen]].concat());
+    let audit = support::finished(run.stdin(Stdio::null()).output().expect("vmaudit starts"), &file);
+    let process = audit.report().first();
+    let _left = Left(i32::try_from(number(process, "pid")).expect("a pid"));
+    audit.report().assert_exact();
+    let findings: Vec<Value> =
+        list(process, "findings").iter().filter(|f| !f["rule"].is_null()).cloned().collect();
+    let most = of(&findings, "mariadb.buffer-pool-max");
+    assert!(number(most, "virt") > 7 << 40, "{most}");
+    assert_eq!(number(&list(most, "fix")[0], "saves_virt"), number(most, "virt") - (1 << 30), "{most}");
+    for rule in ["mariadb.buffer-pool", "mariadb.aria", "mariadb.key-buffer"] {
+        assert!(number(of(&findings, rule), "virt") > 100 * MIB, "{rule}");
+    }
+    let bss: u64 =
+        list(process, "regions").iter().filter(|r| r["part"] == "bss").map(|r| number(r, "virt")).sum();
+    let unknown: u64 = list(process, "categories")
+        .iter()
+        .filter(|row| row["id"] == "unknown")
+        .map(|row| number(row, "virt"))
+        .sum();
+    assert!(bss > 0 && unknown == 0, "bss {bss}, unknown {unknown}");
+}
+
+/// Without a call to go by, a page of Ruby's objects is told by its description, which points back at it.
+#[test]
+fn pages_of_rubys_objects_are_told_in_a_snapshot() {
+    const TEST: &str = "pages_of_rubys_objects_are_told_in_a_snapshot";
+    const OBJECTS: &str =
+        "a = (1..100000).map { |i| \"text #{i}\" * 3 }; STDOUT.puts 'READY'; STDOUT.flush; STDIN.read";
+    if skip_without(TEST, "/usr/bin/ruby") {
+        return;
+    }
+    let version =
+        Command::new("/usr/bin/ruby").args(["-e", "print RUBY_VERSION"]).output().expect("it starts");
+    if !String::from_utf8_lossy(&version.stdout).starts_with("3.1.") {
+        return skip(TEST, "the layout of another Ruby's pages is not known");
+    }
+    let ruby = waiting(Command::new("/usr/bin/ruby").args(["-e", OBJECTS]));
+    let alone = snapshot(ruby.0.id());
+    let findings: Vec<Value> = list(alone.first(), "findings")
+        .iter()
+        .filter(|finding| !finding["rule"].is_null())
+        .cloned()
+        .collect();
+    // 100,000 objects of 40 bytes at least
+    let pages = of(&findings, "ruby.heap-pages");
+    assert!(number(pages, "virt") > 4 * MIB && number(pages, "regions") > 200, "{pages}");
+    let regions = list(alone.first(), "regions").iter().filter(|region| region["category"] == "app-mmap");
+    assert!(regions.clone().count() > 0 && regions.clone().all(|region| region["evidence"] == "header"));
 }

@@ -117,3 +117,56 @@ fn the_bss_of_real_programs() {
         check(Command::new(program).args([option, script]));
     }
 }
+
+/// A block below a library is the loader's where its own lists lead into it, and nowhere else.
+#[test]
+fn what_lies_below_a_library_is_not_the_loaders_for_that() {
+    let program = program_by(("below_libraries", "below_libraries"), "gcc", &[]).expect("gcc");
+    let process = check(&mut Command::new(&program));
+    let sum = |category: &str| -> u64 {
+        let own = list(&process, "regions").iter().filter(|region| region["category"] == category);
+        own.map(|region| number(region, "virt")).sum()
+    };
+    assert_eq!(sum("unknown"), 64 << 10, "its own mapping, and nothing else");
+    let tls = list(&process, "regions").iter().filter(|region| region["part"] == "TLS and loader data");
+    let evidence: Vec<&str> = tls.map(|region| region["evidence"].as_str().expect("text")).collect();
+    assert!(!evidence.is_empty() && evidence.iter().all(|evidence| *evidence == "header"), "{evidence:?}");
+}
+
+/// Four threads of a program on another glibc than the system's (scripts/other-libc.sh unpacks one).
+#[test]
+fn arenas_of_another_glibc_are_its_own() {
+    const TEST: &str = "arenas_of_another_glibc_are_its_own";
+    let Some(folder) = std::env::var_os("VMAUDIT_OTHER_LIBC").map(std::path::PathBuf::from) else {
+        return skip(TEST, "VMAUDIT_OTHER_LIBC names no folder with a glibc");
+    };
+    let program = program_by(("own_mmap", "own_mmap"), "gcc", &["-pthread"]).expect("gcc");
+    let mut command = Command::new(folder.join("ld-linux-x86-64.so.2"));
+    command.arg("--library-path").arg(&folder).arg(&program);
+    let mut target = Guard(command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("it starts"));
+    let mut line = String::new();
+    let mut out = BufReader::new(target.0.stdout.take().expect("a pipe"));
+    out.read_line(&mut line).expect("it speaks");
+    assert_eq!(line, "ready\n");
+    let snapshot = ["snapshot", "-f", "json", "-p", &target.0.id().to_string()];
+    let output = stuck::output(Command::new(vmaudit()).args(snapshot).stdin(Stdio::null()));
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let alone = AuditReport::parse(&output.stdout);
+    drop(target);
+    let virt = |process: &Value, id: &str| {
+        let row = list(process, "categories").iter().find(|row| row["id"] == id);
+        row.map_or(0, |row| number(row, "virt"))
+    };
+    // each thread's malloc has made an arena, the program's own 8 MiB are no malloc's
+    let arenas = 4 * (64 << 20);
+    assert_eq!(virt(alone.first(), "glibc-arena"), arenas, "{}", alone.first()["categories"]);
+    assert_eq!(virt(alone.first(), "unknown"), 8 << 20, "{}", alone.first()["categories"]);
+    if skip_without_bpf(TEST) {
+        return;
+    }
+    let words = [folder.join("ld-linux-x86-64.so.2"), "--library-path".into(), folder.clone(), program];
+    let launched = support::audit(&[], &words);
+    let process = launched.report().first();
+    assert_eq!(virt(process, "glibc-arena"), arenas, "{}", process["categories"]);
+    assert_eq!(virt(process, "app-mmap"), 8 << 20, "{}", process["categories"]);
+}

@@ -5,6 +5,7 @@ mod support;
 
 mod data_rules;
 mod extents;
+mod generated;
 mod jemalloc;
 mod loader;
 mod managed;

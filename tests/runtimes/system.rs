@@ -352,4 +352,20 @@ fn what_a_program_on_musl_maps_itself_is_its_own() {
         assert_eq!((things(process, "thread-stack"), stacks), (4, 4 * 140 * KIB), "{line:?}");
         assert!(virt(process, "loader") < MIB, "{line:?}: {}", process["categories"]);
     }
+    // Without a call to go by, malloc's own descriptions tell what is malloc's.
+    let mut waiting = Command::new(&path);
+    let mut waiting = Guard(waiting.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("it starts"));
+    let mut line = String::new();
+    let mut said = BufReader::new(waiting.0.stdout.take().expect("a pipe"));
+    said.read_line(&mut line).expect("it speaks");
+    let alone = snapshot(waiting.0.id());
+    let process = alone.first();
+    assert_eq!(virt(process, "unknown"), 8 * MIB, "{}", process["categories"]);
+    let malloc = list(process, "regions").iter().filter(|region| region["category"] == "musl-malloc");
+    let (mut sum, mut headers) = (0, true);
+    for region in malloc {
+        sum += number(region, "virt");
+        headers &= region["evidence"] == "header";
+    }
+    assert!((12 * MIB..13 * MIB).contains(&sum) && headers, "{}", process["regions"]);
 }

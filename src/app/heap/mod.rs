@@ -1,5 +1,6 @@
 //! Who holds the heap, for all commands that count it: `heap`, and `run --heap`.
 
+pub mod ask;
 pub mod identity;
 pub mod mappings;
 pub mod preload;

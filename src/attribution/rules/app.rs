@@ -20,6 +20,9 @@ pub const APP_MMAP: Category = Category {
 /// From this many percent of vm.max_map_count on, the number of mappings matters more than their size.
 const NEAR: u64 = 80;
 
+/// Fewer unused bytes are no reason to change a program.
+const WORTH_ASKING: u64 = 1 << 20;
+
 pub struct AppRule;
 
 impl Rule for AppRule {
@@ -58,6 +61,10 @@ impl Rule for AppRule {
         if let Some(limit) = exhausted_by(group, world) {
             return too_many(group, (&caller, why), limit);
         }
+        // A function that has no name nobody can change, nor find; of what is in use there is nothing to spare.
+        if !group.path.is_some_and(has_named_caller) || group.unused() < WORTH_ASKING {
+            return Advice::why(why);
+        }
         let less = if group.instances == 1 { "less" } else { "less, or less often," };
         Advice::why(why).fix(Fix::new(&format!("ask for {less} in {caller}"), group.unused(), 0))
     }
@@ -86,6 +93,10 @@ fn too_many(group: &Group<'_>, (caller, why): (&str, String), limit: u64) -> Adv
         Fix::new(&format!("sysctl vm.max_map_count={}", limit.saturating_mul(4)), 0, 0)
             .note("for all processes of the machine; the mappings stay"),
     )
+}
+
+fn has_named_caller(path: &CallPath) -> bool {
+    path.caller_line().is_some_and(|line| line.function.is_some() || line.display.is_some())
 }
 
 const UNNAMED: &str = "the program's own code";

@@ -1,7 +1,7 @@
 //! ELF images: what execve and ld.so map of the program and its libraries, their bss, the
 //! holes between their segments, ld.so's own small allocations and the first thread's TLS.
 
-use super::musl::is_musl;
+use super::musl::{is_musl, uses_musl};
 use super::runs::{extent, run_length};
 use super::{Advice, Claim, Group, Rule, Subject, Surveyed, World};
 use crate::attribution::call::MAP_FIXED;
@@ -134,7 +134,8 @@ impl Rule for LoaderRule {
             return Vec::new();
         }
         let bss = overlapping(&world.input.observations.code.bss, region.range);
-        bss.iter().flat_map(|bss| [bss.start, bss.end]).collect()
+        let own = if is_data(region) { first_page_of_loader(region, world) } else { None };
+        bss.iter().flat_map(|bss| [bss.start, bss.end]).chain(own).collect()
     }
 
     fn by_shape(&self, subject: &Subject<'_>, world: &World<'_>) -> Option<Claim> {
@@ -158,6 +159,9 @@ impl Rule for LoaderRule {
         }
         if world.surveyed(ID, subject.range.start).is_some() {
             return Some(Claim::new(LOADER, Evidence::Shape, BSS).merge(Merge::ByCategory));
+        }
+        if let Some(claim) = by_its_lists(subject, world) {
+            return claim;
         }
         let own_image = |m: &Mapping| world.is_image(m);
         let above = world.above(subject.region.vma)?;
@@ -197,6 +201,27 @@ impl Rule for LoaderRule {
     }
 }
 
+/// Whether something lies in it that the dynamic loader is known to have allocated: the descriptions of the files that
+/// it mapped at the start, or the first thread's block with its TLS. None where that is not known.
+fn by_its_lists(subject: &Subject<'_>, world: &World<'_>) -> Option<Option<Claim>> {
+    let own = loader_data(world)?;
+    let next = own.get(own.partition_point(|at| *at < subject.range.start));
+    let inside = next.is_some_and(|at| subject.range.contains(*at));
+    let claim = || Claim::new(LOADER, Evidence::Header, TLS).merge(Merge::ByCategory);
+    Some((inside && subject.range.len() <= MAX_TLS).then(claim))
+}
+
+fn loader_data<'a>(world: &World<'a>) -> Option<&'a Vec<Addr>> {
+    world.input.observations.code.loader_data.as_ref().filter(|_| !uses_musl(world))
+}
+
+/// What is mapped later lies lower, and may be one VMA with what the loader allocated.
+fn first_page_of_loader(region: &Region, world: &World<'_>) -> Option<Addr> {
+    let own = loader_data(world)?;
+    let lowest = own.get(own.partition_point(|at| *at < region.range.start))?;
+    region.range.contains(*lowest).then(|| lowest.page_down())
+}
+
 /// The program's bss where no file could be read (a saved smaps): all plain writable memory from the end of its data
 /// on, in pieces since it was advised about a part of it. The program is what the kernel put brk above, and nothing
 /// else is ever mapped in between. Of a library's bss only the file knows where it ends.
@@ -216,6 +241,10 @@ fn bss_by_place(world: &World<'_>) -> Vec<Surveyed> {
     }
     let claim = Claim::new(LOADER, Evidence::Shape, BSS).merge(Merge::ByCategory);
     vec![Surveyed { range: extent(above), claim }]
+}
+
+fn is_data(region: &Region) -> bool {
+    region.kind == RegionKind::Anonymous && region.sharing == Sharing::Private && region.prot == Prot::RW
 }
 
 /// Neither a call nor the kernel's execve tells what it is.

@@ -40,7 +40,8 @@ use super::world::{Subject, Surveyed, World};
 use crate::ledger::Region;
 use crate::model::arenas::ReadArenas;
 use crate::model::headers::Headers;
-use crate::model::heap::runtime::ReadOwnHeap;
+use crate::model::heap::runtime::{AskBudget, ReadOwnHeap};
+use crate::model::stack::{FindCodeTables, GeneratedFunction, Interpreter};
 use crate::model::{Addr, Sign};
 use std::sync::LazyLock;
 
@@ -86,8 +87,29 @@ pub trait Rule: Sync {
         None
     }
 
+    /// How the frames of its interpreter are found and shown.
+    fn interpreter(&self) -> Option<Interpreter> {
+        None
+    }
+
+    /// How it is asked what it has reserved and committed, and for what.
+    fn own_budget(&self) -> Option<AskBudget> {
+        None
+    }
+
     /// The built-in description (docs/heap.md) of the functions that hand out what the categories hold.
     fn heap_description(&self) -> Option<&'static str> {
+        None
+    }
+
+    /// What its compiler calls a function that it has made, in a perf map (`/tmp/perf-PID.map`), in parts.
+    fn generated_function(&self, _entry: &str) -> Option<GeneratedFunction> {
+        None
+    }
+
+    /// How the tables are found that it keeps of the code that it makes, and a variable by which a file shows that
+    /// it has them.
+    fn code_tables(&self) -> Option<(&'static str, FindCodeTables)> {
         None
     }
 
@@ -168,7 +190,7 @@ pub trait Rule: Sync {
 
     /// The setting by which the runtime that this rule is about sizes the stacks of its threads, if
     /// the process has it: (knob, note).
-    fn stack_size_knob(&self, _world: &World<'_>) -> Option<(&'static str, &'static str)> {
+    fn stack_size_knob(&self, _world: &World<'_>) -> Option<(String, String)> {
         None
     }
 
@@ -184,6 +206,17 @@ pub trait Rule: Sync {
 
     /// Why it is there and what to do, for somebody who does not know mmap.
     fn advise(&self, group: &Group<'_>, world: &World<'_>) -> Advice;
+}
+
+/// Runtimes that keep tables of the code that they make: a variable that a file with such a runtime exports, and how
+/// the tables are found.
+pub fn code_tables() -> impl Iterator<Item = (&'static str, FindCodeTables)> {
+    RULES.iter().filter_map(|rule| rule.code_tables())
+}
+
+/// The parts of a line of a perf map; None where no rule knows them, as of a runtime's own code.
+pub fn generated_function(entry: &str) -> Option<GeneratedFunction> {
+    RULES.iter().find_map(|rule| rule.generated_function(entry))
 }
 
 /// A runtime's stacks that are no thread's.
@@ -251,6 +284,16 @@ pub fn arena_readers() -> impl Iterator<Item = (&'static str, ReadArenas)> {
 /// Runtimes that keep a record of their own of who allocated: the rule's name, and how it is read.
 pub fn own_heap_readers() -> impl Iterator<Item = (&'static str, ReadOwnHeap)> {
     RULES.iter().filter_map(|rule| Some((rule.id(), rule.own_heap()?)))
+}
+
+/// Interpreters whose frames can be read.
+pub fn interpreters() -> impl Iterator<Item = Interpreter> {
+    RULES.iter().filter_map(|rule| rule.interpreter())
+}
+
+/// Runtimes that tell their own budget when they are asked.
+pub fn budgets() -> impl Iterator<Item = AskBudget> {
+    RULES.iter().filter_map(|rule| rule.own_budget())
 }
 
 /// The built-in description whose functions hand out what a category holds.

@@ -7,7 +7,9 @@ use crate::attribution::callpath::Line;
 use crate::attribution::category::{Category, Evidence, Instance, Merge};
 use crate::attribution::code::{Code, Role};
 use crate::ledger::{Origin, Region, RegionKind};
-use crate::model::{Addr, Mapping, PAGE, Prot, Sign};
+use crate::model::headers::{GroupHeaders, GroupTable, Headers};
+use crate::model::observation::BlockKind;
+use crate::model::{Addr, AddrRange, Mapping, PAGE, Prot, Sign};
 
 pub const MUSL: Category = Category {
     id: "musl-malloc",
@@ -56,6 +58,10 @@ impl Rule for MuslRule {
         const { &[Sign { is_libc: true, ..Sign::new(MARK, &["musl libc ("]) }] }
     }
 
+    fn headers(&self) -> Option<Headers> {
+        Some(Headers::Groups(GroupHeaders { tables: meta_pages, decode: meta_area }))
+    }
+
     fn heap_description(&self) -> Option<&'static str> {
         Some("musl")
     }
@@ -94,6 +100,10 @@ impl Rule for MuslRule {
             let above = world.above(subject.region.vma);
             subject.mapping.is_some_and(is_guard) && above.is_some_and(|m| m.is_special("[heap]"))
         };
+        let group = || world.block_at(subject.range.start, BlockKind::Group);
+        if subject.record.is_none() && group().is_some_and(|group| group.contains_range(subject.range)) {
+            return Some(Claim::new(MUSL, Evidence::Header, SLOTS).merge(Merge::ByCategory));
+        }
         (heap() && guarded() || guard()).then(|| {
             Claim::new(MUSL, Evidence::Header, META)
                 .instance(Instance::Named(b"[heap]".into()))
@@ -116,6 +126,10 @@ impl Rule for MuslRule {
         if !writable || subject.region.origin == Origin::Kernel || !uses_musl(world) {
             return None;
         }
+        // Where its own descriptions were read, what they do not describe is somebody else's.
+        if subject.record.is_none() && world.fact("groups of musl's are known", || has_tables(world)) {
+            return None;
+        }
         // Only its own names for calls prove that it was the program (`shape_may_decide`); stacks and
         // data of files are asked about before and excluded here.
         let vma = subject.region.vma;
@@ -132,6 +146,12 @@ impl Rule for MuslRule {
         let above_guard = matches!(region.origin, Origin::Preexisting | Origin::Unknown)
             && region.prot == Prot::RW
             && world.below(region.vma).is_some_and(is_stack_guard);
+        let groups =
+            world.blocks_in(region.range, BlockKind::Group).flat_map(|group| [group.start, group.end]);
+        let groups: Vec<Addr> = groups.collect();
+        if world.record(region).is_none() && !groups.is_empty() {
+            return groups;
+        }
         let cut = above_guard && region.range.len() > DEFAULT_STACK && uses_musl(world);
         if cut { vec![region.range.start.saturating_add(DEFAULT_STACK)] } else { Vec::new() }
     }
@@ -161,6 +181,40 @@ pub fn is_stack_guard(mapping: &Mapping) -> bool {
 
 /// DEFAULT_STACK_SIZE and what musl adds for thread-local data, opened above the guard.
 pub const DEFAULT_STACK: u64 = 132 << 10;
+
+fn has_tables(world: &World<'_>) -> bool {
+    world.input.observations.blocks.iter().any(|block| block.kind == BlockKind::GroupTable)
+}
+
+/// What lies above the guard page of brk: descriptions of groups, and nothing else.
+fn meta_pages(mappings: &[Mapping]) -> Option<AddrRange> {
+    let pairs = mappings.windows(2);
+    let above = pairs.filter_map(|pair| match pair {
+        [guard, heap] if is_guard(guard) && guard.range.end == heap.range.start => Some(heap),
+        _ => None,
+    });
+    above.filter(|heap| heap.is_special("[heap]") && heap.prot == Prot::RW).map(|heap| heap.range).next()
+}
+
+/// `struct meta_area` and its `struct meta` (src/malloc/mallocng/meta.h): a page begins with a secret of the process;
+/// each description says where its group is, and how many pages the group's own mapping has. A group begins with the
+/// address of its description.
+fn meta_area(at: Addr, page: &[u8; PAGE as usize]) -> Option<GroupTable> {
+    const SLOT: usize = 40;
+    const FIRST: usize = 24;
+    let word = |at: usize| Some(u64::from_le_bytes(*page.get(at..)?.first_chunk()?));
+    let slots = word(16)? & u64::from(u32::MAX);
+    let check = word(0).filter(|check| *check != 0 && slots as usize == (page.len() - FIRST) / SLOT)?;
+    let group = |slot: usize| {
+        let (start, flags) = (word(slot + 16)?, word(slot + 32)?);
+        // last_idx:5, freeable:1, sizeclass:6, maplen
+        let len = (flags >> 12).checked_mul(PAGE).filter(|len| *len > 0)?;
+        let end = start.checked_add(len).filter(|_| Addr(start).is_aligned(PAGE))?;
+        Some((at.saturating_add(slot as u64), AddrRange::new(start, end)))
+    };
+    let groups = (0..slots as usize).filter_map(|number| group(FIRST + number * SLOT)).collect();
+    Some(GroupTable { check, next: Addr(word(8)?), groups })
+}
 
 /// The process runs on musl: its shared object is there, or the metadata of its malloc.
 pub fn uses_musl(world: &World<'_>) -> bool {

@@ -4,6 +4,7 @@ mod cgroups;
 pub(super) mod counts;
 mod drain;
 pub(super) mod hooks;
+mod interpreters;
 mod known;
 mod mark;
 mod misses;
@@ -23,13 +24,14 @@ use crate::sys::{pidfd, poll, task};
 use counts::Counts;
 use drain::{Drain, Drainer, Frames};
 use hooks::CallHook;
+use interpreters::InterpreterTable;
 use known::KnownTable;
 use touches::Touches;
 
 use super::viewer::set_viewer;
 use super::{
-    CaptureConfig, CaptureError, Counters, EventSource, KnownStacks, TouchCounters, arch, kernel_types,
-    refusal, wire,
+    CaptureConfig, CaptureError, Counters, EventSource, Interpreters, KnownStacks, TouchCounters, arch,
+    kernel_types, refusal, wire,
 };
 use libbpf_rs::libbpf_sys::{ring__consumer_pos, ring__producer_pos, ring_buffer__ring};
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
@@ -51,6 +53,7 @@ pub(super) mod counter {
         UNMARKABLE = VMAUDIT_UNMARKABLE,
         HIDDEN = VMAUDIT_HIDDEN,
         KNOWN_SENT = VMAUDIT_KNOWN_SENT,
+        LOST_MANAGED = VMAUDIT_LOST_MANAGED,
     });
 }
 
@@ -287,6 +290,15 @@ impl BpfTracer {
     /// When the kernel does not map the table.
     pub fn known_stacks(&self) -> Result<Box<dyn KnownStacks>, CaptureError> {
         Ok(Box::new(KnownTable::of(&self.skel.maps.known_stacks)?))
+    }
+
+    /// Where the kernel's side learns of interpreters.
+    ///
+    /// # Errors
+    /// When the kernel does not map the table.
+    pub fn interpreters(&self) -> Result<Box<dyn Interpreters>, CaptureError> {
+        let maps = &self.skel.maps;
+        Ok(Box::new(InterpreterTable::of(&maps.interpreter_files, &maps.interpreters, &maps.counters)?))
     }
 
     /// A reader of the rings that calls `handle` for each record, oldest first.

@@ -132,6 +132,29 @@ pub struct RuntimeRecord {
     /// Why there is no record, or it could not be read.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub why: Option<String>,
+    /// Added: what it says itself that it has reserved and committed; `rows` and `sites` have nothing of it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub budget: Option<Budget>,
+}
+
+/// A runtime's own figures of its memory, bytes.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Budget {
+    pub reserved: u64,
+    pub committed: u64,
+    /// In the runtime's order and words. They add up to the sums, but for what it leaves out itself.
+    pub parts: Vec<BudgetPart>,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct BudgetPart {
+    pub name: String,
+    pub reserved: u64,
+    pub committed: u64,
+    /// Of it, blocks of the C library's malloc.
+    pub malloc: u64,
 }
 
 /// Of the preloaded library, in the process' own address space.

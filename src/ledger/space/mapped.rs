@@ -9,6 +9,7 @@ use super::origins::FileTable;
 use super::origins::{OriginEntry, OriginTable, Removal, Touch};
 use super::peak::{Moment, PeakTracker};
 use super::piece::{Attributes, Owner, Piece, PieceMap, Slot};
+use super::range_set::RangeSet;
 use crate::ledger::names::attributes_of;
 use crate::model::{AddrRange, Mapping, Prot, VmEvent};
 use std::sync::Arc;
@@ -22,7 +23,10 @@ pub(super) struct Mapped {
     /// What was there before, for forks that are on their way and snapshots that are not compared yet:
     /// empty without either, as with a single thread.
     history: History,
-    /// Modules came or went since there was a number for them.
+    /// Memory without a file that is or once was executable: code that was made at run time. V8 takes the right
+    /// away while it writes, so that a piece's own rights do not tell.
+    generated: RangeSet,
+    /// Modules or generated code came or went since there was a number for them.
     modules_changed: bool,
     module_generation: u64,
 }
@@ -40,6 +44,7 @@ impl Mapped {
             origins: self.origins.clone(),
             limbo: Limbo::default(),
             history: self.history.clone(),
+            generated: self.generated.clone(),
             // Equal sets of modules, equal generation.
             modules_changed: false,
             module_generation: self.module_generation,
@@ -66,6 +71,10 @@ impl Mapped {
 
     pub(super) fn history(&self) -> &History {
         &self.history
+    }
+
+    pub(super) fn generated(&self) -> &RangeSet {
+        &self.generated
     }
 
     pub(super) fn module_generation(&self) -> u64 {
@@ -98,6 +107,10 @@ impl Mapped {
     /// Places a piece whose owner already counts it.
     pub(super) fn put(&mut self, piece: Piece) {
         self.modules_changed |= piece.attr.module;
+        if piece.attr.is_generated_code() {
+            self.generated.insert(piece.range);
+            self.modules_changed = true;
+        }
         self.peak.added(&piece, &self.origins);
         self.pieces.place(piece);
     }
@@ -123,6 +136,10 @@ impl Mapped {
         let pieces = self.pieces.carve(range);
         for piece in &pieces {
             self.modules_changed |= piece.attr.module;
+            if !self.generated.overlaps_of(piece.range).is_empty() {
+                self.generated.remove(piece.range);
+                self.modules_changed = true;
+            }
             self.peak.removed(piece, &self.origins);
         }
         if let Some(when) = remember {
@@ -172,6 +189,15 @@ impl Mapped {
             *modules_changed |= attr.protect(prot);
             origins.count(Touch::Mprotect, attr.owner, &mut last);
         });
+        if prot.exec {
+            let code = self.pieces.overlapping(range).filter(|(_, attr)| attr.is_generated_code());
+            for part in code.map(|(piece, _)| piece.intersect(range)) {
+                if !self.generated.gaps_of(part).is_empty() {
+                    self.generated.insert(part);
+                    self.modules_changed = true;
+                }
+            }
+        }
     }
 
     /// The kernel shows other rights than the calls told.

@@ -305,8 +305,14 @@ impl Ledger {
             .filter_map(|(r, a)| Some((r, a.offset, a.file.as_ref()?)))
     }
 
-    /// A number that no two different sets of [`Ledger::executable_regions`] share, over all
-    /// address spaces: equal numbers mean equal sets.
+    /// Memory without a file that is or was executable: code that was made at run time. It, too, changes only
+    /// when [`Ledger::module_generation`] does.
+    pub fn generated_code(&self) -> impl Iterator<Item = AddrRange> + '_ {
+        self.mapped.generated().iter()
+    }
+
+    /// A number that no two different sets of [`Ledger::executable_regions`] and [`Ledger::generated_code`] share,
+    /// over all address spaces: equal numbers mean equal sets.
     pub fn module_generation(&self) -> u64 {
         self.mapped.module_generation()
     }

@@ -58,6 +58,11 @@ impl Attributes {
         new
     }
 
+    /// Executable, and of no file.
+    pub(super) fn is_generated_code(&self) -> bool {
+        self.prot.exec && self.file.is_none()
+    }
+
     /// The kernel shows other rights than the calls told.
     pub(super) fn take_prot(&mut self, prot: Prot) {
         self.prot = prot;

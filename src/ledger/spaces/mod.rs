@@ -134,6 +134,11 @@ impl AddressSpaces {
             .unwrap_or_default()
     }
 
+    /// See [`Ledger::generated_code`].
+    pub fn generated_code(&self, mm: MmKey) -> Vec<AddrRange> {
+        self.ledger_of_mm(mm).map(|ledger| ledger.generated_code().collect()).unwrap_or_default()
+    }
+
     /// All processes seen, in order of appearance. A pid that was used again is there twice.
     pub fn processes(&self) -> &[ProcessRecord] {
         self.processes.records()

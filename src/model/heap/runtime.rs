@@ -71,3 +71,51 @@ pub struct OwnFunction {
     /// It was compiled into its caller.
     pub inlined: bool,
 }
+
+/// What a runtime itself says that it has reserved and committed, and for what. Bytes.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct OwnBudget {
+    pub reserved: u64,
+    pub committed: u64,
+    /// In the runtime's own order and words.
+    pub parts: Vec<OwnPart>,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct OwnPart {
+    pub name: String,
+    pub reserved: u64,
+    pub committed: u64,
+    /// Of it, what the C library's malloc has handed out.
+    pub malloc: u64,
+}
+
+/// How a runtime is asked: by a socket that it listens at, once a file is there and it got a signal.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Door {
+    /// With its version.
+    pub runtime: String,
+    /// It opens the door when it gets SIGQUIT.
+    pub signals: bool,
+    /// Names in the process' `/tmp`, before its number as it knows it itself.
+    pub trigger: &'static str,
+    pub socket: &'static str,
+    pub request: &'static [u8],
+}
+
+/// Finds the door of a process that is proven to have one, by variables that its files export. None: it has no such
+/// runtime.
+pub type FindDoor =
+    fn(&mut dyn FnMut(&str) -> Option<Addr>, &mut ReadMemory<'_>) -> Option<Result<Door, Unreadable>>;
+
+/// A runtime that tells its budget when it is asked.
+#[derive(Clone, Copy)]
+pub struct AskBudget {
+    /// A variable that the file with the runtime exports.
+    pub mark: &'static str,
+    pub find: FindDoor,
+    /// What the record is: a sentence.
+    pub what: &'static str,
+    /// Of the answer; what is wrong with it is a sentence.
+    pub parse: fn(&str) -> Result<OwnBudget, String>,
+}

@@ -92,13 +92,17 @@ fn who(event: &VmEvent) -> String {
 
 fn frame_text(frame: &Frame) -> String {
     let function = match (&frame.symbol, &frame.function_start) {
-        (Some(symbol), _) if frame.inlined => clean(symbol),
+        (Some(symbol), _) if frame.inlined || frame.managed => clean(symbol),
         (Some(symbol), _) => format!("{}+{:#x}", clean(symbol), frame.symbol_offset.unwrap_or(0)),
         (None, Some(start)) => format!("fn@{}+{:#x}", clean(start), frame.function_offset.unwrap_or(0)),
         (None, None) => String::new(),
     };
     let mut text = format!("{}({function})", clean(&frame.module));
-    text += &if frame.inlined { " [inlined]".to_string() } else { format!(" [{}]", clean(&frame.offset)) };
+    text += &match (frame.inlined, frame.managed) {
+        (true, _) => " [inlined]".to_string(),
+        (_, true) => String::new(),
+        _ => format!(" [{}]", clean(&frame.offset)),
+    };
     if let Some(file) = &frame.file {
         text += &format!(" {}", clean(base_name(file)));
         if let Some(line) = frame.line {

@@ -1,6 +1,7 @@
 //! The heap report as text and JSON.
 
 mod arenas;
+mod budget;
 pub(super) mod by;
 pub(super) mod diff_stacks;
 mod extents;
@@ -155,7 +156,10 @@ fn of_process(
 
 /// Why there is no record to show; whether there is one.
 fn has_record(p: &HeapProcess, options: TextOptions, out: &mut String) -> bool {
-    if p.runtimes.iter().any(|runtime| runtime.what.is_some()) {
+    for budget in p.runtimes.iter().filter_map(|runtime| runtime.budget.as_ref()) {
+        budget::table(budget, out);
+    }
+    if p.runtimes.iter().any(|runtime| runtime.what.is_some() && runtime.budget.is_none()) {
         return true;
     }
     notes_of_runtimes(p)

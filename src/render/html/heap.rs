@@ -14,30 +14,7 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 use std::collections::{BTreeMap, BTreeSet};
 
-const PAGE: Template = Template { page: include_str!("heap.html"), script: SCRIPT };
-
-/// As the audit's.
-const SCRIPT: &str = concat!(
-    "(() => {\n\"use strict\";\n",
-    include_str!("js/dom.js"),
-    include_str!("js/units.js"),
-    include_str!("js/data.js"),
-    include_str!("js/colors.js"),
-    include_str!("js/stacks.js"),
-    include_str!("js/state.js"),
-    include_str!("js/heap/data.js"),
-    include_str!("js/heap/arenas.js"),
-    include_str!("js/heap/overview.js"),
-    include_str!("js/heap/tree.js"),
-    include_str!("js/flame.js"),
-    include_str!("js/heap/table.js"),
-    include_str!("js/heap/groups.js"),
-    include_str!("js/heap/timeline.js"),
-    include_str!("js/scheme.js"),
-    include_str!("js/heap/main.js"),
-    include_str!("js/nav.js"),
-    "})();\n",
-);
+const PAGE: Template = Template(include_str!(concat!(env!("OUT_DIR"), "/heap.html")));
 
 /// Of a stack's line in the table.
 const WHO_COLUMNS: usize = 76;

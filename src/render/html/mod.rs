@@ -1,7 +1,7 @@
 //! The report as one HTML file (docs/html.md): no network, no other file, opens from disk.
 //!
 //! The page is the template `report.html` with a style sheet, a script and the report as JSON inside.
-//! The script is the files of `js/`, one subject each, joined when vmaudit is built. Names in a report
+//! The script is the files of `js/`, one subject each, joined when vmaudit is built (`assemble.rs`). Names in a report
 //! come from the audited process: [`embed`] keeps them inside the JSON, the script shows them as text
 //! only, and the page's content security policy allows no script but ours, and no network.
 
@@ -11,48 +11,12 @@ mod embed;
 pub(super) mod heap;
 
 use crate::report::Report;
-use base64::Engine;
-use base64::engine::general_purpose::STANDARD;
 use embed::{escape_text, in_script};
-use sha2::{Digest, Sha256};
 
-const TEMPLATE: &str = include_str!("report.html");
-const STYLE: &str = include_str!("report.css");
+const PAGE: Template = Template(include_str!(concat!(env!("OUT_DIR"), "/report.html")));
 
-/// In the order of what they need of each other; one scope, nothing global.
-const SCRIPT: &str = concat!(
-    "(() => {\n\"use strict\";\n",
-    include_str!("js/dom.js"),
-    include_str!("js/units.js"),
-    include_str!("js/data.js"),
-    include_str!("js/colors.js"),
-    include_str!("js/stacks.js"),
-    include_str!("js/state.js"),
-    include_str!("js/verdict.js"),
-    include_str!("js/overview.js"),
-    include_str!("js/touch.js"),
-    include_str!("js/findings.js"),
-    include_str!("js/layout.js"),
-    include_str!("js/map.js"),
-    include_str!("js/search.js"),
-    include_str!("js/table.js"),
-    include_str!("js/tree.js"),
-    include_str!("js/flame.js"),
-    include_str!("js/timeline.js"),
-    include_str!("js/panel.js"),
-    include_str!("js/scheme.js"),
-    include_str!("js/main.js"),
-    include_str!("js/nav.js"),
-    "})();\n",
-);
-
-const PAGE: Template = Template { page: TEMPLATE, script: SCRIPT };
-
-/// What a page is made of, but for its data.
-struct Template {
-    page: &'static str,
-    script: &'static str,
-}
+/// A page with markers for what is not constant (`assemble.rs`).
+struct Template(&'static str);
 
 /// The whole page; ends with a newline.
 ///
@@ -67,45 +31,28 @@ pub fn to_html(report: &Report) -> Result<String, serde_json::Error> {
 }
 
 impl Template {
+    /// What is filled in is never searched for markers.
     fn filled(&self, title: &str, json: &str) -> String {
-        let data = in_script(json);
-        let fill = |marker: &str| -> String {
-            match marker {
-                "TITLE" => escape_text(title),
-                "POLICY" => self.policy(),
-                "STYLE" => STYLE.to_owned(),
-                "DATA" => data.clone(),
-                "SCRIPT" => self.script.to_owned(),
-                _ => String::new(),
+        let (title, data) = (escape_text(title), in_script(json));
+        let mut out = String::with_capacity(self.0.len() + title.len() + data.len());
+        for (at, part) in self.0.split("@@").enumerate() {
+            match part {
+                "TITLE" if at % 2 == 1 => out.push_str(&title),
+                "DATA" if at % 2 == 1 => out.push_str(&data),
+                constant => out.push_str(constant),
             }
-        };
-        // What is filled in is never searched for markers.
-        let mut out = String::with_capacity(self.page.len() + STYLE.len() + self.script.len() + data.len());
-        for (at, part) in self.page.split("@@").enumerate() {
-            if at % 2 == 0 { out.push_str(part) } else { out.push_str(&fill(part)) }
         }
         out
     }
-
-    /// Nothing from anywhere; of scripts and styles, these two.
-    fn policy(&self) -> String {
-        format!(
-            "default-src 'none'; script-src '{}'; style-src '{}'; base-uri 'none'; form-action 'none'",
-            source(self.script),
-            source(STYLE)
-        )
-    }
-}
-
-/// `sha256-BASE64`, as a source of a policy.
-fn source(text: &str) -> String {
-    format!("sha256-{}", STANDARD.encode(Sha256::digest(text)))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::report::model::{Process, Region, Stack};
+    use base64::Engine;
+    use base64::engine::general_purpose::STANDARD;
+    use sha2::{Digest, Sha256};
 
     fn page(comm: &str) -> String {
         let region = Region { path: Some(comm.to_owned()), ..Region::default() };
@@ -138,6 +85,7 @@ mod tests {
     #[test]
     fn the_policy_names_the_script_that_is_there() {
         let page = page("p");
+        let source = |text| format!("sha256-{}", STANDARD.encode(Sha256::digest(text)));
         let script = page.rsplit_once("<script>").unwrap().1.split_once("</script>").unwrap().0;
         assert!(page.contains(&source(script)));
         let style = page.split_once("<style>").unwrap().1.split_once("</style>").unwrap().0;

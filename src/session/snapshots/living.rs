@@ -9,10 +9,11 @@ use crate::session::say::say;
 use crate::session::tracer::remedy::may_not_be_read;
 use crate::sys::pidfd;
 use nix::errno::Errno;
+use nix::sys::signal::Signal;
 use std::collections::HashSet;
 use std::fs;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 
 /// How often a process that executes another program meanwhile is looked at again.
 const ATTEMPTS: u32 = 3;
@@ -65,6 +66,19 @@ impl Living {
         let tid = if status.has_memory { pid } else { Living::other_thread(pid, &status)? };
         let asked_for = (asked.pid != number).then_some(number);
         Ok(Living { pid, asked_for, tid, handle, owner: status.real_uid })
+    }
+
+    /// Sends a signal to the process itself, whoever has its number by now.
+    ///
+    /// # Errors
+    /// As pidfd_send_signal(2).
+    pub fn signal(&self, signal: Signal) -> Result<(), Errno> {
+        pidfd::send_signal(self.handle.as_fd(), signal)
+    }
+
+    /// It has ended, and its number may be another's.
+    pub fn has_ended(&self) -> bool {
+        pidfd::has_ended(&self.handle)
     }
 
     /// A thread that shows the memory.
@@ -148,10 +162,6 @@ impl Living {
         let copy =
             format!("a copy of /proc/{pid}/smaps made by somebody who may can be read with --smaps FILE");
         format!("it belongs to {owner}: {}; {copy}", may_not_be_read())
-    }
-
-    fn has_ended(&self) -> bool {
-        pidfd::has_ended(&self.handle)
     }
 }
 

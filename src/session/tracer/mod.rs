@@ -8,7 +8,7 @@ use crate::capture::bpf::{BpfTracer, MarkedThread};
 use crate::capture::nothing::Nothing;
 use crate::capture::notify::{self, NotifyConfig, NotifyTracer};
 use crate::capture::perf::PerfTracer;
-use crate::capture::{CaptureConfig, EventSource, KnownStacks, TouchCounters};
+use crate::capture::{CaptureConfig, EventSource, Interpreters, KnownStacks, TouchCounters};
 use crate::doctor::Rung;
 use crate::launch::{CallSet, NotificationTrial, Prepared, Running};
 use crate::model::{MmKey, Pid};
@@ -137,6 +137,14 @@ impl Tracer {
         match self {
             // Without the table all are sent.
             Tracer::Bpf(tracer) => tracer.known_stacks().ok(),
+            Tracer::Perf(_) | Tracer::Notify(_) | Tracer::Nothing(_) => None,
+        }
+    }
+
+    /// Where it learns of interpreters whose frames it is to send, if it can.
+    pub fn interpreters(&self) -> Option<Box<dyn Interpreters>> {
+        match self {
+            Tracer::Bpf(tracer) => tracer.interpreters().ok(),
             Tracer::Perf(_) | Tracer::Notify(_) | Tracer::Nothing(_) => None,
         }
     }

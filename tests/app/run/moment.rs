@@ -209,3 +209,26 @@ fn times_count_from_the_start_of_the_command() {
     let (end, change) = (&process["totals"], &list(&since, "processes")[0]);
     assert_eq!((number(change, "from"), number(change, "to")), (number(peak, "virt"), number(end, "virt")));
 }
+
+/// A moment after the end is refused with the end that the report's head has, not with that of vmaudit's own work.
+#[test]
+fn a_moment_after_the_end_is_told_when_that_was() {
+    if skip_without_bpf("run_moment_after_end") {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let (file, recording) = (folder.path().join("report.json"), folder.path().join("run.vmaudit"));
+    let mut run = run_command(&file, &["-o", recording.to_str().expect("UTF-8")], &["true"]);
+    let audit = finished(run.output().expect("vmaudit starts"), &file);
+    let took = number(audit.report().first(), "wall_ns");
+    for asked in ["3600", "0.9"] {
+        let output = Command::new(vmaudit()).arg("report").arg(&recording).args(["--at", asked]).output();
+        let output = output.expect("vmaudit starts");
+        let said = String::from_utf8_lossy(&output.stderr);
+        let end = format!(
+            "no process was alive at {asked} s: the last one until then ended after {:.3} s",
+            took as f64 / 1e9
+        );
+        assert!(output.status.code() == Some(125) && said.contains(&end), "{said}, instead of: {end}");
+    }
+}

@@ -188,7 +188,12 @@ fn observations(pid: i32, source: ResidencySource) -> Box<Observations> {
         cmdline: vec![b"a".to_vec(), Vec::new(), b"\xff b".to_vec()],
         stack_limit: Some(u64::MAX),
         limits: Limits { known: true, data: Some(u64::MAX >> 1), cpus: Some(2), ..Limits::default() },
-        blocks: vec![Block { range: AddrRange::from_len(Addr(0x7000), 0x3000), kind: BlockKind::PoolArena }],
+        blocks: vec![
+            Block { range: AddrRange::from_len(Addr(0x7000), 0x3000), kind: BlockKind::PoolArena },
+            Block { range: AddrRange::from_len(Addr(0xa000), 0x1000), kind: BlockKind::GroupTable },
+            Block { range: AddrRange::from_len(Addr(0xc000), 0x2000), kind: BlockKind::Group },
+            Block { range: AddrRange::from_len(Addr(0x10000), 0x10000), kind: BlockKind::ObjectPage },
+        ],
         code: CodeMarks {
             bss: vec![AddrRange::new(0x7f00_0000_2000, 0x7f00_0000_6000)],
             files: vec![FileMarks {
@@ -197,6 +202,7 @@ fn observations(pid: i32, source: ResidencySource) -> Box<Observations> {
                 setting: Some("_RJEM_MALLOC_CONF".into()),
                 version: Some((2, 36)),
             }],
+            loader_data: (pid == 7).then(|| vec![Addr(0x7f00_0000_1000), Addr(u64::MAX)]),
             libc_malloc: Some(Addr(u64::MAX)),
             variables: vec!["MALLOC_ARENA_MAX=1".into(), "NODE_OPTIONS=a=b \u{fffd}".into()],
             complete: pid == 7,

@@ -1,14 +1,15 @@
 //! What runtimes keep themselves of who allocated (`--runtime`): read from their memory, no probe, no stop.
 
 use crate::app::error::AppError;
+use crate::app::heap::ask::ask;
 use crate::app::output::Output;
-use crate::attribution::rules::own_heap_readers;
+use crate::attribution::rules::{budgets, own_heap_readers};
 use crate::cli::HeapArgs;
 use crate::heap::report::model::RuntimeRecord;
 use crate::heap::report::{FROM_RUNTIME, HeapProcess, HeapReport, SCHEMA};
-use crate::heap::runtime::{Shared, add_profile};
+use crate::heap::runtime::{Shared, add_budget, add_profile};
 use crate::model::arenas::Surroundings;
-use crate::model::heap::runtime::RuntimeSurroundings;
+use crate::model::heap::runtime::{RuntimeSurroundings, Unreadable};
 use crate::model::observation::{Residency, ResidencySource};
 use crate::model::{Addr, AddrRange, FileRef, Mapping, Observations, PAGE, Pid, Sharing};
 use crate::objects::variables::variable;
@@ -27,7 +28,7 @@ pub fn print((args, to): (&HeapArgs, Output), pids: &[Pid]) -> Result<u8, AppErr
         ..HeapReport::default()
     };
     let mut shared = Shared::default();
-    super::of_living(pids, &mut report, |living, report| of_process(living, (report, &mut shared)))?;
+    super::of_living(pids, &mut report, |living, report| of_process(living, (report, &mut shared), true))?;
     super::write(args, &to, &report)?;
     Ok(0)
 }
@@ -38,7 +39,7 @@ pub fn mention(report: &mut HeapReport) {
     for process in silent.filter(|process| process.signal.is_none()) {
         let mut other = HeapReport::default();
         let Ok(living) = Living::open(process.pid) else { continue };
-        let Ok(found) = of_process(&living, (&mut other, &mut Shared::default())) else { continue };
+        let Ok(found) = of_process(&living, (&mut other, &mut Shared::default()), false) else { continue };
         for record in found.runtimes.iter().filter(|record| record.what.is_some()) {
             process.gaps.push(format!(
                 "{} keeps a record itself of who allocated: vmaudit heap -p {} --runtime",
@@ -48,9 +49,11 @@ pub fn mention(report: &mut HeapReport) {
     }
 }
 
+/// `asks`: runtimes are asked that tell something when they are asked.
 fn of_process(
     living: &Living,
     (report, shared): (&mut HeapReport, &mut Shared),
+    asks: bool,
 ) -> Result<HeapProcess, LivingError> {
     let seen = living.observe_with(options())?;
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
@@ -84,7 +87,31 @@ fn of_process(
             }),
         }
     }
+    if asks {
+        ask_budgets(living, &seen, &mut process);
+    }
     Ok(process)
+}
+
+/// What a runtime answers that tells its budget.
+fn ask_budgets(living: &Living, seen: &Observations, process: &mut HeapProcess) {
+    for budget in budgets() {
+        let Some(file) = Program::with(living, seen, budget.mark) else { continue };
+        let mut memory = |at: Addr, into: &mut [u8]| read(living, seen, Some(&file), (at, into));
+        let Some(door) = (budget.find)(&mut |name| file.variable(name), &mut memory) else { continue };
+        let answer = door.and_then(|door| {
+            let answer = ask(living, &door).and_then(|answer| (budget.parse)(&answer));
+            let runtime = door.runtime;
+            answer.map(|answer| (runtime.clone(), answer)).map_err(|why| Unreadable { runtime, why })
+        });
+        match answer {
+            Ok((runtime, answer)) => add_budget(process, (runtime, budget.what), answer),
+            Err(Unreadable { runtime, why }) => {
+                let why = Some(why);
+                process.runtimes.push(RuntimeRecord { runtime, why, ..RuntimeRecord::default() });
+            }
+        }
+    }
 }
 
 /// The program's file.
@@ -104,6 +131,20 @@ impl Program {
         let object = FileCache::default().open(&request).ok()?;
         let bias = mapping.range.start.0.wrapping_sub(object.layout().svma_of(mapping.offset)?);
         Some(Program { object, file, bias })
+    }
+
+    /// The file with code that exports a variable.
+    fn with(living: &Living, seen: &Observations, mark: &str) -> Option<Program> {
+        let mut files = FileCache::default();
+        seen.mappings.iter().filter(|m| m.prot.exec && m.file.is_some()).find_map(|mapping| {
+            let file = mapping.file_ref()?;
+            let request =
+                OpenRequest { file: &file, range: mapping.range, pid: Some(living.pid), build_id: None };
+            let object = files.open(&request).ok()?;
+            variable(&object, mark.as_bytes())?;
+            let bias = mapping.range.start.0.wrapping_sub(object.layout().svma_of(mapping.offset)?);
+            Some(Program { object, file, bias })
+        })
     }
 
     fn variable(&self, name: &str) -> Option<Addr> {

@@ -12,12 +12,14 @@ use super::app::{APP_MMAP, caller_of};
 use super::files::FILE;
 use super::shared::{MEMFD, SHARED_ANON, SYSV};
 use super::{Advice, Claim, Group, Rule, Subject, World};
+use crate::attribution::Piece;
 use crate::attribution::callpath::{CallPath, Line};
 use crate::attribution::category::{Category, Evidence, Instance, Merge};
 use crate::attribution::findings::{Fix, NoHelp};
 use crate::ledger::RegionKind;
 use crate::model::Sharing;
 use format::Left;
+use std::collections::HashSet;
 
 const ID: &str = "data";
 
@@ -65,9 +67,16 @@ impl Rule for DataRule {
         Some(claim(subject, Evidence::Stack, rule))
     }
 
+    fn stack_size_knob(&self, world: &World<'_>) -> Option<(String, String)> {
+        let rules = world.input.rules.rules().iter().enumerate();
+        let mut here = rules.filter(|(at, _)| world.applies(*at)).flat_map(|(_, rule)| &rule.knobs);
+        let knob = here.find(|knob| knob.stacks)?;
+        Some((knob.knob.clone(), knob.note.clone()))
+    }
+
     fn advise(&self, group: &Group<'_>, world: &World<'_>) -> Advice {
         match group.pieces.first().and_then(|piece| world.input.rules.get(piece.label?)) {
-            Some(rule) => advice(rule, group),
+            Some(rule) => advice(rule, group, world),
             None => Advice::why("a rule claimed it that is not there any more"),
         }
     }
@@ -85,7 +94,7 @@ impl Rule for DataRule {
         let rules = world.input.rules;
         let found = rules.explaining(group.category.id, &lines, &|rule| world.applies(rule))?;
         let rule = rules.get(found)?;
-        let more = self::advice(rule, group);
+        let more = self::advice(rule, group, world);
         advice.title = more.title;
         advice.why = format!("{}; {}", more.why, advice.why);
         advice.fix.splice(0..0, more.fix);
@@ -94,7 +103,7 @@ impl Rule for DataRule {
     }
 }
 
-fn advice(rule: &TableRule, group: &Group<'_>) -> Advice {
+fn advice(rule: &TableRule, group: &Group<'_>, world: &World<'_>) -> Advice {
     let mut why = rule.why.clone();
     if let Some(path) = group.path {
         why += &format!("; reserved by {}", caller_of(path));
@@ -107,7 +116,12 @@ fn advice(rule: &TableRule, group: &Group<'_>) -> Advice {
     let promises = rule.proven.is_some();
     for knob in &rule.knobs {
         let whole = group.footprint.virt;
-        let saved = |left: Left| whole.saturating_sub(left.of(whole, group.instances));
+        let left_of = |left: Left| match left {
+            // a process may hold several copies of a library, and each keeps as many
+            Left::Things(number) => Left::Things(number * callers(group, world)),
+            other => other,
+        };
+        let saved = |left: Left| whole.saturating_sub(left_of(left).of(whole, group.instances));
         let virt = knob.left.filter(|_| promises).map_or(0, saved);
         if knob.left.is_some_and(|left| saved(left) == 0) {
             continue;
@@ -123,6 +137,17 @@ fn advice(rule: &TableRule, group: &Group<'_>) -> Advice {
     let no_help = rule.no_help.iter();
     advice.no_help = no_help.map(|(knob, why)| NoHelp { knob: knob.clone(), why: why.clone() }).collect();
     advice
+}
+
+/// Files whose code made the calls.
+fn callers(group: &Group<'_>, world: &World<'_>) -> u64 {
+    let regions = &world.input.reconciled.regions;
+    let of = |piece: &&Piece| {
+        let stack = world.record(regions.get(piece.region)?)?.stack.ok()?;
+        Some(world.path(stack)?.caller_line()?.module.as_str())
+    };
+    let files: HashSet<&str> = group.pieces.iter().filter_map(of).collect();
+    files.len().max(1) as u64
 }
 
 /// The category that it has without the rule: a rule says what it is in particular.

@@ -262,7 +262,8 @@ pub(super) struct Heap {
     pub size: u64,
     /// Its generations, where they are reservations of their own.
     pub generations: Vec<u64>,
-    pub is_zgc: bool,
+    /// Where the lowest of ZGC's views of it begins.
+    pub zgc_views: Option<Addr>,
     pub is_shenandoah: bool,
 }
 
@@ -296,12 +297,13 @@ fn zgc_heap(spans: &mut Spans) -> Heap {
     let views = spans.runs(heap).into_iter();
     let views = views.filter(|run| run.iter().any(|span| span.kind == Kind::HeapFile));
     let ranges: Vec<AddrRange> = views.map(extent).collect();
-    let mut size = 0;
+    let mut heap = Heap::default();
     for range in ranges {
         spans.take(range, &JAVA_HEAP);
-        size = size.max(range.len());
+        heap.size = heap.size.max(range.len());
+        heap.zgc_views = heap.zgc_views.or(Some(range.start));
     }
-    Heap { size, is_zgc: true, ..Heap::default() }
+    heap
 }
 
 /// The largest row of free mappings that compressed pointers reach.

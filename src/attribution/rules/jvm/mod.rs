@@ -5,7 +5,10 @@
 //! layout of the whole process tells (`jvm_layout`).
 
 mod advice;
+mod code;
+mod generated;
 mod layout;
+mod native;
 mod spans;
 mod tables;
 
@@ -17,6 +20,8 @@ use crate::attribution::category::{Category, Evidence, Instance, Merge};
 use crate::attribution::code::{Code, Role};
 use crate::attribution::world::Surveyed;
 use crate::ledger::Region;
+use crate::model::heap::runtime::AskBudget;
+use crate::model::stack::{FindCodeTables, GeneratedFunction};
 use crate::model::{Addr, EventId, Sign, StackId};
 
 pub const HEAP: Category =
@@ -96,6 +101,7 @@ pub(super) const BITMAP: MemoryKind = what!(GC, "mark bitmap");
 pub(super) const CARDS: MemoryKind = what!(GC, "card or offset table");
 pub(super) const MARK_STACK: MemoryKind = what!(GC, "marking stack");
 pub(super) const Z_MARK_STACK: MemoryKind = what!(GC, "ZGC's marking stacks");
+pub(super) const Z_TABLES: MemoryKind = what!(GC, "ZGC's table of pages or forwardings");
 const G1_TABLES: MemoryKind = what!(GC, "G1's bitmaps and card tables");
 const TABLES: MemoryKind = what!(GC, "collector tables");
 pub(super) const POLLING: MemoryKind =
@@ -115,7 +121,8 @@ const PURPOSES: &[(&[&str], MemoryKind)] = &[
     (&["create_aux_memory_mapper"], G1_TABLES),
     (&["MarkBitMap", "CMBitMap", "MarkingBitMap"], BITMAP),
     (&["CardTable", "BlockOffset", "ObjectStartArray", "CardCounts"], CARDS),
-    (&["ParallelCompactData", "RemSet", "FromCardCache", "ZPageTable", "ZForwarding", "ZLiveMap"], TABLES),
+    (&["ZPageTable", "ZForwarding", "XPageTable", "XForwarding"], Z_TABLES),
+    (&["ParallelCompactData", "RemSet", "FromCardCache", "ZLiveMap"], TABLES),
     (
         &[
             "ReservedHeapSpace",
@@ -131,6 +138,8 @@ const PURPOSES: &[(&[&str], MemoryKind)] = &[
         ],
         JAVA_HEAP,
     ),
+    // what is part of the heap's object and not built by a function of its own
+    (&["ZHeap::ZHeap", "XHeap::XHeap"], Z_TABLES),
 ];
 
 const ID: &str = "jvm";
@@ -151,7 +160,25 @@ impl Rule for JvmRule {
     }
 
     fn code(&self) -> Code {
-        Code { role: Role::Runtime, modules: &["libjvm.so"], ..Code::NONE }
+        Code {
+            role: Role::Runtime,
+            modules: &["libjvm.so"],
+            functions: generated::OWN,
+            own_managed: generated::OWN_CLASSES,
+            ..Code::NONE
+        }
+    }
+
+    fn own_budget(&self) -> Option<AskBudget> {
+        Some(native::ASK)
+    }
+
+    fn code_tables(&self) -> Option<(&'static str, FindCodeTables)> {
+        Some(("gHotSpotVMStructs", code::find))
+    }
+
+    fn generated_function(&self, entry: &str) -> Option<GeneratedFunction> {
+        generated::method(entry)
     }
 
     fn signs(&self) -> &'static [Sign] {
@@ -257,9 +284,9 @@ impl Rule for JvmRule {
         world.survey_cuts(ID, region.range)
     }
 
-    fn stack_size_knob(&self, world: &World<'_>) -> Option<(&'static str, &'static str)> {
+    fn stack_size_knob(&self, world: &World<'_>) -> Option<(String, String)> {
         let note = "the stacks of Java threads only; too small a one ends in StackOverflowError";
-        layout::is_jvm(world).then_some(("-Xss256k", note))
+        layout::is_jvm(world).then(|| ("-Xss256k".to_owned(), note.to_owned()))
     }
 
     fn advise(&self, group: &Group<'_>, world: &World<'_>) -> Advice {

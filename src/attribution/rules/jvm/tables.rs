@@ -3,7 +3,7 @@
 
 use super::layout::Heap;
 use super::spans::{Kind, Span, Spans, page_up, reservable};
-use super::{BITMAP, CARDS, MARK_STACK, Z_MARK_STACK};
+use super::{BITMAP, CARDS, MARK_STACK, Z_MARK_STACK, Z_TABLES};
 use crate::attribution::rules::runs::extent;
 use crate::model::{Addr, AddrRange, PAGE};
 
@@ -16,6 +16,8 @@ const SHENANDOAH_BITMAP: u64 = 32;
 /// G1CMMarkStack with MarkStackSizeMax's default of 4 Mi entries.
 const MARK_STACK_SIZE: u64 = 32 << 20;
 const HUGE_PAGE: u64 = 2 << 20;
+/// ZGranuleSize.
+const Z_GRANULE: u64 = 2 << 20;
 /// ZMarkStackSpaceLimit's default.
 const Z_MARK_STACK_SIZE: u64 = 8 << 30;
 /// Reserved parts are larger than stacks' guards.
@@ -95,7 +97,8 @@ fn without_what_merged(whole: AddrRange, committed: u64, asked: u64) -> Option<A
 
 pub(super) fn find(spans: &mut Spans, heap: Option<Heap>) {
     let Some(heap) = heap else { return };
-    if heap.is_zgc {
+    if let Some(views) = heap.zgc_views {
+        z_tables(spans, views);
         return;
     }
     let cards = |bytes: u64| page_up(bytes / CARD);
@@ -155,6 +158,30 @@ fn mark_stack(spans: &Spans, span: &Span) -> Option<AddrRange> {
     };
     let fits = (MARK_STACK_SIZE..MARK_STACK_SIZE * 3 / 2).contains(&len) && span.kind == Kind::Open;
     (fits && range.start.is_aligned(HUGE_PAGE) && spans.is_free(range)).then_some(range)
+}
+
+/// ZGC's page table and its table of forwardings: a pointer for each granule of the addresses that one view of the heap
+/// may have (zGranuleMap.inline.hpp), committed as a whole. The lowest view begins where these end
+/// (zGlobals.cpp, `ZAddressMetadataMarked0`). Both or none: others map 16 MiB, too.
+fn z_tables(spans: &mut Spans, lowest_view: Addr) {
+    let Some(bits) = lowest_view.0.checked_ilog2() else { return };
+    let size = (1u64 << bits) / Z_GRANULE * size_of::<u64>() as u64;
+    // a smaller block may have merged with them at either end
+    let tables = |span: &Span| {
+        let (start, end, count) = (span.range.start, span.range.end, span.range.len().checked_div(size)?);
+        let own = span.kind == Kind::Open
+            && spans.is_free(span.range)
+            && span.range.len() - count * size < size / 2;
+        let start = if end.is_aligned(HUGE_PAGE) { Addr(end.0 - count * size) } else { start };
+        let aligned = own && size >= MIN_WHOLE && start.is_aligned(HUGE_PAGE);
+        aligned.then(|| (0..count).map(move |n| AddrRange::from_len(start.saturating_add(n * size), size)))
+    };
+    let found: Vec<AddrRange> = spans.all.iter().filter_map(tables).flatten().collect();
+    if found.len() == 2 {
+        for table in found {
+            spans.take(table, &Z_TABLES);
+        }
+    }
 }
 
 /// What is committed as a whole has only its size to be known by.

@@ -6,8 +6,10 @@ use super::sizes::Sizes;
 use super::{CACHED, GUARD, LIVE, SIGNAL};
 use crate::attribution::findings::Fix;
 use crate::attribution::footprint::Footprint;
+use crate::attribution::rules::glibc::is_libc;
 use crate::attribution::rules::{Advice, Group, RULES, World};
 use crate::attribution::units::exact_size;
+use crate::model::Overcommit;
 
 /// glibc keeps stacks of this many bytes in all (nptl/allocatestack.c).
 const CACHE: u64 = 40 << 20;
@@ -18,6 +20,9 @@ pub fn advise(group: &Group<'_>, world: &World<'_>) -> Advice {
     let cached = group.instances_with(CACHED);
     if group.part(SIGNAL).virt > 0 && group.part(LIVE).virt == 0 && cached == 0 {
         return signal_stacks(group);
+    }
+    if is_given(group, world) {
+        return given(group, world);
     }
     let sizes = Sizes::of(group, world);
     let makers = Makers::of(group, &sizes, world);
@@ -66,6 +71,33 @@ pub fn advise(group: &Group<'_>, world: &World<'_>) -> Advice {
         advice = advice.fix(Fix::new("fewer threads", 0, 0).note("each costs the same"));
     }
     advice
+}
+
+/// What the C library maps as a stack has no flag that its program set. Where nothing is known of the call, such a
+/// flag tells that the program mapped the memory itself, and gave it to the thread (pthread_attr_setstack).
+fn is_given(group: &Group<'_>, world: &World<'_>) -> bool {
+    let mut stacks = group.pieces.iter().filter(|piece| piece.part == LIVE).peekable();
+    let of_program = |at| world.detail_at(at).is_some_and(|detail| detail.flags.has("nr"));
+    let never = world.input.observations.limits.overcommit == Some(Overcommit::Never);
+    !never
+        && group.path.is_none()
+        && world.has_file(is_libc)
+        && stacks.peek().is_some()
+        && stacks.all(|piece| of_program(piece.range.start))
+}
+
+fn given(group: &Group<'_>, world: &World<'_>) -> Advice {
+    let mut advice = Advice::why(
+        "threads run on it, and the program mapped it itself (MAP_NORESERVE, which the C library never sets for \
+         stacks): it chose how large, and what else lies there",
+    );
+    if let Some((knob, note)) = RULES.iter().find_map(|rule| rule.stack_size_knob(world)) {
+        advice = advice.fix(Fix::new(&knob, 0, 0).note(&note));
+    }
+    if group.instances > 4 {
+        advice = advice.fix(Fix::new("fewer threads", 0, 0).note("each costs the same"));
+    }
+    advice.wont("ulimit -s, pthread_attr_setstacksize", "they size the stacks that the C library maps")
 }
 
 /// Who chose the sizes of a group's stacks.
@@ -131,7 +163,7 @@ fn smaller(group: &Group<'_>, world: &World<'_>, (makers, sizes): (&Makers, &Siz
     if sizes.all().any(chosen) {
         out.push(match RULES.iter().find_map(|rule| rule.stack_size_knob(world)) {
             // whose stacks are the runtime's and whose are not, sizes do not tell
-            Some((knob, note)) => Fix::new(knob, 0, 0).note(note),
+            Some((knob, note)) => Fix::new(&knob, 0, 0).note(&note),
             None => {
                 let saves = sizes.saves(SMALL, chosen).saturating_sub(kept);
                 fix("a smaller pthread_attr_setstacksize", saves)

@@ -2,6 +2,7 @@
 //! of WebAssembly memories, Chromium's sandbox.
 
 mod embedder;
+mod generated;
 mod layout;
 
 use super::{Advice, Claim, Group, Placed, Rule, Subject, World};
@@ -11,6 +12,7 @@ use crate::attribution::code::{Code, Role};
 use crate::attribution::findings::Fix;
 use crate::attribution::world::Surveyed;
 use crate::ledger::Region;
+use crate::model::stack::GeneratedFunction;
 use crate::model::{Addr, Sign};
 
 pub const V8: Category =
@@ -24,6 +26,11 @@ pub(super) const WASM_GUARD: &str = "WebAssembly memory, guard";
 pub(super) const CAGE: &str = "sandbox and pointer cage";
 const TABLES: &str = "pointer tables";
 const NAMED: &str = "reservation that V8 named";
+
+/// Its own, the built-in ones as the linker and as a perf map name them, and how the code that it makes for itself is
+/// called there.
+const FUNCTIONS: &[&str] =
+    &["v8::", "node::", "Builtins_", "Builtin:", "BytecodeHandler:", "RegExp:", "Stub:", "Wasm:"];
 
 const ID: &str = "v8";
 const MARK: &str = "v8";
@@ -49,7 +56,11 @@ impl Rule for V8Rule {
     }
 
     fn code(&self) -> Code {
-        Code { role: Role::Runtime, functions: &["v8::base::", "v8::internal::"], ..Code::NONE }
+        Code { role: Role::Runtime, functions: FUNCTIONS, own_sources: &["node:"], ..Code::NONE }
+    }
+
+    fn generated_function(&self, entry: &str) -> Option<GeneratedFunction> {
+        generated::function(entry)
     }
 
     /// The name of a group of trace events, which every V8 registers; and who embeds it.

@@ -73,6 +73,8 @@ pub struct Knob {
     pub left: Option<Left>,
     /// What it saves of VIRT it saves of RSS in the same proportion.
     pub resident: bool,
+    /// It sets how large the stacks of the program's threads are, wherever these are found.
+    pub stacks: bool,
     pub note: String,
 }
 

@@ -80,6 +80,8 @@ struct RawKnob {
     leaves: Option<Spanned<String>>,
     #[serde(default)]
     resident: bool,
+    #[serde(default)]
+    stacks: bool,
     note: Option<Spanned<String>>,
 }
 
@@ -188,7 +190,7 @@ fn rule(source: Source<'_>, table: &Spanned<RawRule>) -> Result<TableRule, RuleE
         proof,
         condition,
         explains,
-        knobs: raw.knob.iter().map(|raw| knob(source, raw)).collect::<Result<_, _>>()?,
+        knobs: raw.knob.iter().map(|own| knob(source, own, raw)).collect::<Result<_, _>>()?,
         no_help: raw
             .no_help
             .iter()
@@ -199,7 +201,7 @@ fn rule(source: Source<'_>, table: &Spanned<RawRule>) -> Result<TableRule, RuleE
     })
 }
 
-fn knob(source: Source<'_>, raw: &RawKnob) -> Result<Knob, RuleError> {
+fn knob(source: Source<'_>, raw: &RawKnob, of: &RawRule) -> Result<Knob, RuleError> {
     let left = raw.leaves.as_ref().map(|leaves| {
         let text = leaves.get_ref();
         let wrong =
@@ -211,11 +213,16 @@ fn knob(source: Source<'_>, raw: &RawKnob) -> Result<Knob, RuleError> {
         let what = "resident has no meaning without leaves";
         return Err(source.error(Some(raw.knob.span()), what));
     }
+    if raw.stacks && of.programs.is_empty() {
+        let what = "stacks: programs is needed: only there the setting is known";
+        return Err(source.error(Some(raw.knob.span()), what));
+    }
     let note = raw.note.as_ref().map(|note| source.text("note", note)).transpose()?;
     Ok(Knob {
         knob: source.title("knob", &raw.knob)?,
         left,
         resident: raw.resident,
+        stacks: raw.stacks,
         note: note.unwrap_or_default(),
     })
 }

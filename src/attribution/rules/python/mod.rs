@@ -1,5 +1,8 @@
 //! CPython's object arenas (Objects/obmalloc.c): 1 MiB from 3.10, 256 KiB before.
 
+mod frames;
+mod lines;
+
 use super::{Advice, Claim, Group, Rule, Subject, World};
 use crate::attribution::callpath::Line;
 use crate::attribution::category::{Category, Evidence, Instance, Merge};
@@ -8,6 +11,7 @@ use crate::attribution::world::base_name;
 use crate::ledger::Region;
 use crate::model::headers::{Headers, POOL_HEADER, PoolHeaders};
 use crate::model::observation::BlockKind;
+use crate::model::stack::Interpreter;
 use crate::model::{Addr, AddrRange, Prot};
 
 pub const ARENA: Category = Category {
@@ -44,7 +48,17 @@ impl Rule for PythonRule {
     }
 
     fn code(&self) -> Code {
-        Code { role: Role::Runtime, modules: &["python3", "libpython3"], ..Code::NONE }
+        Code {
+            role: Role::Runtime,
+            modules: &["python3", "libpython3"],
+            // What imports: who wanted the module is further out.
+            own_sources: &["<frozen importlib"],
+            ..Code::NONE
+        }
+    }
+
+    fn interpreter(&self) -> Option<Interpreter> {
+        Some(frames::INTERPRETER)
     }
 
     fn knows(&self, line: &Line) -> bool {

@@ -1,0 +1,225 @@
+//! The code cache: which code is at an address, how large its frames are, and which method it is of. As HotSpot's own
+//! stack walker finds it (src/hotspot/share/code/codeCache.cpp, memory/heap.cpp, cpu/x86/frame_x86.cpp; JDK 17 to 25).
+//!
+//! ```text
+//! CodeCache::_heaps ──► CodeHeap: memory in segments of 128 bytes, and a byte for each: how far back its block begins
+//!                         block: header, CodeBlob (name, size, size of its frames) ──nmethod──► Method ──► names
+//! ```
+
+mod method;
+pub(super) mod structs;
+
+use crate::attribution::rules::peek::Peek;
+use crate::model::Addr;
+use crate::model::arenas::ReadMemory;
+use crate::model::stack::{CodeAt, CodeFrame, CodeTables, GeneratedFunction};
+use method::Methods;
+use structs::Structs;
+
+/// Code heaps of a JVM: profiled, not profiled, other.
+const MOST_HEAPS: u64 = 8;
+/// Steps back to the beginning of a block, of at most 254 segments each.
+const MOST_STEPS: usize = 1 << 14;
+/// A segment that belongs to no block (`free_sentinel`).
+const FREE: u8 = 0xff;
+/// No frame of compiled code is larger, bytes.
+const LARGEST_FRAME: u64 = 1 << 20;
+
+/// Words of an interpreter's frame, from rbp (frame_x86.hpp; the same in all versions).
+const INTERPRETED: CodeFrame = CodeFrame::Interpreted { caller: -8, function: -24, instruction: -64 };
+
+/// Where the structures have their fields.
+struct Layout {
+    heaps: u64,
+    array_length: u64,
+    array_data: u64,
+    memory: u64,
+    segments: u64,
+    segment_log2: u64,
+    space_low: u64,
+    space_high: u64,
+    block_used: u64,
+    block_size: u64,
+    blob_name: u64,
+    blob_size: u64,
+    frame_size: u64,
+    nmethod_method: u64,
+}
+
+impl Layout {
+    fn of(structs: &Structs) -> Option<Layout> {
+        let either = |types: &[&str], field: &str| types.iter().find_map(|of| structs.field(of, field));
+        Some(Layout {
+            heaps: structs.field("CodeCache", "_heaps")?,
+            array_length: either(&["GrowableArrayBase", "GenericGrowableArray"], "_len")?,
+            array_data: structs.field("GrowableArray<int>", "_data")?,
+            memory: structs.field("CodeHeap", "_memory")?,
+            segments: structs.field("CodeHeap", "_segmap")?,
+            segment_log2: structs.field("CodeHeap", "_log2_segment_size")?,
+            space_low: structs.field("VirtualSpace", "_low")?,
+            space_high: structs.field("VirtualSpace", "_high")?,
+            block_used: structs.field("HeapBlock::Header", "_used")?,
+            block_size: structs.size("HeapBlock")?,
+            blob_name: structs.field("CodeBlob", "_name")?,
+            blob_size: structs.field("CodeBlob", "_size")?,
+            frame_size: structs.field("CodeBlob", "_frame_size")?,
+            nmethod_method: either(&["nmethod", "CompiledMethod"], "_method")?,
+        })
+    }
+}
+
+struct Tables {
+    layout: Layout,
+    methods: Methods,
+}
+
+/// See [`crate::model::stack::FindCodeTables`].
+pub fn find(
+    variable: &mut dyn FnMut(&str) -> Option<Addr>,
+    memory: &mut ReadMemory<'_>,
+) -> Option<Box<dyn CodeTables>> {
+    let mut peek = Peek::new(memory);
+    let structs = Structs::read(variable, &mut peek)?;
+    let tables = Tables { layout: Layout::of(&structs)?, methods: Methods::of(&structs, &mut peek)? };
+    Some(Box::new(tables))
+}
+
+/// A blob of the code cache.
+struct Blob {
+    at: u64,
+    name: String,
+}
+
+impl Blob {
+    fn is_method(&self) -> bool {
+        matches!(self.name.as_str(), "nmethod" | "native nmethod")
+    }
+}
+
+impl Tables {
+    fn blob(&self, address: u64, now: &mut Now<'_, '_>) -> Option<Blob> {
+        let layout = &self.layout;
+        let heaps = now.u64(layout.heaps)?;
+        let count = u64::from(now.u32(heaps.checked_add(layout.array_length)?)?);
+        let list = now.u64(heaps.checked_add(layout.array_data)?)?;
+        let mut all = (0..count.min(MOST_HEAPS)).filter_map(|n| now.u64(list.checked_add(n * 8)?));
+        let all: Vec<u64> = all.by_ref().collect();
+        for heap in all {
+            let space = heap.checked_add(layout.memory)?;
+            let (low, high) = (
+                now.u64(space.checked_add(layout.space_low)?)?,
+                now.u64(space.checked_add(layout.space_high)?)?,
+            );
+            if (low..high).contains(&address) {
+                return self.blob_in(heap, (low, address), now);
+            }
+        }
+        None
+    }
+
+    fn blob_in(&self, heap: u64, (low, address): (u64, u64), now: &mut Now<'_, '_>) -> Option<Blob> {
+        let layout = &self.layout;
+        let log2 = now.u32(heap.checked_add(layout.segment_log2)?).filter(|log2| (3..=20).contains(log2))?;
+        let map = now.u64(heap.checked_add(layout.segments)?.checked_add(layout.space_low)?)?;
+        let mut segment = (address - low) >> log2;
+        for _ in 0..MOST_STEPS {
+            match now.u8(map.checked_add(segment)?)? {
+                FREE => return None,
+                0 => return self.blob_at(low.checked_add(segment << log2)?, address, now),
+                back => segment = segment.checked_sub(u64::from(back))?,
+            }
+        }
+        None
+    }
+
+    fn blob_at(&self, block: u64, address: u64, now: &mut Now<'_, '_>) -> Option<Blob> {
+        let layout = &self.layout;
+        let at = block.checked_add(layout.block_size)?;
+        let is_used = now.u8(block.checked_add(layout.block_used)?)? == 1;
+        let size = u64::from(now.u32(at.checked_add(layout.blob_size)?)?);
+        let covers = (at..at.checked_add(size)?).contains(&address);
+        let name = now.u64(at.checked_add(layout.blob_name)?)?;
+        let name = (is_used && covers).then(|| now.string(name)).flatten()?;
+        Some(Blob { at, name })
+    }
+}
+
+impl CodeTables for Tables {
+    fn code_at(&self, address: u64, memory: &mut ReadMemory<'_>) -> Option<CodeAt> {
+        let mut now = Now(memory);
+        let blob = self.blob(address, &mut now)?;
+        if blob.name == "Interpreter" {
+            return Some(CodeAt { frame: INTERPRETED, what: blob.at });
+        }
+        let words = now.u32(blob.at.checked_add(self.layout.frame_size)?)? as i32;
+        let frame = match u64::try_from(words) {
+            Ok(words) if words > 0 => CodeFrame::Sized((words * 8).min(LARGEST_FRAME)),
+            _ => CodeFrame::Linked,
+        };
+        let what = match blob.is_method() {
+            true => now.u64(blob.at.checked_add(self.layout.nmethod_method)?)?,
+            false => blob.at,
+        };
+        Some(CodeAt { frame, what })
+    }
+
+    fn name(&self, what: u64, memory: &mut ReadMemory<'_>) -> Option<GeneratedFunction> {
+        let mut now = Now(memory);
+        if let Some(blob) = self.blob(what, &mut now) {
+            return Some(GeneratedFunction { name: blob.name, place: None });
+        }
+        self.methods.named(what, None, &mut now)
+    }
+
+    fn interpreted(
+        &self,
+        function: u64,
+        instruction: u64,
+        memory: &mut ReadMemory<'_>,
+    ) -> Option<GeneratedFunction> {
+        self.methods.named(function, Some(instruction), &mut Now(memory))
+    }
+}
+
+/// The memory as it is, without a copy that is kept.
+struct Now<'a, 'm>(&'a mut ReadMemory<'m>);
+
+impl Now<'_, '_> {
+    fn array<const N: usize>(&mut self, at: u64) -> Option<[u8; N]> {
+        let mut bytes = [0; N];
+        (self.0)(Addr(at), &mut bytes).then_some(bytes)
+    }
+
+    fn u8(&mut self, at: u64) -> Option<u8> {
+        self.array(at).map(|[byte]| byte)
+    }
+
+    fn u16(&mut self, at: u64) -> Option<u16> {
+        self.array(at).map(u16::from_le_bytes)
+    }
+
+    fn u32(&mut self, at: u64) -> Option<u32> {
+        self.array(at).map(u32::from_le_bytes)
+    }
+
+    fn u64(&mut self, at: u64) -> Option<u64> {
+        self.array(at).map(u64::from_le_bytes)
+    }
+
+    fn bytes(&mut self, at: u64, len: usize) -> Option<Vec<u8>> {
+        let mut bytes = vec![0; len];
+        (self.0)(Addr(at), &mut bytes).then_some(bytes)
+    }
+
+    /// Up to its NUL, at most 64 bytes.
+    fn string(&mut self, at: u64) -> Option<String> {
+        let mut text = Vec::new();
+        while text.len() < 64 {
+            match self.u8(at.checked_add(text.len() as u64)?)? {
+                0 => return String::from_utf8(text).ok(),
+                byte => text.push(byte),
+            }
+        }
+        None
+    }
+}

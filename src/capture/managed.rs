@@ -1,0 +1,72 @@
+//! Decoding of managed frames, and of what they run (bpf/vmaudit.h).
+
+use super::bpf::skel::types::vmaudit_managed_frame;
+use super::plain::value_of;
+use super::record::{Record, managed};
+use crate::model::stack::{ManagedCode, ManagedEnd, ManagedFrame, ManagedFrames, ManagedKind};
+
+/// VMAUDIT_CODE_FILE, VMAUDIT_CODE_NAME, VMAUDIT_CODE_LINES.
+const FILE: usize = 0;
+const NAME: usize = 1024;
+const LINES: usize = 2048;
+
+/// None: it is of a kind that is not known.
+pub(super) fn frames(record: &Record, payload: &[u8]) -> Option<ManagedFrames> {
+    let [kind, count, end, ..] = record.args;
+    let kind = match kind {
+        managed::INTERPRETED => ManagedKind::Interpreted,
+        managed::COMPILED => ManagedKind::Compiled,
+        _ => return None,
+    };
+    let end = match end {
+        managed::WHOLE => ManagedEnd::Whole,
+        managed::CUT => ManagedEnd::Cut,
+        _ => ManagedEnd::Broken,
+    };
+    let frame = |bytes: &[u8]| {
+        let frame: vmaudit_managed_frame = value_of(bytes)?;
+        Some(ManagedFrame {
+            under: (frame.under != 0).then_some(frame.under),
+            code: frame.code,
+            at: frame.at,
+        })
+    };
+    let frames: Vec<ManagedFrame> =
+        payload.chunks_exact(size_of::<vmaudit_managed_frame>()).filter_map(frame).collect();
+    (frames.len() as u64 == count).then_some(ManagedFrames { kind, frames, end })
+}
+
+/// What frames run, after its number. None: it is cut.
+pub(super) fn code(record: &Record, payload: &[u8]) -> Option<(u64, ManagedCode)> {
+    let [first_line, file, name, lines, first_traceable, _] = record.args;
+    let lines = match usize::try_from(lines) {
+        Ok(length) => payload.get(LINES..)?.get(..length).map(<[u8]>::to_vec),
+        Err(_) => None,
+    };
+    let code = ManagedCode {
+        file: text(payload.get(FILE..NAME)?, file)?,
+        name: text(payload.get(NAME..LINES)?, name)?,
+        first_line: first_line as u32,
+        lines,
+        first_traceable: first_traceable as u32,
+    };
+    Some((record.aux[0], code))
+}
+
+/// `form`: bytes and, in the upper half, bytes a character. A string that could not be read is a question mark.
+fn text(bytes: &[u8], form: u64) -> Option<String> {
+    let (length, width) = (form as u32 as usize, (form >> 32) as usize);
+    if width == 0 {
+        return Some("?".to_owned());
+    }
+    let bytes = bytes.get(..length)?;
+    let character = |bytes: &[u8]| {
+        let number = bytes.iter().rev().fold(0, |number, &byte| number << 8 | u32::from(byte));
+        char::from_u32(number).unwrap_or(char::REPLACEMENT_CHARACTER)
+    };
+    let mut text: String = bytes.chunks_exact(width).map(character).collect();
+    if length == NAME {
+        text.push('…');
+    }
+    Some(text)
+}

@@ -1,0 +1,80 @@
+//! The perf map of a process, found and believed.
+
+use super::perf_map::PerfMap;
+use crate::model::Pid;
+use crate::objects::Root;
+use crate::sys::{clock, file, stat};
+use std::fs::{File, Metadata};
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::PathBuf;
+
+/// Read at once, bytes.
+const STEP: usize = 256 << 10;
+/// No more of a map is read.
+const LARGEST: u64 = 1 << 30;
+/// How exactly the start of a process is known on the clock of files: ticks, and steps of that clock.
+const SLACK_NS: i128 = 1_000_000_000;
+
+/// An open map.
+pub(super) struct MapFile {
+    file: File,
+    read: u64,
+    pub map: PerfMap,
+}
+
+impl MapFile {
+    /// The map of a process where that is, in its own root and under the number that it knows itself by. None where
+    /// there is none, or it may be somebody else's: of another user, writable by others, or older than the process.
+    pub fn open(pid: Pid) -> Option<MapFile> {
+        let status = String::from_utf8_lossy(&file::read(format!("/proc/{pid}/status")).ok()?).into_owned();
+        let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+        let own_number = field("NSpid")?.split_ascii_whitespace().last()?.parse::<Pid>().ok()?;
+        let uids = field("Uid")?
+            .split_ascii_whitespace()
+            .map(|uid| uid.parse().ok())
+            .collect::<Option<Vec<u32>>>()?;
+        let began = started_at(pid)?;
+        let path = PathBuf::from(format!("/tmp/perf-{own_number}.map"));
+        let file = Root::of(pid).ok()?.open_file(&path).ok()?;
+        let found = file.metadata().ok()?;
+        is_its_own(&found, &uids, began).then_some(MapFile { file, read: 0, map: PerfMap::default() })
+    }
+
+    /// Reads what was added; true where there was something.
+    pub fn grow(&mut self, seen: &mut dyn FnMut(u64, u64)) -> bool {
+        let Ok(size) = self.file.metadata().map(|found| found.len().min(LARGEST)) else { return false };
+        if size < self.read {
+            // Written anew, all of it.
+            (self.read, self.map) = (0, PerfMap::default());
+        }
+        let before = self.read;
+        let mut bytes = vec![0; STEP.min((size - before) as usize)];
+        while self.read < size {
+            match self.file.read_at(&mut bytes, self.read) {
+                Ok(0) | Err(_) => break,
+                Ok(count) => {
+                    self.read += count as u64;
+                    self.map.add(&bytes[..count], clock::monotonic_ns(), seen);
+                }
+            }
+        }
+        self.read > before
+    }
+}
+
+fn is_its_own(found: &Metadata, uids: &[u32], began_ns: i128) -> bool {
+    const WRITABLE_BY_OTHERS: u32 = 0o022;
+    let written = i128::from(found.mtime()) * 1_000_000_000 + i128::from(found.mtime_nsec());
+    found.is_file()
+        && uids.contains(&found.uid())
+        && found.mode() & WRITABLE_BY_OTHERS == 0
+        && written + SLACK_NS >= began_ns
+}
+
+/// On the clock of files, ns since 1970.
+fn started_at(pid: Pid) -> Option<i128> {
+    let ticks: u64 = stat::of(pid, |stat| stat.field(stat::START_TIME))?;
+    let per_second = rustix::param::clock_ticks_per_second();
+    let since_boot = i128::from(ticks) * 1_000_000_000 / i128::from(per_second.max(1));
+    Some(i128::from(clock::realtime_ns()) - i128::from(clock::boottime_ns()) + since_boot)
+}

@@ -1,0 +1,243 @@
+//! Frames of managed languages put into the stacks that were walked; and the files that have an interpreter, which
+//! the backend is told of.
+
+mod expect;
+
+pub use expect::expect;
+
+use crate::attribution::rules::interpreters;
+use crate::capture::{InterpreterFile, Interpreters};
+use crate::model::hash::IntMap;
+use crate::model::stack::{
+    CodeFile, FoundInterpreter, Interpreter, ManagedCode, ManagedEnd, ManagedFrames, ManagedKind,
+};
+use crate::model::{Completeness, Frame, MmKey, SourcePlace, StackId, StackTable};
+use crate::objects::variables::exported;
+use crate::objects::{FileKey, Object};
+use crate::sys::clock::monotonic_ns;
+use crate::unwind::Unwinder;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+/// The kernel's side sees a mapping and stamps its record at times that are no further apart, ns.
+const STAMPED_WITHIN: u64 = 100_000_000;
+
+/// A file that the backend was told of.
+struct Published {
+    found: FoundInterpreter,
+    number: u64,
+    since_ns: u64,
+}
+
+/// What was found in a file.
+enum Found {
+    Nothing,
+    /// An interpreter whose frames are not read: why.
+    Refused(String),
+    Published(Published),
+}
+
+/// What is shown where frames were left out.
+const CUT: &str = "[more frames, which were not copied]";
+
+#[derive(Default)]
+pub struct Managed {
+    backend: Option<Box<dyn Interpreters>>,
+    /// Of all files with code that were seen.
+    files: HashMap<FileKey, Found>,
+    /// By number and place; None: it is not shown.
+    frames: HashMap<(u64, u64), Option<Frame>>,
+    /// Where the places are told by.
+    interpreters: Vec<Interpreter>,
+    /// Why there are no frames: sentences.
+    refused: BTreeSet<String>,
+    broken: u64,
+    misplaced: u64,
+}
+
+/// A stack as it was walked.
+pub struct Walked<'a> {
+    pub mm: MmKey,
+    pub stack: StackId,
+    /// Of each frame.
+    pub pointers: &'a [u64],
+}
+
+impl Managed {
+    pub fn of(backend: Box<dyn Interpreters>) -> Managed {
+        Managed { backend: Some(backend), interpreters: interpreters().collect(), ..Managed::default() }
+    }
+
+    /// A file that will probably be executed.
+    pub fn expect(&mut self, key: FileKey, object: &Object) {
+        self.look_into(key, object);
+    }
+
+    /// Interpreters whose programs and libraries may be looked for in advance.
+    pub fn interpreters(&self) -> &[Interpreter] {
+        &self.interpreters
+    }
+
+    /// The code that is mapped has changed, as a record of `time_ns` shows; 0: it was mapped before all records.
+    pub fn look(&mut self, mm: MmKey, time_ns: u64, unwinder: &Unwinder) {
+        if self.backend.is_none() {
+            return;
+        }
+        let mut is_new = false;
+        for file in unwinder.code_files(mm) {
+            is_new |= self.look_into(file.key, file.object);
+        }
+        match is_new {
+            // Others may have had it before.
+            true => unwinder.spaces().for_each(|mm| self.tell(mm, 0, unwinder)),
+            false => self.tell(mm, time_ns, unwinder),
+        }
+    }
+
+    /// True where the backend was told of a new one.
+    fn look_into(&mut self, key: FileKey, object: &Object) -> bool {
+        let Some(backend) = &mut self.backend else { return false };
+        if self.files.contains_key(&key) {
+            return false;
+        }
+        let found = self.interpreters.iter().find_map(|interpreter| (interpreter.find)(&Exports(object)));
+        let code = object.layout().segments.iter().find(|segment| segment.exec);
+        let found = match (found, code) {
+            (Some(Ok(found)), Some(code)) => {
+                let FileKey { major, minor, inode } = key;
+                let code = (code.vaddr, code.offset);
+                let number = backend.publish(&InterpreterFile { major, minor, inode, code, found });
+                match number {
+                    Some(number) => Found::Published(Published { found, number, since_ns: monotonic_ns() }),
+                    None => Found::Refused(
+                        "there are more files with an interpreter than are looked for".to_owned(),
+                    ),
+                }
+            }
+            (Some(Err(why)), _) => Found::Refused(why.0),
+            _ => Found::Nothing,
+        };
+        let is_new = matches!(found, Found::Published(_));
+        self.files.insert(key, found);
+        is_new
+    }
+
+    /// Tells the backend of an interpreter that was mapped before it looked for it.
+    fn tell(&mut self, mm: MmKey, time_ns: u64, unwinder: &Unwinder) {
+        let Some(backend) = &mut self.backend else { return };
+        for file in unwinder.code_files(mm) {
+            let published = match self.files.get(&file.key) {
+                Some(Found::Published(published)) => published,
+                Some(Found::Refused(why)) => {
+                    self.refused.insert(why.clone());
+                    continue;
+                }
+                _ => continue,
+            };
+            let Some(address) = file.object.layout().svma_of(file.offset) else { continue };
+            if time_ns < published.since_ns + STAMPED_WITHIN {
+                let runtime = published.found.runtime.wrapping_sub(address).wrapping_add(file.start.0);
+                backend.is_mapped(mm, runtime, published.number);
+            }
+        }
+    }
+
+    /// The stack with its managed frames where they belong.
+    pub fn compose(
+        &mut self,
+        walked: &Walked<'_>,
+        managed: &ManagedFrames,
+        codes: &IntMap<u64, ManagedCode>,
+        (stacks, unwinder): (&mut StackTable, &Unwinder),
+    ) -> StackId {
+        let is_known = managed.kind != ManagedKind::Interpreted
+            || managed.frames.iter().all(|frame| codes.contains_key(&frame.code));
+        if managed.end == ManagedEnd::Broken || !is_known {
+            self.broken += 1;
+            return walked.stack;
+        }
+        let native = stacks.stack(walked.stack);
+        // By the native frame that they come before.
+        let mut runs: BTreeMap<usize, Vec<(u64, Vec<Frame>)>> = BTreeMap::new();
+        let mut run = Vec::new();
+        for (at, frame) in managed.frames.iter().enumerate() {
+            run.extend(match managed.kind {
+                ManagedKind::Interpreted => self.frame(frame.code, frame.at, codes, stacks),
+                ManagedKind::Compiled => Some(unwinder.frame_of(walked.mm, frame.at)),
+            });
+            let Some(under) = frame.under else { continue };
+            if at + 1 == managed.frames.len() && managed.end == ManagedEnd::Cut {
+                let place = SourcePlace { function: CUT.to_owned(), file: String::new(), line: None };
+                run.push(stacks.managed_frame(place));
+            }
+            let Some(before) = position(walked.pointers, native.completeness, under) else {
+                self.misplaced += 1;
+                return walked.stack;
+            };
+            runs.entry(before).or_default().push((under, std::mem::take(&mut run)));
+        }
+        let mut frames = Vec::with_capacity(native.frames.len() + managed.frames.len());
+        for at in 0..=native.frames.len() {
+            let mut here = runs.remove(&at).unwrap_or_default();
+            here.sort_by_key(|&(under, _)| under);
+            frames.extend(here.into_iter().flat_map(|(_, run)| run));
+            frames.extend(native.frames.get(at));
+        }
+        stacks.intern_frames(&frames, native.completeness)
+    }
+
+    /// None where it is not shown.
+    fn frame(
+        &mut self,
+        code: u64,
+        at: u64,
+        codes: &IntMap<u64, ManagedCode>,
+        stacks: &mut StackTable,
+    ) -> Option<Frame> {
+        let interpreters = &self.interpreters;
+        *self.frames.entry((code, at)).or_insert_with(|| {
+            let code = codes.get(&code)?;
+            let place = interpreters.iter().find_map(|interpreter| (interpreter.place)(code, at))?;
+            Some(stacks.managed_frame(place))
+        })
+    }
+
+    /// What the reader of a report has to know: sentences.
+    pub fn notes(&self) -> Vec<String> {
+        let mut notes: Vec<String> = self.refused.iter().cloned().collect();
+        let lost = self.backend.as_ref().map_or(0, |backend| backend.lost());
+        for (count, why) in [
+            (lost, "were not copied: there was no room"),
+            (self.broken, "were not what they should be"),
+            (self.misplaced, "belong to another stack"),
+        ] {
+            if count > 0 {
+                notes.push(format!("{count} stacks are without the interpreter's frames, which {why}"));
+            }
+        }
+        notes
+    }
+}
+
+/// Before which frame of a stack something belongs that lies in the memory of that frame. None: it lies in none.
+fn position(pointers: &[u64], completeness: Completeness, under: u64) -> Option<usize> {
+    let after = pointers.partition_point(|&pointer| pointer <= under);
+    match completeness {
+        // Where the outermost frame that was found ends is not known.
+        Completeness::Truncated | Completeness::Incomplete if after == pointers.len() => Some(after),
+        _ => after.checked_sub(1),
+    }
+}
+
+struct Exports<'a>(&'a Object);
+
+impl CodeFile for Exports<'_> {
+    fn exported(&self, name: &str) -> Option<u64> {
+        exported(self.0, name.as_bytes())
+    }
+
+    fn read(&self, address: u64, len: usize) -> Option<Vec<u8>> {
+        let offset = self.0.layout().offset_of(address)?;
+        let bytes = self.0.read(offset, len as u64).ok()?;
+        (bytes.len() == len).then_some(bytes)
+    }
+}
