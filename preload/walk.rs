@@ -243,30 +243,22 @@ fn ask(thread: &mut Thread, (ip, sp, bp): (u64, u64, u64), code: u32) -> bool {
 }
 
 /// How many bytes that are. The thread's mapping may have been one with the next one's stack when it was looked for, and end
-/// before a guard page that was made since.
+/// before a guard page that was made since: each page is read as soon as it is known that it can be.
 fn copy_stack(thread: &mut Thread, sp: u64, asked: &Ask) -> usize {
-    let room = |thread: &Thread| (thread.stack_end.saturating_sub(sp)).min(ASK_BYTES as u64) as usize & !7;
-    let wanted = room(thread);
-    let to = asked.bytes.as_ptr().cast_mut();
-    // SAFETY: a question has room for as much.
-    match unsafe { sys::copy_own(sp, to.cast(), wanted) } {
-        Some(copied) if copied < wanted => {
-            thread.stack_end = sp + (copied & !7) as u64;
-            copied & !7
+    let wanted = (thread.stack_end.saturating_sub(sp)).min(ASK_BYTES as u64) as usize / 8;
+    for (word, to) in asked.bytes.iter().take(wanted).enumerate() {
+        let at = sp + word as u64 * 8;
+        if (word == 0 || at.is_multiple_of(PAGE)) && !sys::is_readable(at) {
+            thread.stack_end = at;
+            return word * 8;
         }
-        Some(copied) => copied,
-        None => {
-            if let Some((_, end)) = sys::mapping_of(sp) {
-                thread.stack_end = end;
-            }
-            let len = room(thread);
-            for (word, to) in asked.bytes.iter().take(len / 8).enumerate() {
-                to.store(unsafe { *(sp as *const u64).add(word) }, Relaxed);
-            }
-            len
-        }
+        // SAFETY: can be read, as of just now.
+        to.store(unsafe { *(at as *const u64) }, Relaxed);
     }
+    wanted * 8
 }
+
+const PAGE: u64 = 4096;
 
 #[inline(never)]
 fn intern(area: Area, frames: &[u64], hash: u64, (what, code): (u32, u32)) -> u32 {

@@ -16,6 +16,7 @@ import threading
 import time
 
 import bench_heap as bench_heap_module
+import bench_sampling as bench_sampling_module
 import bench_stacks as bench_stacks_module
 
 PEER_FRAMES_SAMPLE = 200
@@ -611,9 +612,14 @@ def bench_heap(bench):
     table("malloc + free of 16 to 1,039 bytes under ten frames", ("tracer", "a pair", "more than untraced", "lost",
                                                                 "frames a stack", "pairs"),
           list(bench_heap_module.rows(bench)))
-    table("CPU time of an allocation with its free, and the peak of RSS", ("program", "tracer", "ns", "more than untraced",
-                                                                         "RSS"),
-          list(bench_heap_module.workloads(bench)))
+    table("CPU time and the peak of RSS of a program under what traces its heap",
+          ("program", "tracer", "CPU", "× its base", "more a call", "RSS", "lost"), list(bench_heap_module.workloads(bench)))
+
+
+def bench_sampling(bench):
+    table("Sampled heaps against the exact figure, over 30 runs each: ratios, with the error that the report states",
+          ("program", "`--sample`", "exact", "mean", "spread", "stated error", "mean is off by", "within 1, 2 errors",
+           "allocated", "peak"), list(bench_sampling_module.rows(bench)))
 
 
 # A process begins with the largest resident set of the one that started it (`exec_mmap` of fs/exec.c): one that has
@@ -761,6 +767,7 @@ def bench_build(bench):
 
 PARTS = {"loop": bench_loop, "threads": bench_threads, "bystander": bench_bystander, "touch": bench_touch, "redis": bench_redis,
          "manymaps": bench_manymaps, "start": bench_start, "own": bench_own, "stacks": bench_stacks, "heap": bench_heap,
+         "sampling": bench_sampling,
          "memory": bench_memory, "short": bench_short, "build": bench_build, "runtimes": bench_runtimes}
 
 

@@ -106,40 +106,163 @@ def rows(bench):
         yield name, f"{ns:.0f} ns", f"+{max(0, ns - base):.0f} ns", runs[-1][1], runs[-1][2], n
 
 
-WORKLOADS = [("malloc + free of one size after the other", ["heap_loop", "3000000"]),
-             ("20,000 live blocks, 1,024 paths", ["heap_churn", "20000", "1000000"]),
-             ("1,000,000 live blocks, 1,024 paths", ["heap_churn", "1000000", "1000000"]),
-             ("C++: strings, vectors, maps", ["heap_maps", "40"])]
+# Objects of several sizes, and texts; six times, the former ones freed.
+PYTHON = """
+class Node:
+    def __init__(self, name):
+        self.name, self.edges = name, {}
+for turn in range(6):
+    kept = [Node('node %d' % i) for i in range(60000)]
+    for i, node in enumerate(kept):
+        for step in range(i % 5):
+            node.edges['edge %d' % step] = kept[i * step % len(kept)]
+    text = ','.join(sorted(node.name for node in kept)).split(',')
+"""
+REDIS = """
+cd "$1" && redis-server --port 0 --unixsocket "$1/socket" --save '' --appendonly no --dir "$1" >/dev/null &
+until redis-cli -s "$1/socket" ping 2>/dev/null | grep -q PONG; do sleep 0.05; done
+redis-benchmark -s "$1/socket" -t set -n 200000 -r 100000 -d 300 -q >/dev/null
+redis-cli -s "$1/socket" shutdown nosave; wait
+"""
+
+# (name, command, how often it allocates)
+WORKLOADS = [("malloc + free, one size after the other", ["heap_loop", "2000000"], 2_000_000),
+             ("two threads, 2,000,000 blocks of 100 bytes kept", ["heap_threads", "2", "1", "2000000"], 4_000_000),
+             ("20,000 live blocks, 1,024 paths", ["heap_churn", "20000", "1000000"], 1_020_000),
+             ("1,000,000 live blocks, 1,024 paths", ["heap_churn", "1000000", "1000000"], 2_000_000),
+             ("C++: strings, vectors, maps", ["heap_maps", "40"], None),
+             ("python3, PYTHONMALLOC=malloc", ["PYTHON"], None),
+             ("redis-server, 200,000 SET", ["REDIS"], None)]
+
+HEAPTRACK = "/usr/lib/heaptrack/libheaptrack_preload.so"
+TCMALLOC, JEMALLOC = "libtcmalloc.so.4", "libjemalloc.so.2"
 
 
-def under(bench, tracer, command):
-    """The command with what traces it in front."""
-    if tracer == "heaptrack":
-        return ["heaptrack", "--raw", "-o", os.path.join(bench.folder, "heaptrack"), *command]
-    if tracer == "untraced":
-        return command
-    options = tracer.split()[2:]
-    return [bench.vmaudit, "heap", "--as-root", "--report", os.path.join(bench.folder, "heap.txt"), *options, "--", *command]
+class Tracer:
+    """`inner`: the environment of the program alone. `base`: whom it is compared with. `slow`: not for what allocates
+    millions of times."""
+
+    def __init__(self, name, wrap=None, env=None, inner=None, base="untraced", slow=False, only=None, needs=None):
+        self.name, self.wrap, self.env, self.base = name, wrap or (lambda bench, command: command), env or {}, base
+        self.inner = [f"{key}={value}" for key, value in (inner or {}).items()]
+        self.slow, self.only, self.needs = slow, only, needs
+
+
+def heap_with(*options):
+    def wrap(bench, command):
+        report = os.path.join(bench.folder, "heap.json")
+        return [bench.vmaudit, "heap", "--as-root", "-f", "json", "--report", report, *options, "--", *command]
+    return wrap
+
+
+def library(name):
+    path = os.path.join("/usr/lib/x86_64-linux-gnu", name)
+    return path if os.path.exists(path) else None
+
+
+def peers(bench):
+    memray = os.environ.get("MEMRAY") or shutil.which("memray")
+    data = os.path.join(bench.folder, "heaptrack")
+    all_of_them = [
+        Tracer("untraced"),
+        Tracer("`vmaudit heap`", heap_with()),
+        Tracer("`vmaudit heap --sample 512k`", heap_with("--sample", "512k")),
+        Tracer("`vmaudit heap --method uprobes`", heap_with("--method", "uprobes"), slow=True),
+        # As its script does it, which also compresses what is written here.
+        Tracer("heaptrack", inner={"LD_PRELOAD": HEAPTRACK, "DUMP_HEAPTRACK_OUTPUT": data},
+               needs=os.path.exists(HEAPTRACK) or None),
+        Tracer("memray", only="PYTHON", needs=memray),
+        Tracer("memray --native", only="PYTHON", needs=memray),
+    ]
+    if library(TCMALLOC):
+        preload = {"LD_PRELOAD": library(TCMALLOC)}
+        profile = {**preload, "HEAPPROFILE": os.path.join(bench.folder, "gperftools")}
+        all_of_them += [Tracer("tcmalloc, untraced", env=preload),
+                        Tracer("gperftools' HEAPPROFILE", env=profile, base="tcmalloc, untraced", slow=True)]
+    if library(JEMALLOC):
+        preload = {"LD_PRELOAD": library(JEMALLOC)}
+        profile = {**preload, "MALLOC_CONF": "prof:true,lg_prof_sample:19,prof_final:false"}
+        all_of_them += [Tracer("jemalloc, untraced", env=preload),
+                        Tracer("jemalloc's prof, 512 KiB", env=profile, base="jemalloc, untraced")]
+    return all_of_them
+
+
+def losses_of(bench, tracer):
+    if "vmaudit" not in tracer.name:
+        return "–"
+    with open(os.path.join(bench.folder, "heap.json"), encoding="utf-8") as file:
+        return losses(json.load(file))
+
+
+def command_of(bench, tracer, words):
+    measured = [bench.build("measured"), os.path.join(bench.folder, "measured.out")]
+    env = {}
+    inner = ["env", *tracer.inner] if tracer.inner else []
+    if words == ["PYTHON"]:
+        memray = os.environ.get("MEMRAY") or shutil.which("memray")
+        # The same interpreter for all.
+        python = os.path.join(os.path.dirname(memray), "python3") if memray else "python3"
+        script = os.path.join(bench.folder, "nodes.py")
+        with open(script, "w", encoding="utf-8") as file:
+            file.write(PYTHON)
+        env = {"PYTHONMALLOC": "malloc", "PYTHONHASHSEED": "0"}
+        command = [python, script]
+        if tracer.name.startswith("memray"):
+            command = [python, "-m", "memray", "run", "-q", "-f", *tracer.name.split()[1:],
+                       "-o", os.path.join(bench.folder, "memray.bin"), script]
+    elif words == ["REDIS"]:
+        folder = os.path.join(bench.folder, "redis")
+        os.makedirs(folder, exist_ok=True)
+        # Its own allocator is jemalloc, linked; the client runs beside.
+        command = ["sh", "-c", REDIS.replace("&& redis-server", "&& " + " ".join([*measured, *inner, "redis-server"])), "sh", folder]
+        return command, env
+    else:
+        command = [bench.build(words[0]), *words[1:]]
+    return [*measured, *inner, *command], env
+
+
+def run_once(bench, tracer, words):
+    command, env = command_of(bench, tracer, words)
+    done = subprocess.run(tracer.wrap(bench, command), capture_output=True, text=True, errors="replace", check=False,
+                          env={**os.environ, **env, **tracer.env})
+    if done.returncode:
+        raise RuntimeError(f"{tracer.name}: ended with {done.returncode}: {done.stderr[-200:]}")
+    with open(os.path.join(bench.folder, "measured.out"), encoding="utf-8") as file:
+        cpu, kib = map(int, file.read().split())
+    lost = losses_of(bench, tracer)
+    for left in os.listdir(bench.folder):
+        if left.startswith(("heaptrack", "gperftools", "memray")):
+            os.unlink(os.path.join(bench.folder, left))
+    return cpu, kib, lost
 
 
 def workloads(bench):
-    """(program, tracer, ns, added, RSS), medians of interleaved rounds. The programs print both."""
-    tracers = ["untraced", "vmaudit heap", "vmaudit heap --sample 512k", "heaptrack"]
-    for name, (program, *arguments) in WORKLOADS:
-        command = [bench.build(program), *arguments]
-        seen = {}
+    """(program, tracer, CPU, x, added a call, RSS, lost): medians of interleaved rounds; CPU and RSS of the program alone."""
+    for name, words, calls in WORKLOADS:
+        seen, failed = {}, {}
+        tracers = [tracer for tracer in peers(bench) if tracer.only in (None, words[0])]
+        if words == ["REDIS"] and not shutil.which("redis-benchmark"):
+            yield name, "SKIP no redis-benchmark", "", "", "", "", ""
+            continue
         for _ in range(bench.rounds):
             for tracer in tracers:
-                if tracer == "heaptrack" and not shutil.which(tracer):
-                    continue
-                text = output_of(under(bench, tracer, command))
-                for left in os.listdir(bench.folder):
-                    if left.startswith("heaptrack"):
-                        os.unlink(os.path.join(bench.folder, left))
-                found = re.search(r"^(\d+\.\d)\n(\d+)?", text, re.M)
-                seen.setdefault(tracer, []).append((float(found[1]), int(found[2] or 0)))
-        base = statistics.median(ns for ns, _ in seen["untraced"])
-        for tracer, runs in seen.items():
-            ns = statistics.median(ns for ns, _ in runs)
-            rss = statistics.median(kib for _, kib in runs)
-            yield name, tracer, f"{ns:.0f}", f"+{ns - base:.0f}", f"{rss / 1024:.0f} MiB" if rss else "–"
+                if tracer.needs is None and tracer.name.split()[0] in ("heaptrack", "memray"):
+                    failed[tracer.name] = "not here"
+                elif tracer.slow and (calls or 10**9) > 2_500_000:
+                    failed[tracer.name] = "left out: microseconds a call"
+                else:
+                    try:
+                        seen.setdefault(tracer.name, []).append(run_once(bench, tracer, words))
+                    except (RuntimeError, OSError, ValueError) as error:
+                        failed[tracer.name] = str(error).replace("\n", " ")[-150:]
+        middle = {who: [statistics.median(run[part] for run in runs) for part in (0, 1)] for who, runs in seen.items()}
+        for tracer in tracers:
+            if tracer.name not in middle or tracer.base not in middle:
+                yield name, tracer.name, f"SKIP {failed.get(tracer.name)}", "", "", "", ""
+                continue
+            (cpu, kib), (base, base_kib) = middle[tracer.name], middle[tracer.base]
+            added = f"+{(cpu - base) / calls:.0f} ns" if calls else "–"
+            is_base = tracer.name in ("untraced", tracer.base) or tracer.name.endswith("untraced")
+            yield (name, tracer.name, f"{cpu / 1e9:.2f} s", "" if is_base else f"{cpu / base:.2f} ×",
+                   "" if is_base else added, f"{kib / 1024:.0f} MiB" + ("" if is_base else f" ({(kib - base_kib) / 1024:+.0f})"),
+                   seen[tracer.name][-1][2])

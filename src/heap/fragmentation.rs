@@ -20,10 +20,23 @@ pub struct Fragmentation {
     /// Allocators that keep extents; absent where there is none.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub extents: Vec<ExtentHeap>,
+    /// Allocators that are in the process, and of which nothing is read; absent where there is none.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub unread: Vec<Unread>,
     /// Blocks with mappings of their own, of 128 KiB and more.
     pub mapped_blocks: MappedBlocks,
     /// Who holds pages of which at most a quarter is in use, as far as blocks are known; most first.
     pub holders: Vec<Holder>,
+}
+
+/// An allocator whose arenas are in no figure.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Unread {
+    /// With its version, as far as that is known.
+    pub allocator: String,
+    /// Why, and what tells of it.
+    pub why: String,
 }
 
 /// `read` = `in_use` + `thread_caches` + `fast` + `free` + `top` + `own`.
@@ -151,6 +164,9 @@ pub fn fragmentation(
     for (allocator, read) in read {
         out.arenas.extend(read.arenas.iter().map(|each| arena(allocator, each, read.knows_pages)));
         out.extents.extend(extents(read));
+        let unread =
+            |found: &arenas::Unread| Unread { allocator: found.allocator.clone(), why: found.why.to_owned() };
+        out.unread.extend(read.unread.as_ref().map(unread));
         let mapped = &read.mapped;
         out.mapped_blocks.blocks += mapped.blocks.count;
         out.mapped_blocks.bytes += mapped.blocks.bytes;

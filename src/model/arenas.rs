@@ -46,6 +46,32 @@ pub struct ArenasRead {
     pub holders: Vec<Holder>,
     /// `resident`, `trim` and the like of each arena mean something: pages were looked at one by one.
     pub knows_pages: bool,
+    /// The allocator is there, and what it has is not read.
+    pub unread: Option<Unread>,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Unread {
+    /// With its version, as far as its file's name has it.
+    pub allocator: String,
+    /// Why, and what tells of it: a sentence.
+    pub why: &'static str,
+}
+
+impl ArenasRead {
+    /// Where a library is mapped whose name begins with `prefix`, before the suffix `.so`.
+    pub fn unread(around: &Surroundings<'_>, prefix: &str, allocator: &str, why: &'static str) -> ArenasRead {
+        let names =
+            around.mappings.iter().filter_map(|mapping| mapping.name.rsplit(|&byte| byte == b'/').next());
+        let mut names = names.filter_map(|name| std::str::from_utf8(name).ok());
+        let unread = names.find_map(|name| {
+            let (_, version) = name.strip_prefix(prefix)?.split_once(".so")?;
+            let version = version.trim_start_matches('.');
+            let allocator = [allocator, version].join(" ").trim_end().to_owned();
+            Some(Unread { allocator, why })
+        });
+        ArenasRead { knows_pages: true, unread, ..ArenasRead::default() }
+    }
 }
 
 /// Bytes and how many pieces they are in.

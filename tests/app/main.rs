@@ -22,6 +22,7 @@ mod heap {
     mod preload;
     mod recorded;
     mod runtime;
+    mod unchanged;
     mod with_mappings;
 }
 mod library;

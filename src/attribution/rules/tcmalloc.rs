@@ -6,6 +6,7 @@ use crate::attribution::category::{Category, Evidence, Instance, Merge};
 use crate::attribution::code::{Code, Role};
 use crate::attribution::findings::Fix;
 use crate::ledger::RegionKind;
+use crate::model::arenas::{ArenasRead, ReadArenas};
 use crate::model::{Addr, AddrRange, Mapping, Prot, Sharing, Sign};
 
 pub const TCMALLOC: Category = Category {
@@ -37,6 +38,10 @@ const GOOGLE: &str = "tcmalloc";
 
 const ID: &str = "tcmalloc";
 
+/// Spans and free lists of the library's own, in variables that distributions strip.
+const UNREAD: &str = "its spans are not read: which layout they have cannot be proven from outside. With MALLOCSTATS=1 in \
+                      its environment the program prints gperftools' own figures when it ends";
+
 pub struct TcmallocRule;
 
 fn is_tcmalloc(line: &Line) -> bool {
@@ -63,6 +68,10 @@ impl Rule for TcmallocRule {
 
     fn categories(&self) -> &'static [Category] {
         &[TCMALLOC]
+    }
+
+    fn arenas(&self) -> Option<ReadArenas> {
+        Some(|around, _| ArenasRead::unread(around, "libtcmalloc", "tcmalloc", UNREAD))
     }
 
     fn code(&self) -> Code {

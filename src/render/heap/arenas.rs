@@ -11,6 +11,15 @@ use crate::report::units::{size, thousands};
 use std::cmp::Reverse;
 
 pub(super) fn arenas(report: &HeapReport, p: &HeapProcess, options: TextOptions, out: &mut String) {
+    let unread = p.fragmentation.iter().flat_map(|found| &found.unread);
+    let unread: Vec<String> =
+        unread.map(|found| format!("{}: {}", clean(&found.allocator), clean(&found.why))).collect();
+    let has_none = p.fragmentation.as_ref().is_none_or(Fragmentation::is_empty);
+    if has_none && !unread.is_empty() {
+        unread.iter().for_each(|text| labelled("why", Tone::Dim, text, options, out));
+        return;
+    }
+    unread.iter().for_each(|text| note(text, options, out));
     let Some(found) = p.fragmentation.as_ref().filter(|found| !found.is_empty()) else {
         let why = "no arena was found in its memory: it has another allocator than those that can be \
                    read, or malloc was never called";

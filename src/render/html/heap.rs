@@ -3,6 +3,7 @@
 use super::Template;
 use super::columns::{Column, NONE, Strings, number};
 use super::compact::{Frames, PageStack, code, object};
+use crate::heap::fragmentation::Holder;
 use crate::heap::report::{HeapProcess, HeapReport};
 use crate::render::clean;
 use crate::render::heap::by::{module, thread};
@@ -17,6 +18,9 @@ const PAGE: Template = Template(include_str!(concat!(env!("OUT_DIR"), "/heap.htm
 
 /// Of a stack's line in the table.
 const WHO_COLUMNS: usize = 76;
+
+/// As many holders of pages are shown with their stacks (`js/heap/arenas.js`).
+const HOLDERS: usize = 10;
 
 /// The whole page; ends with a newline.
 ///
@@ -47,6 +51,8 @@ struct PageProcess {
     #[serde(flatten)]
     head: Map<String, Value>,
     notes: Vec<String>,
+    /// Of each holder of pages, its stack's line; null for what the filter leaves out.
+    holders: Vec<Option<String>>,
     sites: Sites,
 }
 
@@ -127,5 +133,8 @@ fn process(
         allocated: numbers(|whole| whole.site.allocated_bytes),
         temporary: or_none(|whole| whole.site.temporary),
     };
-    Ok(PageProcess { head, notes: notes(report, p, first), sites })
+    let holders = p.fragmentation.iter().flat_map(|found| &found.holders).take(HOLDERS);
+    let row = |holder: &Holder| holder.row.and_then(|row| p.rows.get(usize::try_from(row).ok()?));
+    let holders = holders.map(|holder| Some(who(report, row(holder)?, WHO_COLUMNS))).collect();
+    Ok(PageProcess { head, notes: notes(report, p, first), holders, sites })
 }

@@ -4,7 +4,7 @@
 use crate::support::heap::{Obedient, first, frames};
 use crate::support::report::{list, number};
 use crate::support::unprivileged::{Bench, as_nobody, skip_without_root};
-use crate::support::{program, static_program, stuck, vmaudit};
+use crate::support::{program, skip, static_program, stuck, vmaudit};
 use serde_json::Value;
 use std::path::Path;
 use std::process::{Command, Output};
@@ -218,4 +218,30 @@ fn what_was_asked_for_and_who_holds_pages() {
     let pages = &found["total"]["pages"];
     let free = number(pages, "sparse_pages") * 4096 - number(pages, "sparse_used");
     assert!(kept <= free && kept * 10 >= free * 9, "{kept} of {free}");
+}
+
+/// What cannot be read is named, with what tells of it.
+#[test]
+fn allocators_that_are_not_read_are_named() {
+    for (library, name, variable) in [
+        ("libmimalloc.so.2.0", "mimalloc 2.0", "MIMALLOC_SHOW_STATS"),
+        ("libtcmalloc_minimal.so.4", "tcmalloc 4", "MALLOCSTATS"),
+    ] {
+        let file = format!("/usr/lib/x86_64-linux-gnu/{library}");
+        if !Path::new(&file).exists() {
+            skip("allocators_that_are_not_read_are_named", &format!("no {file}"));
+            continue;
+        }
+        let mut target = Obedient::spawn(Command::new("cat").env("LD_PRELOAD", file));
+        assert_eq!(target.order("it runs"), "it runs");
+        let pid = target.program.0.id();
+        let output = arenas(pid, &["-f", "json"]);
+        let report: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        let found = &first(&report)["fragmentation"];
+        let [unread] = list(found, "unread") else { panic!("{found}") };
+        assert!(unread["allocator"].as_str().is_some_and(|found| found.starts_with(name)), "{unread}");
+        let text = arenas(pid, &[]);
+        let text = String::from_utf8_lossy(&text.stdout).into_owned();
+        assert!(text.contains(name) && text.contains(variable), "{text}");
+    }
 }

@@ -7,6 +7,8 @@ use crate::support;
 use serde_json::json;
 use std::fs;
 use std::path::PathBuf;
+use vmaudit::heap::extents::{ExtentArena, ExtentHeap};
+use vmaudit::heap::fragmentation::{Arena, Fragmentation, Holder, Pages, Trim};
 use vmaudit::heap::report::model::{Amount, Function, Point, SizeClass, Totals};
 use vmaudit::heap::report::{HeapProcess, HeapReport, HeapRow, HeapSite};
 use vmaudit::render::{heap_to_html, to_html};
@@ -371,6 +373,29 @@ fn without_a_process() {
     assert_eq!(b.complaints(), [""; 0]);
 }
 
+fn hostile_arenas() -> Fragmentation {
+    let pages = Pages { resident: 3 << 20, used: 1 << 20, beside: 1 << 20, ..Pages::default() };
+    let trim = Trim { inside: 1 << 20, top: 0 };
+    let main =
+        Arena { main: true, mapped: 4 << 20, pages: Some(pages), trim: Some(trim), ..Arena::default() };
+    let other = Arena { address: 77, mapped: 8192, why: Some(HOSTILE.to_owned()), ..Arena::default() };
+    let jemalloc =
+        ExtentArena { number: 3, mapped: 9 << 20, dirty: 5 << 20, purge: 5 << 20, ..ExtentArena::default() };
+    let holder = |row| Holder { row, kept: 2048, pages: 1, blocks: 1, used: 64 };
+    Fragmentation {
+        total: Arena { main: false, ..main.clone() },
+        arenas: vec![main, other],
+        extents: vec![ExtentHeap {
+            allocator: "jemalloc 5.3.0".to_owned(),
+            arenas: vec![jemalloc],
+            total: jemalloc,
+            doubtful: 2,
+        }],
+        holders: vec![holder(Some(0)), holder(None)],
+        ..Fragmentation::default()
+    }
+}
+
 /// A heap whose names want to break out of the page.
 fn hostile_heap() -> HeapReport {
     let frame = |name: &str| Frame {
@@ -412,6 +437,7 @@ fn hostile_heap() -> HeapReport {
             ..Totals::default()
         },
         gaps: vec![HOSTILE.to_owned()],
+        fragmentation: Some(hostile_arenas()),
         timeline: vec![
             Point { t_ns: 1, bytes: 10, blocks: 1 },
             Point { t_ns: 2_000_000_000, bytes: 4000, blocks: 20 },
@@ -457,6 +483,17 @@ fn a_heap_has_a_page_of_its_own() {
     b.click("#groups [data-value=thread]");
     assert!(b.text("#groups-table").contains("main (program)"));
     assert!(b.truth("document.querySelector('#chart path') !== null"));
+    // What of arenas and extents is in memory, and whose blocks keep it.
+    let arenas = b.text(".arenas");
+    for part in ["main", "#1", &shown, "3.0 MiB", "malloc_trim(0) frees", "1.0 MiB between blocks", "2 KiB"] {
+        assert!(arenas.contains(part), "{part} in {arenas}");
+    }
+    assert_eq!(b.number("document.querySelectorAll('.holders tbody tr').length"), 2);
+    assert!(b.text(".holders tbody tr:last-child").contains("what the filter leaves out"));
+    let extents = b.text(".extents");
+    for part in ["jemalloc 5.3.0", "arena 3", "purging frees", "5.0 MiB", "2 extents changed"] {
+        assert!(extents.contains(part), "{part} in {extents}");
+    }
     assert!(b.truth("window.broken === undefined && document.images.length === 0"));
     assert_eq!(b.complaints(), [""; 0]);
 }

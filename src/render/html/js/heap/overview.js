@@ -25,7 +25,7 @@ on("process", (p) => {
       h("ul", { class: "facts" }, factsOf(p).map((fact) => h("li", {}, fact))),
       p.cmdline.length ? h("p", { class: "command", title: p.exe }, p.cmdline.join(" ")) : null),
     h("div", { class: "card hero" }, figures(p), p.nothing_seen ? h("p", { class: "doubt" }, `No allocation was seen: ${p.nothing_seen.why}`) : null, notesList(p)),
-    ...besideCard(p), ...arenasCard(p));
+    ...besideCard(p), ...arenasCards(p));
 });
 
 function figures(p) {
@@ -63,16 +63,4 @@ function besideCard(p) {
     row(size(found.resident), "resident", "of the allocator's mappings (RSS)", true),
     rows((each) => ["swapped", "purged"].includes(each.id)), rows(untouched),
     row(size(found.mapped), "mapped", names, true)))))];
-}
-
-function arenasCard(p) {
-  const found = p.fragmentation;
-  if (!found || !found.arenas.length) return [];
-  const cells = (arena) => [arena.mapped, arena.in_use, arena.free, arena.top, arena.pages ? arena.pages.resident : null,
-    arena.trim ? arena.trim.inside + arena.trim.top : null].map((bytes) => h("td", {}, bytes === null ? "–" : size(bytes)));
-  const name = (arena) => (arena.main ? "main" : hex(arena.address));
-  return [h("div", { class: "card" }, h("h2", {}, "Arenas"), h("div", { class: "scroll" }, h("table", {},
-    h("thead", {}, h("tr", {}, ["arena", "mapped", "in use", "free", "top", "resident", "malloc_trim(0) frees"].map((each) => h("th", { scope: "col" }, each)))),
-    h("tbody", {}, found.arenas.map((arena) => h("tr", {}, h("th", { scope: "row" }, name(arena)), cells(arena)))),
-    h("tfoot", {}, h("tr", {}, h("th", { scope: "row" }, "total"), cells(found.total))))))];
 }
