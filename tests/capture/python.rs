@@ -113,7 +113,7 @@ fn each_call_has_the_functions_that_the_interpreter_names() {
             let evaluated = runs_are_evaluated_by(stack);
             let is_interpreter =
                 |module: &&str| module.starts_with("python3") || module.starts_with("libpython3");
-            assert!(evaluated.iter().all(|module| is_interpreter(module)), "{evaluated:?} {of}");
+            assert!(evaluated.iter().all(is_interpreter), "{evaluated:?} {of}");
             // Each step through C is a run of its own.
             let least = if kind == "through C" { 2 } else { 1 };
             assert!(evaluated.len() >= least, "{evaluated:?} {of}");

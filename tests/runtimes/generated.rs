@@ -47,8 +47,8 @@ impl Traced {
                 && event["size"].as_u64().is_some_and(|size| (RESERVED..RESERVED * 2).contains(&size))
         };
         let with_program = |stack: &&Value| frames(stack).any(|frame| frame["managed"] == true);
-        let stacks = self.events.iter().filter(is_it).map(|event| &event["stack"]);
-        stacks.filter(with_program).last().unwrap_or_else(|| panic!("no stack with the program's functions"))
+        let mut stacks = self.events.iter().filter(is_it).map(|event| &event["stack"]);
+        stacks.rfind(with_program).unwrap_or_else(|| panic!("no stack with the program's functions"))
     }
 
     fn complete(&self) -> (usize, usize) {

@@ -49,7 +49,7 @@ pub fn ask(living: &Living, door: &Door) -> Result<String, String> {
     let socket = tmp.join(format!("{}{own}", door.socket));
     if !is_socket_of(&socket, uid) {
         let caught = field("SigCgt").and_then(|mask| u64::from_str_radix(mask, 16).ok());
-        if !door.signals || !caught.is_some_and(|caught| caught & 1 << (Signal::SIGQUIT as u32 - 1) != 0) {
+        if !door.signals || caught.is_none_or(|caught| caught & 1 << (Signal::SIGQUIT as u32 - 1) == 0) {
             return Err("it does not catch SIGQUIT, by which it is asked, and would end by it".to_owned());
         }
         open_door(living, (&tmp.join(format!("{}{own}", door.trigger)), &socket), (uid, gid))?;
