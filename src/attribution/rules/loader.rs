@@ -54,6 +54,9 @@ const DLOPEN: &[&str] =
 /// Below the first library lies what ld.so allocated; more than this is somebody else's.
 const MAX_TLS: u64 = 512 << 10;
 
+/// As far as what lies below it in the same VMA is concerned.
+const MAX_VMA: u64 = 4 << 20;
+
 const ID: &str = "loader";
 
 pub struct LoaderRule;
@@ -217,6 +220,11 @@ fn loader_data<'a>(world: &World<'a>) -> Option<&'a Vec<Addr>> {
 
 /// What is mapped later lies lower, and may be one VMA with what the loader allocated.
 fn first_page_of_loader(region: &Region, world: &World<'_>) -> Option<Addr> {
+    let range = region.range;
+    // its variables hold the list of threads' stacks, too
+    if range.len() > MAX_VMA || world.live_thread_in(range).is_some() || world.has_ended_thread_in(range) {
+        return None;
+    }
     let own = loader_data(world)?;
     let lowest = own.get(own.partition_point(|at| *at < region.range.start))?;
     region.range.contains(*lowest).then(|| lowest.page_down())
