@@ -3,8 +3,8 @@
 
 use super::area::Head;
 use super::pages::{
-    ADDRESS_BITS, KEY, LEAVES, LOCKED, ROOM_WORDS, ROOMS, RUN_WORDS, Search, key_of, page_word, place, room_of,
-    where_of,
+    ADDRESS_BITS, KEY, LEAVES, LOCKED, ROOM_WORDS, ROOMS, RUN_WORDS, Search, key_of, page_word, place,
+    room_of, where_of,
 };
 use super::search::search;
 use super::setup::{self, Area};
@@ -148,7 +148,8 @@ pub fn take(area: Area, address: u64, hint: Option<usize>, is_wanted: impl FnOnc
     let Some(page) = page_of(area, (window, page), false) else { return 0 };
     let page = Page::lock(page);
     let words = page.words(area);
-    let is_there = |index: &usize| words.get(*index).is_some_and(|word| word.load(Relaxed) & KEY == key_of(at));
+    let is_there =
+        |index: &usize| words.get(*index).is_some_and(|word| word.load(Relaxed) & KEY == key_of(at));
     let index = match hint.filter(is_there) {
         Some(index) => index,
         None => match search(words, at) {
