@@ -66,6 +66,7 @@ struct managed_copy {
 	__u64 interpreter, thread; /* that are looked at next */
 	__u64 frame, run;
 	__u64 last_code, last_number;
+	__u64 unsent;     /* there is code among `codes` that was not sent yet */
 	__u64 open;       /* since the last frame with an `under` */
 	__u64 count;
 	__u64 end;        /* enum vmaudit_managed_end */
@@ -74,6 +75,7 @@ struct managed_copy {
 	__u64 control_block;
 	struct vmaudit_record record;
 	struct vmaudit_managed_frame frames[VMAUDIT_MANAGED_FRAMES];
+	__u64 codes[VMAUDIT_MANAGED_FRAMES]; /* that `frames` run */
 };
 
 struct {
@@ -403,18 +405,13 @@ static long take_frame(__u32 index, struct managed_walk *walk)
 		sent = bpf_map_lookup_elem(&sent_codes, &slot);
 		if (!sent)
 			return 1;
-		if (*sent != number) {
-			if (send_code(code, copy->runtime, walk->index, number)) {
-				count(VMAUDIT_LOST_MANAGED);
-				copy->end = VMAUDIT_MANAGED_BROKEN;
-				return 1;
-			}
-			*sent = number;
-		}
+		if (*sent != number)
+			copy->unsent = 1;
 		copy->last_code = code;
 		copy->last_number = number;
 	}
 	number = copy->last_number;
+	copy->codes[copy->count & (VMAUDIT_MANAGED_FRAMES - 1)] = code;
 	out = &copy->frames[copy->count & (VMAUDIT_MANAGED_FRAMES - 1)];
 	out->under = 0;
 	out->code = number;
@@ -429,6 +426,30 @@ static long take_frame(__u32 index, struct managed_walk *walk)
 			return 1;
 		}
 	}
+	return 0;
+}
+
+/* Sends what one of the frames runs, where it was not sent. Not from take_frame(): Linux 6.1 counts the stack of all
+ * functions that call each other, and has 512 bytes for it. */
+static long send_unsent(__u32 index, struct managed_walk *walk)
+{
+	struct managed_copy *copy = walk->copy;
+	__u64 number, *sent;
+	__u32 slot;
+
+	if (index >= copy->count)
+		return 1;
+	number = copy->frames[index & (VMAUDIT_MANAGED_FRAMES - 1)].code;
+	slot = number >> 40 & (SENT_CODES - 1);
+	sent = bpf_map_lookup_elem(&sent_codes, &slot);
+	if (!sent || *sent == number)
+		return 0;
+	if (send_code(copy->codes[index & (VMAUDIT_MANAGED_FRAMES - 1)], copy->runtime, walk->index, number)) {
+		count(VMAUDIT_LOST_MANAGED);
+		copy->end = VMAUDIT_MANAGED_BROKEN;
+		return 1;
+	}
+	*sent = number;
 	return 0;
 }
 
@@ -469,7 +490,7 @@ __noinline int send_managed(void)
 	copy->runtime = interpreter->runtime;
 	copy->control_block = ARCH_THREAD_POINTER(task);
 	copy->last_code = copy->last_number = 0;
-	copy->found = copy->at_own = copy->count = copy->open = copy->frame = copy->run = copy->thread = 0;
+	copy->unsent = copy->found = copy->at_own = copy->count = copy->open = copy->frame = copy->run = copy->thread = 0;
 	copy->end = VMAUDIT_MANAGED_WHOLE;
 	copy->interpreter = user_word(copy->runtime + layout->interpreters);
 	if (is_still_own(copy, layout, thread->managed)) {
@@ -481,6 +502,8 @@ __noinline int send_managed(void)
 	}
 	if (copy->found) {
 		bpf_loop(MOST_FRAMES, take_frame, &walk, 0);
+		if (copy->unsent)
+			bpf_loop(VMAUDIT_MANAGED_FRAMES, send_unsent, &walk, 0);
 		identify(&copy->record, task, thread, VMAUDIT_OP_MANAGED);
 		copy->record.args[0] = VMAUDIT_MANAGED_INTERPRETED;
 		copy->record.args[1] = copy->count;
