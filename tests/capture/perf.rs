@@ -130,7 +130,9 @@ fn kinds(report: &AuditReport, process: &Value) -> BTreeMap<Kind, u32> {
 
 fn frames(report: &AuditReport, stack: u64) -> Vec<String> {
     let frames = list(&report.stacks()[stack as usize], "frames");
-    frames.iter().map(|frame| format!("{}+{}", frame["module"], frame["offset"])).collect()
+    // Of an interpreter, only the BPF backend has the frames.
+    let native = frames.iter().filter(|frame| frame["managed"] != true);
+    native.map(|frame| format!("{}+{}", frame["module"], frame["offset"])).collect()
 }
 
 /// Everything that has to be equal, whoever saw the calls.

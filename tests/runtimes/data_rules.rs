@@ -4,7 +4,7 @@ use crate::support::managed::{snapshot, waiting};
 use crate::support::report::{list, number};
 use crate::support::{self, skip, skip_without, skip_without_bpf, vmaudit};
 use serde_json::Value;
-use std::process::{Command, Stdio};
+use std::process::{Command, Output, Stdio};
 
 const MIB: u64 = 1 << 20;
 
@@ -139,7 +139,12 @@ fn a_server_of_mariadb_is_told_by_its_functions_and_its_program_headers() {
     let file = folder.path().join("report.json");
     let ready = format!("until [ -S {} ]; do [ -d /proc/$VMAUDIT_PID ] || exit 1; done", socket.display());
     let mut run = support::run_command(&file, &["--load", &ready], &[&server[..], &[&listen]].concat());
-    let audit = support::finished(run.stdin(Stdio::null()).output().expect("vmaudit starts"), &file);
+    // Not into pipes: a server that does not end has them, too.
+    let said = folder.path().join("stderr");
+    run.stdin(Stdio::null()).stdout(Stdio::null()).stderr(std::fs::File::create(&said).expect("a file"));
+    let status = run.status().expect("vmaudit starts");
+    let stderr = std::fs::read(&said).expect("what it said");
+    let audit = support::finished(Output { status, stdout: Vec::new(), stderr }, &file);
     let process = audit.report().first();
     let _left = Left(i32::try_from(number(process, "pid")).expect("a pid"));
     audit.report().assert_exact();

@@ -29,8 +29,8 @@ fn find(
     let mut peek = Peek::new(memory);
     variable(ASK.mark)?;
     let Some(structs) = Structs::read(variable, &mut peek) else {
-        let why = "its description of its own structures could not be read, so nothing is asked".to_owned();
-        return Some(Err(Unreadable { runtime: "JVM".to_owned(), why }));
+        let unread = "its description of its own structures could not be read, so nothing is asked";
+        return Some(Err(Unreadable { runtime: "JVM".to_owned(), why: unread.to_owned() }));
     };
     let version = structs.field("Abstract_VM_Version", "_vm_major_version").and_then(|at| peek.u32(at));
     let runtime = version.map_or_else(|| "JVM".to_owned(), |version| format!("JVM {version}"));

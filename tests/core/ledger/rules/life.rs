@@ -300,11 +300,18 @@ fn modules_change_only_with_executable_files() {
     let mut story = Story::new(vec![mapping(pages(100, 101), "r-xp", "/bin/prog")]);
     let generation = |s: &Story| s.spaces.module_generation(MM).expect("living");
     let before = generation(&story);
-    story.mmap(pages(0, 8), 7, ANON);
+    story.mmap(pages(0, 8), 3, ANON);
     story.mprotect(pages(0, 2), 1, 0);
     story.munmap(pages(0, 8));
     story.map_file(pages(0, 4), 1, 2, 0, file(b"/lib/data", 3));
     assert_eq!(generation(&story), before);
+    // Code that is made at run time is a change, too, when it comes and when it goes.
+    story.mmap(pages(30, 32), 7, ANON);
+    let with_code = generation(&story);
+    assert_ne!(with_code, before);
+    story.munmap(pages(30, 32));
+    assert_ne!(generation(&story), with_code);
+    let before = generation(&story);
     story.map_file(pages(10, 14), 5, 2, 0x3000, file(b"/lib/a.so", 4));
     let with_library = generation(&story);
     assert_ne!(with_library, before);
