@@ -10,9 +10,13 @@ const NAME: usize = 28;
 pub(super) fn table(budget: &Budget, out: &mut String) {
     let row = |name: &str, figures: [&str; 3]| {
         let [reserved, committed, malloc] = figures;
-        format!("  {:<NAME$} {reserved:>12} {committed:>12} {malloc:>12}\n", truncated(&clean(name), NAME))
+        let line =
+            format!("  {:<NAME$} {reserved:>12} {committed:>12} {malloc:>12}", truncated(&clean(name), NAME));
+        line.trim_end().to_owned() + "\n"
     };
-    *out += "\n";
+    if !out.ends_with("\n\n") {
+        *out += "\n";
+    }
     *out += &row("as the runtime counts it", ["reserved", "committed", "of it malloc"]);
     let mut parts: Vec<&BudgetPart> = budget.parts.iter().filter(|part| part.reserved > 0).collect();
     parts.sort_by_key(|part| std::cmp::Reverse(part.reserved));
