@@ -141,6 +141,7 @@ fn observations(pid: i32) -> Box<Observations> {
         stack_limit: Some(8 << 20),
         limits: Limits { known: true, data: Some(1 << 40), cpus: Some(2), ..Limits::default() },
         code: CodeMarks {
+            loader_data: Some(vec![Addr(0x7f00_0000_3000)]),
             bss: vec![AddrRange::new(0x7f00_0000_2000, 0x7f00_0000_6000)],
             files: vec![FileMarks {
                 file: LIB,
