@@ -505,10 +505,9 @@ __noinline int send_managed(void)
 		if (copy->unsent)
 			bpf_loop(VMAUDIT_MANAGED_FRAMES, send_unsent, &walk, 0);
 		identify(&copy->record, task, thread, VMAUDIT_OP_MANAGED);
-		copy->record.args[0] = VMAUDIT_MANAGED_INTERPRETED;
-		copy->record.args[1] = copy->count;
-		copy->record.args[2] = copy->end;
-		copy->record.args[3] = ((struct pt_regs *)bpf_task_pt_regs(task))->sp;
+		copy->record.args[0] = copy->count;
+		copy->record.args[1] = copy->end;
+		copy->record.args[2] = ((struct pt_regs *)bpf_task_pt_regs(task))->sp;
 		bytes = copy->count * sizeof(struct vmaudit_managed_frame);
 		copy->record.payload = bytes;
 		bytes += sizeof(struct vmaudit_record);

@@ -31,8 +31,9 @@ enum vmaudit_special special_type = 0;
 enum vmaudit_counter counter_type = 0;
 enum vmaudit_hierarchy hierarchy_type = 0;
 enum vmaudit_known known_type = 0;
-enum vmaudit_managed managed_type = 0;
 enum vmaudit_managed_end managed_end_type = 0;
+enum vmaudit_code code_type = 0;
+enum vmaudit_not_there not_there_type = 0;
 
 /* Looks at the mapping that a call made. Global functions are verified once, on their own. */
 __noinline int look_at_mapping(__u64 at, __u32 fd, struct extra *extra)

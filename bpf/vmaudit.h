@@ -36,8 +36,8 @@ enum vmaudit_op {
 	VMAUDIT_OP_NAME = 49,   /* text: a NUL-terminated string (PR_SET_VMA_ANON_NAME) */
 	VMAUDIT_OP_VMA = 50,    /* args: start, end, vm_flags, pgoff, enum vmaudit_special; dev, ino */
 	/* Frames of a managed language on the stack of the next record of the same thread, innermost first.
-	 * args: enum vmaudit_managed, how many, enum vmaudit_managed_end, the stack pointer (that of the record that they
-	 * belong to: if that one was lost, they are no other's); they follow as vmaudit_managed_frame */
+	 * args: how many, enum vmaudit_managed_end, the stack pointer (that of the record that they belong to: if that
+	 * one was lost, they are no other's); they follow as vmaudit_managed_frame */
 	VMAUDIT_OP_MANAGED = 51,
 	/* What such frames run, of the number aux[0] (vmaudit_managed_frame). args: its first line; of the file's
 	 * name, bytes and, << 32, bytes a character; of its own name the same; bytes of its table of lines, or ~0
@@ -94,11 +94,6 @@ struct vmaudit_record {
 	__u64 stack;    /* VMAUDIT_STACK_KNOWN */
 };
 
-enum vmaudit_managed {
-	VMAUDIT_MANAGED_INTERPRETED = 1, /* `code` is the number of a VMAUDIT_OP_CODE, `at` bytes into its code */
-	VMAUDIT_MANAGED_COMPILED = 2,    /* `at` is the address that a call returns to, `code` 0 */
-};
-
 /* How a list of managed frames ends. */
 enum vmaudit_managed_end {
 	VMAUDIT_MANAGED_WHOLE = 0,
@@ -112,16 +107,23 @@ enum vmaudit_managed_end {
 struct vmaudit_managed_frame {
 	__u64 under; /* Address on the thread's own stack: in the frame of the function that runs this one and
 		      * those before it, up to the last that has one. 0: the same as the next one's. */
-	__u64 code;
-	__u64 at;
+	__u64 code;  /* the number of a VMAUDIT_OP_CODE */
+	__u64 at;    /* bytes into its code */
 };
 
 #define VMAUDIT_CODE_NAME_MAX 1024
-#define VMAUDIT_CODE_FILE 0
-#define VMAUDIT_CODE_NAME VMAUDIT_CODE_NAME_MAX
-#define VMAUDIT_CODE_LINES (2 * VMAUDIT_CODE_NAME_MAX)
 
-#define VMAUDIT_NOT_THERE 0xffff
+/* Where the parts of a VMAUDIT_OP_CODE begin. */
+enum vmaudit_code {
+	VMAUDIT_CODE_FILE = 0,
+	VMAUDIT_CODE_NAME = VMAUDIT_CODE_NAME_MAX,
+	VMAUDIT_CODE_LINES = 2 * VMAUDIT_CODE_NAME_MAX,
+};
+
+/* An offset of what an interpreter has not. */
+enum vmaudit_not_there {
+	VMAUDIT_NOT_THERE = 0xffff,
+};
 
 /* Where an interpreter keeps what is read of it: offsets in bytes. */
 struct vmaudit_layout {

@@ -2,25 +2,16 @@
 
 use super::bpf::skel::types::vmaudit_managed_frame;
 use super::plain::value_of;
-use super::record::{Record, managed};
-use crate::model::stack::{ManagedCode, ManagedEnd, ManagedFrame, ManagedFrames, ManagedKind};
+use super::record::Record;
+use super::record::managed::{CUT, FILE, LINES, NAME, WHOLE};
+use crate::model::stack::{ManagedCode, ManagedEnd, ManagedFrame, ManagedFrames};
 
-/// VMAUDIT_CODE_FILE, VMAUDIT_CODE_NAME, VMAUDIT_CODE_LINES.
-const FILE: usize = 0;
-const NAME: usize = 1024;
-const LINES: usize = 2048;
-
-/// None: it is of a kind that is not known.
+/// None: some are missing.
 pub(super) fn frames(record: &Record, payload: &[u8]) -> Option<ManagedFrames> {
-    let [kind, count, end, ..] = record.args;
-    let kind = match kind {
-        managed::INTERPRETED => ManagedKind::Interpreted,
-        managed::COMPILED => ManagedKind::Compiled,
-        _ => return None,
-    };
+    let [count, end, ..] = record.args;
     let end = match end {
-        managed::WHOLE => ManagedEnd::Whole,
-        managed::CUT => ManagedEnd::Cut,
+        WHOLE => ManagedEnd::Whole,
+        CUT => ManagedEnd::Cut,
         _ => ManagedEnd::Broken,
     };
     let frame = |bytes: &[u8]| {
@@ -33,7 +24,7 @@ pub(super) fn frames(record: &Record, payload: &[u8]) -> Option<ManagedFrames> {
     };
     let frames: Vec<ManagedFrame> =
         payload.chunks_exact(size_of::<vmaudit_managed_frame>()).filter_map(frame).collect();
-    (frames.len() as u64 == count).then_some(ManagedFrames { kind, frames, end })
+    (frames.len() as u64 == count).then_some(ManagedFrames { frames, end })
 }
 
 /// What frames run, after its number. None: it is cut.

@@ -3,9 +3,7 @@
 
 pub use super::bpf::skel::types::vmaudit_record as Record;
 
-use super::bpf::skel::types::{
-    vmaudit_flag, vmaudit_managed, vmaudit_managed_end, vmaudit_op, vmaudit_special,
-};
+use super::bpf::skel::types::{vmaudit_code, vmaudit_flag, vmaudit_managed_end, vmaudit_op, vmaudit_special};
 use super::heap::skel::types::{vmaudit_heap_flag, vmaudit_heap_op};
 use super::plain::{bytes_of, value_of};
 use super::uprobe::skel::types::vmaudit_probe_op;
@@ -105,13 +103,14 @@ pub mod special {
     });
 }
 
-/// What managed frames are, and how a list of them ends.
+/// How a list of managed frames ends, and where the parts of what they run begin.
 pub mod managed {
-    use super::{vmaudit_managed, vmaudit_managed_end};
+    use super::{vmaudit_code, vmaudit_managed_end};
 
-    super::values!(vmaudit_managed: u64 {
-        INTERPRETED = VMAUDIT_MANAGED_INTERPRETED,
-        COMPILED = VMAUDIT_MANAGED_COMPILED,
+    super::values!(vmaudit_code: usize {
+        FILE = VMAUDIT_CODE_FILE,
+        NAME = VMAUDIT_CODE_NAME,
+        LINES = VMAUDIT_CODE_LINES,
     });
     super::values!(vmaudit_managed_end: u64 {
         WHOLE = VMAUDIT_MANAGED_WHOLE,

@@ -116,7 +116,7 @@ impl Decoder {
                 attachments.name = Some(payload[..end].to_vec());
             }
             op::MANAGED => {
-                attachments.managed = managed::frames(record, payload).map(|frames| (record.args[3], frames));
+                attachments.managed = managed::frames(record, payload).map(|frames| (record.args[2], frames));
             }
             _ => {
                 let attached = || attachments.paths.get(&(record.dev, record.ino)).cloned();

@@ -14,7 +14,7 @@ pub use generated::GENERATED;
 use generated::GeneratedNames;
 pub use managed::{
     CodeFile, FoundInterpreter, Interpreter, InterpreterLayout, ManagedCode, ManagedEnd, ManagedFrame,
-    ManagedFrames, ManagedKind, NotReadable, SourcePlace,
+    ManagedFrames, NotReadable, SourcePlace,
 };
 pub use packed::FrameNumbers;
 use packed::PackedStacks;

@@ -258,7 +258,7 @@ impl Pipeline {
                         self.unwind_by(event.mm, event.task.pid, |unwinder, stacks| {
                             unwinder.unwind_with_pointers(event.mm, &stack, stacks)
                         });
-                    let walked = Walked { mm: event.mm, stack: id, pointers: &pointers };
+                    let walked = Walked { stack: id, pointers: &pointers };
                     event.stack = Ok(self.compose(&walked, managed));
                     completeness
                 }
@@ -274,7 +274,7 @@ impl Pipeline {
             event.stack = known.map(|known| known.id);
             if let (Ok(known), Some(managed)) = (known, &managed) {
                 let pointers = known.pointers(sp);
-                let walked = Walked { mm: event.mm, stack: known.id, pointers: &pointers };
+                let walked = Walked { stack: known.id, pointers: &pointers };
                 event.stack = Ok(self.compose(&walked, managed));
             }
             match event.stack {
@@ -289,7 +289,7 @@ impl Pipeline {
     }
 
     fn compose(&mut self, walked: &Walked<'_>, managed: &ManagedFrames) -> StackId {
-        self.managed.compose(walked, managed, &self.decoder.codes, (&mut self.stacks, &self.unwinder))
+        self.managed.compose(walked, managed, &self.decoder.codes, &mut self.stacks)
     }
 
     /// The ledger of mappings is not told.

@@ -329,16 +329,6 @@ impl Unwinder {
         (stack, completeness, pointers)
     }
 
-    /// The frame of a call that returns to this address.
-    pub fn frame_of(&self, mm: MmKey, address: u64) -> Frame {
-        let placed = self.spaces.get(&mm).and_then(|space| space.find(address.wrapping_sub(1)));
-        Frame {
-            module: placed.and_then(|placed| placed.module),
-            address: placed.map_or(address, |placed| placed.file_offset(address)),
-            kind: FrameKind::ReturnAddress,
-        }
-    }
-
     /// The files with code that are mapped: which they are, where a part of each is, from which offset on.
     pub fn code_files(&self, mm: MmKey) -> impl Iterator<Item = CodeFileAt<'_>> {
         let placed = self.spaces.get(&mm).map_or(&[][..], |space| &space.placed);

@@ -3,12 +3,10 @@
 //! No bpf(2): while one is in a map, the kernel skips programs of function returns and of perf events on
 //! that CPU (`bpf_prog_active`), and vmaudit may be preempted in there.
 
+use super::shared::SharedArray;
 use crate::capture::CaptureError;
-use nix::sys::mman::{MapFlags, ProtFlags, mmap, munmap};
-use std::ffi::c_void;
-use std::num::NonZeroUsize;
+use nix::sys::mman::ProtFlags;
 use std::os::fd::AsFd;
-use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Entries that such a map needs: one for each CPU that may be there.
@@ -22,17 +20,11 @@ pub(in crate::capture) fn entries() -> Result<u32, CaptureError> {
 
 /// Of an array map whose value is `V`: nothing but counters (u64) of one CPU.
 pub(in crate::capture) struct Counts {
-    at: NonNull<c_void>,
-    bytes: NonZeroUsize,
+    counters: SharedArray,
     cpus: usize,
     /// Counters of each CPU.
     each: usize,
 }
-
-// SAFETY: the mapping belongs to `Counts` alone, and is read as atomics.
-unsafe impl Send for Counts {}
-// SAFETY: as above.
-unsafe impl Sync for Counts {}
 
 impl Counts {
     /// # Errors
@@ -40,12 +32,7 @@ impl Counts {
     pub fn of<V>(map: impl AsFd) -> Result<Counts, CaptureError> {
         let cpus = entries()? as usize;
         let each = size_of::<V>() / size_of::<u64>();
-        let bytes = NonZeroUsize::new(cpus * size_of::<V>())
-            .ok_or(CaptureError::Mapping(nix::errno::Errno::EINVAL))?;
-        // SAFETY: a new mapping, where the kernel puts it; it is only read, as atomics.
-        let at = unsafe { mmap(None, bytes, ProtFlags::PROT_READ, MapFlags::MAP_SHARED, map, 0) }
-            .map_err(CaptureError::Mapping)?;
-        Ok(Counts { at, bytes, cpus, each })
+        Ok(Counts { counters: SharedArray::of::<V>(map, cpus, ProtFlags::PROT_READ)?, cpus, each })
     }
 
     /// The sum over all CPUs; 0 for a counter that the map has not.
@@ -56,15 +43,8 @@ impl Counts {
         // SAFETY: the mapping has `cpus` times `each` counters, aligned to a page, for the life of `self`; the
         // kernel's side changes them atomically.
         let counters = unsafe {
-            std::slice::from_raw_parts(self.at.as_ptr() as *const AtomicU64, self.cpus * self.each)
+            std::slice::from_raw_parts(self.counters.first::<AtomicU64>().as_ptr(), self.cpus * self.each)
         };
         counters.iter().skip(which).step_by(self.each).map(|counter| counter.load(Ordering::Relaxed)).sum()
-    }
-}
-
-impl Drop for Counts {
-    fn drop(&mut self) {
-        // SAFETY: made by `of`, and nothing of it is lent out.
-        let _ = unsafe { munmap(self.at, self.bytes.get()) };
     }
 }

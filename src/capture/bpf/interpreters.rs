@@ -3,28 +3,25 @@
 
 use super::counter;
 use super::counts::Counts;
+use super::shared::SharedArray;
 use super::skel::types::{
     vmaudit_counts, vmaudit_interpreter, vmaudit_interpreter_file as Entry,
-    vmaudit_interpreter_files as Files, vmaudit_layout,
+    vmaudit_interpreter_files as Files, vmaudit_layout, vmaudit_not_there,
 };
 use crate::capture::plain::bytes_of;
 use crate::capture::{CaptureError, InterpreterFile, Interpreters};
 use crate::model::MmKey;
 use crate::model::stack::InterpreterLayout;
 use libbpf_rs::{MapCore, MapFlags as UpdateFlags, MapHandle, MapMut};
-use nix::sys::mman::{MapFlags, ProtFlags, mmap, munmap};
-use std::ffi::c_void;
-use std::num::NonZeroUsize;
+use nix::sys::mman::ProtFlags;
 use std::os::fd::AsFd;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// VMAUDIT_NOT_THERE
-const NOT_THERE: u16 = 0xffff;
+const NOT_THERE: u16 = vmaudit_not_there::VMAUDIT_NOT_THERE.0 as u16;
 
 pub struct InterpreterTable {
-    at: NonNull<c_void>,
-    bytes: NonZeroUsize,
+    files: SharedArray,
     mapped: MapHandle,
     counts: Counts,
 }
@@ -37,21 +34,16 @@ impl InterpreterTable {
         mapped: &MapMut<'_>,
         counters: impl AsFd,
     ) -> Result<InterpreterTable, CaptureError> {
-        let bytes = size_of::<Files>().next_multiple_of(crate::model::PAGE as usize);
-        let bytes = NonZeroUsize::new(bytes).ok_or(CaptureError::Mapping(nix::errno::Errno::EINVAL))?;
         let mapped = MapHandle::try_from(mapped).map_err(CaptureError::Load)?;
         let counts = Counts::of::<vmaudit_counts>(counters)?;
-        // SAFETY: a new mapping, where the kernel puts it, that belongs to `InterpreterTable` alone.
-        let at = unsafe {
-            mmap(None, bytes, ProtFlags::PROT_READ | ProtFlags::PROT_WRITE, MapFlags::MAP_SHARED, files, 0)
-        };
-        Ok(InterpreterTable { at: at.map_err(CaptureError::Mapping)?, bytes, mapped, counts })
+        let files = SharedArray::of::<Files>(files, 1, ProtFlags::PROT_READ | ProtFlags::PROT_WRITE)?;
+        Ok(InterpreterTable { files, mapped, counts })
     }
 }
 
 impl Interpreters for InterpreterTable {
     fn publish(&mut self, file: &InterpreterFile) -> Option<u64> {
-        let files = self.at.cast::<Files>();
+        let files: NonNull<Files> = self.files.first();
         // SAFETY: the mapping is one of these, for the life of `self`; nobody else writes it.
         let count = unsafe { AtomicU64::from_ptr(&raw mut (*files.as_ptr()).count) };
         let index = count.load(Ordering::Relaxed);
@@ -68,20 +60,13 @@ impl Interpreters for InterpreterTable {
         let value = vmaudit_interpreter { runtime, file };
         // Without it, as without an interpreter.
         let _ = self.mapped.update(&mm.0.to_ne_bytes(), bytes_of(&value), UpdateFlags::ANY);
-        let files = self.at.cast::<Files>();
+        let files: NonNull<Files> = self.files.first();
         // SAFETY: the mapping is one of these, for the life of `self`; the kernel's side writes nothing else there.
         unsafe { AtomicU64::from_ptr(&raw mut (*files.as_ptr()).mapped) }.store(1, Ordering::SeqCst);
     }
 
     fn lost(&self) -> u64 {
         self.counts.sum(counter::LOST_MANAGED)
-    }
-}
-
-impl Drop for InterpreterTable {
-    fn drop(&mut self) {
-        // SAFETY: made by `of`, and nothing of it is lent out.
-        let _ = unsafe { munmap(self.at, self.bytes.get()) };
     }
 }
 

@@ -1,12 +1,11 @@
 //! The table of stacks that the kernel's side sends as numbers (bpf/known.h), written in shared memory.
 
+use super::shared::SharedArray;
 use super::skel::types::{vmaudit_known, vmaudit_known_stack as Entry};
 use crate::capture::{CaptureError, KnownStack, KnownStacks};
 use crate::model::MmKey;
 use crate::model::hash::IntMap;
-use nix::sys::mman::{MapFlags, ProtFlags, mmap, munmap};
-use std::ffi::c_void;
-use std::num::NonZeroUsize;
+use nix::sys::mman::ProtFlags;
 use std::os::fd::AsFd;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
@@ -19,8 +18,7 @@ const HASH: u64 = 0x9e37_79b9_7f4a_7c15;
 const WORD: u64 = size_of::<u64>() as u64;
 
 pub struct KnownTable {
-    at: NonNull<c_void>,
-    bytes: NonZeroUsize,
+    entries: SharedArray,
     /// Where the stacks of each address space are.
     used: IntMap<MmKey, Vec<usize>>,
     /// Whose stack is in each place.
@@ -33,23 +31,21 @@ impl KnownTable {
     /// # Errors
     /// When the kernel does not map it.
     pub(super) fn of(map: impl AsFd) -> Result<KnownTable, CaptureError> {
-        let bytes = (ENTRIES * size_of::<Entry>()).next_multiple_of(crate::model::PAGE as usize);
-        let bytes = NonZeroUsize::new(bytes).ok_or(CaptureError::Mapping(nix::errno::Errno::EINVAL))?;
-        // SAFETY: a new mapping, where the kernel puts it, that belongs to `KnownTable` alone.
-        let at = unsafe {
-            mmap(None, bytes, ProtFlags::PROT_READ | ProtFlags::PROT_WRITE, MapFlags::MAP_SHARED, map, 0)
-        };
-        let at = at.map_err(CaptureError::Mapping)?;
-        Ok(KnownTable { at, bytes, used: IntMap::default(), owners: vec![None; ENTRIES], turn: 0 })
+        let entries = SharedArray::of::<Entry>(map, ENTRIES, ProtFlags::PROT_READ | ProtFlags::PROT_WRITE)?;
+        Ok(KnownTable { entries, used: IntMap::default(), owners: vec![None; ENTRIES], turn: 0 })
+    }
+
+    fn entry(&self, place: usize) -> NonNull<Entry> {
+        debug_assert!(place < ENTRIES);
+        // SAFETY: the array has ENTRIES of them, for the life of `self`.
+        unsafe { self.entries.first::<Entry>().add(place) }
     }
 
     /// Writes an entry, or empties it; the kernel's side, which may read it meanwhile, takes no notice of it
     /// while its version is odd.
     fn write(&mut self, place: usize, change: impl FnOnce(&mut Entry)) {
-        debug_assert!(place < ENTRIES);
-        // SAFETY: the mapping has ENTRIES of them, for the life of `self`.
-        let entry = unsafe { self.at.cast::<Entry>().add(place) };
-        // SAFETY: as above; the kernel's side changes nothing but adds 0 to the version.
+        let entry = self.entry(place);
+        // SAFETY: an entry of the array; the kernel's side only reads it.
         let version = unsafe { AtomicU64::from_ptr(&raw mut (*entry.as_ptr()).version) };
         version.fetch_add(1, Ordering::SeqCst);
         fence(Ordering::SeqCst);
@@ -65,8 +61,8 @@ impl KnownTable {
     }
 
     fn holds(&self, place: usize, stack: &KnownStack<'_>) -> bool {
-        // SAFETY: the mapping has ENTRIES of them, for the life of `self`, and only this thread writes them.
-        let entry = unsafe { self.at.cast::<Entry>().add(place).read_volatile() };
+        // SAFETY: only this thread writes them.
+        let entry = unsafe { self.entry(place).read_volatile() };
         let returns = entry.returns.iter().zip(&entry.distances).take(entry.frames as usize);
         (entry.mm, entry.ip, entry.depth) == (stack.mm.0, stack.ip, stack.depth)
             && returns
@@ -117,12 +113,5 @@ impl KnownStacks for KnownTable {
                 self.write(place, |entry| (entry.mm, entry.number) = (0, 0));
             }
         }
-    }
-}
-
-impl Drop for KnownTable {
-    fn drop(&mut self) {
-        // SAFETY: made by `of`, and nothing of it is lent out.
-        let _ = unsafe { munmap(self.at, self.bytes.get()) };
     }
 }

@@ -8,6 +8,7 @@ mod interpreters;
 mod known;
 mod mark;
 mod misses;
+pub(super) mod shared;
 pub mod skel;
 mod touches;
 pub(super) mod tracepoints;

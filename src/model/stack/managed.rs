@@ -1,14 +1,5 @@
 //! Frames of managed languages: what an interpreter runs is on no stack that an unwinder can walk.
 
-/// What a list of managed frames is of.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum ManagedKind {
-    /// An interpreter's: `code` is what was sent under that number, `at` bytes into its instructions.
-    Interpreted,
-    /// Machine code on another stack: `at` is where a call returns to.
-    Compiled,
-}
-
 /// How a list of managed frames ends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ManagedEnd {
@@ -24,14 +15,15 @@ pub struct ManagedFrame {
     /// An address on the thread's own stack, in the frame of the function that runs this one and those before it, up
     /// to the last that has one. None: the same as the next one's.
     pub under: Option<u64>,
+    /// The number under which was sent what it runs.
     pub code: u64,
+    /// Bytes into the instructions.
     pub at: u64,
 }
 
 /// The managed frames of a stack, innermost first.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ManagedFrames {
-    pub kind: ManagedKind,
     pub frames: Vec<ManagedFrame>,
     pub end: ManagedEnd,
 }

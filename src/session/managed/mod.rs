@@ -8,7 +8,7 @@ pub use expect::expect;
 use crate::attribution::rules::interpreters;
 use crate::capture::{InterpreterFile, Interpreters};
 use crate::model::hash::IntMap;
-use crate::model::stack::{CodeFile, Interpreter, ManagedCode, ManagedEnd, ManagedFrames, ManagedKind};
+use crate::model::stack::{CodeFile, Interpreter, ManagedCode, ManagedEnd, ManagedFrames};
 use crate::model::{Completeness, Frame, MmKey, SourcePlace, StackId, StackTable};
 use crate::objects::variables::exported;
 use crate::objects::{FileKey, Object};
@@ -54,7 +54,6 @@ pub struct Managed {
 
 /// A stack as it was walked.
 pub struct Walked<'a> {
-    pub mm: MmKey,
     pub stack: StackId,
     /// Of each frame.
     pub pointers: &'a [u64],
@@ -146,10 +145,9 @@ impl Managed {
         walked: &Walked<'_>,
         managed: &ManagedFrames,
         codes: &IntMap<u64, ManagedCode>,
-        (stacks, unwinder): (&mut StackTable, &Unwinder),
+        stacks: &mut StackTable,
     ) -> StackId {
-        let is_known = managed.kind != ManagedKind::Interpreted
-            || managed.frames.iter().all(|frame| codes.contains_key(&frame.code));
+        let is_known = managed.frames.iter().all(|frame| codes.contains_key(&frame.code));
         if managed.end == ManagedEnd::Broken || !is_known {
             self.broken += 1;
             return walked.stack;
@@ -159,10 +157,7 @@ impl Managed {
         let mut runs: BTreeMap<usize, Vec<(u64, Vec<Frame>)>> = BTreeMap::new();
         let mut run = Vec::new();
         for (at, frame) in managed.frames.iter().enumerate() {
-            run.extend(match managed.kind {
-                ManagedKind::Interpreted => self.frame(frame.code, frame.at, codes, stacks),
-                ManagedKind::Compiled => Some(unwinder.frame_of(walked.mm, frame.at)),
-            });
+            run.extend(self.frame(frame.code, frame.at, codes, stacks));
             let Some(under) = frame.under else { continue };
             if at + 1 == managed.frames.len() && managed.end == ManagedEnd::Cut {
                 let place = SourcePlace { function: CUT.to_owned(), file: String::new(), line: None };
