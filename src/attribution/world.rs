@@ -194,7 +194,7 @@ impl<'a> World<'a> {
         let others = seen.threads.iter().filter(|t| t.tid != first);
         let mut live: Vec<(Addr, Tid)> = others.filter_map(|t| Some((place(t)?, t.tid))).collect();
         live.sort_unstable();
-        let length = |&(sp, _): &(Addr, Tid)| Some(mapping_at(&seen.mappings, sp)?.range.len());
+        let length = |&(sp, _): &(Addr, Tid)| Some(Mapping::holding(&seen.mappings, sp)?.range.len());
         let live_lengths = live.iter().filter_map(length).collect();
         let stacks_known = !seen.threads.is_empty() && seen.threads.iter().all(|t| place(t).is_some());
         let threads = input.reconciled.threads.iter();
@@ -418,8 +418,7 @@ impl<'a> World<'a> {
     /// The file that the C library's own calls of malloc go to; None where that is not known.
     pub fn libc_malloc_in(&self) -> Option<MappingFile> {
         let at = self.input.observations.code.libc_malloc?;
-        let vma = self.mappings().partition_point(|mapping| mapping.range.end <= at);
-        self.mappings().get(vma).filter(|mapping| mapping.range.contains(at))?.file
+        Mapping::holding(self.mappings(), at)?.file
     }
 
     /// False where VmFlags say that the kernel accounts this memory: it was not mapped with
@@ -491,7 +490,7 @@ impl<'a> World<'a> {
 
     /// The VMA that holds `addr`.
     pub fn mapping_at(&self, addr: Addr) -> Option<&'a Mapping> {
-        mapping_at(self.mappings(), addr)
+        Mapping::holding(self.mappings(), addr)
     }
 
     /// True if a VMA begins at this address.
@@ -556,10 +555,6 @@ impl<'a> World<'a> {
         let since = record.map_or(0, |record| record.time_ns);
         self.started_thread_in(range).filter(|thread| thread.created_ns.is_none_or(|time| time >= since))
     }
-}
-
-fn mapping_at(mappings: &[Mapping], addr: Addr) -> Option<&Mapping> {
-    mappings.get(mappings.partition_point(|m| m.range.end <= addr)).filter(|m| m.range.contains(addr))
 }
 
 fn record_of<'a>(input: &AuditInput<'a>, region: &Region) -> Option<&'a OriginRecord> {

@@ -149,9 +149,7 @@ fn function_of(report: &mut HeapReport, heap: &OwnHeap, name: &str) -> u64 {
 }
 
 fn named(frame: &OwnFrame, mappings: &[Mapping]) -> Frame {
-    let next = mappings.partition_point(|mapping| mapping.range.end <= frame.at);
-    let mapping = mappings.get(next).filter(|mapping| mapping.range.contains(frame.at));
-    let file = mapping.filter(|mapping| mapping.file.is_some());
+    let file = Mapping::holding(mappings, frame.at).filter(|mapping| mapping.file.is_some());
     let offset = file.map_or(frame.at.0, |mapping| frame.at.0 - mapping.range.start.0 + mapping.offset);
     let module = file.map(|mapping| String::from_utf8_lossy(&mapping.name).into_owned());
     Frame {

@@ -41,8 +41,7 @@ fn in_place(bias: u64, until: &[Segment], (file, mappings): (MappingFile, &[Mapp
         let last = segment.file_size - 1;
         let at = Addr(bias.wrapping_add(segment.vaddr.wrapping_add(last))).page_down();
         let offset = Addr(segment.offset.saturating_add(last)).page_down().0;
-        let holder = mappings.get(mappings.partition_point(|m| m.range.end <= at));
-        let holder = holder.filter(|m| m.range.contains(at) && m.file == Some(file));
+        let holder = Mapping::holding(mappings, at).filter(|m| m.file == Some(file));
         holder.is_some_and(|m| m.offset.checked_add(at.0 - m.range.start.0) == Some(offset))
     })
 }

@@ -35,10 +35,7 @@ pub(super) fn read_arenas(of: Target<'_>, headers: &Headers, gaps: &mut Vec<Stri
             return Vec::new();
         }
     };
-    let mapped = |addr| {
-        let at = of.mappings.partition_point(|mapping| mapping.range.end <= addr);
-        of.mappings.get(at).is_some_and(|mapping| mapping.range.contains(addr))
-    };
+    let mapped = |addr| Mapping::holding(of.mappings, addr).is_some();
     candidates.iter().zip(read).filter_map(|(&at, header)| (headers.decode)(at, &header?, &mapped)).collect()
 }
 
@@ -215,10 +212,7 @@ fn object_pages(of: Target<'_>, headers: &PageHeaders, known: &[Block]) -> Vec<B
     let places: Vec<Addr> = places.take(MAX_BLOCKS.saturating_sub(known.len())).collect();
     let Ok(heads) = memory::read_pieces::<8>(of.dir, of.tid, &places) else { return Vec::new() };
     let told = places.iter().zip(heads).filter_map(|(at, head)| Some((*at, Addr(u64::from_le_bytes(head?)))));
-    let mapped = |at: &Addr| {
-        let place = of.mappings.partition_point(|mapping| mapping.range.end <= *at);
-        of.mappings.get(place).is_some_and(|mapping| mapping.range.contains(*at) && mapping.prot.read)
-    };
+    let mapped = |at: &Addr| Mapping::holding(of.mappings, *at).is_some_and(|mapping| mapping.prot.read);
     let told: Vec<(Addr, Addr)> = told.filter(|(_, description)| mapped(description)).collect();
     let descriptions: Vec<Addr> = told.iter().map(|(_, description)| *description).collect();
     let read = memory::read_pieces::<PAGE_DESCRIPTION>(of.dir, of.tid, &descriptions).unwrap_or_default();

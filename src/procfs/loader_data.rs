@@ -41,10 +41,7 @@ const MAX_OWN: u64 = 64 << 10;
 pub(super) fn read_loader_data(dir: &ProcessDir, tid: Tid, mappings: &[Mapping]) -> Option<Vec<Addr>> {
     let read = Read { dir, tid };
     let lists = Lists::read(read)?;
-    let holder = |at: Addr| {
-        let found = mappings.get(mappings.partition_point(|mapping| mapping.range.end <= at));
-        found.filter(|mapping| mapping.range.contains(at))
-    };
+    let holder = |at: Addr| Mapping::holding(mappings, at);
     let in_plain = |at: &Addr| holder(*at).is_some_and(is_plain);
     let thread: Vec<Addr> = lists.first_thread(read).into_iter().flatten().filter(in_plain).collect();
     let descriptions = lists.files.iter().map(|file| (*file, DESCRIPTION));

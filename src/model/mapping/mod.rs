@@ -48,6 +48,11 @@ pub fn is_randomised(mappings: &[Mapping]) -> Option<bool> {
 }
 
 impl Mapping {
+    /// The one that has the address, of a list as maps shows it: sorted.
+    pub fn holding(mappings: &[Mapping], addr: Addr) -> Option<&Mapping> {
+        mappings.get(mappings.partition_point(|m| m.range.end <= addr)).filter(|m| m.range.contains(addr))
+    }
+
     /// The mapped file, by its path without " (deleted)".
     pub fn file_ref(&self) -> Option<FileRef> {
         let MappingFile { major, minor, inode } = self.file?;

@@ -115,10 +115,7 @@ impl EntryWindow<'_> {
 /// huge page; if that fails, the run stays.
 pub fn without_huge_zero(pagemap: &File, mappings: &[Mapping], runs: Vec<PageRun>) -> Vec<PageRun> {
     let is_zero = |at: Addr| {
-        let index = mappings.partition_point(|mapping| mapping.range.end <= at);
-        let anonymous = mappings
-            .get(index)
-            .is_some_and(|mapping| mapping.range.contains(at) && mapping.is_plain_anonymous());
+        let anonymous = Mapping::holding(mappings, at).is_some_and(Mapping::is_plain_anonymous);
         let mut entry = [0u8; 8];
         anonymous
             && pagemap.read_exact_at(&mut entry, at.0 / PAGE * 8).is_ok()

@@ -165,8 +165,7 @@ fn read(
     if is_exact && holds(&seen.residency.swapped, whole) {
         return false;
     }
-    let next = seen.mappings.partition_point(|mapping| mapping.range.end <= at);
-    let mapping = seen.mappings.get(next).filter(|mapping| mapping.range.contains_range(whole));
+    let mapping = Mapping::holding(&seen.mappings, at).filter(|mapping| mapping.range.contains_range(whole));
     if let (Some(mapping), Some(program)) = (mapping, program)
         && is_exact
         && is_only_in_file(mapping, program)
