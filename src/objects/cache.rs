@@ -6,6 +6,8 @@ use super::object::Object;
 use super::open::{OpenRequest, Opener, SystemOpener};
 use crate::model::{AddrRange, FileRef, ModuleInfo};
 use std::collections::HashMap;
+use std::fs::Metadata;
+use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 
 /// Descriptors kept open at most; further files are closed once their unwind tables are read.
@@ -21,6 +23,13 @@ pub struct FileKey {
     pub major: u32,
     pub minor: u32,
     pub inode: u64,
+}
+
+impl From<&Metadata> for FileKey {
+    fn from(found: &Metadata) -> FileKey {
+        let device = found.dev();
+        FileKey { major: libc::major(device), minor: libc::minor(device), inode: found.ino() }
+    }
 }
 
 impl From<&FileRef> for FileKey {

@@ -25,7 +25,11 @@ pub struct ProcessStatus {
     pub ns_pids: Vec<Pid>,
     /// State letter: R, S, D, T, t, Z, X, I.
     pub state: u8,
-    pub real_uid: u32,
+    /// Real, effective, saved, of the file system.
+    pub uids: [u32; 4],
+    pub effective_gid: u32,
+    /// Signals that it handles: number n is bit n - 1.
+    pub caught_signals: u64,
     pub no_new_privs: Option<bool>,
     /// Memory of hugetlb pages, bytes. Pages whose tables are shared with another process
     /// (CONFIG_HUGETLB_PMD_PAGE_TABLE_SHARING) are not counted by the kernel.
@@ -34,6 +38,18 @@ pub struct ProcessStatus {
     pub vm_data: Option<u64>,
     /// VmPTE, bytes.
     pub page_tables: Option<u64>,
+}
+
+impl ProcessStatus {
+    pub fn real_uid(&self) -> u32 {
+        let [real, ..] = self.uids;
+        real
+    }
+
+    /// The id that the process itself sees.
+    pub fn own_pid(&self) -> Option<Pid> {
+        self.ns_pids.last().copied()
+    }
 }
 
 /// Soft limits in bytes; None for unlimited.
@@ -71,7 +87,9 @@ pub fn parse_status(bytes: &[u8]) -> Result<ProcessStatus, ProcError> {
         ns_tids: status.nspid.unwrap_or_default(),
         ns_pids: status.nstgid.unwrap_or_default(),
         state: status.state.bytes().next().unwrap_or(b'?'),
-        real_uid: status.ruid,
+        uids: [status.ruid, status.euid, status.suid, status.fuid],
+        effective_gid: status.egid,
+        caught_signals: status.sigcgt,
         no_new_privs: status.nonewprivs.map(|flag| flag != 0),
         hugetlb: kib(status.hugetlbpages),
         vm_data: status.vmdata.map(|figure| figure.saturating_mul(1024)),

@@ -378,7 +378,7 @@ impl Pipeline {
             if self.unwinder.variable(mm, mark).is_none() {
                 continue;
             }
-            let mut read = |at: Addr, into: &mut [u8]| memory::read(pid, at.0, into) == Ok(into.len());
+            let mut read = |at: Addr, into: &mut [u8]| memory::read_whole(pid, at.0, into);
             let unwinder = &self.unwinder;
             let tables = find(&mut |name| unwinder.variable(mm, name), &mut read);
             self.unwinder.set_code_tables(pid, tables);
@@ -464,6 +464,6 @@ impl Pipeline {
 /// An unwinder that reads code which was made at run time in the memory of its process.
 pub fn unwinder() -> Unwinder {
     let mut unwinder = Unwinder::default();
-    unwinder.read_code_with(Box::new(|pid, at, into| memory::read(pid, at, into) == Ok(into.len())));
+    unwinder.read_code_with(Box::new(memory::read_whole));
     unwinder
 }

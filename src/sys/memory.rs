@@ -20,6 +20,12 @@ pub fn read(tid: i32, at: u64, into: &mut [u8]) -> Result<usize, Errno> {
     process_vm_readv(Pid::from_raw(tid), &mut [IoSliceMut::new(into)], &[remote])
 }
 
+/// Reads at an address; false where not all of it can be read.
+pub fn read_whole(tid: i32, at: u64, into: &mut [u8]) -> bool {
+    let len = into.len();
+    read(tid, at, into) == Ok(len)
+}
+
 /// Reads as many bytes as each of `into` has at each address, at most [`MAX_PLACES`]; how many were read
 /// before the first that could not be.
 ///

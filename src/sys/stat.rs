@@ -12,6 +12,8 @@ pub const MAJOR_FAULTS: usize = 12;
 pub const USER_TIME: usize = 14;
 pub const SYSTEM_TIME: usize = 15;
 pub const THREADS: usize = 20;
+/// USER_HZ: what times are counted in (include/asm-generic/param.h), ns.
+pub const TICK_NS: u64 = 10_000_000;
 /// Clock ticks since boot.
 pub const START_TIME: usize = 22;
 /// Of the address space, bytes.

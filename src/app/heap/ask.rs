@@ -1,9 +1,9 @@
 //! Asking a runtime what it keeps of its memory, by the door that it opens for that.
 
-use crate::model::Pid;
 use crate::model::heap::runtime::Door;
+use crate::procfs::read_status;
 use crate::session::snapshots::living::Living;
-use crate::sys::{clock, file};
+use crate::sys::clock;
 use nix::sys::signal::Signal;
 use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
 use nix::unistd::Uid;
@@ -33,26 +33,20 @@ impl Drop for Trigger {
 /// The answer; an error is a sentence. The signal is sent only where the process catches it: others would end by it.
 pub fn ask(living: &Living, door: &Door) -> Result<String, String> {
     let pid = living.pid;
-    let status =
-        String::from_utf8_lossy(&file::read(format!("/proc/{pid}/status")).map_err(gone)?).into_owned();
-    let field = |name: &str| {
-        status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')?.trim().into())
-    };
-    let own = field("NSpid").and_then(|all: &str| all.split_ascii_whitespace().last()?.parse::<Pid>().ok());
-    let own = own.ok_or("its number in its own namespace is not known")?;
-    let effective = |name: &str| field(name)?.split_ascii_whitespace().nth(1)?.parse::<u32>().ok();
-    let (uid, gid) = (effective("Uid"), effective("Gid"));
-    let (Some(uid), Some(gid)) = (uid, gid) else {
-        return Err("whose process it is is not known".to_owned());
-    };
+    let status = read_status(pid, pid).map_err(|error| format!("it cannot be looked at: {error}"))?;
+    let own = status.own_pid().ok_or("its number in its own namespace is not known")?;
+    let [_, uid, ..] = status.uids;
     let tmp = PathBuf::from(format!("/proc/{pid}/root/tmp"));
     let socket = tmp.join(format!("{}{own}", door.socket));
     if !is_socket_of(&socket, uid) {
-        let caught = field("SigCgt").and_then(|mask| u64::from_str_radix(mask, 16).ok());
-        if !door.signals || caught.is_none_or(|caught| caught & 1 << (Signal::SIGQUIT as u32 - 1) == 0) {
+        if !door.signals || status.caught_signals & 1 << (Signal::SIGQUIT as u32 - 1) == 0 {
             return Err("it does not catch SIGQUIT, by which it is asked, and would end by it".to_owned());
         }
-        open_door(living, (&tmp.join(format!("{}{own}", door.trigger)), &socket), (uid, gid))?;
+        open_door(
+            living,
+            (&tmp.join(format!("{}{own}", door.trigger)), &socket),
+            (uid, status.effective_gid),
+        )?;
     }
     let mut stream =
         UnixStream::connect(&socket).map_err(|error| format!("{}: {error}", socket.display()))?;
@@ -61,10 +55,6 @@ pub fn ask(living: &Living, door: &Door) -> Result<String, String> {
         return Err(format!("another process ({}) listens at {}", peer.pid(), socket.display()));
     }
     exchange(&mut stream, door.request).map_err(|error| format!("it did not answer: {error}"))
-}
-
-fn gone(error: io::Error) -> String {
-    format!("it cannot be looked at: {error}")
 }
 
 fn is_socket_of(path: &Path, uid: u32) -> bool {

@@ -41,8 +41,6 @@ pub struct ExitServer {
 
 /// Processes that live longer are never spared.
 const SHORT_NS: u64 = 1_000_000_000;
-/// USER_HZ: what /proc counts time in (include/asm-generic/param.h).
-const TICK_NS: u64 = 10_000_000;
 
 impl ExitServer {
     pub fn new(listener: Listener) -> ExitServer {
@@ -184,7 +182,7 @@ fn pid_namespace(tid: impl Display) -> Option<u64> {
 /// Of the only thread of a process: a first thread that has left has no address space any more, another one is
 /// younger than its process.
 fn is_small_and_short(stat: Stat<'_>, spared: Spared) -> Option<bool> {
-    let started = stat.field::<u64>(stat::START_TIME)?.saturating_mul(TICK_NS);
+    let started = stat.field::<u64>(stat::START_TIME)?.saturating_mul(stat::TICK_NS);
     let is_alone = stat.field::<u64>(stat::THREADS)? == 1 && !stat.has_ended();
     let is_inner = stat.field::<Pid>(stat::PARENT)? != spared.parent;
     let is_small = stat.field::<u64>(stat::VIRTUAL_SIZE)? < spared.below;
@@ -209,7 +207,7 @@ mod tests {
 
     /// A line of stat.
     fn line(parent: Pid, threads: u64, age_ns: u64, size: u64) -> String {
-        let started = boottime_ns().saturating_sub(age_ns) / TICK_NS;
+        let started = boottime_ns().saturating_sub(age_ns) / stat::TICK_NS;
         format!("77 (a) b) S {parent} 1 1 0 -1 0 0 0 0 0 0 0 0 0 20 0 {threads} 0 {started} {size} 200")
     }
 

@@ -3,6 +3,7 @@
 use super::perf_map::PerfMap;
 use crate::model::Pid;
 use crate::objects::Root;
+use crate::procfs::parse_status;
 use crate::sys::{clock, file, stat};
 use std::fs::{File, Metadata};
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -26,18 +27,15 @@ impl MapFile {
     /// The map of a process where that is, in its own root and under the number that it knows itself by. None where
     /// there is none, or it may be somebody else's: of another user, writable by others, or older than the process.
     pub fn open(pid: Pid) -> Option<MapFile> {
-        let status = String::from_utf8_lossy(&file::read(format!("/proc/{pid}/status")).ok()?).into_owned();
-        let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
-        let own_number = field("NSpid")?.split_ascii_whitespace().last()?.parse::<Pid>().ok()?;
-        let uids = field("Uid")?
-            .split_ascii_whitespace()
-            .map(|uid| uid.parse().ok())
-            .collect::<Option<Vec<u32>>>()?;
-        let began = started_at(pid)?;
-        let path = PathBuf::from(format!("/tmp/perf-{own_number}.map"));
+        let status = parse_status(&file::read(format!("/proc/{pid}/status")).ok()?).ok()?;
+        let path = PathBuf::from(format!("/tmp/perf-{}.map", status.own_pid()?));
         let file = Root::of(pid).ok()?.open_file(&path).ok()?;
         let found = file.metadata().ok()?;
-        is_its_own(&found, &uids, began).then_some(MapFile { file, read: 0, map: PerfMap::default() })
+        is_its_own(&found, &status.uids, started_at(pid)?).then_some(MapFile {
+            file,
+            read: 0,
+            map: PerfMap::default(),
+        })
     }
 
     /// Reads what was added; true where there was something.
@@ -74,7 +72,6 @@ fn is_its_own(found: &Metadata, uids: &[u32], began_ns: i128) -> bool {
 /// On the clock of files, ns since 1970.
 fn started_at(pid: Pid) -> Option<i128> {
     let ticks: u64 = stat::of(pid, |stat| stat.field(stat::START_TIME))?;
-    let per_second = rustix::param::clock_ticks_per_second();
-    let since_boot = i128::from(ticks) * 1_000_000_000 / i128::from(per_second.max(1));
+    let since_boot = i128::from(ticks) * i128::from(stat::TICK_NS);
     Some(i128::from(clock::realtime_ns()) - i128::from(clock::boottime_ns()) + since_boot)
 }

@@ -190,5 +190,5 @@ impl Process {
 fn code_before(pid: Pid, address: u64) -> Option<[u8; COMPARED]> {
     let mut code = [0; COMPARED];
     let from = address.checked_sub(COMPARED as u64)?;
-    (memory::read(pid, from, &mut code) == Ok(COMPARED)).then_some(code)
+    memory::read_whole(pid, from, &mut code).then_some(code)
 }

@@ -3,19 +3,15 @@
 
 use super::Managed;
 use crate::objects::open::open_regular;
+use crate::objects::script::interpreter_line;
 use crate::objects::{FileKey, Object};
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
-use std::fs::File;
-use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 /// Scripts whose interpreters are scripts, at most (`BINPRM_MAX_RECURSION`, fs/exec.c).
 const MOST_SCRIPTS: usize = 5;
-/// The kernel reads as much of a script's first line (`BINPRM_BUF_SIZE`).
-const HEAD: usize = 256;
 /// There is room for as many and their libraries.
 const MOST_PROGRAMS: usize = 32;
 const LIBRARIES: [&str; 2] = ["/usr/lib/x86_64-linux-gnu", "/usr/lib64"];
@@ -89,15 +85,12 @@ fn on_path(name: &OsStr) -> Vec<PathBuf> {
 fn interpreter_of(mut file: PathBuf) -> Option<PathBuf> {
     for _ in 0..=MOST_SCRIPTS {
         file = std::fs::canonicalize(file).ok()?;
-        let mut head = Vec::with_capacity(HEAD);
-        open_regular(&file).ok()?.take(HEAD as u64).read_to_end(&mut head).ok()?;
-        let Some(line) = head.strip_prefix(b"#!") else { return Some(file) };
-        let line = line.split(|&byte| byte == b'\n').next()?;
-        let mut words = line.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty());
-        file = PathBuf::from(OsStr::from_bytes(words.next()?));
+        let Some(words) = interpreter_line(&file).ok()? else { return Some(file) };
+        let mut words = words.into_iter();
+        file = PathBuf::from(words.next()?);
         if file.file_name() == Some(OsStr::new("env")) {
-            let name = words.find(|word| !word.starts_with(b"-"))?;
-            file = on_path(OsStr::from_bytes(name)).into_iter().next()?;
+            let name = words.find(|word| !word.as_bytes().starts_with(b"-"))?;
+            file = on_path(&name).into_iter().next()?;
         }
     }
     None
@@ -105,14 +98,8 @@ fn interpreter_of(mut file: PathBuf) -> Option<PathBuf> {
 
 fn add(managed: &mut Managed, path: &Path) {
     let Ok(file) = open_regular(path) else { return };
-    let Some(key) = key_of(&file) else { return };
+    let Ok(found) = file.metadata() else { return };
     if let Ok(object) = Object::from_file(file) {
-        managed.expect(key, &object);
+        managed.expect(FileKey::from(&found), &object);
     }
-}
-
-fn key_of(file: &File) -> Option<FileKey> {
-    let found = file.metadata().ok()?;
-    let (major, minor) = (libc::major(found.dev()), libc::minor(found.dev()));
-    Some(FileKey { major, minor, inode: found.ino() })
 }

@@ -65,7 +65,7 @@ impl Living {
         let status = status_of(pid, pid)?;
         let tid = if status.has_memory { pid } else { Living::other_thread(pid, &status)? };
         let asked_for = (asked.pid != number).then_some(number);
-        Ok(Living { pid, asked_for, tid, handle, owner: status.real_uid })
+        Ok(Living { pid, asked_for, tid, handle, owner: status.real_uid() })
     }
 
     /// Sends a signal to the process itself, whoever has its number by now.

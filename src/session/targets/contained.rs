@@ -42,7 +42,7 @@ pub fn members(container: &Container) -> Result<Vec<Process>, SessionError> {
     // Numbers go round: the first process need not have the smallest.
     let inside = |process: &Process| {
         let status = read_status(process.pid(), process.pid()).ok();
-        status.and_then(|status| status.ns_pids.last().copied()).unwrap_or(process.pid())
+        status.and_then(|status| status.own_pid()).unwrap_or(process.pid())
     };
     found.sort_by_cached_key(inside);
     if found.is_empty() {

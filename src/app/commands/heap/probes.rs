@@ -11,7 +11,6 @@ use crate::symbolize::demangle;
 use std::collections::{HashMap, HashSet};
 use std::fs::File;
 use std::os::fd::BorrowedFd;
-use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -55,8 +54,7 @@ impl Probes {
 
     fn cover_file(&self, file: File, base_name: &str) {
         let Ok(meta) = file.metadata() else { return };
-        let key =
-            FileKey { major: libc::major(meta.dev()), minor: libc::minor(meta.dev()), inode: meta.ino() };
+        let key = FileKey::from(&meta);
         // The kernel may call the device otherwise (btrfs): then it is looked at twice, and probed once.
         if let Ok(object) = Object::from_file(file) {
             self.cover(key, &object, base_name);

@@ -129,6 +129,10 @@ impl Program {
         let request =
             OpenRequest { file: &file, range: mapping.range, pid: Some(living.pid), build_id: None };
         let object = FileCache::default().open(&request).ok()?;
+        Program::at(mapping, file, object)
+    }
+
+    fn at(mapping: &Mapping, file: FileRef, object: Arc<Object>) -> Option<Program> {
         let bias = mapping.range.start.0.wrapping_sub(object.layout().svma_of(mapping.offset)?);
         Some(Program { object, file, bias })
     }
@@ -142,8 +146,7 @@ impl Program {
                 OpenRequest { file: &file, range: mapping.range, pid: Some(living.pid), build_id: None };
             let object = files.open(&request).ok()?;
             variable(&object, mark.as_bytes())?;
-            let bias = mapping.range.start.0.wrapping_sub(object.layout().svma_of(mapping.offset)?);
-            Some(Program { object, file, bias })
+            Program::at(mapping, file, object)
         })
     }
 

@@ -141,7 +141,7 @@ impl ProcessList {
             owner: brief.owner,
             uid: status
                 .as_ref()
-                .map(|status| status.real_uid)
+                .map(|status| status.real_uid())
                 .or(before.as_ref().map(|kept| kept.uid))
                 .unwrap_or(brief.owner),
             swap: match swap {

@@ -7,9 +7,8 @@ use crate::heap::describe::DEFAULT_ALLOCATORS;
 use crate::launch::program_file;
 use crate::objects::Object;
 use crate::objects::open::open_regular;
-use std::ffi::{OsStr, OsString};
-use std::io::Read;
-use std::os::unix::ffi::OsStrExt;
+use crate::objects::script::interpreter_line;
+use std::ffi::OsString;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
@@ -84,11 +83,8 @@ pub fn other_names(
     }
 }
 
-/// Of a script (execve(2)).
+/// Of a script.
 fn interpreter(file: &Path) -> Option<PathBuf> {
-    let mut head = Vec::new();
-    open_regular(file).ok()?.take(256).read_to_end(&mut head).ok()?;
-    let line = head.strip_prefix(b"#!")?.split(|&byte| byte == b'\n').next()?;
-    let word = line.trim_ascii().split(|byte| byte.is_ascii_whitespace()).next()?;
-    Some(PathBuf::from(OsStr::from_bytes(word)))
+    let words = interpreter_line(file).ok()??;
+    Some(PathBuf::from(words.into_iter().next().unwrap_or_default()))
 }

@@ -34,74 +34,79 @@ fn find(
     };
     let version = structs.field("Abstract_VM_Version", "_vm_major_version").and_then(|at| peek.u32(at));
     let runtime = version.map_or_else(|| "JVM".to_owned(), |version| format!("JVM {version}"));
-    let flags = Flags::of(&structs, &mut peek);
+    let flags = Flags::read(&structs, &mut peek);
     // With -Xrs it listens from its start, and does not catch the signal.
-    let signals = flags.as_ref().is_some_and(|flags| {
-        flags.value("ReduceSignalUsage", &mut peek).and_then(|at| peek.u8(at)) == Some(0)
-    });
+    let signals = flags.as_ref().is_some_and(|flags| flags.no_signals == Some(false));
     let refused = match flags {
-        None => Some("its flags could not be read, so nothing is asked".to_owned()),
-        Some(flags) => refusal(&flags, &mut peek),
+        None => Some("its flags could not be read, so nothing is asked"),
+        Some(flags) => flags.refusal(),
     };
     Some(match refused {
-        Some(why) => Err(Unreadable { runtime, why }),
+        Some(why) => Err(Unreadable { runtime, why: why.to_owned() }),
         None => Ok(Door { runtime, signals, trigger: ".attach_pid", socket: ".java_pid", request: REQUEST }),
     })
 }
 
-fn refusal(flags: &Flags, peek: &mut Peek<'_, '_>) -> Option<String> {
-    let is_set = |name: &str, peek: &mut Peek<'_, '_>| {
-        flags.value(name, peek).and_then(|at| peek.u8(at)).map(|byte| byte != 0)
-    };
-    let tracking = flags.value("NativeMemoryTracking", peek).and_then(|at| peek.u64(at));
-    let tracking = tracking.and_then(|at| peek.string(at))?;
-    if tracking == "off" {
-        return Some(
-            "it keeps no record of its native memory: start it with -XX:NativeMemoryTracking=summary (or detail), which \
-             cannot be switched on later, and costs some speed, and memory for each of its mallocs"
-                .to_owned(),
-        );
-    }
-    match (is_set("DisableAttachMechanism", peek), is_set("ReduceSignalUsage", peek)) {
-        (Some(true), _) => Some(
-            "it was started with -XX:+DisableAttachMechanism: it answers nobody, and is not asked".to_owned(),
-        ),
-        (Some(false), Some(_)) => None,
-        _ => Some("a flag of it could not be read, so nothing is asked".to_owned()),
-    }
-}
-
-/// The JVM's table of its flags.
+/// What the JVM's table of its flags says; None for what could not be read.
+#[derive(Default)]
 struct Flags {
-    first: u64,
-    count: u64,
-    size: u64,
-    name: u64,
-    address: u64,
+    /// NativeMemoryTracking.
+    tracking: Option<String>,
+    /// DisableAttachMechanism.
+    no_attach: Option<bool>,
+    /// ReduceSignalUsage.
+    no_signals: Option<bool>,
 }
 
 impl Flags {
-    fn of(structs: &Structs, peek: &mut Peek<'_, '_>) -> Option<Flags> {
+    /// In one pass: there are some thousand, and each name is a read.
+    fn read(structs: &Structs, peek: &mut Peek<'_, '_>) -> Option<Flags> {
         let field = |field: &str| structs.field("JVMFlag", field);
-        Some(Flags {
-            first: peek.u64(field("flags")?)?,
-            count: peek.u64(field("numFlags")?)?.min(MOST_FLAGS),
-            size: structs.size("JVMFlag")?,
-            name: field("_name")?,
-            address: field("_addr")?,
-        })
-    }
-
-    /// Where the flag's value is.
-    fn value(&self, flag: &str, peek: &mut Peek<'_, '_>) -> Option<u64> {
-        let entries = (0..self.count).filter_map(|n| self.first.checked_add(n.checked_mul(self.size)?));
-        for entry in entries {
-            let name = peek.u64(entry.checked_add(self.name)?)?;
-            if name != 0 && peek.string(name)? == flag {
-                return peek.u64(entry.checked_add(self.address)?);
+        let first = peek.u64(field("flags")?)?;
+        let count = peek.u64(field("numFlags")?)?.min(MOST_FLAGS);
+        let (size, name, address) = (structs.size("JVMFlag")?, field("_name")?, field("_addr")?);
+        let mut flags = Flags::default();
+        for entry in (0..count).filter_map(|n| first.checked_add(n.checked_mul(size)?)) {
+            // What could not be read so far stays unknown.
+            if flags.take(entry, (name, address), peek).is_none() {
+                break;
             }
         }
-        None
+        Some(flags)
+    }
+
+    fn take(&mut self, entry: u64, (name, address): (u64, u64), peek: &mut Peek<'_, '_>) -> Option<()> {
+        let name = peek.u64(entry.checked_add(name)?)?;
+        if name == 0 {
+            return Some(());
+        }
+        let name = peek.string(name)?;
+        let value = |peek: &mut Peek<'_, '_>| peek.u64(entry.checked_add(address)?);
+        let is_set = |peek: &mut Peek<'_, '_>| value(peek).and_then(|at| peek.u8(at)).map(|byte| byte != 0);
+        match name.as_str() {
+            "NativeMemoryTracking" => {
+                let text = value(peek).and_then(|at| peek.u64(at));
+                self.tracking = text.and_then(|at| peek.string(at));
+            }
+            "DisableAttachMechanism" => self.no_attach = is_set(peek),
+            "ReduceSignalUsage" => self.no_signals = is_set(peek),
+            _ => {}
+        }
+        Some(())
+    }
+
+    fn refusal(&self) -> Option<&'static str> {
+        match (self.tracking.as_deref(), self.no_attach, self.no_signals) {
+            (Some("off"), ..) => Some(
+                "it keeps no record of its native memory: start it with -XX:NativeMemoryTracking=summary (or detail), \
+                 which cannot be switched on later, and costs some speed, and memory for each of its mallocs",
+            ),
+            (Some(_), Some(true), _) => {
+                Some("it was started with -XX:+DisableAttachMechanism: it answers nobody, and is not asked")
+            }
+            (Some(_), Some(false), Some(_)) => None,
+            _ => Some("a flag of it could not be read, so nothing is asked"),
+        }
     }
 }
 
