@@ -8,7 +8,6 @@ use super::setup::{self, Area};
 use super::sys;
 use super::thread::Thread;
 use super::walk::{Registers, stack_of};
-use core::hint::spin_loop;
 use core::sync::atomic::Ordering::*;
 
 /// Bytes until the next mark: exponentially distributed.
@@ -36,9 +35,7 @@ impl Samples {
     fn lock() -> Samples {
         let area = setup::area();
         let head = area.head();
-        while head.sample_lock.compare_exchange(0, 1, Acquire, Relaxed).is_err() {
-            spin_loop();
-        }
+        sys::lock(&head.sample_lock);
         if head.sample_bits.load(Relaxed) == 0 {
             head.sample_bits.store(LEAST_SAMPLE_BITS, Release);
         }

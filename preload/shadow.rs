@@ -9,8 +9,7 @@ use super::pages::{
 use super::search::search;
 use super::setup::{self, Area};
 use super::sys;
-use core::hint::spin_loop;
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
+use core::sync::atomic::{AtomicU64, Ordering::*};
 
 /// A page's words, which nobody else changes meanwhile.
 struct Page {
@@ -19,9 +18,6 @@ struct Page {
     value: u64,
     was_locked: bool,
 }
-
-/// Looks for as long before it lets others run.
-const SPINS: u32 = 1000;
 
 impl Page {
     #[inline(always)]
@@ -47,11 +43,7 @@ impl Page {
             if is_free && word.compare_exchange_weak(value, value | LOCKED, Acquire, Relaxed).is_ok() {
                 return Page { word, value, was_locked: true };
             }
-            spins += 1;
-            match spins % SPINS {
-                0 => sys::let_others_run(),
-                _ => spin_loop(),
-            }
+            sys::pause(&mut spins);
         }
     }
 
@@ -85,7 +77,7 @@ fn page_of(area: Area, (window, page): (usize, usize), make: bool) -> Option<&'s
 #[inline(never)]
 fn add_leaf(area: Area, window: usize) -> Option<u32> {
     let head = area.head();
-    lock(&head.leaf_lock);
+    sys::lock(&head.leaf_lock);
     let known = area.window(window).load(Acquire);
     let next = head.next_leaf.load(Relaxed);
     let leaf = if known != 0 {
@@ -100,17 +92,6 @@ fn add_leaf(area: Area, window: usize) -> Option<u32> {
     };
     head.leaf_lock.store(0, Release);
     (leaf != 0).then_some(leaf)
-}
-
-fn lock(word: &AtomicU32) {
-    let mut spins = 0;
-    while word.compare_exchange_weak(0, 1, Acquire, Relaxed).is_err() {
-        spins += 1;
-        match spins % SPINS {
-            0 => sys::let_others_run(),
-            _ => spin_loop(),
-        }
-    }
 }
 
 /// What was there for the address, 0 for nothing, and where among the page's words the new one is; None where there is no
@@ -201,7 +182,7 @@ fn grow(area: Area, page: &mut Page, (at, new): (u64, u64)) -> bool {
 
 fn take_room(area: Area, room: usize) -> Option<usize> {
     let head = area.head();
-    lock(&head.room_lock);
+    sys::lock(&head.room_lock);
     let found = find_room(area, room);
     head.room_lock.store(0, Release);
     found
@@ -236,7 +217,7 @@ fn find_room(area: Area, room: usize) -> Option<usize> {
 
 fn give_back(head: &Head, words: &[AtomicU64], (first, room): (usize, usize)) {
     words.iter().for_each(|word| word.store(0, Relaxed));
-    lock(&head.room_lock);
+    sys::lock(&head.room_lock);
     if let Some(link) = words.first() {
         link.store(head.free_rooms[room].load(Relaxed), Relaxed);
         head.free_rooms[room].store(first as u64 + 1, Relaxed);

@@ -1,8 +1,10 @@
 //! The kernel, asked directly: a hook may call nothing of libc, whose locks its caller may hold.
 
 use core::arch::asm;
+use core::hint::spin_loop;
 use core::ptr::null_mut;
 use core::sync::atomic::AtomicU32;
+use core::sync::atomic::Ordering::{Acquire, Relaxed};
 
 const OPEN: usize = 2;
 const READ: usize = 0;
@@ -97,9 +99,30 @@ pub unsafe fn remove(at: *const u8, bytes: usize) {
 }
 
 /// Whatever their priority.
-pub fn let_others_run() {
+fn let_others_run() {
     let time = [0usize, 20_000];
     unsafe { call(NANOSLEEP, time.as_ptr() as usize, 0, 0, 0, 0, 0) };
+}
+
+/// Looks for as long before it lets others run.
+const SPINS: u32 = 1000;
+
+/// Once more in a loop that waits for another thread.
+#[inline(always)]
+pub fn pause(spins: &mut u32) {
+    *spins += 1;
+    match *spins % SPINS {
+        0 => let_others_run(),
+        _ => spin_loop(),
+    }
+}
+
+/// Until it is unlocked: 0.
+pub fn lock(word: &AtomicU32) {
+    let mut spins = 0;
+    while word.compare_exchange_weak(0, 1, Acquire, Relaxed).is_err() {
+        pause(&mut spins);
+    }
 }
 
 /// A page that is all zeros in a child of fork. Null before Linux 4.14.
