@@ -34,6 +34,15 @@ check_rust() {
     [ -z "$version" ] || [ "$version" -ge 89 ] || die "needs Rust 1.89 or newer, here is $(cargo --version)"
 }
 
+# debian_mirror: the address that this machine's own release of Debian comes from; nothing where apt has none.
+debian_mirror() {
+    local release
+    release=$(sed -n 's/^VERSION_CODENAME=//p' /etc/os-release)
+    # shellcheck disable=SC2016 # apt's own variables
+    apt-get indextargets --no-release-info --format '$(REPO_URI) $(RELEASE) $(COMPONENT)' 'Created-By: Packages' |
+        awk -v release="$release" '$2 == release && $3 == "main" { print $1; exit }'
+}
+
 # apt_missing PACKAGE…: those that are not installed.
 apt_missing() {
     local p

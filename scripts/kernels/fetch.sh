@@ -32,9 +32,7 @@ kernels_lists() {
     RELEASE=$(sed -n 's/^VERSION_CODENAME=//p' /etc/os-release)
     grep -qx 'ID=debian' /etc/os-release || cannot "not Debian: its kernels are not on this machine's mirror" || return
     [ -e "$KEYRING" ] || cannot "no $KEYRING (apt-get install debian-archive-keyring)" || return
-    # shellcheck disable=SC2016 # apt's own variables
-    mirror=$(apt-get indextargets --no-release-info --format '$(REPO_URI) $(RELEASE) $(COMPONENT)' 'Created-By: Packages' |
-        awk -v release="$RELEASE" '$2 == release && $3 == "main" { print $1; exit }')
+    mirror=$(debian_mirror)
     [ -n "$mirror" ] || cannot "apt's sources have no mirror of $RELEASE" || return
 
     mkdir -p "$apt/state/lists/partial" "$apt/cache/archives/partial" || cannot "cannot write to $apt" || return
