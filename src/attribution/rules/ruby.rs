@@ -1,5 +1,6 @@
-//! Ruby's pages of objects where no call was seen, and its fibres (cont.c): a pool of stacks that are mapped together, many at a time, each with a guard page. A stack
-//! holds what C code uses (512 KiB) and what the interpreter does (128 KiB).
+//! Ruby's pages of objects where no call was seen, and its fibres (cont.c): a pool of stacks that are mapped
+//! together, many at a time, each with a guard page. A stack holds what C code uses (512 KiB) and what the interpreter
+//! does (128 KiB).
 
 use super::app::APP_MMAP;
 use super::data::DataRule;

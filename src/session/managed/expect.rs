@@ -30,11 +30,15 @@ pub fn expect(managed: &mut Managed, program: Option<PathBuf>) {
     }
     let home = std::env::var_os("HOME").map(PathBuf::from).filter(|home| home.is_absolute());
     for interpreter in &interpreters {
+        let mut looked_into = BTreeSet::new();
         let beside = path_folders().into_iter().map(|folder| (folder, interpreter.beside_path));
         let at_home = home.iter().map(|home| (home.clone(), interpreter.at_home));
         for (base, below) in beside.chain(at_home) {
             let folders = below.iter().flat_map(|below| folders_of(&base, below));
-            let found = folders.flat_map(|folder| named(&folder, interpreter.programs));
+            // Several folders of PATH, and the home, lead to the same ones.
+            let folders = folders.filter_map(|folder| std::fs::canonicalize(folder).ok());
+            let new = folders.filter(|folder| looked_into.insert(folder.clone()));
+            let found = new.flat_map(|folder| named(&folder, interpreter.programs));
             programs.extend(found.filter_map(interpreter_of));
         }
     }
