@@ -10,9 +10,9 @@ mod method;
 pub(super) mod structs;
 
 use crate::attribution::rules::peek::Peek;
-use crate::model::Addr;
 use crate::model::arenas::ReadMemory;
 use crate::model::stack::{CodeAt, CodeFrame, CodeTables, GeneratedFunction};
+use crate::model::{Addr, PAGE};
 use method::Methods;
 use structs::Structs;
 
@@ -22,6 +22,7 @@ const MOST_HEAPS: u64 = 8;
 const MOST_STEPS: usize = 1 << 14;
 /// A segment that belongs to no block (`free_sentinel`).
 const FREE: u8 = 0xff;
+const LONGEST_STRING: usize = 64;
 /// No frame of compiled code is larger, bytes.
 const LARGEST_FRAME: u64 = 1 << 20;
 
@@ -211,15 +212,46 @@ impl Now<'_, '_> {
         (self.0)(Addr(at), &mut bytes).then_some(bytes)
     }
 
-    /// Up to its NUL, at most 64 bytes.
+    /// Up to its NUL, at most 64 bytes. In one read, or two where a page ends.
     fn string(&mut self, at: u64) -> Option<String> {
         let mut text = Vec::new();
-        while text.len() < 64 {
-            match self.u8(at.checked_add(text.len() as u64)?)? {
-                0 => return String::from_utf8(text).ok(),
-                byte => text.push(byte),
+        while text.len() < LONGEST_STRING {
+            let from = at.checked_add(text.len() as u64)?;
+            let rest_of_page = (PAGE - from % PAGE) as usize;
+            let bytes = self.bytes(from, rest_of_page.min(LONGEST_STRING - text.len()))?;
+            let end = bytes.iter().position(|&byte| byte == 0);
+            text.extend_from_slice(&bytes[..end.unwrap_or(bytes.len())]);
+            if end.is_some() {
+                return String::from_utf8(text).ok();
             }
         }
         None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_string_ends_at_its_nul_within_64_bytes() {
+        // Two pages, and nothing behind them.
+        let mut pages = vec![b'x'; 2 * PAGE as usize];
+        pages[4000..4008].copy_from_slice(b"nmethod\0");
+        pages[4090..4100].copy_from_slice(b"across it\0");
+        pages[8188..].copy_from_slice(b"end\0");
+        let mut reads = 0;
+        let mut memory = |at: Addr, into: &mut [u8]| {
+            reads += 1;
+            let found = pages.get(at.0 as usize..).and_then(|rest| rest.get(..into.len()));
+            found.map(|bytes| into.copy_from_slice(bytes)).is_some()
+        };
+        let mut string = |at| Now(&mut memory).string(at);
+        assert_eq!(string(4000).as_deref(), Some("nmethod"));
+        assert_eq!(string(4090).as_deref(), Some("across it"));
+        assert_eq!(string(8188).as_deref(), Some("end"));
+        assert_eq!(string(100), None, "64 bytes without an end");
+        assert_eq!(string(8192), None, "not to be read");
+        assert_eq!(reads, 1 + 2 + 1 + 1 + 1);
     }
 }
