@@ -220,6 +220,13 @@ fn go_by_stack_and_by_its_layout() {
     }
 }
 
+/// With the copies of the built-in functions in them. A range that address randomisation put within 2 GiB of the
+/// program, which few starts in a hundred have, holds none.
+fn code_ranges(of: &BTreeMap<String, u64>) -> u64 {
+    let copies = of.get("v8/copy of the built-in functions").copied().unwrap_or_default();
+    of["v8/code range"] + copies
+}
+
 #[test]
 fn node_its_worker_and_webassembly() {
     const TEST: &str = "node_programs";
@@ -239,8 +246,7 @@ fn node_its_worker_and_webassembly() {
         assert!(no_help.contains(&"--max-old-space-size".to_string()), "{no_help:?}");
         let isolates = if script == worker { 2 } else { 1 };
         let of = parts(alone.first());
-        let ranges = of["v8/code range"] + of["v8/copy of the built-in functions"];
-        assert_eq!(ranges, isolates * 512 * MIB, "{of:#?}");
+        assert_eq!(code_ranges(&of), isolates * 512 * MIB, "{of:#?}");
         if script == wasm {
             let memories = of["v8/WebAssembly memory"] + of["v8/WebAssembly memory, guard"];
             assert_eq!(memories, 2 * 10240 * MIB, "{of:#?}");
@@ -254,7 +260,7 @@ fn node_its_worker_and_webassembly() {
     if !skip_without_bpf(TEST) {
         let run = audit(&[], &[node.to_str().expect("UTF-8"), "-e", NODE]);
         let of = parts(run.report().first());
-        assert_eq!(of["v8/code range"] + of["v8/copy of the built-in functions"], 512 * MIB, "{of:#?}");
+        assert_eq!(code_ranges(&of), 512 * MIB, "{of:#?}");
         few_unknown(run.report().first(), 0);
     }
 }
