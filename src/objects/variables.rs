@@ -1,9 +1,11 @@
 //! Where a file's variables are.
 
+use super::elf::Section;
 use super::object::Object;
 use super::symtab::SymbolTable;
 use goblin::elf::section_header::{SHT_DYNSYM, SHT_SYMTAB};
 use goblin::elf::sym::STT_OBJECT;
+use memchr::memmem;
 
 /// The virtual address, as the file states it, of a variable by its name in a symbol table; a global
 /// one rather than a local one. Damaged tables are left out.
@@ -20,6 +22,9 @@ fn find(object: &Object, name: &[u8], tables: &[u32]) -> Option<u64> {
     let mut found = None;
     for &kind in tables {
         for section in object.layout().sections.iter().filter(|section| section.kind == kind) {
+            if !may_name(object, section, name) {
+                continue;
+            }
             let Ok(table) = SymbolTable::read(object, section) else { continue };
             let mut here = table.entries().filter(|entry| {
                 entry.symbol.st_type() == STT_OBJECT
@@ -36,6 +41,13 @@ fn find(object: &Object, name: &[u8], tables: &[u32]) -> Option<u64> {
         }
     }
     found.map(|(_, at)| at)
+}
+
+/// Most files do not have the name that is looked for, and their strings show it without their symbols.
+fn may_name(object: &Object, table: &Section, name: &[u8]) -> bool {
+    let strings = usize::try_from(table.link).ok().and_then(|link| object.layout().sections.get(link));
+    let Some(Ok(strings)) = strings.map(|strings| object.section_bytes(strings)) else { return false };
+    memmem::find(&strings, name).is_some()
 }
 
 #[cfg(test)]

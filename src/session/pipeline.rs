@@ -375,7 +375,7 @@ impl Pipeline {
             return;
         }
         for (mark, find) in code_tables() {
-            if self.unwinder.variable(mm, mark).is_none() {
+            if !self.unwinder.is_exported(mm, mark) {
                 continue;
             }
             let mut read = |at: Addr, into: &mut [u8]| memory::read_whole(pid, at.0, into);

@@ -24,6 +24,7 @@ use super::walk::{Position, Step, Walk, by_frame_pointer, completeness_of};
 use crate::model::hash::IntMap;
 use crate::model::stack::{CodeAt, CodeFrame, CodeTables, GeneratedFunction};
 use crate::model::{Addr, Completeness, FrameKind, Pid};
+use std::cell::Cell;
 
 /// Reads a process' memory at an address; false where not all of it can be read.
 pub type ReadCode = Box<dyn Fn(Pid, u64, &mut [u8]) -> bool + Send>;
@@ -50,6 +51,8 @@ pub(super) struct GeneratedCalls {
     tables: IntMap<Pid, Box<dyn CodeTables>>,
     /// Of the walk that is going on: the frame's index, and what it runs.
     pub seen: Vec<(usize, SeenCode)>,
+    /// The last answer of the tables in this walk: the next frame asks for what this one returns to.
+    last: Cell<Option<(u64, Option<CodeAt>)>>,
     /// By process and return address. What is no call now may be one soon, and is asked again.
     known: Answers<(Pid, u64), Call>,
 }
@@ -70,9 +73,20 @@ impl GeneratedCalls {
         self.tables.contains_key(&pid)
     }
 
+    /// Before each walk.
+    pub fn begin(&mut self) {
+        self.seen.clear();
+        self.last.set(None);
+    }
+
     fn code_at(&self, pid: Pid, address: u64) -> Option<CodeAt> {
         let (tables, read) = (self.tables.get(&pid)?, self.read.as_ref()?);
-        tables.code_at(address, &mut |at, into| read(pid, at.0, into))
+        if let Some((_, answer)) = self.last.get().filter(|&(asked, _)| asked == address) {
+            return answer;
+        }
+        let answer = tables.code_at(address, &mut |at, into| read(pid, at.0, into));
+        self.last.set(Some((address, answer)));
+        answer
     }
 
     /// What the code is called.
@@ -172,8 +186,8 @@ impl Walk<'_> {
     /// An interpreter pushes where it goes on, and jumps to what it calls.
     fn returns_to_known(&self, address: u64) -> bool {
         let into = || self.scratch.generated.code_at(self.space.pid, address.wrapping_sub(1));
-        self.follows_call(address)
-            || into().is_some_and(|code| matches!(code.frame, CodeFrame::Interpreted { .. }))
+        into().is_some_and(|code| matches!(code.frame, CodeFrame::Interpreted { .. }))
+            || self.follows_call(address)
     }
 
     fn sized(&self, registers: &Registers, size: u64) -> Result<Caller, UnwindError> {

@@ -33,10 +33,11 @@ use crate::model::{
     Addr, Completeness, Frame, FrameKind, MmKey, ModuleId, ModuleInfo, Pid, Stack, StackId, StackSample,
     StackTable,
 };
-use crate::objects::variables::variable;
+use crate::objects::variables::{exported, variable};
 use crate::objects::{FileCache, FileKey, Object, OpenRequest};
 use registers::StackBytes;
 use space::{MappedModule, Space};
+use std::collections::HashMap;
 use std::sync::Arc;
 use walk::{Scratch, Walk};
 
@@ -69,6 +70,8 @@ pub struct Unwinder {
     /// The module of generated code, by address space.
     generated: IntMap<MmKey, ModuleId>,
     last_generated: u64,
+    /// Which files export which variables that were asked for.
+    exports: HashMap<(FileKey, &'static str), bool>,
 }
 
 impl Default for Unwinder {
@@ -89,6 +92,7 @@ impl Unwinder {
             in_generated: Vec::new(),
             generated: IntMap::default(),
             last_generated: 0,
+            exports: HashMap::default(),
         }
     }
 
@@ -132,6 +136,16 @@ impl Unwinder {
             Some(Addr(at.wrapping_add(bias)))
         });
         found.next()
+    }
+
+    /// Whether a file of the address space exports a variable. Asked of each file once.
+    pub fn is_exported(&mut self, mm: MmKey, name: &'static str) -> bool {
+        let Some(space) = self.spaces.get(&mm) else { return false };
+        space.placed.iter().any(|placed| {
+            let (Some(key), Some(object)) = (placed.key, &placed.object) else { return false };
+            let known = self.exports.entry((key, name));
+            *known.or_insert_with(|| exported(object, name.as_bytes()).is_some())
+        })
     }
 
     /// Other code is at an address of generated code: frames in it are other ones from now on.

@@ -87,7 +87,7 @@ impl Walk<'_> {
         };
         let mut guesses = 0;
         self.scratch.trail.begin();
-        self.scratch.generated.seen.clear();
+        self.scratch.generated.begin();
         loop {
             // Nearly all frames: a known rule by fixed offsets, applied in place. Copies of rules
             // and registers would cost more than the rest.

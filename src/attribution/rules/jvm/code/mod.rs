@@ -14,6 +14,8 @@ use crate::model::arenas::ReadMemory;
 use crate::model::stack::{CodeAt, CodeFrame, CodeTables, GeneratedFunction};
 use crate::model::{Addr, PAGE};
 use method::Methods;
+use std::cell::RefCell;
+use std::collections::BTreeMap;
 use structs::Structs;
 
 /// Code heaps of a JVM: profiled, not profiled, other.
@@ -23,6 +25,10 @@ const MOST_STEPS: usize = 1 << 14;
 /// A segment that belongs to no block (`free_sentinel`).
 const FREE: u8 = 0xff;
 const LONGEST_STRING: usize = 64;
+/// Bytes of a block and its blob that are looked at, at most.
+const LONGEST_HEADER: usize = 512;
+/// Blobs that are remembered.
+const MOST_FOUND: usize = 1 << 15;
 /// No frame of compiled code is larger, bytes.
 const LARGEST_FRAME: u64 = 1 << 20;
 
@@ -72,6 +78,7 @@ impl Layout {
 struct Tables {
     layout: Layout,
     methods: Methods,
+    found: RefCell<BTreeMap<u64, Found>>,
 }
 
 /// See [`crate::model::stack::FindCodeTables`].
@@ -81,14 +88,15 @@ pub fn find(
 ) -> Option<Box<dyn CodeTables>> {
     let mut peek = Peek::new(memory);
     let structs = Structs::read(variable, &mut peek)?;
-    let tables = Tables { layout: Layout::of(&structs)?, methods: Methods::of(&structs, &mut peek)? };
-    Some(Box::new(tables))
+    let (layout, methods) = (Layout::of(&structs)?, Methods::of(&structs, &mut peek)?);
+    Some(Box::new(Tables { layout, methods, found: RefCell::default() }))
 }
 
 /// A blob of the code cache.
 struct Blob {
     at: u64,
     name: String,
+    header: Header,
 }
 
 impl Blob {
@@ -97,7 +105,66 @@ impl Blob {
     }
 }
 
+/// What a block and its blob say of themselves. While it is the same, so is what was concluded from it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Header {
+    is_used: bool,
+    size: u64,
+    name: u64,
+    /// Words. Not positive: the frames are linked.
+    frame_size: i32,
+    /// Of a method only; else whatever is there.
+    method: u64,
+}
+
+/// A blob that was found before, by where it begins.
+#[derive(Clone, Copy)]
+struct Found {
+    header: Header,
+    code: CodeAt,
+}
+
+impl Layout {
+    /// In one read: a stack asks for one header a frame.
+    fn header(&self, block: u64, now: &mut Now<'_, '_>) -> Option<Header> {
+        let of_blob = |field: u64| self.block_size.checked_add(field);
+        let ends = [of_blob(self.nmethod_method)?, of_blob(self.blob_name)?, of_blob(self.blob_size)?];
+        let last = ends.into_iter().max()?.max(of_blob(self.frame_size)?).max(self.block_used);
+        let mut bytes = [0; LONGEST_HEADER];
+        let bytes = bytes.get_mut(..usize::try_from(last.checked_add(8)?).ok()?)?;
+        now.fill(block, bytes)?;
+        let at = |field: u64| bytes.get(field as usize..);
+        let word = |field: u64| at(of_blob(field)?)?.first_chunk().copied().map(u64::from_le_bytes);
+        let half = |field: u64| at(of_blob(field)?)?.first_chunk().copied().map(u32::from_le_bytes);
+        Some(Header {
+            is_used: *at(self.block_used)?.first()? == 1,
+            size: half(self.blob_size)?.into(),
+            name: word(self.blob_name)?,
+            frame_size: half(self.frame_size)? as i32,
+            method: word(self.nmethod_method)?,
+        })
+    }
+}
+
 impl Tables {
+    /// As it was found before, if that code is still there.
+    fn known(&self, address: u64, now: &mut Now<'_, '_>) -> Option<CodeAt> {
+        let found = self.found.borrow();
+        let (&at, found) = found.range(..=address).next_back()?;
+        let is_inside = address - at < found.header.size;
+        let header =
+            is_inside.then(|| self.layout.header(at.checked_sub(self.layout.block_size)?, now)).flatten();
+        (header == Some(found.header)).then_some(found.code)
+    }
+
+    fn keep(&self, at: u64, found: Found) {
+        let mut all = self.found.borrow_mut();
+        if all.len() >= MOST_FOUND {
+            all.clear();
+        }
+        all.insert(at, found);
+    }
+
     fn blob(&self, address: u64, now: &mut Now<'_, '_>) -> Option<Blob> {
         let layout = &self.layout;
         let heaps = now.u64(layout.heaps)?;
@@ -134,34 +201,29 @@ impl Tables {
     }
 
     fn blob_at(&self, block: u64, address: u64, now: &mut Now<'_, '_>) -> Option<Blob> {
-        let layout = &self.layout;
-        let at = block.checked_add(layout.block_size)?;
-        let is_used = now.u8(block.checked_add(layout.block_used)?)? == 1;
-        let size = u64::from(now.u32(at.checked_add(layout.blob_size)?)?);
-        let covers = (at..at.checked_add(size)?).contains(&address);
-        let name = now.u64(at.checked_add(layout.blob_name)?)?;
-        let name = (is_used && covers).then(|| now.string(name)).flatten()?;
-        Some(Blob { at, name })
+        let at = block.checked_add(self.layout.block_size)?;
+        let header = self.layout.header(block, now)?;
+        let covers = (at..at.checked_add(header.size)?).contains(&address);
+        let name = (header.is_used && covers).then(|| now.string(header.name)).flatten()?;
+        Some(Blob { at, name, header })
     }
 }
 
 impl CodeTables for Tables {
     fn code_at(&self, address: u64, memory: &mut ReadMemory<'_>) -> Option<CodeAt> {
         let mut now = Now(memory);
-        let blob = self.blob(address, &mut now)?;
-        if blob.name == "Interpreter" {
-            return Some(CodeAt { frame: INTERPRETED, what: blob.at });
+        if let Some(code) = self.known(address, &mut now) {
+            return Some(code);
         }
-        let words = now.u32(blob.at.checked_add(self.layout.frame_size)?)? as i32;
-        let frame = match u64::try_from(words) {
+        let blob = self.blob(address, &mut now)?;
+        let frame = match u64::try_from(blob.header.frame_size) {
+            _ if blob.name == "Interpreter" => INTERPRETED,
             Ok(words) if words > 0 => CodeFrame::Sized((words * 8).min(LARGEST_FRAME)),
             _ => CodeFrame::Linked,
         };
-        let what = match blob.is_method() {
-            true => now.u64(blob.at.checked_add(self.layout.nmethod_method)?)?,
-            false => blob.at,
-        };
-        Some(CodeAt { frame, what })
+        let code = CodeAt { frame, what: if blob.is_method() { blob.header.method } else { blob.at } };
+        self.keep(blob.at, Found { header: blob.header, code });
+        Some(code)
     }
 
     fn name(&self, what: u64, memory: &mut ReadMemory<'_>) -> Option<GeneratedFunction> {
@@ -186,9 +248,13 @@ impl CodeTables for Tables {
 struct Now<'a, 'm>(&'a mut ReadMemory<'m>);
 
 impl Now<'_, '_> {
+    fn fill(&mut self, at: u64, bytes: &mut [u8]) -> Option<()> {
+        (self.0)(Addr(at), bytes).then_some(())
+    }
+
     fn array<const N: usize>(&mut self, at: u64) -> Option<[u8; N]> {
         let mut bytes = [0; N];
-        (self.0)(Addr(at), &mut bytes).then_some(bytes)
+        self.fill(at, &mut bytes).map(|()| bytes)
     }
 
     fn u8(&mut self, at: u64) -> Option<u8> {
@@ -209,7 +275,7 @@ impl Now<'_, '_> {
 
     fn bytes(&mut self, at: u64, len: usize) -> Option<Vec<u8>> {
         let mut bytes = vec![0; len];
-        (self.0)(Addr(at), &mut bytes).then_some(bytes)
+        self.fill(at, &mut bytes).map(|()| bytes)
     }
 
     /// Up to its NUL, at most 64 bytes. In one read, or two where a page ends.
