@@ -3,12 +3,14 @@
 //!
 //! Every 0xe8 is taken for a call. Random bytes behind it lead into the same file with a
 //! probability of its size over 4 GiB, but small constants are not random (`movl $0,-24(%rbp)`
-//! holds e8 00 00 00 00): what lies inside a function whose bounds are known is no start.
+//! holds e8 00 00 00 00): what lies inside a function whose bounds are known is no start. Where the unwind tables
+//! begin and end to say nothing, a function may begin, too.
 
 use super::cfi::Cfi;
 use super::elf::Segment;
 use super::file::ElfFile;
 use super::symbols::FunctionSymbols;
+use crate::model::PAGE;
 use std::ops::{Range, RangeInclusive};
 
 /// Code looked through at most, bytes; the largest programs have some 200 MB.
@@ -17,6 +19,8 @@ const MAX_CODE: u64 = 256 << 20;
 /// a direct call.
 const CHUNK: u64 = 1 << 16;
 const CALL: u64 = 5;
+/// Less than that between two functions is padding: they begin at multiples of it.
+const SHORTEST_GAP: u64 = 16;
 /// How much of a function is looked through for a jump that leaves it.
 const MAX_BODY: u64 = 4096;
 
@@ -31,13 +35,18 @@ impl FunctionStarts {
         let mut starts = Vec::new();
         let mut left = MAX_CODE;
         let mut covered = Covered::by(cfi);
+        let covers = covered.merged();
         let mut segments: Vec<_> = file.layout().segments.iter().filter(|s| s.exec).collect();
         segments.sort_unstable_by_key(|segment| segment.vaddr);
         for segment in segments {
             let len = segment.file_size.min(left);
             left -= len;
             let all = segment.vaddr..segment.vaddr.saturating_add(segment.file_size);
-            let mut targets = Targets::within(all);
+            let mut targets = Targets::within(all.clone());
+            for gap in gaps(&covers, &all) {
+                targets.ask_for(&gap);
+                starts.extend([gap.start, gap.end]);
+            }
             in_pieces(file, (segment, len), CALL, |code, at| {
                 call_targets(code, at).for_each(|target| targets.insert(target));
             });
@@ -65,24 +74,49 @@ impl FunctionStarts {
     }
 }
 
-/// A set of addresses within a segment: a bit for each of its bytes.
+/// Code that no unwind table covers, and that a function can be in.
+fn gaps(covers: &[Range<u64>], segment: &Range<u64>) -> Vec<Range<u64>> {
+    let mut found = Vec::new();
+    let mut from = segment.start;
+    let end = segment.end..segment.end;
+    for cover in covers.iter().filter(|cover| cover.end > segment.start).chain([&end]) {
+        let to = cover.start.min(segment.end);
+        if to.saturating_sub(from) >= SHORTEST_GAP {
+            found.push(from..to);
+        }
+        from = from.max(cover.end);
+    }
+    found
+}
+
+/// A set of addresses within a segment: a bit for each of its bytes. Few pages of a large program are without unwind
+/// information, and only theirs are kept: of a browser's millions of calls, nearly none leads there.
 struct Targets {
     segment: Range<u64>,
     words: Vec<u64>,
+    pages: Vec<bool>,
 }
 
 impl Targets {
     /// Of at most [`MAX_CODE`] bytes from the start of the segment on.
     fn within(segment: Range<u64>) -> Targets {
-        let len = (segment.end - segment.start).min(MAX_CODE).div_ceil(64);
-        Targets { segment, words: vec![0; len as usize] }
+        let len = (segment.end - segment.start).min(MAX_CODE);
+        let pages = vec![false; len.div_ceil(PAGE) as usize];
+        Targets { segment, words: vec![0; len.div_ceil(64) as usize], pages }
+    }
+
+    /// Addresses in the pages of this range are kept.
+    fn ask_for(&mut self, range: &Range<u64>) {
+        let page = |at: u64| ((at - self.segment.start) / PAGE) as usize;
+        let (first, last) = (page(range.start), page(range.end - 1));
+        self.pages.iter_mut().take(last + 1).skip(first).for_each(|page| *page = true);
     }
 
     fn insert(&mut self, target: u64) {
-        if !self.segment.contains(&target) {
+        let at = target.wrapping_sub(self.segment.start);
+        if self.pages.get((at / PAGE) as usize) != Some(&true) || target >= self.segment.end {
             return;
         }
-        let at = target - self.segment.start;
         if let Some(word) = self.words.get_mut((at / 64) as usize) {
             *word |= 1 << (at % 64);
         }
@@ -90,7 +124,11 @@ impl Targets {
 
     /// In ascending order.
     fn iter(&self) -> impl Iterator<Item = u64> + '_ {
-        self.words.iter().zip((self.segment.start..).step_by(64)).flat_map(|(&word, at)| {
+        let words =
+            self.words.chunks((PAGE / 64) as usize).zip((self.segment.start..).step_by(PAGE as usize));
+        let asked = words.zip(&self.pages).filter(|&(_, &asked)| asked);
+        let words = asked.flat_map(|((words, at), _)| words.iter().zip((at..).step_by(64)));
+        words.flat_map(|(&word, at)| {
             let next = |left: &u64| (left & (left - 1) != 0).then_some(left & (left - 1));
             std::iter::successors((word != 0).then_some(word), next)
                 .map(move |left| at + u64::from(left.trailing_zeros()))
@@ -108,6 +146,18 @@ struct Covered {
 impl Covered {
     fn by(cfi: &Cfi) -> Covered {
         Covered { tables: cfi.functions().into_iter().map(|functions| (functions, 0)).collect() }
+    }
+
+    /// Of all tables together: sorted, and nothing twice.
+    fn merged(&self) -> Vec<Range<u64>> {
+        let mut all: Vec<Range<u64>> = self.tables.iter().flat_map(|(ranges, _)| ranges).cloned().collect();
+        all.sort_unstable_by_key(|range| range.start);
+        all.dedup_by(|next, last| {
+            let joins = next.start <= last.end;
+            last.end = if joins { last.end.max(next.end) } else { last.end };
+            joins
+        });
+        all
     }
 
     /// As [`Cfi::bounds`], the start only.
@@ -197,6 +247,28 @@ mod tests {
         ];
         assert_eq!(call_targets(&code, 0x1000).collect::<Vec<_>>(), [0x1010]);
         assert_eq!(jump_targets(&code, 0x1000).collect::<Vec<_>>(), [0x1000, 0x100c, 0x100f]);
+    }
+
+    #[test]
+    fn gaps_between_what_is_covered() {
+        let gaps = |covers: &[Range<u64>]| -> Vec<(u64, u64)> {
+            gaps(covers, &(0x1000..0x2000)).into_iter().map(|gap| (gap.start, gap.end)).collect()
+        };
+        assert_eq!(gaps(&[]), [(0x1000, 0x2000)]);
+        assert_eq!(gaps(&[0x800..0x1100, 0x110f..0x1200, 0x1210..0x3000]), [(0x1200, 0x1210)]);
+        assert_eq!(gaps(&[0x1100..0x1200, 0x2100..0x2200]), [(0x1000, 0x1100), (0x1200, 0x2000)]);
+        assert_eq!(gaps(std::slice::from_ref(&(0x800..0x900))), [(0x1000, 0x2000)]);
+    }
+
+    #[test]
+    fn only_pages_that_were_asked_for_have_targets() {
+        let mut targets = Targets::within(0x1000..0x4800);
+        targets.ask_for(&(0x2ff0..0x3000));
+        targets.ask_for(&(0x4000..0x4800));
+        for target in [0xfff, 0x1000, 0x2000, 0x2fff, 0x3000, 0x3fff, 0x4000, 0x47ff, 0x4800, u64::MAX] {
+            targets.insert(target);
+        }
+        assert_eq!(targets.iter().collect::<Vec<_>>(), [0x2000, 0x2fff, 0x4000, 0x47ff]);
     }
 
     #[test]
