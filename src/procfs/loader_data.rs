@@ -23,8 +23,10 @@ type Header = [u8; 56];
 const MAX_HEADERS: u64 = 64;
 const MAX_ENTRIES: u64 = 256;
 const MAX_FILES: usize = 4096;
-/// Of a file's description, so much is looked through for what it points at, in such pieces.
+/// Of a file's description, so much is looked through for what it points at.
 const DESCRIPTION: u64 = 1024;
+/// What is read at once, and where that cannot be read to its end.
+const BLOCK: usize = 1024;
 const PIECE: usize = 64;
 
 /// nptl/descr.h, `struct pthread`: how far its robust list's head is from its beginning (seen with glibc 2.36).
@@ -133,6 +135,15 @@ fn is_plain(m: &Mapping) -> bool {
     m.file.is_none() && m.name.is_empty() && m.sharing == Sharing::Private && m.prot == Prot::RW
 }
 
+/// A range in parts of this length; the last one may be shorter.
+fn parts((start, len): (u64, u64), each: u64) -> impl Iterator<Item = (u64, u64)> {
+    (0..len.div_ceil(each)).map(move |n| (start.saturating_add(n * each), each.min(len - n * each)))
+}
+
+fn words_of<const N: usize>(bytes: &[u8; N]) -> impl Iterator<Item = u64> {
+    (0..N).step_by(8).map(|at| word(bytes, at))
+}
+
 /// The word at byte `at`, which lies inside.
 fn word(bytes: &[u8], at: usize) -> u64 {
     bytes.get(at..).and_then(|rest| rest.first_chunk()).map_or(0, |word| u64::from_le_bytes(*word))
@@ -164,12 +175,16 @@ impl Read<'_> {
 
     /// All words that can be read of these ranges (start, length).
     fn words(self, ranges: &[(u64, u64)]) -> Option<Vec<u64>> {
-        let places = ranges.iter().flat_map(|&(start, len)| {
-            (0..len / PIECE as u64).map(move |n| Addr(start.saturating_add(n * PIECE as u64)))
-        });
-        let read = self.pieces::<PIECE>(&places.collect::<Vec<_>>())?;
-        let words = read.iter().flatten().flat_map(|piece| (0..PIECE).step_by(8).map(|at| word(piece, at)));
-        Some(words.collect())
+        let blocks: Vec<(u64, u64)> = ranges.iter().flat_map(|&range| parts(range, BLOCK as u64)).collect();
+        let whole: Vec<Addr> = blocks.iter().map(|&(start, _)| Addr(start)).collect();
+        let read = self.pieces::<BLOCK>(&whole)?;
+        // What ends within a block, or cannot be read to its end.
+        let rest = blocks.iter().zip(&read).filter(|&(&(_, len), read)| len < BLOCK as u64 || read.is_none());
+        let rest = rest.flat_map(|(&block, _)| parts(block, PIECE as u64)).map(|(start, _)| Addr(start));
+        let pieces = self.pieces::<PIECE>(&rest.collect::<Vec<_>>())?;
+        let whole = blocks.iter().zip(&read).filter(|&(&(_, len), _)| len == BLOCK as u64);
+        let whole = whole.filter_map(|(_, read)| read.as_ref()).flat_map(words_of);
+        Some(whole.chain(pieces.iter().flatten().flat_map(words_of)).collect())
     }
 
     fn bytes<const N: usize>(self, at: u64) -> Option<[u8; N]> {
