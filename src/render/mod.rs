@@ -34,7 +34,7 @@ pub use growth::{growth_to_json, growth_to_text};
 pub use heap::diff_stacks::heap_diff_to_folded;
 pub use heap::folded::heap_to_folded;
 pub use heap::heaptrack::heap_to_heaptrack;
-pub use heap::{HeapBy, HeapView, heap_to_text, rows_by};
+pub use heap::{HeapView, heap_to_text, rows_by};
 pub use html::heap::heap_to_html;
 pub use html::to_html;
 pub use json::to_json;
