@@ -4,7 +4,8 @@
 
 use super::calls;
 use super::model::{Process, Range, Region, Report, SCHEMA, Stack};
-use super::named_stack;
+use super::stacks::named_stack;
+use super::text::lossy;
 use super::words::{call_source, told};
 use crate::ledger::{Life, LifeStep};
 use crate::model::observation::{Residency, ResidencySource};
@@ -304,8 +305,4 @@ fn category_name(process: &Process, region: &Region) -> String {
 /// The report's `"0x…"` as a number.
 fn address(text: &str) -> u64 {
     text.strip_prefix("0x").and_then(|digits| u64::from_str_radix(digits, 16).ok()).unwrap_or(0)
-}
-
-fn lossy(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
 }

@@ -2,8 +2,9 @@
 
 mod shares;
 
-use super::build::{ProcessAudit, StackNumbers};
+use super::build::ProcessAudit;
 use super::model;
+use super::stacks::StackNumbers;
 use crate::attribution::{Attributed, Piece};
 use crate::ledger::{HeldBy, Origin};
 use crate::model::{Addr, AddrRange, Frame, ModuleId, StackId, StackTable, SymbolizedStacks};

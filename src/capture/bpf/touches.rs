@@ -1,6 +1,6 @@
 //! The ring of page faults (`--touch`): its records, kept until their turn comes.
 
-use super::drain::Frames;
+use super::queue::Frames;
 use super::skel::types::touch_state as State;
 use super::{skel, tracepoints};
 use crate::capture::plain::value_of;
