@@ -9,6 +9,7 @@ pub mod kernel_types;
 mod managed;
 pub mod nothing;
 pub mod notify;
+mod object;
 pub mod perf;
 mod plain;
 pub mod preload;
