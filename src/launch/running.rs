@@ -7,10 +7,11 @@ use super::hold::{Heard, HeldExit, Hold, KeeperSeat};
 use super::job_control;
 use super::signals::{Arrived, Before, Signals};
 use super::user::{SUDO_VARIABLES, SudoError, TargetUser};
+use super::watch;
 use crate::model::Pid;
 use crate::sys::pidfd::{self, WaitIdOptions};
 use nix::errno::Errno;
-use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollTimeout};
 use nix::sys::signal::{SigSet, Signal};
 use std::collections::VecDeque;
 use std::ffi::OsStr;
@@ -98,12 +99,12 @@ impl Running {
             none_left: false,
             queue: VecDeque::new(),
         };
-        running.watch(running.signals.as_fd(), FROM_SIGNALS)?;
-        running.watch(running.pidfd.as_fd(), FROM_CHILD)?;
+        watch(&running.epoll, running.signals.as_fd(), FROM_SIGNALS)?;
+        watch(&running.epoll, running.pidfd.as_fd(), FROM_CHILD)?;
         if let Some(hold) = &running.hold {
-            running.watch(hold.socket(), FROM_KEEPER)?;
+            watch(&running.epoll, hold.socket(), FROM_KEEPER)?;
             if let Some(server) = hold.server() {
-                running.watch(server, FROM_KEEPER)?;
+                watch(&running.epoll, server, FROM_KEEPER)?;
             }
         }
         Ok(running)
@@ -117,11 +118,6 @@ impl Running {
     /// What the user should know about how it was started.
     pub fn notes(&self) -> &[LaunchNote] {
         &self.notes
-    }
-
-    /// True when exits are held.
-    pub fn holds_exits(&self) -> bool {
-        self.hold.is_some()
     }
 
     /// Where calls are watched: what receives them. To be served at once, by a thread of its own: the
@@ -227,11 +223,6 @@ impl Running {
         Ok(shell)
     }
 
-    fn watch(&self, fd: BorrowedFd<'_>, which: u64) -> Result<(), TargetError> {
-        let event = EpollEvent::new(EpollFlags::EPOLLIN, which);
-        self.epoll.add(fd, event).map_err(TargetError::at("epoll_ctl"))
-    }
-
     fn hear_keeper(&mut self) -> Result<(), TargetError> {
         while let Some(hold) = &mut self.hold {
             // Closing the old socket takes it out of the epoll set.
@@ -253,8 +244,7 @@ impl Running {
                     }
                 }
                 Heard::Replaced => {
-                    let event = EpollEvent::new(EpollFlags::EPOLLIN, FROM_KEEPER);
-                    self.epoll.add(hold.socket(), event).map_err(TargetError::at("epoll_ctl"))?;
+                    watch(&self.epoll, hold.socket(), FROM_KEEPER)?;
                     self.queue.push_back(TargetEvent::KeeperReplaced);
                 }
             }

@@ -9,7 +9,7 @@ use super::mapping::vma_detail::VmaDetails;
 use super::marks::CodeMarks;
 
 /// How page-exact the residency is.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum ResidencySource {
     /// PAGEMAP_SCAN ioctl (Linux 6.7+): exact.
     PagemapScan,
@@ -17,12 +17,13 @@ pub enum ResidencySource {
     Pagemap,
     /// smaps' Rss shared out in proportion over each VMA: an estimate.
     SmapsProportion,
-    /// Nothing could be read.
+    /// Nothing could be read, or nothing was asked for.
+    #[default]
     None,
 }
 
 /// Resident and swapped pages of an address space.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Residency {
     pub source: ResidencySource,
     /// Sorted, disjoint, page-aligned ranges of resident pages (for `SmapsProportion`: none).
@@ -114,16 +115,17 @@ pub struct StatusFigures {
 }
 
 /// Which moment a snapshot shows.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum SnapshotMoment {
     /// The process was held at its exit: this is its final state.
     HeldAtExit,
     /// The process went on running.
+    #[default]
     Live,
 }
 
-/// One consistent look at a process.
-#[derive(Clone, PartialEq, Eq, Debug)]
+/// One consistent snapshot of a process; by default nothing is known of it.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Observations {
     pub pid: Pid,
     pub moment: SnapshotMoment,

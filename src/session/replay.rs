@@ -64,12 +64,6 @@ impl Replay {
         self.recording.meta()
     }
 
-    /// True when vmaudit was killed before the end: names, the last snapshot and the count of what
-    /// was lost are missing.
-    pub fn is_cut(&self) -> bool {
-        self.recording.facts().is_none()
-    }
-
     /// Tells all steps to the ledger, in order. `before` sees each before it is told, and the
     /// state until then; what it breaks at is not told any more.
     ///

@@ -60,7 +60,9 @@ pub trait Rule: Sync {
     fn id(&self) -> &'static str;
 
     /// All that it may claim.
-    fn categories(&self) -> &'static [Category];
+    fn categories(&self) -> &'static [Category] {
+        &[]
+    }
 
     /// Its own code on stacks, for readers of them.
     fn code(&self) -> Code {

@@ -7,7 +7,7 @@ use super::loader::LOADER;
 use super::pthread::{self, LIVE, THREAD_STACK};
 use super::{Advice, Claim, Group, Rule, Subject, World};
 use crate::attribution::callpath::CallPath;
-use crate::attribution::category::{Category, Evidence, Instance, Merge};
+use crate::attribution::category::{Evidence, Instance, Merge};
 use crate::ledger::{Region, RegionKind};
 use crate::model::Addr;
 use std::cmp::Reverse;
@@ -36,10 +36,6 @@ pub struct NamedRule;
 impl Rule for NamedRule {
     fn id(&self) -> &'static str {
         "named"
-    }
-
-    fn categories(&self) -> &'static [Category] {
-        &[]
     }
 
     fn by_name(&self, subject: &Subject<'_>, _world: &World<'_>) -> Option<Claim> {

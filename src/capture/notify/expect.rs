@@ -11,6 +11,11 @@ use crate::sys::abi::{
     PROT_SEM,
 };
 
+/// As [`pages`]; None where the address is not that of a page, too.
+fn aligned(addr: u64, len: u64) -> Option<AddrRange> {
+    pages(addr, len).filter(|_| addr.is_multiple_of(PAGE))
+}
+
 impl Expected {
     pub fn mmap(tid: Tid, args: [u64; 6], shadow: &Shadow, maps: &mut Maps) -> Expected {
         let [addr, len, prot, flags, descriptor, offset] = args;
@@ -56,7 +61,7 @@ impl Expected {
     }
 
     pub fn munmap([addr, len, ..]: [u64; 6], shadow: &Shadow) -> Expected {
-        let Some(range) = pages(addr, len).filter(|_| addr % PAGE == 0 && len != 0) else {
+        let Some(range) = aligned(addr, len).filter(|range| !range.is_empty()) else {
             return Expected::Known(EINVAL);
         };
         match shadow.pieces(range).first() {
@@ -66,7 +71,7 @@ impl Expected {
     }
 
     pub fn mprotect([addr, len, prot, ..]: [u64; 6], shadow: &Shadow) -> Expected {
-        let Some(range) = pages(addr, len).filter(|_| addr % PAGE == 0) else {
+        let Some(range) = aligned(addr, len) else {
             return Expected::Known(EINVAL);
         };
         const BOTH_WAYS: u64 = PROT_GROWSDOWN | PROT_GROWSUP;
@@ -100,7 +105,7 @@ impl Expected {
 
     /// Advice changes no mapping; what the arguments allow is taken as done.
     pub fn madvise([addr, len, advice, ..]: [u64; 6], shadow: &Shadow) -> Expected {
-        let Some(range) = pages(addr, len).filter(|_| addr % PAGE == 0) else {
+        let Some(range) = aligned(addr, len) else {
             return Expected::Known(EINVAL);
         };
         let ret = if shadow.covers(range) { 0 } else { ENOMEM };

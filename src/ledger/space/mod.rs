@@ -226,7 +226,6 @@ impl Ledger {
         }
         // A refused brk returns the break that holds; an error comes from seccomp only.
         if event.failed() {
-            self.reports.add_failed();
             self.apply_failed(&call);
         } else {
             self.apply_done(&call, files);
@@ -317,11 +316,6 @@ impl Ledger {
     /// over all address spaces: equal numbers mean equal sets.
     pub fn module_generation(&self) -> u64 {
         self.mapped.module_generation()
-    }
-
-    /// Calls that the kernel refused.
-    pub fn failed_calls(&self) -> u64 {
-        self.reports.failed()
     }
 
     /// Waiting for the reports of unmappings that are proven: 0 when all reports are in.
