@@ -106,7 +106,7 @@ impl Attached {
         let mut ended = Vec::new();
         for event in &ready[..count] {
             match event.data() {
-                FROM_SIGNALS => self.hear_signals()?,
+                FROM_SIGNALS => self.receive_signals()?,
                 number => ended.extend(self.processes.get(number as usize).map(Process::pid)),
             }
         }
@@ -127,7 +127,7 @@ impl Attached {
         Ok(())
     }
 
-    fn hear_signals(&mut self) -> Result<(), TargetError> {
+    fn receive_signals(&mut self) -> Result<(), TargetError> {
         while let Some(arrived) = self.signals.next()? {
             if let Arrived::Request { signal, .. } = arrived {
                 self.queue.push_back(AttachedEvent::Interrupt(signal));

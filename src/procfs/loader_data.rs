@@ -19,11 +19,11 @@ const PT_TLS: u32 = 7;
 const DT_DEBUG: u64 = 21;
 /// A program header.
 type Header = [u8; 56];
-/// Most headers, entries of a dynamic section and files that are looked at.
+/// Most headers, entries of a dynamic section and files that are examined.
 const MAX_HEADERS: u64 = 64;
 const MAX_ENTRIES: u64 = 256;
 const MAX_FILES: usize = 4096;
-/// Of a file's description, so much is looked through for what it points at.
+/// Of a file's description, so much is searched for what it points at.
 const DESCRIPTION: u64 = 1024;
 /// What is read at once, and where that cannot be read to its end.
 const BLOCK: usize = 1024;

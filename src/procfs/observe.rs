@@ -24,7 +24,7 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::sync::{Mutex, PoisonError};
 
-/// What to look at, and how.
+/// What to examine, and how.
 #[derive(Clone, Copy, Debug)]
 pub struct ObserveOptions {
     /// Copied to the result: only the caller knows whether the process is held.

@@ -11,7 +11,7 @@ use crate::model::observation::{Residency, ResidencySource, ThreadBlocks, Thread
 use crate::model::{Addr, AddrRange, Mapping, PAGE, Tid, VmaDetails};
 use crate::sys::task::robust_list;
 
-/// How far below the top of a stack its block is looked for: static TLS lies above it.
+/// How far below the top of a stack its block is searched for: static TLS lies above it.
 const REACH: u64 = 64 << 10;
 /// Pages that are read at most.
 const MAX_PAGES: usize = 1 << 14;

@@ -1,5 +1,5 @@
 //! The report for people and programs: pure functions from [`crate::report::Report`] to text.
-//! No terminal is looked at here: colour and length come in as options.
+//! No terminal is examined here: colour and length come in as options.
 
 mod chain;
 pub mod compare;

@@ -59,7 +59,7 @@ pub struct FunctionCalls {
 pub struct StackCounts {
     /// Calls whose stack is known; with `lost` all of them.
     pub calls: u64,
-    /// Calls whose stack found no room in the ring.
+    /// Calls whose stack found no space in the ring.
     pub lost: u64,
     pub distinct: Vec<StackCalls>,
 }

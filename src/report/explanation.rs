@@ -6,7 +6,7 @@ use super::calls;
 use super::model::{Process, Range, Region, Report, SCHEMA, Stack};
 use super::stacks::named_stack;
 use super::text::lossy;
-use super::words::{call_source, told};
+use super::words::{call_source, step_in_words};
 use crate::ledger::{Life, LifeStep};
 use crate::model::observation::{Residency, ResidencySource};
 use crate::model::{
@@ -77,7 +77,7 @@ pub struct Step {
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize)]
 pub struct Now {
     pub mapped: bool,
-    /// `exit`, `live`, `periodic` as in the report; `calls`: as far as the calls tell.
+    /// `exit`, `live`, `periodic` as in the report; `calls`: as far as the calls show.
     pub moment: String,
     /// `resident`, `swapped`, `purged` (given back and not touched since), `untouched`, `unknown`.
     pub page: String,
@@ -170,7 +170,7 @@ impl Builder<'_> {
     }
 
     fn step(&mut self, step: &LifeStep) -> Step {
-        let (change, text) = told(step, self.page.start);
+        let (change, text) = step_in_words(step, self.page.start);
         let event = step.event.as_deref();
         let after = step.after.as_ref();
         Step {

@@ -13,7 +13,7 @@ use shares::shares;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
 
-/// Rows of one process that are told apart by their stacks, those with the most faults.
+/// Rows of one process that are distinguished by their stacks, those with the most faults.
 pub const NAMED_ROWS: usize = 4000;
 /// Rows written for one process; the rest is one sum.
 const WRITTEN_ROWS: usize = 500;

@@ -1,6 +1,6 @@
 //! A traced run, from the first event to the last snapshot: one loop over the ring and the target.
 
-use super::audits::{Audits, Snapshot, StaleSnapshot, shares_space_with_parent};
+use super::audits::{Audits, Snapshot, StaleSnapshot};
 use super::error::SessionError;
 use super::exits::{Exits, has_generated_code, keeps_segments, open_files};
 use super::load::Load;
@@ -9,6 +9,7 @@ use super::reporting;
 use super::say::say;
 use super::schedule::SnapshotTimes;
 pub use super::schedule::{AT_THE_END, NEVER, Schedule};
+use super::spaces::{is_audited, living};
 use super::watched::{SessionEvent, Watched};
 use crate::capture::EventSource;
 use crate::launch::{ExitStatus, HeldExit};
@@ -26,7 +27,7 @@ use std::time::{Duration, Instant};
 const NAP: Duration = Duration::from_millis(10);
 /// How often it is seen to while much is taken in that something has happened: a process at its end waits.
 const GLANCE: Duration = Duration::from_millis(1);
-/// How often a process that executes another program under a snapshot is looked at.
+/// How often a process that executes another program under a snapshot is examined.
 const ATTEMPTS: u32 = 3;
 
 /// How the run ended for vmaudit.
@@ -190,7 +191,7 @@ impl<'a> Session<'a> {
         }
         self.lost = lost;
         self.pipeline.borrow_mut().note_lost_events();
-        let pids = self.living();
+        let pids = living(&self.pipeline.borrow().spaces);
         // What has ended meanwhile cannot be read any more.
         let asked_ns = self.pipeline.borrow().spaces.asked_ns();
         for time_ns in [asked_ns, monotonic_ns()] {
@@ -240,13 +241,6 @@ impl<'a> Session<'a> {
         Ok(())
     }
 
-    /// Processes that live and have an address space of their own.
-    fn living(&self) -> Vec<Pid> {
-        let pipeline = self.pipeline.borrow();
-        let alive = pipeline.spaces.processes().iter().filter(|process| process.exited_ns.is_none());
-        alive.map(|process| process.pid).filter(|&pid| !shares_space_with_parent(&pipeline, pid)).collect()
-    }
-
     /// A process is held at its very end: a snapshot, then let it go.
     fn at_exit(&mut self, held: HeldExit) -> Result<(), SessionError> {
         if !self.is_behind && !self.catch_up(Some(GLANCE))? {
@@ -259,7 +253,7 @@ impl<'a> Session<'a> {
         self.settle()?;
         self.recover_from_loss()?;
         self.resync_rest(held.pid, held.tid)?;
-        if self.is_audited(held.pid) {
+        if is_audited(&self.pipeline.borrow().spaces, held.pid) {
             let seen = self.snapshot(held.pid, held.tid, SnapshotMoment::HeldAtExit);
             // Killed while it was held: what was read may be another process by now.
             if seen && !self.watched.is_held(&held) {
@@ -316,7 +310,7 @@ impl<'a> Session<'a> {
     /// Of a process that was let go.
     fn conclude(&mut self, snapshot: Snapshot) {
         let pid = snapshot.observations.pid;
-        if self.is_audited(pid) {
+        if is_audited(&self.pipeline.borrow().spaces, pid) {
             // Said where the user wants to know.
             let _ = self.compare(snapshot);
         } else {
@@ -357,23 +351,16 @@ impl<'a> Session<'a> {
         Ok(())
     }
 
-    /// Holding is inherited by every process that the command starts, tracing need not be; and a
-    /// vfork child's end is not the end of an address space.
-    fn is_audited(&self, pid: Pid) -> bool {
-        let pipeline = self.pipeline.borrow();
-        pipeline.spaces.process(pid).is_some() && !shares_space_with_parent(&pipeline, pid)
-    }
-
     fn snapshot(&mut self, pid: Pid, tid: Pid, moment: SnapshotMoment) -> bool {
         self.read(pid, tid, moment).is_ok_and(|snapshot| self.compare(snapshot).is_ok())
     }
 
     fn read(&self, pid: Pid, tid: Pid, moment: SnapshotMoment) -> Result<Snapshot, ObserveError> {
         let snapshot = Snapshot::take((pid, tid), moment);
-        snapshot.inspect_err(|error| self.tell_verbose(pid, error))
+        snapshot.inspect_err(|error| self.say_verbose(pid, error))
     }
 
-    fn tell_verbose(&self, pid: Pid, error: &dyn std::error::Error) {
+    fn say_verbose(&self, pid: Pid, error: &dyn std::error::Error) {
         if self.schedule.verbose {
             say(format_args!("snapshot of {pid}: {error}"));
         }
@@ -397,7 +384,7 @@ impl<'a> Session<'a> {
             )),
             Ok(_) => {}
             Err(void) => {
-                self.tell_verbose(pid, &void);
+                self.say_verbose(pid, &void);
                 return Err(void);
             }
         }
@@ -410,14 +397,14 @@ impl<'a> Session<'a> {
         if self.schedule.interval == NEVER {
             return;
         }
-        let mut pids = self.living();
+        let mut pids = living(&self.pipeline.borrow().spaces);
         pids.retain(|&pid| !self.audits.is_final(pid));
-        self.look_at(pids);
+        self.snapshot_processes(pids);
         self.audits.containers.read_memory();
     }
 
-    /// Looks at these processes, whatever the schedule says. What cannot be looked at is left as it was.
-    pub fn look_at(&mut self, mut pids: Vec<Pid>) {
+    /// Looks at these processes, whatever the schedule says. What cannot be examined is left as it was.
+    pub fn snapshot_processes(&mut self, mut pids: Vec<Pid>) {
         // A failing ring ends the run at the next poll of the loop.
         drop(self.finish_exits());
         self.pipeline.borrow_mut().spaces.snapshot_begins();

@@ -1,7 +1,7 @@
 //! What the ledger alone knows of a process, in the shape of a snapshot of it.
 
-use super::audits::shares_space_with_parent;
 use super::pipeline::Pipeline;
+use super::spaces::shares_space_with_parent;
 use crate::ledger::{LedgerPiece, RegionKind};
 use crate::model::mapping::is_randomised;
 use crate::model::observation::{HeapInfo, StatusFigures, ThreadObservation};
@@ -27,7 +27,7 @@ pub fn from_ledger(pipeline: &Pipeline, pid: Pid, as_of: Option<&AsOf>) -> Optio
     // A child that never executed anything, and whose address space was its parent's.
     process.exec_ns.or(process.created_ns).or(process.found_ns)?;
     let ledger = pipeline.spaces.ledger_of_pid(pid)?;
-    if shares_space_with_parent(pipeline, pid) {
+    if shares_space_with_parent(&pipeline.spaces, pid) {
         return None;
     }
     let starts = as_of.and_then(|moment| moment.found.get(&pid)).map_or(&[][..], Vec::as_slice);

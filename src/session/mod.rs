@@ -24,6 +24,7 @@ pub mod say;
 mod schedule;
 pub mod sink;
 pub mod snapshots;
+mod spaces;
 pub mod start;
 mod symbol_names;
 pub mod targets;

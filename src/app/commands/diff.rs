@@ -133,7 +133,7 @@ fn is_stdin(path: &Path) -> bool {
     path == Path::new("-")
 }
 
-/// Reads a recording, a JSON report, or a saved smaps or maps file, told apart by their first bytes.
+/// Reads a recording, a JSON report, or a saved smaps or maps file, distinguished by their first bytes.
 ///
 /// # Errors
 /// When it is none of these, or damaged.

@@ -354,12 +354,12 @@ impl<'a> World<'a> {
         &self.input.observations.mappings
     }
 
-    /// What smaps told of the VMA that holds `addr`, where it was read.
+    /// What smaps shows of the VMA that holds `addr`, where it was read.
     pub fn detail_at(&self, addr: Addr) -> Option<&'a VmaDetail> {
         self.input.observations.details.at(addr)
     }
 
-    /// What smaps told of this very mapping: it is read a moment after maps, and a process that goes on
+    /// What smaps shows of this very mapping: it is read a moment after maps, and a process that goes on
     /// may have changed what lies there.
     pub fn detail_of(&self, mapping: &Mapping) -> Option<&'a VmaDetail> {
         let prot = mapping.prot;

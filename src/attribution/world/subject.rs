@@ -11,7 +11,7 @@ pub struct Subject<'a> {
     pub region: &'a Region,
     /// The VMA that holds it.
     pub mapping: Option<&'a Mapping>,
-    /// What smaps told of it, where it was read.
+    /// What smaps shows of it, where it was read.
     pub detail: Option<&'a VmaDetail>,
     pub record: Option<&'a OriginRecord>,
     pub path: Option<&'a CallPath>,

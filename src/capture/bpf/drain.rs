@@ -16,7 +16,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// Records that are moved before it is asked again whether there is room for more.
+/// Records that are moved before it is asked again whether there is space for more.
 const CHUNK: usize = 32;
 /// A ring that need not be emptied yet is seen to again after so long.
 const RETRY: Duration = Duration::from_millis(1);

@@ -92,7 +92,7 @@ pub(super) struct Queue {
     until: u64,
     /// As many bytes as there may be of each.
     limit: usize,
-    /// Calls whose stacks found no room in it.
+    /// Calls whose stacks found no space in it.
     stripped: u64,
 }
 

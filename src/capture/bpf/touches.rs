@@ -18,7 +18,7 @@ pub struct TouchConfig {
     pub ring_bytes: u32,
 }
 
-/// Before loading: room for the records, or nothing at all of it.
+/// Before loading: space for the records, or nothing at all of it.
 pub(super) fn prepare(
     open: &mut skel::OpenVmauditSkel<'_>,
     config: Option<TouchConfig>,

@@ -248,7 +248,7 @@ impl Ledger {
         }
     }
 
-    /// Everything mapped as far as the calls tell, sorted. Neighbours differ in some attribute.
+    /// Everything mapped as far as the calls show, sorted. Neighbours differ in some attribute.
     pub fn pieces(&self) -> impl Iterator<Item = LedgerPiece> + '_ {
         self.mapped.pieces().iter().map(|(range, a)| self.described(range, a))
     }
@@ -268,7 +268,7 @@ impl Ledger {
         }
     }
 
-    /// Bytes mapped as far as the calls tell.
+    /// Bytes mapped as far as the calls show.
     pub fn mapped_bytes(&self) -> u64 {
         self.mapped.peak().mapped()
     }
@@ -291,7 +291,7 @@ impl Ledger {
     }
 
     /// Bytes by which the kernel's own count exceeded the calls' with a single thread: its stack has
-    /// grown, which no call tells.
+    /// grown, which no call shows.
     pub fn stack_growth(&self) -> u64 {
         self.mapped.peak().stack_growth()
     }
@@ -323,7 +323,7 @@ impl Ledger {
         self.mapped.limbo().pieces().map(|p| p.range.len()).sum()
     }
 
-    /// What is mapped at `at`, as far as the calls tell.
+    /// What is mapped at `at`, as far as the calls show.
     pub fn piece_at(&self, at: Addr) -> Option<LedgerPiece> {
         let (range, attributes) = self.mapped.pieces().at(at)?;
         Some(self.described(range, attributes))

@@ -38,7 +38,7 @@ pub struct Reconciled {
 }
 
 impl Ledger {
-    /// Joins what the calls tell with one snapshot of maps.
+    /// Joins what the calls show with one snapshot of maps.
     pub(in crate::ledger) fn reconcile(&self, seen: &Observations, threads: &[ThreadRecord]) -> Reconciled {
         let mut join = Join {
             ledger: self,

@@ -123,7 +123,7 @@ pub(super) fn marker(selected: bool) -> &'static str {
     if selected { "▶" } else { " " }
 }
 
-/// A line of text and, at the right edge, another one, if there is room for both.
+/// A line of text and, at the right edge, another one, if there is space for both.
 pub(super) fn both_ends(left: Row, right_text: &str, (columns, theme): (usize, Theme)) -> Line<'static> {
     let used: usize = left.spans.iter().map(Span::width).sum();
     let gap = columns.saturating_sub(used).saturating_sub(width(right_text));

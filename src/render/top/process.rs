@@ -10,7 +10,7 @@ use crate::report::units::{size, thousands};
 use crate::top::{CategoryLine, Opened, Pages, Pane, Point, SortBy, State, Track};
 use ratatui::text::Line;
 
-/// From this height on there is room for the sizes over time, and for a whole verdict.
+/// From this height on there is space for the sizes over time, and for a whole verdict.
 const ROOMY: usize = 18;
 
 /// Lines of each part.
@@ -220,7 +220,7 @@ const COLUMNS: [(Column, usize, usize); 7] = [
     (Column::Growth, 62, 11),
 ];
 
-/// The columns there is room for, and what is left for the name.
+/// The columns there is space for, and what is left for the name.
 fn columns(opened: &Opened, screen: usize) -> (usize, Vec<(Column, usize)>) {
     let swapped = opened.details.as_ref().is_some_and(|details| details.process.totals.swap > 0);
     let there =

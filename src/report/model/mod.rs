@@ -57,7 +57,7 @@ pub struct Events {
     pub seen: u64,
     /// Of these: not recorded. What they did is read anew, and what they may have done is doubtful.
     pub lost: u64,
-    /// Of these: recorded, but for their stacks, for which there was no room.
+    /// Of these: recorded, but for their stacks, for which there was no space.
     #[serde(skip_serializing_if = "is_zero")]
     pub without_stack: u64,
     /// Stacks whose copied bytes ended before the root.
@@ -122,7 +122,7 @@ pub struct Process {
     /// Added: how residency was measured: `pagemap-scan`, `pagemap`, `smaps-estimate`, `none`.
     pub residency: String,
     /// Added: `exit` (held at its exit), `live`, `periodic` (ended after its last snapshot: `residency` is of that,
-    /// what was mapped is of its end), `ledger` (nobody looked at it: what was mapped is known by its calls), or
+    /// what was mapped is of its end), `ledger` (nobody examined it: what was mapped is known by its calls), or
     /// `file`.
     pub snapshot: String,
     /// Added: with `periodic`, how long before the death the snapshot was taken.
@@ -174,7 +174,7 @@ pub struct Totals {
     pub residency_unknown: u64,
 }
 
-/// What a process found around it when it was looked at: where two runs of a program differ in it, their memory may.
+/// What a process found around it when it was examined: where two runs of a program differ in it, their memory may.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Surroundings {

@@ -10,7 +10,7 @@ pub struct Touch {
     pub faults: u64,
     /// Of these: recorded, with their stack.
     pub sampled: u64,
-    /// Faults whose record found no room, and those that it stood for.
+    /// Faults whose record found no space, and those that it stood for.
     pub lost: u64,
     /// Faults in address spaces that no process has any more (a child's before its execve).
     pub unplaced: u64,

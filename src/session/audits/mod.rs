@@ -72,7 +72,7 @@ impl Audits {
     }
 
     /// Takes a snapshot. `drain` has to hand what was reported until now to the pipeline before the
-    /// ledger is asked, and tells whether it was still that process which was looked at. Later records wait
+    /// ledger is asked, and tells whether it was still that process which was examined. Later records wait
     /// when this returns.
     ///
     /// # Errors
@@ -107,7 +107,7 @@ impl Audits {
         self.reduce_small(pipeline);
     }
 
-    /// Processes that ended, and were not looked at, are kept as the ledger has them now, which need not keep
+    /// Processes that ended, and were not examined, are kept as the ledger has them now, which need not keep
     /// them any longer.
     pub fn note_ended(&mut self, pipeline: &mut Pipeline) {
         for pid in pipeline.spaces.take_ended() {
@@ -247,7 +247,7 @@ impl Audits {
     }
 
     /// Processes that ended unseen are shown as the ledger has them, without residency; and so are those that
-    /// have executed another program since they were looked at: what was seen is not theirs any more.
+    /// have executed another program since they were examined: what was seen is not theirs any more.
     fn complete_from_ledger(&mut self, pipeline: &Pipeline) {
         self.snapshots.retain(|&pid, audit| is_of_now(pid, audit, &pipeline.spaces));
         for process in pipeline.spaces.processes() {
@@ -416,16 +416,5 @@ impl Audits {
             timeline: self.timelines.as_ref().and_then(|timelines| timelines.of(pid)),
             ..ProcessFacts::default()
         }
-    }
-}
-
-/// A vfork child that has not executed anything: its end is not the end of an address space.
-pub fn shares_space_with_parent(pipeline: &Pipeline, pid: Pid) -> bool {
-    let spaces = &pipeline.spaces;
-    let Some(process) = spaces.process(pid) else { return false };
-    let Some(parent) = process.parent else { return false };
-    match (spaces.ledger_of_pid(pid), spaces.ledger_of_pid(parent)) {
-        (Some(own), Some(parents)) => std::ptr::eq(own, parents),
-        _ => false,
     }
 }

@@ -120,7 +120,7 @@ pub struct Contained<'a> {
     tracer: &'a Tracer,
     next_scan: Instant,
     /// Strangers at the last pass. An engine's helper is in the cgroup for a moment before it executes
-    /// what it was asked for: only who stays is looked at.
+    /// what it was asked for: only who stays is examined.
     met: HashSet<Pid>,
 }
 

@@ -1,12 +1,15 @@
 //! What was read from outside about one process, as plain data: gathered by the adapters while
 //! the process is held (or alive), used by the pure core later.
 
-use super::addr::{Addr, AddrRange};
-use super::event::{Pid, Tid};
-use super::limits::Limits;
-use super::mapping::Mapping;
-use super::mapping::vma_detail::VmaDetails;
-use super::marks::CodeMarks;
+pub mod limits;
+pub mod marks;
+
+use crate::model::addr::{Addr, AddrRange};
+use crate::model::event::{Pid, Tid};
+use crate::model::mapping::Mapping;
+use crate::model::mapping::vma_detail::VmaDetails;
+use crate::model::observation::limits::Limits;
+use crate::model::observation::marks::CodeMarks;
 
 /// How page-exact the residency is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -72,7 +75,7 @@ pub struct ThreadBlocks {
     pub living: Vec<(Tid, Addr)>,
     /// Of threads that have ended, the block, by what it says of itself; sorted.
     pub ended: Vec<Addr>,
-    /// All stacks that a thread may have left were looked at for such blocks.
+    /// All stacks that a thread may have left were examined for such blocks.
     pub searched: bool,
 }
 
