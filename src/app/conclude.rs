@@ -56,7 +56,7 @@ fn totals(pipeline: &Pipeline, counters: Counters) -> EventTotals {
     }
 }
 
-/// How much of each event there was room for.
+/// How much of each event there was space for.
 pub fn say_stacks(pipeline: &Pipeline, counters: Counters) {
     let (known, tally) = (counters.known_stacks, &pipeline.tally);
     let copied = (tally.stacks + tally.outdated).saturating_sub(known);

@@ -2,10 +2,10 @@
 
 use super::error::AppError;
 use super::output::{self, Output};
-use crate::cli::{By, HeapFormat, HeapViewArgs};
+use crate::cli::{HeapFormat, HeapViewArgs};
 use crate::heap::report::HeapReport;
 use crate::render::{
-    Color, FlameError, HeapBy, HeapView, TextOptions, clean, heap_to_folded, heap_to_heaptrack, heap_to_html,
+    Color, FlameError, HeapView, TextOptions, clean, heap_to_folded, heap_to_heaptrack, heap_to_html,
     heap_to_pprof, heap_to_svg, heap_to_text, to_json,
 };
 use crate::session::say::say;
@@ -35,7 +35,7 @@ impl HeapOutput {
     /// # Errors
     /// When it cannot be written.
     pub fn write(&self, to: &Output, report: &HeapReport) -> Result<(), AppError> {
-        let view = HeapView { by: by(self.view.by), reverse: self.view.reverse };
+        let view = HeapView { by: self.view.by, reverse: self.view.reverse };
         let rendered = match self.view.format {
             HeapFormat::Json => to_json(report)?.into_bytes(),
             HeapFormat::Folded => heap_to_folded(report, view).into_bytes(),
@@ -49,18 +49,6 @@ impl HeapOutput {
             }
         };
         to.put(&rendered)
-    }
-}
-
-fn by(by: By) -> HeapBy {
-    match by {
-        By::Outstanding => HeapBy::Outstanding,
-        By::Peak => HeapBy::Peak,
-        By::Allocations => HeapBy::Allocations,
-        By::Temporary => HeapBy::Temporary,
-        By::Module => HeapBy::Module,
-        By::Thread => HeapBy::Thread,
-        By::Size => HeapBy::Size,
     }
 }
 

@@ -1,6 +1,6 @@
 //! `report REC --at SECS`: what a recording says of a moment. The calls until then are told to the
 //! ledger, which knows every byte of VIRT; what was resident is known only where a process was held
-//! at its exit by then, because nobody looked at just that moment.
+//! at its exit by then, because nobody examined just that moment.
 
 use super::error::{AppError, MomentError};
 use super::recorded::report_of;

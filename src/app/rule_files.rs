@@ -42,7 +42,7 @@ pub fn read(named: Option<&Path>) -> Result<(), AppError> {
     Ok(())
 }
 
-/// Folders that are looked into without being named; they need not be there.
+/// Folders that are examined without being named; they need not be there.
 fn standing() -> impl Iterator<Item = (PathBuf, bool)> {
     let variable = |name| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
     let config = variable("XDG_CONFIG_HOME").or_else(|| Some(variable("HOME")?.join(".config")));

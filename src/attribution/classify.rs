@@ -80,15 +80,15 @@ fn mark_stacks(world: &World<'_>) -> Marks {
 }
 
 /// The rules that are asked on one level of evidence, by their numbers.
-struct Asked(Vec<usize>);
+struct RulesToAsk(Vec<usize>);
 
-impl Default for Asked {
-    fn default() -> Asked {
-        Asked((0..RULES.len()).collect())
+impl Default for RulesToAsk {
+    fn default() -> RulesToAsk {
+        RulesToAsk((0..RULES.len()).collect())
     }
 }
 
-impl Asked {
+impl RulesToAsk {
     /// Asks one after the other, until one answers. What a rule does not know of this level at all it is not asked
     /// again: tens of thousands of pieces ask on each level.
     fn first<T>(
@@ -114,16 +114,16 @@ impl Asked {
 
 #[derive(Default)]
 struct Levels {
-    cuts: Asked,
-    name: Asked,
-    header: Asked,
-    thread: Asked,
-    shape: Asked,
-    last: Asked,
+    cuts: RulesToAsk,
+    name: RulesToAsk,
+    header: RulesToAsk,
+    thread: RulesToAsk,
+    shape: RulesToAsk,
+    last: RulesToAsk,
 }
 
 /// Where rules know of a boundary inside of a region; ascending.
-fn cuts(world: &World<'_>, region: &Region, asked: &mut Asked) -> Vec<Addr> {
+fn cuts(world: &World<'_>, region: &Region, asked: &mut RulesToAsk) -> Vec<Addr> {
     let mut cuts: Vec<Addr> = Vec::new();
     asked.first::<()>(world, |rule| {
         cuts.extend(rule.cuts(region, world));
@@ -232,7 +232,7 @@ fn footprint(world: &World<'_>, subject: &Subject<'_>, range: AddrRange) -> Foot
         reserved: if prot.is_none() { range.len() } else { 0 },
         rss,
         swap,
-        // an estimate of residency knows no ranges: then the purge cannot be told from its reuse
+        // an estimate of residency knows no ranges: then the purge cannot be distinguished from its reuse
         purged: purged.min(range.len().saturating_sub(rss).saturating_sub(swap)),
         unseen,
     }

@@ -8,7 +8,7 @@ use super::world::World;
 use super::{AuditInput, Piece};
 use crate::ledger::{GoneCall, Origin, OriginId, Reconciled, Region, VmaNames};
 use crate::model::mapping::MappingFile;
-use crate::model::observation::{Residency, ResidencySource};
+use crate::model::observation::Residency;
 use crate::model::{AddrRange, Mapping, Observations, VmaDetails};
 
 /// Where the calls are put for this: above every user address, far from each other, with the low
@@ -46,15 +46,9 @@ pub fn categories_of_gone(input: &AuditInput<'_>, gone: &[&GoneCall]) -> Vec<Cat
             vma: first + at,
         });
     }
-    let none = Residency {
-        source: ResidencySource::None,
-        resident: Vec::new(),
-        swapped: Vec::new(),
-        per_vma: Vec::new(),
-    };
     let observations = Observations {
         mappings,
-        residency: none,
+        residency: Residency::default(),
         threads: seen.threads.clone(),
         thread_blocks: seen.thread_blocks.clone(),
         details: VmaDetails::default(),

@@ -44,6 +44,11 @@ pub fn thousands(n: u64) -> String {
     out
 }
 
+/// `1 call`, `1,234 calls`.
+pub fn counted(n: u64, noun: &str) -> String {
+    format!("{} {noun}{}", thousands(n), if n == 1 { "" } else { "s" })
+}
+
 /// `two`, … `twelve`, then digits.
 pub fn count_word(n: u64) -> String {
     const WORDS: [&str; 13] = [

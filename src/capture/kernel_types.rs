@@ -23,7 +23,7 @@ const KERNEL: &str = "/sys/kernel/btf/vmlinux";
 /// Of the types that the BPF objects read, as build.rs found them.
 const NAMES: &[&str] = include!(concat!(env!("OUT_DIR"), "/kernel_types.rs"));
 
-/// Has an object's types looked for among those alone that our objects name. Where that cannot be, among all: libbpf
+/// Has an object's types searched for among those alone that our objects name. Where that cannot be, among all: libbpf
 /// says then what it lacks.
 pub(super) fn give(to: &mut ObjectBuilder) -> libbpf_rs::Result<()> {
     // Read once: a run loads two objects, and doctor all of them in several ways.

@@ -9,6 +9,7 @@ pub mod kernel_types;
 mod managed;
 pub mod nothing;
 pub mod notify;
+mod object;
 pub mod perf;
 mod plain;
 pub mod preload;
@@ -57,7 +58,7 @@ impl InterpreterFile {
 
 /// Where a backend learns of interpreters whose frames it is to send.
 pub trait Interpreters {
-    /// Who maps or executes this file from now on has the interpreter. None where there is no room for more.
+    /// Who maps or executes this file from now on has the interpreter. None where there is no space for more.
     fn publish(&mut self, file: &InterpreterFile) -> Option<u64>;
 
     /// An address space that has it mapped already: its runtime's address there, and the number that `publish` gave.
@@ -67,7 +68,7 @@ pub trait Interpreters {
     fn lost(&self) -> u64;
 }
 
-/// A stack that is told from all others by what is here.
+/// A stack that is distinguished from all others by what is here.
 #[derive(Clone, Copy, Debug)]
 pub struct KnownStack<'a> {
     pub mm: MmKey,
@@ -81,7 +82,7 @@ pub struct KnownStack<'a> {
 
 /// Where a backend learns which stacks it may send as numbers.
 pub trait KnownStacks {
-    /// From now on this stack may be sent as `number`, which is not 0. Where there is no room, it is not.
+    /// From now on this stack may be sent as `number`, which is not 0. Where there is no space, it is not.
     fn publish(&mut self, number: u64, stack: &KnownStack<'_>);
 
     /// From now on no stack of this address space is sent so; calls that were made before may be.

@@ -1,4 +1,4 @@
-//! No backend: the calls are not reported. For commands whose mappings are looked at beside something else.
+//! No backend: the calls are not reported. For commands whose mappings are examined beside something else.
 
 use super::{CaptureError, Counters, EventSource};
 use nix::errno::Errno;

@@ -15,7 +15,7 @@ use std::mem::size_of;
 /// The type has to be that.
 pub(super) unsafe trait Plain: Copy {}
 
-/// Each with the sum of its fields' sizes, which leaves no room for padding.
+/// Each with the sum of its fields' sizes, which leaves no space for padding.
 macro_rules! plain {
     ($($type:ty = $bytes:literal),* $(,)?) => {
         $(

@@ -4,7 +4,7 @@
 //! kept here (or also shown, with VMAUDIT_LIBBPF_LOG in the environment).
 
 use super::CaptureError;
-use crate::model::refusal::{Missing, Part, Refusal};
+use crate::model::trial::refusal::{Missing, Part, Refusal};
 use libbpf_rs::{PrintLevel, set_print};
 use std::cell::RefCell;
 use std::io::Write;

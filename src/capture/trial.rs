@@ -144,7 +144,7 @@ fn load_each<S: OpenSkel<'static>>(
     trial
 }
 
-/// Tables that nobody fills need no room.
+/// Tables that nobody fills need no space.
 fn shrink<S: OpenSkel<'static>>(skel: &mut S) {
     for mut map in skel.open_object_mut().maps_mut() {
         if map.max_entries() > SMALL {

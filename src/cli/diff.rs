@@ -1,7 +1,8 @@
 //! `vmaudit diff`.
 
 use super::{DiffFormat, FlameArgs};
-use clap::{Args, ValueEnum};
+use crate::diff::model::By;
+use clap::Args;
 use std::path::PathBuf;
 
 #[derive(Args, Debug)]
@@ -18,7 +19,7 @@ pub struct DiffArgs {
     ///
     /// Two heaps are compared by stack.
     #[arg(long, value_enum, value_name = "WHAT")]
-    pub by: Option<GroupBy>,
+    pub by: Option<By>,
 
     /// Which process of A and of B, where a file has several [default: the first of each]
     #[arg(long, value_name = "[PID_A]:[PID_B]", value_parser = pid_pair, conflicts_with = "all")]
@@ -46,19 +47,6 @@ pub struct DiffArgs {
 
     #[command(flatten)]
     pub flame: FlameArgs,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
-pub enum GroupBy {
-    /// The table of categories alone
-    Category,
-    /// The stack of the call that mapped it, as module + offset: holds across runs, hosts and
-    /// containers with the same build
-    Stack,
-    /// The findings of the two reports
-    Finding,
-    /// Where it is: exact for two runs with --aslr off, and for one process seen twice
-    Address,
 }
 
 /// A process on either side; None: the first.

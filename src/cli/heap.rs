@@ -1,8 +1,9 @@
 //! `vmaudit heap`.
 
-use super::heap_view::{By, HeapFormat, HeapViewArgs, name};
+use super::heap_view::{HeapFormat, HeapViewArgs, name};
 use super::quantity::{age, sampled, seconds, size};
 use super::{Aslr, StackArgs, TargetArgs};
+use crate::heap::HeapBy;
 use clap::{ArgGroup, Args, ValueEnum};
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -84,8 +85,8 @@ pub struct HeapArgs {
     pub leaks_only: bool,
 
     /// What to order by, and to show stacks of
-    #[arg(long, value_enum, default_value_t = By::Outstanding, value_name = "WHAT")]
-    pub by: By,
+    #[arg(long, value_enum, default_value_t = HeapBy::Outstanding, value_name = "WHAT")]
+    pub by: HeapBy,
 
     /// Merge from the inside: who called the allocator, and who called that
     #[arg(long)]
@@ -161,7 +162,7 @@ impl HeapArgs {
             return Err("--runtime: -f heaptrack is a log of calls, a runtime's own record has sums (pprof, html, folded, svg, json)"
                 .to_owned());
         }
-        if self.runtime && matches!(self.by, By::Peak | By::Temporary | By::Size) {
+        if self.runtime && matches!(self.by, HeapBy::Peak | HeapBy::Temporary | HeapBy::Size) {
             let by = self.by.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default();
             return Err(format!(
                 "--by {by} needs each allocation in its order: a runtime's own record has sums"
@@ -175,7 +176,7 @@ impl HeapArgs {
         }
         let view = HeapViewArgs { by: self.by, format: self.format, reverse: self.reverse };
         let chosen = self.older.is_some() || self.min_size.is_some() || self.max_size.is_some();
-        if self.by != By::Outstanding && (chosen || self.leaks_only) {
+        if self.by != HeapBy::Outstanding && (chosen || self.leaks_only) {
             return Err(format!(
                 "--by {} is about all blocks: --older, --min-size, --max-size and --leaks-only choose of those \
                  that are outstanding",

@@ -1,25 +1,7 @@
 //! How a heap is shown: as it was run, or from a recording.
 
+use crate::heap::HeapBy;
 use clap::ValueEnum;
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, ValueEnum)]
-pub enum By {
-    /// Bytes that are outstanding
-    #[default]
-    Outstanding,
-    /// Bytes that were outstanding when all together had the most
-    Peak,
-    /// Calls that allocated, whatever was freed since
-    Allocations,
-    /// Calls whose block was freed before the thread's next allocation
-    Temporary,
-    /// The program or library whose function called the allocator
-    Module,
-    /// The function that the thread began with
-    Thread,
-    /// What the allocator gives for a block, with what rounding takes
-    Size,
-}
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 pub enum HeapFormat {
@@ -54,7 +36,7 @@ impl HeapFormat {
 /// What is shown, and how.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct HeapViewArgs {
-    pub by: By,
+    pub by: HeapBy,
     pub format: HeapFormat,
     pub reverse: bool,
 }
@@ -67,18 +49,18 @@ impl HeapViewArgs {
     pub fn check(self, combined: bool, sampled: bool) -> Result<(), String> {
         let HeapViewArgs { by, format, reverse } = self;
         let (by_name, format_name) = (name(by), name(format));
-        if reverse && matches!(by, By::Module | By::Thread | By::Size) {
+        if reverse && matches!(by, HeapBy::Module | HeapBy::Thread | HeapBy::Size) {
             return Err(format!("--reverse merges stacks: --by {by_name} shows none"));
         }
-        if reverse && matches!(by, By::Allocations | By::Temporary) && format == HeapFormat::Text {
+        if reverse && matches!(by, HeapBy::Allocations | HeapBy::Temporary) && format == HeapFormat::Text {
             return Err(format!("--reverse draws bytes: --by {by_name} counts calls"));
         }
         let is_about_stacks = matches!(format, HeapFormat::Folded | HeapFormat::Svg | HeapFormat::Pprof);
-        if is_about_stacks && matches!(by, By::Module | By::Thread | By::Size) {
+        if is_about_stacks && matches!(by, HeapBy::Module | HeapBy::Thread | HeapBy::Size) {
             return Err(format!("-f {format_name} is about stacks: --by {by_name} shows none"));
         }
         let has_all = matches!(format, HeapFormat::Html | HeapFormat::Heaptrack);
-        if has_all && by != By::Outstanding {
+        if has_all && by != HeapBy::Outstanding {
             return Err(format!("-f {format_name} has all of them: leave --by {by_name} out"));
         }
         if reverse && (has_all || format == HeapFormat::Pprof) {
@@ -86,12 +68,12 @@ impl HeapViewArgs {
                 "-f {format_name} is turned round by the program that shows it: leave --reverse out"
             ));
         }
-        if combined && matches!(by, By::Peak | By::Temporary | By::Size) {
+        if combined && matches!(by, HeapBy::Peak | HeapBy::Temporary | HeapBy::Size) {
             return Err(format!(
                 "--by {by_name} needs each allocation in its order: --combined counts in the kernel"
             ));
         }
-        if sampled && by == By::Temporary {
+        if sampled && by == HeapBy::Temporary {
             return Err("--by temporary needs each allocation: not with --sample".to_owned());
         }
         Ok(())

@@ -1,6 +1,7 @@
 //! `vmaudit report`.
 
-use super::{By, FlameArgs, Format, HeapFormat};
+use super::{FlameArgs, Format, HeapFormat};
+use crate::heap::HeapBy;
 use clap::{Args, ValueEnum};
 use std::path::PathBuf;
 
@@ -29,7 +30,7 @@ pub struct ReportArgs {
 
     /// Of a heap (heap -o): what to order by, and to show stacks of [default: as it was run]
     #[arg(long, value_enum, value_name = "WHAT")]
-    pub by: Option<By>,
+    pub by: Option<HeapBy>,
 
     /// Make the report anew from the recorded calls, instead of showing the one that the run made
     #[arg(long)]

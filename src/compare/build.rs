@@ -14,7 +14,7 @@ use crate::report::model::Process;
 pub struct Run {
     pub row: RunRow,
     pub causes: Vec<Cause>,
-    /// Of the command; None where it was not looked at.
+    /// Of the command; None where it was not examined.
     pub output: Option<Output>,
     /// Processes that the command started and that failed: `java exited 1`.
     pub failed: Vec<String>,

@@ -11,7 +11,7 @@ pub struct Figures {
     pub processes: u64,
     pub virt: u64,
     pub vm_peak: u64,
-    /// null where a process ended before it could be looked at.
+    /// null where a process ended before it could be examined.
     pub rss: Option<u64>,
     pub unused: Option<u64>,
     pub swap: Option<u64>,

@@ -68,7 +68,7 @@ pub struct RunRow {
     pub outcome: String,
     /// Exit code of the load, where there was one and it ended.
     pub load_code: Option<i32>,
-    /// Bytes on standard output; null where they were not looked at.
+    /// Bytes on standard output; null where they were not examined.
     pub printed: Option<u64>,
     pub figures: Figures,
 }
@@ -149,7 +149,7 @@ pub struct Promise {
 pub enum Kept {
     /// At least nine tenths of it.
     Holds,
-    /// A promise of less than a hundredth of the whole cannot be told from chance.
+    /// A promise of less than a hundredth of the whole cannot be distinguished from chance.
     TooSmall,
     /// Nothing was promised, and it saves.
     Helps,

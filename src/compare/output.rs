@@ -1,4 +1,4 @@
-//! What a command printed, as far as two runs of it are to be told apart: nothing is kept.
+//! What a command printed, as far as two runs of it are to be distinguished: nothing is kept.
 
 use std::hash::{DefaultHasher, Hasher};
 

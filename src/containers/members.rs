@@ -5,7 +5,7 @@ use crate::model::Pid;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// A container can make cgroups of its own below its own one; so many are looked through.
+/// A container can make cgroups of its own below its own one; so many are searched.
 const MAX_GROUPS: usize = 10_000;
 
 /// Numbers of the processes, sorted. Empty where there is none, or no such cgroup any more.

@@ -62,7 +62,7 @@ pub fn list(processes: &Processes) -> Vec<EngineContainer> {
         let owners = processes.owners(&cut);
         let owner = owners.iter().copied().find(|&owner| processes.is_monitor(pid, &cut, owner));
         // Where there is a cgroup that it is not the monitor of, it claims what is not its own. Where there
-        // is none, nothing can be looked at, but the user can be told why.
+        // is none, nothing can be examined, but the user can be told why.
         let own = nix::unistd::geteuid().as_raw();
         if owner.is_some() || owners.is_empty() && is_run_by(pid, own) {
             let known = EngineContainer { owner, ..known(monitor) };

@@ -1,22 +1,25 @@
 //! The comparison as it is written (docs/diff.md). Sizes are bytes.
 
 use crate::report::model::{Fix, Range, Stack};
+use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
 /// The version of this model.
 pub const SCHEMA: u32 = 1;
 
 /// What changes are grouped by.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum By {
+    /// The table of categories alone
     Category,
-    /// The stack of the call that mapped it; without one the name, else the category.
+    /// The stack of the call that mapped it, as module + offset: holds across runs, hosts and
+    /// containers with the same build
     #[default]
     Stack,
-    /// As the reports' findings group: by the code that called the allocator.
+    /// The findings of the two reports
     Finding,
-    /// Where it is.
+    /// Where it is: exact for two runs with --aslr off, and for one process seen twice
     Address,
 }
 

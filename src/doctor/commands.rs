@@ -73,7 +73,7 @@ pub(super) fn commands(
         verdict("attach, events -p, top -t", bpf.clone()),
         verdict("--touch", beside(touch)),
         verdict("--container", beside(container.map(of_program))),
-        // The library that is preloaded needs nothing but a command; its mappings are looked at beside.
+        // The library that is preloaded needs nothing but a command; its mappings are examined beside.
         verdict("heap -- CMD", run.map(|how| format!("preloaded library, {how}"))),
         verdict("heap", both("heap")),
         verdict("heap --sample", both("heap --sample")),

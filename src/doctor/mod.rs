@@ -43,7 +43,7 @@ impl Rung {
     }
 }
 
-/// Whose processes can be looked at or attached to.
+/// Whose processes can be examined or attached to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Reach {
     Nobody,

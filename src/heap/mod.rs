@@ -4,6 +4,7 @@
 //! outstanding, [`picture`] is that by stack at one moment, [`fragmentation`] what the allocator does with its
 //! memory, [`report`] the versioned report. Pure.
 
+pub mod by;
 pub mod describe;
 pub mod extents;
 pub mod fragmentation;
@@ -15,6 +16,7 @@ pub mod runtime;
 pub mod sampling;
 pub mod silence;
 
+pub use by::HeapBy;
 pub use describe::{Description, FunctionDescription, FunctionKind};
 pub use ledger::{HeapLedger, Heaps, LedgerOptions};
 pub use picture::{Filter, Picture};

@@ -4,8 +4,9 @@
 use super::error::TargetError;
 use super::find::Process;
 use super::signals::{self, Arrived, Signals};
+use super::watch;
 use crate::model::Pid;
-use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollTimeout};
 use nix::sys::signal::Signal;
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -43,9 +44,9 @@ impl Attached {
         let signals = Signals::open(taken, before)?;
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).map_err(TargetError::at("epoll_create1"))?;
         let attached = Attached { processes, signals, epoll, queue: VecDeque::new() };
-        attached.watch(attached.signals.as_fd(), FROM_SIGNALS)?;
+        watch(&attached.epoll, attached.signals.as_fd(), FROM_SIGNALS)?;
         for (number, process) in attached.processes.iter().enumerate() {
-            attached.watch(process.as_fd(), number as u64)?;
+            watch(&attached.epoll, process.as_fd(), number as u64)?;
         }
         Ok(attached)
     }
@@ -60,7 +61,7 @@ impl Attached {
     /// # Errors
     /// When the kernel refuses to watch it.
     pub fn add(&mut self, process: Process) -> Result<(), TargetError> {
-        self.watch(process.as_fd(), self.processes.len() as u64)?;
+        watch(&self.epoll, process.as_fd(), self.processes.len() as u64)?;
         self.processes.push(process);
         Ok(())
     }
@@ -105,7 +106,7 @@ impl Attached {
         let mut ended = Vec::new();
         for event in &ready[..count] {
             match event.data() {
-                FROM_SIGNALS => self.hear_signals()?,
+                FROM_SIGNALS => self.receive_signals()?,
                 number => ended.extend(self.processes.get(number as usize).map(Process::pid)),
             }
         }
@@ -126,17 +127,12 @@ impl Attached {
         Ok(())
     }
 
-    fn hear_signals(&mut self) -> Result<(), TargetError> {
+    fn receive_signals(&mut self) -> Result<(), TargetError> {
         while let Some(arrived) = self.signals.next()? {
             if let Arrived::Request { signal, .. } = arrived {
                 self.queue.push_back(AttachedEvent::Interrupt(signal));
             }
         }
         Ok(())
-    }
-
-    fn watch(&self, fd: BorrowedFd<'_>, which: u64) -> Result<(), TargetError> {
-        let event = EpollEvent::new(EpollFlags::EPOLLIN, which);
-        self.epoll.add(fd, event).map_err(TargetError::at("epoll_ctl"))
     }
 }

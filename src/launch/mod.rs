@@ -53,3 +53,12 @@ pub use signals::{Signals, survive_file_limit};
 pub use start::{Launch, LaunchConfig, Prepared, program_file};
 pub use supervisor::{Left, Supervisor, Waited};
 pub use user::{SudoError, behind_sudo};
+
+use nix::sys::epoll::{Epoll, EpollEvent, EpollFlags};
+use std::os::fd::BorrowedFd;
+
+/// Has `epoll` say when the descriptor is readable.
+fn watch(epoll: &Epoll, fd: BorrowedFd<'_>, which: u64) -> Result<(), TargetError> {
+    let event = EpollEvent::new(EpollFlags::EPOLLIN, which);
+    epoll.add(fd, event).map_err(TargetError::at("epoll_ctl"))
+}

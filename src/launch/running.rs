@@ -3,14 +3,15 @@
 use super::error::{LaunchNote, TargetError};
 use super::exit_code::ExitStatus;
 use super::hold::calls::CallServer;
-use super::hold::{Heard, HeldExit, Hold, KeeperSeat};
+use super::hold::{HeldExit, Hold, KeeperReport, KeeperSeat};
 use super::job_control;
 use super::signals::{Arrived, Before, Signals};
 use super::user::{SUDO_VARIABLES, SudoError, TargetUser};
+use super::watch;
 use crate::model::Pid;
 use crate::sys::pidfd::{self, WaitIdOptions};
 use nix::errno::Errno;
-use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollTimeout};
 use nix::sys::signal::{SigSet, Signal};
 use std::collections::VecDeque;
 use std::ffi::OsStr;
@@ -98,12 +99,12 @@ impl Running {
             none_left: false,
             queue: VecDeque::new(),
         };
-        running.watch(running.signals.as_fd(), FROM_SIGNALS)?;
-        running.watch(running.pidfd.as_fd(), FROM_CHILD)?;
+        watch(&running.epoll, running.signals.as_fd(), FROM_SIGNALS)?;
+        watch(&running.epoll, running.pidfd.as_fd(), FROM_CHILD)?;
         if let Some(hold) = &running.hold {
-            running.watch(hold.socket(), FROM_KEEPER)?;
+            watch(&running.epoll, hold.socket(), FROM_KEEPER)?;
             if let Some(server) = hold.server() {
-                running.watch(server, FROM_KEEPER)?;
+                watch(&running.epoll, server, FROM_KEEPER)?;
             }
         }
         Ok(running)
@@ -117,11 +118,6 @@ impl Running {
     /// What the user should know about how it was started.
     pub fn notes(&self) -> &[LaunchNote] {
         &self.notes
-    }
-
-    /// True when exits are held.
-    pub fn holds_exits(&self) -> bool {
-        self.hold.is_some()
     }
 
     /// Where calls are watched: what receives them. To be served at once, by a thread of its own: the
@@ -165,10 +161,10 @@ impl Running {
             let has = |which| ready[..count].iter().any(|event| event.data() == which);
             // The keeper first: a process is held before it ends.
             if has(FROM_KEEPER) {
-                self.hear_keeper()?;
+                self.receive_from_keeper()?;
             }
             if has(FROM_SIGNALS) {
-                self.hear_signals()?;
+                self.receive_signals()?;
             }
             if has(FROM_CHILD) {
                 self.child_ended()?;
@@ -227,23 +223,18 @@ impl Running {
         Ok(shell)
     }
 
-    fn watch(&self, fd: BorrowedFd<'_>, which: u64) -> Result<(), TargetError> {
-        let event = EpollEvent::new(EpollFlags::EPOLLIN, which);
-        self.epoll.add(fd, event).map_err(TargetError::at("epoll_ctl"))
-    }
-
-    fn hear_keeper(&mut self) -> Result<(), TargetError> {
+    fn receive_from_keeper(&mut self) -> Result<(), TargetError> {
         while let Some(hold) = &mut self.hold {
             // Closing the old socket takes it out of the epoll set.
-            match hold.hear()? {
-                Heard::Held(held) => self.queue.push_back(TargetEvent::HeldExit(held)),
-                Heard::Strict { pid, comm } => {
+            match hold.receive()? {
+                KeeperReport::Held(held) => self.queue.push_back(TargetEvent::HeldExit(held)),
+                KeeperReport::Strict { pid, comm } => {
                     if is_unfiltered() {
                         self.queue.push_back(TargetEvent::StrictModeRefused { pid, comm });
                     }
                 }
-                Heard::Nothing => return Ok(()),
-                Heard::NoTaskLeft => {
+                KeeperReport::Nothing => return Ok(()),
+                KeeperReport::NoTaskLeft => {
                     let _ = self.epoll.delete(hold.socket());
                     self.hold = None;
                     // The filter is gone a moment before the command can be waited for.
@@ -252,9 +243,8 @@ impl Running {
                         self.queue.push_back(TargetEvent::NoTaskLeft);
                     }
                 }
-                Heard::Replaced => {
-                    let event = EpollEvent::new(EpollFlags::EPOLLIN, FROM_KEEPER);
-                    self.epoll.add(hold.socket(), event).map_err(TargetError::at("epoll_ctl"))?;
+                KeeperReport::Replaced => {
+                    watch(&self.epoll, hold.socket(), FROM_KEEPER)?;
                     self.queue.push_back(TargetEvent::KeeperReplaced);
                 }
             }
@@ -262,7 +252,7 @@ impl Running {
         Ok(())
     }
 
-    fn hear_signals(&mut self) -> Result<(), TargetError> {
+    fn receive_signals(&mut self) -> Result<(), TargetError> {
         let (mut child_changed, mut continued) = (false, false);
         while let Some(arrived) = self.signals.next()? {
             match arrived {
@@ -283,7 +273,7 @@ impl Running {
 
     fn child_ended(&mut self) -> Result<(), TargetError> {
         // Its last words were written before it ended.
-        self.hear_keeper()?;
+        self.receive_from_keeper()?;
         let Some(status) = end_of(self.pidfd.as_fd())? else { return Ok(()) };
         self.epoll.delete(self.pidfd.as_fd()).map_err(TargetError::at("epoll_ctl"))?;
         self.ended = true;
@@ -298,7 +288,7 @@ impl Running {
 impl Drop for Running {
     fn drop(&mut self) {
         // A keeper that was killed unnoticed is replaced before the last listener closes.
-        let _ = self.hear_keeper();
+        let _ = self.receive_from_keeper();
         if let Some(hold) = &mut self.hold {
             hold.reap_keeper_if_done();
         }

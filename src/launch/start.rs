@@ -30,7 +30,7 @@ use std::path::PathBuf;
 /// What to start, and how.
 #[derive(Clone, Debug, Default)]
 pub struct LaunchConfig {
-    /// The command and its arguments; the command is looked for in PATH as execvp does.
+    /// The command and its arguments; the command is searched for in PATH as execvp does.
     pub argv: Vec<OsString>,
     /// Changes to the environment: a value, or None to leave the variable out.
     pub env: Vec<(OsString, Option<OsString>)>,
@@ -257,12 +257,12 @@ impl Parts {
     fn start_command(&mut self) -> Result<(), LaunchError> {
         // EPIPE: it died meanwhile. Rust's runtime ignores SIGPIPE.
         write(&self.go, &[self.word]).map_err(|_| LaunchError::ChildDied)?;
-        while !self.hear_child()? {}
+        while !self.receive_child()? {}
         Ok(())
     }
 
     /// Waits for one report and notes it. True when there will be no more: the command runs.
-    fn hear_child(&mut self) -> Result<bool, LaunchError> {
+    fn receive_child(&mut self) -> Result<bool, LaunchError> {
         let mut report = [0; REPORT];
         loop {
             match read(&self.status, &mut report) {
@@ -284,7 +284,7 @@ impl Parts {
         write(&self.go, &[self.word]).map_err(|_| LaunchError::ChildDied)?;
         let Some(mut seat) = self.listener()? else {
             // It has said why.
-            while !self.hear_child()? {}
+            while !self.receive_child()? {}
             let refused = self.notes.iter().find_map(|note| match note {
                 LaunchNote::NoHold(NoHold::Refused(errno)) => Some(*errno),
                 _ => None,
@@ -299,7 +299,7 @@ impl Parts {
         let mut server = CallServer::new(copy, server_socket, seat.slots.clone()).map_err(&failed)?;
         loop {
             let (said, called) = wait_for(self.status.as_fd(), server.listener()).map_err(&failed)?;
-            if said && self.hear_child()? {
+            if said && self.receive_child()? {
                 break;
             }
             if called && !said && !self.let_child_call(&mut server)? {
@@ -316,7 +316,7 @@ impl Parts {
         let failed = LaunchError::system("serving the listener");
         let Some(call) = server.receive().map_err(&failed)? else { return Ok(true) };
         while can_be_read(self.status.as_fd()).map_err(&failed)? {
-            if self.hear_child()? {
+            if self.receive_child()? {
                 server.give_back(call);
                 return Ok(false);
             }

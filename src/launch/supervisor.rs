@@ -21,7 +21,7 @@ use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-/// How often children that were asked to end are looked for again, should no signal tell.
+/// How often children that were asked to end are searched for again, should no signal tell.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// How long helper processes may take to notice that their last target is gone.
 const HELPERS: Duration = Duration::from_secs(1);

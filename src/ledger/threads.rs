@@ -39,7 +39,7 @@ impl Threads {
         self.seen
     }
 
-    /// A thread reports, or is looked at, under its latest name.
+    /// A thread reports, or is examined, under its latest name.
     pub(super) fn see(&mut self, pid: Pid, tid: Tid, comm: &[u8]) {
         let thread = self.record(pid, tid);
         if thread.comm != comm {
@@ -65,7 +65,7 @@ impl Threads {
         let index = match self.index.get(&tid) {
             Some(&index) => index,
             None => {
-                self.make_room();
+                self.drop_exited();
                 self.seen += 1;
                 let (comm, initial_sp) = (Vec::new(), None);
                 self.records.push(ThreadRecord {
@@ -84,7 +84,7 @@ impl Threads {
         &mut self.records[index]
     }
 
-    fn make_room(&mut self) {
+    fn drop_exited(&mut self) {
         if self.records.len() < MAX_THREADS {
             return;
         }

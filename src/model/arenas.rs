@@ -6,7 +6,7 @@ use super::Addr;
 use super::observation::Residency;
 use super::{AddrRange, Mapping};
 
-/// Reads as many bytes as there is room for at an address of the process; false where not all of them can be
+/// Reads as many bytes as there is space for at an address of the process; false where not all of them can be
 /// read. The process may run meanwhile.
 pub type ReadMemory<'a> = dyn FnMut(Addr, &mut [u8]) -> bool + 'a;
 
@@ -44,7 +44,7 @@ pub struct ArenasRead {
     pub mapped: MappedBlocks,
     /// Who holds pages of which at most a quarter is in use, most bytes first.
     pub holders: Vec<Holder>,
-    /// `resident`, `trim` and the like of each arena mean something: pages were looked at one by one.
+    /// `resident`, `trim` and the like of each arena mean something: pages were examined one by one.
     pub knows_pages: bool,
     /// The allocator is there, and what it has is not read.
     pub unread: Option<Unread>,
@@ -161,7 +161,7 @@ pub struct Known {
     pub rounding: u64,
 }
 
-/// Blocks with mappings of their own; those of less than 128 KiB are not looked for.
+/// Blocks with mappings of their own; those of less than 128 KiB are not searched for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct MappedBlocks {
     pub blocks: Pieces,

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// The kinds of hierarchy that tasks can be told apart by.
+/// The kinds of hierarchy that tasks can be distinguished by.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum CgroupHierarchy {
     /// The one of cgroup v2.

@@ -29,7 +29,7 @@ pub struct MallocHeaders {
     pub decode: fn(Addr, &[u8; ARENA_HEADER], IsMapped<'_>) -> Option<HeapInfo>,
     /// A block with a mapping of its own may lie in such memory.
     pub may_hold: fn(&Mapping) -> bool,
-    /// Shorter blocks are not looked for.
+    /// Shorter blocks are not searched for.
     pub least_block: u64,
     /// The length that a block's header states, if it can be one at the beginning of so many bytes.
     pub block_len: fn(&[u8; BLOCK_HEADER], u64) -> Option<u64>,
@@ -68,7 +68,7 @@ pub struct GroupTable {
     pub groups: Vec<(Addr, AddrRange)>,
 }
 
-/// Bytes of the description of a page of objects that are looked at.
+/// Bytes of the description of a page of objects that are examined.
 pub const PAGE_DESCRIPTION: usize = 64;
 
 /// Of a runtime whose objects lie in pages, each at a multiple of its length; a page begins with the address of its

@@ -67,7 +67,7 @@ impl FileCache {
         FileCache { opener, slots: HashMap::new(), held: 0 }
     }
 
-    /// One more root in which files are looked for.
+    /// One more root in which files are searched for.
     pub fn add_root(&mut self, root: Root) {
         self.opener.add_root(root);
     }

@@ -30,7 +30,7 @@ pub struct Root(OwnedFd);
 
 impl Root {
     /// # Errors
-    /// When the process is gone, or may not be looked at.
+    /// When the process is gone, or may not be examined.
     pub fn of(pid: Pid) -> io::Result<Root> {
         // This link is the kernel's own, and leads to the root of the process whatever is there.
         let flags = libc::O_PATH | libc::O_DIRECTORY | libc::O_CLOEXEC;

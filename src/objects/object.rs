@@ -98,7 +98,7 @@ impl Object {
 
     /// A call to `target` can have led to `svma`: it is the start of the same function, or of one that
     /// jumps into it (a tail call: `malloc` in musl is a jump). Unwind tables know where functions are;
-    /// only where there are none the code is looked through for calls.
+    /// only where there are none the code is searched for calls.
     pub fn call_leads_to(&self, target: u64, svma: u64) -> bool {
         let covered = |at: u64| self.cfi().bounds(at);
         let start = covered(svma).map(|bounds| bounds.start).or_else(|| self.function_starts().before(svma));

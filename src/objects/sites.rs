@@ -65,7 +65,7 @@ mod arch {
 
     /// How far behind its entry a function is probed, bytes.
     const REACH: usize = 64;
-    /// A longer function is probed at its entry: all of it is looked through for jumps.
+    /// A longer function is probed at its entry: all of it is searched for jumps.
     const LONGEST: u64 = 1 << 16;
     /// The longest jump, bytes.
     const JUMP: u64 = 6;

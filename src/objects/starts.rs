@@ -13,7 +13,7 @@ use super::symbols::FunctionSymbols;
 use crate::model::PAGE;
 use std::ops::{Range, RangeInclusive};
 
-/// Code looked through at most, bytes; the largest programs have some 200 MB.
+/// Code searched at most, bytes; the largest programs have some 200 MB.
 const MAX_CODE: u64 = 256 << 20;
 /// Code that is read at once (little enough that the allocator need not map it anew each time), and the bytes of
 /// a direct call.
@@ -21,7 +21,7 @@ const CHUNK: u64 = 1 << 16;
 const CALL: u64 = 5;
 /// Less than that between two functions is padding: they begin at multiples of it.
 const SHORTEST_GAP: u64 = 16;
-/// How much of a function is looked through for a jump that leaves it.
+/// How much of a function is searched for a jump that leaves it.
 const MAX_BODY: u64 = 4096;
 
 /// Sorted virtual addresses (as the file states them).
@@ -203,7 +203,7 @@ fn call_targets(code: &[u8], at: u64) -> impl Iterator<Item = u64> + '_ {
     })
 }
 
-/// `jmp rel32` and the conditional ones; of the latter the second byte is looked at.
+/// `jmp rel32` and the conditional ones; of the latter the second byte is examined.
 fn jump_targets(code: &[u8], at: u64) -> impl Iterator<Item = u64> + '_ {
     let long = relative_targets(code, at, |opcode, before| {
         opcode == 0xe9 || before == Some(0x0f) && opcode & 0xf0 == 0x80

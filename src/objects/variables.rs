@@ -43,7 +43,7 @@ fn find(object: &Object, name: &[u8], tables: &[u32]) -> Option<u64> {
     found.map(|(_, at)| at)
 }
 
-/// Most files do not have the name that is looked for, and their strings show it without their symbols.
+/// Most files do not have the name that is searched for, and their strings show it without their symbols.
 fn may_name(object: &Object, table: &Section, name: &[u8]) -> bool {
     let strings = usize::try_from(table.link).ok().and_then(|link| object.layout().sections.get(link));
     let Some(Ok(strings)) = strings.map(|strings| object.section_bytes(strings)) else { return false };

@@ -50,7 +50,7 @@ pub fn in_child(body: impl FnOnce() -> Result<String, Errno>) -> Result<String, 
     }
 }
 
-/// A child that waits to be looked at; it ends when this is dropped.
+/// A child that waits to be examined; it ends when this is dropped.
 pub struct Quiet {
     pid: nix::unistd::Pid,
     end: Option<std::os::fd::OwnedFd>,

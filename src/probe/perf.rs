@@ -58,7 +58,7 @@ fn sampled(mut attr: Attr, besides: abi::perf_event_sample_format) -> Attr {
 
 /// Syscall tracepoints are open to everybody for own tasks (TRACE_EVENT_FL_CAP_ANY, which
 /// perf_trace_event_perm() in kernel/trace/trace_event_perf.c looks at for raw samples). Where
-/// tracefs cannot be read, one is looked for among the numbers.
+/// tracefs cannot be read, one is searched for among the numbers.
 fn tracepoint_of_child() -> Result<String, Failure> {
     let child = Quiet::start()?;
     let pid = child.pid();

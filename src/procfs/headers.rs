@@ -10,7 +10,7 @@ use crate::model::headers::{
 use crate::model::observation::{Block, BlockKind, HeapInfo, Residency, ResidencySource};
 use crate::model::{Addr, AddrRange, Mapping, PAGE, Tid};
 
-/// Blocks that are looked for at most: a recording keeps them all.
+/// Blocks that are searched for at most: a recording keeps them all.
 const MAX_BLOCKS: usize = 1 << 14;
 
 /// A process whose memory is read.

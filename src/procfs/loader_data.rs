@@ -7,7 +7,7 @@
 
 use super::memory;
 use super::process_dir::ProcessDir;
-use crate::model::{Addr, AddrRange, Mapping, Prot, Sharing, Tid};
+use crate::model::{Addr, AddrRange, Mapping, Tid};
 use crate::sys::task::robust_list;
 
 const AT_PHDR: u64 = 3;
@@ -19,11 +19,11 @@ const PT_TLS: u32 = 7;
 const DT_DEBUG: u64 = 21;
 /// A program header.
 type Header = [u8; 56];
-/// Most headers, entries of a dynamic section and files that are looked at.
+/// Most headers, entries of a dynamic section and files that are examined.
 const MAX_HEADERS: u64 = 64;
 const MAX_ENTRIES: u64 = 256;
 const MAX_FILES: usize = 4096;
-/// Of a file's description, so much is looked through for what it points at.
+/// Of a file's description, so much is searched for what it points at.
 const DESCRIPTION: u64 = 1024;
 /// What is read at once, and where that cannot be read to its end.
 const BLOCK: usize = 1024;
@@ -44,7 +44,7 @@ pub(super) fn read_loader_data(dir: &ProcessDir, tid: Tid, mappings: &[Mapping])
     let read = Read { dir, tid };
     let lists = Lists::read(read)?;
     let holder = |at: Addr| Mapping::holding(mappings, at);
-    let in_plain = |at: &Addr| holder(*at).is_some_and(is_plain);
+    let in_plain = |at: &Addr| holder(*at).is_some_and(Mapping::is_unnamed_memory);
     let thread: Vec<Addr> = lists.first_thread(read).into_iter().flatten().filter(in_plain).collect();
     let descriptions = lists.files.iter().map(|file| (*file, DESCRIPTION));
     let variables = holder(Addr(*lists.files.last()?)).filter(|own| own.range.len() <= MAX_OWN);
@@ -129,10 +129,6 @@ fn dynamic_section(at: u64, headers: &[Header]) -> Option<u64> {
 /// p_memsz of a thread-local segment, with its alignment.
 fn tls_size(header: &Header) -> Option<u64> {
     header.starts_with(&PT_TLS.to_le_bytes()).then(|| word(header, 40).saturating_add(word(header, 48)))
-}
-
-fn is_plain(m: &Mapping) -> bool {
-    m.file.is_none() && m.name.is_empty() && m.sharing == Sharing::Private && m.prot == Prot::RW
 }
 
 /// A range in parts of this length; the last one may be shorter.

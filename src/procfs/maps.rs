@@ -3,7 +3,7 @@
 //! Source of the format: fs/proc/task_mmu.c, `show_vma_header_prefix` and `show_map_vma`.
 //! Names may hold any byte: a path is written raw, except that a newline becomes `\012`
 //! (`seq_path(m, …, "\n")`). A file name that really contains the four characters `\012`
-//! cannot be told apart from that; the kernel does not escape the backslash.
+//! cannot be distinguished from that; the kernel does not escape the backslash.
 
 use crate::model::{AddrRange, Mapping, MappingFile, Prot, Sharing};
 

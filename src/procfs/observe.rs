@@ -7,7 +7,7 @@ use super::limits::read_limits;
 use super::maps::{ParsedMaps, parse_maps, user_span};
 use super::marks::read_marks;
 use super::process_dir::ProcessDir;
-use super::residency::{self, PageReader};
+use super::residency::PageReader;
 use super::status::{ProcessStatus, parse_limits, parse_status};
 use super::task_files::{parse_cmdline, parse_comm, parse_no_randomize, parse_resources};
 use super::thread_blocks::read_thread_blocks;
@@ -24,7 +24,7 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::sync::{Mutex, PoisonError};
 
-/// What to look at, and how.
+/// What to examine, and how.
 #[derive(Clone, Copy, Debug)]
 pub struct ObserveOptions {
     /// Copied to the result: only the caller knows whether the process is held.
@@ -200,7 +200,7 @@ fn read_address_space(
             whole(dir, &maps_file, &text)?;
             return Ok(AddressSpace { begun_ns, ended_ns: scanned_ns, mappings, residency, guards });
         }
-        (None, ResidencySource::None) => residency::unknown(),
+        (None, ResidencySource::None) => Residency::default(),
         (None, _) => pages.by_pagemap(&mappings).unwrap_or_else(|| pages.by_smaps(&mappings)),
     };
     let ended_ns = monotonic_ns();

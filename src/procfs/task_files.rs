@@ -45,7 +45,7 @@ pub fn parse_cmdline(bytes: &[u8]) -> Vec<Vec<u8>> {
         return bytes.iter().map(|_| Vec::new()).collect();
     };
     // One NUL ends the last argument; more may be empty arguments or a title's padding, which
-    // cannot be told apart: they are dropped.
+    // cannot be distinguished: they are dropped.
     bytes[..=end].split(|&b| b == 0).map(<[u8]>::to_vec).collect()
 }
 

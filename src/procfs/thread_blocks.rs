@@ -8,10 +8,10 @@
 use super::memory;
 use super::process_dir::ProcessDir;
 use crate::model::observation::{Residency, ResidencySource, ThreadBlocks, ThreadObservation};
-use crate::model::{Addr, AddrRange, Mapping, PAGE, Prot, Sharing, Tid, VmaDetails};
+use crate::model::{Addr, AddrRange, Mapping, PAGE, Tid, VmaDetails};
 use crate::sys::task::robust_list;
 
-/// How far below the top of a stack its block is looked for: static TLS lies above it.
+/// How far below the top of a stack its block is searched for: static TLS lies above it.
 const REACH: u64 = 64 << 10;
 /// Pages that are read at most.
 const MAX_PAGES: usize = 1 << 14;
@@ -47,7 +47,7 @@ pub(super) fn read_thread_blocks(
 /// What may be stacks, without their guards: with a guard below, or mapped as a stack.
 fn stack_tops(mappings: &[Mapping], details: &VmaDetails) -> Vec<AddrRange> {
     let mut tops = Vec::new();
-    for (at, mapping) in mappings.iter().enumerate().filter(|(_, m)| is_plain(m)) {
+    for (at, mapping) in mappings.iter().enumerate().filter(|(_, m)| m.is_unnamed_memory()) {
         // guards that maps does not show part neighbouring stacks
         let inside = overlapping(&details.guards, mapping.range);
         let below = at.checked_sub(1).and_then(|below| mappings.get(below));
@@ -66,10 +66,6 @@ fn stack_tops(mappings: &[Mapping], details: &VmaDetails) -> Vec<AddrRange> {
     }
     tops.retain(|range| !range.is_empty());
     tops
-}
-
-fn is_plain(m: &Mapping) -> bool {
-    m.file.is_none() && m.name.is_empty() && m.sharing == Sharing::Private && m.prot == Prot::RW
 }
 
 /// Of sorted, disjoint ranges.

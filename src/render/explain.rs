@@ -6,7 +6,7 @@ use super::style::{Color, Tone, clean, truncated, wrapped};
 use super::text::{TextOptions, WIDTH};
 use crate::report::explanation::{Entry, Explanation, Neighbour, Now, Step};
 use crate::report::model::Region;
-use crate::report::units::{size, thousands};
+use crate::report::units::{counted, size, thousands};
 
 /// Where the text of a step begins.
 const INDENT: usize = 5;
@@ -239,10 +239,6 @@ fn evidence(word: &str) -> &str {
         "kernel" => "kind (the kernel says so)",
         other => other,
     }
-}
-
-fn counted(n: u64, what: &str) -> String {
-    format!("{} {what}{}", thousands(n), if n == 1 { "" } else { "s" })
 }
 
 /// `0.000412`

@@ -1,5 +1,5 @@
 //! The report for people and programs: pure functions from [`crate::report::Report`] to text.
-//! No terminal is looked at here: colour and length come in as options.
+//! No terminal is examined here: colour and length come in as options.
 
 mod chain;
 pub mod compare;
@@ -34,7 +34,7 @@ pub use growth::{growth_to_json, growth_to_text};
 pub use heap::diff_stacks::heap_diff_to_folded;
 pub use heap::folded::heap_to_folded;
 pub use heap::heaptrack::heap_to_heaptrack;
-pub use heap::{HeapBy, HeapView, heap_to_text, rows_by};
+pub use heap::{HeapView, heap_to_text, rows_by};
 pub use html::heap::heap_to_html;
 pub use html::to_html;
 pub use json::to_json;

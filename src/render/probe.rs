@@ -2,11 +2,11 @@
 
 use super::frames::frames;
 use super::style::{Tone, clean, truncated, wrapped};
-use super::text::{TextOptions, WIDTH};
+use super::text::{TextOptions, WIDTH, closing_notes};
 use crate::model::path::base_name;
 use crate::model::{ProbeSummary, Skip};
 use crate::report::model::Stack;
-use crate::report::units::thousands;
+use crate::report::units::{counted, thousands};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -59,7 +59,7 @@ pub struct FunctionCalls {
 pub struct StackCounts {
     /// Calls whose stack is known; with `lost` all of them.
     pub calls: u64,
-    /// Calls whose stack found no room in the ring.
+    /// Calls whose stack found no space in the ring.
     pub lost: u64,
     pub distinct: Vec<StackCalls>,
 }
@@ -109,10 +109,6 @@ pub fn calls_to_text(counts: &CallCounts, summary: &ProbeSummary, options: TextO
 }
 
 /// `1 call`, `2,003 calls`.
-fn counted(n: u64, what: &str) -> String {
-    format!("{} {what}{}", thousands(n), if n == 1 { "" } else { "s" })
-}
-
 fn share(part: u64, whole: u64) -> String {
     if whole == 0 { "-".to_owned() } else { format!("{:.1}", part as f64 * 100.0 / whole as f64) }
 }
@@ -192,10 +188,5 @@ fn not_probed(counts: &CallCounts, summary: &ProbeSummary, options: TextOptions,
             *out += &format!("{:29}{line}\n", "");
         }
     }
-    for note in &counts.notes {
-        for (i, line) in wrapped(&clean(note), WIDTH - 8).iter().enumerate() {
-            let label = if i == 0 { options.color.paint(Tone::Warning, "note") } else { "    ".to_owned() };
-            *out += &format!("  {label}  {line}\n");
-        }
-    }
+    closing_notes(&counts.notes, options.color, out);
 }

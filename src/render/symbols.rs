@@ -1,7 +1,7 @@
 //! Function symbols as text and as JSON, a line at a time: a browser has hundreds of thousands.
 
 use super::style::{Color, Tone, clean, truncated, wrapped};
-use super::text::WIDTH;
+use super::text::{WIDTH, closing_notes};
 use crate::model::{ListedFunction, Probe, ProbeCost, ProbeSite, ProbeSummary, Skip};
 use crate::report::units::thousands;
 use serde::Serialize;
@@ -96,12 +96,7 @@ pub fn foot(file: &ListedFile<'_>, matched: bool, options: ListOptions) -> Strin
     for (skip, count) in by_count(summary) {
         out += &format!("  {:>9}  {:<14}  {}\n", thousands(count), skip.id(), skip.reason());
     }
-    for note in file.notes {
-        for (i, line) in wrapped(&clean(note), WIDTH - 8).iter().enumerate() {
-            let label = if i == 0 { options.color.paint(Tone::Warning, "note") } else { "    ".to_owned() };
-            out += &format!("  {label}  {line}\n");
-        }
-    }
+    closing_notes(file.notes, options.color, &mut out);
     out
 }
 

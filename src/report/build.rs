@@ -1,85 +1,20 @@
 //! Facts + attribution → [`Report`].
 
 use super::container;
+use super::facts::{ProcessFacts, RunFacts};
+use super::findings::{ThreadNames, finding};
 use super::model::{self, Report};
 use super::peak;
+use super::stacks::StackNumbers;
 use super::summary::{self, Seen, Summary};
+use super::text::{hex, lossy};
 use super::timeline::Timeline;
 use super::verdict::{Counted, judge};
-use crate::attribution::role::is_own_generated;
-use crate::attribution::{
-    Attributed, AuditInput, CategoryRow, Finding, Piece, attribute, attribute_without_findings,
-};
-use crate::ledger::{Doubt, Origin, OriginId, OriginRecord, Peak};
-use crate::model::hash::IntMap;
+use crate::attribution::{Attributed, AuditInput, CategoryRow, Piece, attribute, attribute_without_findings};
+use crate::ledger::{Doubt, Origin, OriginId, OriginRecord};
 use crate::model::observation::{ResidencySource, SnapshotMoment};
-use crate::model::{
-    AddrRange, Completeness, FrameKind, FunctionName, StackId, StackTable, SymbolFrame, SymbolizedStacks, Tid,
-};
+use crate::model::{StackTable, SymbolizedStacks};
 use crate::touch::{SpaceTouches, Touches};
-use std::collections::HashMap;
-
-/// What is true of the whole run.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct RunFacts {
-    /// `bpf`, `perf`, `notify`, `snapshot`.
-    pub backend: String,
-    pub events: EventCounts,
-    /// Containers that were asked for.
-    pub containers: Vec<model::Container>,
-}
-
-/// Counted by the event source and the unwinder.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct EventCounts {
-    pub seen: u64,
-    pub lost: u64,
-    pub without_stack: u64,
-    pub truncated_stacks: u64,
-    pub unwind_incomplete: u64,
-}
-
-/// What is known of one process beyond ledger and observations.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct ProcessFacts {
-    pub exit_code: Option<i32>,
-    /// The signal that killed it.
-    pub signal: Option<i32>,
-    /// For a process in a container.
-    pub inside: Inside,
-    /// Threads ever seen, where that is more than the ledger's records and the living ones.
-    pub threads_seen: Option<u64>,
-    /// How long it was observed, nanoseconds.
-    pub wall_ns: Option<u64>,
-    /// It ran already when tracing began.
-    pub attached: bool,
-    /// Set when the process died without being held and `observations` is the last periodic
-    /// snapshot: how long before the death it was taken, nanoseconds.
-    pub snapshot_age_ns: Option<u64>,
-    /// Nobody looked at it: `observations` are what its calls add up to.
-    pub by_calls: bool,
-    /// CLOCK_MONOTONIC of the first thing seen: what times in the report count from.
-    pub began_ns: u64,
-    /// From the ledger; None without one.
-    pub peak: Option<Peak>,
-    /// Looks at it, where they were asked for.
-    pub timeline: Option<Timeline>,
-    /// The saved smaps or maps file that `observations` were read from.
-    pub source: Option<String>,
-}
-
-/// A process as its container sees it.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Inside {
-    /// The container's name; None outside of containers.
-    pub container: Option<String>,
-    /// Its number in its own PID namespace.
-    pub pid: Option<i32>,
-    /// Its share of what is resident: a page that n processes have counts for one n-th.
-    pub pss: Option<u64>,
-    /// Its threads with names, those of the last snapshot.
-    pub threads: Vec<model::NamedThread>,
-}
 
 /// One process to report on.
 #[derive(Clone, Copy)]
@@ -187,76 +122,6 @@ impl ReportBuilder {
             processes,
             stacks: shared.map(|(table, names)| stacks.export(table, names)).unwrap_or_default(),
         }
-    }
-}
-
-/// Renumbers the stacks that the report refers to, in order of first use.
-#[derive(Default)]
-pub(super) struct StackNumbers {
-    numbers: HashMap<StackId, u64>,
-    used: Vec<StackId>,
-}
-
-impl StackNumbers {
-    pub(super) fn number(&mut self, id: StackId) -> u64 {
-        *self.numbers.entry(id).or_insert_with(|| {
-            self.used.push(id);
-            self.used.len() as u64 - 1
-        })
-    }
-
-    fn export(&self, table: &StackTable, names: &SymbolizedStacks) -> Vec<model::Stack> {
-        self.used.iter().map(|&id| named_stack(id, table, names)).collect()
-    }
-}
-
-/// A stack with what is known of its frames. One that the table does not have is `incomplete`.
-pub fn named_stack(id: StackId, table: &StackTable, names: &SymbolizedStacks) -> model::Stack {
-    if id.0 as usize >= table.len() {
-        return model::Stack::new(Vec::new(), "incomplete");
-    }
-    let raw = table.stack(id);
-    let named = names.frames(id);
-    let frames = if named.is_empty() {
-        let unnamed =
-            |f| SymbolFrame { frame: f, function: None, bounds: None, location: None, inlined: false };
-        raw.frames.iter().map(|&f| frame(&unnamed(f), table)).collect()
-    } else {
-        named.iter().map(|f| frame(f, table)).collect()
-    };
-    let completeness = match raw.completeness {
-        Completeness::Complete => "complete",
-        Completeness::Truncated => "truncated",
-        Completeness::Incomplete => "incomplete",
-    };
-    model::Stack::new(frames, completeness)
-}
-
-fn frame(line: &SymbolFrame, table: &StackTable) -> model::Frame {
-    let module = line.frame.module.and_then(|m| table.modules().get(m.0 as usize));
-    let interpreted = line.frame.kind == FrameKind::Managed;
-    let of_program = |function: &FunctionName| !is_own_generated(&function.name);
-    let generated =
-        module.is_some_and(|m| m.is_generated()) && line.function.as_ref().is_some_and(of_program);
-    let unnamed_bounds = line.bounds.filter(|_| line.function.is_none());
-    model::Frame {
-        module: module.map_or_else(|| "[unknown]".to_string(), |m| m.short_name()),
-        build_id: module.and_then(|m| m.build_id.clone()),
-        offset: hex(if interpreted {
-            line.location.as_ref().map_or(0, |l| l.line.into())
-        } else {
-            line.frame.address
-        }),
-        symbol: line.function.as_ref().map(|f| f.name.clone()),
-        symbol_offset: line.function.as_ref().map(|f| f.offset),
-        role: model::Role::default(),
-        file: line.location.as_ref().map(|l| l.file.clone()),
-        line: line.location.as_ref().map(|l| l.line),
-        inlined: line.inlined,
-        function_start: unnamed_bounds.map(|b| hex(b.0)),
-        function_offset: unnamed_bounds.map(|b| b.1),
-        guess: line.frame.kind == FrameKind::Guess,
-        managed: interpreted || generated,
     }
 }
 
@@ -463,113 +328,6 @@ fn origin(input: &AuditInput<'_>, record: &OriginRecord, stacks: &mut StackNumbe
     }
 }
 
-/// What the threads of findings are called.
-struct ThreadNames<'a>(IntMap<Tid, &'a [u8]>);
-
-impl<'a> ThreadNames<'a> {
-    /// As they were traced, else as they are now, else as when they mapped something.
-    fn of(input: &AuditInput<'a>, findings: &[Finding]) -> ThreadNames<'a> {
-        let mut names = IntMap::default();
-        if findings.iter().any(|finding| !finding.threads.is_empty()) {
-            let traced = input.reconciled.threads.iter().map(|t| (t.tid, t.comm.as_slice()));
-            let live = input.observations.threads.iter().map(|t| (t.tid, t.comm.as_slice()));
-            let makers = input.reconciled.origins.iter().map(|r| (r.task.tid, r.task.comm.as_slice()));
-            for (tid, name) in traced.chain(live).chain(makers) {
-                names.entry(tid).or_insert(name);
-            }
-        }
-        ThreadNames(names)
-    }
-
-    fn name(&self, tid: Tid) -> String {
-        self.0.get(&tid).copied().map(lossy).unwrap_or_default()
-    }
-}
-
-fn finding(
-    input: &AuditInput<'_>,
-    f: &Finding,
-    (names, ranges): (&ThreadNames<'_>, usize),
-    stacks: &mut StackNumbers,
-) -> model::Finding {
-    let shown = f.ranges.split_at(f.ranges.len().min(ranges)).0;
-    let part = |(name, footprint): &(&'static str, crate::attribution::Footprint)| model::Part {
-        name: (*name).to_string(),
-        virt: footprint.virt,
-        rss: footprint.rss,
-        unused: footprint.unused(),
-    };
-    let fix = |fix: &crate::attribution::Fix| model::Fix {
-        knob: fix.knob.clone(),
-        saves_virt: fix.saves_virt,
-        saves_rss: fix.saves_rss,
-        note: fix.note.clone(),
-    };
-    let no_help = |n: &crate::attribution::NoHelp| model::NoHelp { knob: n.knob.clone(), why: n.why.clone() };
-    model::Finding {
-        category: f.category.id.to_string(),
-        virt: f.footprint.virt,
-        rss: f.footprint.rss,
-        unused: f.footprint.unused(),
-        residency_unknown: f.footprint.unseen,
-        regions: f.instances,
-        stack: f.stack.map(|id| stacks.number(id)),
-        caller: f.stack.and(f.caller).map(|line| line as u64),
-        title: f.title.clone(),
-        why: f.why.clone(),
-        fix: f.fix.iter().map(fix).collect(),
-        no_help: f.no_help.iter().map(no_help).collect(),
-        ranges: shown.iter().map(range).collect(),
-        more_ranges: (f.ranges.len() - shown.len()) as u64,
-        threads: f.threads.iter().map(|&tid| model::Thread { tid, comm: names.name(tid) }).collect(),
-        preexisting: preexisting(input, &f.ranges),
-        parts: f.by_part.iter().map(part).collect(),
-        story: f.story.clone(),
-        inherited_from: f.inherited_from,
-        doubtful: f.doubtful,
-        touched_by: Vec::new(),
-        rule: f.rule.clone(),
-    }
-}
-
-/// Bytes of `ranges` that were mapped before tracing began.
-fn preexisting(input: &AuditInput<'_>, ranges: &[AddrRange]) -> u64 {
-    let Some(first) = ranges.first() else { return 0 };
-    let regions = &input.reconciled.regions;
-    let mut at = regions.partition_point(|region| region.range.end <= first.start);
-    let mut sum = 0;
-    for range in ranges {
-        while let Some(region) = regions.get(at).filter(|region| region.range.start < range.end) {
-            if region.origin == Origin::Preexisting && region.range.overlaps(*range) {
-                sum += region.range.intersect(*range).len();
-            }
-            if region.range.end > range.end {
-                break;
-            }
-            at += 1;
-        }
-    }
-    sum
-}
-
-fn range(range: &AddrRange) -> model::Range {
-    model::Range { start: hex(range.start.0), end: hex(range.end.0) }
-}
-
-fn hex(n: u64) -> String {
-    // By hand: a report of tens of thousands of regions has four times as many addresses.
-    let digits = (u64::BITS - n.leading_zeros()).div_ceil(4).max(1);
-    let mut out = String::with_capacity(2 + digits as usize);
-    out.push_str("0x");
-    out.extend((0..digits).rev().filter_map(|at| char::from_digit((n >> (4 * at)) as u32 & 0xf, 16)));
-    out
-}
-
-/// Any bytes as text; what is not UTF-8 becomes U+FFFD.
-fn lossy(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
-}
-
 fn surroundings(seen: &crate::model::Observations) -> Option<model::Surroundings> {
     let around = seen.limits;
     let libc = seen.code.files.iter().find_map(|found| {
@@ -587,17 +345,4 @@ fn surroundings(seen: &crate::model::Observations) -> Option<model::Surroundings
         processors: around.cpus,
         cpu_quota: around.cpu_quota,
     })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::hex;
-
-    #[test]
-    fn addresses_are_written_as_ever() {
-        let numbers = (0..64).flat_map(|bit| [1 << bit, (1 << bit) - 1, 0x7f12_3456_789a >> bit]);
-        for n in numbers.chain([0, u64::MAX]) {
-            assert_eq!(hex(n), format!("{n:#x}"));
-        }
-    }
 }

@@ -4,8 +4,9 @@
 
 use super::calls;
 use super::model::{Process, Range, Region, Report, SCHEMA, Stack};
-use super::named_stack;
-use super::words::{call_source, told};
+use super::stacks::named_stack;
+use super::text::lossy;
+use super::words::{call_source, step_in_words};
 use crate::ledger::{Life, LifeStep};
 use crate::model::observation::{Residency, ResidencySource};
 use crate::model::{
@@ -76,7 +77,7 @@ pub struct Step {
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize)]
 pub struct Now {
     pub mapped: bool,
-    /// `exit`, `live`, `periodic` as in the report; `calls`: as far as the calls tell.
+    /// `exit`, `live`, `periodic` as in the report; `calls`: as far as the calls show.
     pub moment: String,
     /// `resident`, `swapped`, `purged` (given back and not touched since), `untouched`, `unknown`.
     pub page: String,
@@ -169,7 +170,7 @@ impl Builder<'_> {
     }
 
     fn step(&mut self, step: &LifeStep) -> Step {
-        let (change, text) = told(step, self.page.start);
+        let (change, text) = step_in_words(step, self.page.start);
         let event = step.event.as_deref();
         let after = step.after.as_ref();
         Step {
@@ -304,8 +305,4 @@ fn category_name(process: &Process, region: &Region) -> String {
 /// The report's `"0x…"` as a number.
 fn address(text: &str) -> u64 {
     text.strip_prefix("0x").and_then(|digits| u64::from_str_radix(digits, 16).ok()).unwrap_or(0)
-}
-
-fn lossy(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
 }

@@ -5,13 +5,17 @@ mod build;
 pub mod calls;
 mod container;
 pub mod explanation;
+mod facts;
+mod findings;
 pub mod frames;
 pub mod growth;
 pub mod model;
 mod parts;
 mod peak;
 pub mod rules;
+mod stacks;
 mod summary;
+mod text;
 mod timeline;
 mod touch;
 pub mod verdict;
@@ -21,13 +25,12 @@ pub use crate::attribution::{
     Placed, bears_on, category_color, category_name, heap_description_of, option_lists, option_separator,
     place_option, units,
 };
-pub use build::{
-    EventCounts, Inside, ProcessAudit, ProcessFacts, RANGES_SHOWN, ReportBuilder, RunFacts, build,
-    build_for_text, named_stack, summarize,
-};
+pub use build::{ProcessAudit, RANGES_SHOWN, ReportBuilder, build, build_for_text, summarize};
+pub use facts::{EventCounts, Inside, ProcessFacts, RunFacts};
 pub use model::{Report, SCHEMA};
 pub use parts::Parts;
 pub use peak::{MAX_GONE, PREEXISTING};
+pub use stacks::named_stack;
 pub use summary::{LEFT_OUT, Seen, Summary, WORTH_FINDINGS};
 pub use timeline::Timeline;
 pub use touch::NAMED_ROWS;

@@ -1,7 +1,7 @@
 //! VmPeak explained: what the ledger knows of the peak, beside what is mapped now.
 
-use super::build::StackNumbers;
 use super::model;
+use super::stacks::StackNumbers;
 use crate::attribution::{Attributed, AuditInput, Category, UNKNOWN, categories_of_gone};
 use crate::ledger::{GoneCall, Origin, OriginId, Peak};
 use crate::model::{PAGE, StackId};

@@ -2,8 +2,9 @@
 
 mod shares;
 
-use super::build::{ProcessAudit, StackNumbers};
+use super::build::ProcessAudit;
 use super::model;
+use super::stacks::StackNumbers;
 use crate::attribution::{Attributed, Piece};
 use crate::ledger::{HeldBy, Origin};
 use crate::model::{Addr, AddrRange, Frame, ModuleId, StackId, StackTable, SymbolizedStacks};
@@ -12,7 +13,7 @@ use shares::shares;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
 
-/// Rows of one process that are told apart by their stacks, those with the most faults.
+/// Rows of one process that are distinguished by their stacks, those with the most faults.
 pub const NAMED_ROWS: usize = 4000;
 /// Rows written for one process; the rest is one sum.
 const WRITTEN_ROWS: usize = 500;

@@ -210,7 +210,7 @@ fn name(id: &str) -> &'static str {
     }
 }
 
-/// What was looked at, so that nobody has to take it on trust.
+/// What was examined, so that nobody has to take it on trust.
 fn harmless_text(checks: &[Check], around: &Limits) -> String {
     let text = |id: &str| checks.iter().find(|check| check.id == id).map(|check| check.text.clone());
     let mut looked = vec!["RLIMIT_AS and RLIMIT_DATA are unlimited".to_owned()];

@@ -19,7 +19,7 @@ pub(super) fn call_source(event: &VmEvent) -> Option<String> {
 }
 
 /// A step's name, and the sentence that says what it did to the page at `at`.
-pub(super) fn told(step: &LifeStep, at: Addr) -> (&'static str, String) {
+pub(super) fn step_in_words(step: &LifeStep, at: Addr) -> (&'static str, String) {
     let event = step.event.as_deref();
     let op = event.map_or("a call", |event| event.op.name());
     let content = |range: &AddrRange| match &step.after {

@@ -141,7 +141,7 @@ pub fn give_up() {
     if viewer().is_none() {
         return;
     }
-    // It only ever gives; and where that failed, the child is merely not to be looked at.
+    // It only ever gives; and where that failed, the child is merely not to be examined.
     let _ = caps::get().and_then(|sets| caps::keep_only(sets, Capabilities(!lent().0)));
 }
 

@@ -59,7 +59,7 @@ fn complete(event: &mut VmEvent, mapping_at: impl Fn(Addr) -> Option<Mapping>) {
         VmOp::Mmap { flags, offset, file: file @ None, .. } if *flags & MAP_ANONYMOUS == 0 => {
             *file = mapping_at(at).and_then(|mapping| file_at(&mapping, at, *offset));
         }
-        // The record with the path found no room in the ring.
+        // The record with the path found no space in the ring.
         VmOp::Mmap { offset, file: Some(file), .. } if file.path.is_empty() => {
             let found = mapping_at(at).and_then(|mapping| file_at(&mapping, at, *offset));
             if let Some(found) = found.filter(|found| found.inode == file.inode) {

@@ -1,12 +1,15 @@
 //! A traced run, from the first event to the last snapshot: one loop over the ring and the target.
 
-use super::audits::{Audits, Snapshot, StaleSnapshot, shares_space_with_parent};
+use super::audits::{Audits, Snapshot, StaleSnapshot};
 use super::error::SessionError;
 use super::exits::{Exits, has_generated_code, keeps_segments, open_files};
 use super::load::Load;
 use super::pipeline::Pipeline;
 use super::reporting;
 use super::say::say;
+use super::schedule::SnapshotTimes;
+pub use super::schedule::{AT_THE_END, NEVER, Schedule};
+use super::spaces::{is_audited, living};
 use super::watched::{SessionEvent, Watched};
 use crate::capture::EventSource;
 use crate::launch::{ExitStatus, HeldExit};
@@ -22,17 +25,9 @@ use std::time::{Duration, Instant};
 
 /// How long the loop sleeps at most while nothing happens. Records do not wake it one by one.
 const NAP: Duration = Duration::from_millis(10);
-/// Looking at the processes may take one part in this many of the time; more where the user wants
-/// a timeline.
-const SNAPSHOT_SHARE: u32 = 50;
-const TIMELINE_SHARE: u32 = 10;
-/// As `Schedule::interval`: the processes are not looked at, because nothing is reported of them.
-pub const NEVER: Duration = Duration::from_secs(31_536_000);
-/// As `Schedule::interval`: they are looked at when the run ends, and not before.
-pub const AT_THE_END: Duration = Duration::from_secs(31_535_999);
 /// How often it is seen to while much is taken in that something has happened: a process at its end waits.
 const GLANCE: Duration = Duration::from_millis(1);
-/// How often a process that executes another program under a snapshot is looked at.
+/// How often a process that executes another program under a snapshot is examined.
 const ATTEMPTS: u32 = 3;
 
 /// How the run ended for vmaudit.
@@ -48,25 +43,6 @@ pub enum End {
     LoadEnded(u8),
 }
 
-/// When to take snapshots and when to stop.
-#[derive(Clone, Copy, Debug)]
-pub struct Schedule {
-    pub duration: Option<Duration>,
-    /// When to look at the targets first, and how often then.
-    pub first_snapshot: Duration,
-    pub interval: Duration,
-    /// Each snapshot becomes a point of a timeline.
-    pub timeline: bool,
-    pub verbose: bool,
-}
-
-impl Schedule {
-    /// A snapshot each `interval`, until the targets end.
-    pub fn each(interval: Duration) -> Schedule {
-        Schedule { duration: None, first_snapshot: interval, interval, timeline: false, verbose: false }
-    }
-}
-
 pub struct Session<'a> {
     watched: Box<dyn Watched + 'a>,
     pub reader: &'a mut (dyn EventSource + 'a),
@@ -75,14 +51,9 @@ pub struct Session<'a> {
     pub pipeline: &'a RefCell<Pipeline>,
     pub audits: Audits,
     schedule: Schedule,
-    started: Instant,
-    next_snapshot: Instant,
+    snapshots: SnapshotTimes,
     /// What drives the command: its end is the end of the run.
     pub load: Option<Load>,
-    /// How long the last snapshot of all processes took.
-    snapshot_duration: Duration,
-    /// Snapshots left out because they took too long, and how long at most.
-    left_out: (u128, Duration),
     lost: u64,
     /// Processes whose last resync left ranges out, because calls changed them meanwhile.
     unsettled: BTreeSet<Pid>,
@@ -98,7 +69,6 @@ impl<'a> Session<'a> {
         pipeline: &'a RefCell<Pipeline>,
         schedule: Schedule,
     ) -> Session<'a> {
-        let started = Instant::now();
         Session {
             watched,
             reader,
@@ -106,11 +76,8 @@ impl<'a> Session<'a> {
             pipeline,
             audits: Audits::new(schedule.timeline),
             schedule,
-            started,
-            next_snapshot: started + schedule.first_snapshot.min(schedule.interval),
+            snapshots: SnapshotTimes::of(schedule),
             load: None,
-            snapshot_duration: Duration::ZERO,
-            left_out: (0, Duration::ZERO),
             lost: 0,
             unsettled: BTreeSet::new(),
             exits: Exits::default(),
@@ -172,7 +139,7 @@ impl<'a> Session<'a> {
             }
             SessionEvent::Nothing => {}
         }
-        if self.schedule.duration.is_some_and(|limit| self.started.elapsed() >= limit) {
+        if self.snapshots.is_over() {
             return Ok(Some(End::LeftRunning));
         }
         if let Some(code) = self.load.as_mut().map(Load::ended).transpose()?.flatten() {
@@ -181,9 +148,9 @@ impl<'a> Session<'a> {
         let begun = Instant::now();
         // Who waits for its end to be seen comes first, and what is to be taken in anyway; but not for ever.
         let is_busy = self.is_behind || self.watched.has_pending();
-        if begun >= self.next_snapshot && (!is_busy || begun >= self.next_snapshot + self.schedule.interval) {
+        if self.snapshots.is_due(begun, is_busy) {
             self.snapshot_all();
-            self.plan_next_snapshot(begun);
+            self.snapshots.taken(begun);
         }
         Ok(None)
     }
@@ -210,30 +177,6 @@ impl<'a> Session<'a> {
         Ok(())
     }
 
-    /// At even steps, unless looking takes too large a part of the time.
-    fn plan_next_snapshot(&mut self, begun: Instant) {
-        let elapsed = begun.elapsed();
-        // Reading a program's symbols takes long, but only once.
-        let took = elapsed.min(std::mem::replace(&mut self.snapshot_duration, elapsed));
-        let share = if self.schedule.timeline { TIMELINE_SHARE } else { SNAPSHOT_SHARE };
-        let soonest = begun + took * share;
-        let interval = self.schedule.interval.max(Duration::from_nanos(1));
-        let number = |at: Instant| at.duration_since(self.started).as_nanos() / interval.as_nanos();
-        let after = |number: u128| {
-            let nanos = u64::try_from((number + 1) * interval.as_nanos()).unwrap_or(u64::MAX);
-            self.started + Duration::from_nanos(nanos)
-        };
-        let planned = after(number(self.next_snapshot));
-        self.next_snapshot = if soonest > planned + interval / 2 {
-            let (count, longest) = self.left_out;
-            let skipped = number(soonest) - number(self.next_snapshot);
-            self.left_out = (count + skipped, longest.max(took));
-            after(number(soonest))
-        } else {
-            planned.max(soonest)
-        };
-    }
-
     /// Until the target has something to say, the ring has filled up a good deal, or a nap is over.
     fn wait(&self) {
         poll::wait(&[self.watched.as_fd(), self.reader.wake_fd()], Some(NAP));
@@ -248,7 +191,7 @@ impl<'a> Session<'a> {
         }
         self.lost = lost;
         self.pipeline.borrow_mut().note_lost_events();
-        let pids = self.living();
+        let pids = living(&self.pipeline.borrow().spaces);
         // What has ended meanwhile cannot be read any more.
         let asked_ns = self.pipeline.borrow().spaces.asked_ns();
         for time_ns in [asked_ns, monotonic_ns()] {
@@ -298,13 +241,6 @@ impl<'a> Session<'a> {
         Ok(())
     }
 
-    /// Processes that live and have an address space of their own.
-    fn living(&self) -> Vec<Pid> {
-        let pipeline = self.pipeline.borrow();
-        let alive = pipeline.spaces.processes().iter().filter(|process| process.exited_ns.is_none());
-        alive.map(|process| process.pid).filter(|&pid| !shares_space_with_parent(&pipeline, pid)).collect()
-    }
-
     /// A process is held at its very end: a snapshot, then let it go.
     fn at_exit(&mut self, held: HeldExit) -> Result<(), SessionError> {
         if !self.is_behind && !self.catch_up(Some(GLANCE))? {
@@ -317,7 +253,7 @@ impl<'a> Session<'a> {
         self.settle()?;
         self.recover_from_loss()?;
         self.resync_rest(held.pid, held.tid)?;
-        if self.is_audited(held.pid) {
+        if is_audited(&self.pipeline.borrow().spaces, held.pid) {
             let seen = self.snapshot(held.pid, held.tid, SnapshotMoment::HeldAtExit);
             // Killed while it was held: what was read may be another process by now.
             if seen && !self.watched.is_held(&held) {
@@ -374,7 +310,7 @@ impl<'a> Session<'a> {
     /// Of a process that was let go.
     fn conclude(&mut self, snapshot: Snapshot) {
         let pid = snapshot.observations.pid;
-        if self.is_audited(pid) {
+        if is_audited(&self.pipeline.borrow().spaces, pid) {
             // Said where the user wants to know.
             let _ = self.compare(snapshot);
         } else {
@@ -415,23 +351,16 @@ impl<'a> Session<'a> {
         Ok(())
     }
 
-    /// Holding is inherited by every process that the command starts, tracing need not be; and a
-    /// vfork child's end is not the end of an address space.
-    fn is_audited(&self, pid: Pid) -> bool {
-        let pipeline = self.pipeline.borrow();
-        pipeline.spaces.process(pid).is_some() && !shares_space_with_parent(&pipeline, pid)
-    }
-
     fn snapshot(&mut self, pid: Pid, tid: Pid, moment: SnapshotMoment) -> bool {
         self.read(pid, tid, moment).is_ok_and(|snapshot| self.compare(snapshot).is_ok())
     }
 
     fn read(&self, pid: Pid, tid: Pid, moment: SnapshotMoment) -> Result<Snapshot, ObserveError> {
         let snapshot = Snapshot::take((pid, tid), moment);
-        snapshot.inspect_err(|error| self.tell_verbose(pid, error))
+        snapshot.inspect_err(|error| self.say_verbose(pid, error))
     }
 
-    fn tell_verbose(&self, pid: Pid, error: &dyn std::error::Error) {
+    fn say_verbose(&self, pid: Pid, error: &dyn std::error::Error) {
         if self.schedule.verbose {
             say(format_args!("snapshot of {pid}: {error}"));
         }
@@ -455,7 +384,7 @@ impl<'a> Session<'a> {
             )),
             Ok(_) => {}
             Err(void) => {
-                self.tell_verbose(pid, &void);
+                self.say_verbose(pid, &void);
                 return Err(void);
             }
         }
@@ -468,14 +397,14 @@ impl<'a> Session<'a> {
         if self.schedule.interval == NEVER {
             return;
         }
-        let mut pids = self.living();
+        let mut pids = living(&self.pipeline.borrow().spaces);
         pids.retain(|&pid| !self.audits.is_final(pid));
-        self.look_at(pids);
+        self.snapshot_processes(pids);
         self.audits.containers.read_memory();
     }
 
-    /// Looks at these processes, whatever the schedule says. What cannot be looked at is left as it was.
-    pub fn look_at(&mut self, mut pids: Vec<Pid>) {
+    /// Looks at these processes, whatever the schedule says. What cannot be examined is left as it was.
+    pub fn snapshot_processes(&mut self, mut pids: Vec<Pid>) {
         // A failing ring ends the run at the next poll of the loop.
         drop(self.finish_exits());
         self.pipeline.borrow_mut().spaces.snapshot_begins();
@@ -512,15 +441,8 @@ impl<'a> Session<'a> {
             say(trouble);
         }
         self.audits.containers.read_shares();
-        let (count, took) = self.left_out;
-        if count > 0 && self.schedule.timeline {
-            let snapshots =
-                if count == 1 { "1 snapshot was".to_owned() } else { format!("{count} snapshots were") };
-            say(format_args!(
-                "{snapshots} left out of the timeline (one each {:?}): they took up \
-                 to {took:.1?}, and may take no more than a tenth of the time",
-                self.schedule.interval
-            ));
+        if let Some(note) = self.snapshots.left_out_of_timeline() {
+            say(note);
         }
         self.reader.stop();
         Ok(end)

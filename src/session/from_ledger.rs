@@ -1,13 +1,11 @@
 //! What the ledger alone knows of a process, in the shape of a snapshot of it.
 
-use super::audits::shares_space_with_parent;
 use super::pipeline::Pipeline;
+use super::spaces::shares_space_with_parent;
 use crate::ledger::{LedgerPiece, RegionKind};
 use crate::model::mapping::is_randomised;
-use crate::model::observation::{
-    HeapInfo, Residency, ResidencySource, SnapshotMoment, StatusFigures, ThreadBlocks, ThreadObservation,
-};
-use crate::model::{Addr, AddrRange, Limits, Mapping, MappingFile, Observations, Pid, VmaDetails};
+use crate::model::observation::{HeapInfo, StatusFigures, ThreadObservation};
+use crate::model::{Addr, AddrRange, Mapping, MappingFile, Observations, Pid};
 use std::collections::HashMap;
 
 /// A moment of a recording.
@@ -29,7 +27,7 @@ pub fn from_ledger(pipeline: &Pipeline, pid: Pid, as_of: Option<&AsOf>) -> Optio
     // A child that never executed anything, and whose address space was its parent's.
     process.exec_ns.or(process.created_ns).or(process.found_ns)?;
     let ledger = pipeline.spaces.ledger_of_pid(pid)?;
-    if shares_space_with_parent(pipeline, pid) {
+    if shares_space_with_parent(&pipeline.spaces, pid) {
         return None;
     }
     let starts = as_of.and_then(|moment| moment.found.get(&pid)).map_or(&[][..], Vec::as_slice);
@@ -61,19 +59,10 @@ pub fn from_ledger(pipeline: &Pipeline, pid: Pid, as_of: Option<&AsOf>) -> Optio
     let older = |heap: &&HeapInfo| untouched(heap.at);
     Some(Observations {
         pid,
-        moment: SnapshotMoment::Live,
         begun_ns: time,
         ended_ns: time,
         mappings,
-        residency: Residency {
-            source: ResidencySource::None,
-            resident: Vec::new(),
-            swapped: Vec::new(),
-            per_vma: Vec::new(),
-        },
-        details: VmaDetails::default(),
         threads: later.map(|seen| seen.threads.iter().filter(lived).cloned().collect()).unwrap_or_default(),
-        thread_blocks: ThreadBlocks::default(),
         heap_infos: later
             .map(|seen| seen.heap_infos.iter().filter(older).cloned().collect())
             .unwrap_or_default(),
@@ -82,13 +71,13 @@ pub fn from_ledger(pipeline: &Pipeline, pid: Pid, as_of: Option<&AsOf>) -> Optio
         exe: later.map_or(exe, |seen| seen.exe.clone()),
         cmdline: later.map(|seen| seen.cmdline.clone()).unwrap_or_default(),
         stack_limit: later.and_then(|seen| seen.stack_limit),
-        limits: Limits::default(),
         blocks: later
             .map(|seen| seen.blocks.iter().filter(|block| untouched(block.range.start)).copied().collect())
             .unwrap_or_default(),
         code: later.map(|seen| seen.code.clone()).unwrap_or_default(),
         aslr,
         gaps: vec![gap.to_owned()],
+        ..Observations::default()
     })
 }
 

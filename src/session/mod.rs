@@ -6,10 +6,8 @@
 //! unwound and told to the ledger, and then to every [`sink::Sink`] of the [`pipeline::Pipeline`]. What is left,
 //! [`start::Traced`], becomes a report ([`audits::Audits::report`]).
 
-mod at_end;
 pub mod audits;
 mod complete;
-mod ended;
 pub mod engine;
 pub mod error;
 mod exits;
@@ -23,8 +21,10 @@ pub mod record;
 pub mod replay;
 pub mod reporting;
 pub mod say;
+mod schedule;
 pub mod sink;
 pub mod snapshots;
+mod spaces;
 pub mod start;
 mod symbol_names;
 pub mod targets;

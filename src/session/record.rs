@@ -24,7 +24,7 @@ pub struct RecordOptions<'a> {
     pub path: Option<&'a Path>,
     /// The snapshots make a timeline.
     pub timeline: bool,
-    /// Page faults are told apart.
+    /// Page faults are distinguished.
     pub touch: bool,
     /// Say how far it is safe.
     pub verbose: bool,

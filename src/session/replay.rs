@@ -64,12 +64,6 @@ impl Replay {
         self.recording.meta()
     }
 
-    /// True when vmaudit was killed before the end: names, the last snapshot and the count of what
-    /// was lost are missing.
-    pub fn is_cut(&self) -> bool {
-        self.recording.facts().is_none()
-    }
-
     /// Tells all steps to the ledger, in order. `before` sees each before it is told, and the
     /// state until then; what it breaks at is not told any more.
     ///
@@ -88,7 +82,7 @@ impl Replay {
             if let Step::Found { seen, .. } = step {
                 found.insert(seen.pid, seen.mappings.iter().map(|mapping| mapping.range.start).collect());
             }
-            tell(step, pipeline, audits);
+            apply(step, pipeline, audits);
             ControlFlow::Continue(())
         };
         Ok(recording.steps(&mut each)?)
@@ -141,12 +135,12 @@ pub fn time_of(step: &Step) -> u64 {
     }
 }
 
-fn tell(step: &Step, pipeline: &mut Pipeline, audits: &mut Audits) {
+fn apply(step: &Step, pipeline: &mut Pipeline, audits: &mut Audits) {
     match step {
         Step::Event(event) => {
             pipeline.replay(event);
             // A loss that follows may be of before their end.
-            if pipeline.spaces.untold_ends() >= MANY_ENDS {
+            if pipeline.spaces.unreported_ends() >= MANY_ENDS {
                 audits.note_ended(pipeline);
                 audits.reduce_small(pipeline);
             }

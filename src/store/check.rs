@@ -1,7 +1,7 @@
 //! From a path to an open database that is a whole recording of a version that is known.
 
 use super::error::{Fault, StoreError};
-use super::place::{HEADER, beside, not_ours, read_header};
+use super::place::{HEADER, not_ours, read_header, sibling};
 use super::schema::{self, FORMAT, OLDEST};
 use rusqlite::config::DbConfig;
 use rusqlite::limits::Limit;
@@ -26,7 +26,7 @@ pub(super) fn open(path: &Path) -> Result<Connection, StoreError> {
         db.busy_timeout(Duration::ZERO)?;
         Ok(db)
     };
-    let journal = fs::metadata(beside(path, "-journal")).is_ok_and(|found| found.len() > 0);
+    let journal = fs::metadata(sibling(path, "-journal")).is_ok_and(|found| found.len() > 0);
     if journal {
         let rollback = with(OpenFlags::SQLITE_OPEN_READ_WRITE)
             .and_then(|db| Ok(db.query_row("SELECT count(*) FROM sqlite_schema", [], |_| Ok(()))?));
@@ -95,7 +95,7 @@ fn header(path: &Path) -> Result<(), StoreError> {
     };
     let expected = page * u64::from(number(28));
     // With a journal, the file may be shorter than it was: undoing restores that.
-    let journal = beside(path, "-journal").exists();
+    let journal = sibling(path, "-journal").exists();
     if found.len() < expected && !journal {
         return Err(StoreError::Truncated { path: path.to_owned(), size: found.len(), expected });
     }

@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 pub(super) const HEADER: usize = 100;
 
 /// `path` with something appended to its name.
-pub(super) fn beside(path: &Path, suffix: &str) -> PathBuf {
+pub(super) fn sibling(path: &Path, suffix: &str) -> PathBuf {
     let mut name = OsString::from(path);
     name.push(suffix);
     PathBuf::from(name)
@@ -46,11 +46,11 @@ pub fn is_recording(path: &Path) -> bool {
 
 /// What a recording at `path` needs beside it: its journal, and an older recording with its own.
 pub fn sidecar_names(path: &Path) -> [PathBuf; 3] {
-    let old = beside(path, ".old");
-    [beside(path, "-journal"), beside(&old, "-journal"), old]
+    let old = sibling(path, ".old");
+    [sibling(path, "-journal"), sibling(&old, "-journal"), old]
 }
 
-/// Makes room for a recording at `path` and creates an empty file there that belongs to `owner`.
+/// Makes space for a recording at `path` and creates an empty file there that belongs to `owner`.
 /// True when an older recording was set aside for it.
 ///
 /// # Errors
@@ -73,7 +73,7 @@ pub(super) fn prepare(path: &Path, owner: Option<Owner>) -> Result<bool, StoreEr
         }
     }
     // What a stranger left under the journal's name must not be rolled back into the new file.
-    match fs::remove_file(beside(path, "-journal")) {
+    match fs::remove_file(sibling(path, "-journal")) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(io(error)),
         _ => {}
     }
@@ -91,11 +91,11 @@ pub(super) fn prepare(path: &Path, owner: Option<Owner>) -> Result<bool, StoreEr
 /// the older recording back.
 pub(super) fn give_up(path: &Path, older: bool) {
     // Whatever fails here, the reason to give up is what counts.
-    let _ = fs::remove_file(beside(path, "-journal"));
+    let _ = fs::remove_file(sibling(path, "-journal"));
     let _ = fs::remove_file(path);
     if older {
-        let old = beside(path, ".old");
-        let _ = fs::rename(beside(&old, "-journal"), beside(path, "-journal"));
+        let old = sibling(path, ".old");
+        let _ = fs::rename(sibling(&old, "-journal"), sibling(path, "-journal"));
         let _ = fs::rename(old, path);
     }
 }
@@ -119,17 +119,17 @@ fn set_aside(path: &Path) -> Result<(), StoreError> {
             return Err(StoreError::Busy { path: path.to_owned() });
         }
     }
-    let old = beside(path, ".old");
-    let journal = beside(path, "-journal");
+    let old = sibling(path, ".old");
+    let journal = sibling(path, "-journal");
     // An empty one has nothing to undo: the disk was full.
     if fs::metadata(&journal).is_ok_and(|found| found.len() == 0) {
         let _ = fs::remove_file(&journal);
     }
     if journal.exists() {
         // It could not be undone: it stays with its file.
-        fs::rename(&journal, beside(&old, "-journal")).map_err(io)?;
+        fs::rename(&journal, sibling(&old, "-journal")).map_err(io)?;
     } else {
-        let _ = fs::remove_file(beside(&old, "-journal"));
+        let _ = fs::remove_file(sibling(&old, "-journal"));
     }
     fs::rename(path, &old).map_err(io)
 }

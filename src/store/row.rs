@@ -64,7 +64,7 @@ pub(super) struct StepPosition {
     pub(super) after_event: i64,
 }
 
-/// Why a process was looked at.
+/// Why a process was examined.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum SnapshotKind {
     Snapshot,

@@ -54,7 +54,7 @@ pub(super) struct Lines {
 pub struct LineBudget {
     /// All modules together.
     pub time: Duration,
-    /// Debugging information of one module that is looked into, bytes.
+    /// Debugging information of one module that is examined, bytes.
     pub size: u64,
 }
 

@@ -12,7 +12,7 @@ pub const PAGE_IS_PRESENT: u64 = general::PAGE_IS_PRESENT as u64;
 pub const PAGE_IS_SWAPPED: u64 = general::PAGE_IS_SWAPPED as u64;
 pub const PAGE_IS_PFNZERO: u64 = general::PAGE_IS_PFNZERO as u64;
 pub const PAGE_IS_HUGE: u64 = general::PAGE_IS_HUGE as u64;
-/// Since Linux 6.15; before, a guard page (MADV_GUARD_INSTALL, 6.13) cannot be told from a
+/// Since Linux 6.15; before, a guard page (MADV_GUARD_INSTALL, 6.13) cannot be distinguished from a
 /// swapped one.
 pub const PAGE_IS_GUARD: u64 = general::PAGE_IS_GUARD as u64;
 
@@ -49,7 +49,7 @@ pub struct ScanRequest {
 pub struct Scanned {
     /// Regions that were written.
     pub filled: usize,
-    /// Where the scan ended. Stale when fewer regions were filled than there was room for: then all of
+    /// Where the scan ended. Stale when fewer regions were filled than there was space for: then all of
     /// it was scanned.
     pub walk_end: u64,
 }

@@ -47,7 +47,7 @@ pub fn open(attr: &Attr, pid: i32, cpu: i32) -> Result<OwnedFd, Errno> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd as RawFd) })
 }
 
-/// How many records of an event its ring had no room for, those of tasks that inherited it included. It
+/// How many records of an event its ring had no space for, those of tasks that inherited it included. It
 /// was opened with PERF_FORMAT_LOST and no other `read_format`.
 ///
 /// # Errors

@@ -35,7 +35,7 @@ pub struct Vma {
 }
 
 /// The VMA at `address` behind an open `/proc/PID/maps`. Its name, as in maps, is written to `name`,
-/// with a NUL behind it; no room at all: it is not asked for.
+/// with a NUL behind it; no space at all: it is not asked for.
 ///
 /// # Errors
 /// ENOTTY before Linux 6.11 (EINVAL under some seccomp and compatibility layers), ENOENT where nothing
@@ -50,7 +50,7 @@ pub fn procmap_query(maps: &File, address: u64, query_flags: u64, name: &mut [u8
         query.vma_name_size = u32::try_from(name.len()).unwrap_or(u32::MAX);
         query.vma_name_addr = name.as_mut_ptr() as u64;
     }
-    // SAFETY: `query` has the layout the kernel declares, and `name` room for
+    // SAFETY: `query` has the layout the kernel declares, and `name` space for
     // `vma_name_size` bytes; no build id is asked for, so the kernel writes to nothing else.
     unsafe { query_ioctl(maps.as_raw_fd(), &mut query) }?;
     Ok(Vma {

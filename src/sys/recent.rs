@@ -1,5 +1,5 @@
 //! Answers of the kernel that hold for many processes and change slowly: asked for once in a while, however
-//! many processes are looked at.
+//! many processes are examined.
 
 use super::clock::monotonic_ns;
 

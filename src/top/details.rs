@@ -1,4 +1,4 @@
-//! One process looked into: the report's own model of it, and what has changed since the first snapshot.
+//! One process examined: the report's own model of it, and what has changed since the first snapshot.
 
 use super::cursor::Cursor;
 use super::sample::ProcessId;

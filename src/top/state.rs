@@ -165,7 +165,7 @@ impl State {
         self.settle(self.pages);
     }
 
-    /// Why the open process could not be looked into.
+    /// Why the open process could not be examined.
     pub fn failed(&mut self, id: ProcessId, error: String) {
         if let Some(opened) = self.opened.as_mut().filter(|opened| opened.id == id) {
             opened.error = Some(error);
@@ -234,7 +234,7 @@ impl State {
         self.opened.as_ref().filter(|_| self.views.contains(&View::Process))
     }
 
-    /// The process that is to be looked into for what is shown.
+    /// The process that is to be examined for what is shown.
     pub fn wanted(&self) -> Option<ProcessId> {
         let opened = self.inside()?;
         let ended = self.tracks.get(&opened.id).is_none_or(Track::has_ended);

@@ -10,7 +10,7 @@ const SHOWN_AFTER_END: u32 = 3;
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Mostly {
     pub known: Known,
-    /// When it was looked at, since vmaudit began.
+    /// When it was examined, since vmaudit began.
     pub at_ns: u64,
 }
 
@@ -20,7 +20,7 @@ pub enum Known {
     Category(String),
     /// Its maps may not be read by this user.
     Forbidden,
-    /// It could not be looked at this time.
+    /// It could not be examined this time.
     Failed,
 }
 

@@ -2,13 +2,14 @@
 
 use crate::case::Case;
 use crate::flame::reports::{Decoded, decode};
+use vmaudit::heap::HeapBy;
 use vmaudit::heap::mappings::beside;
 use vmaudit::heap::report::model::Function;
 use vmaudit::heap::report::{HeapFacts, HeapProcessFacts, HeapReport, build};
 use vmaudit::heap::{Filter, Heaps, LedgerOptions, Sampling};
 use vmaudit::model::{Addr, ContextKey, Covers, HeapEvent, HeapOp, MmKey, NoStack, StackId};
 use vmaudit::render::text::TextOptions;
-use vmaudit::render::{HeapBy, HeapView, heap_to_folded, heap_to_pprof, heap_to_svg, heap_to_text, to_json};
+use vmaudit::render::{HeapView, heap_to_folded, heap_to_pprof, heap_to_svg, heap_to_text, to_json};
 use vmaudit::report::model::{CategoryRow, Events, Process};
 
 const STACKS: HeapView = HeapView { by: HeapBy::Outstanding, reverse: false };

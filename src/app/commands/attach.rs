@@ -2,7 +2,7 @@
 //!
 //! In this order, so that nothing is missed and nobody is mistaken for another: the processes are
 //! held by descriptor; all their threads are marked, so that each call is reported from then on;
-//! each is looked at; only then are reports read, and told from those that the snapshot has in it.
+//! each is examined; only then are reports read, and told from those that the snapshot has in it.
 
 use crate::app::error::AppError;
 use crate::app::options::RunOptions;

@@ -6,7 +6,7 @@ use crate::app::heap_record::heap_of;
 use crate::app::output::{Destination, Other, Output};
 use crate::app::recorded::report_of as report_of_recording;
 use crate::app::rule_files::rules;
-use crate::cli::{DiffArgs, DiffFormat, GroupBy, PidPair};
+use crate::cli::{DiffArgs, DiffFormat, PidPair};
 use crate::diff::{By, HeapSide, Options, Pick, Side, compare, compare_heaps};
 use crate::heap::report::HeapReport;
 use crate::render::{diff_to_text, heap_diff_to_folded, heap_diff_to_svg, heap_diff_to_text, to_json};
@@ -71,13 +71,7 @@ fn mappings(
     };
     let (of_a, of_b) = picks(args);
     let (a, b) = (side(&args.a, (a, of_a))?, side(&args.b, (b, of_b))?);
-    let by = match args.by {
-        Some(GroupBy::Category) => By::Category,
-        None | Some(GroupBy::Stack) => By::Stack,
-        Some(GroupBy::Finding) => By::Finding,
-        Some(GroupBy::Address) => By::Address,
-    };
-    let result = compare(&a, &b, Options { by });
+    let result = compare(&a, &b, Options { by: args.by.unwrap_or_default() });
     match args.format {
         DiffFormat::Text => to.put(diff_to_text(&result, to.options()).as_bytes())?,
         DiffFormat::Json => to.put(to_json(&result)?.as_bytes())?,
@@ -94,7 +88,7 @@ fn heaps(
     (a, b): (&Read<HeapReport>, &Read<HeapReport>),
     to: &Destination,
 ) -> Result<bool, AppError> {
-    if !matches!(args.by, None | Some(GroupBy::Stack)) {
+    if !matches!(args.by, None | Some(By::Stack)) {
         return Err(AppError::Usage("two heaps are compared by stack: leave --by out".to_owned()));
     }
     args.flame.check_heap_diff().map_err(AppError::Usage)?;
@@ -139,7 +133,7 @@ fn is_stdin(path: &Path) -> bool {
     path == Path::new("-")
 }
 
-/// Reads a recording, a JSON report, or a saved smaps or maps file, told apart by their first bytes.
+/// Reads a recording, a JSON report, or a saved smaps or maps file, distinguished by their first bytes.
 ///
 /// # Errors
 /// When it is none of these, or damaged.

@@ -8,7 +8,8 @@ use crate::app::heap_record::heap_of;
 use crate::app::moment::{last_moment, report_at, since_zero};
 use crate::app::output::{Destination, Other, Output, OutputSpec};
 use crate::app::recorded::report_of;
-use crate::cli::{By, Format, HeapViewArgs, Moment, Moments, ReportArgs};
+use crate::cli::{Format, HeapViewArgs, Moment, Moments, ReportArgs};
+use crate::heap::HeapBy;
 use crate::render::{growth_to_json, growth_to_text};
 use crate::report::Report;
 use crate::report::growth::growth as report_growth;
@@ -85,7 +86,7 @@ fn heap(args: &ReportArgs, recording: &Recording, output: &Output) -> Result<(),
         view = HeapViewArgs { by, reverse: false, ..view };
     } else if check(view).is_err() {
         // The run had another format.
-        view = HeapViewArgs { by: By::default(), reverse: false, ..view };
+        view = HeapViewArgs { by: HeapBy::default(), reverse: false, ..view };
     }
     view.reverse |= args.flame.reverse;
     check(view).map_err(usage)?;

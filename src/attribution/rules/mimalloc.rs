@@ -24,7 +24,7 @@ const ARENA: u64 = 1 << 30;
 const ALIGNMENT: u64 = 64 << 10;
 /// Of 3.x, where it did not merge with the arena.
 const PAGE_MAP: u64 = 2304 << 10;
-/// Smaller ones cannot be told from other mappings.
+/// Smaller ones cannot be distinguished from other mappings.
 const LEAST: u64 = 32 << 20;
 /// What the advice leaves of an arena.
 const SMALLER: u64 = 64 << 20;

@@ -60,7 +60,9 @@ pub trait Rule: Sync {
     fn id(&self) -> &'static str;
 
     /// All that it may claim.
-    fn categories(&self) -> &'static [Category];
+    fn categories(&self) -> &'static [Category] {
+        &[]
+    }
 
     /// Its own code on stacks, for readers of them.
     fn code(&self) -> Code {
@@ -166,7 +168,7 @@ pub trait Rule: Sync {
         world.not_for_me()
     }
 
-    /// What the mappings of the process tell when they are looked at together: ranges, sorted and
+    /// What the mappings of the process tell when they are examined together: ranges, sorted and
     /// disjoint. Made once, before anything is classified; `by_shape` finds it with
     /// [`World::surveyed`].
     fn survey(&self, _world: &World<'_>) -> Vec<Surveyed> {

@@ -87,8 +87,8 @@ impl Rule for MuslRule {
         }
         let call = subject.call?;
         // one frame is all there is: a stack is known by its thread, and starts as PROT_NONE
-        let started = world.started_since(subject.span, subject.record);
-        let stack = started.is_some() || world.live_thread_in(subject.span).is_some();
+        let started = world.threads.started_since(subject.span, subject.record);
+        let stack = started.is_some() || world.threads.live_in(subject.span).is_some();
         (subject.is_private_anonymous() && (named || (call.prot == Prot::RW && !stack)))
             .then(|| Claim::new(MUSL, Evidence::Stack, SLOTS).merge(Merge::ByCaller(at)))
     }

@@ -1,5 +1,5 @@
 //! Names that a program gave its memory with prctl(PR_SET_VMA_ANON_NAME) and that no other rule
-//! knows: shown as they are. The traced call tells them also where the kernel refused (EINVAL
+//! knows: shown as they are. The traced call shows them also where the kernel refused (EINVAL
 //! without CONFIG_ANON_VMA_NAME).
 
 use super::app::APP_MMAP;
@@ -7,7 +7,7 @@ use super::loader::LOADER;
 use super::pthread::{self, LIVE, THREAD_STACK};
 use super::{Advice, Claim, Group, Rule, Subject, World};
 use crate::attribution::callpath::CallPath;
-use crate::attribution::category::{Category, Evidence, Instance, Merge};
+use crate::attribution::category::{Evidence, Instance, Merge};
 use crate::ledger::{Region, RegionKind};
 use crate::model::Addr;
 use std::cmp::Reverse;
@@ -17,7 +17,7 @@ use std::collections::HashMap;
 pub const NAMED: &str = "named by the program";
 pub const DEV_ZERO: &str = "private mapping of /dev/zero";
 
-/// How many names a title has room for.
+/// How many names a title has space for.
 const SHOWN: usize = 3;
 const MAX_CHARS: usize = 40;
 
@@ -36,10 +36,6 @@ pub struct NamedRule;
 impl Rule for NamedRule {
     fn id(&self) -> &'static str {
         "named"
-    }
-
-    fn categories(&self) -> &'static [Category] {
-        &[]
     }
 
     fn by_name(&self, subject: &Subject<'_>, _world: &World<'_>) -> Option<Claim> {

@@ -1,5 +1,5 @@
 //! vmaudit's own: what the preloaded library of `vmaudit heap` keeps in a process that it counts in. It is part of the
-//! process' VIRT, RSS and control group, and is told apart because the program did not ask for it.
+//! process' VIRT, RSS and control group, and is distinguished because the program did not ask for it.
 
 use super::{Advice, Claim, Group, Rule, Subject, World};
 use crate::attribution::callpath::Line;

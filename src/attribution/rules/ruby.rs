@@ -34,10 +34,6 @@ impl Rule for RubyRule {
         "ruby"
     }
 
-    fn categories(&self) -> &'static [crate::attribution::Category] {
-        &[]
-    }
-
     fn headers(&self) -> Option<Headers> {
         let in_process = |mappings: &[Mapping]| {
             let name = |m: &Mapping| String::from_utf8_lossy(base_name_bytes(&m.name)).into_owned();

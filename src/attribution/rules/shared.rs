@@ -26,7 +26,7 @@ pub const MEMFD: Category =
     Category { id: "memfd", color: 0x4e7231, name: "memfd memory", one: "memfd", many: "memfds" };
 
 const DSM: &str = "PostgreSQL's dynamic shared memory";
-/// How many names a title has room for.
+/// How many names a title has space for.
 const SHOWN: usize = 3;
 
 /// Functions of PostgreSQL that are exported, and those that are not (src/backend/port/sysv_shmem.c,

@@ -70,7 +70,7 @@ impl KnownTable {
                 .eq(stack.returns.iter().copied())
     }
 
-    /// A free place of those where a stack is looked for, or one whose turn it is.
+    /// A free place of those where a stack is searched for, or one whose turn it is.
     fn place_of(&mut self, stack: &KnownStack<'_>) -> usize {
         let hash = (stack.mm.0 ^ stack.ip << 20 ^ stack.depth).wrapping_mul(HASH) >> 40;
         let place = |way: u64| hash.wrapping_add(way) as usize % ENTRIES;

@@ -8,6 +8,7 @@ mod interpreters;
 mod known;
 mod mark;
 mod misses;
+mod queue;
 pub(super) mod shared;
 pub mod skel;
 mod touches;
@@ -23,21 +24,21 @@ pub(super) use misses::Attached;
 use crate::sys::abi::PID_NS_INIT_INO;
 use crate::sys::{pidfd, poll, task};
 use counts::Counts;
-use drain::{Drain, Drainer, Frames};
+use drain::{Drain, Drainer};
 use hooks::CallHook;
 use interpreters::InterpreterTable;
 use known::KnownTable;
+use queue::Frames;
 use touches::Touches;
 
 use super::viewer::set_viewer;
 use super::{
     CaptureConfig, CaptureError, Counters, EventSource, Interpreters, KnownStacks, TouchCounters, arch,
-    kernel_types, refusal, wire,
+    object, refusal, wire,
 };
 use libbpf_rs::libbpf_sys::{ring__consumer_pos, ring__producer_pos, ring_buffer__ring};
-use libbpf_rs::skel::{OpenSkel, SkelBuilder};
-use libbpf_rs::{AsRawLibbpf, Link, MapCore, MapFlags, OpenObject, RingBuffer};
-use std::mem::MaybeUninit;
+use libbpf_rs::skel::OpenSkel;
+use libbpf_rs::{AsRawLibbpf, Link, MapCore, MapFlags, RingBuffer};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::fs::MetadataExt;
 
@@ -115,12 +116,7 @@ pub(super) const OBJECT: &str = "vmaudit";
 /// Opens the object and sets it up for what is asked; of the programs for the exits of calls, all that this
 /// kernel may need are there.
 pub(super) fn prepare(config: &CaptureConfig) -> Result<skel::OpenVmauditSkel<'static>, CaptureError> {
-    refusal::listen();
-    // One object for the life of the process: libbpf's skeletons borrow from it.
-    let storage: &'static mut MaybeUninit<OpenObject> = Box::leak(Box::new(MaybeUninit::uninit()));
-    let mut builder = skel::VmauditSkelBuilder::default();
-    kernel_types::give(&mut builder.obj_builder).map_err(CaptureError::Load)?;
-    let mut open = builder.open(storage).map_err(CaptureError::Load)?;
+    let mut open = object::open(skel::VmauditSkelBuilder::default())?;
     if let Some(rodata) = open.maps.rodata_data.as_deref_mut() {
         rodata.stack_bytes = config.stack_bytes.clamp(0, MAX_STACK_BYTES);
         rodata.follow_forks = config.follow_forks;

@@ -1,6 +1,6 @@
 //! The ring of page faults (`--touch`): its records, kept until their turn comes.
 
-use super::drain::Frames;
+use super::queue::Frames;
 use super::skel::types::touch_state as State;
 use super::{skel, tracepoints};
 use crate::capture::plain::value_of;
@@ -18,7 +18,7 @@ pub struct TouchConfig {
     pub ring_bytes: u32,
 }
 
-/// Before loading: room for the records, or nothing at all of it.
+/// Before loading: space for the records, or nothing at all of it.
 pub(super) fn prepare(
     open: &mut skel::OpenVmauditSkel<'_>,
     config: Option<TouchConfig>,

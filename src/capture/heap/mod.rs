@@ -16,13 +16,12 @@ use super::bpf::counts::{self, Counts};
 use super::bpf::hooks::{CallHook, Moment, attach_functions, call_hooks};
 use super::bpf::{Attached, BpfTracer, Shared, wants_spares};
 use super::viewer::set_viewer;
-use super::{CaptureError, kernel_types, refusal};
+use super::{CaptureError, object, refusal};
 use crate::model::Pid;
 use attach::{PerfUprobe, Way};
-use libbpf_rs::skel::{OpenSkel, SkelBuilder};
-use libbpf_rs::{Link, OpenObject, ProgramMut};
+use libbpf_rs::skel::OpenSkel;
+use libbpf_rs::{Link, ProgramMut};
 use skel::types::vmaudit_heap_counter as Which;
-use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::sync::Arc;
 
@@ -169,12 +168,7 @@ pub(super) fn prepare(
     config: &HeapConfig,
     kind: Kind,
 ) -> Result<skel::OpenHeapSkel<'static>, CaptureError> {
-    refusal::listen();
-    // One object for the life of the process: libbpf's skeletons borrow from it.
-    let storage: &'static mut MaybeUninit<OpenObject> = Box::leak(Box::new(MaybeUninit::uninit()));
-    let mut builder = skel::HeapSkelBuilder::default();
-    kernel_types::give(&mut builder.obj_builder).map_err(CaptureError::Load)?;
-    let mut open = builder.open(storage).map_err(CaptureError::Load)?;
+    let mut open = object::open(skel::HeapSkelBuilder::default())?;
     if let Some(rodata) = open.maps.rodata_data.as_deref_mut() {
         rodata.stack_bytes = config.stack_bytes.clamp(0, super::bpf::MAX_STACK_BYTES);
         rodata.pid_namespace =

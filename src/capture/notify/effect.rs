@@ -29,7 +29,7 @@ pub enum Expected {
         /// What was at `place`.
         before: Option<Vma>,
         /// How the mapping will look there, as far as arguments tell.
-        wanted: Wanted,
+        wanted: Replacement,
         huge: bool,
     },
     /// Nothing from `first` (the first mapped address) to `range`'s end.
@@ -63,7 +63,7 @@ pub enum Expected {
 
 /// How a new mapping differs from what was in its place.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Wanted {
+pub enum Replacement {
     Anonymous,
     /// Of a file from this offset on; its inode, if that could be seen.
     File {
@@ -75,16 +75,16 @@ pub enum Wanted {
     Any,
 }
 
-impl Wanted {
+impl Replacement {
     fn may_be(self, vma: &Vma, place: u64) -> bool {
         match self {
-            Wanted::Anonymous => vma.file.is_none() && !vma.is_shared,
-            Wanted::File { shared, offset, inode } => {
+            Replacement::Anonymous => vma.file.is_none() && !vma.is_shared,
+            Replacement::File { shared, offset, inode } => {
                 vma.is_shared == shared
                     && vma.offset.wrapping_add(place - vma.area.start) == offset
                     && vma.file.is_some_and(|file| inode.is_none_or(|inode| inode == file.inode))
             }
-            Wanted::Any => true,
+            Replacement::Any => true,
         }
     }
 }
@@ -243,12 +243,12 @@ impl Expected {
                     return Ok(done(REFUSED));
                 }
                 let seen = view.maps.read()?;
-                let news = view.shadow.news(&seen);
+                let unknown = view.shadow.unknown(&seen);
                 let named = |range: &&AddrRange| {
                     let mapping = seen.iter().find(|m| m.range.contains(range.start));
                     mapping.is_some_and(|m| m.name.starts_with(name))
                 };
-                match news.iter().find(named) {
+                match unknown.iter().find(named) {
                     Some(&range) => {
                         view.shadow.renew(&seen);
                         let vma = view.maps.at(range.start.0)?;
@@ -321,9 +321,9 @@ impl Expected {
         if peek::total_vm(view.tid) == Some(view.shadow.bytes() / PAGE) {
             return Ok(if returned { done(REFUSED) } else { Outcome::Pending });
         }
-        let news = view.shadow.news(&view.maps.read()?);
+        let unknown = view.shadow.unknown(&view.maps.read()?);
         let fits = |range: &AddrRange| range.len() == *len || *huge && range.len() >= *len;
-        Ok(match news.iter().find(|range| fits(range)) {
+        Ok(match unknown.iter().find(|range| fits(range)) {
             Some(range) => match view.maps.at(range.start.0)? {
                 Some(vma) => mapped(view.shadow, range.start.0, range.len(), vma),
                 None => Outcome::Pending,
@@ -391,8 +391,8 @@ impl Expected {
             return if returned { view.refused_anywhere(REFUSED, &[*old]) } else { Ok(Outcome::Pending) };
         }
         let seen = view.maps.read()?;
-        let news = view.shadow.news(&seen);
-        let came = news.iter().find(|range| range.len() == *new_len);
+        let unknown = view.shadow.unknown(&seen);
+        let came = unknown.iter().find(|range| range.len() == *new_len);
         Ok(match came {
             Some(range) => {
                 let place = range.start.0;

@@ -10,7 +10,7 @@ use crate::capture::record::{self, RecordWriter, flag, op};
 use crate::model::{HeldCalls, Mapping, Pid, Tid};
 use std::time::Duration;
 
-/// An execve without any call of the new program is looked at after so long.
+/// An execve without any call of the new program is examined after so long.
 const EXEC_OVERDUE: Duration = Duration::from_millis(50);
 /// A thread that has run for so long since then, ns, and does not sleep, is no longer in execve.
 const SURELY_OVER: u64 = 2_000_000_000;
@@ -39,7 +39,7 @@ impl<C: HeldCalls> Server<C> {
             return;
         }
         if came == Came::NewProgram {
-            self.meet_children_of_before(pid);
+            self.adopt_earlier_children(pid);
         }
         if let Some(process) = self.tasks.processes.get_mut(&pid) {
             process.executing = None;
@@ -54,7 +54,7 @@ impl<C: HeldCalls> Server<C> {
         match Space::open(pid, self.config.parse_maps) {
             Ok((space, mappings)) => self.program_begins(pid, old, space, mappings),
             Err(_) => {
-                // Not to be looked at (a setuid program, say).
+                // Not to be examined (a setuid program, say).
                 self.missed_task();
                 self.forget_process(pid);
                 self.tasks.passed.insert(pid);

@@ -1,6 +1,6 @@
 //! What a call is expected to do: from its arguments, and from what was mapped before.
 
-use super::effect::{Expected, Wanted};
+use super::effect::{Expected, Replacement};
 use super::peek::{self, Maps};
 use super::shadow::{ACCESS, Shadow, pages};
 use crate::model::{AddrRange, Mapping, PAGE, Tid};
@@ -10,6 +10,11 @@ use crate::sys::abi::{
     MAP_PRIVATE, MAP_TYPE, MREMAP_DONTUNMAP, MREMAP_FIXED, MREMAP_MAYMOVE, PROT_GROWSDOWN, PROT_GROWSUP,
     PROT_SEM,
 };
+
+/// As [`pages`]; None where the address is not that of a page, too.
+fn aligned(addr: u64, len: u64) -> Option<AddrRange> {
+    pages(addr, len).filter(|_| addr.is_multiple_of(PAGE))
+}
 
 impl Expected {
     pub fn mmap(tid: Tid, args: [u64; 6], shadow: &Shadow, maps: &mut Maps) -> Expected {
@@ -33,13 +38,13 @@ impl Expected {
         let odd = huge || flags & MAP_32BIT != 0;
         let before = if fixed && shadow.covers(range) { maps.at(addr).ok().flatten() } else { None };
         let wanted = match (before.is_some(), flags & MAP_ANONYMOUS != 0, flags & MAP_TYPE == MAP_PRIVATE) {
-            (false, ..) => Wanted::Any,
-            _ if huge => Wanted::Any,
-            (_, true, true) => Wanted::Anonymous,
+            (false, ..) => Replacement::Any,
+            _ if huge => Replacement::Any,
+            (_, true, true) => Replacement::Anonymous,
             // A file of its own: no other looks like it.
-            (_, true, false) => Wanted::File { shared: true, offset: 0, inode: Some(0) },
+            (_, true, false) => Replacement::File { shared: true, offset: 0, inode: Some(0) },
             (_, false, private) => {
-                Wanted::File { shared: !private, offset, inode: peek::inode_of(tid, descriptor as i32) }
+                Replacement::File { shared: !private, offset, inode: peek::inode_of(tid, descriptor as i32) }
             }
         };
         Expected::Map {
@@ -56,7 +61,7 @@ impl Expected {
     }
 
     pub fn munmap([addr, len, ..]: [u64; 6], shadow: &Shadow) -> Expected {
-        let Some(range) = pages(addr, len).filter(|_| addr % PAGE == 0 && len != 0) else {
+        let Some(range) = aligned(addr, len).filter(|range| !range.is_empty()) else {
             return Expected::Known(EINVAL);
         };
         match shadow.pieces(range).first() {
@@ -66,7 +71,7 @@ impl Expected {
     }
 
     pub fn mprotect([addr, len, prot, ..]: [u64; 6], shadow: &Shadow) -> Expected {
-        let Some(range) = pages(addr, len).filter(|_| addr % PAGE == 0) else {
+        let Some(range) = aligned(addr, len) else {
             return Expected::Known(EINVAL);
         };
         const BOTH_WAYS: u64 = PROT_GROWSDOWN | PROT_GROWSUP;
@@ -100,7 +105,7 @@ impl Expected {
 
     /// Advice changes no mapping; what the arguments allow is taken as done.
     pub fn madvise([addr, len, advice, ..]: [u64; 6], shadow: &Shadow) -> Expected {
-        let Some(range) = pages(addr, len).filter(|_| addr % PAGE == 0) else {
+        let Some(range) = aligned(addr, len) else {
             return Expected::Known(EINVAL);
         };
         let ret = if shadow.covers(range) { 0 } else { ENOMEM };
@@ -130,7 +135,7 @@ impl Expected {
             return Expected::Known(EINVAL);
         }
         let keeps_old = flags & MREMAP_DONTUNMAP != 0 || old_len == 0;
-        // Without MREMAP_FIXED the last argument is a wish, or not looked at.
+        // Without MREMAP_FIXED the last argument is a wish, or not examined.
         let place = (flags & MREMAP_FIXED != 0).then_some(new);
         let mut before = None;
         if let Some(place) = place {

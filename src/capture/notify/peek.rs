@@ -53,7 +53,7 @@ pub struct Maps {
 
 impl Maps {
     /// # Errors
-    /// When the task is gone or must not be looked at.
+    /// When the task is gone or must not be examined.
     pub fn open(tid: Tid, parse: ParseMaps) -> io::Result<Maps> {
         Ok(Maps { file: File::open(format!("/proc/{tid}/maps"))?, parse, has_query: true })
     }

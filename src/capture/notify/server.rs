@@ -39,7 +39,7 @@ const POLL_SHARE: u32 = 4;
 /// woken: what it sleeps for may be waiting for them (a page fault that another thread of the program
 /// serves). A thread that is merely not let run is waited for.
 const GIVE_UP: Duration = Duration::from_secs(10);
-/// How often to look at that.
+/// How often to examine that.
 const STUCK_POLL: Duration = Duration::from_secs(1);
 /// When all tasks are gone, their ends are waited for at most so long.
 const LAST_ENDS: Duration = Duration::from_secs(10);
@@ -111,11 +111,11 @@ impl<C: HeldCalls> Server<C> {
                     if self.last_poll.elapsed()
                         > AT_LEAST.max(self.snapshot_duration.saturating_mul(POLL_SHARE))
                     {
-                        self.hear(EpollTimeout::ZERO);
+                        self.receive(EpollTimeout::ZERO);
                         self.poll_calls();
                     }
                 }
-                Ok(Arrival::Other) => self.hear(EpollTimeout::ZERO),
+                Ok(Arrival::Other) => self.receive(EpollTimeout::ZERO),
                 Ok(Arrival::Nothing) => self.poll_calls(),
                 Ok(Arrival::NoTaskLeft) => {
                     self.drain_exits();
@@ -140,7 +140,7 @@ impl<C: HeldCalls> Server<C> {
     fn drain_exits(&mut self) {
         let begun = Instant::now();
         while self.tasks.any_process() && begun.elapsed() < LAST_ENDS {
-            self.hear(EpollTimeout::from(10u8));
+            self.receive(EpollTimeout::from(10u8));
         }
     }
 
@@ -157,7 +157,7 @@ impl<C: HeldCalls> Server<C> {
     }
 
     /// Requests of the reader, and ends of processes.
-    fn hear(&mut self, timeout: EpollTimeout) {
+    fn receive(&mut self, timeout: EpollTimeout) {
         let mut ready = [EpollEvent::empty(); 32];
         let count = self.epoll.wait(&mut ready, timeout).unwrap_or(0);
         let mut asked = None;
@@ -193,7 +193,7 @@ impl<C: HeldCalls> Server<C> {
         if space.waiting.is_empty() {
             return;
         }
-        let Some(InCall { call, what, .. }) = space.running.take_if(is_stuck) else { return };
+        let Some(InCall { call, what, .. }) = space.running.take_if(is_blocked) else { return };
         if let QueuedCall::Effect { .. } = what {
             if let Ok(mappings) = space.maps.read() {
                 space.shadow.renew(&mappings);
@@ -420,7 +420,7 @@ impl<C: HeldCalls> Server<C> {
 }
 
 /// The thread of the call has slept in it for `GIVE_UP` at least. To be asked often.
-fn is_stuck(running: &mut InCall) -> bool {
+fn is_blocked(running: &mut InCall) -> bool {
     let now = Instant::now();
     let seen_at = running.sleeps.map_or(running.since, |sleeps| sleeps.seen_at);
     if now - seen_at < STUCK_POLL {

@@ -180,14 +180,14 @@ impl Shadow {
 
     /// Ranges that `mappings` has and this has not, joined where they touch. The first thread's stack,
     /// which grows without a call, is left out.
-    pub fn news(&self, mappings: &[Mapping]) -> Vec<AddrRange> {
-        let mut news: Vec<AddrRange> = Vec::new();
+    pub fn unknown(&self, mappings: &[Mapping]) -> Vec<AddrRange> {
+        let mut unknown: Vec<AddrRange> = Vec::new();
         for mapping in mappings.iter().filter(|m| !m.is_special("[stack]")) {
             let mut at = mapping.range.start.0;
             let known = self.pieces(mapping.range);
-            let mut add = |from: u64, to: u64| match news.last_mut() {
+            let mut add = |from: u64, to: u64| match unknown.last_mut() {
                 Some(last) if last.end.0 == from => *last = AddrRange::new(last.start.0, to),
-                _ => news.push(AddrRange::new(from, to)),
+                _ => unknown.push(AddrRange::new(from, to)),
             };
             for piece in known {
                 if piece.start > at {
@@ -199,7 +199,7 @@ impl Shadow {
                 add(at, mapping.range.end.0);
             }
         }
-        news
+        unknown
     }
 
     /// All that is mapped.
@@ -337,8 +337,8 @@ mod tests {
         assert_eq!(shadow.at(0x7000).map(|a| (a.access, a.end)), Some((3, 0x9000)));
         let seen =
             [mapping(0x1000, 0x4000, ""), mapping(0x5000, 0xb000, ""), mapping(0xc000, 0xd000, "[stack]")];
-        let news = shadow.news(&seen);
-        assert_eq!(news, [AddrRange::new(0x3000, 0x4000), AddrRange::new(0x9000, 0xb000)]);
+        let unknown = shadow.unknown(&seen);
+        assert_eq!(unknown, [AddrRange::new(0x3000, 0x4000), AddrRange::new(0x9000, 0xb000)]);
     }
 
     #[test]

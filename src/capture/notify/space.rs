@@ -19,7 +19,7 @@ pub struct InCall {
     pub processor_time: Option<u64>,
     /// What the last snapshot of its sleep has shown.
     pub sleeps: Option<Sleeps>,
-    /// What lay below its stack pointer; empty where that was not looked at.
+    /// What lay below its stack pointer; empty where that was not examined.
     pub below_stack: Vec<u8>,
     pub sp: u64,
     pub what: QueuedCall,
@@ -87,7 +87,7 @@ impl Space {
     /// As the kernel shows it through a thread that waits in a call, or that has just begun.
     ///
     /// # Errors
-    /// When it must not be looked at, or is gone.
+    /// When it must not be examined, or is gone.
     pub fn open(tid: Tid, parse: ParseMaps) -> io::Result<(Space, Vec<Mapping>)> {
         let maps = Maps::open(tid, parse)?;
         let mappings = maps.read().map_err(|_| io::Error::from_raw_os_error(libc::ESRCH))?;

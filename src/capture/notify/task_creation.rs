@@ -138,7 +138,7 @@ impl<C: HeldCalls> Server<C> {
             }
             match Space::open(pid, self.config.parse_maps) {
                 Ok((space, mappings)) => {
-                    // No call tells what a driver keeps from forks (VM_DONTCOPY), and one that was taken
+                    // No call shows what a driver keeps from forks (VM_DONTCOPY), and one that was taken
                     // for over may have come about before the fork. The child has not changed anything
                     // yet: its calls wait.
                     let differs = is_32_bit || !parent.shadow.agrees_with(&mappings);
@@ -226,7 +226,7 @@ impl<C: HeldCalls> Server<C> {
 
     /// A process has begun another program. Children that it asked for before, and that have made no call
     /// yet, live in what it leaves, or have a copy: they come first.
-    pub fn meet_children_of_before(&mut self, pid: Pid) {
+    pub fn adopt_earlier_children(&mut self, pid: Pid) {
         let (unmet, others): (Vec<Begun>, Vec<Begun>) = std::mem::take(&mut self.tasks.begun)
             .into_iter()
             .partition(|b| b.parent == pid && !b.new.is_thread);
@@ -249,7 +249,7 @@ impl<C: HeldCalls> Server<C> {
         if self.adopt_child(begun) {
             return true;
         }
-        // Where the kernel does not list children, the child's first call tells; but not for ever.
+        // Where the kernel does not list children, the child's first call shows; but not for ever.
         let is_gone = || peek::family(tid).is_none();
         if returned && (age > CHILD_SPEAKS || peek::children(begun.parent, tid).is_some() || is_gone()) {
             return true;

@@ -8,7 +8,7 @@ use std::collections::{HashMap, HashSet};
 use std::os::fd::OwnedFd;
 use std::time::Instant;
 
-/// Where there are more tasks, they are not looked through for those of one address space.
+/// Where there are more tasks, they are not searched for those of one address space.
 const MANY: usize = 16;
 
 pub struct Task {

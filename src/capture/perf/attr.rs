@@ -91,7 +91,7 @@ pub fn open(kind: EventKind, inherit: Inherit, tid: i32, cpu: i32) -> io::Result
     Ok(perf::open(&attr, tid, cpu)?)
 }
 
-/// Whether this kernel counts, for each event, the records that its ring had no room for (Linux 6.0), and
+/// Whether this kernel counts, for each event, the records that its ring had no space for (Linux 6.0), and
 /// [`perf::lost`] can be asked.
 pub static COUNTS_LOSSES: LazyLock<bool> = LazyLock::new(|| {
     let mut attr = perf::software(abi::PERF_COUNT_SW_DUMMY);

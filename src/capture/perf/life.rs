@@ -57,7 +57,7 @@ struct Thread {
 #[derive(Clone, Copy)]
 pub enum StackBytes<'a> {
     Copied(&'a [u8]),
-    /// There was no room for it.
+    /// There was no space for it.
     Lost,
 }
 

@@ -1,10 +1,10 @@
-//! Calls that their ring had no room for.
+//! Calls that their ring had no space for.
 //!
 //! The kernel tells of them in the ring itself, together with the next record that finds room there
 //! (PERF_RECORD_LOST: kernel/events/ring_buffer.c, __perf_output_begin). No such record may come any more:
 //! the task goes on on another CPU, or ends. Since Linux 6.0 each event counts them as well, which read(2)
 //! tells at once (PERF_FORMAT_LOST). That takes a system call an event: only CPUs whose ring was so full that
-//! a record may have found no room are asked.
+//! a record may have found no space are asked.
 
 use crate::sys::perf;
 use std::os::fd::OwnedFd;

@@ -12,7 +12,7 @@ pub struct Joined {
     pub stack: Option<Box<[u8]>>,
 }
 
-/// How many stacks are looked through for a call's own.
+/// How many stacks are searched for a call's own.
 const NEAR: usize = 8;
 
 /// A stack's record may be on its way for as long as it takes to copy it; the CPU may be a virtual

@@ -27,7 +27,7 @@ pub enum Stack {
     None,
     /// In the same sample: for calls that are rare.
     Inline,
-    /// In a second sample in a ring of its own, so that a call is known even where there is no room
+    /// In a second sample in a ring of its own, so that a call is known even where there is no space
     /// for its stack.
     Apart,
 }

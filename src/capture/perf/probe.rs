@@ -168,7 +168,7 @@ fn search(numbers: &[i64]) -> io::Result<(String, Vec<OwnedFd>)> {
             },
         }
         if id % BATCH == 0 || missing == GAP {
-            look(numbers, ring.as_mut(), &mut seen);
+            observe(numbers, ring.as_mut(), &mut seen);
             let all = numbers.iter().all(|number| seen.exits.contains_key(number));
             if missing == GAP || (all && step(&seen).is_some()) {
                 break;
@@ -193,7 +193,7 @@ fn step(seen: &Seen) -> Option<i64> {
 }
 
 /// Makes the calls and reads what was reported of them.
-fn look(numbers: &[i64], ring: Option<&mut Ring>, seen: &mut Seen) {
+fn observe(numbers: &[i64], ring: Option<&mut Ring>, seen: &mut Seen) {
     let Some(ring) = ring else { return };
     // What opening the batch has left.
     ring.read(ring.head(), |_| {});

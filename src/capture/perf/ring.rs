@@ -77,12 +77,12 @@ impl Ring {
             tail += length as u64;
         }
         self.word(DATA_TAIL).store(tail, Ordering::Release);
-        // Whoever found no room by the old tail has written what stands before the head read now.
+        // Whoever found no space by the old tail has written what stands before the head read now.
         fence(Ordering::SeqCst);
         self.head().saturating_sub(begin)
     }
 
-    /// Bytes that it has room for.
+    /// Bytes that it has space for.
     pub fn size(&self) -> u64 {
         self.size as u64
     }

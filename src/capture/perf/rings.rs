@@ -17,12 +17,12 @@ pub struct Timed {
 pub struct CpuRings {
     pub calls: Ring,
     pub stacks: Ring,
-    /// A call may have found no room where fewer bytes than these were left.
+    /// A call may have found no space where fewer bytes than these were left.
     pub margin: u64,
 }
 
 impl CpuRings {
-    /// Whether a call may have found no room where `used` bytes were in their ring at most.
+    /// Whether a call may have found no space where `used` bytes were in their ring at most.
     fn may_have_refused(&self, used: u64) -> bool {
         used.saturating_add(self.margin) >= self.calls.size()
     }
@@ -38,7 +38,7 @@ pub struct Waiting {
 pub struct Rings {
     cpus: Vec<CpuRings>,
     waiting: Vec<Waiting>,
-    /// Of each CPU: a call may have found no room since that was asked last.
+    /// Of each CPU: a call may have found no space since that was asked last.
     crowded: Vec<bool>,
     /// Bytes in `waiting`.
     held: usize,
@@ -91,7 +91,7 @@ impl Rings {
         }
     }
 
-    /// The CPUs (by number of their rings) on which calls may have found no room since that was asked last.
+    /// The CPUs (by number of their rings) on which calls may have found no space since that was asked last.
     pub fn take_crowded(&mut self) -> Vec<usize> {
         let crowded = self.crowded.iter_mut().map(std::mem::take).enumerate();
         crowded.filter_map(|(cpu, crowded)| crowded.then_some(cpu)).collect()

@@ -13,10 +13,10 @@ use super::bpf::hooks;
 use super::bpf::{Attached, BpfTracer, MAX_STACK_BYTES, counter, own_pid_namespace, wants_spares};
 use super::heap::attach::PerfUprobe;
 use super::viewer::set_viewer;
-use super::{CaptureError, kernel_types, refusal};
-use libbpf_rs::skel::{OpenSkel, SkelBuilder};
-use libbpf_rs::{Link, MapCore, MapFlags, OpenObject};
-use std::mem::{MaybeUninit, size_of};
+use super::{CaptureError, object, refusal};
+use libbpf_rs::skel::OpenSkel;
+use libbpf_rs::{Link, MapCore, MapFlags};
+use std::mem::size_of;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
@@ -159,12 +159,7 @@ pub(super) fn prepare(
     config: &CounterConfig<'_>,
     (way, with_stacks): (Way, bool),
 ) -> Result<skel::OpenProbeSkel<'static>, CaptureError> {
-    refusal::listen();
-    // One object for the life of the process: libbpf's skeletons borrow from it.
-    let storage: &'static mut MaybeUninit<OpenObject> = Box::leak(Box::new(MaybeUninit::uninit()));
-    let mut builder = skel::ProbeSkelBuilder::default();
-    kernel_types::give(&mut builder.obj_builder).map_err(CaptureError::Load)?;
-    let mut open = builder.open(storage).map_err(CaptureError::Load)?;
+    let mut open = object::open(skel::ProbeSkelBuilder::default())?;
     if let Some(rodata) = open.maps.rodata_data.as_deref_mut() {
         rodata.only_marked = config.only_marked;
         rodata.own_pid = std::process::id() as i32;

@@ -10,12 +10,12 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 pub struct AppSocket {
     /// None once the other side is gone.
     fd: Option<OwnedFd>,
-    /// Waits for room in the socket: vmaudit may be stopped, the others must go on.
+    /// Waits for space in the socket: vmaudit may be stopped, the others must go on.
     unsent: VecDeque<Message>,
 }
 
 /// What came of listening.
-pub enum Heard {
+pub enum Received {
     Message(Message),
     /// Nothing more for now.
     Silence,
@@ -59,7 +59,7 @@ impl AppSocket {
         }
     }
 
-    /// Sends as many messages as there is room for. False when the other side has just gone.
+    /// Sends as many messages as there is space for. False when the other side has just gone.
     #[must_use]
     pub fn send_waiting(&mut self) -> bool {
         while let (Some(fd), Some(message)) = (&self.fd, self.unsent.front()) {
@@ -78,24 +78,24 @@ impl AppSocket {
     }
 
     /// The next message that waits here.
-    pub fn hear(&mut self) -> Heard {
+    pub fn receive(&mut self) -> Received {
         let mut packet = [0; PACKET];
         while let Some(fd) = &self.fd {
             match recv(fd.as_raw_fd(), &mut packet, MsgFlags::MSG_DONTWAIT) {
                 Ok(length @ 1..) => {
                     if let Some(message) = Message::decode(&packet[..length]) {
-                        return Heard::Message(message);
+                        return Received::Message(message);
                     }
                 }
                 Err(Errno::EINTR) => {}
-                Err(Errno::EAGAIN) => return Heard::Silence,
+                Err(Errno::EAGAIN) => return Received::Silence,
                 Ok(_) | Err(_) => {
                     self.close();
-                    return Heard::Gone;
+                    return Received::Gone;
                 }
             }
         }
-        Heard::Silence
+        Received::Silence
     }
 
     fn close(&mut self) {

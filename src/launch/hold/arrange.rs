@@ -37,7 +37,7 @@ pub fn helpers() -> Result<(Arranged, ListenerTo), LaunchError> {
     let source = Source::Child { keeper: keeper_from, guard: guard_from, watched };
     let keeper = keeper::spawn(ends, source).map_err(system("forking the keeper"))?;
     // From here on each of the three may be killed.
-    if let Err(errno) = hear_ready(socket.as_fd()) {
+    if let Err(errno) = receive_ready(socket.as_fd()) {
         drop((socket, keeper_to, guard_to));
         reap(keeper);
         return Err(LaunchError::System { step: "starting the keeper", errno });
@@ -47,7 +47,7 @@ pub fn helpers() -> Result<(Arranged, ListenerTo), LaunchError> {
     Ok((Arranged { keeper, socket, listener_from, line, slots }, to))
 }
 
-fn hear_ready(socket: BorrowedFd<'_>) -> Result<(), Errno> {
+fn receive_ready(socket: BorrowedFd<'_>) -> Result<(), Errno> {
     let mut packet = [0; PACKET];
     loop {
         match recv(socket.as_raw_fd(), &mut packet, MsgFlags::empty()) {

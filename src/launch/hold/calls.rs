@@ -5,7 +5,7 @@
 //! What was received is in shared memory until it is answered: if vmaudit dies, the keeper lets
 //! it go on.
 
-use super::app_socket::{AppSocket, Heard};
+use super::app_socket::{AppSocket, Received};
 use super::exit_server::{ExitServer, Served};
 use super::protocol::Message;
 use super::seccomp::Listener;
@@ -50,7 +50,7 @@ impl CallServer {
         self.first = Some(call);
     }
 
-    /// Receives a call that waits. None: its task was killed meanwhile, or there is no room.
+    /// Receives a call that waits. None: its task was killed meanwhile, or there is no space.
     pub(in crate::launch) fn receive(&mut self) -> Result<Option<HeldCall>, Errno> {
         let received = self.inbox.receive(self.exits.listener())?;
         if let Some(message) = received.as_ref().and_then(|call| self.exits.strict(call)) {
@@ -86,7 +86,7 @@ impl CallServer {
         let got = |index: usize| fds.get(index).and_then(PollFd::revents).unwrap_or(PollFlags::empty());
         let (listener, other, app) = (got(0), got(1), got(2));
         if !app.is_empty() {
-            self.hear();
+            self.receive_from_app();
         }
         if listener.contains(PollFlags::POLLIN) {
             return Ok(self.receive()?.map_or(Arrival::Nothing, Arrival::Call));
@@ -109,16 +109,16 @@ impl CallServer {
     }
 
     /// What `Running` has answered.
-    fn hear(&mut self) {
+    fn receive_from_app(&mut self) {
         loop {
-            match self.app.hear() {
-                Heard::Message(Message::Answered { id }) => {
+            match self.app.receive() {
+                Received::Message(Message::Answered { id }) => {
                     self.exits.answered(id);
                     self.inbox.forget(id);
                 }
-                Heard::Message(_) => {}
-                Heard::Silence => return,
-                Heard::Gone => return self.stop_watching(),
+                Received::Message(_) => {}
+                Received::Silence => return,
+                Received::Gone => return self.stop_watching(),
             }
         }
     }

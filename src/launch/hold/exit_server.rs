@@ -190,11 +190,11 @@ fn is_small_and_short(stat: Stat<'_>, spared: Spared) -> Option<bool> {
 }
 
 /// What execve makes of the stack, bytes (`setup_arg_pages`, fs/exec.c): the strings, and room below them. No
-/// call tells that it has grown since.
+/// call shows that it has grown since.
 fn first_stack(stat: Stat<'_>) -> Option<u64> {
     const ROOM: u64 = 128 << 10;
     let from = stat.field::<u64>(stat::ARG_START)? / PAGE * PAGE;
-    // The program's name follows: where it begins another page, the process is looked at for nothing.
+    // The program's name follows: where it begins another page, the process is examined for nothing.
     let to = stat.field::<u64>(stat::ENV_END)?.checked_next_multiple_of(PAGE)?;
     Some(to.checked_sub(from)?.saturating_add(ROOM))
 }

@@ -5,7 +5,7 @@
 //! vmaudit lives; when vmaudit's end of the socket closes, it lets everything go on, until no
 //! task has the filter any more. Should both be killed at once, there is the [guard](super::guard).
 
-use super::app_socket::{AppSocket, Heard};
+use super::app_socket::{AppSocket, Received};
 use super::exit_server::{ExitServer, Served};
 use super::guard::{self, Guarded, Line, Post};
 use super::handover;
@@ -68,7 +68,7 @@ pub fn spawn(ends: Ends, source: Source) -> Result<Pid, Errno> {
         };
         // That it is only to stand by was said before there was a listener. Then vmaudit receives, and
         // what is in a slot by now is not left behind: it is being looked at.
-        keeper.hear();
+        keeper.receive_from_app();
         if !keeper.stands_by {
             keeper.inherit();
         }
@@ -112,7 +112,7 @@ impl Keeper {
                 self.guarded.is_gone();
             }
             if from_app.intersects(PollFlags::POLLIN | PollFlags::POLLHUP | PollFlags::POLLERR) {
-                self.hear();
+                self.receive_from_app();
             }
             if from_app.contains(PollFlags::POLLOUT) {
                 self.send_waiting();
@@ -201,22 +201,22 @@ impl Keeper {
         }
     }
 
-    fn hear(&mut self) {
+    fn receive_from_app(&mut self) {
         loop {
-            match self.app.hear() {
-                Heard::Message(Message::Answered { id }) => {
+            match self.app.receive() {
+                Received::Message(Message::Answered { id }) => {
                     self.server.answered(id);
                     self.inbox.forget(id);
                 }
-                Heard::Message(Message::StandBy) => self.stands_by = true,
-                Heard::Message(Message::Spare(spared)) => self.server.spare(spared),
-                Heard::Message(Message::Serve) => {
+                Received::Message(Message::StandBy) => self.stands_by = true,
+                Received::Message(Message::Spare(spared)) => self.server.spare(spared),
+                Received::Message(Message::Serve) => {
                     self.stands_by = false;
                     self.let_all_go();
                 }
-                Heard::Message(Message::Held(_) | Message::Ready | Message::Strict { .. }) => {}
-                Heard::Silence => return,
-                Heard::Gone => return self.app_is_gone(),
+                Received::Message(Message::Held(_) | Message::Ready | Message::Strict { .. }) => {}
+                Received::Silence => return,
+                Received::Gone => return self.app_is_gone(),
             }
         }
     }

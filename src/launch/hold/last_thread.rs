@@ -137,7 +137,7 @@ mod tests {
         }
     }
 
-    /// Nobody is to be looked at.
+    /// Nobody is to be examined.
     struct Nobody;
     impl ThreadProbe for Nobody {
         fn is_exiting(&mut self, tid: Tid) -> bool {

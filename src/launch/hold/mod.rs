@@ -90,7 +90,7 @@ pub struct KeeperSeat {
 }
 
 /// What hearing the keeper came to.
-pub enum Heard {
+pub enum KeeperReport {
     Held(HeldExit),
     /// As `TargetEvent::StrictModeRefused`.
     Strict {
@@ -127,8 +127,8 @@ impl Hold {
         self.seat.server.as_ref().map(AsFd::as_fd)
     }
 
-    pub fn hear(&mut self) -> Result<Heard, TargetError> {
-        if let Some(heard) = self.hear_server() {
+    pub fn receive(&mut self) -> Result<KeeperReport, TargetError> {
+        if let Some(heard) = self.receive_from_server() {
             return Ok(heard);
         }
         let mut packet = [0; PACKET];
@@ -141,27 +141,27 @@ impl Hold {
                     }
                 }
                 Err(Errno::EINTR) => {}
-                Err(Errno::EAGAIN) => return Ok(Heard::Nothing),
+                Err(Errno::EAGAIN) => return Ok(KeeperReport::Nothing),
                 Err(errno) => return Err(TargetError { step: "hearing the keeper", errno }),
             }
         }
     }
 
-    fn understand(&mut self, packet: &[u8]) -> Option<Heard> {
+    fn understand(&mut self, packet: &[u8]) -> Option<KeeperReport> {
         match Message::decode(packet)? {
             Message::Held(notice) if !self.is_afterthought(notice) => {
                 self.held.push(notice);
-                Some(Heard::Held(notice.into()))
+                Some(KeeperReport::Held(notice.into()))
             }
             Message::Strict { pid, comm } => {
                 let comm = comm.split(|&b| b == 0).next().unwrap_or_default().to_vec();
-                Some(Heard::Strict { pid, comm })
+                Some(KeeperReport::Strict { pid, comm })
             }
             _ => None,
         }
     }
 
-    fn hear_server(&mut self) -> Option<Heard> {
+    fn receive_from_server(&mut self) -> Option<KeeperReport> {
         let mut packet = [0; PACKET];
         while let Some(server) = &self.seat.server {
             match recv(server.as_raw_fd(), &mut packet, MsgFlags::MSG_DONTWAIT) {
@@ -236,10 +236,10 @@ impl Hold {
         }
     }
 
-    fn keeper_is_gone(&mut self) -> Result<Heard, TargetError> {
+    fn keeper_is_gone(&mut self) -> Result<KeeperReport, TargetError> {
         reap(self.seat.keeper);
         if !self.has_task() {
-            return Ok(Heard::NoTaskLeft);
+            return Ok(KeeperReport::NoTaskLeft);
         }
         // What it had sent was read before the end of file; what it had received and not sent
         // is in a shared slot.
@@ -257,7 +257,7 @@ impl Hold {
         if let Some(spared) = self.seat.spared {
             self.send_to_keeper(Message::Spare(spared));
         }
-        Ok(Heard::Replaced)
+        Ok(KeeperReport::Replaced)
     }
 
     /// False when no task has the filter any more: the listener hangs up.

@@ -10,31 +10,31 @@ use std::num::NonZeroUsize;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-/// Notifications without an answer that there is room for: 80 bytes each. The others wait in the kernel.
+/// Notifications without an answer that there is space for: 80 bytes each. The others wait in the kernel.
 const SLOTS: usize = 1024;
 
-const ROOM_BYTES: NonZeroUsize = match NonZeroUsize::new(SLOTS * size_of::<libc::seccomp_notif>()) {
+const SLOTS_BYTES: NonZeroUsize = match NonZeroUsize::new(SLOTS * size_of::<libc::seccomp_notif>()) {
     Some(size) => size,
     None => NonZeroUsize::MIN,
 };
 
 /// Shared with every process that is forked. A copy is the same room.
 #[derive(Clone)]
-pub struct SharedSlots(Arc<Room>);
+pub struct SharedSlots(Arc<Slots>);
 
-struct Room(NonNull<c_void>);
+struct Slots(NonNull<c_void>);
 
 // SAFETY: the pointer is to a mapping of its own, which no thread is tied to.
-unsafe impl Send for Room {}
+unsafe impl Send for Slots {}
 // SAFETY: shared references give out nothing; `SharedSlots::slot` says who may use it.
-unsafe impl Sync for Room {}
+unsafe impl Sync for Slots {}
 
 impl SharedSlots {
     pub fn new() -> Result<SharedSlots, Errno> {
         let prot = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
         // SAFETY: a new anonymous mapping; the kernel chooses a free address.
-        let room = unsafe { mmap_anonymous(None, ROOM_BYTES, prot, MapFlags::MAP_SHARED) }?;
-        Ok(SharedSlots(Arc::new(Room(room))))
+        let slots = unsafe { mmap_anonymous(None, SLOTS_BYTES, prot, MapFlags::MAP_SHARED) }?;
+        Ok(SharedSlots(Arc::new(Slots(slots))))
     }
 
     /// Slot `index`, or the last. Only who receives calls this: the server in vmaudit, or the keeper
@@ -47,10 +47,10 @@ impl SharedSlots {
     }
 }
 
-impl Drop for Room {
+impl Drop for Slots {
     fn drop(&mut self) {
         // SAFETY: the mapping was made by `SharedSlots::new`, and no reference outlives self.
-        let _ = unsafe { munmap(self.0, ROOM_BYTES.get()) };
+        let _ = unsafe { munmap(self.0, SLOTS_BYTES.get()) };
     }
 }
 
@@ -63,7 +63,7 @@ pub struct Inbox {
 }
 
 impl Inbox {
-    /// What is in the slots is not looked at: it is another receiver's.
+    /// What is in the slots is not examined: it is another receiver's.
     pub fn new(slots: SharedSlots) -> Inbox {
         Inbox { slots, free: (0..SLOTS).rev().collect(), taken: Vec::new() }
     }
@@ -72,7 +72,7 @@ impl Inbox {
         !self.free.is_empty()
     }
 
-    /// Receives one that waits. None: its task was killed meanwhile, or there is no room.
+    /// Receives one that waits. None: its task was killed meanwhile, or there is no space.
     pub fn receive(&mut self, listener: &Listener) -> Result<Option<libc::seccomp_notif>, Errno> {
         let Some(index) = self.free.pop() else { return Ok(None) };
         let slot = self.slots.slot(index);

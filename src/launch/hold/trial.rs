@@ -105,7 +105,7 @@ fn hold_a_call() -> NotificationTrial {
     });
     match caller {
         Ok(caller) => {
-            let trial = look(installed.listener, trial);
+            let trial = serve_once(installed.listener, trial);
             // The listener is closed by now: a call that is still held ends with ENOSYS.
             reap(caller);
             trial
@@ -114,7 +114,7 @@ fn hold_a_call() -> NotificationTrial {
     }
 }
 
-fn look(listener: OwnedFd, trial: NotificationTrial) -> NotificationTrial {
+fn serve_once(listener: OwnedFd, trial: NotificationTrial) -> NotificationTrial {
     let listener = Listener::new(listener);
     let mut ready = [PollFd::new(listener.as_fd(), PollFlags::POLLIN)];
     match poll(&mut ready, PollTimeout::from(PATIENCE_MS)) {

@@ -155,7 +155,7 @@ impl LifeWatch {
         Some(Life { entries, omitted, before_exec: record.before_exec })
     }
 
-    /// What is at the address now, as far as the calls tell.
+    /// What is at the address now, as far as the calls show.
     pub fn piece(&self, pid: Pid) -> Option<LedgerPiece> {
         self.piece_of(self.space_of(pid))
     }

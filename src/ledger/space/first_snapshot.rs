@@ -1,5 +1,5 @@
 //! An address space that was found in the middle of its life: what is certain about calls that were
-//! on their way while it was looked at.
+//! on their way while it was examined.
 //!
 //! The snapshot is taken when calls are reported already. A call that is reported before it is in it;
 //! one that began after it is not. Those in between may have taken effect in what the snapshot shows,

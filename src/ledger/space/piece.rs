@@ -35,6 +35,15 @@ pub(in crate::ledger) struct Attributes {
     pub(in crate::ledger) offset: u64,
 }
 
+/// One file, or none on either side.
+pub(super) fn is_same_file(a: Option<&Arc<FileRef>>, b: Option<&Arc<FileRef>>) -> bool {
+    match (a, b) {
+        (None, None) => true,
+        (Some(a), Some(b)) => Arc::ptr_eq(a, b),
+        _ => false,
+    }
+}
+
 impl Attributes {
     /// Memory without a file.
     pub(super) fn anonymous(prot: Prot, sharing: Sharing, kind: RegionKind) -> Attributes {
@@ -87,18 +96,13 @@ impl Attributes {
     }
 
     fn continues(&self, next: &Attributes, len: u64) -> bool {
-        let same_file = match (&self.file, &next.file) {
-            (None, None) => true,
-            (Some(a), Some(b)) => Arc::ptr_eq(a, b),
-            _ => false,
-        };
-        self.owner == next.owner
+        is_same_file(self.file.as_ref(), next.file.as_ref())
+            && self.owner == next.owner
             && self.prot == next.prot
             && self.sharing == next.sharing
             && self.kind == next.kind
             && self.grows_down == next.grows_down
             && self.module == next.module
-            && same_file
             && (!self.has_offsets() || self.offset.wrapping_add(len) == next.offset)
     }
 }

@@ -1,7 +1,7 @@
 //! The ledger beside the kernel's word: regions, and where the two disagree.
 
 use super::copy::may_be;
-use super::piece::{Attributes, Owner, Piece, Slot};
+use super::piece::{Attributes, Owner, Piece, Slot, is_same_file};
 use super::range_set::RangeSet;
 use super::{Ledger, Start};
 use crate::ledger::names::{is_kernel_name, mapping_kind};
@@ -38,7 +38,7 @@ pub struct Reconciled {
 }
 
 impl Ledger {
-    /// Joins what the calls tell with one snapshot of maps.
+    /// Joins what the calls show with one snapshot of maps.
     pub(in crate::ledger) fn reconcile(&self, seen: &Observations, threads: &[ThreadRecord]) -> Reconciled {
         let mut join = Join {
             ledger: self,
@@ -344,11 +344,7 @@ impl<'a> Join<'a> {
             && last.origin == found.origin
             && last.kind == found.kind
             && last.doubt == found.doubt
-            && match (&last.file, found.file) {
-                (None, None) => true,
-                (Some(a), Some(b)) => Arc::ptr_eq(a, b),
-                _ => false,
-            }
+            && is_same_file(last.file.as_ref(), found.file)
         {
             last.extend(range.end);
             return;

@@ -19,7 +19,6 @@ pub(in crate::ledger) struct Reports {
     /// Living threads with the number of their last report.
     threads: IntMap<Tid, u64>,
     number: u64,
-    failed: u64,
     /// Time of the latest one.
     now_ns: u64,
 }
@@ -27,7 +26,7 @@ pub(in crate::ledger) struct Reports {
 impl Reports {
     /// Those of a child of one thread that has not reported anything yet.
     pub(super) fn of_child(&self, tid: Tid) -> Reports {
-        Reports { threads: IntMap::from_iter([(tid, 0)]), number: 0, failed: 0, now_ns: self.now_ns }
+        Reports { threads: IntMap::from_iter([(tid, 0)]), number: 0, now_ns: self.now_ns }
     }
 
     pub(super) fn next<'a>(&mut self, event: &'a VmEvent) -> Report<'a> {
@@ -35,11 +34,6 @@ impl Reports {
         self.now_ns = event.time_ns;
         let previous = self.threads.insert(event.task.tid, self.number).unwrap_or(0);
         Report { event, previous, number: self.number }
-    }
-
-    /// The kernel refused the call that is reported.
-    pub(super) fn add_failed(&mut self) {
-        self.failed += 1;
     }
 
     /// A thread that existed already.
@@ -73,10 +67,6 @@ impl Reports {
     /// Number of the latest report.
     pub(in crate::ledger) fn number(&self) -> u64 {
         self.number
-    }
-
-    pub(super) fn failed(&self) -> u64 {
-        self.failed
     }
 
     pub(in crate::ledger) fn now_ns(&self) -> u64 {

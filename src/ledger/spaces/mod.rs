@@ -236,12 +236,12 @@ impl AddressSpaces {
     /// The processes that have ended since this was asked the last time, in order.
     pub fn take_ended(&mut self) -> Vec<Pid> {
         self.asked_ns = self.newest_ns;
-        self.table.told_of_ends(self.ended.len());
+        self.table.ends_taken(self.ended.len());
         std::mem::take(&mut self.ended)
     }
 
     /// How many [`AddressSpaces::take_ended`] would give.
-    pub fn untold_ends(&self) -> usize {
+    pub fn unreported_ends(&self) -> usize {
         self.ended.len()
     }
 
@@ -257,7 +257,7 @@ impl AddressSpaces {
         }
     }
 
-    /// Living processes are looked at from now on: what calls take away is remembered until
+    /// Living processes are examined from now on: what calls take away is remembered until
     /// [`AddressSpaces::snapshots_compared`].
     pub fn snapshot_begins(&mut self) {
         self.snapshots.begin();

@@ -20,7 +20,7 @@ pub struct ProcessRecord {
     pub created_ns: Option<u64>,
     /// When it began, as far as that was seen: its fork, or else its first execve.
     pub begun_ns: Option<u64>,
-    /// When it was looked at first, if it ran before it was traced.
+    /// When it was examined first, if it ran before it was traced.
     pub found_ns: Option<u64>,
     pub exited_ns: Option<u64>,
     /// Wait status, once it is gone: `exit code << 8 | signal`; below 0 where only its end is known.
@@ -72,7 +72,7 @@ impl ProcessRecord {
         self.threads.see(self.pid, tid, comm);
     }
 
-    /// It ran already when it was looked at.
+    /// It ran already when it was examined.
     pub(super) fn found(&mut self, seen: &Observations) {
         self.found_ns = Some(seen.begun_ns);
         self.comm.clone_from(&seen.comm);

@@ -10,7 +10,7 @@ use std::collections::{HashSet, VecDeque};
 pub struct SpaceId(u64);
 
 /// Last states of exited processes that nobody asked for, kept at most: of those whose end was told, and in all.
-const MAX_TOLD: usize = 1024;
+const MAX_TAKEN: usize = 1024;
 const MAX_DEAD: usize = 1 << 16;
 
 #[derive(Debug)]
@@ -120,8 +120,8 @@ impl SpaceTable {
     }
 
     /// The ends of all but the last `untold` processes that ended were told.
-    pub(super) fn told_of_ends(&mut self, untold: usize) {
-        self.trim_dead(MAX_TOLD.saturating_add(untold).min(MAX_DEAD));
+    pub(super) fn ends_taken(&mut self, untold: usize) {
+        self.trim_dead(MAX_TAKEN.saturating_add(untold).min(MAX_DEAD));
     }
 
     fn trim_dead(&mut self, at_most: usize) {

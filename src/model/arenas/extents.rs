@@ -40,6 +40,6 @@ pub struct ExtentArena {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Extents {
     pub extents: Pieces,
-    /// Bytes of them that are in memory; 0 where pages were not looked at.
+    /// Bytes of them that are in memory; 0 where pages were not examined.
     pub resident: u64,
 }

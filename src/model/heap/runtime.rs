@@ -3,7 +3,7 @@
 use crate::model::Addr;
 use crate::model::arenas::{ReadMemory, Surroundings};
 
-/// What is known of a process before its runtime's own record is looked for.
+/// What is known of a process before its runtime's own record is searched for.
 #[derive(Clone, Copy)]
 pub struct RuntimeSurroundings<'a> {
     pub process: &'a Surroundings<'a>,

@@ -66,6 +66,14 @@ impl Mapping {
         self.name == name.as_bytes()
     }
 
+    /// Private, readable and writable, without a file or a name.
+    pub fn is_unnamed_memory(&self) -> bool {
+        self.file.is_none()
+            && self.name.is_empty()
+            && self.sharing == Sharing::Private
+            && self.prot == Prot::RW
+    }
+
     /// Private memory without a file that user space asked for: not the kernel's special mappings
     /// (`[vdso]`, `[uprobes]`), whose pages are not anonymous either.
     pub fn is_plain_anonymous(&self) -> bool {

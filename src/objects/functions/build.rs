@@ -192,7 +192,7 @@ impl Builder<'_> {
             let place = place(a).cmp(&place(b)).then_with(|| goodness(b).cmp(&goodness(a)));
             place.then_with(|| name(a).cmp(name(b)))
         });
-        code::look(self.object, &mut functions);
+        code::leave_out_vector_code(self.object, &mut functions);
         name_aliases(&mut functions);
         FunctionTable { functions, strings, notes: self.notes, by_name: OnceLock::new() }
     }

@@ -4,7 +4,7 @@ use super::facts::Function;
 use crate::model::{Probe, Skip};
 use crate::objects::Object;
 
-/// Bytes read at a time; functions are looked at by address.
+/// Bytes read at a time; functions are examined by address.
 const WINDOW: u64 = 256 << 10;
 
 /// Marks the functions whose first instruction is VEX-, EVEX- or XOP-coded, or has a REX2 prefix.
@@ -14,7 +14,7 @@ const WINDOW: u64 = 256 << 10;
 /// (arch/x86/kernel/uprobes.c, `branch_setup_ops`, `push_setup_ops`, `default_post_xol_op`; seen in
 /// 6.18): `vpbroadcastb %esi,%ymm16`, EVEX opcode 7A, becomes `jp`. With a probe on `__strchrnul_evex`
 /// no printf(3) of any process on the machine prints its arguments.
-pub(super) fn look(object: &Object, functions: &mut [Function]) {
+pub(super) fn leave_out_vector_code(object: &Object, functions: &mut [Function]) {
     let mut window = (0u64, Vec::new());
     for function in functions.iter_mut().filter(|function| function.probe == Probe::Yes) {
         let Some(offset) = function.offset else { continue };

@@ -111,9 +111,9 @@ impl PageReader<'_> {
 
     /// Rss and Swap of each VMA from smaps; `None` as source when that cannot be read either.
     pub fn by_smaps(&mut self, mappings: &[Mapping]) -> Residency {
-        let Some(smaps) = self.read_smaps() else { return unknown() };
+        let Some(smaps) = self.read_smaps() else { return Residency::default() };
         let per_vma = match_to_mappings(mappings, &smaps.entries);
-        Residency { source: ResidencySource::SmapsProportion, per_vma, ..unknown() }
+        Residency { source: ResidencySource::SmapsProportion, per_vma, ..Residency::default() }
     }
 
     fn read_smaps(&mut self) -> Option<ParsedSmaps> {
@@ -164,18 +164,8 @@ impl PageReader<'_> {
     }
 }
 
-/// Nothing could be read, or nothing was asked for.
-pub(super) fn unknown() -> Residency {
-    Residency {
-        source: ResidencySource::None,
-        resident: Vec::new(),
-        swapped: Vec::new(),
-        per_vma: Vec::new(),
-    }
-}
-
 fn page_exact(source: ResidencySource, runs: ResidentRuns) -> Residency {
-    Residency { source, resident: runs.resident, swapped: runs.swapped, per_vma: Vec::new() }
+    Residency { source, resident: runs.resident, swapped: runs.swapped, ..Residency::default() }
 }
 
 /// By shape alone: a hugetlb VMA has a file and begins and ends on a huge page.

@@ -2,7 +2,7 @@
 //!
 //! Source: Documentation/admin-guide/mm/pagemap.rst, fs/proc/task_mmu.c (`pte_to_pagemap_entry`).
 //! Present and swap bits need no privilege. The frame number does (CAP_SYS_ADMIN); only with
-//! it the zero page, which is no part of Rss, can be told from others.
+//! it the zero page, which is no part of Rss, can be distinguished from others.
 
 use super::page_runs::{PageKind, PageRun, ResidentRuns};
 use crate::model::{Addr, AddrRange, Mapping, PAGE};

@@ -36,16 +36,16 @@ pub struct Scan {
 /// # Errors
 /// ENOTTY before Linux 6.7, EINVAL where a seccomp or compatibility layer gives that instead.
 pub fn scan(pagemap: &File, span: AddrRange) -> io::Result<Scan> {
-    match scan_telling(pagemap, span, (PAGE_IS_PFNZERO, PAGE_IS_GUARD)) {
+    match scan_marking(pagemap, span, (PAGE_IS_PFNZERO, PAGE_IS_GUARD)) {
         Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
-            scan_telling(pagemap, span, (PAGE_IS_PFNZERO, 0))
+            scan_marking(pagemap, span, (PAGE_IS_PFNZERO, 0))
         }
         scan => Ok(Scan { recent_kernel: true, ..scan? }),
     }
 }
 
 /// Leaves out the categories `excluded`, and asks for `told` besides.
-fn scan_telling(pagemap: &File, span: AddrRange, (excluded, told): (u64, u64)) -> io::Result<Scan> {
+fn scan_marking(pagemap: &File, span: AddrRange, (excluded, told): (u64, u64)) -> io::Result<Scan> {
     let mut buffer = vec![PageRegion::default(); FIRST_REGIONS];
     let mut found = Scan::default();
     let mut start = span.start.0;
@@ -132,7 +132,7 @@ mod tests {
         }
         let pagemap = File::open("/proc/self/pagemap").expect("own pagemap");
         let span = AddrRange::from_len(start, 2 * HUGE);
-        let result = scan_telling(&pagemap, span, (0, 0)).map(|scan| scan.runs);
+        let result = scan_marking(&pagemap, span, (0, 0)).map(|scan| scan.runs);
         let maps = parse_maps(&std::fs::read("/proc/self/maps").expect("own maps")).mappings;
         let both_huge = result.as_ref().is_ok_and(|runs| runs.iter().all(|run| run.huge) && !runs.is_empty());
         if both_huge {

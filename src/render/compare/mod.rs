@@ -4,7 +4,7 @@ mod causes;
 mod figures;
 
 use super::style::{Tone, clean, shell_word, truncated, wrapped};
-use super::text::{TextOptions, WIDTH};
+use super::text::{TextOptions, WIDTH, closing_notes};
 use crate::compare::model::{Comparison, Side};
 use crate::report::units::size;
 use causes::causes;
@@ -37,7 +37,10 @@ pub fn to_text(comparison: &Comparison, options: TextOptions) -> String {
         }
     }
     not_tried(comparison, options, &mut out);
-    notes(comparison, options, &mut out);
+    if !comparison.notes.is_empty() {
+        out.push('\n');
+    }
+    closing_notes(&comparison.notes, options.color, &mut out);
     out
 }
 
@@ -135,17 +138,5 @@ fn not_tried(comparison: &Comparison, options: TextOptions, out: &mut String) {
             (virt, rss) => format!("up to {} of VIRT, {} of RSS", size(virt), size(rss)),
         };
         *out += &format!("     {}\n", truncated(&format!("{}: {saves}", clean(&each.knob)), WIDTH - 5));
-    }
-}
-
-fn notes(comparison: &Comparison, options: TextOptions, out: &mut String) {
-    if !comparison.notes.is_empty() {
-        out.push('\n');
-    }
-    for note in &comparison.notes {
-        for (i, line) in wrapped(&clean(note), WIDTH - 8).iter().enumerate() {
-            let label = if i == 0 { options.color.paint(Tone::Warning, "note") } else { "    ".to_owned() };
-            *out += &format!("  {label}  {line}\n");
-        }
     }
 }

@@ -8,7 +8,7 @@ use crate::diff::model::Width;
 use crate::render::frames::frames;
 use crate::render::style::{Tone, clean, signed_size, truncated};
 use crate::render::text::{TextOptions, WIDTH, note};
-use crate::report::units::{size, thousands};
+use crate::report::units::{counted, size, thousands};
 
 /// The whole comparison; ends with a newline.
 pub fn heap_diff_to_text(diff: &HeapDiff, options: TextOptions) -> String {
@@ -117,10 +117,6 @@ fn head(number: usize, change: &HeapChange, options: TextOptions, out: &mut Stri
         }
         *out += &format!("     {}  {text}\n", options.color.paint(Tone::Dim, name));
     }
-}
-
-fn counted(n: u64, noun: &str) -> String {
-    format!("{} {noun}{}", thousands(n), if n == 1 { "" } else { "s" })
 }
 
 /// The change in the first figure that changed.

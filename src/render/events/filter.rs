@@ -97,7 +97,7 @@ pub struct Reach {
     pub size: Option<u64>,
 }
 
-/// What earlier calls tell about later ones: where the break was, how long an attached segment is.
+/// What earlier calls show about later ones: where the break was, how long an attached segment is.
 #[derive(Default, Debug)]
 pub struct Memory {
     breaks: IntMap<MmKey, Addr>,

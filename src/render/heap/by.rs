@@ -2,6 +2,7 @@
 
 use super::whole::row_of;
 use super::{function, own_frames, stack, who, without_frames};
+use crate::heap::HeapBy;
 use crate::heap::report::model::{Amount, SizeClass};
 use crate::heap::report::{HeapProcess, HeapReport, HeapRow, HeapSite};
 use crate::render::frames::frames;
@@ -11,26 +12,6 @@ use crate::report::model::Frame;
 use crate::report::units::{size, thousands};
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
-
-/// What the report is ordered by, and shows stacks of.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum HeapBy {
-    /// Bytes that are outstanding.
-    #[default]
-    Outstanding,
-    /// Bytes that were outstanding at the peak.
-    Peak,
-    /// Calls that allocated.
-    Allocations,
-    /// Calls whose block was freed before the thread's next allocation.
-    Temporary,
-    /// The program or library whose function called the allocator.
-    Module,
-    /// The function that the thread began with.
-    Thread,
-    /// What the allocator gives.
-    Size,
-}
 
 /// The rows that a way to look has: with its bytes and blocks in place of what is outstanding. Of calls, the bytes are
 /// calls, too.

@@ -1,6 +1,7 @@
 //! A heap as stacks: folded, as flame graph programs read them (`main;run;malloc 4096`), and for `-f svg`.
 
-use super::{HeapBy, HeapView, function, function_module, no_stack, rows_by, stack};
+use super::{HeapView, function, function_module, no_stack, rows_by, stack};
+use crate::heap::HeapBy;
 use crate::heap::report::{HeapProcess, HeapReport, HeapRow};
 use crate::render::folded::report::{Kind, Stacks};
 use crate::render::folded::{Folded, frame_text};

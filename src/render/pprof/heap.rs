@@ -3,9 +3,10 @@
 use super::code::Code;
 use super::compressed;
 use super::proto::{Label, Profile, Sample, ValueType};
+use crate::heap::HeapBy;
 use crate::heap::report::{FROM_RUNTIME, HeapProcess, HeapReport};
 use crate::render::heap::whole::{Whole, wholes};
-use crate::render::heap::{HeapBy, function, no_stack};
+use crate::render::heap::{function, no_stack};
 use std::collections::HashSet;
 
 type Value = (&'static str, &'static str, fn(&Whole) -> u64);

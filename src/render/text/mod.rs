@@ -333,6 +333,16 @@ pub(super) fn note(text: &str, options: TextOptions, out: &mut String) {
     labelled("note", Tone::Warning, text, options, out);
 }
 
+/// `  note  text …`, what a reader has to know of all that was said.
+pub(super) fn closing_notes(notes: &[String], color: Color, out: &mut String) {
+    for note in notes {
+        for (i, line) in wrapped(&clean(note), WIDTH - 8).iter().enumerate() {
+            let label = if i == 0 { color.paint(Tone::Warning, "note") } else { "    ".to_owned() };
+            *out += &format!("  {label}  {line}\n");
+        }
+    }
+}
+
 /// `     why   text …` wrapped under the text.
 pub(super) fn labelled(label: &str, tone: Tone, text: &str, options: TextOptions, out: &mut String) {
     for (i, line) in wrapped(text, WIDTH - 11).iter().enumerate() {

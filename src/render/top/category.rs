@@ -13,7 +13,7 @@ use ratatui::text::Line;
 
 /// The least that makes sense of where a region is from.
 const ORIGIN: usize = 16;
-/// From this height on there is room for blank lines.
+/// From this height on there is space for blank lines.
 const ROOMY: usize = 18;
 /// Longer lines of text are hard to read.
 const TEXT: usize = 110;
@@ -153,7 +153,7 @@ fn region_columns(width: usize) -> (usize, bool, usize) {
         + if unused { 11 } else { 0 }
         + 1;
     let rest = width.saturating_sub(used);
-    // what is left: the part, and then where it is from, if that has room for a word
+    // what is left: the part, and then where it is from, if that has space for a word
     let origin = rest.saturating_sub(25);
     let origin = if origin >= ORIGIN { origin } else { 0 };
     (rest.min(24), unused, origin)

@@ -2,6 +2,7 @@
 
 use super::theme::{StyleName, Theme};
 use crate::render::style::clean;
+use crate::top::{SortBy, State};
 use ratatui::text::{Line, Span};
 
 /// Columns that a text takes.
@@ -28,6 +29,15 @@ pub(super) fn cut(text: &str, columns: usize) -> String {
         out.push('…');
     }
     out
+}
+
+/// A column's title, with an arrow where the table is sorted by it.
+pub(super) fn sort_title(state: &State, sort: Option<SortBy>, title: &str) -> (StyleName, String) {
+    let reversed = state.reversed != (state.sort == SortBy::Name);
+    match sort == Some(state.sort) {
+        true => (StyleName::Sorted, format!("{title}{}", if reversed { "↑" } else { "↓" })),
+        false => (StyleName::Head, title.to_owned()),
+    }
 }
 
 /// Exactly so many columns, padded on the right.
@@ -113,7 +123,7 @@ pub(super) fn marker(selected: bool) -> &'static str {
     if selected { "▶" } else { " " }
 }
 
-/// A line of text and, at the right edge, another one, if there is room for both.
+/// A line of text and, at the right edge, another one, if there is space for both.
 pub(super) fn both_ends(left: Row, right_text: &str, (columns, theme): (usize, Theme)) -> Line<'static> {
     let used: usize = left.spans.iter().map(Span::width).sum();
     let gap = columns.saturating_sub(used).saturating_sub(width(right_text));

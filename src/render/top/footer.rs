@@ -86,7 +86,7 @@ fn millis(ns: u64) -> String {
     }
 }
 
-/// As many as there is room for, the most useful ones first.
+/// As many as there is space for, the most useful ones first.
 fn keys(state: &State, columns: usize, theme: Theme) -> Line<'static> {
     let pause = if state.paused { "go on" } else { "pause" };
     let other_pane = match (state.view(), state.pane, state.tracing.is_some()) {

@@ -1,6 +1,6 @@
 //! All processes: sums, and a row each.
 
-use super::cells::{Row, both_ends, left, marker, name, right, seconds, style_of};
+use super::cells::{Row, both_ends, left, marker, name, right, seconds, sort_title, style_of};
 use super::theme::{StyleName, Theme};
 use super::{Page, Part, calls};
 use crate::render::style::{clean, signed_size};
@@ -207,13 +207,7 @@ pub(super) fn head(state: &State, width: usize, theme: Theme) -> Line<'static> {
             Column::Mostly => ("mostly", None),
             Column::Container => ("container", None),
         };
-        let sorted = sort == Some(state.sort);
-        let arrow = match (sorted, state.reversed != (state.sort == SortBy::Name)) {
-            (false, _) => "",
-            (true, false) => "↓",
-            (true, true) => "↑",
-        };
-        let title = format!("{title}{arrow}");
+        let (style, title) = sort_title(state, sort, title);
         let text = if is_left(column) { left(&title, width) } else { right(&title, width) };
         let blank = if at == 0 { "" } else { " " };
         let pad = text.len() - text.trim_start().len();
@@ -221,9 +215,7 @@ pub(super) fn head(state: &State, width: usize, theme: Theme) -> Line<'static> {
         let (before, word) = text.split_at(pad);
         row = row.add(StyleName::Head, format!("{blank}{before}"));
         let (word, after) = word.split_at(word.trim_end().len());
-        row = row
-            .add(if sorted { StyleName::Sorted } else { StyleName::Head }, word)
-            .add(StyleName::Head, after);
+        row = row.add(style, word).add(StyleName::Head, after);
     }
     row.line()
 }

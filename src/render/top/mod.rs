@@ -1,4 +1,4 @@
-//! `vmaudit top` on a screen, or as plain text: what [`State`] holds, drawn. No terminal is looked at
+//! `vmaudit top` on a screen, or as plain text: what [`State`] holds, drawn. No terminal is examined
 //! here: the place and whether to use colours come in.
 
 mod batch;

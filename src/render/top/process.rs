@@ -1,6 +1,6 @@
 //! One process: sizes over time, verdict, categories, and with tracing the newest reservations.
 
-use super::cells::{Row, both_ends, cut, left, marker, name, right, seconds, style_of};
+use super::cells::{Row, both_ends, cut, left, marker, name, right, seconds, sort_title, style_of};
 use super::theme::{StyleName, Theme};
 use super::{Page, Part, calls};
 use crate::render::style::{clean, signed_size, wrapped};
@@ -10,7 +10,7 @@ use crate::report::units::{size, thousands};
 use crate::top::{CategoryLine, Opened, Pages, Pane, Point, SortBy, State, Track};
 use ratatui::text::Line;
 
-/// From this height on there is room for the sizes over time, and for a whole verdict.
+/// From this height on there is space for the sizes over time, and for a whole verdict.
 const ROOMY: usize = 18;
 
 /// Lines of each part.
@@ -220,7 +220,7 @@ const COLUMNS: [(Column, usize, usize); 7] = [
     (Column::Growth, 62, 11),
 ];
 
-/// The columns there is room for, and what is left for the name.
+/// The columns there is space for, and what is left for the name.
 fn columns(opened: &Opened, screen: usize) -> (usize, Vec<(Column, usize)>) {
     let swapped = opened.details.as_ref().is_some_and(|details| details.process.totals.swap > 0);
     let there =
@@ -251,15 +251,7 @@ fn table(state: &State, (width, height): (usize, usize), theme: Theme) -> Part {
 
 pub(super) fn table_head(state: &State, opened: &Opened, width: usize, theme: Theme) -> Line<'static> {
     let (label, columns) = columns(opened, width);
-    let head = |sort: Option<SortBy>, title: &str| {
-        let sorted = sort == Some(state.sort);
-        let arrow = match (sorted, state.reversed != (state.sort == SortBy::Name)) {
-            (false, _) => "",
-            (true, false) => "↓",
-            (true, true) => "↑",
-        };
-        (if sorted { StyleName::Sorted } else { StyleName::Head }, format!("{title}{arrow}"))
-    };
+    let head = |sort: Option<SortBy>, title: &str| sort_title(state, sort, title);
     let (style, title) = head(Some(SortBy::Name), "what");
     let pad = label.saturating_sub(super::cells::width(&title));
     let mut row =

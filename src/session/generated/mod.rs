@@ -17,7 +17,7 @@ use crate::unwind::{GeneratedFrame, SeenCode, Unwinder};
 use file::MapFile;
 use std::collections::HashMap;
 
-/// Where there is no map, it is looked for again after this time.
+/// Where there is no map, it is searched for again after this time.
 const AGAIN_NS: u64 = 500_000_000;
 /// Code before an address that is compared, bytes: the call, and what leads to it.
 const COMPARED: usize = 32;

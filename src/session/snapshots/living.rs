@@ -1,4 +1,4 @@
-//! A running process, held by descriptor while it is looked at: its number alone may have a new
+//! A running process, held by descriptor while it is examined: its number alone may have a new
 //! owner by the time the last file is read.
 
 use super::cgroup_limits::with_cgroup_limits;
@@ -15,10 +15,10 @@ use std::fs;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
-/// How often a process that executes another program meanwhile is looked at again.
+/// How often a process that executes another program meanwhile is examined again.
 const ATTEMPTS: u32 = 3;
 
-/// Why a process cannot be looked at.
+/// Why a process cannot be examined.
 #[derive(thiserror::Error, Debug)]
 pub enum LivingError {
     #[error("there is no process {0}")]

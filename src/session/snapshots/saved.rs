@@ -1,9 +1,9 @@
 //! A saved smaps or maps file in the shape of a snapshot of a process.
 
 use crate::model::mapping::is_randomised;
-use crate::model::observation::{Residency, ResidencySource, SnapshotMoment, StatusFigures, ThreadBlocks};
+use crate::model::observation::{Residency, ResidencySource, StatusFigures};
 use crate::model::path::base_name_bytes;
-use crate::model::{CodeMarks, Limits, Mapping, Observations, VmaDetails};
+use crate::model::{Mapping, Observations, VmaDetails};
 use crate::procfs::{SavedError, SavedMaps, parse_saved};
 use std::io::BufRead;
 
@@ -43,33 +43,21 @@ pub fn observations(source: impl BufRead) -> Result<Observations, SavedError> {
     let virt = mappings.iter().map(|mapping| mapping.range.len()).sum();
     let residency = Residency {
         source: if figures.is_some() { ResidencySource::SmapsProportion } else { ResidencySource::None },
-        resident: Vec::new(),
-        swapped: Vec::new(),
         per_vma: figures.unwrap_or_default(),
+        ..Residency::default()
     };
     let vm_rss = residency.per_vma.iter().map(|vma| vma.1).sum();
     let vm_swap = residency.per_vma.iter().map(|vma| vma.2).sum();
     Ok(Observations {
-        pid: 0,
-        moment: SnapshotMoment::Live,
-        begun_ns: 0,
-        ended_ns: 0,
         comm: base_name_bytes(&exe).to_vec(),
         exe,
         mappings,
         residency,
         details: VmaDetails { vmas: details, guards: Vec::new() },
-        threads: Vec::new(),
-        thread_blocks: ThreadBlocks::default(),
-        heap_infos: Vec::new(),
         status: StatusFigures { vm_size: virt, vm_rss, vm_swap, ..StatusFigures::default() },
-        cmdline: Vec::new(),
-        stack_limit: None,
-        limits: Limits::default(),
-        code: CodeMarks::default(),
-        blocks: Vec::new(),
         aslr: randomised.unwrap_or(true),
         gaps,
+        ..Observations::default()
     })
 }
 

@@ -93,7 +93,7 @@ pub fn mark(
     for _ in 0..MAX_PASSES {
         // In this order: a child of a marked process that is listed is marked, too.
         let listed = container.processes()?;
-        let threads = mark_all(attached, tracer)?;
+        let threads = super::mark(attached, tracer)?;
         let newcomers: Vec<Process> = strangers(&listed, &threads).into_iter().filter_map(open).collect();
         if newcomers.is_empty() {
             return Ok(threads);
@@ -103,12 +103,6 @@ pub fn mark(
         }
     }
     Err(SessionError::ContainerNeverSettles { name: container.name.clone(), passes: MAX_PASSES })
-}
-
-fn mark_all(attached: &Attached, tracer: &Tracer) -> Result<Vec<MarkedThread>, SessionError> {
-    let targets: Vec<_> =
-        attached.processes().iter().map(|process| (process.pid(), process.as_fd())).collect();
-    tracer.mark_running(&targets)
 }
 
 /// Members that are not traced. Those that this user may not look into, because vmaudit's capabilities
@@ -126,7 +120,7 @@ pub struct Contained<'a> {
     tracer: &'a Tracer,
     next_scan: Instant,
     /// Strangers at the last pass. An engine's helper is in the cgroup for a moment before it executes
-    /// what it was asked for: only who stays is looked at.
+    /// what it was asked for: only who stays is examined.
     met: HashSet<Pid>,
 }
 

@@ -137,7 +137,7 @@ impl ContainerView {
         }
     }
 
-    /// The container of the nearest ancestor that was looked at.
+    /// The container of the nearest ancestor that was examined.
     fn nearest(&self, pid: Pid, parent: impl Fn(Pid) -> Option<Pid>) -> Option<&Container> {
         const GENERATIONS: usize = 64;
         let mut first = pid;

@@ -77,7 +77,7 @@ fn snapshot_error(process: &Process, source: ObserveError) -> SessionError {
     SessionError::Snapshot { pid: process.pid(), name: process.name().to_owned(), source, remedy }
 }
 
-/// The only question is whether its memory may be looked at.
+/// The only question is whether its memory may be examined.
 pub fn readable(process: &Process) -> Result<(), SessionError> {
     let pid = process.pid();
     match std::fs::File::open(format!("/proc/{pid}/maps")) {
@@ -97,7 +97,7 @@ pub fn mark(attached: &Attached, tracer: &Tracer) -> Result<Vec<MarkedThread>, S
     tracer.mark_running(&targets)
 }
 
-/// Takes the first snapshot of each process; returns the number of the first that could be looked at.
+/// Takes the first snapshot of each process; returns the number of the first that could be examined.
 pub fn begin(
     attached: &Attached,
     threads: &[MarkedThread],

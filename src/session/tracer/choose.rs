@@ -112,7 +112,7 @@ fn choose(
         match started {
             Ok(tracer) => {
                 if options.verbose || !options.is_optional {
-                    tell_choice(candidate.rung, &failures, options.verbose);
+                    report_choice(candidate.rung, &failures, options.verbose);
                 }
                 return Ok(tracer);
             }
@@ -151,7 +151,7 @@ fn none_works(failures: &[(Rung, RungFailure)], verbose: bool) -> SessionError {
 }
 
 /// One line, where it is not the best one; with `-v` also what was refused.
-fn tell_choice(taken: Rung, failures: &[(Rung, RungFailure)], verbose: bool) {
+fn report_choice(taken: Rung, failures: &[(Rung, RungFailure)], verbose: bool) {
     if let Some((rung, failure)) = failures.last() {
         let advice = advice_for(*rung, failure, &probe::privileges());
         let (taken, better) = (taken.name(), rung.name());

@@ -194,7 +194,7 @@ pub fn perf(options: &TracerOptions) -> Result<Tracer, SessionError> {
     Ok(Tracer::Perf(Box::new(PerfTracer::start(options.capture)?)))
 }
 
-/// Tries whether a call can be held and looked at: later, the command itself would fail.
+/// Tries whether a call can be held and examined: later, the command itself would fail.
 pub fn notify(options: &TracerOptions) -> Result<Tracer, SessionError> {
     let refused = |operation| move |errno: Errno| SessionError::System { operation, source: errno.into() };
     let trial = NotificationTrial::run().map_err(refused("trying to hold a call (seccomp)"))?;

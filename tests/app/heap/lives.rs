@@ -4,8 +4,9 @@
 use crate::support::{program, skip_without_bpf, stuck, vmaudit};
 use std::collections::BTreeMap;
 use std::process::Command;
+use vmaudit::heap::HeapBy;
 use vmaudit::heap::report::{HeapProcess, HeapReport};
-use vmaudit::render::{HeapBy, HeapView, heap_to_folded};
+use vmaudit::render::{HeapView, heap_to_folded};
 
 /// Of the parent: bytes that stay, blocks, calls, temporary ones.
 const PARENT: [(&str, [u64; 4]); 5] = [

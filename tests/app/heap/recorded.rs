@@ -3,10 +3,11 @@
 use crate::support::{program, skip_without_bpf, stuck, vmaudit};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+use vmaudit::heap::HeapBy;
 use vmaudit::heap::report::HeapReport;
 use vmaudit::render::{
-    HeapBy, HeapView, TextOptions, heap_to_folded, heap_to_heaptrack, heap_to_html, heap_to_pprof,
-    heap_to_svg, heap_to_text, to_json,
+    HeapView, TextOptions, heap_to_folded, heap_to_heaptrack, heap_to_html, heap_to_pprof, heap_to_svg,
+    heap_to_text, to_json,
 };
 use vmaudit::store::Recording;
 

@@ -1,9 +1,9 @@
 //! `model::limits`.
 
-use vmaudit::model::limits::CgroupLimit;
-use vmaudit::model::limits::HugePages;
-use vmaudit::model::limits::Limits;
-use vmaudit::model::limits::Overcommit;
+use vmaudit::model::observation::limits::CgroupLimit;
+use vmaudit::model::observation::limits::HugePages;
+use vmaudit::model::observation::limits::Limits;
+use vmaudit::model::observation::limits::Overcommit;
 
 #[test]
 fn pairs_and_back() {

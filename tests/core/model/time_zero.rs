@@ -8,8 +8,8 @@ use vmaudit::model::Task;
 use vmaudit::model::event::Pid;
 use vmaudit::model::event::VmEvent;
 use vmaudit::model::event::VmOp;
-use vmaudit::model::journal::Step;
-use vmaudit::model::time_zero::TimeZero;
+use vmaudit::model::event::journal::Step;
+use vmaudit::model::event::time_zero::TimeZero;
 
 fn event(time_ns: u64, pid: Pid, op: VmOp) -> Step {
     Step::Event(VmEvent {

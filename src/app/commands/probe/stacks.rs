@@ -88,7 +88,7 @@ fn attached(args: &ProbeArgs, pid: i32, which: (&CodeFile, &Selection)) -> Resul
     finish(args, start, Placement { counter, placed, of })
 }
 
-/// Nothing is looked at: calls are counted, not mappings.
+/// Nothing is examined: calls are counted, not mappings.
 fn schedule(args: &ProbeArgs) -> Schedule {
     Schedule {
         duration: args.duration.map(Duration::from_secs_f64),

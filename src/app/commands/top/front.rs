@@ -20,7 +20,7 @@ const MOSTLY_NS: u64 = 20_000_000_000;
 const ROWS_PART: u32 = 10;
 const SNAPSHOT_SHARE: u32 = 4;
 /// For how many frames a message is shown.
-const TOLD_FRAMES: u64 = 3;
+const NOTE_FRAMES: u64 = 3;
 
 /// Why waiting ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -36,7 +36,7 @@ pub enum Woken {
 /// The newest reservations, newest first, and what tracing has come to.
 pub type Traced = (Vec<Call>, Tracing);
 
-/// How processes are looked into: by snapshots, or with a trace.
+/// How processes are examined: by snapshots, or with a trace.
 pub trait Source {
     /// Until `until`, or until standard input is readable (with `keys`), or a signal asks to stop.
     ///
@@ -60,13 +60,13 @@ pub struct Front {
     iterations: Option<u64>,
     batch: bool,
     theme: Theme,
-    /// When the open process may be looked into again.
+    /// When the open process may be examined again.
     next_snapshot: Option<(ProcessId, Instant)>,
     /// The newest reservation that was printed.
     printed: u64,
     over: bool,
     /// How many messages there were, and at which frame the newest came.
-    told: (usize, u64),
+    noted: (usize, u64),
 }
 
 impl Front {
@@ -84,7 +84,7 @@ impl Front {
             next_snapshot: None,
             printed: 0,
             over: false,
-            told: (0, 0),
+            noted: (0, 0),
         }
     }
 
@@ -181,7 +181,7 @@ impl Front {
         let sample = self.list.read()?;
         self.over = self.list.is_over(&sample);
         self.state.sample(sample);
-        self.tell();
+        self.show_note();
         if let Some((calls, tracing)) = source.newest() {
             self.state.newest_calls(calls, tracing);
         }
@@ -190,12 +190,12 @@ impl Front {
     }
 
     /// What was said meanwhile is shown for a while.
-    fn tell(&mut self) {
+    fn show_note(&mut self) {
         let (count, text) = say::newest_held().unwrap_or_default();
-        if count > self.told.0 {
-            self.told = (count, self.state.frames);
+        if count > self.noted.0 {
+            self.noted = (count, self.state.frames);
             self.state.note = Some(text);
-        } else if self.state.frames > self.told.1 + TOLD_FRAMES {
+        } else if self.state.frames > self.noted.1 + NOTE_FRAMES {
             self.state.note = None;
         }
     }

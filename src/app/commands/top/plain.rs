@@ -2,7 +2,7 @@
 
 use super::front::{Front, Source, Traced, Woken};
 use super::inside;
-use super::screen::{self, Heard};
+use super::screen::{self, TerminalState};
 use crate::app::error::AppError;
 use crate::launch::{Attached, AttachedEvent};
 use crate::report::Report;
@@ -30,10 +30,10 @@ impl Source for Snapshots {
             return Ok(Woken::Stop);
         }
         // A signal may have ended the wait: that of a new size.
-        Ok(match if keys { screen::heard() } else { Heard::Nothing } {
-            Heard::Keys => Woken::Keys,
-            Heard::Gone => Woken::Stop,
-            Heard::Nothing => Woken::Time,
+        Ok(match if keys { screen::state_of_terminal() } else { TerminalState::Nothing } {
+            TerminalState::Keys => Woken::Keys,
+            TerminalState::Gone => Woken::Stop,
+            TerminalState::Nothing => Woken::Time,
         })
     }
 

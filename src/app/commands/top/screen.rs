@@ -85,7 +85,7 @@ impl Drop for Screen {
 
 /// What the terminal has to say.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Heard {
+pub enum TerminalState {
     Nothing,
     /// Keys, or a new size.
     Keys,
@@ -94,14 +94,14 @@ pub enum Heard {
 }
 
 /// Without waiting.
-pub fn heard() -> Heard {
+pub fn state_of_terminal() -> TerminalState {
     if poll::events(io::stdin()).intersects(PollFlags::POLLHUP | PollFlags::POLLERR | PollFlags::POLLNVAL) {
-        return Heard::Gone;
+        return TerminalState::Gone;
     }
     match event::poll(Duration::ZERO) {
-        Ok(true) => Heard::Keys,
-        Ok(false) => Heard::Nothing,
-        Err(_) => Heard::Gone,
+        Ok(true) => TerminalState::Keys,
+        Ok(false) => TerminalState::Nothing,
+        Err(_) => TerminalState::Gone,
     }
 }
 

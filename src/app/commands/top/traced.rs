@@ -4,7 +4,7 @@
 use super::front::{Front, Source, Traced as Shown, Woken};
 use super::inside;
 use super::newest::Newest;
-use super::screen::{self, Heard};
+use super::screen::{self, TerminalState};
 use crate::app::error::AppError;
 use crate::app::rule_files::rules;
 use crate::capture::CaptureConfig;
@@ -43,7 +43,7 @@ pub fn run(args: &TopArgs, container: Option<&Container>, front: Front) -> Resul
     pipeline.rules = rules();
     pipeline.add_sink(newest.clone());
     let began_ns = monotonic_ns().saturating_sub(front.now_ns());
-    // What is open is looked at when it is drawn.
+    // What is open is examined when it is drawn.
     let schedule =
         Schedule { duration: None, first_snapshot: NEVER, interval: NEVER, timeline: false, verbose: false };
     // What went wrong on the screen is no reason to wait for the programs to go.
@@ -133,10 +133,10 @@ impl Source for Trace<'_, '_> {
                 Some(End::NoneLeft | End::Exited(_) | End::LoadEnded(_)) | None => {}
             }
             if keys {
-                match screen::heard() {
-                    Heard::Keys => return Ok(Woken::Keys),
-                    Heard::Gone => return Ok(Woken::Stop),
-                    Heard::Nothing => {}
+                match screen::state_of_terminal() {
+                    TerminalState::Keys => return Ok(Woken::Keys),
+                    TerminalState::Gone => return Ok(Woken::Stop),
+                    TerminalState::Nothing => {}
                 }
             }
             if Instant::now() >= until {
@@ -151,7 +151,7 @@ impl Source for Trace<'_, '_> {
             return inside::snapshot(id);
         }
         let begun = monotonic_ns();
-        self.session.look_at(vec![id.pid]);
+        self.session.snapshot_processes(vec![id.pid]);
         self.report(id.pid, begun).ok_or_else(|| {
             format!("process {} ended, or executed another program, while it was looked at", id.pid)
         })

@@ -14,7 +14,7 @@ use super::shared::{MEMFD, SHARED_ANON, SYSV};
 use super::{Advice, Claim, Group, Rule, Subject, World};
 use crate::attribution::Piece;
 use crate::attribution::callpath::{CallPath, Line};
-use crate::attribution::category::{Category, Evidence, Instance, Merge};
+use crate::attribution::category::{Evidence, Instance, Merge};
 use crate::attribution::findings::{Fix, NoHelp};
 use crate::ledger::RegionKind;
 use crate::model::Sharing;
@@ -28,10 +28,6 @@ pub struct DataRule;
 impl Rule for DataRule {
     fn id(&self) -> &'static str {
         ID
-    }
-
-    fn categories(&self) -> &'static [Category] {
-        &[]
     }
 
     fn by_name(&self, subject: &Subject<'_>, world: &World<'_>) -> Option<Claim> {

@@ -107,7 +107,7 @@ fn blocks(group: &Group<'_>) -> Advice {
     let n = group.instances_with(BLOCK);
     let blocks = if n == 1 { "one block".to_string() } else { format!("{} blocks", count_word(n)) };
     // without a stack nobody knows which call it was
-    let (here, knob) = match (group.path.is_some_and(tells_who), n) {
+    let (here, knob) = match (group.path.is_some_and(names_caller), n) {
         (true, _) => (" here", "allocate less, or later, at this call"),
         (false, 1) => ("", "allocate less, or later, at the call that asked for it"),
         (false, _) => ("", "allocate less, or later, at the calls that asked for them"),
@@ -124,7 +124,7 @@ fn blocks(group: &Group<'_>) -> Advice {
 }
 
 /// The stack gets to somebody outside of the C library; one that ends early, to somebody with a name.
-fn tells_who(path: &CallPath) -> bool {
+fn names_caller(path: &CallPath) -> bool {
     let outside =
         |l: &Line| !l.module.is_empty() && !super::is_libc(&l.module) && !l.is_wrapper() && !l.is(ENTRIES);
     path.any(|l| outside(l) && (path.complete || l.function.is_some()))

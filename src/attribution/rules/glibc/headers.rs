@@ -20,7 +20,7 @@ pub const MALLOC: MallocHeaders = MallocHeaders {
 };
 
 const IS_MMAPPED: u64 = 2;
-/// DEFAULT_MMAP_THRESHOLD_MIN: smaller mappings are not looked into, there may be tens of thousands.
+/// DEFAULT_MMAP_THRESHOLD_MIN: smaller mappings are not examined, there may be tens of thousands.
 const LEAST_BLOCK: u64 = 128 << 10;
 
 /// More candidates than programs have heaps. Without page-exact residency each place is read

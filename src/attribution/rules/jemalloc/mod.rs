@@ -255,7 +255,7 @@ fn is_extent_call(call: MmapCall) -> bool {
         && call.len.is_multiple_of(STEP)
 }
 
-/// Static and stripped, only the calls tell: the same unnamed code made at least two, among
+/// Static and stripped, only the calls show: the same unnamed code made at least two, among
 /// them one of the first size.
 fn stripped_process_uses_it(subject: &Subject<'_>, world: &World<'_>) -> bool {
     let caller = subject.path.and_then(|p| p.caller_line());

@@ -109,7 +109,7 @@ impl Rule for PthreadRule {
             return None;
         }
         let span = stack_span(subject, world)?;
-        if !world.has_ended_thread_in(span) || world.live_thread_in(span).is_some() {
+        if !world.threads.has_ended_in(span) || world.threads.live_in(span).is_some() {
             return None;
         }
         let part = if is_guard(subject, world) { GUARD } else { CACHED };
@@ -121,8 +121,8 @@ impl Rule for PthreadRule {
             return None;
         }
         let span = stack_span(subject, world)?;
-        let known =
-            world.live_thread_in(span).is_some() || world.started_since(span, subject.record).is_some();
+        let known = world.threads.live_in(span).is_some()
+            || world.threads.started_since(span, subject.record).is_some();
         known.then(|| claim(subject, world, Evidence::Thread, 0).instance(Instance::At(span.start)))
     }
 
@@ -138,7 +138,7 @@ impl Rule for PthreadRule {
         }
         let shape = shape(subject, world)?;
         // Threads' stacks are known by now, living or ended: others only look like them.
-        let no_thread = world.threads_told() && !shape.signal;
+        let no_thread = world.threads.are_all_known() && !shape.signal;
         if no_thread && !is_mapped_as_stack(shape.span, world) {
             return None;
         }
@@ -166,14 +166,14 @@ impl Rule for PthreadRule {
 
 fn claim(subject: &Subject<'_>, world: &World<'_>, evidence: Evidence, entry: usize) -> Claim {
     let span = stack_span(subject, world).unwrap_or(subject.range);
-    let live = world.live_thread_in(span);
-    let started = world.started_since(span, subject.record);
+    let live = world.threads.live_in(span);
+    let started = world.threads.started_since(span, subject.record);
     let thread = live.or(started.map(|t| t.tid));
     let by_creator = subject.path.is_some_and(|p| p.any(|l| l.is(CREATORS)));
     let flagged = subject.call.is_some_and(|c| c.has(MAP_STACK));
     let not_begun = flagged && !by_creator && thread.is_none();
     let signal = not_begun && span.len() <= MAX_SIGNAL_STACK;
-    let no_thread = not_begun && !signal && world.starts_known();
+    let no_thread = not_begun && !signal && world.threads.starts_known();
     let part = if is_guard(subject, world) {
         GUARD
     } else if live.is_some() {

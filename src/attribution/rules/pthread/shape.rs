@@ -128,7 +128,7 @@ fn merged_stacks(region: &Region, world: &World<'_>) -> Option<u64> {
 /// The length of the stacks without guards that were merged into `range`: threads' stack pointers lie
 /// in it, each in a stack of its own. None where there is one at most.
 fn equal_stacks(range: AddrRange, world: &World<'_>) -> Option<u64> {
-    let pointers = world.live_places_in(range);
+    let pointers = world.threads.live_places_in(range);
     let by_limit = world.input.observations.stack_limit.unwrap_or(UNLIMITED);
     let by_count = range.len().checked_div(pointers.len() as u64)?;
     // glibc adds the guard to the size, also where it is no VMA
@@ -179,7 +179,8 @@ pub fn shape(subject: &Subject<'_>, world: &World<'_>) -> Option<Shape> {
     // no guard VMA: its pages, or `gu` (MADV_GUARD_INSTALL), or stacks made without one
     let len = subject.range.len();
     let whole = len.is_multiple_of(world.input.observations.stack_limit.unwrap_or(USUAL).max(USUAL));
-    let fits = len >= MIN_STACK && (subject.has_flag("gu") || whole || world.has_stack_in_vma_of(len));
+    let fits =
+        len >= MIN_STACK && (subject.has_flag("gu") || whole || world.threads.has_stack_in_vma_of(len));
     fits.then_some(Shape { span: subject.range, signal: false })
 }
 
@@ -201,5 +202,6 @@ fn by_guard(subject: &Subject<'_>, world: &World<'_>, (guard, stack): (&Mapping,
         whole && is_stack_guard(guard) && len >= DEFAULT_STACK && uses_musl(world)
     };
     let usual = Some(len) == world.input.observations.stack_limit || len == USUAL || of_rust || of_musl();
-    (small_guard && (usual || world.has_stack_in_vma_of(len))).then_some(Shape { span, signal: false })
+    (small_guard && (usual || world.threads.has_stack_in_vma_of(len)))
+        .then_some(Shape { span, signal: false })
 }

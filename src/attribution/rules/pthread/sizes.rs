@@ -8,7 +8,7 @@ use crate::attribution::units::exact_size;
 use std::collections::BTreeMap;
 
 /// More sizes than that are told as a range.
-const MAX_TOLD: usize = 3;
+const MAX_NAMED: usize = 3;
 
 /// Without guards, and how many there are of each.
 pub struct Sizes {
@@ -60,7 +60,7 @@ impl Sizes {
             .collect();
         match (self.counts.len(), self.counts.keys().next(), told.pop()) {
             (1, Some(size), _) => format!("{} each", exact_size(*size)),
-            (2..=MAX_TOLD, _, Some(last)) => format!("{} and {last}", told.join(", ")),
+            (2..=MAX_NAMED, _, Some(last)) => format!("{} and {last}", told.join(", ")),
             (_, Some(least), _) => format!("{} to {}", exact_size(*least), exact_size(self.largest())),
             (_, None, _) => exact_size(0),
         }

@@ -228,7 +228,7 @@ fn ended_processes_are_kept_until_somebody_is_told() {
         as_parent(&mut story);
     }
     let knows = |story: &Story, pid: Pid| story.spaces.ledger_of_pid(pid).is_some();
-    assert_eq!(story.spaces.untold_ends(), children.len());
+    assert_eq!(story.spaces.unreported_ends(), children.len());
     assert_eq!(story.spaces.take_ended(), children.clone().collect::<Vec<_>>());
     assert!(children.clone().all(|child| knows(&story, child)), "the one who asked may look at all");
     story.spaces.take_ended();

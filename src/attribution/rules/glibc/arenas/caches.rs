@@ -34,7 +34,7 @@ pub struct PageStore<'a, 'm> {
     pages: IntMap<u64, Box<[u8; PAGE as usize]>>,
 }
 
-/// Pages that are kept: 512 MiB. What has no room is read word by word.
+/// Pages that are kept: 512 MiB. What has no space is read word by word.
 const MAX_PAGES: usize = 1 << 17;
 /// What is read at once, of pages that are in memory: neighbours come next.
 const BLOCK: u64 = 64 << 10;

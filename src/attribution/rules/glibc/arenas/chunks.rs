@@ -28,7 +28,7 @@ pub struct Piece {
     pub top: Option<Addr>,
 }
 
-/// Addresses that are looked for, sorted, of chunks.
+/// Addresses that are searched for, sorted, of chunks.
 pub struct Cursor<'a, T> {
     rest: &'a [T],
     at: fn(&T) -> Addr,
@@ -56,7 +56,7 @@ impl<'a, T> Cursor<'a, T> {
     }
 }
 
-/// What is looked for on the way.
+/// What is searched for on the way.
 pub struct Sought<'a> {
     /// Chunks in fastbins.
     pub fast: &'a [Addr],

@@ -33,7 +33,7 @@ use std::cmp::Reverse;
 use std::collections::HashMap;
 use window::{Window, bytes_in, is_page_exact};
 
-/// Initialised data of the C library, or of a static program, that is looked through.
+/// Initialised data of the C library, or of a static program, that is searched.
 const LONGEST_DATA: u64 = 4 << 20;
 
 /// See [`crate::model::arenas`].

@@ -128,7 +128,7 @@ impl<'a> Pages<'a> {
 
     fn end_run(&mut self) {
         let run = std::mem::replace(&mut self.run, AddrRange { start: self.start, end: self.start });
-        // Shorter ones are in bins that are not looked through, or have no whole page.
+        // Shorter ones are in bins that are not searched, or have no whole page.
         if run.len() >= PAGE + CHUNK {
             let pages = AddrRange::new(run.start.saturating_add(CHUNK).page_up().0, run.end.page_down().0);
             self.sum.trim.inside += bytes_in(&self.residency.resident, pages);

@@ -18,9 +18,9 @@ const MAGIC_118: u32 = 0xffff_fff0;
 const MAGIC_120: u32 = 0xffff_fff1;
 /// Of Go 1.16, and of 1.2 to 1.15.
 const OLDER: [u32; 2] = [0xffff_fffa, 0xffff_fffb];
-/// Words of `moduledata` that are looked at.
+/// Words of `moduledata` that are examined.
 const WORDS: usize = 44;
-/// Initialised data of a program that are looked through.
+/// Initialised data of a program that are searched.
 const LONGEST_DATA: u64 = 64 << 20;
 
 /// `pcHeader` and what it leads to.
@@ -63,7 +63,7 @@ pub enum Found {
     },
 }
 
-/// Of the program itself: libraries that are made with Go (`-buildmode=c-shared`) are not looked for.
+/// Of the program itself: libraries that are made with Go (`-buildmode=c-shared`) are not searched for.
 pub fn find(process: &Surroundings<'_>, peek: &mut Peek<'_, '_>) -> Option<Found> {
     let own = |m: &&Mapping| {
         m.file.is_some()

@@ -104,7 +104,7 @@ fn blocks(len: u64, class: u64, free: Option<u64>, pad: u64) -> Option<Blocks> {
     }
     let one = |size| Some(Blocks { is_slab: false, size, used: 1, free: 0 });
     let room = len.checked_sub(pad)?;
-    // Up to 5.3.0 all that there is room for is the class' size, then (opt.disable_large_size_classes) whole pages.
+    // Up to 5.3.0 all that there is space for is the class' size, then (opt.disable_large_size_classes) whole pages.
     if class >= classes::LARGE && room <= size && class.checked_sub(1).and_then(classes::size)? < room {
         return one(room);
     }

@@ -1,7 +1,7 @@
 //! Which memory a call is about.
 
-use super::addr::{Addr, AddrRange};
-use super::event::{VmEvent, VmOp};
+use crate::model::addr::{Addr, AddrRange};
+use crate::model::event::{VmEvent, VmOp};
 use crate::sys::abi::{MAP_FIXED, MAP_FIXED_NOREPLACE};
 
 impl VmEvent {

@@ -1,11 +1,11 @@
 //! A process that ended after its last snapshot: what it had mapped at its end is known by its calls, what was
 //! in memory is known by the snapshot, where no call has changed anything since.
 
-use super::from_ledger::mapping_of;
 use crate::attribution::footprint::{covered, difference, overlapping};
 use crate::ledger::{AddressSpaces, Ledger, LedgerPiece, Reconciled, RegionKind};
 use crate::model::observation::{Residency, ResidencySource};
 use crate::model::{Addr, AddrRange, Mapping, Observations, PAGE, VmaDetails};
+use crate::session::from_ledger::mapping_of;
 
 const EVERYWHERE: AddrRange = AddrRange { start: Addr(0), end: Addr(u64::MAX) };
 

@@ -1,8 +1,13 @@
 //! One traced call or life-cycle step of a task, as every backend delivers it.
 
-use super::addr::{Addr, AddrRange};
-use super::mapping::Mapping;
-use super::stack::StackId;
+pub mod journal;
+pub mod reach;
+pub mod time_zero;
+pub mod touch;
+
+use crate::model::addr::{Addr, AddrRange};
+use crate::model::mapping::Mapping;
+use crate::model::stack::StackId;
 
 /// Process id (thread-group id) as vmaudit's PID namespace shows it.
 pub type Pid = i32;

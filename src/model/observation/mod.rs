@@ -1,15 +1,18 @@
 //! What was read from outside about one process, as plain data: gathered by the adapters while
 //! the process is held (or alive), used by the pure core later.
 
-use super::addr::{Addr, AddrRange};
-use super::event::{Pid, Tid};
-use super::limits::Limits;
-use super::mapping::Mapping;
-use super::mapping::vma_detail::VmaDetails;
-use super::marks::CodeMarks;
+pub mod limits;
+pub mod marks;
+
+use crate::model::addr::{Addr, AddrRange};
+use crate::model::event::{Pid, Tid};
+use crate::model::mapping::Mapping;
+use crate::model::mapping::vma_detail::VmaDetails;
+use crate::model::observation::limits::Limits;
+use crate::model::observation::marks::CodeMarks;
 
 /// How page-exact the residency is.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum ResidencySource {
     /// PAGEMAP_SCAN ioctl (Linux 6.7+): exact.
     PagemapScan,
@@ -17,12 +20,13 @@ pub enum ResidencySource {
     Pagemap,
     /// smaps' Rss shared out in proportion over each VMA: an estimate.
     SmapsProportion,
-    /// Nothing could be read.
+    /// Nothing could be read, or nothing was asked for.
+    #[default]
     None,
 }
 
 /// Resident and swapped pages of an address space.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Residency {
     pub source: ResidencySource,
     /// Sorted, disjoint, page-aligned ranges of resident pages (for `SmapsProportion`: none).
@@ -71,7 +75,7 @@ pub struct ThreadBlocks {
     pub living: Vec<(Tid, Addr)>,
     /// Of threads that have ended, the block, by what it says of itself; sorted.
     pub ended: Vec<Addr>,
-    /// All stacks that a thread may have left were looked at for such blocks.
+    /// All stacks that a thread may have left were examined for such blocks.
     pub searched: bool,
 }
 
@@ -114,16 +118,17 @@ pub struct StatusFigures {
 }
 
 /// Which moment a snapshot shows.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum SnapshotMoment {
     /// The process was held at its exit: this is its final state.
     HeldAtExit,
     /// The process went on running.
+    #[default]
     Live,
 }
 
-/// One consistent look at a process.
-#[derive(Clone, PartialEq, Eq, Debug)]
+/// One consistent snapshot of a process; by default nothing is known of it.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Observations {
     pub pid: Pid,
     pub moment: SnapshotMoment,

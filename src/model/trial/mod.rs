@@ -1,6 +1,8 @@
 //! What was tried of the kernel, and with what result; and who it was that tried.
 
-use super::refusal::Refusal;
+pub mod refusal;
+
+use crate::model::trial::refusal::Refusal;
 
 /// How one attempt came out.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -1,9 +1,9 @@
 //! What the ledger was told, in the order in which it was told: a recording is a sequence of
 //! these, and doing them again gives the same ledger.
 
-use super::event::{MmKey, VmEvent};
-use super::observation::Observations;
-use super::timeline::SizePoint;
+use crate::model::event::{MmKey, VmEvent};
+use crate::model::observation::Observations;
+use crate::model::timeline::SizePoint;
 
 /// One thing that the ledger was told.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -1,7 +1,7 @@
 //! A page fault, as `--touch` records it.
 
-use super::event::{MmKey, NoStack, Pid, Tid};
-use super::{Addr, StackId};
+use crate::model::event::{MmKey, NoStack, Pid, Tid};
+use crate::model::{Addr, StackId};
 
 /// One page fault on an address of the program's own, or a sample of several.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

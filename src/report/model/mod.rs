@@ -2,11 +2,17 @@
 //! strings. Fields marked "Added" are additions to the first contract (docs/report.md); readers
 //! have to ignore what they do not know.
 
+mod peak;
+mod stack;
+mod touch;
+
 pub use super::container::{Container, NamedThread};
 pub use super::frames::Role;
 pub use crate::model::cgroup::CgroupMemory;
+pub use peak::{Peak, PeakRest, PeakShare, TimelinePoint};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+pub use stack::{Frame, Stack};
+pub use touch::{ProcessTouch, Touch, TouchRest, TouchRow, TouchShare};
 
 /// The version of this model.
 pub const SCHEMA: u32 = 1;
@@ -51,7 +57,7 @@ pub struct Events {
     pub seen: u64,
     /// Of these: not recorded. What they did is read anew, and what they may have done is doubtful.
     pub lost: u64,
-    /// Of these: recorded, but for their stacks, for which there was no room.
+    /// Of these: recorded, but for their stacks, for which there was no space.
     #[serde(skip_serializing_if = "is_zero")]
     pub without_stack: u64,
     /// Stacks whose copied bytes ended before the root.
@@ -116,7 +122,7 @@ pub struct Process {
     /// Added: how residency was measured: `pagemap-scan`, `pagemap`, `smaps-estimate`, `none`.
     pub residency: String,
     /// Added: `exit` (held at its exit), `live`, `periodic` (ended after its last snapshot: `residency` is of that,
-    /// what was mapped is of its end), `ledger` (nobody looked at it: what was mapped is known by its calls), or
+    /// what was mapped is of its end), `ledger` (nobody examined it: what was mapped is known by its calls), or
     /// `file`.
     pub snapshot: String,
     /// Added: with `periodic`, how long before the death the snapshot was taken.
@@ -168,7 +174,7 @@ pub struct Totals {
     pub residency_unknown: u64,
 }
 
-/// What a process found around it when it was looked at: where two runs of a program differ in it, their memory may.
+/// What a process found around it when it was examined: where two runs of a program differ in it, their memory may.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Surroundings {
@@ -397,179 +403,6 @@ pub struct Part {
     pub unused: u64,
 }
 
-/// Page faults on user addresses, over all CPUs and processes.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-#[serde(default)]
-pub struct Touch {
-    /// All that were taken.
-    pub faults: u64,
-    /// Of these: recorded, with their stack.
-    pub sampled: u64,
-    /// Faults whose record found no room, and those that it stood for.
-    pub lost: u64,
-    /// Faults in address spaces that no process has any more (a child's before its execve).
-    pub unplaced: u64,
-}
-
-/// Page faults of one process, by who reserved and who touched.
-#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-#[serde(default)]
-pub struct ProcessTouch {
-    /// Those that the samples stand for.
-    pub faults: u64,
-    pub sampled: u64,
-    /// Half the width of the 95 % interval of `faults`.
-    pub error: u64,
-    /// Every fault that a record arrived of is known by itself.
-    pub exact: bool,
-    /// Resident bytes on which no fault was seen.
-    pub unseen_bytes: u64,
-    /// Faults where nothing is known to be mapped; part of no row.
-    pub outside: u64,
-    /// Faults that the mapping's protection forbids; part of no row.
-    pub refused: u64,
-    /// By bytes, then faults, largest first.
-    pub rows: Vec<TouchRow>,
-    /// What `rows` leave out.
-    pub others: TouchRest,
-}
-
-#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-#[serde(default)]
-pub struct TouchRow {
-    /// Index into `Report::stacks`: the call that mapped it.
-    pub reserved_by: Option<u64>,
-    /// `call`, `preexisting`, `kernel`, `unknown`.
-    pub reserved: String,
-    /// Null for what is mapped no longer.
-    pub category: Option<String>,
-    /// Index into `Report::stacks`.
-    pub touched_by: Option<u64>,
-    /// False: resident without a fault that was seen.
-    pub seen: bool,
-    pub faults: u64,
-    pub samples: u64,
-    /// Half the width of the 95 % interval of `faults`; `bytes_estimate` has the same in proportion.
-    pub error: u64,
-    /// What is resident of it at the end.
-    pub bytes_estimate: u64,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-#[serde(default)]
-pub struct TouchRest {
-    pub rows: u64,
-    pub faults: u64,
-    pub bytes_estimate: u64,
-}
-
-/// A part of a finding's resident bytes.
-#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-#[serde(default)]
-pub struct TouchShare {
-    /// Index into `Report::stacks`.
-    pub stack: Option<u64>,
-    /// False: resident without a fault that was seen.
-    pub seen: bool,
-    pub bytes_estimate: u64,
-}
-
-#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-#[serde(default)]
-pub struct TimelinePoint {
-    /// Since the command began (attach: since tracing did).
-    pub t_ns: u64,
-    pub virt: u64,
-    pub rss: Option<u64>,
-    /// VIRT; adds up to `virt`.
-    pub by_category: BTreeMap<String, u64>,
-    /// Added: RSS, where it is not 0; adds up to `rss`.
-    pub rss_by_category: BTreeMap<String, u64>,
-}
-
-/// The most that was mapped at once: VmPeak, and why.
-#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-#[serde(default)]
-pub struct Peak {
-    pub virt: u64,
-    /// As in [`TimelinePoint`].
-    pub t_ns: u64,
-    /// The calls that were alive then: the largest, and those that shrank most since. With `rest`
-    /// and `on_the_way` they add up to `virt`.
-    pub by_stack: Vec<PeakShare>,
-    /// What `by_stack` leaves out.
-    pub rest: PeakRest,
-    /// Several threads: what the kernel had mapped already (negative: unmapped already) when the
-    /// calls were not reported yet.
-    pub on_the_way: i64,
-    /// With `on_the_way` it adds up to `virt`.
-    pub by_category: BTreeMap<String, u64>,
-}
-
-#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-#[serde(default)]
-pub struct PeakShare {
-    /// `mmap`, `brk` …; `kernel`, `preexisting` or `unknown` where it was no call.
-    pub op: String,
-    pub stack: Option<u64>,
-    /// Of most of it.
-    pub category: String,
-    pub bytes: u64,
-    /// What calls of this kind with this stack have mapped in `regions`.
-    pub now_bytes: u64,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-#[serde(default)]
-pub struct PeakRest {
-    pub stacks: u64,
-    pub bytes: u64,
-    pub now_bytes: u64,
-}
-
 fn is_zero(n: &u64) -> bool {
     *n == 0
-}
-
-#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-#[serde(default)]
-pub struct Stack {
-    /// Innermost first.
-    pub frames: Vec<Frame>,
-    pub truncated: bool,
-    /// Added: `complete`, `truncated`, `incomplete`.
-    pub completeness: String,
-    /// Added: the frame that a reader would name as who asked.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub caller: Option<u64>,
-}
-
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Serialize, Deserialize)]
-#[serde(default)]
-pub struct Frame {
-    /// Base name of the file; `[unknown]` outside all modules.
-    pub module: String,
-    pub build_id: Option<String>,
-    /// File offset in the module (an absolute address outside all modules).
-    pub offset: String,
-    /// Demangled.
-    pub symbol: Option<String>,
-    pub symbol_offset: Option<u64>,
-    /// Added.
-    pub role: Role,
-    pub file: Option<String>,
-    pub line: Option<u32>,
-    pub inlined: bool,
-    /// Added: start of the function where its name is not known, and the offset in it.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub function_start: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub function_offset: Option<u64>,
-    /// Added: found by scanning the stack, not by unwinding.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
-    pub guess: bool,
-    /// Added: a function of a managed language; the frame after the last of its run evaluates it. `module` is its
-    /// source file, `offset` its line.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
-    pub managed: bool,
 }

@@ -1,8 +1,8 @@
 //! What the mapped program and libraries carry inside, by their own strings and symbols: stripped
 //! and statically linked ones still tell which allocator or runtime they are made with.
 
-use super::addr::{Addr, AddrRange};
-use super::mapping::MappingFile;
+use crate::model::addr::{Addr, AddrRange};
+use crate::model::mapping::MappingFile;
 
 /// How a file with code shows what it holds. Rules declare theirs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -1,5 +1,9 @@
 //! What rules may look at: the piece in question, and the process around it.
 
+mod reservations;
+mod subject;
+mod threads;
+
 use super::AuditInput;
 use super::call::MmapCall;
 use super::callpath::CallPath;
@@ -7,16 +11,20 @@ use super::category::Claim;
 use super::findings::Group;
 use super::footprint::{Lookup, overlapping, resident_and_swapped};
 use super::rules::RULES;
-use crate::ledger::{Origin, OriginId, OriginRecord, Region, RegionKind, ThreadRecord};
+use crate::ledger::{Origin, OriginId, OriginRecord, Region};
 use crate::model::hash::IntMap;
-use crate::model::observation::{BlockKind, HeapInfo, ResidencySource, ThreadObservation};
+use crate::model::observation::{BlockKind, HeapInfo, ResidencySource};
 use crate::model::path::base_name_bytes;
 use crate::model::{
-    Addr, AddrRange, EventId, FileMarks, Frame, Mapping, MappingFile, ModuleId, Overcommit, Prot, Sharing,
-    StackId, Tid, VmOp, VmaDetail,
+    Addr, AddrRange, EventId, FileMarks, Frame, Mapping, MappingFile, ModuleId, Overcommit, StackId,
+    VmaDetail,
 };
+use reservations::Reservations;
 use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::{HashMap, HashSet};
+pub use subject::Subject;
+use subject::anon_name;
+pub use threads::Threads;
 
 /// A process, indexed for rules.
 pub struct World<'a> {
@@ -31,21 +39,13 @@ pub struct World<'a> {
     spans: HashMap<EventId, AddrRange>,
     /// Base names of the files mapped executable.
     files: HashSet<String>,
-    /// Where living threads but the first have their stacks, sorted: by the C library's block for the thread, which
-    /// is at the top of its own stack, else by its stack pointer.
-    live: Vec<(Addr, Tid)>,
-    /// Stack pointers that threads were started with, sorted.
-    started: Vec<(Addr, &'a ThreadRecord)>,
+    pub threads: Threads<'a>,
     /// `Observations::heap_infos`, sorted.
     heaps: Vec<HeapInfo>,
     /// Files with an executable mapping: ELF images.
     images: HashSet<(u32, u32, u64)>,
     /// By the rules' ids; each list sorted.
     surveys: Vec<(&'static str, Vec<Surveyed>)>,
-    /// Lengths of the VMAs that those of `live` lie in.
-    live_lengths: HashSet<u64>,
-    /// It is known of every living thread where its stack is.
-    stacks_known: bool,
     /// Of each rule that is data, whether its program is here.
     applicable: OnceCell<Vec<bool>>,
     /// Calls that reserved addresses (PROT_NONE); made when a rule asks for them.
@@ -70,97 +70,11 @@ pub enum About {
     Line(Frame, usize),
 }
 
-/// Calls by the addresses that they reserved.
-struct Reservations<'a> {
-    /// Sorted by their starts; with the place in the list of origins.
-    calls: Vec<(AddrRange, usize, &'a OriginRecord)>,
-    /// The largest end of the first calls, this one included.
-    ends: Vec<Addr>,
-}
-
-impl<'a> Reservations<'a> {
-    fn of(origins: &'a [OriginRecord]) -> Reservations<'a> {
-        let range = |record: &OriginRecord| match record.op {
-            VmOp::Mmap { len, prot, .. } if Prot::from_mmap_bits(prot).is_none() => {
-                Some(AddrRange::from_len(Addr(u64::try_from(record.ret).ok()?), len))
-            }
-            _ => None,
-        };
-        let calls = origins.iter().enumerate().filter_map(|(at, record)| Some((range(record)?, at, record)));
-        let mut calls: Vec<_> = calls.collect();
-        calls.sort_by_key(|(range, at, _)| (*range, *at));
-        let highest = |end: &mut Addr, (range, ..): &(AddrRange, usize, &OriginRecord)| {
-            *end = range.end.max(*end);
-            Some(*end)
-        };
-        let ends = calls.iter().scan(Addr(0), highest).collect();
-        Reservations { calls, ends }
-    }
-
-    /// Those that hold all of `range`.
-    fn around(&self, range: AddrRange) -> impl Iterator<Item = (usize, &'a OriginRecord)> {
-        let begun = self.calls.partition_point(|(reserved, ..)| reserved.start <= range.start);
-        let first = self.ends[..begun].partition_point(|&end| end < range.end);
-        let begun = self.calls[first..begun].iter();
-        begun.filter(move |(reserved, ..)| reserved.contains_range(range)).map(|(_, at, call)| (*at, *call))
-    }
-}
-
 /// A range and what it is, told from the process as a whole.
 #[derive(Clone, Debug)]
 pub struct Surveyed {
     pub range: AddrRange,
     pub claim: Claim,
-}
-
-/// The piece to be classified.
-pub struct Subject<'a> {
-    pub range: AddrRange,
-    pub region: &'a Region,
-    /// The VMA that holds it.
-    pub mapping: Option<&'a Mapping>,
-    /// What smaps told of it, where it was read.
-    pub detail: Option<&'a VmaDetail>,
-    pub record: Option<&'a OriginRecord>,
-    pub path: Option<&'a CallPath>,
-    pub call: Option<MmapCall>,
-    /// All that still belongs to the creating call, else the piece itself.
-    pub span: AddrRange,
-}
-
-impl Subject<'_> {
-    /// Private and anonymous, not brk, not the main stack.
-    pub fn is_private_anonymous(&self) -> bool {
-        self.region.kind == RegionKind::Anonymous && self.region.sharing == Sharing::Private
-    }
-
-    pub fn is_file(&self) -> bool {
-        self.region.kind == RegionKind::File
-    }
-
-    pub fn is_reserved(&self) -> bool {
-        self.region.prot.is_none()
-    }
-
-    /// True where smaps was read and shows this VmFlag: "nr", "dc", "hg" …
-    pub fn has_flag(&self, flag: &str) -> bool {
-        self.detail.is_some_and(|detail| detail.flags.has(flag))
-    }
-
-    /// maps' last column.
-    pub fn name(&self) -> &[u8] {
-        self.mapping.map_or(&[], |m| &m.name)
-    }
-
-    /// The name set by PR_SET_VMA_ANON_NAME, from maps or from the (perhaps refused) call.
-    pub fn anon_name(&self) -> Option<&[u8]> {
-        anon_name(self.name()).or_else(|| self.record?.anon_names.at(self.range.start))
-    }
-
-    /// Anonymous and its maker unnamed (stripped) or unknown: only then may a shape decide.
-    pub fn shape_may_decide(&self) -> bool {
-        !self.path.is_some_and(CallPath::caller_is_named)
-    }
 }
 
 impl<'a> World<'a> {
@@ -188,18 +102,6 @@ impl<'a> World<'a> {
             }
         }
         let seen = input.observations;
-        let first = seen.pid;
-        let blocks: HashMap<Tid, Addr> = seen.thread_blocks.living.iter().copied().collect();
-        let place = |t: &ThreadObservation| blocks.get(&t.tid).copied().or(t.stack_pointer);
-        let others = seen.threads.iter().filter(|t| t.tid != first);
-        let mut live: Vec<(Addr, Tid)> = others.filter_map(|t| Some((place(t)?, t.tid))).collect();
-        live.sort_unstable();
-        let length = |&(sp, _): &(Addr, Tid)| Some(Mapping::holding(&seen.mappings, sp)?.range.len());
-        let live_lengths = live.iter().filter_map(length).collect();
-        let stacks_known = !seen.threads.is_empty() && seen.threads.iter().all(|t| place(t).is_some());
-        let threads = input.reconciled.threads.iter();
-        let mut started: Vec<_> = threads.filter_map(|t| Some((t.initial_sp?, t))).collect();
-        started.sort_by_key(|(sp, _)| *sp);
         let mut heaps = seen.heap_infos.clone();
         heaps.sort_by_key(|h| h.at);
         let mut world = World {
@@ -211,13 +113,10 @@ impl<'a> World<'a> {
             paths,
             spans,
             files,
-            live,
-            started,
+            threads: Threads::of(seen, &input.reconciled.threads),
             heaps,
             images,
             surveys: Vec::new(),
-            live_lengths,
-            stacks_known,
             applicable: OnceCell::new(),
             reservations: OnceCell::new(),
             not_for_me: Cell::new(false),
@@ -455,12 +354,12 @@ impl<'a> World<'a> {
         &self.input.observations.mappings
     }
 
-    /// What smaps told of the VMA that holds `addr`, where it was read.
+    /// What smaps shows of the VMA that holds `addr`, where it was read.
     pub fn detail_at(&self, addr: Addr) -> Option<&'a VmaDetail> {
         self.input.observations.details.at(addr)
     }
 
-    /// What smaps told of this very mapping: it is read a moment after maps, and a process that goes on
+    /// What smaps shows of this very mapping: it is read a moment after maps, and a process that goes on
     /// may have changed what lies there.
     pub fn detail_of(&self, mapping: &Mapping) -> Option<&'a VmaDetail> {
         let prot = mapping.prot;
@@ -497,64 +396,6 @@ impl<'a> World<'a> {
     pub fn starts_at(&self, addr: Addr) -> bool {
         self.mappings().binary_search_by_key(&addr, |m| m.range.start).is_ok()
     }
-
-    /// The living thread whose own stack `range` is, other than the first thread.
-    pub fn live_thread_in(&self, range: AddrRange) -> Option<Tid> {
-        let at = self.live.partition_point(|(place, _)| *place < range.start);
-        self.live.get(at).filter(|(place, _)| *place < range.end).map(|(_, tid)| *tid)
-    }
-
-    /// An address in each living thread's own stack that lies in `range`, but of the first one's; ascending.
-    pub fn live_places_in(&self, range: AddrRange) -> Vec<Addr> {
-        let from = self.live.partition_point(|(place, _)| *place < range.start);
-        let inside = self.live.iter().skip(from).map(|(place, _)| *place);
-        inside.take_while(|place| *place < range.end).collect()
-    }
-
-    /// True if it is known of every living thread where its stack is.
-    pub fn stacks_known(&self) -> bool {
-        self.stacks_known
-    }
-
-    /// True if `range` holds the C library's block for a thread that has ended: its stack, kept for another one.
-    pub fn has_ended_thread_in(&self, range: AddrRange) -> bool {
-        let ended = &self.input.observations.thread_blocks.ended;
-        let at = ended.partition_point(|block| *block < range.start);
-        ended.get(at).is_some_and(|block| *block < range.end)
-    }
-
-    /// True if it is known which stacks are threads', living or ended: what is none of these is no thread's.
-    pub fn threads_told(&self) -> bool {
-        self.stacks_known && self.input.observations.thread_blocks.searched
-    }
-
-    /// True if a living thread's stack, other than the first one's, lies in a VMA of this length.
-    pub fn has_stack_in_vma_of(&self, len: u64) -> bool {
-        self.live_lengths.contains(&len)
-    }
-
-    /// True if it is known of every thread that was seen to begin where its stack was.
-    pub fn starts_known(&self) -> bool {
-        let known = |t: &ThreadRecord| t.initial_sp.is_some() || t.created_ns.is_none() || t.tid == t.pid;
-        // the list of tasks is never empty where it was read
-        let listed = !self.input.observations.threads.is_empty();
-        listed && self.input.reconciled.threads.iter().all(known)
-    }
-
-    /// The newest thread that was started with its stack pointer in `range`. A stack pointer
-    /// given to clone may be the very end of the stack.
-    pub fn started_thread_in(&self, range: AddrRange) -> Option<&'a ThreadRecord> {
-        let from = self.started.partition_point(|(sp, _)| *sp < range.start);
-        let inside = self.started.iter().skip(from).take_while(|(sp, _)| *sp <= range.end);
-        inside.map(|(_, t)| *t).max_by_key(|t| t.created_ns)
-    }
-
-    /// As [`World::started_thread_in`], of threads that began after `record`'s call: an address may have
-    /// been the stack of another one before.
-    pub fn started_since(&self, range: AddrRange, record: Option<&OriginRecord>) -> Option<&'a ThreadRecord> {
-        let since = record.map_or(0, |record| record.time_ns);
-        self.started_thread_in(range).filter(|thread| thread.created_ns.is_none_or(|time| time >= since))
-    }
 }
 
 fn record_of<'a>(input: &AuditInput<'a>, region: &Region) -> Option<&'a OriginRecord> {
@@ -562,13 +403,6 @@ fn record_of<'a>(input: &AuditInput<'a>, region: &Region) -> Option<&'a OriginRe
         Origin::Event(OriginId(index)) => input.reconciled.origins.get(index as usize),
         Origin::Preexisting | Origin::Kernel | Origin::Unknown => None,
     }
-}
-
-/// `[anon:NAME]`, `[anon_shmem:NAME]` (fs/proc/task_mmu.c, `show_map_vma`).
-fn anon_name(maps_name: &[u8]) -> Option<&[u8]> {
-    let prefixes = [b"[anon:".as_slice(), b"[anon_shmem:"];
-    let name = prefixes.iter().find_map(|prefix| maps_name.strip_prefix(*prefix)?.strip_suffix(b"]"));
-    name.filter(|name| !name.is_empty())
 }
 
 /// Last path component without " (deleted)", lossy.

@@ -1,82 +1,33 @@
 //! What is known of each process at its last snapshot, and the report made of it.
 
-use super::at_end::at_end;
-use super::ended::Ended;
-use super::from_ledger::{AsOf, from_ledger};
+mod at_end;
+mod audit;
+mod ended;
+mod snapshot;
+
+use super::from_ledger::AsOf;
 use super::pipeline::Pipeline;
-use super::snapshots::cgroup_limits::with_cgroup_limits;
-use super::snapshots::living::for_rules;
 use super::symbol_names::SymbolNames;
 use super::targets::container_view::ContainerView;
 use super::timeline::Timelines;
 use super::touch;
 use crate::attribution::{AuditInput, unused};
-use crate::ledger::{AddressSpaces, Ledger, Origin, Peak, ProcessRecord, Reconciled};
-use crate::model::observation::{ResidencySource, SnapshotMoment};
-use crate::model::{Bytes, Observations, Pid, SizePoint, StackId, SymbolizedStacks};
-use crate::procfs::{ObserveError, ObserveOptions, observe};
+use crate::ledger::{AddressSpaces, ProcessRecord, Reconciled};
+use crate::model::observation::SnapshotMoment;
+use crate::model::{Observations, Pid, SizePoint, StackId, SymbolizedStacks};
 use crate::report::{
-    EventCounts, MAX_GONE, ProcessAudit, ProcessFacts, Report, ReportBuilder, RunFacts, Seen, Summary, build,
-    summarize,
+    EventCounts, ProcessAudit, ProcessFacts, Report, ReportBuilder, RunFacts, Summary, build, summarize,
 };
 use crate::symbolize::{Config, Symbolizer};
 use crate::touch::Touches;
+use audit::{Audit, Basis, is_of_now, owners, peak_of, stacks_of_peak, unseen};
+use ended::Ended;
+use snapshot::joined;
+pub use snapshot::{Snapshot, SnapshotCost, StaleSnapshot};
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::rc::Rc;
-use std::time::{Duration, Instant};
-
-/// One process's newest snapshot, already joined with the ledger as it was at that moment.
-struct Audit {
-    observations: Observations,
-    reconciled: Reconciled,
-    /// Taken at its end, because the ledger does not keep what is gone for ever.
-    peak: Option<Peak>,
-    basis: Basis,
-}
-
-/// Said of a process whose last calls are not known.
-const OLD_MAPPINGS: &str = "calls before its end were lost: what was mapped is of the last snapshot, too";
-
-/// What an audit of a process rests on.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Basis {
-    Snapshot,
-    /// Its calls until its end, after a last snapshot.
-    End,
-    /// Its calls alone.
-    Calls,
-}
-
-impl Audit {
-    fn of(observations: Observations, reconciled: Reconciled) -> Audit {
-        Audit { observations, reconciled, peak: None, basis: Basis::Snapshot }
-    }
-
-    fn seen(&self) -> Seen {
-        let held = self.observations.moment == SnapshotMoment::HeldAtExit;
-        let knows_residency = self.observations.residency.source != ResidencySource::None;
-        let by_calls = self.basis == Basis::Calls || self.basis == Basis::End && !knows_residency;
-        Seen { at_ns: self.observations.at_ns(), held, knows_residency, by_calls }
-    }
-
-    /// No later state of the same program can come.
-    fn is_final(&self) -> bool {
-        self.basis == Basis::End || self.observations.moment == SnapshotMoment::HeldAtExit
-    }
-
-    /// Of a process that has ended: as its calls have left it.
-    fn at_end(self, spaces: &AddressSpaces) -> Audit {
-        match at_end(spaces, &self.observations) {
-            Some((observations, reconciled)) => Audit { observations, reconciled, basis: Basis::End, ..self },
-            None => {
-                let mut observations = self.observations;
-                observations.gaps.push(OLD_MAPPINGS.to_owned());
-                Audit { observations, ..self }
-            }
-        }
-    }
-}
+use std::time::Instant;
 
 /// The newest snapshot of each process.
 #[derive(Default)]
@@ -114,42 +65,6 @@ pub struct EventTotals {
     pub without_stack: u64,
 }
 
-/// How long looking took, for `-v`.
-#[derive(Clone, Copy, Debug)]
-pub struct SnapshotCost {
-    pub read: Duration,
-    pub reconcile: Duration,
-    pub mappings: usize,
-}
-
-/// Why a snapshot of a process is worth nothing.
-#[derive(thiserror::Error, Clone, Copy, PartialEq, Eq, Debug)]
-pub enum StaleSnapshot {
-    #[error("it ended meanwhile")]
-    Ended,
-    #[error("it executed another program meanwhile")]
-    Replaced,
-}
-
-/// What was read of a process, not yet compared with its calls.
-pub struct Snapshot {
-    pub observations: Observations,
-    read: Duration,
-}
-
-impl Snapshot {
-    /// Reads through a living thread of the process.
-    ///
-    /// # Errors
-    /// When the process cannot be read.
-    pub fn take((pid, tid): (Pid, Pid), moment: SnapshotMoment) -> Result<Snapshot, ObserveError> {
-        let begun = Instant::now();
-        let options = ObserveOptions { moment, ..for_rules() };
-        let observations = with_cgroup_limits(observe(pid, tid, options)?);
-        Ok(Snapshot { observations, read: begun.elapsed() })
-    }
-}
-
 impl Audits {
     /// With a timeline of the snapshots of each process, or without.
     pub fn new(timeline: bool) -> Audits {
@@ -157,7 +72,7 @@ impl Audits {
     }
 
     /// Takes a snapshot. `drain` has to hand what was reported until now to the pipeline before the
-    /// ledger is asked, and tells whether it was still that process which was looked at. Later records wait
+    /// ledger is asked, and tells whether it was still that process which was examined. Later records wait
     /// when this returns.
     ///
     /// # Errors
@@ -192,7 +107,7 @@ impl Audits {
         self.reduce_small(pipeline);
     }
 
-    /// Processes that ended, and were not looked at, are kept as the ledger has them now, which need not keep
+    /// Processes that ended, and were not examined, are kept as the ledger has them now, which need not keep
     /// them any longer.
     pub fn note_ended(&mut self, pipeline: &mut Pipeline) {
         for pid in pipeline.spaces.take_ended() {
@@ -214,10 +129,7 @@ impl Audits {
                 None => unseen(pid, pipeline, None),
             };
             let Some(audit) = audit else { continue };
-            // One that had its number before.
-            self.summaries.remove(&pid);
-            self.ended.remove(pid);
-            self.small.retain(|&small| small != pid);
+            self.forget_ended(pid);
             let regions = audit.reconciled.regions.len();
             let size = unused(&audit.reconciled, &audit.observations);
             self.snapshots.insert(pid, Audit { peak: peak_of(&pipeline.spaces, pid), ..audit });
@@ -226,6 +138,13 @@ impl Audits {
                 self.small.extend(self.ended.add(pid, size, regions));
             }
         }
+    }
+
+    /// An ended process that had this number before.
+    fn forget_ended(&mut self, pid: Pid) {
+        self.summaries.remove(&pid);
+        self.ended.remove(pid);
+        self.small.retain(|&small| small != pid);
     }
 
     /// It was held at its end, or what it had at its end is known already.
@@ -240,10 +159,7 @@ impl Audits {
     fn keep(&mut self, observations: Observations, reconciled: Reconciled, pipeline: &mut Pipeline) {
         self.note_ended(pipeline);
         let pid = observations.pid;
-        // One that had its number before has ended.
-        self.summaries.remove(&pid);
-        self.ended.remove(pid);
-        self.small.retain(|&small| small != pid);
+        self.forget_ended(pid);
         let audit = Audit::of(observations, reconciled);
         if audit.observations.moment != SnapshotMoment::HeldAtExit {
             self.snapshots.insert(pid, audit);
@@ -331,7 +247,7 @@ impl Audits {
     }
 
     /// Processes that ended unseen are shown as the ledger has them, without residency; and so are those that
-    /// have executed another program since they were looked at: what was seen is not theirs any more.
+    /// have executed another program since they were examined: what was seen is not theirs any more.
     fn complete_from_ledger(&mut self, pipeline: &Pipeline) {
         self.snapshots.retain(|&pid, audit| is_of_now(pid, audit, &pipeline.spaces));
         for process in pipeline.spaces.processes() {
@@ -500,101 +416,5 @@ impl Audits {
             timeline: self.timelines.as_ref().and_then(|timelines| timelines.of(pid)),
             ..ProcessFacts::default()
         }
-    }
-}
-
-/// The stacks that still own a byte.
-fn owners(reconciled: &Reconciled) -> impl Iterator<Item = StackId> + '_ {
-    let owners = reconciled.regions.iter().filter_map(|region| match region.origin {
-        Origin::Event(id) => reconciled.origins.get(id.0 as usize),
-        _ => None,
-    });
-    owners.filter_map(|origin| origin.stack.ok())
-}
-
-/// The most that the process had mapped at once; None where no call of it was seen.
-fn peak_of(spaces: &AddressSpaces, pid: Pid) -> Option<Peak> {
-    spaces.ledger_of_pid(pid).map(Ledger::peak)
-}
-
-/// Of those that are in the report or have to be classified by name.
-fn stacks_of_peak(peak: &Peak) -> impl Iterator<Item = StackId> + '_ {
-    peak.shares.iter().take(MAX_GONE).filter_map(|share| share.stack)
-}
-
-/// How long to wait for the reports of calls that a snapshot of a running process has overtaken: after
-/// the snapshot, then again as long as something is not explained. A thread that is not running can be
-/// between a call's effect and its report for as long as the machine is busy with others. There is no
-/// event to wait for instead: most of these calls have been reported already, the ring cannot tell
-/// that one more is on its way, and nothing is stopped that could be asked.
-const FLIGHTS_MS: [u64; 5] = [1, 3, 10, 40, 150];
-/// The ring is read at least this often.
-const SLICE_MS: u64 = 10;
-
-/// A process that nobody could look at, as the ledger has it.
-fn unseen(pid: Pid, pipeline: &Pipeline, as_of: Option<&AsOf>) -> Option<Audit> {
-    let observations = from_ledger(pipeline, pid, as_of)?;
-    let mut reconciled = pipeline.spaces.reconcile(pid, &observations);
-    // both sides are the ledger: the kernel was not asked, so nothing can disagree with it
-    reconciled.drift = Bytes(0);
-    Some(Audit { basis: Basis::Calls, ..Audit::of(observations, reconciled) })
-}
-
-/// What was seen is of the program that the process executes now, or has ended with, and no other process has its
-/// number.
-fn is_of_now(pid: Pid, audit: &Audit, spaces: &AddressSpaces) -> bool {
-    !spaces.replaced_since(pid, audit.observations.begun_ns)
-}
-
-/// Joins a snapshot with the calls reported by then.
-fn joined(
-    seen: &Observations,
-    pipeline: &RefCell<Pipeline>,
-    drain: &mut dyn FnMut() -> bool,
-) -> Result<Reconciled, StaleSnapshot> {
-    if seen.moment != SnapshotMoment::Live {
-        return match drain() {
-            true => Ok(pipeline.borrow().spaces.reconcile(seen.pid, seen)),
-            false => Err(StaleSnapshot::Ended),
-        };
-    }
-    let mut until = seen.ended_ns;
-    let mut result = Err(StaleSnapshot::Ended);
-    for (round, flight) in FLIGHTS_MS.into_iter().enumerate() {
-        let mut left = flight;
-        while left > 0 {
-            let slice = left.min(SLICE_MS);
-            left -= slice;
-            until += slice * 1_000_000;
-            pipeline.borrow_mut().hold_after(until);
-            if round > 0 {
-                std::thread::sleep(Duration::from_millis(slice));
-            }
-            if !drain() {
-                return Err(StaleSnapshot::Ended);
-            }
-        }
-        if pipeline.borrow().spaces.replaced_since(seen.pid, seen.begun_ns) {
-            return Err(StaleSnapshot::Replaced);
-        }
-        let reconciled = pipeline.borrow().spaces.reconcile(seen.pid, seen);
-        let explained = reconciled.regions.iter().all(|region| region.origin != Origin::Unknown);
-        let agrees = reconciled.drift == Bytes(0) && explained;
-        result = Ok(reconciled);
-        if agrees {
-            break;
-        }
-    }
-    result
-}
-
-/// A vfork child that has not executed anything: its end is not the end of an address space.
-pub fn shares_space_with_parent(pipeline: &Pipeline, pid: Pid) -> bool {
-    let spaces = &pipeline.spaces;
-    let Some(process) = spaces.process(pid) else { return false };
-    let Some(parent) = process.parent else { return false };
-    match (spaces.ledger_of_pid(pid), spaces.ledger_of_pid(parent)) {
-        (Some(own), Some(parents)) => std::ptr::eq(own, parents),
-        _ => false,
     }
 }

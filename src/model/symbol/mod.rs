@@ -1,6 +1,8 @@
-//! Stacks with names: what `symbolize` makes of [`super::stack`] and the core reads.
+//! Stacks with names: what `symbolize` makes of [`crate::model::stack`] and the core reads.
 
-use super::stack::{Frame, StackId};
+pub mod function;
+
+use crate::model::stack::{Frame, StackId};
 use std::collections::HashMap;
 
 /// A function's name that is proven to cover the address (`value <= address < value + size`).

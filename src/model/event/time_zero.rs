@@ -1,8 +1,8 @@
 //! What the times that are shown count from.
 
-use super::event::{Pid, VmEvent, VmOp};
-use super::journal::Step;
-use super::observation::Observations;
+use crate::model::event::journal::Step;
+use crate::model::event::{Pid, VmEvent, VmOp};
+use crate::model::observation::Observations;
 
 /// Time zero of a run: the execve that started the command, or the first snapshot of the first process
 /// that ran already. A command that executes another one (a shell script that ends with `exec`) has

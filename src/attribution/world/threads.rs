@@ -1,0 +1,90 @@
+//! Where the threads of a process have, or had, their stacks.
+
+use crate::ledger::{OriginRecord, ThreadRecord};
+use crate::model::observation::ThreadObservation;
+use crate::model::{Addr, AddrRange, Mapping, Observations, Tid};
+use std::collections::{HashMap, HashSet};
+
+/// The threads of a process, by their stacks.
+pub struct Threads<'a> {
+    seen: &'a Observations,
+    known: &'a [ThreadRecord],
+    /// Where living threads but the first have their stacks, sorted: by the C library's block for the thread, which
+    /// is at the top of its own stack, else by its stack pointer.
+    live: Vec<(Addr, Tid)>,
+    /// Lengths of the VMAs that these lie in.
+    live_lengths: HashSet<u64>,
+    /// It is known of every living thread where its stack is.
+    stacks_known: bool,
+    /// Stack pointers that threads were started with, sorted.
+    started: Vec<(Addr, &'a ThreadRecord)>,
+}
+
+impl<'a> Threads<'a> {
+    pub(super) fn of(seen: &'a Observations, known: &'a [ThreadRecord]) -> Threads<'a> {
+        let blocks: HashMap<Tid, Addr> = seen.thread_blocks.living.iter().copied().collect();
+        let place = |t: &ThreadObservation| blocks.get(&t.tid).copied().or(t.stack_pointer);
+        let others = seen.threads.iter().filter(|t| t.tid != seen.pid);
+        let mut live: Vec<(Addr, Tid)> = others.filter_map(|t| Some((place(t)?, t.tid))).collect();
+        live.sort_unstable();
+        let length = |&(sp, _): &(Addr, Tid)| Some(Mapping::holding(&seen.mappings, sp)?.range.len());
+        let live_lengths = live.iter().filter_map(length).collect();
+        let stacks_known = !seen.threads.is_empty() && seen.threads.iter().all(|t| place(t).is_some());
+        let mut started: Vec<_> = known.iter().filter_map(|t| Some((t.initial_sp?, t))).collect();
+        started.sort_by_key(|(sp, _)| *sp);
+        Threads { seen, known, live, live_lengths, stacks_known, started }
+    }
+
+    /// The living thread whose own stack `range` is, other than the first thread.
+    pub fn live_in(&self, range: AddrRange) -> Option<Tid> {
+        let at = self.live.partition_point(|(place, _)| *place < range.start);
+        self.live.get(at).filter(|(place, _)| *place < range.end).map(|(_, tid)| *tid)
+    }
+
+    /// An address in each living thread's own stack that lies in `range`, but of the first one's; ascending.
+    pub fn live_places_in(&self, range: AddrRange) -> Vec<Addr> {
+        let from = self.live.partition_point(|(place, _)| *place < range.start);
+        let inside = self.live.iter().skip(from).map(|(place, _)| *place);
+        inside.take_while(|place| *place < range.end).collect()
+    }
+
+    /// True if `range` holds the C library's block for a thread that has ended: its stack, kept for another one.
+    pub fn has_ended_in(&self, range: AddrRange) -> bool {
+        let ended = &self.seen.thread_blocks.ended;
+        let at = ended.partition_point(|block| *block < range.start);
+        ended.get(at).is_some_and(|block| *block < range.end)
+    }
+
+    /// True if it is known which stacks are threads', living or ended: what is none of these is no thread's.
+    pub fn are_all_known(&self) -> bool {
+        self.stacks_known && self.seen.thread_blocks.searched
+    }
+
+    /// True if a living thread's stack, other than the first one's, lies in a VMA of this length.
+    pub fn has_stack_in_vma_of(&self, len: u64) -> bool {
+        self.live_lengths.contains(&len)
+    }
+
+    /// True if it is known of every thread that was seen to begin where its stack was.
+    pub fn starts_known(&self) -> bool {
+        let known = |t: &ThreadRecord| t.initial_sp.is_some() || t.created_ns.is_none() || t.tid == t.pid;
+        // the list of tasks is never empty where it was read
+        let listed = !self.seen.threads.is_empty();
+        listed && self.known.iter().all(known)
+    }
+
+    /// The newest thread that was started with its stack pointer in `range`. A stack pointer
+    /// given to clone may be the very end of the stack.
+    pub fn started_in(&self, range: AddrRange) -> Option<&'a ThreadRecord> {
+        let from = self.started.partition_point(|(sp, _)| *sp < range.start);
+        let inside = self.started.iter().skip(from).take_while(|(sp, _)| *sp <= range.end);
+        inside.map(|(_, t)| *t).max_by_key(|t| t.created_ns)
+    }
+
+    /// As [`Threads::started_in`], of threads that began after `record`'s call: an address may have
+    /// been the stack of another one before.
+    pub fn started_since(&self, range: AddrRange, record: Option<&OriginRecord>) -> Option<&'a ThreadRecord> {
+        let since = record.map_or(0, |record| record.time_ns);
+        self.started_in(range).filter(|thread| thread.created_ns.is_none_or(|time| time >= since))
+    }
+}

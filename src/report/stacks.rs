@@ -1,0 +1,79 @@
+//! The stacks of a report: their numbers, and their frames in words.
+
+use super::model;
+use super::text::hex;
+use crate::attribution::role::is_own_generated;
+use crate::model::{
+    Completeness, FrameKind, FunctionName, StackId, StackTable, SymbolFrame, SymbolizedStacks,
+};
+use std::collections::HashMap;
+
+/// Renumbers the stacks that the report refers to, in order of first use.
+#[derive(Default)]
+pub(super) struct StackNumbers {
+    numbers: HashMap<StackId, u64>,
+    used: Vec<StackId>,
+}
+
+impl StackNumbers {
+    pub(super) fn number(&mut self, id: StackId) -> u64 {
+        *self.numbers.entry(id).or_insert_with(|| {
+            self.used.push(id);
+            self.used.len() as u64 - 1
+        })
+    }
+
+    pub(super) fn export(&self, table: &StackTable, names: &SymbolizedStacks) -> Vec<model::Stack> {
+        self.used.iter().map(|&id| named_stack(id, table, names)).collect()
+    }
+}
+
+/// A stack with what is known of its frames. One that the table does not have is `incomplete`.
+pub fn named_stack(id: StackId, table: &StackTable, names: &SymbolizedStacks) -> model::Stack {
+    if id.0 as usize >= table.len() {
+        return model::Stack::new(Vec::new(), "incomplete");
+    }
+    let raw = table.stack(id);
+    let named = names.frames(id);
+    let frames = if named.is_empty() {
+        let unnamed =
+            |f| SymbolFrame { frame: f, function: None, bounds: None, location: None, inlined: false };
+        raw.frames.iter().map(|&f| frame(&unnamed(f), table)).collect()
+    } else {
+        named.iter().map(|f| frame(f, table)).collect()
+    };
+    let completeness = match raw.completeness {
+        Completeness::Complete => "complete",
+        Completeness::Truncated => "truncated",
+        Completeness::Incomplete => "incomplete",
+    };
+    model::Stack::new(frames, completeness)
+}
+
+fn frame(line: &SymbolFrame, table: &StackTable) -> model::Frame {
+    let module = line.frame.module.and_then(|m| table.modules().get(m.0 as usize));
+    let interpreted = line.frame.kind == FrameKind::Managed;
+    let of_program = |function: &FunctionName| !is_own_generated(&function.name);
+    let generated =
+        module.is_some_and(|m| m.is_generated()) && line.function.as_ref().is_some_and(of_program);
+    let unnamed_bounds = line.bounds.filter(|_| line.function.is_none());
+    model::Frame {
+        module: module.map_or_else(|| "[unknown]".to_string(), |m| m.short_name()),
+        build_id: module.and_then(|m| m.build_id.clone()),
+        offset: hex(if interpreted {
+            line.location.as_ref().map_or(0, |l| l.line.into())
+        } else {
+            line.frame.address
+        }),
+        symbol: line.function.as_ref().map(|f| f.name.clone()),
+        symbol_offset: line.function.as_ref().map(|f| f.offset),
+        role: model::Role::default(),
+        file: line.location.as_ref().map(|l| l.file.clone()),
+        line: line.location.as_ref().map(|l| l.line),
+        inlined: line.inlined,
+        function_start: unnamed_bounds.map(|b| hex(b.0)),
+        function_offset: unnamed_bounds.map(|b| b.1),
+        guess: line.frame.kind == FrameKind::Guess,
+        managed: interpreted || generated,
+    }
+}
