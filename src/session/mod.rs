@@ -26,7 +26,7 @@ pub mod sink;
 pub mod snapshots;
 mod spaces;
 pub mod start;
-mod symbol_names;
+pub mod symbol_names;
 pub mod targets;
 mod timeline;
 pub mod touch;

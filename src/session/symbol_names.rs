@@ -1,5 +1,4 @@
-//! Names while a session goes on: from symbol tables alone, because reading DWARF may take seconds, during
-//! which the ring would overflow. Each stack is looked up once.
+//! Names while a session goes on. Each stack is looked up once.
 
 use super::pipeline::Pipeline;
 use crate::model::{StackId, SymbolizedStacks};
@@ -15,13 +14,32 @@ pub struct SymbolNames {
 }
 
 impl Default for SymbolNames {
+    /// From symbol tables alone: reading DWARF may take seconds, during which the ring would overflow.
     fn default() -> SymbolNames {
-        let config = Config { lines: None, ..Config::default() };
-        SymbolNames { symbolizer: Symbolizer::new(config), names: SymbolizedStacks::default() }
+        SymbolNames::new(Config { lines: None, ..Config::default() })
     }
 }
 
 impl SymbolNames {
+    pub fn new(config: Config) -> SymbolNames {
+        SymbolNames { symbolizer: Symbolizer::new(config), names: SymbolizedStacks::default() }
+    }
+
+    /// The next ones take the place of all that are not asked for with them.
+    pub fn are_many(&self) -> bool {
+        self.names.stacks.len() > MAX_NAMED
+    }
+
+    /// All that were named and kept.
+    pub fn known(&self) -> &SymbolizedStacks {
+        &self.names
+    }
+
+    /// What the user should know about the latest ones.
+    pub fn take_notes(&mut self) -> Vec<String> {
+        self.symbolizer.take_notes()
+    }
+
     /// Names of (at least) these stacks.
     pub fn of(
         &mut self,
@@ -29,7 +47,7 @@ impl SymbolNames {
         pipeline: &mut Pipeline,
     ) -> &SymbolizedStacks {
         let wanted: HashSet<StackId> = stacks.collect();
-        if self.names.stacks.len() > MAX_NAMED {
+        if self.are_many() {
             self.names.stacks.retain(|id, _| wanted.contains(id));
         }
         let new: Vec<StackId> = wanted.into_iter().filter(|id| !self.names.stacks.contains_key(id)).collect();

@@ -197,13 +197,8 @@ fn tracer_options(options: &LiveArgs) -> TracerOptions {
 }
 
 fn schedule(options: &LiveArgs) -> Schedule {
-    Schedule {
-        duration: options.duration.map(Duration::from_secs_f64),
-        first_snapshot: NEVER,
-        interval: NEVER,
-        timeline: false,
-        verbose: options.verbose,
-    }
+    let duration = options.duration.map(Duration::from_secs_f64);
+    Schedule { duration, verbose: options.verbose, ..Schedule::each(NEVER) }
 }
 
 fn options(args: &EventsArgs, color: Color, clock_offset_ns: Option<i64>) -> Result<EventsOptions, AppError> {

@@ -150,15 +150,15 @@ fn arenas(group: &Group<'_>) -> Advice {
         .wont("MIMALLOC_ARENA_EAGER_COMMIT=0", "less of it is writable then (VmData), VIRT stays the same")
 }
 
+const GIVES_BACK: &str = "gives freed pages back at once: lowers RSS by what was freed, which only a run with it \
+    can tell (vmaudit compare); VIRT stays as it is";
+
 fn segments() -> Advice {
     Advice::why(
         "mimalloc before 2.1 takes segments of 32 MiB, at least one for each thread that allocates, and a \
          block above 16 MiB gets one of its own",
     )
-    .fix(Fix::new("MIMALLOC_RESET_DELAY=0", 0, 0).note(
-        "gives freed pages back at once: lowers RSS by what was freed, which only a run with it can tell \
-         (vmaudit compare); VIRT stays as it is",
-    ))
+    .fix(Fix::new("MIMALLOC_RESET_DELAY=0", 0, 0).note(GIVES_BACK))
     .wont("MIMALLOC_ARENA_RESERVE, MIMALLOC_EAGER_COMMIT", "the segments of this version keep their size")
 }
 
@@ -168,10 +168,7 @@ fn other() -> Advice {
         "what mimalloc has from the kernel beside or instead of arenas of 1 GiB: its page map, blocks that do not \
          fit into an arena, smaller arenas; segments of 32 MiB before 2.1",
     )
-    .fix(Fix::new("MIMALLOC_PURGE_DELAY=0 (MIMALLOC_RESET_DELAY=0 before 2.1)", 0, 0).note(
-        "gives freed pages back at once: lowers RSS by what was freed, which only a run with it can tell \
-         (vmaudit compare); VIRT stays as it is",
-    ))
+    .fix(Fix::new("MIMALLOC_PURGE_DELAY=0 (MIMALLOC_RESET_DELAY=0 before 2.1)", 0, 0).note(GIVES_BACK))
 }
 
 fn part(subject: &Subject<'_>) -> &'static str {

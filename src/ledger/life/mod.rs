@@ -155,11 +155,6 @@ impl LifeWatch {
         Some(Life { entries, omitted, before_exec: record.before_exec })
     }
 
-    /// What is at the address now, as far as the calls show.
-    pub fn piece(&self, pid: Pid) -> Option<LedgerPiece> {
-        self.piece_of(self.space_of(pid))
-    }
-
     /// Processes in whose last address space something happened at the address, in order of
     /// appearance.
     pub fn pids(&self) -> Vec<Pid> {

@@ -13,7 +13,7 @@ use super::space::origins::FileTable;
 use super::space::reconcile::Reconciled;
 use super::space::{Ledger, Start};
 use crate::model::event::VmOp;
-use crate::model::{AddrRange, FileRef, Mapping, MmKey, Observations, Pid, Tid, TimeZero, VmEvent};
+use crate::model::{AddrRange, FileRef, MmKey, Observations, Pid, Tid, TimeZero, VmEvent};
 use awaiting::Awaiting;
 use process::{ProcessRecord, Processes};
 use snapshots::PendingSnapshots;
@@ -150,17 +150,21 @@ impl AddressSpaces {
     }
 
     /// A process that runs already when tracing begins: what it has mapped is `Preexisting`, the
-    /// kernel's own mappings are `Kernel`. Events that were applied before keep their word.
-    pub fn start_preexisting(&mut self, pid: Pid, mm: MmKey, mappings: &[Mapping]) {
-        self.start_read(pid, mm, mappings, (0, 0));
-    }
-
-    /// As [`AddressSpaces::start_preexisting`], from a snapshot of the process taken when the tracer
-    /// was on already: reports from before the snapshot are ignored, reports from during it may be in
+    /// kernel's own mappings are `Kernel`. Events that were applied before keep their word. The snapshot was taken
+    /// when the tracer was on already: reports from before it are ignored, reports from during it may be in
     /// it. Threads are known from the start.
     pub fn start_observed(&mut self, mm: MmKey, seen: &Observations) {
         self.zero.see_found(seen);
-        self.start_read(seen.pid, mm, &seen.mappings, (seen.begun_ns, seen.ended_ns));
+        let known = self.space_of_mm(mm);
+        let id = known.unwrap_or_else(|| self.table.add(mm, Ledger::new(Start::Unseen)));
+        self.join(seen.pid, id);
+        let (files, window) = (&mut self.files, (seen.begun_ns, seen.ended_ns));
+        self.table.change(id, |ledger| match ledger.start() {
+            Start::Unseen => ledger.found(seen.pid, &seen.mappings, window, files),
+            Start::ExecUnlisted => ledger.found_images(&seen.mappings, files),
+            // Another process in the same address space.
+            Start::Exec | Start::Preexisting => {}
+        });
         self.processes.get_or_add(seen.pid).found(seen);
         for thread in &seen.threads {
             self.note_thread(seen.pid, thread.tid, &thread.comm);
@@ -175,19 +179,6 @@ impl AddressSpaces {
         if let Some(id) = process.space() {
             self.table.change(id, |ledger| ledger.thread_found(tid));
         }
-    }
-
-    fn start_read(&mut self, pid: Pid, mm: MmKey, mappings: &[Mapping], window: (u64, u64)) {
-        let known = self.space_of_mm(mm);
-        let id = known.unwrap_or_else(|| self.table.add(mm, Ledger::new(Start::Unseen)));
-        self.join(pid, id);
-        let files = &mut self.files;
-        self.table.change(id, |ledger| match ledger.start() {
-            Start::Unseen => ledger.found(pid, mappings, window, files),
-            Start::ExecUnlisted => ledger.found_images(mappings, files),
-            // Another process in the same address space.
-            Start::Exec | Start::Preexisting => {}
-        });
     }
 
     /// Events were lost, all of them or of unknown processes, at `time_ns`: whatever is older may

@@ -90,13 +90,7 @@ fn attached(args: &ProbeArgs, pid: i32, which: (&CodeFile, &Selection)) -> Resul
 
 /// Nothing is examined: calls are counted, not mappings.
 fn schedule(args: &ProbeArgs) -> Schedule {
-    Schedule {
-        duration: args.duration.map(Duration::from_secs_f64),
-        first_snapshot: NEVER,
-        interval: NEVER,
-        timeline: false,
-        verbose: false,
-    }
+    Schedule { duration: args.duration.map(Duration::from_secs_f64), ..Schedule::each(NEVER) }
 }
 
 /// Probes that are in place.

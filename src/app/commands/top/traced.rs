@@ -10,7 +10,7 @@ use crate::app::rule_files::rules;
 use crate::capture::CaptureConfig;
 use crate::cli::TopArgs;
 use crate::containers::Container;
-use crate::model::{Pid, StackId, SymbolizedStacks};
+use crate::model::{Pid, StackId};
 use crate::report::calls::call;
 use crate::report::model::Stack;
 use crate::report::{Report, named_stack};
@@ -18,17 +18,15 @@ use crate::session::SessionError;
 use crate::session::audits::Audits;
 use crate::session::engine::{End, NEVER, Schedule, Session};
 use crate::session::start::Start;
+use crate::session::symbol_names::SymbolNames;
 use crate::session::tracer::TracerOptions;
-use crate::symbolize::{Config, Symbolizer};
+use crate::symbolize::Config;
 use crate::sys::clock::monotonic_ns;
 use crate::top::{Call, ProcessId, Tracing};
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::rc::Rc;
 use std::time::Instant;
-
-/// Stacks whose names are kept, beyond those that a snapshot needs.
-const MAX_NAMED: usize = 8192;
 
 /// Traces what the command line names, and shows it.
 pub fn run(args: &TopArgs, container: Option<&Container>, front: Front) -> Result<u8, AppError> {
@@ -44,8 +42,7 @@ pub fn run(args: &TopArgs, container: Option<&Container>, front: Front) -> Resul
     pipeline.add_sink(newest.clone());
     let began_ns = monotonic_ns().saturating_sub(front.now_ns());
     // What is open is examined when it is drawn.
-    let schedule =
-        Schedule { duration: None, first_snapshot: NEVER, interval: NEVER, timeline: false, verbose: false };
+    let schedule = Schedule::each(NEVER);
     // What went wrong on the screen is no reason to wait for the programs to go.
     let traced = start.run(pipeline, schedule, |session| {
         Ok::<_, SessionError>(front.run(&mut Trace::new(session, newest, began_ns)))
@@ -56,8 +53,7 @@ pub fn run(args: &TopArgs, container: Option<&Container>, front: Front) -> Resul
 struct Trace<'s, 'a> {
     session: &'s mut Session<'a>,
     newest: Rc<RefCell<Newest>>,
-    symbolizer: Symbolizer,
-    names: SymbolizedStacks,
+    names: SymbolNames,
     /// Stacks of calls as they are shown.
     shown: HashMap<StackId, Rc<Stack>>,
     /// Time zero of what is shown: CLOCK_MONOTONIC.
@@ -66,35 +62,22 @@ struct Trace<'s, 'a> {
 
 impl<'s, 'a> Trace<'s, 'a> {
     fn new(session: &'s mut Session<'a>, newest: Rc<RefCell<Newest>>, began_ns: u64) -> Trace<'s, 'a> {
-        Trace {
-            session,
-            newest,
-            symbolizer: Symbolizer::new(Config::default()),
-            names: SymbolizedStacks::default(),
-            shown: HashMap::new(),
-            began_ns,
-        }
+        Trace { session, newest, names: SymbolNames::new(Config::default()), shown: HashMap::new(), began_ns }
     }
 
     /// Names the stacks that have no name yet.
     fn name(&mut self, wanted: Vec<StackId>) {
-        if self.names.stacks.len() > MAX_NAMED {
-            self.names.stacks.retain(|id, _| wanted.contains(id));
+        if self.names.are_many() {
             self.shown.clear();
         }
-        let new: Vec<StackId> = wanted.into_iter().filter(|id| !self.names.stacks.contains_key(id)).collect();
-        if !new.is_empty() {
-            let pipeline = &mut *self.session.pipeline.borrow_mut();
-            let files = pipeline.unwinder.files_mut();
-            self.names.stacks.extend(self.symbolizer.symbolize(&pipeline.stacks, new, files).stacks);
-            self.symbolizer.take_notes().iter().for_each(crate::session::say::say);
-        }
+        self.names.of(wanted.into_iter(), &mut self.session.pipeline.borrow_mut());
+        self.names.take_notes().iter().for_each(crate::session::say::say);
     }
 
     fn calls(&mut self) -> Vec<Call> {
         let stacks = self.newest.borrow().kept().filter_map(|kept| kept.event.stack.ok()).collect();
         self.name(stacks);
-        let (pipeline, names) = (self.session.pipeline.borrow(), &self.names);
+        let (pipeline, names) = (self.session.pipeline.borrow(), self.names.known());
         let mut calls = Vec::new();
         for kept in self.newest.borrow().kept() {
             let event = &kept.event;
@@ -119,7 +102,7 @@ impl<'s, 'a> Trace<'s, 'a> {
         let audits: &Audits = &self.session.audits;
         let wanted = audits.stacks_of(pid, since_ns)?;
         self.name(wanted);
-        self.session.audits.report_of(pid, &self.names, &self.session.pipeline.borrow())
+        self.session.audits.report_of(pid, self.names.known(), &self.session.pipeline.borrow())
     }
 }
 

@@ -160,7 +160,7 @@ impl DataRules {
         lines: &[Named<'_>],
         applies: &dyn Fn(usize) -> bool,
     ) -> Option<usize> {
-        for (at, line) in lines.iter().enumerate() {
+        lines.iter().enumerate().find_map(|(at, line)| {
             let inner = lines.get(..at).unwrap_or(&[]);
             let fits = |&rule: &usize| {
                 let TableRule { condition, explains, .. } = &self.rules[rule];
@@ -169,11 +169,8 @@ impl DataRules {
                     && applies(rule)
                     && inner.iter().all(|inner| own(inner) || any(&condition.through, inner.module))
             };
-            if let Some(rule) = self.at_line(*line).into_iter().find(fits) {
-                return Some(rule);
-            }
-        }
-        None
+            self.at_line(*line).into_iter().find(fits)
+        })
     }
 
     /// The first rule that the program's own name for the memory proves.

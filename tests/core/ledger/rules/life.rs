@@ -2,7 +2,7 @@
 
 use super::{ANON, FIXED, MM, PID, Story, at, event_of, file, mapping, observed, pages};
 use vmaudit::ledger::Origin;
-use vmaudit::model::{Addr, AddrRange, FileRef, Mapping, MmKey, Pid, VmOp};
+use vmaudit::model::{Addr, AddrRange, FileRef, Mapping, MmKey, Observations, Pid, VmOp};
 
 const CHILD: i32 = 20;
 const SHARED: u64 = 1;
@@ -266,7 +266,7 @@ fn what_was_there_before_is_preexisting() {
         mapping(pages(10, 12), "r-xp", "[vdso]"),
         mapping(pages(20, 22), "rw-p", "[stack]"),
     ];
-    story.spaces.start_preexisting(PID, MM, &maps);
+    story.spaces.start_observed(MM, &Observations { pid: PID, mappings: maps, ..Observations::default() });
     let own = story.mmap(pages(4, 6), 3, ANON);
     story.munmap(pages(0, 1));
     let result = story.reconcile(vec![
@@ -351,7 +351,7 @@ fn execs_images_may_be_told_later() {
             mapping(pages(40, 42), "r-xp", "/lib/libc.so.6"),
         ]
     };
-    story.spaces.start_preexisting(PID, MM, &maps());
+    story.spaces.start_observed(MM, &Observations { pid: PID, mappings: maps(), ..Observations::default() });
     assert_eq!(story.spaces.executable_regions(MM).len(), 2);
     // The library's call is on its way.
     let library = story.map_file(pages(40, 42), 5, 2, 0, file(b"/lib/libc.so.6", 5));
