@@ -13,6 +13,7 @@ pub mod picture;
 pub mod report;
 pub mod runtime;
 pub mod sampling;
+pub mod segments;
 pub mod silence;
 
 pub use describe::{Description, FunctionDescription, FunctionKind};

@@ -1,6 +1,7 @@
 //! What an allocator does with the memory that it has from the kernel, as the headers in that memory tell it.
 
 pub mod extents;
+pub mod segments;
 
 use super::Addr;
 use super::observation::Residency;
@@ -40,6 +41,8 @@ pub struct ArenasRead {
     pub arenas: Vec<Arena>,
     /// Of allocators that keep extents, each copy of them.
     pub extents: Vec<extents::ExtentHeap>,
+    /// Of allocators that keep segments, each copy of them.
+    pub segments: Vec<segments::SegmentHeaps>,
     /// Blocks with mappings of their own.
     pub mapped: MappedBlocks,
     /// Who holds pages of which at most a quarter is in use, most bytes first.

@@ -77,9 +77,11 @@ impl Reading {
     /// Bytes of arenas that could not be read.
     fn unread(&self) -> u64 {
         let arenas = self.read.iter().flat_map(|(_, read)| &read.arenas);
+        let segments = self.read.iter().flat_map(|(_, read)| &read.segments);
         let extents = self.read.iter().flat_map(|(_, read)| &read.extents);
         arenas.map(|arena| arena.system.abs_diff(arena.read)).sum::<u64>()
             + extents.map(|heap| heap.doubtful * PAGE).sum::<u64>()
+            + segments.map(|heap| heap.doubtful * PAGE).sum::<u64>()
     }
 }
 
