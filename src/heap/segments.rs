@@ -10,6 +10,8 @@ use serde::{Deserialize, Serialize};
 pub struct Segments {
     /// With the versions that keep such segments.
     pub allocator: String,
+    /// When what is free of it is given back, in words.
+    pub purged: String,
     pub heaps: Vec<SegmentHeap>,
     /// The sum of them.
     pub total: SegmentHeap,
@@ -57,7 +59,8 @@ pub(super) fn segments(found: &ArenasRead) -> impl Iterator<Item = Segments> + '
     found.segments.iter().map(|copy| {
         let heaps: Vec<SegmentHeap> = copy.heaps.iter().map(heap).collect();
         let total = heaps.iter().fold(SegmentHeap::default(), SegmentHeap::plus);
-        Segments { allocator: copy.version.clone(), heaps, total, doubtful: copy.doubtful }
+        let (allocator, purged) = (copy.version.clone(), copy.purged.to_owned());
+        Segments { allocator, purged, heaps, total, doubtful: copy.doubtful }
     })
 }
 

@@ -26,6 +26,8 @@ pub struct Surroundings<'a> {
     pub residency: &'a Residency,
     /// Path of the program.
     pub exe: &'a [u8],
+    /// Environment variables that allocators read: `NAME=VALUE`.
+    pub variables: &'a [String],
     /// Blocks with mappings of their own.
     pub mapped_blocks: &'a [AddrRange],
     /// Some or all of the blocks that the program holds; empty where nobody counts them.

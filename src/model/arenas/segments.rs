@@ -9,6 +9,8 @@ use crate::model::Addr;
 pub struct SegmentHeaps {
     /// Name, and the versions that keep such segments.
     pub version: String,
+    /// When what is free of it is given back: a sentence without a head.
+    pub purged: &'static str,
     /// Those of threads by address, then the others.
     pub heaps: Vec<SegmentHeap>,
     /// Segments that did not fit together, or whose links led elsewhere: they changed while they were read, and are in no

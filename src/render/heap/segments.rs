@@ -17,7 +17,7 @@ pub(super) fn segments(found: &Segments, options: TextOptions, out: &mut String)
         note(&text, options, out);
     }
     out.push('\n');
-    in_memory(&found.total, options, out);
+    in_memory(found, options, out);
 }
 
 fn name(heap: &SegmentHeap) -> String {
@@ -57,7 +57,8 @@ fn table(found: &Segments, options: TextOptions, out: &mut String) {
     }
 }
 
-fn in_memory(all: &SegmentHeap, options: TextOptions, out: &mut String) {
+fn in_memory(found: &Segments, options: TextOptions, out: &mut String) {
+    let all = &found.total;
     let mut line = |bytes: u64, name: &str, why: &str, tone: Option<Tone>| {
         amount((bytes, name, why), tone, options, out);
     };
@@ -72,11 +73,9 @@ fn in_memory(all: &SegmentHeap, options: TextOptions, out: &mut String) {
     line(all.returned, "  to be taken back", &returned, None);
     line(all.inside, "  free inside", "room for more blocks of the pages' sizes: purging leaves it", None);
     line(all.padding, "  padding", "what no block can use", None);
-    line(all.free_resident, "free", FREE, Some(Tone::Key));
+    let free = format!("of slices without blocks: {}", clean(&found.purged));
+    line(all.free_resident, "free", &free, Some(Tone::Key));
     line(all.own_resident, "own", "headers of segments", None);
     let absent = all.mapped - resident.min(all.mapped);
     line(absent, "not in memory", "purged, or never touched", None);
 }
-
-const FREE: &str = "of slices without blocks: purged after a while (MIMALLOC_PURGE_DELAY, before 2.1 MIMALLOC_RESET_DELAY), \
-                    when their thread frees or needs pages";

@@ -70,6 +70,7 @@ fn of_process(
         mappings: &seen.mappings,
         residency: &seen.residency,
         exe: &seen.exe,
+        variables: &[],
         mapped_blocks: &[],
         blocks: &[],
     };

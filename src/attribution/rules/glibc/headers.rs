@@ -120,6 +120,7 @@ fn block_len(header: &[u8; BLOCK_HEADER], room: u64) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::observation::ResidencySource;
     use crate::model::{Prot, Sharing};
 
     fn header(words: [u64; 5]) -> [u8; ARENA_HEADER] {

@@ -18,6 +18,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// Segments that one copy of the allocator may have: 2 TiB of them.
 const MOST: usize = 1 << 16;
+const PURGED: &str = "purged after a while (MIMALLOC_PURGE_DELAY, before 2.1 MIMALLOC_RESET_DELAY), when their thread frees or \
+                      needs pages";
 /// The two lowest bits of `xthread_free` say what the next thread has to do.
 const FLAGS: u64 = 3;
 
@@ -155,8 +157,11 @@ fn copy(
     headers: &[Header],
     (residency, peek): (&Residency, &mut Peek<'_, '_>),
 ) -> Option<SegmentHeaps> {
-    let mut out =
-        SegmentHeaps { version: format!("mimalloc {}", layout.versions), ..SegmentHeaps::default() };
+    let mut out = SegmentHeaps {
+        version: format!("mimalloc {}", layout.versions),
+        purged: PURGED,
+        ..SegmentHeaps::default()
+    };
     let mut read: Vec<(&Header, Slices)> = Vec::new();
     for header in headers {
         let slices = match header.is_free() {
@@ -304,4 +309,132 @@ fn page_with<'a>(read: &'a mut [(&Header, Slices)], at: Addr) -> Option<&'a mut 
     let pages = &mut read.get_mut(segment)?.1.pages;
     let page = pages.partition_point(|page| page.range.end <= at);
     pages.get_mut(page).filter(|page| page.range.contains(at))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::observation::ResidencySource;
+    use crate::model::{Mapping, Prot};
+
+    const AT: u64 = 0x200_0000_0000;
+    const KEY: u64 = 0x1234_5678_9abc_def0;
+
+    fn put(bytes: &mut [u8], at: u64, value: u64, len: usize) {
+        bytes[at as usize..at as usize + len].copy_from_slice(&value.to_le_bytes()[..len]);
+    }
+
+    /// A segment with one page of 100 blocks of 64 bytes, 40 in use, and two of them freed by another thread.
+    fn segment(layout: &Layout) -> Vec<u8> {
+        let mut bytes = vec![0; 4 * SLICE as usize];
+        let info = layout.header().div_ceil(SLICE);
+        put(&mut bytes, layout.cookie, KEY ^ AT, 8);
+        put(&mut bytes, layout.segment_slices, layout.entries(), 8);
+        put(&mut bytes, layout.info_slices, info, 8);
+        put(&mut bytes, layout.slice_entries, layout.entries(), 8);
+        put(&mut bytes, layout.thread, 0x7f00_0000_1000, 8);
+        put(&mut bytes, layout.used, 1, 8);
+        let record = |index: u64| layout.slices + index * layout.record.size;
+        let mut run = |first: u64, count: u64, block: u64| {
+            put(&mut bytes, record(first), count, 4);
+            let last = first + count - 1;
+            if last > first {
+                put(&mut bytes, record(last) + 4, (last - first) * layout.record.size, 4);
+            }
+            put(&mut bytes, record(first) + layout.record.block_size.at, block, layout.record.block_size.len);
+        };
+        run(0, info, info * SLICE);
+        run(info, 1, 64);
+        run(info + 1, layout.entries() - info - 1, 0);
+        let page = record(info);
+        put(&mut bytes, page + CAPACITY.at, 90, 2);
+        put(&mut bytes, page + RESERVED.at, 100, 2);
+        put(&mut bytes, page + layout.record.used.at, 40, layout.record.used.len);
+        let block = info * SLICE;
+        put(&mut bytes, page + layout.record.thread_free, (AT + block) | 1, 8);
+        put(&mut bytes, block, AT + block + 64, 8);
+        bytes
+    }
+
+    fn found(bytes: &[u8]) -> Vec<SegmentHeaps> {
+        let range = AddrRange::from_len(Addr(AT), bytes.len() as u64);
+        let mapping = Mapping {
+            range,
+            prot: Prot::RW,
+            sharing: Sharing::Private,
+            offset: 0,
+            file: None,
+            name: Vec::new(),
+        };
+        let source = ResidencySource::PagemapScan;
+        let residency = Residency { source, resident: vec![range], swapped: Vec::new(), per_vma: Vec::new() };
+        let around = Surroundings {
+            mappings: &[mapping],
+            residency: &residency,
+            exe: b"/bin/made",
+            variables: &[],
+            mapped_blocks: &[],
+            blocks: &[],
+        };
+        let mut memory = |at: Addr, into: &mut [u8]| {
+            let from = at.0.checked_sub(AT).and_then(|from| usize::try_from(from).ok());
+            let from = from.and_then(|from| bytes.get(from..from.checked_add(into.len())?));
+            from.map(|from| into.copy_from_slice(from)).is_some()
+        };
+        read(&around, &mut memory)
+    }
+
+    #[test]
+    fn each_layout_is_told_from_the_others() {
+        for layout in &LAYOUTS {
+            let read = found(&segment(layout));
+            let [copy] = read.as_slice() else { panic!("{}: {read:?}", layout.versions) };
+            assert_eq!(copy.version, format!("mimalloc {}", layout.versions));
+            let [heap] = copy.heaps.as_slice() else { panic!("{copy:?}") };
+            assert_eq!(heap.owner, Owner::Thread(Addr(0x7f00_0000_1000)));
+            assert_eq!((heap.used.count, heap.used.bytes), (38, 38 * 64));
+            assert_eq!((heap.returned.count, heap.inside), (2, 60 * 64));
+            assert_eq!(heap.padding, SLICE - 6400);
+            assert_eq!(heap.segments.bytes, layout.segment);
+            assert_eq!(copy.doubtful, 0);
+        }
+    }
+
+    /// Whatever is in the memory of the process: sums hold, and nothing overflows.
+    #[test]
+    fn any_word_may_be_anything() {
+        let layout = &LAYOUTS[0];
+        let good = segment(layout);
+        let records = layout.slices + 3 * layout.record.size;
+        for at in (0..records).step_by(4) {
+            for value in [0, 1, 2, 511, 512, 0x7fff_ffff, 0xffff_ffff] {
+                let mut bytes = good.clone();
+                put(&mut bytes, at, value, 4);
+                for heap in found(&bytes).iter().flat_map(|copy| &copy.heaps) {
+                    let blocks = heap.used.bytes + heap.returned.bytes + heap.inside + heap.padding;
+                    assert_eq!(blocks, heap.pages.extents.bytes, "{value:#x} at {at}");
+                    let all = heap.pages.extents.bytes + heap.free.extents.bytes + heap.own.extents.bytes;
+                    assert_eq!(all, heap.segments.bytes, "{value:#x} at {at}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn what_does_not_fit_is_none() {
+        let layout = &LAYOUTS[0];
+        let with = |at: u64, value: u64| {
+            let mut bytes = segment(layout);
+            put(&mut bytes, at, value, 8);
+            found(&bytes).len()
+        };
+        assert_eq!(with(layout.used, 1), 1);
+        assert_eq!(with(layout.used, 2), 0, "it has one page");
+        assert_eq!(with(layout.cookie, AT), 0, "no key");
+        assert_eq!(with(layout.slice_entries, 7), 0, "not as many as there are slices");
+        let page = layout.slices + layout.record.size;
+        assert_eq!(with(page + layout.record.thread_free, AT + 3 * SLICE), 0, "another page's block");
+        // A list that leads back to itself ends.
+        assert_eq!(with(SLICE + 64, AT + SLICE), 0);
+    }
 }

@@ -13,6 +13,7 @@
 //! overlap; blocks have to fit into theirs.
 
 mod classes;
+mod profile;
 mod record;
 mod tree;
 
@@ -53,6 +54,7 @@ pub fn read(around: &Surroundings<'_>, memory: &mut ReadMemory<'_>) -> ArenasRea
         }
         let Some(version) = version(around, &root.file, &mut peek) else { continue };
         let mut heap = ExtentHeap { version, root: root.at, ..ExtentHeap::default() };
+        heap.profile = profile::asked(around.variables);
         heap.doubtful = (found.len() - count) as u64 + missing;
         heap.arenas = sums(&extents, around.residency, &mut heap.doubtful);
         out.extents.push(heap);

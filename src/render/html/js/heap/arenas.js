@@ -83,6 +83,7 @@ function extentsCard(heap) {
   const all = heap.total;
   const resident = all.resident + all.purge + all.retained_resident;
   const doubt = heap.doubtful ? [`${thousands(heap.doubtful)} extents changed while they were read, or what tells of them is in swap: they are in no figure`] : [];
+  if (heap.profile) doubt.push(heap.profile);
   return h("div", { class: "card extents" }, h("h2", {}, heap.allocator),
     sumsTable(["arena", "mapped", "in use", "inside", "dirty", "muzzy", "retained", "to purge"], heap.arenas, all, (arena) => `arena ${arena.number}`,
       (arena) => [arena.mapped, arena.small + arena.large, arena.inside, arena.dirty, arena.muzzy, arena.retained, arena.purge]),
@@ -119,7 +120,7 @@ function segmentsCard(found) {
       [all.returned, "to be taken back", `${count(all.returned_blocks, "block")} that other threads freed; the thread takes them back later`],
       [all.inside, "free inside", "room for more blocks of the pages' sizes: purging leaves it"],
       [all.padding, "padding", "what no block can use"],
-      [all.free_resident, "free", "of slices without blocks: purged after a while (MIMALLOC_PURGE_DELAY, before 2.1 MIMALLOC_RESET_DELAY), when their thread frees or needs pages", true],
+      [all.free_resident, "free", `of slices without blocks: ${found.purged}`, true],
       [all.own_resident, "own", "headers of segments"],
       [Math.max(0, all.mapped - resident), "not in memory", "purged, or never touched"],
     ]));
