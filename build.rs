@@ -35,7 +35,7 @@ fn assemble_pages(out: &Path) {
     let text_of = |name: &str| {
         std::fs::read_to_string(folder.join(name)).unwrap_or_else(|e| panic!("reading {name}: {e}"))
     };
-    for name in ["report.html", "heap.html"] {
+    for name in ["report.html", "heap.html", "heap-diff.html"] {
         let page = assemble::page(name, text_of).unwrap_or_else(|e| panic!("{name}: {e}"));
         std::fs::write(out.join(name), page).expect("writing a page");
     }

@@ -25,6 +25,7 @@ PEER_FRAMES_SAMPLE = 200
 class Bench:
     def __init__(self, options, folder):
         self.vmaudit, self.root, self.rounds, self.folder = options.vmaudit, options.root, options.rounds, folder
+        self.workload = options.workload
 
     def build(self, name):
         binary = os.path.join(self.folder, name)
@@ -609,9 +610,10 @@ def bench_stacks(bench):
 
 
 def bench_heap(bench):
-    table("malloc + free of 16 to 1,039 bytes under ten frames", ("tracer", "a pair", "more than untraced", "lost",
-                                                                "frames a stack", "pairs"),
-          list(bench_heap_module.rows(bench)))
+    if not bench.workload:
+        table("malloc + free of 16 to 1,039 bytes under ten frames", ("tracer", "a pair", "more than untraced", "lost",
+                                                                    "frames a stack", "pairs"),
+              list(bench_heap_module.rows(bench)))
     table("CPU time and the peak of RSS of a program under what traces its heap",
           ("program", "tracer", "CPU", "× its base", "more a call", "RSS", "lost"), list(bench_heap_module.workloads(bench)))
 
@@ -777,6 +779,7 @@ def main():
     parser.add_argument("--root", required=True)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--only", action="append", choices=PARTS, help="only this part; may be given several times")
+    parser.add_argument("--workload", help="of the part heap: only the programs whose name contains this")
     options = parser.parse_args()
     # We are in a mount namespace of our own (bench.sh): bpftrace looks for tracefs here.
     if not os.path.exists("/sys/kernel/debug/tracing"):

@@ -1,6 +1,6 @@
 #!/bin/bash
 # Measures vmaudit side by side with what else there is, in one run, and prints tables for
-# docs/measurements.md:   sudo scripts/bench.sh [--rounds N] [--only NAME]...
+# docs/measurements.md:   sudo scripts/bench.sh [--rounds N] [--only NAME]... [--workload NAME]
 # Peers (bpftrace, perf, strace, redis) are installed where that works, and left out where not.
 set -euo pipefail
 # shellcheck source=scripts/lib.sh

@@ -119,8 +119,8 @@ for turn in range(6):
     text = ','.join(sorted(node.name for node in kept)).split(',')
 """
 REDIS = """
-cd "$1" && redis-server --port 0 --unixsocket "$1/socket" --save '' --appendonly no --dir "$1" >/dev/null &
-until redis-cli -s "$1/socket" ping 2>/dev/null | grep -q PONG; do sleep 0.05; done
+cd "$1" && rm -f socket && { redis-server --port 0 --unixsocket "$1/socket" --save '' --appendonly no --dir "$1" >/dev/null & }
+until redis-cli -s "$1/socket" ping 2>/dev/null | grep -q PONG; do kill -0 $! || exit 1; sleep 0.05; done
 redis-benchmark -s "$1/socket" -t set -n 200000 -r 100000 -d 300 -q >/dev/null
 redis-cli -s "$1/socket" shutdown nosave; wait
 """
@@ -133,6 +133,9 @@ WORKLOADS = [("malloc + free, one size after the other", ["heap_loop", "2000000"
              ("C++: strings, vectors, maps", ["heap_maps", "40"], None),
              ("python3, PYTHONMALLOC=malloc", ["PYTHON"], None),
              ("redis-server, 200,000 SET", ["REDIS"], None)]
+
+# Seconds: what takes longer hangs.
+LONGEST = 600
 
 HEAPTRACK = "/usr/lib/heaptrack/libheaptrack_preload.so"
 TCMALLOC, JEMALLOC = "libtcmalloc.so.4", "libjemalloc.so.2"
@@ -214,7 +217,7 @@ def command_of(bench, tracer, words):
         folder = os.path.join(bench.folder, "redis")
         os.makedirs(folder, exist_ok=True)
         # Its own allocator is jemalloc, linked; the client runs beside.
-        command = ["sh", "-c", REDIS.replace("&& redis-server", "&& " + " ".join([*measured, *inner, "redis-server"])), "sh", folder]
+        command = ["sh", "-c", REDIS.replace("{ redis-server", "{ " + " ".join([*measured, *inner, "redis-server"])), "sh", folder]
         return command, env
     else:
         command = [bench.build(words[0]), *words[1:]]
@@ -224,7 +227,7 @@ def command_of(bench, tracer, words):
 def run_once(bench, tracer, words):
     command, env = command_of(bench, tracer, words)
     done = subprocess.run(tracer.wrap(bench, command), capture_output=True, text=True, errors="replace", check=False,
-                          env={**os.environ, **env, **tracer.env})
+                          env={**os.environ, **env, **tracer.env}, timeout=LONGEST)
     if done.returncode:
         raise RuntimeError(f"{tracer.name}: ended with {done.returncode}: {done.stderr[-200:]}")
     with open(os.path.join(bench.folder, "measured.out"), encoding="utf-8") as file:
@@ -239,6 +242,8 @@ def run_once(bench, tracer, words):
 def workloads(bench):
     """(program, tracer, CPU, x, added a call, RSS, lost): medians of interleaved rounds; CPU and RSS of the program alone."""
     for name, words, calls in WORKLOADS:
+        if bench.workload and bench.workload not in name:
+            continue
         seen, failed = {}, {}
         tracers = [tracer for tracer in peers(bench) if tracer.only in (None, words[0])]
         if words == ["REDIS"] and not shutil.which("redis-benchmark"):
@@ -253,7 +258,7 @@ def workloads(bench):
                 else:
                     try:
                         seen.setdefault(tracer.name, []).append(run_once(bench, tracer, words))
-                    except (RuntimeError, OSError, ValueError) as error:
+                    except (RuntimeError, OSError, ValueError, subprocess.TimeoutExpired) as error:
                         failed[tracer.name] = str(error).replace("\n", " ")[-150:]
         middle = {who: [statistics.median(run[part] for run in runs) for part in (0, 1)] for who, runs in seen.items()}
         for tracer in tracers:

@@ -29,7 +29,7 @@ apt_install podman runc busybox-static || say "SKIP without podman, runc or busy
 apt_install valgrind || say "SKIP without valgrind: its memory"
 apt_install clang || say "SKIP without clang: its sanitizers"
 apt_install musl-tools || say "SKIP without musl-gcc: the tests on musl programs"
-apt_install libmimalloc2.0 || say "SKIP without libmimalloc: the test on a program that uses it"
+apt_install libmimalloc2.0 libmimalloc-dev || say "SKIP without libmimalloc: the tests on programs that use it"
 apt_install sbcl || say "SKIP without sbcl: the rule on its heap"
 apt_install python3-numpy libopenblas0-pthread || say "SKIP without numpy and libopenblas0-pthread: the rule on its buffers"
 apt_install libtcmalloc-minimal4 || say "SKIP without libtcmalloc: the test that probes all of it"

@@ -3,6 +3,7 @@
 use super::error::AppError;
 use super::heap::mappings::seen_last;
 use super::heap::preload::Counting;
+use super::heap_record::heap_moment;
 use super::output::OutputSpec;
 use crate::capture::Counters;
 use crate::session::audits::EventTotals;
@@ -36,6 +37,9 @@ pub fn conclude<T>(
     let written = match heap {
         Some(counting) => {
             let heap = counting.conclude(&report, &seen);
+            if let Some(record) = record {
+                record.borrow_mut().heap(heap_moment(&heap)?);
+            }
             wanted.write_both(&report, &heap)
         }
         None => wanted.write(&report),

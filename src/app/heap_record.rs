@@ -2,6 +2,7 @@
 
 use super::error::{AppError, MomentError};
 use crate::cli::{HeapArgs, HeapFormat, HeapViewArgs, name};
+use crate::heap::HeapBy;
 use crate::heap::report::{HeapJson, HeapParts, HeapReport};
 use crate::launch::behind_sudo;
 use crate::model::Pid;
@@ -27,6 +28,11 @@ pub struct Shown {
 }
 
 impl Shown {
+    /// Of a run that was not told how.
+    pub fn plain(top: usize) -> Shown {
+        Shown { by: name(HeapBy::default()), reverse: false, top }
+    }
+
     pub fn view(&self, format: HeapFormat) -> HeapViewArgs {
         let by = ValueEnum::from_str(&self.by, false).unwrap_or_default();
         HeapViewArgs { by, format, reverse: self.reverse }
@@ -73,8 +79,7 @@ impl HeapRecord {
     pub fn moment(&self, report: &HeapReport) -> Result<(), AppError> {
         let mut recorder = self.recorder.borrow_mut();
         let Some(recorder) = recorder.as_mut() else { return Ok(()) };
-        let HeapJson { parts, stacks } = report.to_parts()?;
-        recorder.heap(HeapMoment { time_ns: clock::monotonic_ns(), parts, stacks });
+        recorder.heap(heap_moment(report)?);
         Ok(())
     }
 
@@ -112,6 +117,26 @@ impl HeapRecord {
     }
 }
 
+/// A report as a recording keeps it, of now.
+///
+/// # Errors
+/// None in practice, as [`HeapReport::to_parts`].
+pub fn heap_moment(report: &HeapReport) -> Result<HeapMoment, AppError> {
+    let HeapJson { parts, stacks } = report.to_parts()?;
+    Ok(HeapMoment { time_ns: clock::monotonic_ns(), parts, stacks })
+}
+
+/// Who held the heap, in a recording of mappings whose run counted that, too (`run --heap -o`).
+///
+/// # Errors
+/// When it is damaged.
+pub fn heap_beside(recording: &Recording) -> Result<Option<HeapReport>, AppError> {
+    match (&recording.meta().heap, recording.heap_moments()?.last()) {
+        (None, Some(&place)) => report_of(recording, place).map(Some),
+        _ => Ok(None),
+    }
+}
+
 /// The last report of a recording, or the newest at a moment, in seconds since its beginning; and how the run printed
 /// it. None where the recording is not of a heap.
 ///
@@ -134,6 +159,29 @@ pub fn heap_of(recording: &Recording, at: Option<f64>) -> Result<Option<(HeapRep
     };
     let place = place.ok_or_else(|| MomentError::Empty { path: path.to_owned() })?;
     Ok(Some((report_of(recording, place)?, shown)))
+}
+
+/// The reports of two moments of a heap's recording, and when they were made. None for the beginning, when nothing was
+/// outstanding of what is counted.
+///
+/// # Errors
+/// When it is damaged, or has no such moment.
+pub fn heaps_between(
+    recording: &Recording,
+    (from, to): (Option<f64>, Option<f64>),
+) -> Result<[(HeapReport, f64); 2], AppError> {
+    let (path, zero_ns) = (recording.path(), recording.meta().started_ns);
+    let places = recording.heap_moments()?;
+    let find = |at: f64| moment(path, &places, (at, zero_ns));
+    let end = to.map_or_else(|| Ok(places.last().copied()), find)?;
+    let end = end.ok_or_else(|| MomentError::Empty { path: path.to_owned() })?;
+    let seconds = |place: HeapPlace| place.time_ns.saturating_sub(zero_ns) as f64 / 1e9;
+    let after = report_of(recording, end)?;
+    let before = match from.filter(|&at| at > 0.0).map(find).transpose()?.flatten() {
+        Some(begin) => (report_of(recording, begin)?, seconds(begin)),
+        None => (after.emptied(), 0.0),
+    };
+    Ok([before, (after, seconds(end))])
 }
 
 fn moment(

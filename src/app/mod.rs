@@ -8,6 +8,7 @@ mod dump;
 mod error;
 mod flame;
 mod heap;
+mod heap_diff;
 mod heap_output;
 mod heap_record;
 mod live_events;

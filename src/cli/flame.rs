@@ -69,6 +69,7 @@ impl FlameArgs {
             DiffFormat::Json => Format::Json,
             DiffFormat::Folded => Format::Folded,
             DiffFormat::Svg => Format::Svg,
+            DiffFormat::Html => Format::Html,
         })
     }
 

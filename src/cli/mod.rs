@@ -206,6 +206,8 @@ pub enum DiffFormat {
     Folded,
     /// A differential flame graph: red grew, blue shrank
     Svg,
+    /// Of two heaps: one file to open in a browser
+    Html,
 }
 
 /// How everything else is written.

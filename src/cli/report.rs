@@ -1,6 +1,6 @@
 //! `vmaudit report`.
 
-use super::{FlameArgs, Format, HeapFormat};
+use super::{DiffFormat, FlameArgs, Format, HeapFormat};
 use crate::heap::HeapBy;
 use clap::{Args, ValueEnum};
 use std::path::PathBuf;
@@ -47,7 +47,7 @@ pub struct ReportArgs {
     /// Show what grew and shrank between two moments (as of --at), by stack
     ///
     /// Either may be left out: 1.5.. is from 1.5 s to the end, ..9 from the beginning to 9 s,
-    /// peak.. what went away since the peak.
+    /// peak.. what went away since the peak. Of a heap: between the reports of the intervals that ended last before.
     #[arg(long, value_name = "FROM..TO", value_parser = span, conflicts_with = "replay")]
     pub growth: Option<Moments>,
 
@@ -89,6 +89,18 @@ impl ReportFormat {
             ReportFormat::Pprof => Format::Pprof,
             ReportFormat::Html => Format::Html,
             ReportFormat::Heaptrack => return None,
+        })
+    }
+
+    /// None for what shows one report.
+    pub fn of_differences(self) -> Option<DiffFormat> {
+        Some(match self {
+            ReportFormat::Text => DiffFormat::Text,
+            ReportFormat::Json => DiffFormat::Json,
+            ReportFormat::Folded => DiffFormat::Folded,
+            ReportFormat::Svg => DiffFormat::Svg,
+            ReportFormat::Html => DiffFormat::Html,
+            ReportFormat::Pprof | ReportFormat::Heaptrack => return None,
         })
     }
 

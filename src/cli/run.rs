@@ -49,8 +49,8 @@ pub struct RunArgs {
     /// Count allocations, too, by a preloaded library: who holds the heap, beside who mapped it; with =SIZE, one every SIZE
     /// bytes on average
     ///
-    /// The report of `vmaudit heap` follows that of the mappings; in JSON it is `heap`.
-    #[arg(long, value_name = "SIZE", num_args = 0..=1, require_equals = true, value_parser = sampled, conflicts_with = "output")]
+    /// The report of `vmaudit heap` follows that of the mappings; in JSON it is `heap`. A recording (-o) has both.
+    #[arg(long, value_name = "SIZE", num_args = 0..=1, require_equals = true, value_parser = sampled)]
     pub heap: Option<Option<u64>>,
 
     #[command(flatten)]

@@ -13,6 +13,9 @@ pub struct ExtentHeap {
     pub arenas: Vec<ExtentArena>,
     /// The sum of them.
     pub total: ExtentArena,
+    /// What it writes itself of who allocated, and is not read; absent where that is not on.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub profile: Option<String>,
     /// Extents that are in no figure, because they changed while they were read, or are in swap.
     pub doubtful: u64,
 }
@@ -52,7 +55,8 @@ pub(super) fn extents(found: &ArenasRead) -> impl Iterator<Item = ExtentHeap> + 
     found.extents.iter().map(|heap| {
         let arenas: Vec<ExtentArena> = heap.arenas.iter().map(arena).collect();
         let total = arenas.iter().fold(ExtentArena::default(), |sum, each| sum.plus(each));
-        ExtentHeap { allocator: heap.version.clone(), arenas, total, doubtful: heap.doubtful }
+        let (allocator, profile) = (heap.version.clone(), heap.profile.clone());
+        ExtentHeap { allocator, arenas, total, profile, doubtful: heap.doubtful }
     })
 }
 

@@ -2,6 +2,7 @@
 //! what keeps the rest (docs/heap.md, "Arenas").
 
 use super::extents::{ExtentHeap, extents};
+use super::segments::{Segments, segments};
 use crate::model::arenas::{self, ArenasRead, Doubt, Known};
 use serde::{Deserialize, Serialize};
 
@@ -20,6 +21,9 @@ pub struct Fragmentation {
     /// Allocators that keep extents; absent where there is none.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub extents: Vec<ExtentHeap>,
+    /// Allocators that keep segments; absent where there is none.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub segments: Vec<Segments>,
     /// Allocators that are in the process, and of which nothing is read; absent where there is none.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub unread: Vec<Unread>,
@@ -145,7 +149,7 @@ pub struct Holder {
 
 impl Fragmentation {
     pub fn is_empty(&self) -> bool {
-        self.arenas.is_empty() && self.extents.is_empty()
+        self.arenas.is_empty() && self.extents.is_empty() && self.segments.is_empty()
     }
 }
 
@@ -164,6 +168,7 @@ pub fn fragmentation(
     for (allocator, read) in read {
         out.arenas.extend(read.arenas.iter().map(|each| arena(allocator, each, read.knows_pages)));
         out.extents.extend(extents(read));
+        out.segments.extend(segments(read));
         let unread =
             |found: &arenas::Unread| Unread { allocator: found.allocator.clone(), why: found.why.to_owned() };
         out.unread.extend(read.unread.as_ref().map(unread));

@@ -14,6 +14,7 @@ pub mod picture;
 pub mod report;
 pub mod runtime;
 pub mod sampling;
+pub mod segments;
 pub mod silence;
 
 pub use by::HeapBy;

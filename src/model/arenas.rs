@@ -1,6 +1,7 @@
 //! What an allocator does with the memory that it has from the kernel, as the headers in that memory tell it.
 
 pub mod extents;
+pub mod segments;
 
 use super::Addr;
 use super::observation::Residency;
@@ -25,6 +26,8 @@ pub struct Surroundings<'a> {
     pub residency: &'a Residency,
     /// Path of the program.
     pub exe: &'a [u8],
+    /// Environment variables that allocators read: `NAME=VALUE`.
+    pub variables: &'a [String],
     /// Blocks with mappings of their own.
     pub mapped_blocks: &'a [AddrRange],
     /// Some or all of the blocks that the program holds; empty where nobody counts them.
@@ -40,6 +43,8 @@ pub struct ArenasRead {
     pub arenas: Vec<Arena>,
     /// Of allocators that keep extents, each copy of them.
     pub extents: Vec<extents::ExtentHeap>,
+    /// Of allocators that keep segments, each copy of them.
+    pub segments: Vec<segments::SegmentHeaps>,
     /// Blocks with mappings of their own.
     pub mapped: MappedBlocks,
     /// Who holds pages of which at most a quarter is in use, most bytes first.

@@ -67,6 +67,12 @@ pub(super) fn read_marks(dir: &ProcessDir, tid: Tid, mappings: &[Mapping], signs
     out
 }
 
+/// What a process was started with of the variables that rules ask for; none where that cannot be read.
+pub fn read_variables(pid: Pid, tid: Tid, signs: &[Sign]) -> Vec<String> {
+    let environment = ProcessDir::open(pid, tid).and_then(|dir| dir.read("environ"));
+    variables(&environment.unwrap_or_default(), signs)
+}
+
 /// Of an environment, only what rules ask for: the rest may be secret.
 fn variables(environment: &[u8], signs: &[Sign]) -> Vec<String> {
     let known =

@@ -33,6 +33,7 @@ pub use brief::{Brief, process_numbers, read_brief};
 pub use error::ObserveError;
 pub use mapping_at::mapping_at;
 pub use maps::{DamagedLine, LineFault, ParsedMaps, parse_line, parse_maps};
+pub use marks::read_variables;
 pub use observe::{ObserveOptions, observe, read_status};
 pub use rollup::{Shares, read_shares};
 pub use saved::{SavedError, SavedFault, SavedMaps, parse_saved};

@@ -36,6 +36,7 @@ pub use heap::folded::heap_to_folded;
 pub use heap::heaptrack::heap_to_heaptrack;
 pub use heap::{HeapView, heap_to_text, rows_by};
 pub use html::heap::heap_to_html;
+pub use html::heap_diff::heap_diff_to_html;
 pub use html::to_html;
 pub use json::to_json;
 pub use pprof::heap::heap_to_pprof;

@@ -9,7 +9,7 @@ use crate::capture::Counters;
 use crate::launch::behind_sudo;
 use crate::model::{MmKey, Observations, Pid, SizePoint, StackTable, Step, SymbolizedStacks, VmEvent};
 use crate::report::Report;
-use crate::store::{Facts, Owner, Recorder, RunMeta, StoreError};
+use crate::store::{Facts, HeapMoment, Owner, Recorder, RunMeta, StoreError};
 use crate::symbolize::{Config, Symbolizer};
 use crate::sys::clock;
 use std::ffi::OsString;
@@ -94,6 +94,11 @@ impl Record {
     fn say_failure(&mut self, error: &StoreError) {
         self.failed = true;
         say(format_args!("the recording stops here, all else goes on: {error}"));
+    }
+
+    /// Who holds the heap, of a run that counted it, too.
+    pub fn heap(&mut self, moment: HeapMoment) {
+        self.with(|recorder| recorder.heap(moment));
     }
 
     /// The end: the report, the names of all other frames, the facts.

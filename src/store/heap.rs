@@ -4,6 +4,7 @@ use super::error::{Fault, StoreError};
 use super::read::{Columns, each_row, one_row, same_count};
 use super::recording::Recording;
 use super::row::HeapMoment;
+use super::schema::has_heaps;
 use super::sum;
 use crate::model::timeline::stride;
 use rusqlite::{Connection, params};
@@ -114,6 +115,9 @@ impl Recording {
     /// When the file is damaged.
     pub fn heap_moments(&self) -> Result<Vec<HeapPlace>, StoreError> {
         let mut found = Vec::new();
+        if !has_heaps(&self.db).map_err(|fault| fault.at(&self.path, "reading its version"))? {
+            return Ok(found);
+        }
         let read = each_row(&self.db, "SELECT * FROM heap_moment ORDER BY id", [], |row| {
             found.push(HeapPlace { time_ns: row.word(1)?, id: row.int(0)? });
             Ok(())

@@ -30,6 +30,12 @@ pub(super) fn create(db: &Connection) -> Result<(), Fault> {
     Ok(())
 }
 
+/// Whether it can have reports of a heap.
+pub(super) fn has_heaps(db: &Connection) -> Result<bool, Fault> {
+    let version: u32 = db.pragma_query_value(None, "user_version", |row| row.get(0))?;
+    Ok(version >= FORMAT)
+}
+
 /// Proves that the tables are those that [`create`] makes: a file may call anything `event`, a
 /// view that never ends included. What a user added under other names does not matter.
 pub(super) fn verify(db: &Connection) -> Result<(), Fault> {

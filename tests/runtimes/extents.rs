@@ -72,6 +72,33 @@ fn the_figures_are_those_of_mallctl() {
     agrees("dirty_decay_ms:-1");
 }
 
+/// Its own profile is named, with the file that the program writes, and nothing of that changes a figure.
+#[test]
+fn a_profile_that_is_on_is_named() {
+    let Some(path) = program_with("extents", "-ljemalloc") else {
+        return skip_this("no libjemalloc.so (libjemalloc-dev)");
+    };
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let prefix = folder.path().join("own").display().to_string();
+    let options = format!("prof:true,prof_final:true,lg_prof_sample:0,prof_prefix:{prefix}");
+    let mut target = Obedient::spawn(Command::new(path).arg("1").env("MALLOC_CONF", options));
+    assert_eq!(target.answer(), "ready");
+    let pid = target.program.0.id();
+    let heap = extents(pid);
+    let said = heap["profile"].as_str().expect("a sentence");
+    assert!(said.contains("prof:true") && said.contains(&format!("to {prefix}.PID.")), "{said}");
+    let text = arenas(pid, "text").split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(text.contains("jeprof reads these files"), "{text}");
+    // The program ends when nothing more can be ordered, and writes what was named.
+    drop(target.program.0.stdin.take());
+    assert!(target.program.0.wait().expect("it ends").success());
+    let written: Vec<String> = std::fs::read_dir(folder.path())
+        .expect("a folder")
+        .map(|file| file.expect("a file").file_name().to_string_lossy().into_owned())
+        .collect();
+    assert!(written.iter().any(|name| name == &format!("own.{pid}.0.f.heap")), "{written:?}");
+}
+
 /// Extents are unmapped where they are not retained.
 #[test]
 fn without_retained_extents() {

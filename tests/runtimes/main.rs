@@ -11,5 +11,6 @@ mod loader;
 mod managed;
 mod native;
 mod postgres;
+mod segments;
 mod stacks;
 mod system;

@@ -2,14 +2,15 @@
 
 use crate::app::error::{AppError, DiffError};
 use crate::app::flame;
+use crate::app::heap_diff;
 use crate::app::heap_record::heap_of;
 use crate::app::output::{Destination, Other, Output};
 use crate::app::recorded::report_of as report_of_recording;
 use crate::app::rule_files::rules;
 use crate::cli::{DiffArgs, DiffFormat, PidPair};
-use crate::diff::{By, HeapSide, Options, Pick, Side, compare, compare_heaps};
+use crate::diff::{By, HeapSide, Options, Pick, Side, compare};
 use crate::heap::report::HeapReport;
-use crate::render::{diff_to_text, heap_diff_to_folded, heap_diff_to_svg, heap_diff_to_text, to_json};
+use crate::render::{diff_to_text, to_json};
 use crate::report::Report;
 use crate::session::snapshots::{report_of, saved_snapshot_in};
 use crate::store::Recording;
@@ -78,6 +79,10 @@ fn mappings(
         DiffFormat::Folded | DiffFormat::Svg => {
             to.put(&flame::render_diff((&a, &b), (args.format, args.flame))?)?
         }
+        DiffFormat::Html => {
+            let why = "-f html is for two heaps: -f svg draws what changed between mappings";
+            return Err(AppError::Usage(why.to_owned()));
+        }
     }
     Ok(result.equal)
 }
@@ -91,7 +96,6 @@ fn heaps(
     if !matches!(args.by, None | Some(By::Stack)) {
         return Err(AppError::Usage("two heaps are compared by stack: leave --by out".to_owned()));
     }
-    args.flame.check_heap_diff().map_err(AppError::Usage)?;
     let side = |path: &Path, read| -> Result<HeapSide<'_>, DiffError> {
         let (Read { report, kind }, pick): (&Read<HeapReport>, Pick) = read;
         let side = HeapSide::new(report, (&name(path), kind), pick);
@@ -99,18 +103,7 @@ fn heaps(
     };
     let (of_a, of_b) = picks(args);
     let (a, b) = (side(&args.a, (a, of_a))?, side(&args.b, (b, of_b))?);
-    let result = compare_heaps(&a, &b);
-    match args.format {
-        DiffFormat::Text => to.put(heap_diff_to_text(&result, to.options()).as_bytes())?,
-        DiffFormat::Json => to.put(to_json(&result)?.as_bytes())?,
-        DiffFormat::Folded => to.put(heap_diff_to_folded((&a, &b), args.flame.reverse).as_bytes())?,
-        DiffFormat::Svg => {
-            let (of_a, of_b) = flame::side_names(a.source(), b.source());
-            let turned = (args.flame.reverse, args.flame.inverted);
-            to.put(heap_diff_to_svg((&a, &b), (&of_a, &of_b), turned)?.as_bytes())?;
-        }
-    }
-    Ok(result.equal)
+    heap_diff::write((&a, &b), (args.format, args.flame), to)
 }
 
 /// A file as a report.

@@ -15,6 +15,26 @@ use crate::report::named_stack;
 use model::{Amount, Context, Filter, Function, Point, Totals};
 use std::collections::HashMap;
 
+impl HeapReport {
+    /// The same processes before they allocated anything.
+    pub fn emptied(&self) -> HeapReport {
+        let before = |process: &HeapProcess| HeapProcess {
+            pid: process.pid,
+            comm: process.comm.clone(),
+            exe: process.exe.clone(),
+            cmdline: process.cmdline.clone(),
+            attached: process.attached,
+            totals: Totals { peak_bytes: process.totals.peak_bytes.map(|_| 0), ..Totals::default() },
+            ..HeapProcess::default()
+        };
+        HeapReport {
+            processes: self.processes.iter().map(before).collect(),
+            stacks: Vec::new(),
+            ..self.clone()
+        }
+    }
+}
+
 /// What is true of the whole run.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct HeapFacts {

@@ -12,6 +12,8 @@ pub struct ExtentHeap {
     pub root: Addr,
     /// By number.
     pub arenas: Vec<ExtentArena>,
+    /// What it writes itself of who allocated, and is not read: a sentence.
+    pub profile: Option<String>,
     /// Extents whose records made no sense: it changed while it was read. They are in no figure.
     pub doubtful: u64,
 }

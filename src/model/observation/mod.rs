@@ -37,6 +37,20 @@ pub struct Residency {
     pub per_vma: Vec<(AddrRange, u64, u64)>,
 }
 
+impl Residency {
+    /// Pages were looked at one by one.
+    pub fn is_page_exact(&self) -> bool {
+        matches!(self.source, ResidencySource::PagemapScan | ResidencySource::Pagemap)
+    }
+
+    /// The parts of a range that are in memory.
+    pub fn resident_in(&self, range: AddrRange) -> impl Iterator<Item = AddrRange> {
+        let first = self.resident.partition_point(|run| run.end <= range.start);
+        let runs = self.resident.get(first..).unwrap_or_default();
+        runs.iter().take_while(move |run| run.start < range.end).map(move |run| run.intersect(range))
+    }
+}
+
 /// What headers in a process' memory prove to be one thing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Block {

@@ -1,6 +1,7 @@
 //! The allocator's arenas: a table of them, where what is in memory of them is, and who holds what stays.
 
 use super::extents::extents;
+use super::segments::segments;
 use super::tables::amount;
 use super::who;
 use crate::heap::fragmentation::{Arena, Fragmentation, Holder, Pages, Trim, total};
@@ -32,12 +33,18 @@ pub(super) fn arenas(report: &HeapReport, p: &HeapProcess, options: TextOptions,
         }
         extents(heap, options, out);
     }
+    for (at, heap) in found.segments.iter().enumerate() {
+        if at > 0 || !found.extents.is_empty() {
+            out.push('\n');
+        }
+        segments(heap, options, out);
+    }
     if found.arenas.is_empty() {
         let took = format!("  read in {}", milliseconds(found.took_ns));
         *out += &format!("{}\n", options.color.paint(Tone::Dim, &took));
         return;
     }
-    if !found.extents.is_empty() {
+    if !found.extents.is_empty() || !found.segments.is_empty() {
         out.push('\n');
     }
     table(found, options, out);

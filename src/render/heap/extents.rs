@@ -16,6 +16,9 @@ pub(super) fn extents(heap: &ExtentHeap, options: TextOptions, out: &mut String)
         );
         note(&text, options, out);
     }
+    if let Some(profile) = &heap.profile {
+        note(&clean(profile), options, out);
+    }
     out.push('\n');
     in_memory(&heap.total, options, out);
 }

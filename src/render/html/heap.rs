@@ -17,7 +17,7 @@ use std::collections::{BTreeMap, BTreeSet};
 const PAGE: Template = Template(include_str!(concat!(env!("OUT_DIR"), "/heap.html")));
 
 /// Of a stack's line in the table.
-const WHO_COLUMNS: usize = 76;
+pub(super) const WHO_COLUMNS: usize = 76;
 
 /// As many holders of pages are shown with their stacks (`js/heap/arenas.js`).
 const HOLDERS: usize = 10;

@@ -9,6 +9,7 @@ mod columns;
 mod compact;
 mod embed;
 pub(super) mod heap;
+pub(super) mod heap_diff;
 
 use crate::report::Report;
 use embed::{escape_text, in_script};

@@ -114,6 +114,13 @@ fn graphs_have_both_sides() {
     {
         assert!(svg.contains(words), "{words}");
     }
+    let page = text(&["-f", "html"]);
+    assert!(
+        page.contains("heap_grow: ") || page.contains("heap_grow · change of the heap"),
+        "{}",
+        &page[..400]
+    );
+    assert!(page.contains("growing") && page.contains("Content-Security-Policy"));
     let said = text(&["--top", "1"]);
     assert!(said.contains("146.5 KiB outstanding · ") && said.contains("2 smaller changes"), "{said}");
 }
@@ -162,6 +169,7 @@ fn heaps_and_mappings_are_not_mixed() {
         (&["--by", "category"][..], "two heaps are compared by stack"),
         (&["-f", "svg", "--width", "rss"], "--width is about what is mapped"),
         (&["-f", "svg", "--threads"], "--threads is about what is mapped"),
+        (&["-f", "html", "--reverse"], "--reverse"),
     ] {
         let output = diff(options, [&a, &a]);
         let said = String::from_utf8_lossy(&output.stderr).into_owned();

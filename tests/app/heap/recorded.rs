@@ -1,6 +1,7 @@
 //! `heap -o REC`: `report REC` prints what the run printed, and each format of it.
 
 use crate::support::{program, skip_without_bpf, stuck, vmaudit};
+use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use vmaudit::heap::HeapBy;
@@ -9,7 +10,7 @@ use vmaudit::render::{
     HeapView, TextOptions, heap_to_folded, heap_to_heaptrack, heap_to_html, heap_to_pprof, heap_to_svg,
     heap_to_text, to_json,
 };
-use vmaudit::store::Recording;
+use vmaudit::store::{HeapPlace, Recording};
 
 fn heap(options: &[&str], recording: &Path, command: &[PathBuf]) -> Output {
     let mut vmaudit = Command::new(vmaudit());
@@ -125,13 +126,64 @@ fn intervals_are_moments() {
     assert!(code == Some(125) && said.contains("the first report of a heap"), "{said}");
 }
 
+/// Between two intervals, and since the beginning.
+#[test]
+fn growth_is_the_difference_of_two_reports() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let recording = folder.path().join("rec");
+    let file = folder.path().join("report.json");
+    let options = ["--interval", "0.02", "-f", "json", "--report", file.to_str().expect("a path")];
+    heap(&options, &recording, &[program("heap_threads"), "4".into(), "20".into(), "20000".into()]);
+    let opened = Recording::open(&recording).expect("a recording");
+    let zero = opened.meta().started_ns;
+    let places = opened.heap_moments().expect("moments");
+    let at = |place: &HeapPlace| format!("{:.6}", (place.time_ns - zero) as f64 / 1e9);
+    let told = |at: &str| {
+        let report = HeapReport::from_json(&printed(&recording, &["-f", "json", "--at", at])).expect("JSON");
+        report.processes.iter().map(|process| process.totals).fold((0, 0), |(bytes, calls), totals| {
+            (bytes + totals.outstanding_bytes, calls + totals.allocations)
+        })
+    };
+    let (first, last) = (at(places.first().expect("a moment")), at(places.last().expect("a moment")));
+    for (from, to) in [("", ""), ("0", last.as_str()), (first.as_str(), "")] {
+        let span = format!("{from}..{to}");
+        let growth: Value =
+            serde_json::from_slice(&printed(&recording, &["-f", "json", "--growth", &span])).expect("JSON");
+        let before = if from == first { told(&first) } else { (0, 0) };
+        let after = told(&last);
+        let totals = &growth["totals"];
+        assert_eq!(
+            (&totals["outstanding"]["a"], &totals["outstanding"]["b"]),
+            (&before.0.into(), &after.0.into())
+        );
+        assert_eq!(
+            (&totals["allocations"]["a"], &totals["allocations"]["b"]),
+            (&before.1.into(), &after.1.into())
+        );
+        let changes = growth["changes"].as_array().expect("changes");
+        let sum: i64 = changes.iter().filter_map(|change| change["outstanding"]["change"].as_i64()).sum();
+        assert_eq!(Some(sum), totals["outstanding"]["change"].as_i64(), "{span}");
+        assert!(growth["b"]["source"].as_str().is_some_and(|name| name.ends_with(" s")), "{growth}");
+    }
+    let text = String::from_utf8(printed(&recording, &["--growth", ".."])).expect("text");
+    assert!(text.contains("A  0.000 s") && text.contains("outstanding"), "{text}");
+    for format in ["folded", "html"] {
+        assert!(!printed(&recording, &["-f", format, "--growth", ".."]).is_empty(), "{format}");
+    }
+    let (code, _, said) = report(&recording, &["--growth", "1..86400"]);
+    assert!(code == Some(125) && said.contains("the recording ends after"), "{said}");
+}
+
 #[test]
 fn what_a_heap_does_not_have_is_said() {
     let folder = tempfile::tempdir().expect("a folder");
     let recording = folder.path().join("rec");
     heap(&[], &recording, &[program("heap_peak")]);
     for (options, why) in [
-        (&["--growth", "0..1"][..], "vmaudit diff compares two"),
+        (&["--growth", "peak.."][..], "--by peak shows it"),
+        (&["--growth", "..", "-f", "pprof"], "write one of each moment"),
+        (&["--growth", "..", "--by", "size"], "leave --by out"),
+        (&["--growth", "..", "--lines"], "--lines is about what is mapped"),
         (&["--at", "peak"], "--by peak shows the peak of a heap"),
         (&["--width", "rss"], "--width is about what is mapped"),
         (&["--by", "thread", "--reverse"], "--reverse merges stacks"),

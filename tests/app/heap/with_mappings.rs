@@ -60,11 +60,48 @@ fn one_run_has_both() {
     }
 }
 
+/// `report REC` is what the run printed, and each view of the heap.
+#[test]
+fn a_recording_has_both() {
+    if skip_without_bpf("a_recording_has_both") {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let recording = folder.path().join("rec");
+    let run = report_of(&["run", "--heap", "-o", recording.to_str().expect("a path")]);
+    let report = |options: &[&str]| {
+        let output = stuck::output(Command::new(vmaudit()).arg("report").args(options).arg(&recording));
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        (output.status.code(), String::from_utf8_lossy(&output.stdout).into_owned(), said)
+    };
+    let (code, json, said) = report(&["-f", "json"]);
+    assert_eq!(code, Some(0), "{said}");
+    assert_eq!(serde_json::from_str::<Value>(&json).expect("JSON"), run);
+    // The mappings are made anew, the heap is as it was.
+    let replayed: Value = serde_json::from_str(&report(&["--replay", "-f", "json"]).1).expect("JSON");
+    assert_eq!(replayed["heap"], run["heap"]);
+    assert_eq!(replayed["processes"][0]["totals"]["virt"], run["processes"][0]["totals"]["virt"]);
+    let (_, text, _) = report(&[]);
+    assert!(text.contains("coverage") || text.contains("VIRT"), "{text}");
+    assert!(text.contains("outstanding") && text.contains("by stack"), "{text}");
+    let (_, peak, _) = report(&["--by", "peak"]);
+    assert!(peak.contains("peak") && !peak.contains("VIRT "), "{peak}");
+    let (code, html, said) = report(&["--by", "outstanding", "-f", "html"]);
+    assert!(code == Some(0) && html.contains("· heap · vmaudit"), "{said}");
+    let (code, html, said) = report(&["-f", "html"]);
+    assert!(code == Some(0) && !html.contains("· heap · vmaudit"), "{said}");
+    assert!(said.contains("--by outstanding"), "{said}");
+    let (code, _, said) = report(&["--by", "peak", "--at", "0.001"]);
+    assert!(code == Some(2) && said.contains("are about mappings here"), "{said}");
+    // Calls and addresses are there as ever.
+    let events = stuck::output(Command::new(vmaudit()).arg("events").arg(&recording));
+    assert!(events.status.success() && !events.stdout.is_empty());
+}
+
 #[test]
 fn what_it_cannot_do_is_said_before_the_start() {
     for (arguments, code, why) in [
         (&["-f", "html", "--heap"][..], 2, "vmaudit heap -f html shows the heap"),
-        (&["-o", "recording", "--heap"], 2, "cannot be used with"),
         (&["--heap=1"], 2, "leave --sample out"),
     ] {
         let mut command = Command::new(vmaudit());

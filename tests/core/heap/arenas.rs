@@ -157,6 +157,7 @@ impl Process {
             mappings: &mappings,
             residency: &self.residency,
             exe: b"/bin/made",
+            variables: &[],
             mapped_blocks: &[],
             blocks,
         };

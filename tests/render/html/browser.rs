@@ -7,11 +7,12 @@ use crate::support;
 use serde_json::json;
 use std::fs;
 use std::path::PathBuf;
+use vmaudit::diff::{HeapSide, Pick, compare_heaps};
 use vmaudit::heap::extents::{ExtentArena, ExtentHeap};
 use vmaudit::heap::fragmentation::{Arena, Fragmentation, Holder, Pages, Trim};
 use vmaudit::heap::report::model::{Amount, Function, Point, SizeClass, Totals};
 use vmaudit::heap::report::{HeapProcess, HeapReport, HeapRow, HeapSite};
-use vmaudit::render::{heap_to_html, to_html};
+use vmaudit::render::{heap_diff_to_html, heap_to_html, to_html};
 use vmaudit::report::Report;
 use vmaudit::report::model::{Frame, Stack};
 
@@ -386,6 +387,7 @@ fn hostile_arenas() -> Fragmentation {
         total: Arena { main: false, ..main.clone() },
         arenas: vec![main, other],
         extents: vec![ExtentHeap {
+            profile: Some(HOSTILE.to_owned()),
             allocator: "jemalloc 5.3.0".to_owned(),
             arenas: vec![jemalloc],
             total: jemalloc,
@@ -494,6 +496,42 @@ fn a_heap_has_a_page_of_its_own() {
     for part in ["jemalloc 5.3.0", "arena 3", "purging frees", "5.0 MiB", "2 extents changed"] {
         assert!(extents.contains(part), "{part} in {extents}");
     }
+    assert!(b.truth("window.broken === undefined && document.images.length === 0"));
+    assert_eq!(b.complaints(), [""; 0]);
+}
+
+#[test]
+fn two_heaps_have_a_page() {
+    let after = hostile_heap();
+    let mut before = after.clone();
+    for process in &mut before.processes {
+        process.rows.truncate(1);
+        process.sites.truncate(1);
+        process.totals = Totals { outstanding_bytes: 3000, outstanding_blocks: 10, ..Totals::default() };
+        process.shown = Amount { bytes: 3000, blocks: 10, ..Amount::default() };
+    }
+    let mut after = after;
+    after
+        .processes
+        .iter_mut()
+        .for_each(|p| p.shown = Amount { bytes: 4000, blocks: 20, ..Amount::default() });
+    [&mut before, &mut after].into_iter().for_each(|report| report.schema = 1);
+    let side = |report| HeapSide::new(report, (HOSTILE, "report"), Pick::Main).expect("a heap");
+    let html = heap_diff_to_html(&compare_heaps(&side(&before), &side(&after))).expect("a page");
+    let Some(mut page) = opened_page("two_heaps_have_a_page", &html) else { return };
+    let b = &mut page.browser;
+    assert_eq!(b.complaints(), [""; 0]);
+    let shown = HOSTILE.replace('\u{202e}', "\\u{202e}");
+    assert!(b.text("h1").contains(&shown));
+    assert!(b.text(".totals").contains("+1000 B"), "{}", b.text(".totals"));
+    let rows = "document.querySelectorAll('.sites tbody tr').length";
+    assert_eq!(b.number(rows), 1, "both stacks are at one place of the module");
+    assert!(b.text(".sites tbody tr").contains("grown"), "{}", b.text(".sites tbody tr"));
+    b.click(".sites tbody tr:first-child button.who");
+    assert!(b.text(".sites .stack").contains("cache"));
+    assert!(b.text(".sites .opened").contains("outstanding 2.9 KiB → 3.9 KiB"));
+    b.fill("#sites-search", "nothing has this name");
+    assert_eq!(b.number(rows), 0);
     assert!(b.truth("window.broken === undefined && document.images.length === 0"));
     assert_eq!(b.complaints(), [""; 0]);
 }

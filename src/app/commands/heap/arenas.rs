@@ -4,14 +4,14 @@ use crate::app::error::AppError;
 use crate::app::heap::RowsBySite;
 use crate::app::heap_record::HeapRecord;
 use crate::app::output::Output;
-use crate::attribution::rules::{arena_readers, heap_headers};
+use crate::attribution::rules::{arena_readers, heap_headers, signs};
 use crate::cli::HeapArgs;
 use crate::heap::fragmentation::{Fragmentation, fragmentation};
 use crate::heap::report::{FROM_MEMORY, HeapProcess, HeapReport, SCHEMA};
 use crate::model::arenas::{ArenasRead, KnownBlock, Surroundings};
 use crate::model::observation::BlockKind;
 use crate::model::{Addr, AddrRange, Observations, PAGE, Pid};
-use crate::procfs::ObserveOptions;
+use crate::procfs::{ObserveOptions, read_variables};
 use crate::rights::read_memory;
 use crate::session::snapshots::living::{Living, LivingError};
 use crate::sys::clock::monotonic_ns;
@@ -77,14 +77,17 @@ impl Reading {
     /// Bytes of arenas that could not be read.
     fn unread(&self) -> u64 {
         let arenas = self.read.iter().flat_map(|(_, read)| &read.arenas);
+        let segments = self.read.iter().flat_map(|(_, read)| &read.segments);
         let extents = self.read.iter().flat_map(|(_, read)| &read.extents);
         arenas.map(|arena| arena.system.abs_diff(arena.read)).sum::<u64>()
             + extents.map(|heap| heap.doubtful * PAGE).sum::<u64>()
+            + segments.map(|heap| heap.doubtful * PAGE).sum::<u64>()
     }
 }
 
 fn read(living: &Living, blocks: &mut [KnownBlock]) -> Result<(Observations, Reading), LivingError> {
     blocks.sort_unstable_by_key(|block| block.at);
+    let variables = read_variables(living.pid, living.tid(), signs());
     let mut best: Option<(Observations, Reading)> = None;
     for _ in 0..ATTEMPTS {
         let begun = monotonic_ns();
@@ -95,6 +98,7 @@ fn read(living: &Living, blocks: &mut [KnownBlock]) -> Result<(Observations, Rea
             mappings: &seen.mappings,
             residency: &seen.residency,
             exe: &seen.exe,
+            variables: &variables,
             mapped_blocks: &large,
             blocks,
         };

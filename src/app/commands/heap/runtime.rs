@@ -10,7 +10,6 @@ use crate::heap::report::{FROM_RUNTIME, HeapProcess, HeapReport, SCHEMA};
 use crate::heap::runtime::{Shared, add_budget, add_profile};
 use crate::model::arenas::Surroundings;
 use crate::model::heap::runtime::{RuntimeSurroundings, Unreadable};
-use crate::model::observation::{Residency, ResidencySource};
 use crate::model::{Addr, AddrRange, FileRef, Mapping, Observations, PAGE, Pid, Sharing};
 use crate::objects::variables::variable;
 use crate::objects::{FileCache, Object, OpenRequest};
@@ -71,6 +70,7 @@ fn of_process(
         mappings: &seen.mappings,
         residency: &seen.residency,
         exe: &seen.exe,
+        variables: &[],
         mapped_blocks: &[],
         blocks: &[],
     };
@@ -164,7 +164,7 @@ fn read(
     (at, into): (Addr, &mut [u8]),
 ) -> bool {
     let whole = AddrRange::from_len(at, into.len() as u64);
-    let is_exact = is_page_exact(&seen.residency);
+    let is_exact = seen.residency.is_page_exact();
     if is_exact && holds(&seen.residency.swapped, whole) {
         return false;
     }
@@ -188,10 +188,6 @@ fn is_only_in_file(mapping: &Mapping, program: &Program) -> bool {
     mapping.sharing == Sharing::Private
         && !mapping.prot.write
         && mapping.file_ref().is_some_and(|file| file == program.file)
-}
-
-fn is_page_exact(residency: &Residency) -> bool {
-    matches!(residency.source, ResidencySource::PagemapScan | ResidencySource::Pagemap)
 }
 
 /// Whether some page of a range is in one of the sorted ranges.

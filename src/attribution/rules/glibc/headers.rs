@@ -8,7 +8,7 @@
 
 use super::HEAP_MAX;
 use crate::model::headers::{ARENA_HEADER, BLOCK_HEADER, MallocHeaders};
-use crate::model::observation::{HeapInfo, Residency, ResidencySource};
+use crate::model::observation::{HeapInfo, Residency};
 use crate::model::{Addr, AddrRange, Mapping, PAGE};
 
 pub const MALLOC: MallocHeaders = MallocHeaders {
@@ -32,7 +32,7 @@ const MAX_BLIND_CANDIDATES: usize = 4096;
 /// glibc writes the header when it makes a heap, and reading a page that nobody has touched
 /// would change the target's page tables. Second: true when the list was cut short.
 fn heap_candidates(mappings: &[Mapping], residency: &Residency) -> (Vec<Addr>, bool) {
-    let page_exact = matches!(residency.source, ResidencySource::PagemapScan | ResidencySource::Pagemap);
+    let page_exact = residency.is_page_exact();
     let mut candidates = Vec::new();
     for mapping in mappings.iter().filter(|mapping| may_hold_headers(mapping)) {
         if page_exact {
@@ -120,6 +120,7 @@ fn block_len(header: &[u8; BLOCK_HEADER], room: u64) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::observation::ResidencySource;
     use crate::model::{Prot, Sharing};
 
     fn header(words: [u64; 5]) -> [u8; ARENA_HEADER] {

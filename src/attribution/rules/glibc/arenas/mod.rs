@@ -31,14 +31,14 @@ use pieces::{ArenaPieces, pieces_of};
 use state::{State, find};
 use std::cmp::Reverse;
 use std::collections::HashMap;
-use window::{Window, bytes_in, is_page_exact};
+use window::{Window, bytes_in};
 
 /// Initialised data of the C library, or of a static program, that is searched.
 const LONGEST_DATA: u64 = 4 << 20;
 
 /// See [`crate::model::arenas`].
 pub fn read(around: &Surroundings<'_>, memory: &mut ReadMemory<'_>) -> ArenasRead {
-    let mut out = ArenasRead { knows_pages: is_page_exact(around.residency), ..ArenasRead::default() };
+    let mut out = ArenasRead { knows_pages: around.residency.is_page_exact(), ..ArenasRead::default() };
     let mut found: Vec<Found> = Vec::new();
     for ring in rings(around, memory) {
         for (at, state) in ring.into_iter().enumerate() {

@@ -2,7 +2,7 @@
 
 use super::state::word;
 use crate::model::arenas::ReadMemory;
-use crate::model::observation::{Residency, ResidencySource};
+use crate::model::observation::Residency;
 use crate::model::{Addr, AddrRange, PAGE};
 
 /// Bytes read at once, at most.
@@ -80,10 +80,6 @@ impl<'a, 'm> Window<'a, 'm> {
         }
         Ok(())
     }
-}
-
-pub fn is_page_exact(residency: &Residency) -> bool {
-    matches!(residency.source, ResidencySource::PagemapScan | ResidencySource::Pagemap)
 }
 
 /// The run that an address is in.

@@ -13,13 +13,14 @@
 //! overlap; blocks have to fit into theirs.
 
 mod classes;
+mod profile;
 mod record;
 mod tree;
 
 use super::super::peek::Peek;
 use crate::model::arenas::extents::{ExtentArena, ExtentHeap, Extents};
 use crate::model::arenas::{ArenasRead, ReadMemory, Surroundings};
-use crate::model::observation::{Residency, ResidencySource};
+use crate::model::observation::Residency;
 use crate::model::{Addr, AddrRange, Mapping, Sharing};
 use record::{Extent, Layout, State, pad};
 use std::collections::BTreeMap;
@@ -30,7 +31,7 @@ const LONGEST_CONSTANTS: u64 = 64 << 20;
 
 /// See [`crate::model::arenas`].
 pub fn read(around: &Surroundings<'_>, memory: &mut ReadMemory<'_>) -> ArenasRead {
-    let exact = is_page_exact(around.residency);
+    let exact = around.residency.is_page_exact();
     let mut out = ArenasRead { knows_pages: exact, ..ArenasRead::default() };
     if !exact {
         // Which pages of the tree were ever touched is not known: reading all of it would touch them.
@@ -53,6 +54,7 @@ pub fn read(around: &Surroundings<'_>, memory: &mut ReadMemory<'_>) -> ArenasRea
         }
         let Some(version) = version(around, &root.file, &mut peek) else { continue };
         let mut heap = ExtentHeap { version, root: root.at, ..ExtentHeap::default() };
+        heap.profile = profile::asked(around.variables);
         heap.doubtful = (found.len() - count) as u64 + missing;
         heap.arenas = sums(&extents, around.residency, &mut heap.doubtful);
         out.extents.push(heap);
@@ -93,14 +95,7 @@ fn sums(extents: &[Extent], residency: &Residency, doubtful: &mut u64) -> Vec<Ex
 
 fn add(to: &mut Extents, range: AddrRange, residency: &Residency) {
     to.extents.add(range.len());
-    let first = residency.resident.partition_point(|run| run.end <= range.start);
-    let inside = residency.resident.get(first..).unwrap_or_default();
-    let inside = inside.iter().take_while(|run| run.start < range.end);
-    to.resident += inside.map(|run| run.intersect(range).len()).sum::<u64>();
-}
-
-fn is_page_exact(residency: &Residency) -> bool {
-    matches!(residency.source, ResidencySource::PagemapScan | ResidencySource::Pagemap)
+    to.resident += residency.resident_in(range).map(|run| run.len()).sum::<u64>();
 }
 
 /// `jemalloc 5.3.0`, of the file whose variable the root is: what it returns for `mallctl("version")`.

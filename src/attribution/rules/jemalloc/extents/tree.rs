@@ -47,11 +47,7 @@ fn variables<'a>(around: &Surroundings<'a>) -> Vec<(&'a Mapping, AddrRange)> {
 
 /// Pages of a range that are in memory.
 fn resident(residency: &Residency, range: AddrRange) -> impl Iterator<Item = Addr> {
-    let first = residency.resident.partition_point(|run| run.end <= range.start);
-    let runs = residency.resident.get(first..).unwrap_or_default();
-    let inside =
-        runs.iter().take_while(move |run| run.start < range.end).map(move |run| run.intersect(range));
-    inside.flat_map(|run| (run.start.0..run.end.0).step_by(PAGE as usize).map(Addr))
+    residency.resident_in(range).flat_map(|run| (run.start.0..run.end.0).step_by(PAGE as usize).map(Addr))
 }
 
 /// Words of a table that are not 0: place and word.

@@ -1,9 +1,9 @@
-// What the allocators' arenas and extents are, what of them is in memory, and whose blocks keep it there.
+// What the allocators' arenas, extents and segments are, what of them is in memory, and whose blocks keep it there.
 
 function arenasCards(p) {
   const found = p.fragmentation;
   if (!found) return [];
-  const cards = (found.extents || []).map(extentsCard);
+  const cards = [...(found.extents || []).map(extentsCard), ...(found.segments || []).map(segmentsCard)];
   if (found.unread) cards.unshift(h("div", { class: "card" }, words(found.unread.map((each) => `${each.allocator}: ${each.why}`))));
   if (found.arenas.length) {
     const inMemory = found.total.pages && found.total.trim ? arenasInMemory(found) : [];
@@ -83,6 +83,7 @@ function extentsCard(heap) {
   const all = heap.total;
   const resident = all.resident + all.purge + all.retained_resident;
   const doubt = heap.doubtful ? [`${thousands(heap.doubtful)} extents changed while they were read, or what tells of them is in swap: they are in no figure`] : [];
+  if (heap.profile) doubt.push(heap.profile);
   return h("div", { class: "card extents" }, h("h2", {}, heap.allocator),
     sumsTable(["arena", "mapped", "in use", "inside", "dirty", "muzzy", "retained", "to purge"], heap.arenas, all, (arena) => `arena ${arena.number}`,
       (arena) => [arena.mapped, arena.small + arena.large, arena.inside, arena.dirty, arena.muzzy, arena.retained, arena.purge]),
@@ -97,5 +98,30 @@ function extentsCard(heap) {
       [all.purge, "purging frees", "resident pages of dirty and muzzy extents: arena.4096.purge gives them back now, time does (decay)", true],
       [all.retained_resident, "retained, in memory", "touched since it was given back"],
       [Math.max(0, all.mapped - resident), "not in memory", "given back (retained), or never touched"],
+    ]));
+}
+
+const OWNERS = { ended: "of ended threads", large: "large, of no thread", free: "given back, kept" };
+
+/** Of an allocator that keeps segments of threads. */
+function segmentsCard(found) {
+  const all = found.total;
+  const resident = all.resident + all.free_resident + all.own_resident;
+  const doubt = found.doubtful ? [`${thousands(found.doubtful)} segments changed while they were read, or are in swap: they are in no figure`] : [];
+  return h("div", { class: "card segments" }, h("h2", {}, found.allocator),
+    sumsTable(["whose", "mapped", "committed", "in use", "inside", "free", "of it RSS"], found.heaps, all,
+      (heap) => (heap.owner === "thread" ? `thread ${hex(heap.thread)}` : OWNERS[heap.owner] || heap.owner),
+      (heap) => [heap.mapped, heap.committed, heap.used, heap.inside, heap.free, heap.free_resident]),
+    words(doubt),
+    wayTable([
+      [resident, "resident", `of ${size(all.mapped)} in segments`, true],
+      [all.resident, "pages", `of ${size(all.pages)} in pages with blocks`],
+      [all.used, "in use", `${count(all.used_blocks, "block")}, by what can be used of them`],
+      [all.returned, "to be taken back", `${count(all.returned_blocks, "block")} that other threads freed; the thread takes them back later`],
+      [all.inside, "free inside", "room for more blocks of the pages' sizes: purging leaves it"],
+      [all.padding, "padding", "what no block can use"],
+      [all.free_resident, "free", `of slices without blocks: ${found.purged}`, true],
+      [all.own_resident, "own", "headers of segments"],
+      [Math.max(0, all.mapped - resident), "not in memory", "purged, or never touched"],
     ]));
 }

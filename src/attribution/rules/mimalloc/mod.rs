@@ -1,11 +1,14 @@
 //! mimalloc: arenas of 1 GiB (2.2 and 3), segments of 32 MiB (2.0).
 
+mod layout;
+mod segments;
+
 use super::{Advice, Claim, Group, Rule, Subject, World};
 use crate::attribution::callpath::Line;
 use crate::attribution::category::{Category, Evidence, Merge};
 use crate::attribution::code::{Code, Role};
 use crate::attribution::findings::Fix;
-use crate::model::arenas::{ArenasRead, ReadArenas};
+use crate::model::arenas::{ArenasRead, ReadArenas, ReadMemory, Surroundings};
 use crate::model::{Addr, AddrRange, Prot, Sign};
 
 pub const MIMALLOC: Category = Category {
@@ -31,9 +34,24 @@ const SMALLER: u64 = 64 << 20;
 
 const MARK: &str = "mimalloc";
 
-/// Its layout is internal and differs between versions; distributions strip the variables that lead to it.
-const UNREAD: &str = "its heaps are not read: which layout they have cannot be proven from outside. With \
-                      MIMALLOC_SHOW_STATS=1 in its environment the program prints mimalloc's own figures when it ends";
+const UNREAD: &str = "its heaps are not read: no segment was found that has the layout of 2.0.3 to 2.4.1 (3, and builds with \
+                      MI_SECURE or MI_DEBUG, have another one). With MIMALLOC_SHOW_STATS=1 in its environment the \
+                      program prints mimalloc's own figures when it ends";
+
+const BLIND: &str = "its heaps are not read: which pages are in memory is not known, and reading others would touch them. \
+                     With MIMALLOC_SHOW_STATS=1 in its environment the program prints mimalloc's own figures when it ends";
+
+/// By the segments' own headers, wherever mimalloc is: a library, or in the program.
+fn arenas(around: &Surroundings<'_>, memory: &mut ReadMemory<'_>) -> ArenasRead {
+    let unread = |why| ArenasRead::unread(around, "libmimalloc", "mimalloc", why);
+    if !around.residency.is_page_exact() {
+        return unread(BLIND);
+    }
+    match segments::read(around, memory) {
+        found if found.is_empty() => unread(UNREAD),
+        segments => ArenasRead { segments, knows_pages: true, ..ArenasRead::default() },
+    }
+}
 
 pub struct MimallocRule;
 
@@ -71,7 +89,7 @@ impl Rule for MimallocRule {
     }
 
     fn arenas(&self) -> Option<ReadArenas> {
-        Some(|around, _| ArenasRead::unread(around, "libmimalloc", "mimalloc", UNREAD))
+        Some(arenas)
     }
 
     fn code(&self) -> Code {
@@ -128,7 +146,7 @@ impl Rule for MimallocRule {
         let asked = group.record.map_or(0, |record| record.mapped.0);
         let largest = group.pieces.iter().map(|p| p.footprint.virt).max().unwrap_or(0).max(asked);
         let advice = if largest >= ARENA {
-            arenas(group)
+            arena_advice(group)
         } else if has_segments(world) {
             segments()
         } else {
@@ -138,7 +156,7 @@ impl Rule for MimallocRule {
     }
 }
 
-fn arenas(group: &Group<'_>) -> Advice {
+fn arena_advice(group: &Group<'_>) -> Advice {
     // as many smaller arenas as hold what is touched now
     let touched = group.footprint.virt.saturating_sub(group.unused());
     let needed = touched.max(1).div_ceil(SMALLER).saturating_mul(SMALLER);
