@@ -6,6 +6,7 @@
  */
 #include "vmaudit_core.h"
 #include "files.h"
+#include "left_stack.h"
 #include "known.h"
 #include "managed.h"
 #include "may_see.h"
@@ -230,8 +231,7 @@ static __always_inline int on_syscall_exit(__u32 id, long ret)
 		}
 	}
 	count(VMAUDIT_SEEN);
-	if (is_any_mapped())
-		send_managed();
+	send_more_of_stack(&extra->mm);
 	if (send_with_stack(task, thread, regs, &call))
 		return 0;
 	record = reserve_plain();

@@ -44,6 +44,10 @@ enum vmaudit_op {
 	 * where it is not there; its first instruction that counts as running. They follow at VMAUDIT_CODE_FILE,
 	 * VMAUDIT_CODE_NAME, VMAUDIT_CODE_LINES. */
 	VMAUDIT_OP_CODE = 52,
+	/* The stack that the goroutine has left on which behalf the thread makes its next call. args: the stack pointer
+	 * of that call (as VMAUDIT_OP_MANAGED), whether it was the goroutine's still when it had been copied; ip, sp, bp:
+	 * where it was left; the bytes from sp on follow */
+	VMAUDIT_OP_LEFT_STACK = 53,
 	/* records of the ring `touches` (--touch), apart from all others. args: address, the number of
 	 * faults that it stands for, write, taken inside the kernel, the page was present */
 	VMAUDIT_OP_TOUCH = 64,
@@ -155,7 +159,20 @@ struct vmaudit_layout {
 	__u16 foreign_owner;     /* from this value of frame_owner on it is a frame of the evaluating function */
 };
 
-/* A file with an interpreter in it. */
+/* Where Go's runtime keeps the goroutines: offsets in bytes. What runs (`g`) is a goroutine, whose first two words are
+ * the bounds of its stack, or the thread itself. */
+struct vmaudit_left_stacks {
+	__s64 running;       /* from the thread's control block */
+	__u16 thread;        /* in what runs: the record of its thread (`m`), which begins with the thread itself (`g0`);
+			      * 0: this is not Go */
+	__u16 current;       /* in that record: the goroutine */
+	__u16 stack_pointer; /* where a goroutine left its stack */
+	__u16 instruction;
+	__u16 frame_pointer;
+	__u16 pad[3];
+};
+
+/* A file with an interpreter in it, or a Go program. */
 struct vmaudit_interpreter_file {
 	__u64 ino;
 	__u32 dev;
@@ -166,11 +183,12 @@ struct vmaudit_interpreter_file {
 	__u64 code_type;  /* from the runtime to what its objects have for their type: code, text, bytes */
 	__u64 text_type;
 	__u64 bytes_type;
+	struct vmaudit_left_stacks left_stacks;
 	struct vmaudit_layout layout;
 	__u32 pad2;
 };
 
-#define VMAUDIT_INTERPRETER_FILES 64
+#define VMAUDIT_INTERPRETER_FILES 256
 
 struct vmaudit_interpreter_files {
 	__u64 count;  /* written after the entry */

@@ -54,5 +54,6 @@ pub fn sample<'a>(record: &Record, bytes: &'a [u8]) -> StackSample<'a> {
         full: record.flags & flag::STACK_FULL != 0,
         holes: record.flags & flag::STACK_HOLES != 0,
         returned: false,
+        left: None,
     }
 }

@@ -1,9 +1,10 @@
-//! Decoding of managed frames, and of what they run (bpf/vmaudit.h).
+//! Decoding of managed frames, of what they run, and of the stack that a goroutine left (bpf/vmaudit.h).
 
+use super::CopiedStack;
 use super::bpf::skel::types::vmaudit_managed_frame;
 use super::plain::value_of;
-use super::record::Record;
 use super::record::managed::{CUT, FILE, LINES, NAME, WHOLE};
+use super::record::{Record, flag};
 use crate::model::stack::{ManagedCode, ManagedEnd, ManagedFrame, ManagedFrames};
 
 /// None: some are missing.
@@ -25,6 +26,13 @@ pub(super) fn frames(record: &Record, payload: &[u8]) -> Option<ManagedFrames> {
     let frames: Vec<ManagedFrame> =
         payload.chunks_exact(size_of::<vmaudit_managed_frame>()).filter_map(frame).collect();
     (frames.len() as u64 == count).then_some(ManagedFrames { frames, end })
+}
+
+/// None: it was the goroutine's no longer when it had been copied.
+pub(super) fn left_stack(record: &Record, payload: &[u8]) -> Option<CopiedStack> {
+    let full = record.flags & flag::STACK_FULL != 0;
+    let &Record { ip, sp, bp, .. } = record;
+    (record.args[1] != 0).then(|| CopiedStack { ip, sp, bp, bytes: payload.to_vec(), full })
 }
 
 /// What frames run, after its number. None: it is cut.

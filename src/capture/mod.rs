@@ -22,8 +22,8 @@ pub mod wire;
 
 pub use config::CaptureConfig;
 
-use crate::model::stack::{FoundInterpreter, ManagedFrames};
-use crate::model::{Addr, MmKey, Refusal, StackSample, Touch, VmEvent};
+use crate::model::stack::{FoundRuntime, ManagedFrames};
+use crate::model::{Addr, LeftStack, MmKey, Refusal, StackSample, Touch, VmEvent};
 use std::os::fd::BorrowedFd;
 
 /// An event with what its stack can be made from.
@@ -36,9 +36,26 @@ pub struct Captured<'a> {
     /// The stack pointer, where the stack has managed frames.
     pub sp: u64,
     pub managed: Option<ManagedFrames>,
+    pub left: Option<CopiedStack>,
 }
 
-/// A file with an interpreter in it, and where its code begins.
+/// A stack that the thread had left, kept until the call itself comes.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct CopiedStack {
+    pub ip: u64,
+    pub sp: u64,
+    pub bp: u64,
+    pub bytes: Vec<u8>,
+    pub full: bool,
+}
+
+impl CopiedStack {
+    pub fn as_left(&self) -> LeftStack<'_> {
+        LeftStack { ip: self.ip, sp: self.sp, bp: self.bp, bytes: &self.bytes, full: self.full }
+    }
+}
+
+/// A file with an interpreter in it, or a Go program, and where its code begins.
 #[derive(Clone, Copy, Debug)]
 pub struct InterpreterFile {
     pub major: u32,
@@ -46,7 +63,7 @@ pub struct InterpreterFile {
     pub inode: u64,
     /// Of the first part of it that is mapped to be executed: virtual address and file offset.
     pub code: (u64, u64),
-    pub found: FoundInterpreter,
+    pub found: FoundRuntime,
 }
 
 impl InterpreterFile {

@@ -55,6 +55,7 @@ pub mod op {
         VMA = VMAUDIT_OP_VMA,
         MANAGED = VMAUDIT_OP_MANAGED,
         CODE = VMAUDIT_OP_CODE,
+        LEFT_STACK = VMAUDIT_OP_LEFT_STACK,
         TOUCH = VMAUDIT_OP_TOUCH,
     });
     super::values!(vmaudit_heap_op: u16 {

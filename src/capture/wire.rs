@@ -2,7 +2,7 @@
 //! here touches libbpf.
 
 use super::record::{Record, device, flag, op, op_of, read, special};
-use super::{Captured, CapturedTouch, arch, managed};
+use super::{Captured, CapturedTouch, CopiedStack, arch, managed};
 use crate::model::hash::IntMap;
 use crate::model::mapping::prot::Sharing;
 use crate::model::mapping::{Mapping, MappingFile};
@@ -21,6 +21,8 @@ struct Attachments {
     vmas: Vec<Mapping>,
     /// Of the stack that begins there.
     managed: Option<(u64, ManagedFrames)>,
+    /// The same, of what it was left for.
+    left: Option<(u64, CopiedStack)>,
     /// Paths seen since, by identity, for `vmas`.
     paths: HashMap<(u32, u64), Vec<u8>>,
 }
@@ -83,7 +85,7 @@ impl Decoder {
             return None;
         };
         match record.op {
-            op::FILE | op::NAME | op::VMA | op::MANAGED => {
+            op::FILE | op::NAME | op::VMA | op::MANAGED | op::LEFT_STACK => {
                 self.attach(&record, payload);
                 None
             }
@@ -118,6 +120,10 @@ impl Decoder {
             op::MANAGED => {
                 attachments.managed = managed::frames(record, payload).map(|frames| (record.args[2], frames));
             }
+            op::LEFT_STACK => {
+                let stack = managed::left_stack(record, payload);
+                attachments.left = stack.map(|stack| (record.args[0], stack));
+            }
             _ => {
                 let attached = || attachments.paths.get(&(record.dev, record.ino)).cloned();
                 let path = numbered.or_else(attached).unwrap_or_default();
@@ -138,6 +144,7 @@ impl Decoder {
         let attachments = if self.pending.is_empty() { None } else { self.pending.remove(&record.tid) };
         let mut attachments = attachments.unwrap_or_default();
         let managed = attachments.managed.take().filter(|(sp, _)| *sp == record.sp).map(|(_, frames)| frames);
+        let left = attachments.left.take().filter(|(sp, _)| *sp == record.sp).map(|(_, stack)| stack);
         if let Some(path) = self.numbered_path(record) {
             attachments.file = Some(file_ref(record, path));
         }
@@ -166,7 +173,7 @@ impl Decoder {
             total_vm: (record.total_vm != 0).then(|| record.total_vm.saturating_mul(PAGE)),
         };
         let stack = has_stack.then(|| arch::sample(record, payload));
-        Some(Captured { event, stack, known, sp: record.sp, managed })
+        Some(Captured { event, stack, known, sp: record.sp, managed, left })
     }
 
     /// The thread's name now, following fork (inherited), exec and renaming.

@@ -32,6 +32,20 @@ pub struct StackSample<'a> {
     /// `ip` is where a call has just returned to, not an instruction that was about to run: the call is
     /// named, not what follows it.
     pub returned: bool,
+    /// Where the stack goes on behind the function that changed to this one.
+    pub left: Option<LeftStack<'a>>,
+}
+
+/// A stack that the thread has left for the one that it is on, and to which it will return.
+#[derive(Clone, Copy, Debug)]
+pub struct LeftStack<'a> {
+    /// The instruction and the registers with which it goes on there.
+    pub ip: u64,
+    pub sp: u64,
+    pub bp: u64,
+    /// As of [`StackSample`].
+    pub bytes: &'a [u8],
+    pub full: bool,
 }
 
 /// How to get from a frame to its caller, where that takes no register but rsp and rbp.

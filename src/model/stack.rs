@@ -6,12 +6,14 @@ use std::hash::BuildHasher;
 
 mod code;
 mod generated;
+mod left;
 mod managed;
 mod packed;
 
 pub use code::{CodeAt, CodeFrame, CodeTables, FindCodeTables, GeneratedFunction};
 pub use generated::GENERATED;
 use generated::GeneratedNames;
+pub use left::{FindLeftStacks, FoundRuntime, LeftStackLayout};
 pub use managed::{
     CodeFile, FoundInterpreter, Interpreter, InterpreterLayout, ManagedCode, ManagedEnd, ManagedFrame,
     ManagedFrames, NotReadable, SourcePlace,

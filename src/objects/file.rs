@@ -124,9 +124,10 @@ impl ElfFile {
         if section.is_compressed() { inflate(&raw) } else { Ok(raw) }
     }
 
-    /// Made by the Go toolchain: its function table stays in stripped programs too.
+    /// Made by the Go toolchain: one of these stays in stripped programs too. In position independent ones the function
+    /// table has another name, or is part of a larger section.
     pub fn is_go(&self) -> bool {
-        self.layout.section(b".gopclntab").is_some()
+        [b".gopclntab".as_slice(), b".go.buildinfo"].iter().any(|name| self.layout.section(name).is_some())
     }
 
     /// The descriptor of the open file, for `/proc/self/fd/N`; None for images in memory.

@@ -18,6 +18,7 @@ mod linkage;
 pub mod marks;
 pub mod object;
 pub mod open;
+pub mod patterns;
 pub mod script;
 pub mod sites;
 pub mod starts;

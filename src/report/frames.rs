@@ -79,6 +79,18 @@ impl Report {
     }
 }
 
+/// Where a runtime made the call, on another stack than that of who asked: the first function on that one which is not
+/// the runtime's.
+fn asked(frames: &[Frame], own: impl Fn(&Frame) -> bool) -> Option<usize> {
+    let runtimes = |f: &&Frame| f.role == Role::Runtime;
+    frames.iter().find(|f| own(f)).filter(runtimes)?;
+    let switched = frames.iter().position(|f| {
+        f.role == Role::Runtime && f.symbol.as_deref().is_some_and(|name| on_behalf_of(name).is_some())
+    })?;
+    let beyond = frames.iter().skip(switched).position(|f| own(f) && f.role == Role::Program)?;
+    Some(switched + beyond)
+}
+
 /// The function that a reader would name: the first with a name outside of the allocator and the system's
 /// libraries, or else whatever has a name.
 fn caller(frames: &[Frame]) -> Option<usize> {
@@ -89,6 +101,10 @@ fn caller(frames: &[Frame]) -> Option<usize> {
     let managed = |f: &Frame| f.managed && f.role == Role::Program;
     if let Some(at) = frames.iter().position(managed) {
         return Some(at);
+    }
+    let asked = asked(frames, own);
+    if asked.is_some() {
+        return asked;
     }
     let outside = frames.iter().rposition(|f| f.role == Role::Allocator).map_or(0, |entry| entry + 1);
     let beyond = frames.iter().skip(outside).position(own).map(|at| at + outside);
@@ -119,6 +135,16 @@ mod tests {
         assert_eq!(of(&[(p, "__mmap"), (p, "grow"), (p, "main")]), Some(1));
         assert_eq!(of(&[(p, "arena_new"), (p, "malloc"), (c, "__libc_start_main"), (p, "_start")]), Some(0));
         assert_eq!(of(&[(c, ""), (c, "fopen")]), Some(1));
+        let go = [
+            "runtime.sysMmap.abi0",
+            "runtime.systemstack.abi0",
+            "runtime.mallocgc",
+            "main.load",
+            "main.main",
+        ];
+        assert_eq!(of(&go.map(|name| (p, name))), Some(3));
+        let c_code = [(c, "mmap"), (p, "c_map"), (p, "runtime.asmcgocall.abi0"), (p, "main.main")];
+        assert_eq!(of(&c_code), Some(1));
         assert_eq!((of(&[(c, "")]), of(&[])), (Some(0), None));
     }
 

@@ -10,7 +10,7 @@ use crate::attribution::rules::code_tables;
 use crate::capture::heap::wire::{self as heap_wire, CapturedHeap, CapturedSite};
 use crate::capture::uprobe::wire::{self as uprobe_wire, CapturedCall};
 use crate::capture::wire::{self, Decoder, time_of};
-use crate::capture::{Captured, CapturedTouch};
+use crate::capture::{Captured, CapturedTouch, CopiedStack};
 use crate::ledger::AddressSpaces;
 use crate::model::stack::ManagedFrames;
 use crate::model::{
@@ -243,10 +243,11 @@ impl Pipeline {
     }
 
     fn call(&mut self, captured: Captured<'_>) {
-        let Captured { mut event, stack, known, sp, managed } = captured;
+        let Captured { mut event, stack, known, sp, managed, left } = captured;
         self.tally.events += 1;
         self.time_ns = event.time_ns;
-        if let Some(stack) = stack {
+        if let Some(mut stack) = stack {
+            stack.left = left.as_ref().map(CopiedStack::as_left);
             let completeness = match &managed {
                 None => {
                     let (id, completeness) = self.unwind(event.mm, event.task.pid, &stack);

@@ -12,6 +12,7 @@ mod cache;
 mod calls;
 mod generated;
 mod go;
+mod left;
 mod memo;
 mod plain;
 mod registers;
@@ -279,7 +280,8 @@ impl Unwinder {
         };
         let stack = StackBytes::of(captured);
         let completeness =
-            Walk { space, scratch: &mut self.scratch, stack, frames: &mut *frames }.run(captured);
+            Walk { space, scratch: &mut self.scratch, stack, left: captured.left, frames: &mut *frames }
+                .run(captured);
         if captured.returned
             && let Some(innermost) = frames.first_mut()
         {

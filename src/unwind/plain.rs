@@ -30,7 +30,7 @@ impl Unwinder {
         let space: &Space = space;
         let mut frames = Vec::new();
         let stack = StackBytes::of(captured);
-        let mut walk = Walk { space, scratch: &mut self.scratch, stack, frames: &mut frames };
+        let mut walk = Walk { space, scratch: &mut self.scratch, stack, left: None, frames: &mut frames };
         let mut at = Position {
             address: captured.ip,
             kind: match captured.returned {

@@ -1,6 +1,6 @@
 //! Registers and stack bytes as they were at the event, and reading the latter.
 
-use crate::model::{Completeness, StackSample};
+use crate::model::{Completeness, LeftStack, StackSample};
 
 /// Callee-saved registers (System V ABI) in the order of their DWARF numbers.
 pub const SAVED: usize = 6;
@@ -24,6 +24,13 @@ impl Registers {
         let c = captured;
         let known = if c.few { 0 } else { ALL };
         Registers { sp: c.sp, saved: [c.bx, c.bp, c.r12, c.r13, c.r14, c.r15], known }
+    }
+
+    /// Of a stack that was left: what else there was is not kept.
+    pub fn restored(sp: u64, bp: u64) -> Registers {
+        let mut registers = Registers { sp, saved: [0; SAVED], known: 0 };
+        registers.set(RBP, bp);
+        registers
     }
 
     /// rbp, if it is known.
@@ -86,6 +93,10 @@ pub struct StackBytes<'a> {
 impl<'a> StackBytes<'a> {
     pub fn of(captured: &StackSample<'a>) -> StackBytes<'a> {
         StackBytes { base: captured.sp, bytes: captured.bytes, full: captured.full, holes: captured.holes }
+    }
+
+    pub fn of_left(left: &LeftStack<'a>) -> StackBytes<'a> {
+        StackBytes { base: left.sp, bytes: left.bytes, full: left.full, holes: false }
     }
 
     /// The little-endian word at an address.

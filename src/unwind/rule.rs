@@ -28,7 +28,11 @@ pub enum Rule {
     EntryRoot,
     /// A function that runs its callee on another stack.
     StackSwitch,
-    /// Code of a runtime that links all its frames by rbp (V8).
+    /// A function that runs its callee on another stack where it is not on that one already.
+    CallsOut,
+    /// The address is an instruction's that goes on, not one behind a call.
+    Resumed,
+    /// Code of a runtime that links all its frames by rbp (V8), or this one for sure (Go).
     Linked,
     /// No unwind information covers the address.
     Uncovered,

@@ -10,7 +10,7 @@ use super::rule::{Caller, Rule, UnwindError, evaluate};
 use super::search::CallEvidence;
 use super::space::{MappedModule, Space};
 use super::v8;
-use crate::model::{Completeness, Frame, FrameKind, PAGE, StackSample};
+use crate::model::{Completeness, Frame, FrameKind, LeftStack, PAGE, StackSample};
 use gimli::UnwindContext;
 
 /// Frames of one stack at most; deeper ones count as truncated.
@@ -41,6 +41,8 @@ pub(super) struct Walk<'a> {
     pub space: &'a Space,
     pub scratch: &'a mut Scratch,
     pub stack: StackBytes<'a>,
+    /// Where it goes on.
+    pub left: Option<LeftStack<'a>>,
     pub frames: &'a mut Vec<Frame>,
 }
 
@@ -141,6 +143,10 @@ impl Walk<'_> {
                 at.kind = FrameKind::InstructionPointer;
                 rule = Rule::Root;
             }
+            if rule == Rule::Resumed {
+                at.kind = FrameKind::InstructionPointer;
+                continue;
+            }
             if at.kind != FrameKind::Guess && matches!(rule, Rule::Offsets(_)) {
                 continue; // It is known now.
             }
@@ -190,6 +196,9 @@ impl Walk<'_> {
                     rule = Rule::EntryRoot;
                 }
                 rule = go::special_rule(placed, at.lookup()).unwrap_or(rule);
+                if at.kind == FrameKind::ReturnAddress && go::is_switched(placed, at.address) {
+                    rule = Rule::Resumed;
+                }
                 if rule == Rule::Uncovered && is_entry(placed, at.lookup()) {
                     rule = Rule::Root;
                 }
@@ -212,13 +221,13 @@ impl Walk<'_> {
         let innermost = self.frames.len() == 1;
         let caller = match rule {
             Rule::Root | Rule::EntryRoot => return Step::End(Completeness::Complete),
-            // The caller is on another stack, whose bytes were not copied.
-            Rule::StackSwitch => return Step::End(Completeness::Incomplete),
+            Rule::StackSwitch => return self.step_to_left_stack(),
+            Rule::CallsOut => return self.step_from_call_out(at),
             Rule::Offsets(offsets) => offsets.apply(&at.registers, &self.stack),
             Rule::Expressions { .. } => self.evaluate(at),
             Rule::Linked if at.kind == FrameKind::ReturnAddress => return self.step_linked(at),
             Rule::Linked | Rule::Uncovered => return self.step_uncovered(at, innermost),
-            Rule::NoModule => return self.step_generated(at),
+            Rule::NoModule | Rule::Resumed => return self.step_generated(at),
         };
         let guessing = at.kind == FrameKind::Guess;
         match caller {
@@ -287,7 +296,7 @@ impl Walk<'_> {
         // Go keeps frame pointers everywhere: where they end, nothing is left to be guessed.
         let is_go = |placed: &MappedModule| placed.object.as_ref().is_some_and(|o| o.is_go());
         if self.space.find(at.lookup()).is_some_and(is_go) {
-            return Step::End(Completeness::Incomplete);
+            return self.step_uncovered_go(at);
         }
         self.guess(at)
     }

@@ -14,6 +14,7 @@ mod events {
     mod strace;
 }
 mod fork_keeps;
+mod goroutines;
 mod heap {
     mod leak;
     mod programs;

@@ -133,9 +133,14 @@ pub fn program_built(file: &str, compiler: &[&str]) -> Result<PathBuf, String> {
 
 /// `tests/programs/NAME.go`, built; None without go.
 pub fn go_program(name: &str, flags: &[&str]) -> Option<PathBuf> {
+    go_program_of(name, if flags.is_empty() { "go" } else { "go-stripped" }, flags)
+}
+
+/// The same, of a kind that only these flags make.
+pub fn go_program_of(name: &str, kind: &str, flags: &[&str]) -> Option<PathBuf> {
     let go = installed("go")?;
     let source = source(&format!("{name}.go"));
-    let output = format!("{name}-{}", if flags.is_empty() { "go" } else { "go-stripped" });
+    let output = format!("{name}-{kind}");
     let path = built(&output, &[&source], |to| {
         let mut command = Command::new(go);
         command.args(["build", "-o"]).arg(to).args(flags).arg(&source);

@@ -41,7 +41,7 @@ use crate::ledger::Region;
 use crate::model::arenas::ReadArenas;
 use crate::model::headers::Headers;
 use crate::model::heap::runtime::{AskBudget, ReadOwnHeap};
-use crate::model::stack::{FindCodeTables, GeneratedFunction, Interpreter};
+use crate::model::stack::{FindCodeTables, FindLeftStacks, GeneratedFunction, Interpreter};
 use crate::model::{Addr, Sign};
 use std::sync::LazyLock;
 
@@ -91,6 +91,11 @@ pub trait Rule: Sync {
 
     /// How the frames of its interpreter are found and shown.
     fn interpreter(&self) -> Option<Interpreter> {
+        None
+    }
+
+    /// How the stacks are found that its threads leave for their own.
+    fn left_stacks(&self) -> Option<FindLeftStacks> {
         None
     }
 
@@ -291,6 +296,11 @@ pub fn own_heap_readers() -> impl Iterator<Item = (&'static str, ReadOwnHeap)> {
 /// Interpreters whose frames can be read.
 pub fn interpreters() -> impl Iterator<Item = Interpreter> {
     RULES.iter().filter_map(|rule| rule.interpreter())
+}
+
+/// Runtimes whose callers are on other stacks than the thread's own.
+pub fn left_stacks() -> impl Iterator<Item = FindLeftStacks> {
+    RULES.iter().filter_map(|rule| rule.left_stacks())
 }
 
 /// Runtimes that tell their own budget when they are asked.

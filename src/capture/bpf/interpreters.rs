@@ -6,12 +6,12 @@ use super::counts::Counts;
 use super::shared::SharedArray;
 use super::skel::types::{
     vmaudit_counts, vmaudit_interpreter, vmaudit_interpreter_file as Entry,
-    vmaudit_interpreter_files as Files, vmaudit_layout, vmaudit_not_there,
+    vmaudit_interpreter_files as Files, vmaudit_layout, vmaudit_left_stacks, vmaudit_not_there,
 };
 use crate::capture::plain::bytes_of;
 use crate::capture::{CaptureError, InterpreterFile, Interpreters};
 use crate::model::MmKey;
-use crate::model::stack::InterpreterLayout;
+use crate::model::stack::{FoundInterpreter, FoundRuntime, InterpreterLayout, LeftStackLayout};
 use libbpf_rs::{MapCore, MapFlags as UpdateFlags, MapHandle, MapMut};
 use nix::sys::mman::ProtFlags;
 use std::os::fd::AsFd;
@@ -71,12 +71,32 @@ impl Interpreters for InterpreterTable {
 }
 
 fn entry(file: &InterpreterFile) -> Entry {
-    let (address, offset) = file.code;
-    let found = &file.found;
+    let of_file = match &file.found {
+        FoundRuntime::Interpreter(found) => interpreter(found, file.code),
+        FoundRuntime::LeavesStacks(found) => Entry { left_stacks: left_stacks(found), ..Entry::default() },
+    };
     Entry {
         ino: file.inode,
         dev: file.major << 20 | file.minor & 0xf_ffff,
         code_offset: file.code_offset(),
+        ..of_file
+    }
+}
+
+fn left_stacks(of: &LeftStackLayout) -> vmaudit_left_stacks {
+    vmaudit_left_stacks {
+        running: i64::from(of.running),
+        thread: of.thread,
+        current: of.current,
+        stack_pointer: of.stack_pointer,
+        instruction: of.instruction,
+        frame_pointer: of.frame_pointer,
+        ..vmaudit_left_stacks::default()
+    }
+}
+
+fn interpreter(found: &FoundInterpreter, (address, offset): (u64, u64)) -> Entry {
+    Entry {
         from_start: found.runtime.wrapping_sub(address.wrapping_sub(offset)),
         from_code: found.runtime.wrapping_sub(address),
         code_type: found.code_type.wrapping_sub(found.runtime),

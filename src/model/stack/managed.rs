@@ -92,8 +92,12 @@ pub struct FoundInterpreter {
     pub layout: InterpreterLayout,
 }
 
-/// A file with code, as it is asked about an interpreter.
+/// A file with code, as it is asked about an interpreter or a runtime.
 pub trait CodeFile {
+    /// Whether it has a section of that name.
+    fn has_section(&self, name: &str) -> bool;
+    /// The virtual addresses at which its code reads so, in their order.
+    fn code_like(&self, code: &[u8]) -> Vec<u64>;
     /// The virtual address of a variable that the file exports.
     fn exported(&self, name: &str) -> Option<u64>;
     /// What the file has for it; None where it has less.

@@ -5,11 +5,14 @@ mod expect;
 
 pub use expect::expect;
 
-use crate::attribution::rules::interpreters;
+use crate::attribution::rules::{interpreters, left_stacks};
 use crate::capture::{InterpreterFile, Interpreters};
 use crate::model::hash::IntMap;
-use crate::model::stack::{CodeFile, Interpreter, ManagedCode, ManagedEnd, ManagedFrames};
+use crate::model::stack::{
+    CodeFile, FindLeftStacks, FoundRuntime, Interpreter, ManagedCode, ManagedEnd, ManagedFrames,
+};
 use crate::model::{Completeness, Frame, MmKey, SourcePlace, StackId, StackTable};
+use crate::objects::patterns::code_like;
 use crate::objects::variables::exported;
 use crate::objects::{FileKey, Object};
 use crate::sys::clock::monotonic_ns;
@@ -46,6 +49,7 @@ pub struct Managed {
     frames: HashMap<(u64, u64), Option<Frame>>,
     /// Where the places are told by.
     interpreters: Vec<Interpreter>,
+    left_stacks: Vec<FindLeftStacks>,
     /// Why there are no frames: sentences.
     refused: BTreeSet<String>,
     broken: u64,
@@ -61,7 +65,12 @@ pub struct Walked<'a> {
 
 impl Managed {
     pub fn of(backend: Box<dyn Interpreters>) -> Managed {
-        Managed { backend: Some(backend), interpreters: interpreters().collect(), ..Managed::default() }
+        Managed {
+            backend: Some(backend),
+            interpreters: interpreters().collect(),
+            left_stacks: left_stacks().collect(),
+            ..Managed::default()
+        }
     }
 
     /// A file that will probably be executed.
@@ -96,7 +105,15 @@ impl Managed {
         if self.files.contains_key(&key) {
             return false;
         }
-        let found = self.interpreters.iter().find_map(|interpreter| (interpreter.find)(&Exports(object)));
+        let exports = Exports(object);
+        let interpreter = self.interpreters.iter().find_map(|interpreter| (interpreter.find)(&exports));
+        let found = match interpreter {
+            Some(found) => Some(found.map(FoundRuntime::Interpreter)),
+            None => {
+                let found = self.left_stacks.iter().find_map(|find| find(&exports));
+                found.map(|found| found.map(FoundRuntime::LeavesStacks))
+            }
+        };
         let code = object.layout().segments.iter().find(|segment| segment.exec);
         let found = match (found, code) {
             (Some(Ok(found)), Some(code)) => {
@@ -107,7 +124,8 @@ impl Managed {
                 match number {
                     Some(number) => Found::Published(Published { file, number, since_ns: monotonic_ns() }),
                     None => Found::Refused(
-                        "there are more files with an interpreter than are looked for".to_owned(),
+                        "there are more files with an interpreter or of Go programs than are looked for"
+                            .to_owned(),
                     ),
                 }
             }
@@ -133,7 +151,7 @@ impl Managed {
             };
             let Some(address) = file.object.layout().svma_of(file.offset) else { continue };
             if file.offset == published.file.code_offset() && time_ns < published.since_ns + STAMPED_WITHIN {
-                let runtime = published.file.found.runtime.wrapping_sub(address).wrapping_add(file.start.0);
+                let runtime = published.file.found.address().wrapping_sub(address).wrapping_add(file.start.0);
                 backend.is_mapped(mm, runtime, published.number);
             }
         }
@@ -225,6 +243,13 @@ fn position(pointers: &[u64], completeness: Completeness, under: u64) -> Option<
 struct Exports<'a>(&'a Object);
 
 impl CodeFile for Exports<'_> {
+    fn has_section(&self, name: &str) -> bool {
+        self.0.layout().section(name.as_bytes()).is_some()
+    }
+
+    fn code_like(&self, code: &[u8]) -> Vec<u64> {
+        code_like(self.0, code)
+    }
     fn exported(&self, name: &str) -> Option<u64> {
         exported(self.0, name.as_bytes())
     }

@@ -4,17 +4,19 @@
 //! a tracer gets even where the kernel refuses it. Without names and stacks, its reservations for the
 //! whole address space are like nobody else's (`go_layout`).
 
+mod goroutines;
 mod layout;
 mod profile;
 
 use super::{Advice, Claim, Group, Rule, Subject, World};
-use crate::attribution::callpath::Line;
+use crate::attribution::callpath::{CallPath, Line};
 use crate::attribution::category::{Category, Evidence, Instance, Merge};
 use crate::attribution::code::{Code, Role};
 use crate::attribution::units::size;
 use crate::attribution::world::Surveyed;
 use crate::ledger::Region;
 use crate::model::heap::runtime::ReadOwnHeap;
+use crate::model::stack::FindLeftStacks;
 use crate::model::{Addr, AddrRange, Sign};
 use layout::{ARENA, ARENA_HINT};
 
@@ -38,8 +40,23 @@ pub const MARK: &str = "go";
 
 pub struct GoRule;
 
+/// These change from a goroutine's stack to the thread's own.
+const SWITCHES: &[&str] =
+    &["runtime.systemstack", "runtime.mcall", "runtime.morestack", "runtime.asmcgocall"];
+
 fn is_go(line: &Line) -> bool {
     line.function.as_deref().is_some_and(|f| f.starts_with("runtime."))
+}
+
+/// The line of the function for which the runtime worked on the thread's own stack; None: for itself, or that is not
+/// known.
+fn asked(path: &CallPath) -> Option<usize> {
+    let switches = |line: &Line| {
+        line.function.as_deref().is_some_and(|f| SWITCHES.iter().any(|switch| f.starts_with(switch)))
+    };
+    let switched = path.lines.iter().position(switches)?;
+    let own = |line: &Line| line.function.is_some() && !is_go(line);
+    path.lines.iter().skip(switched).position(own).map(|beyond| switched + beyond)
 }
 
 impl Rule for GoRule {
@@ -54,8 +71,9 @@ impl Rule for GoRule {
     fn code(&self) -> Code {
         Code {
             role: Role::Runtime,
-            functions: &["runtime."],
-            switches: &["runtime.systemstack", "runtime.mcall", "runtime.asmcgocall"],
+            // those of cgo's own C code, too
+            functions: &["runtime.", "x_cgo_", "_cgo_sys_thread_start", "_cgo_try_pthread_create"],
+            switches: SWITCHES,
             on_behalf_of: "goroutine",
             ..Code::NONE
         }
@@ -67,6 +85,10 @@ impl Rule for GoRule {
 
     fn own_heap(&self) -> Option<ReadOwnHeap> {
         Some(profile::read)
+    }
+
+    fn left_stacks(&self) -> Option<FindLeftStacks> {
+        Some(goroutines::find)
     }
 
     fn survey(&self, world: &World<'_>) -> Vec<Surveyed> {
@@ -143,14 +165,26 @@ impl Rule for GoRule {
     fn advise(&self, group: &Group<'_>, _world: &World<'_>) -> Advice {
         let heap = group.part(HEAP).virt + group.part(HEAP_RESERVED).virt;
         let tables = group.footprint.virt - heap;
-        let mut advice = Advice::why(format!(
-            "at start-up Go reserves tables over the whole address space ({} here) and its heap in steps of \
+        let grown = group.pieces.iter().any(|piece| matches!(piece.merge, Merge::ByCaller(_)));
+        let grown = grown.then(|| {
+            Advice::why(format!(
+                "Go's heap grew here ({}, {} of it in memory): all goroutines allocate from that \
+                 afterwards, and where the collector finds pages that nobody uses it gives them back, but not the range",
+                size(heap),
+                size(group.part(HEAP).rss)
+            ))
+        });
+        let at_start = || {
+            Advice::why(format!(
+                "at start-up Go reserves tables over the whole address space ({} here) and its heap in steps of \
              64 MiB ({}, {} of it in memory); reserved ranges cost nothing until they are used, and every Go \
              program has them, the smallest, too",
-            size(tables),
-            size(heap),
-            size(group.part(HEAP).rss)
-        ));
+                size(tables),
+                size(heap),
+                size(group.part(HEAP).rss)
+            ))
+        };
+        let mut advice = grown.unwrap_or_else(at_start);
         let how = if group.footprint.reserved * 2 > group.unused() {
             "Go runtime, reserved but not used"
         } else {
@@ -173,7 +207,8 @@ fn claim(subject: &Subject<'_>, world: &World<'_>, evidence: Evidence, part: &'s
     if in_heap || part == HEAP || range.contains(subject.range.start) && world.starts_at(ARENA_HINT) {
         let part = if subject.is_reserved() { HEAP_RESERVED } else { HEAP };
         let arena = Instance::At(subject.range.start.align_down(ARENA));
-        return Claim::new(GO_HEAP, evidence, part).instance(arena).merge(Merge::ByCategory);
+        let merge = subject.path.and_then(asked).map_or(Merge::ByCategory, Merge::ByCaller);
+        return Claim::new(GO_HEAP, evidence, part).instance(arena).merge(merge);
     }
     Claim::new(GO_HEAP, evidence, part).merge(Merge::ByCategory)
 }
