@@ -73,8 +73,8 @@ pub trait Rule: Sync {
     }
 
     /// What it keeps in the process' own memory and wants read.
-    fn headers(&self) -> Option<Headers> {
-        None
+    fn headers(&self) -> &'static [Headers] {
+        &[]
     }
 
     /// How its arenas are read, block by block.
@@ -272,7 +272,7 @@ pub fn signs() -> &'static [Sign] {
 /// What allocators keep in a process' own memory.
 pub fn heap_headers() -> &'static [Headers] {
     static ALL: LazyLock<Vec<Headers>> =
-        LazyLock::new(|| RULES.iter().filter_map(|rule| rule.headers()).collect());
+        LazyLock::new(|| RULES.iter().flat_map(|rule| rule.headers()).copied().collect());
     &ALL
 }
 
