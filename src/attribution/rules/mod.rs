@@ -12,6 +12,7 @@ mod device;
 mod files;
 mod glibc;
 mod go;
+mod javascriptcore;
 mod jemalloc;
 mod jvm;
 mod kernel;
@@ -241,6 +242,7 @@ pub static RULES: &[&dyn Rule] = &[
     &jvm::JvmRule,
     &python::PythonRule,
     &ruby::RubyRule,
+    &javascriptcore::JavaScriptCoreRule,
     &pthread::PthreadRule,
     &jemalloc::JemallocRule,
     &tcmalloc::TcmallocRule,
