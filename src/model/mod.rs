@@ -42,7 +42,7 @@ pub use limits::{CgroupLimit, HugePages, Limits, Overcommit};
 pub use mapping::prot::{Prot, Sharing};
 pub use mapping::vma_detail::{VmFlags, VmaDetail, VmaDetails};
 pub use mapping::{Mapping, MappingFile};
-pub use marks::{CodeMarks, EXPORTS_MALLOC, FileMarks, Sign};
+pub use marks::{CodeMarks, EXPORTS_MALLOC, FileMarks, NOT_ELF, Sign};
 pub use observation::Observations;
 pub use refusal::{Missing, Part, Refusal};
 pub use sample::{StackSample, UnwindRow};
