@@ -94,6 +94,8 @@ def cases(folder):
     server = ["mariadbd", "--no-defaults", "--user=root", "--datadir=" + os.path.join(folder, "mariadb")]
     server += ["--skip-networking", "--skip-grant-tables", "--socket=" + os.path.join(folder, "mariadb.sock")]
     machine = "exec qemu-system-x86_64 -accel tcg$TB -m ${M-512} -nographic -nodefaults -S -monitor none"
+    drivers = "exec erl +A ${A-16} -noshell -eval 'timer:sleep(60000).'"
+    bun = ["bun", "-e", "setInterval(() => {}, 60000)"]
     erlang = ["erl", "-noshell", "-eval", "timer:sleep(60000)."]
     php = "exec php -d opcache.enable_cli=1 -d opcache.memory_consumption=${SIZE-128} -r 'sleep(60);'"
     lisp = "exec sbcl --dynamic-space-size ${SIZE-1GB} --noinform --eval '(sleep 60)'"
@@ -115,7 +117,10 @@ def cases(folder):
         Case("erlang.literals", "ERL_FLAGS='+MIscs 64'", erlang, ["--env", "ERL_FLAGS=+MIscs 64"]),
         Case("erlang.carriers", None, erlang),
         Case("erlang.jit", None, erlang),
+        Case("erlang.schedulers", "+sss 20", erlang, ["--env", "ERL_FLAGS=+sss 20 +sssdcpu 20 +sssdio 20"]),
+        Case("erlang.async", "+A 1", SHELL + [drivers], ["--env", "A=1"]),
         Case("sbcl.dynamic-space", "--dynamic-space-size 256MB", SHELL + [lisp], ["--env", "SIZE=256MB"]),
+        Case("sbcl.core", None, SHELL + [lisp]),
         Case("sbcl.immobile-space", None, SHELL + [lisp]),
         Case("sbcl.thread", "--control-stack-size 1MB", SHELL + [threads], ["--env", "STACK=1MB"], lisp_threads),
         Case("ghc.address-space", None, [os.path.join(folder, "wait")], None, haskell),
@@ -123,6 +128,10 @@ def cases(folder):
         Case("qemu.translated-code", "tb-size=64", SHELL + [machine], ["--env", "TB=,tb-size=64"]),
         Case("qemu.guest-memory", "-m 128", SHELL + [machine], ["--env", "M=128"]),
         Case("php.chunks", None, ["php", "-r", "$a = str_repeat('x', 9000000); sleep(60);"]),
+        Case("javascriptcore.structures", "structureHeapSizeInKB=262144", bun,
+             ["--env", "BUN_JSC_structureHeapSizeInKB=262144"]),
+        Case("javascriptcore.code", "jitMemoryReservationSize=67108864", bun,
+             ["--env", "BUN_JSC_jitMemoryReservationSize=67108864"]),
         Case("jvm.direct", None, ["java", "-cp", folder, "Direct"], None, java),
         Case("chromium.partition-alloc", None, SHELL + [browser]),
         Case("boehm.heap", None, ["guile", "--no-auto-compile", "-c", "(define v (make-vector 1000000 1)) (sleep 60)"]),
@@ -143,6 +152,7 @@ NEEDS = {
     "erlang": ("erl", "erlang-base"),
     "sbcl": ("sbcl", "sbcl"),
     "ghc": ("ghc", "ghc"),
+    "javascriptcore": ("bun", "bun (of npm)"),
     "jvm": ("javac", "default-jdk-headless"),
     "chromium": ("chromium", "chromium"),
     "boehm": ("guile", "guile-3.0"),

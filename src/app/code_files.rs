@@ -63,7 +63,7 @@ fn why(path: &Path, error: &ObjectError) -> Option<String> {
     let mut head = [0; 64];
     let got = crate::objects::bytes::ReadAt::read_at(&file, 0, &mut head).ok()?;
     match error {
-        ObjectError::NotElf => Some(elf::foreign(head.get(..got)?)),
+        ObjectError::NotElf | ObjectError::NoMagic => Some(elf::foreign(head.get(..got)?)),
         ObjectError::Io(source) if source.kind() == io::ErrorKind::UnexpectedEof => {
             if head.starts_with(b"\x7fELF") {
                 Some(format!("a truncated ELF file: its {len} bytes end before its headers do"))

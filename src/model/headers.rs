@@ -18,6 +18,7 @@ pub enum Headers {
     Pools(PoolHeaders),
     Groups(GroupHeaders),
     Pages(PageHeaders),
+    Chains(ChainHeaders),
 }
 
 /// Of an allocator whose arenas and large blocks begin with headers of their own.
@@ -82,4 +83,20 @@ pub struct PageHeaders {
     pub least: u64,
     /// The length of the page at this address, if this is its description.
     pub page_len: fn(Addr, &[u8; PAGE_DESCRIPTION]) -> Option<u64>,
+}
+
+/// Bytes of a chained block's header that are looked at.
+pub const CHAIN_HEADER: usize = 16;
+
+/// Of a runtime that makes a whole arena of blocks of one length at once, each at a multiple of that and with a header
+/// that leads to another block of the arena.
+#[derive(Clone, Copy, Debug)]
+pub struct ChainHeaders {
+    /// The process can have such an arena.
+    pub in_process: fn(&[Mapping]) -> bool,
+    pub may_hold: fn(&Mapping) -> bool,
+    /// Bytes of the arena, and of each of its blocks.
+    pub sizes: (u64, u64),
+    /// The block after it, 0 for the last one of a chain; None if it is no such header.
+    pub next: fn(&[u8; CHAIN_HEADER]) -> Option<Addr>,
 }

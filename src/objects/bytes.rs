@@ -10,8 +10,12 @@ pub(super) const MAX_SECTION: u64 = 512 << 20;
 /// Why a file is of no use.
 #[derive(Debug, thiserror::Error)]
 pub enum ObjectError {
+    /// Of another machine or word size, or damaged.
     #[error("not a 64-bit x86-64 ELF file")]
     NotElf,
+    /// It does not begin as one.
+    #[error("not a 64-bit x86-64 ELF file")]
+    NoMagic,
     #[error("not a regular file")]
     NotRegular,
     #[error("the file system that it is on does not answer")]

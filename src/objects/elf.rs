@@ -71,6 +71,9 @@ impl ElfLayout {
     pub fn parse(file: &dyn ReadAt) -> Result<ElfLayout, ObjectError> {
         let ctx = Ctx::new(Container::Big, Endian::Little);
         let head = read_exact(file, 0, EHDR as u64)?;
+        if !head.starts_with(b"\x7fELF") {
+            return Err(ObjectError::NoMagic);
+        }
         if head.get(..6) != Some(b"\x7fELF\x02\x01") {
             return Err(ObjectError::NotElf);
         }

@@ -176,6 +176,8 @@ fn first_of(places: Vec<Candidate>, wanted: &FileIdentity) -> Result<Object, Obj
             pointed.map_err(ObjectError::from).and_then(|fd| open_checked(&File::from(fd), proof, wanted));
         match opened {
             Ok(object) => return Ok(object),
+            // the file itself: there is no other one to be found
+            Err(error @ ObjectError::NoMagic) => return Err(error),
             Err(error) => tried.push(format!("{name}: {error}")),
         }
     }

@@ -4,8 +4,8 @@
 use super::memory;
 use super::process_dir::ProcessDir;
 use crate::model::headers::{
-    ARENA_HEADER, BLOCK_HEADER, GroupHeaders, GroupTable, Headers, MallocHeaders, PAGE_DESCRIPTION,
-    POOL_HEADER, PageHeaders, PoolHeaders,
+    ARENA_HEADER, BLOCK_HEADER, CHAIN_HEADER, ChainHeaders, GroupHeaders, GroupTable, Headers, MallocHeaders,
+    PAGE_DESCRIPTION, POOL_HEADER, PageHeaders, PoolHeaders,
 };
 use crate::model::observation::{Block, BlockKind, HeapInfo, Residency, ResidencySource};
 use crate::model::{Addr, AddrRange, Mapping, PAGE, Tid};
@@ -52,6 +52,7 @@ pub(super) fn read_blocks(of: Target<'_>, headers: &[Headers]) -> Vec<Block> {
             Headers::Pools(headers) => pool_arenas(of, headers, &blocks),
             Headers::Groups(headers) => groups(of, headers),
             Headers::Pages(headers) => object_pages(of, headers, &blocks),
+            Headers::Chains(headers) => chained_arenas(of, headers, &blocks),
         };
         blocks.extend(found);
         // Of two that overlap the first one holds the other: it is what a program has left there.
@@ -223,6 +224,60 @@ fn object_pages(of: Target<'_>, headers: &PageHeaders, known: &[Block]) -> Vec<B
     pages.collect()
 }
 
+/// Arenas all of whose blocks lead to other blocks of the same arena.
+fn chained_arenas(of: Target<'_>, headers: &ChainHeaders, known: &[Block]) -> Vec<Block> {
+    if !(headers.in_process)(of.mappings) {
+        return Vec::new();
+    }
+    let (arena, block) = headers.sizes;
+    let blocks = |range: AddrRange| {
+        let first = range.start.saturating_add(block - 1).align_down(block);
+        (first.0..range.end.0.saturating_sub(block - 1)).step_by(block as usize).map(Addr)
+    };
+    let holding = of.mappings.iter().filter(|m| m.range.len() >= arena && (headers.may_hold)(m));
+    let places = holding.flat_map(|mapping| blocks(mapping.range)).filter(|at| is_touched(of.residency, *at));
+    let places: Vec<Addr> = places.take(MAX_BLOCKS.saturating_sub(known.len())).collect();
+    let Ok(heads) = memory::read_pieces::<CHAIN_HEADER>(of.dir, of.tid, &places) else { return Vec::new() };
+    let next = heads.into_iter().map(|head| (headers.next)(&head?));
+    let links: Vec<(Addr, Option<Addr>)> = places.into_iter().zip(next).collect();
+    let found = chained(&links, headers.sizes).into_iter();
+    found.map(|range| Block { range, kind: BlockKind::ChainedArena }).collect()
+}
+
+/// Links that may be missing or doubled: a chain has an end, and a program that goes on moves blocks from one to
+/// another while they are read.
+const LOOSE: u64 = 16;
+
+/// Where so many neighbours begin that lead to each other, and each to another one.
+fn chained(links: &[(Addr, Option<Addr>)], (arena, block): (u64, u64)) -> Vec<AddrRange> {
+    let count = (arena / block) as usize;
+    let mut found = Vec::new();
+    let mut from = 0;
+    while let Some(window) = links.get(from..from + count) {
+        let range = AddrRange::from_len(window[0].0, arena);
+        let whole = window[count - 1].0.saturating_add(block) == range.end;
+        let mut led_to = vec![false; count];
+        let mut loose = 0;
+        let fits = |(_, next): &(Addr, Option<Addr>)| {
+            let Some(next) = next else { return false };
+            let inside = range.contains(*next).then(|| ((next.0 - range.start.0) / block) as usize);
+            match inside.and_then(|at| led_to.get_mut(at)).filter(|led_to| !**led_to) {
+                Some(led_to) if next.is_aligned(block) => *led_to = true,
+                Some(_) => return false,
+                None if inside.is_none() && *next != Addr(0) => return false,
+                None => loose += 1,
+            }
+            loose <= LOOSE
+        };
+        let is_arena = whole && window.iter().all(fits);
+        if is_arena {
+            found.push(range);
+        }
+        from += if is_arena { count } else { 1 };
+    }
+    found
+}
+
 /// What is left of a range between others, which are sorted.
 fn gaps_between(within: AddrRange, taken: &[AddrRange]) -> Vec<AddrRange> {
     let first = taken.partition_point(|range| range.end <= within.start);
@@ -279,6 +334,39 @@ mod tests {
         let part = |start, end| Mapping { range: AddrRange { start, end }, ..own.clone() };
         let split = [part(own.range.start, cut), part(cut, own.range.end)];
         assert_eq!(read(&split).iter().filter(|found| found.range.start == at).count(), 1);
+    }
+
+    /// Four blocks a arena: two chains, an arena beside it, and what only looks like one.
+    #[test]
+    fn blocks_that_lead_to_each_other_are_an_arena() {
+        let block = |number: u64| Addr(0x10000 + number * 0x1000);
+        // more blocks than there may be loose links
+        let count = 4 * LOOSE;
+        let sizes = (count * 0x1000, 0x1000);
+        let chain = |from: u64| -> Vec<(Addr, Option<Addr>)> {
+            let next = |n: u64| if n == 0 || n == count / 2 { Addr(0) } else { block(from + n - 1) };
+            (0..count).map(|n| (block(from + n), Some(next(n)))).collect()
+        };
+        let range = |from: u64| AddrRange::from_len(block(from), sizes.0);
+        let mut two = chain(1);
+        two.extend(chain(1 + count));
+        two.insert(0, (block(0), Some(Addr(0x77))));
+        assert_eq!(chained(&two, sizes), [range(1), range(1 + count)]);
+
+        let wrong = |at: usize, link: Option<Addr>| {
+            let mut links = chain(0);
+            links[at].1 = link;
+            chained(&links, sizes)
+        };
+        assert_eq!(wrong(5, Some(block(9))), [range(0)], "moved while it was read");
+        for link in [None, Some(block(count)), Some(Addr(block(3).0 + 8))] {
+            assert!(wrong(5, link).is_empty(), "{link:?}");
+        }
+        let mut holed = chain(0);
+        holed.remove(7);
+        assert!(chained(&holed, sizes).is_empty());
+        let zeros: Vec<_> = (0..count).map(|n| (block(n), Some(Addr(0)))).collect();
+        assert!(chained(&zeros, sizes).is_empty(), "memory that nobody has written");
     }
 
     #[test]

@@ -5,10 +5,10 @@ use super::bss::bss_of;
 use super::loader_data::read_loader_data;
 use super::memory;
 use super::process_dir::ProcessDir;
-use crate::model::{Addr, CodeMarks, FileMarks, Mapping, MappingFile, Pid, Sign, Tid};
+use crate::model::{Addr, CodeMarks, FileMarks, Mapping, MappingFile, NOT_ELF, Pid, Sign, Tid};
 use crate::objects::marks::FileFacts;
 use crate::objects::{
-    LibcFacts, OpenRequest, Opener, Stamp, SystemOpener, is_elsewhere, marks_of, stamp_of_mapped,
+    LibcFacts, ObjectError, OpenRequest, Opener, Stamp, SystemOpener, is_elsewhere, marks_of, stamp_of_mapped,
 };
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
@@ -116,7 +116,14 @@ impl MarkCache {
     fn read(&mut self, pid: Pid, mapping: &Mapping, signs: &[Sign]) -> Option<Arc<FileFacts>> {
         let wanted = mapping.file_ref()?;
         let request = OpenRequest { file: &wanted, range: mapping.range, pid: Some(pid), build_id: None };
-        let object = self.opener.open(&request).ok()?;
+        let object = match self.opener.open(&request) {
+            Ok(object) => object,
+            Err(ObjectError::NoMagic) => {
+                let marks = vec![NOT_ELF.to_owned()];
+                return Some(Arc::new(FileFacts { marks, ..FileFacts::default() }));
+            }
+            Err(_) => return None,
+        };
         let stamp = object.stamp();
         let before = stamp.and_then(|stamp| self.by_stamp.get(&stamp).cloned());
         let found = before.unwrap_or_else(|| Arc::new(marks_of(&object, signs)));
@@ -159,6 +166,30 @@ mod tests {
     }
     use crate::attribution::rules::signs;
     use crate::procfs::parse_maps;
+    use std::os::fd::AsRawFd;
+
+    /// Mapped as code, as the heap images of runtimes are.
+    #[test]
+    fn a_file_that_is_no_elf_file_is_known_as_that() {
+        let path = std::env::temp_dir().join(format!("vmaudit-no-elf-{}", std::process::id()));
+        std::fs::write(&path, [b'L'; 4096]).expect("written");
+        let file = std::fs::File::open(&path).expect("opened");
+        let (prot, flags) = (libc::PROT_READ | libc::PROT_EXEC, libc::MAP_PRIVATE);
+        // SAFETY: a new mapping of an open file, which is not written to.
+        let at = unsafe { libc::mmap(std::ptr::null_mut(), 4096, prot, flags, file.as_raw_fd(), 0) };
+        assert_ne!(at, libc::MAP_FAILED);
+        let pid = std::process::id() as Pid;
+        let dir = ProcessDir::open(pid, pid).expect("own directory");
+        let mut mappings = parse_maps(&std::fs::read("/proc/self/maps").expect("maps")).mappings;
+        mappings.retain(|mapping| mapping.range.start == Addr(at as u64));
+        let code = read_marks(&dir, pid, &mappings, signs());
+        std::fs::remove_file(&path).expect("removed");
+        // SAFETY: mapped above, and nothing refers to it.
+        unsafe { libc::munmap(at, 4096) };
+        assert!(code.complete);
+        let marks: Vec<&[String]> = code.files.iter().map(|found| found.marks.as_slice()).collect();
+        assert_eq!(marks, [[NOT_ELF.to_owned()]]);
+    }
 
     #[test]
     fn of_this_process() {

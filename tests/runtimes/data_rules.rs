@@ -100,6 +100,54 @@ fn threads_of_sbcl_are_told_the_option_that_sizes_them() {
     assert_eq!(text(&list(stacks, "fix")[0], "knob"), "sbcl --control-stack-size 1MB", "{stacks}");
     let no_help = list(stacks, "no_help").iter().any(|no| text(no, "knob").contains("ulimit -s"));
     assert!(no_help, "{stacks}");
+
+    // The image of its heap is no ELF image, and what it wrote to is shared with nobody.
+    let maps = std::fs::read_to_string(format!("/proc/{}/maps", sbcl.0.id())).expect("it lives");
+    let (mut core, mut in_maps) = (0, 0);
+    for line in maps.lines().filter(|line| line.ends_with(".core")) {
+        let (start, end) =
+            line.split_once(' ').and_then(|(range, _)| range.split_once('-')).expect("a range");
+        let address = |digits| u64::from_str_radix(digits, 16).expect("an address");
+        in_maps += address(end) - address(start);
+    }
+    for region in list(alone.first(), "regions") {
+        if region["path"].as_str().is_some_and(|path| path.ends_with(".core")) {
+            assert_eq!(text(region, "category"), "file", "{region}");
+            core += number(region, "virt");
+        }
+    }
+    assert!(core > 20 * MIB && core == in_maps, "{core} of {in_maps}");
+    let findings = list(alone.first(), "findings").iter().filter(|finding| finding["rule"] == "sbcl.core");
+    let findings: Vec<&Value> = findings.collect();
+    assert_eq!(findings.len(), 1, "{findings:#?}");
+    assert!(text(findings[0], "why").contains("copies of its own"), "{findings:#?}");
+}
+
+/// Erlang chooses the stacks of most of its threads itself; those of the first few are the C library's.
+#[test]
+fn threads_of_erlang_are_told_the_options_that_size_them() {
+    const TEST: &str = "threads_of_erlang_are_told_the_options_that_size_them";
+    if skip_without_bpf(TEST) || skip_without(TEST, "/usr/bin/erl") {
+        return;
+    }
+    let (findings, _) =
+        found(&["/usr/bin/erl", "+A", "16", "-noshell", "-eval", "erlang:halt(0, [{flush, false}])."]);
+    let stacks = |rule: &str| -> Vec<Value> {
+        findings.iter().filter(|finding| text(finding, "rule") == rule).cloned().collect()
+    };
+    let schedulers = stacks("erlang.schedulers");
+    assert!(!schedulers.is_empty(), "{findings:#?}");
+    for finding in &schedulers {
+        let fixes = list(finding, "fix");
+        assert_eq!(text(&fixes[0], "knob"), "ERL_FLAGS='+sss 20 +sssdcpu 20 +sssdio 20'", "{finding}");
+        let left = number(finding, "regions") * 172 * 1024;
+        assert_eq!(number(&fixes[0], "saves_virt"), number(finding, "virt") - left, "{finding}");
+        let once = fixes.iter().filter(|fix| fix["knob"] == fixes[0]["knob"]).count();
+        assert_eq!(once, 1, "{finding}");
+    }
+    let asynchronous = &stacks("erlang.async")[0];
+    assert_eq!(number(asynchronous, "regions"), 16);
+    assert_eq!(text(&list(asynchronous, "fix")[0], "knob"), "ERL_FLAGS='+A 1'");
 }
 
 /// Ends what a run leaves running.
@@ -184,7 +232,20 @@ fn pages_of_rubys_objects_are_told_in_a_snapshot() {
     let alone = snapshot(ruby.0.id());
     // 100,000 objects of 40 bytes at least, all of them in use: no finding
     let regions = list(alone.first(), "regions").iter().filter(|region| region["category"] == "app-mmap");
-    let pages: Vec<u64> = regions.clone().map(|region| number(region, "virt")).collect();
+    let (transient, regions): (Vec<&Value>, Vec<&Value>) =
+        regions.partition(|region| number(region, "virt") >= 32 * MIB);
+    assert_eq!(transient.len(), 1, "{transient:#?}");
+    assert_eq!(text(transient[0], "evidence"), "header");
+    let rules: Vec<Value> = list(alone.first(), "findings")
+        .iter()
+        .filter(|finding| !finding["rule"].is_null())
+        .cloned()
+        .collect();
+    let heap = of(&rules, "ruby.transient-heap");
+    assert_eq!(number(heap, "virt"), 32 * MIB);
+    // a page of each of 1,024 blocks has a header
+    assert!(number(heap, "rss") >= 4 * MIB, "{heap}");
+    let pages: Vec<u64> = regions.iter().map(|region| number(region, "virt")).collect();
     assert!(pages.len() > 200 && pages.iter().sum::<u64>() > 4 * MIB, "{} pages", pages.len());
-    assert!(regions.clone().all(|region| region["evidence"] == "header"));
+    assert!(regions.iter().all(|region| region["evidence"] == "header"));
 }

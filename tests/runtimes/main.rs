@@ -4,6 +4,7 @@
 mod support;
 
 mod data_rules;
+mod engines;
 mod extents;
 mod generated;
 mod jemalloc;

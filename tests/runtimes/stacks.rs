@@ -130,3 +130,29 @@ fn a_smaller_limit_saves_what_is_promised() {
         all[0]["findings"]
     );
 }
+
+/// glibc goes by the limit that held when the program started, and servers lift theirs afterwards.
+#[test]
+fn a_limit_that_the_program_lifted_itself_still_sizes_its_stacks() {
+    const TEST: &str = "a_limit_that_the_program_lifted_itself_still_sizes_its_stacks";
+    const LIFTS: &str = "import resource, sys, threading\n\
+        resource.setrlimit(resource.RLIMIT_STACK, (resource.RLIM_INFINITY,) * 2)\n\
+        for _ in range(4): threading.Thread(target=threading.Event().wait, daemon=True).start()\n\
+        print('READY', flush=True)\n\
+        sys.stdin.read()\n";
+    let Some(python) = installed("python3") else { return skip(TEST, "no python3") };
+    let unlimited = Command::new("sh").args(["-c", "[ \"$(ulimit -H -s)\" = unlimited ]"]).status();
+    if !unlimited.is_ok_and(|status| status.success()) {
+        return skip(TEST, "the limit cannot be lifted");
+    }
+    let started = |kib: &str| {
+        let mut shell = Command::new("sh");
+        shell.env("MALLOC_ARENA_MAX", "1").args(["-c", "ulimit -S -s $0; exec \"$1\" -c \"$2\"", kib]);
+        waiting(shell.arg(&python).arg(LIFTS))
+    };
+    let (plain, small) = (started("8192"), started("1024"));
+    let promised = promised(&snapshot(&plain), "thread-stack", "ulimit -s");
+    assert_eq!(promised, 4 * (7 << 20));
+    let saved = virt(&plain) - virt(&small);
+    assert!(saved.abs_diff(promised) < 1 << 20, "{promised} promised, {saved} saved");
+}

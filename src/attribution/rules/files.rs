@@ -1,7 +1,8 @@
-//! Mapped files that are no ELF image: data, caches, archives.
+//! Mapped files that are no ELF image: data, caches, archives, images of a runtime's heap.
 
 use super::{Advice, Claim, Group, Rule, Subject, World};
 use crate::attribution::category::{Category, Evidence, Instance};
+use crate::model::Sharing;
 
 pub const FILE: Category =
     Category { id: "file", color: 0x7f644d, name: "mapped files", one: "mapped file", many: "mapped files" };
@@ -28,10 +29,17 @@ impl Rule for FilesRule {
         })
     }
 
-    fn advise(&self, _group: &Group<'_>, _world: &World<'_>) -> Advice {
-        Advice::why(
+    fn advise(&self, group: &Group<'_>, world: &World<'_>) -> Advice {
+        let mut why =
             "what is mapped of a file is read page by page when somebody looks at it; its pages are the \
-             page cache's, and can be dropped at any time",
-        )
+                       page cache's, and can be dropped at any time"
+                .to_string();
+        let regions = &world.input.reconciled.regions;
+        let mut holding = group.pieces.iter().filter_map(|piece| regions.get(piece.region));
+        if holding.any(|region| region.sharing == Sharing::Private && region.prot.write) {
+            why += ", but for those that this process wrote to: where a file is mapped private and writable, these \
+                    are copies of its own";
+        }
+        Advice::why(why)
     }
 }

@@ -12,6 +12,7 @@ mod device;
 mod files;
 mod glibc;
 mod go;
+mod javascriptcore;
 mod jemalloc;
 mod jvm;
 mod kernel;
@@ -75,8 +76,8 @@ pub trait Rule: Sync {
     }
 
     /// What it keeps in the process' own memory and wants read.
-    fn headers(&self) -> Option<Headers> {
-        None
+    fn headers(&self) -> &'static [Headers] {
+        &[]
     }
 
     /// How its arenas are read, block by block.
@@ -248,6 +249,7 @@ pub static RULES: &[&dyn Rule] = &[
     &jvm::JvmRule,
     &python::PythonRule,
     &ruby::RubyRule,
+    &javascriptcore::JavaScriptCoreRule,
     &pthread::PthreadRule,
     &jemalloc::JemallocRule,
     &tcmalloc::TcmallocRule,
@@ -279,7 +281,7 @@ pub fn signs() -> &'static [Sign] {
 /// What allocators keep in a process' own memory.
 pub fn heap_headers() -> &'static [Headers] {
     static ALL: LazyLock<Vec<Headers>> =
-        LazyLock::new(|| RULES.iter().filter_map(|rule| rule.headers()).collect());
+        LazyLock::new(|| RULES.iter().flat_map(|rule| rule.headers()).copied().collect());
     &ALL
 }
 

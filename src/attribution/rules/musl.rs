@@ -58,8 +58,8 @@ impl Rule for MuslRule {
         const { &[Sign { is_libc: true, ..Sign::new(MARK, &["musl libc ("]) }] }
     }
 
-    fn headers(&self) -> Option<Headers> {
-        Some(Headers::Groups(GroupHeaders { tables: meta_pages, decode: meta_area }))
+    fn headers(&self) -> &'static [Headers] {
+        &[Headers::Groups(GroupHeaders { tables: meta_pages, decode: meta_area })]
     }
 
     fn heap_description(&self) -> Option<&'static str> {

@@ -1,4 +1,4 @@
-//! Ruby's pages of objects where no call was seen, and its fibres (cont.c): a pool of stacks that are mapped
+//! Ruby's pages of objects and its transient heap where no call was seen, and its fibres (cont.c): a pool of stacks that are mapped
 //! together, many at a time, each with a guard page. A stack holds what C code uses (512 KiB) and what the interpreter
 //! does (128 KiB).
 
@@ -8,7 +8,7 @@ use super::{Advice, Claim, Fibres, Group, Rule, Subject, World};
 use crate::attribution::category::{Evidence, Instance, Merge};
 use crate::attribution::findings::Fix;
 use crate::ledger::Region;
-use crate::model::headers::{Headers, PAGE_DESCRIPTION, PageHeaders};
+use crate::model::headers::{CHAIN_HEADER, ChainHeaders, Headers, PAGE_DESCRIPTION, PageHeaders};
 use crate::model::observation::BlockKind;
 use crate::model::path::base_name_bytes;
 use crate::model::{Addr, Mapping, Prot};
@@ -20,8 +20,11 @@ const MACHINE: u64 = 128 << 10;
 
 /// HEAP_PAGE_SIZE: up to Ruby 3.1, and since.
 const PAGES: [u64; 2] = [16 << 10, 64 << 10];
-/// The rule that is data and explains them.
-const EXPLAINED_BY: &str = "ruby.heap-pages";
+/// TRANSIENT_HEAP_TOTAL_SIZE and TRANSIENT_HEAP_BLOCK_SIZE (transient_heap.c, Ruby 2.6 to 3.2).
+const TRANSIENT: (u64, u64) = (32 << 20, 32 << 10);
+/// What its headers prove, and the rule that is data and explains that.
+const EXPLAINED_BY: [(BlockKind, &str); 2] =
+    [(BlockKind::ObjectPage, "ruby.heap-pages"), (BlockKind::ChainedArena, "ruby.transient-heap")];
 
 pub struct RubyRule;
 
@@ -34,27 +37,27 @@ impl Rule for RubyRule {
         "ruby"
     }
 
-    fn headers(&self) -> Option<Headers> {
-        let in_process = |mappings: &[Mapping]| {
-            let name = |m: &Mapping| String::from_utf8_lossy(base_name_bytes(&m.name)).into_owned();
-            mappings.iter().any(|mapping| mapping.prot.exec && is_ruby(&name(mapping)))
-        };
-        let may_hold = |mapping: &Mapping| mapping.prot == Prot::RW && mapping.is_plain_anonymous();
-        Some(Headers::Pages(PageHeaders { in_process, may_hold, least: PAGES[0], page_len }))
+    fn headers(&self) -> &'static [Headers] {
+        &[
+            // first: what arrays hold in there may look like a page
+            Headers::Chains(ChainHeaders { in_process, may_hold, sizes: TRANSIENT, next }),
+            Headers::Pages(PageHeaders { in_process, may_hold, least: PAGES[0], page_len }),
+        ]
     }
 
     fn by_header(&self, subject: &Subject<'_>, world: &World<'_>) -> Option<Claim> {
-        let page = world.block_at(subject.range.start, BlockKind::ObjectPage)?;
-        let own = subject.record.is_none() && page.contains_range(subject.range);
-        let explained = || world.input.rules.rules().iter().position(|rule| rule.id == EXPLAINED_BY);
+        let block = |(kind, rule)| Some((world.block_at(subject.range.start, kind)?, rule));
+        let (block, rule) = EXPLAINED_BY.into_iter().find_map(block)?;
+        let own = subject.record.is_none() && block.contains_range(subject.range);
+        let explained = || world.input.rules.rules().iter().position(|own| own.id == rule);
         let claim = Claim::new(APP_MMAP, Evidence::Header, "mmap").merge(Merge::ByCategory);
-        let claim = claim.instance(Instance::At(page.start));
+        let claim = claim.instance(Instance::At(block.start));
         own.then(explained).flatten().map(|rule| claim.label(rule))
     }
 
     fn cuts(&self, region: &Region, world: &World<'_>) -> Vec<Addr> {
-        let pages = world.blocks_in(region.range, BlockKind::ObjectPage);
-        pages.flat_map(|page| [page.start, page.end]).collect()
+        let blocks = EXPLAINED_BY.into_iter().flat_map(|(kind, _)| world.blocks_in(region.range, kind));
+        blocks.flat_map(|block| [block.start, block.end]).collect()
     }
 
     fn fibres(&self, group: &Group<'_>, sizes: &[u64], world: &World<'_>) -> Option<Fibres> {
@@ -76,6 +79,27 @@ impl Rule for RubyRule {
     fn advise(&self, group: &Group<'_>, world: &World<'_>) -> Advice {
         DataRule.advise(group, world)
     }
+}
+
+fn in_process(mappings: &[Mapping]) -> bool {
+    let name = |m: &Mapping| String::from_utf8_lossy(base_name_bytes(&m.name)).into_owned();
+    mappings.iter().any(|mapping| mapping.prot.exec && is_ruby(&name(mapping)))
+}
+
+fn may_hold(mapping: &Mapping) -> bool {
+    mapping.prot == Prot::RW && mapping.is_plain_anonymous()
+}
+
+/// `struct transient_heap_block_header` (transient_heap.c): how much of the block is used, the last object that was
+/// marked (-1 for none), how many objects there are; the next block.
+fn next(header: &[u8; CHAIN_HEADER]) -> Option<Addr> {
+    let short = |at: usize| Some(i16::from_le_bytes(*header.get(at..)?.first_chunk()?));
+    let (used, marked, objects) = (short(0)?, short(2)?, short(4)?);
+    let room = i64::try_from(TRANSIENT.1).ok()? - CHAIN_HEADER as i64;
+    let fits = (0..=room).contains(&used.into()) && (-1..=room).contains(&marked.into()) && objects >= 0;
+    // an empty block has no objects
+    let fits = fits && (used > 0 || (marked == -1 && objects == 0));
+    fits.then_some(Addr(u64::from_le_bytes(*header.get(8..)?.first_chunk()?)))
 }
 
 /// `struct heap_page` (gc.c): the size of its slots, how many there are, and as its fifth word where the first one

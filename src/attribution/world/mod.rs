@@ -16,7 +16,7 @@ use crate::model::hash::IntMap;
 use crate::model::observation::{BlockKind, HeapInfo, ResidencySource};
 use crate::model::path::base_name_bytes;
 use crate::model::{
-    Addr, AddrRange, EventId, FileMarks, Frame, Mapping, MappingFile, ModuleId, Overcommit, StackId,
+    Addr, AddrRange, EventId, FileMarks, Frame, Mapping, MappingFile, ModuleId, NOT_ELF, Overcommit, StackId,
     VmaDetail,
 };
 use reservations::Reservations;
@@ -95,10 +95,16 @@ impl<'a> World<'a> {
         }
         let mut files = HashSet::new();
         let mut images = HashSet::new();
+        let is_no_elf = |file: MappingFile| {
+            let mut found = input.observations.code.files.iter();
+            found.any(|marked| marked.file == file && marked.marks.iter().any(|mark| mark == NOT_ELF))
+        };
         for mapping in &input.observations.mappings {
             if let Some(file) = mapping.file.filter(|_| mapping.prot.exec) {
                 files.insert(base_name(&mapping.name));
-                images.insert((file.major, file.minor, file.inode));
+                if !is_no_elf(file) {
+                    images.insert((file.major, file.minor, file.inode));
+                }
             }
         }
         let seen = input.observations;

@@ -32,6 +32,9 @@ impl Sign {
 /// The mark of a file that offers a function `malloc` to the dynamic loader, and is no C library.
 pub const EXPORTS_MALLOC: &str = "exports-malloc";
 
+/// The mark of a file that is mapped as code and is no ELF file: the heap image of some runtime, generated code.
+pub const NOT_ELF: &str = "not-elf";
+
 /// What was found in one file; the file is named by the mappings that show it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct FileMarks {

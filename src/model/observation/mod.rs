@@ -68,6 +68,8 @@ pub enum BlockKind {
     Group,
     /// A page of objects, which the runtime keeps a description of that points back at it.
     ObjectPage,
+    /// An arena full of blocks that are chained to each other.
+    ChainedArena,
     /// Where such descriptions lie, read whole: what they do not describe is not the allocator's.
     GroupTable,
 }

@@ -194,6 +194,7 @@ fn observations(pid: i32, source: ResidencySource) -> Box<Observations> {
             Block { range: AddrRange::from_len(Addr(0xa000), 0x1000), kind: BlockKind::GroupTable },
             Block { range: AddrRange::from_len(Addr(0xc000), 0x2000), kind: BlockKind::Group },
             Block { range: AddrRange::from_len(Addr(0x10000), 0x10000), kind: BlockKind::ObjectPage },
+            Block { range: AddrRange::from_len(Addr(0x20000), 0x10000), kind: BlockKind::ChainedArena },
         ],
         code: CodeMarks {
             bss: vec![AddrRange::new(0x7f00_0000_2000, 0x7f00_0000_6000)],

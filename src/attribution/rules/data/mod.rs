@@ -93,6 +93,12 @@ impl Rule for DataRule {
         let more = self::advice(rule, group, world);
         advice.title = more.title;
         advice.why = format!("{}; {}", more.why, advice.why);
+        // what was said for want of this knowledge
+        let sizes_stacks = |fix: &Fix| {
+            let mut knobs = rules.rules().iter().flat_map(|rule| &rule.knobs);
+            knobs.any(|knob| knob.stacks && knob.knob == fix.knob)
+        };
+        advice.fix.retain(|fix| !sizes_stacks(fix));
         advice.fix.splice(0..0, more.fix);
         advice.no_help.extend(more.no_help);
         Some(rule.id.clone())
@@ -101,7 +107,8 @@ impl Rule for DataRule {
 
 fn advice(rule: &TableRule, group: &Group<'_>, world: &World<'_>) -> Advice {
     let mut why = rule.why.clone();
-    if let Some(path) = group.path {
+    let by_stack = group.pieces.first().is_some_and(|piece| piece.label.is_some());
+    if let Some(path) = group.path.filter(|_| by_stack) {
         why += &format!("; reserved by {}", caller_of(path));
     }
     let mut advice = Advice::why(why);

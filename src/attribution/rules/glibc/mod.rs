@@ -177,8 +177,8 @@ impl Rule for GlibcRule {
         }
     }
 
-    fn headers(&self) -> Option<Headers> {
-        Some(Headers::Malloc(headers::MALLOC))
+    fn headers(&self) -> &'static [Headers] {
+        &[Headers::Malloc(headers::MALLOC)]
     }
 
     fn arenas(&self) -> Option<ReadArenas> {

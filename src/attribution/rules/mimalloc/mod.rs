@@ -128,6 +128,8 @@ impl Rule for MimallocRule {
             // of two that map alike nobody can tell
             !super::jemalloc::loaded(world)
                 && subject.region.prot == Prot::RW
+                // it never advises against huge pages: others do, of what looks alike
+                && !subject.has_flag("nh")
                 && (subject.record.is_some() || world.may_be_noreserve(subject.range.start))
                 && subject.range.len() >= LEAST
                 && subject.range.len().is_multiple_of(ALIGNMENT)

@@ -16,6 +16,10 @@ const CACHE: u64 = 40 << 20;
 /// The size that advice is about.
 const SMALL: u64 = 1 << 20;
 
+const LIMIT: &str = "ulimit -s 1024 (or pthread_attr_setstacksize)";
+const RAISED: &str = "figure for 1 MiB stacks, if the C library chose the size: it goes by the limit that held when the \
+                      program started, and servers raise their own; too small a stack crashes the program";
+
 pub fn advise(group: &Group<'_>, world: &World<'_>) -> Advice {
     let cached = group.instances_with(CACHED);
     if group.part(SIGNAL).virt > 0 && group.part(LIVE).virt == 0 && cached == 0 {
@@ -157,8 +161,7 @@ fn smaller(group: &Group<'_>, world: &World<'_>, (makers, sizes): (&Makers, &Siz
         out.push(fix(knob, sizes.saves(SMALL, own).saturating_sub(kept)));
     }
     if makers.by_limit {
-        let knob = "ulimit -s 1024 (or pthread_attr_setstacksize)";
-        out.push(fix(knob, sizes.saves(SMALL, limit).saturating_sub(kept)));
+        out.push(fix(LIMIT, sizes.saves(SMALL, limit).saturating_sub(kept)));
     }
     if sizes.all().any(chosen) {
         out.push(match RULES.iter().find_map(|rule| rule.stack_size_knob(world)) {
@@ -166,7 +169,10 @@ fn smaller(group: &Group<'_>, world: &World<'_>, (makers, sizes): (&Makers, &Siz
             Some((knob, note)) => Fix::new(&knob, 0, 0).note(&note),
             None => {
                 let saves = sizes.saves(SMALL, chosen).saturating_sub(kept);
-                fix("a smaller pthread_attr_setstacksize", saves)
+                match saves > 0 && may_have_raised_limit(world) {
+                    true => fix(LIMIT, saves).note(RAISED),
+                    false => fix("a smaller pthread_attr_setstacksize", saves),
+                }
             }
         });
     }
@@ -180,6 +186,13 @@ fn by_limit(world: &World<'_>, each: u64) -> bool {
         Some(limit) => limit == each,
         None => seen.limits.known && each == UNLIMITED,
     }
+}
+
+/// Without a limit from the start glibc's own size is 2 MiB. One that has other stacks, and no limit now, has chosen
+/// them, or has lifted its limit itself.
+fn may_have_raised_limit(world: &World<'_>) -> bool {
+    let seen = world.input.observations;
+    seen.stack_limit.is_none() && seen.limits.known && world.has_file(is_libc)
 }
 
 fn signal_stacks(group: &Group<'_>) -> Advice {

@@ -129,6 +129,10 @@ fn merged_stacks(region: &Region, world: &World<'_>) -> Option<u64> {
 /// in it, each in a stack of its own. None where there is one at most.
 fn equal_stacks(range: AddrRange, world: &World<'_>) -> Option<u64> {
     let pointers = world.threads.live_places_in(range);
+    // without a limit the size is a guess, which one thread alone cannot confirm
+    if world.input.observations.stack_limit.is_none() && pointers.len() < 2 {
+        return None;
+    }
     let by_limit = world.input.observations.stack_limit.unwrap_or(UNLIMITED);
     let by_count = range.len().checked_div(pointers.len() as u64)?;
     // glibc adds the guard to the size, also where it is no VMA

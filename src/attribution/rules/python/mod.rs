@@ -80,13 +80,13 @@ impl Rule for PythonRule {
             .then(|| Claim::new(ARENA, Evidence::Stack, part).merge(Merge::ByCaller(at)))
     }
 
-    fn headers(&self) -> Option<Headers> {
-        Some(Headers::Pools(PoolHeaders {
+    fn headers(&self) -> &'static [Headers] {
+        &[Headers::Pools(PoolHeaders {
             in_process: |mappings| mappings.iter().any(|m| m.prot.exec && is_python(&base_name(&m.name))),
             may_hold: |mapping| mapping.prot == Prot::RW && mapping.is_plain_anonymous(),
             sizes: &SIZES,
             is_pool,
-        }))
+        })]
     }
 
     fn by_header(&self, subject: &Subject<'_>, world: &World<'_>) -> Option<Claim> {

@@ -8,11 +8,14 @@
 //! 0x7fbafc…     ---p 2 GiB, rw-p, ---p      a WebAssembly memory: 2 GiB of guard below, 8 GiB above
 //! 0x3ec0…       ---p, rw-p, ---p  > 1 TiB   Chromium: the sandbox with the heap's cage of 4 GiB
 //! 0x55c2ab…     rwxp  512 MiB               and its code range, near the program
+//! 0x7f9bec…     rwxp, r-xp deno, rwxp       Deno: a code range that is opened whole, with the copy in it
+//! 0x1664000…    ---p, rw-p, ---p  16 GiB    and cppgc's cage, at a multiple of its size
 //! ```
 //!
-//! All of Node's has MADV_DONTFORK (`dc`) and NORESERVE (`nr`); the sandbox has `nr` and `dd`.
+//! All of Node's has MADV_DONTFORK (`dc`) and NORESERVE (`nr`), Deno's heap pages the first only; the sandbox has `nr`
+//! and `dd`.
 
-use super::{BUILTINS, CAGE, CODE_RANGE, HEAP, MARK, V8, WASM, WASM_GUARD};
+use super::{BUILTINS, CAGE, CODE_RANGE, CPPGC, HEAP, MARK, RESERVED, V8, WASM, WASM_GUARD};
 use crate::attribution::category::{Claim, Evidence, Instance, Merge};
 use crate::attribution::footprint::{difference, overlapping};
 use crate::attribution::rules::World;
@@ -28,6 +31,12 @@ const MAX_HEAD: u64 = 64 << 10;
 /// wasm::kFullGuardSize64 and kNegativeGuardSize of the versions seen (BackingStore::TryAllocateAndPartiallyCommitMemory).
 const WASM_BELOW: u64 = 2 << 30;
 const WASM_ABOVE: u64 = 8 << 30;
+/// Of pages of the heap, and what large objects begin at (kPageSizeBits of src/common/globals.h).
+const PAGE_ALIGNMENT: u64 = 256 << 10;
+/// kCagedHeapMaxReservationSize and its alignment (include/cppgc/internal/api-constants.h).
+const CPPGC_CAGE: u64 = 16 << 30;
+/// Of which more is reserved than opened, at least: one reservation of many.
+const MIN_RESERVED: u64 = 64 << 20;
 /// Sandbox::kSandboxSize; the cage and what guards it lie around.
 const SANDBOX: u64 = 1 << 40;
 
@@ -51,7 +60,10 @@ pub(super) fn survey(world: &World<'_>) -> Vec<Surveyed> {
         return found;
     }
     found.sort_by_key(|s| s.range);
-    let dontfork = |m: &Mapping| is_anonymous(m) && flags(m, &["dc", "nr"]).unwrap_or(false);
+    let dontfork = |m: &Mapping| {
+        let own = is_anonymous(m) && flags(m, &["dc"]).unwrap_or(false);
+        own && (flags(m, &["nr"]) == Some(true) || m.range.start.is_aligned(PAGE_ALIGNMENT))
+    };
     // a guard may have merged with the end of a code range
     let taken: Vec<AddrRange> = found.iter().map(|s| s.range).collect();
     let mut left = Vec::new();
@@ -62,8 +74,10 @@ pub(super) fn survey(world: &World<'_>) -> Vec<Surveyed> {
     }
     for run in runs(&left, |_| true) {
         let memories = wasm(run);
+        let (part, start) = (kind_of_run(run), extent(run).start);
         for mapping in run {
             match overlapping(&memories, mapping.range) {
+                [] if part != HEAP => found.push(surveyed(mapping.range, part, start)),
                 [] => found.push(surveyed(mapping.range, HEAP, mapping.range.start)),
                 memories => found.extend(wasm_parts(mapping, memories)),
             }
@@ -75,6 +89,17 @@ pub(super) fn survey(world: &World<'_>) -> Vec<Surveyed> {
     }
     found.sort_by_key(|s| s.range);
     found
+}
+
+/// What neighbours are that lie in no WebAssembly memory: pages of the heap, unless most of them was only reserved.
+fn kind_of_run(run: &[Mapping]) -> &'static str {
+    let range = extent(run);
+    let reserved: u64 = run.iter().filter(|m| m.prot.is_none()).map(|m| m.range.len()).sum();
+    match range.len() {
+        CPPGC_CAGE if range.start.is_aligned(CPPGC_CAGE) => CPPGC,
+        len if len >= MIN_RESERVED && reserved > len / 2 => RESERVED,
+        _ => HEAP,
+    }
 }
 
 fn surveyed(range: AddrRange, part: &'static str, instance: Addr) -> Surveyed {
@@ -95,6 +120,12 @@ fn code_ranges(world: &World<'_>) -> Vec<Surveyed> {
     let part_of = |m: &Mapping| is_anonymous(m) || (m.file.is_some() && m.prot.exec && world.is_image(m));
     for run in runs(world.mappings(), part_of) {
         for (at, _) in run.iter().enumerate().filter(|(_, m)| m.file.is_some()) {
+            if let Some(inside) = opened_whole(run, at) {
+                let start = extent(inside).start;
+                let part = |m: &Mapping| if m.file.is_some() { BUILTINS } else { CODE_RANGE };
+                found.extend(inside.iter().map(|m| surveyed(m.range, part(m), start)));
+                continue;
+            }
             let below = run[..at].iter().rev().take_while(|m| is_anonymous(m)).count();
             // what is reserved above it is the range's end: others may follow
             let above = run.get(at + 1).filter(|m| is_anonymous(m) && m.prot.is_none());
@@ -116,6 +147,13 @@ fn code_ranges(world: &World<'_>) -> Vec<Surveyed> {
         found.extend(all.map(|m| surveyed(m.range, CODE_RANGE, m.range.start)));
     }
     found
+}
+
+/// The copy with what is writable and executable below and above it, if that is a code range of the full size.
+fn opened_whole(run: &[Mapping], copy: usize) -> Option<&[Mapping]> {
+    let inside = run.get(copy.checked_sub(1)?..copy + 2)?;
+    let opened = inside.first().is_some_and(is_code) && inside.last().is_some_and(is_code);
+    (opened && extent(inside).len() == CODE_RANGE_SIZE).then_some(inside)
 }
 
 /// Within 2 GiB of the program (V8 asks for that, and address randomisation often grants it: `CodeRange`,

@@ -1,4 +1,4 @@
-//! V8 (Node.js, Chromium): a code range of 512 MiB per isolate, heap pages of 256 KiB, the guards
+//! V8 (Node.js, Chromium, Deno): a code range of 512 MiB per isolate, heap pages of 256 KiB, the guards
 //! of WebAssembly memories, Chromium's sandbox.
 
 mod embedder;
@@ -24,6 +24,8 @@ pub(super) const HEAP: &str = "heap";
 pub(super) const WASM: &str = "WebAssembly memory";
 pub(super) const WASM_GUARD: &str = "WebAssembly memory, guard";
 pub(super) const CAGE: &str = "sandbox and pointer cage";
+pub(super) const CPPGC: &str = "cage of the heap of C++ objects";
+pub(super) const RESERVED: &str = "reserved as a whole";
 const TABLES: &str = "pointer tables";
 const NAMED: &str = "reservation that V8 named";
 
@@ -136,7 +138,8 @@ impl Rule for V8Rule {
     fn advise(&self, group: &Group<'_>, world: &World<'_>) -> Advice {
         let guards = group.part(WASM_GUARD).virt + group.part(WASM).virt;
         let own = |part| (group.part(part).virt, part);
-        let largest = [own(CODE_RANGE), (guards, WASM), own(CAGE), own(TABLES), own(NAMED)];
+        let largest =
+            [own(CODE_RANGE), (guards, WASM), own(CAGE), own(CPPGC), own(RESERVED), own(TABLES), own(NAMED)];
         let (bytes, what) = largest.into_iter().max().unwrap_or_default();
         let advice = match what {
             _ if bytes == 0 => {
@@ -158,6 +161,25 @@ impl Rule for V8Rule {
                      which reserves all that it may ever need; what is not used costs nothing",
                 );
                 advice.title = Some("V8's pointer tables, reserved but not used".to_string());
+                advice
+            }
+            CPPGC => {
+                let mut advice = Advice::why(
+                    "V8 keeps C++ objects that JavaScript owns (cppgc) in one range of 16 GiB, so that what points \
+                     from one to another takes four bytes; it costs nothing until used",
+                );
+                advice.title = Some("V8's heap of C++ objects, reserved but not used".to_string());
+                advice
+            }
+            RESERVED => {
+                let mut advice = Advice::why(
+                    "V8 reserves all that a table or a heap may ever need, and opens it piece by piece; which of \
+                     them it is nothing tells here; what is not used costs nothing",
+                );
+                advice.title = Some(match group.instances_with(RESERVED) {
+                    1 => "reservation of V8's".to_string(),
+                    n => format!("{n} reservations of V8's"),
+                });
                 advice
             }
             NAMED => {
