@@ -259,11 +259,10 @@ fn chained(links: &[(Addr, Option<Addr>)], (arena, block): (u64, u64)) -> Vec<Ad
         let mut led_to = vec![false; count];
         let mut loose = 0;
         let fits = |(_, next): &(Addr, Option<Addr>)| {
-            let Some(next) = next else { return false };
+            let Some(next) = next.filter(|next| next.is_aligned(block)) else { return false };
             let inside = range.contains(*next).then(|| ((next.0 - range.start.0) / block) as usize);
             match inside.and_then(|at| led_to.get_mut(at)).filter(|led_to| !**led_to) {
-                Some(led_to) if next.is_aligned(block) => *led_to = true,
-                Some(_) => return false,
+                Some(led_to) => *led_to = true,
                 None if inside.is_none() && *next != Addr(0) => return false,
                 None => loose += 1,
             }

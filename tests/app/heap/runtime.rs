@@ -44,6 +44,10 @@ fn written(compressed: &[u8]) -> (Sites, i64) {
                 stack.push((profile.string_table[function.name as usize].clone(), line.line));
             }
         }
+        // Go looks for the first function that is not the runtime's, too, but takes a return address for the innermost
+        // one that was inlined there (runtime.FuncForPC): of a timer it then shows all.
+        let first = stack.iter().position(|(name, _)| !name.starts_with("runtime."));
+        stack.drain(..first.unwrap_or_default());
         let values = sample.value.iter().map(|&value| value as u64).collect::<Vec<_>>();
         add(&mut sites, stack, values.try_into().expect("four values"));
     }

@@ -125,7 +125,7 @@ fn what_cannot_be_is_refused_before_anything_starts() {
         ),
         (vec!["snapshot", "--smaps", maps, "-f", "svg", "--width", "rss"], "use --width virt or writable"),
         (vec!["diff", smaps, maps, "-f", "folded", "--width", "unused"], "not known what is in memory"),
-        (vec!["diff", smaps, smaps, "-f", "pprof"], "[possible values: text, json, folded, svg]"),
+        (vec!["diff", smaps, smaps, "-f", "pprof"], "[possible values: text, json, folded, svg, html]"),
         (vec!["doctor", "-f", "svg"], "[possible values: text, json]"),
         (vec!["run", "-f", "json", "--lines", "--", "/nonexistent"], "--lines means nothing with -f json"),
     ] {
