@@ -260,10 +260,10 @@ fn chained(links: &[(Addr, Option<Addr>)], (arena, block): (u64, u64)) -> Vec<Ad
         let mut loose = 0;
         let fits = |(_, next): &(Addr, Option<Addr>)| {
             let Some(next) = next.filter(|next| next.is_aligned(block)) else { return false };
-            let inside = range.contains(*next).then(|| ((next.0 - range.start.0) / block) as usize);
+            let inside = range.contains(next).then(|| ((next.0 - range.start.0) / block) as usize);
             match inside.and_then(|at| led_to.get_mut(at)).filter(|led_to| !**led_to) {
                 Some(led_to) => *led_to = true,
-                None if inside.is_none() && *next != Addr(0) => return false,
+                None if inside.is_none() && next != Addr(0) => return false,
                 None => loose += 1,
             }
             loose <= LOOSE
