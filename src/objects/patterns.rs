@@ -1,10 +1,9 @@
 //! Looking for code by what it reads.
 
 use super::Object;
+use super::starts::in_pieces;
 use memchr::memmem;
 
-/// What is read at once, bytes.
-const PIECE: u64 = 1 << 20;
 /// Places that are told of at most.
 const MOST: usize = 64;
 
@@ -12,24 +11,19 @@ const MOST: usize = 64;
 pub fn code_like(object: &Object, code: &[u8]) -> Vec<u64> {
     let mut found = Vec::new();
     let finder = memmem::Finder::new(code);
-    let overlap = (code.len() as u64).saturating_sub(1);
     for segment in object.layout().segments.iter().filter(|segment| segment.exec) {
-        let mut at = 0;
-        while at < segment.file_size && found.len() < MOST {
-            let length = (PIECE + overlap).min(segment.file_size - at);
-            let Ok(bytes) = object.read(segment.offset.wrapping_add(at), length) else { break };
-            let address = segment.vaddr.wrapping_add(at);
-            found.extend(finder.find_iter(&bytes).map(|place| address.wrapping_add(place as u64)));
-            at += PIECE;
-        }
+        in_pieces(object, (segment, segment.file_size), code.len() as u64, |bytes, address| {
+            let places = finder.find_iter(bytes).map(|place| address.wrapping_add(place as u64));
+            found.extend(places.take(MOST - found.len()));
+        });
     }
-    found.truncate(MOST);
     found
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::objects::starts::CHUNK;
 
     #[test]
     fn code_is_found_where_the_file_has_it() {
@@ -37,7 +31,7 @@ mod tests {
         let object = Object::from_file(file).expect("an ELF file");
         let segment = object.layout().segments.iter().find(|segment| segment.exec).copied().expect("code");
         // Across the border between two pieces, if there are two.
-        let offset = (segment.file_size.min(PIECE)).saturating_sub(24);
+        let offset = (segment.file_size.min(CHUNK)).saturating_sub(24);
         let code = object.read(segment.offset + offset, 48).expect("code");
         assert!(code_like(&object, &code).contains(&(segment.vaddr + offset)));
         assert_eq!(code_like(&object, &[0xf1; 48]), Vec::<u64>::new());

@@ -17,7 +17,7 @@ use std::ops::{Range, RangeInclusive};
 const MAX_CODE: u64 = 256 << 20;
 /// Code that is read at once (little enough that the allocator need not map it anew each time), and the bytes of
 /// a direct call.
-const CHUNK: u64 = 1 << 16;
+pub(super) const CHUNK: u64 = 1 << 16;
 const CALL: u64 = 5;
 /// Less than that between two functions is padding: they begin at multiples of it.
 const SHORTEST_GAP: u64 = 16;

@@ -58,19 +58,25 @@ pub(super) struct SymbolTable {
     versions: Vec<u8>,
 }
 
+/// The string table of a symbol table.
+///
+/// # Errors
+/// When it has none, or it cannot be read.
+pub(super) fn strings(file: &ElfFile, table: &Section) -> Result<Vec<u8>, ObjectError> {
+    let strings = usize::try_from(table.link).ok().and_then(|link| file.layout().sections.get(link));
+    file.section_bytes(strings.ok_or(ObjectError::NoStrings)?)
+}
+
 impl SymbolTable {
     /// Reads `.symtab` or `.dynsym` with its strings.
     ///
     /// # Errors
     /// When one of the two cannot be read.
     pub(super) fn read(file: &ElfFile, section: &Section) -> Result<SymbolTable, ObjectError> {
-        let layout = file.layout();
-        let strings = usize::try_from(section.link).ok().and_then(|link| layout.sections.get(link));
-        let strings = strings.ok_or(ObjectError::NoStrings)?;
+        let strings = strings(file, section)?;
         let bytes = file.section_bytes(section)?;
-        let strings = file.section_bytes(strings)?;
         let versions = (section.kind == SHT_DYNSYM)
-            .then(|| layout.section(b".gnu.version"))
+            .then(|| file.layout().section(b".gnu.version"))
             .flatten()
             .and_then(|s| file.section_bytes(s).ok())
             .unwrap_or_default();

@@ -1,8 +1,7 @@
 //! Where a file's variables are.
 
-use super::elf::Section;
 use super::object::Object;
-use super::symtab::SymbolTable;
+use super::symtab::{SymbolTable, strings};
 use goblin::elf::section_header::{SHT_DYNSYM, SHT_SYMTAB};
 use goblin::elf::sym::STT_OBJECT;
 use memchr::memmem;
@@ -22,7 +21,8 @@ fn find(object: &Object, name: &[u8], tables: &[u32]) -> Option<u64> {
     let mut found = None;
     for &kind in tables {
         for section in object.layout().sections.iter().filter(|section| section.kind == kind) {
-            if !may_name(object, section, name) {
+            // Most files do not have the name, and their strings show it without their symbols.
+            if strings(object, section).is_ok_and(|strings| memmem::find(&strings, name).is_none()) {
                 continue;
             }
             let Ok(table) = SymbolTable::read(object, section) else { continue };
@@ -41,13 +41,6 @@ fn find(object: &Object, name: &[u8], tables: &[u32]) -> Option<u64> {
         }
     }
     found.map(|(_, at)| at)
-}
-
-/// Most files do not have the name that is searched for, and their strings show it without their symbols.
-fn may_name(object: &Object, table: &Section, name: &[u8]) -> bool {
-    let strings = usize::try_from(table.link).ok().and_then(|link| object.layout().sections.get(link));
-    let Some(Ok(strings)) = strings.map(|strings| object.section_bytes(strings)) else { return false };
-    memmem::find(&strings, name).is_some()
 }
 
 #[cfg(test)]

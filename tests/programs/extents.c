@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+#include "rss.h"
 
 int mallctl(const char *name, void *old, size_t *old_size, void *new, size_t new_size);
 
@@ -48,22 +49,6 @@ static void *work(void *argument)
     /* The arena of a thread that has ended is purged. */
     pause();
     return slots;
-}
-
-static size_t rss(void)
-{
-    static char text[4096];
-    static FILE *file;
-    if (file == NULL && (file = fopen("/proc/self/smaps_rollup", "r")) != NULL)
-        setvbuf(file, NULL, _IONBF, 0);
-    if (file == NULL)
-        return 0;
-    rewind(file);
-    size_t kib = 0;
-    while (fgets(text, sizeof text, file) != NULL)
-        if (sscanf(text, "Rss: %zu", &kib) == 1)
-            break;
-    return kib << 10;
 }
 
 int main(int argc, char **argv)

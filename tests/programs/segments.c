@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+#include "rss.h"
 
 enum { SLOTS = 3000, THREADS = 8 };
 static void *slots[THREADS][SLOTS];
@@ -79,22 +80,6 @@ static void *work(void *argument)
         pthread_barrier_wait(&end);
     }
     return NULL;
-}
-
-static size_t rss(void)
-{
-    static char text[4096];
-    static FILE *file;
-    if (file == NULL && (file = fopen("/proc/self/smaps_rollup", "r")) != NULL)
-        setvbuf(file, NULL, _IONBF, 0);
-    if (file == NULL)
-        return 0;
-    rewind(file);
-    size_t kib = 0;
-    while (fgets(text, sizeof text, file) != NULL)
-        if (sscanf(text, "Rss: %zu", &kib) == 1)
-            break;
-    return kib << 10;
 }
 
 int main(int argc, char **argv)
