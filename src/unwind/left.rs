@@ -20,13 +20,8 @@ impl Walk<'_> {
         let Some(left) = self.left.take() else { return Step::End(Completeness::Incomplete) };
         self.stack = StackBytes::of_left(&left);
         let on = |address, words: u64, bp| {
-            Step::To(Position {
-                address,
-                kind: FrameKind::ReturnAddress,
-                registers: Registers::restored(left.sp.wrapping_add(8 * words), bp),
-                by_frame_pointer: false,
-                linked: false,
-            })
+            let registers = Registers::restored(left.sp.wrapping_add(8 * words), bp);
+            Step::To(Position::new(address, FrameKind::ReturnAddress, registers))
         };
         if self.follows_call(left.ip) {
             return on(left.ip, 0, left.bp);
@@ -57,13 +52,8 @@ impl Walk<'_> {
             && let Ok(address) = self.stack.word(kept)
             && self.follows_call(address)
         {
-            return Step::To(Position {
-                address,
-                kind: FrameKind::ReturnAddress,
-                registers: Registers { sp: kept.wrapping_add(8), ..at.registers },
-                by_frame_pointer: false,
-                linked: false,
-            });
+            let registers = Registers { sp: kept.wrapping_add(8), ..at.registers };
+            return Step::To(Position::new(address, FrameKind::ReturnAddress, registers));
         }
         match self.frame_pointer(&at.registers) {
             Ok(caller) if self.follows_call(caller.return_address) => Step::To(by_frame_pointer(caller)),

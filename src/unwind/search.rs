@@ -95,13 +95,7 @@ impl Walk<'_> {
             Rule::Offsets(offsets) => offsets.apply_at(cfa, &at.registers, &self.stack).ok()?.registers,
             _ => Registers { sp: cfa, known: 0, ..at.registers },
         };
-        Some(Position {
-            address,
-            kind: FrameKind::ReturnAddress,
-            registers,
-            by_frame_pointer: false,
-            linked: false,
-        })
+        Some(Position::new(address, FrameKind::ReturnAddress, registers))
     }
 
     /// The frames above can have led there.
@@ -249,13 +243,7 @@ impl Walk<'_> {
 
 fn guessed(at: &Position, slot: u64, word: u64) -> Step {
     let registers = Registers { sp: slot.wrapping_add(8), ..at.registers };
-    Step::To(Position {
-        address: word,
-        kind: FrameKind::Guess,
-        registers,
-        by_frame_pointer: false,
-        linked: false,
-    })
+    Step::To(Position::new(word, FrameKind::Guess, registers))
 }
 
 /// The slot of `jmp *x(%rip)`, with or without `endbr64` and the `bnd` prefix before it: a stub of

@@ -57,6 +57,14 @@ pub(super) struct Position {
     pub linked: bool,
 }
 
+impl Position {
+    /// Where a step led that did not follow rbp.
+    #[inline]
+    pub fn new(address: u64, kind: FrameKind, registers: Registers) -> Position {
+        Position { address, kind, registers, by_frame_pointer: false, linked: false }
+    }
+}
+
 pub(super) enum Step {
     To(Position),
     End(Completeness),
@@ -80,13 +88,7 @@ impl Position {
 
 impl Walk<'_> {
     pub fn run(&mut self, captured: &StackSample<'_>) -> Completeness {
-        let mut at = Position {
-            address: captured.ip,
-            kind: FrameKind::InstructionPointer,
-            registers: Registers::of(captured),
-            by_frame_pointer: false,
-            linked: false,
-        };
+        let mut at = Position::new(captured.ip, FrameKind::InstructionPointer, Registers::of(captured));
         let mut guesses = 0;
         self.scratch.trail.begin();
         self.scratch.generated.begin();
@@ -272,14 +274,7 @@ impl Walk<'_> {
             && self.calls(at, word)
         {
             let registers = Registers { sp: registers.sp.wrapping_add(8), ..*registers };
-            let kind = FrameKind::ReturnAddress;
-            return Step::To(Position {
-                address: word,
-                kind,
-                registers,
-                by_frame_pointer: false,
-                linked: false,
-            });
+            return Step::To(Position::new(word, FrameKind::ReturnAddress, registers));
         }
         if registers.bp() == Some(0) && at.by_frame_pointer {
             return Step::End(Completeness::Complete);
@@ -357,13 +352,8 @@ fn is_entry(placed: &MappedModule, address: u64) -> bool {
 }
 
 pub(super) fn by_frame_pointer(caller: Caller) -> Position {
-    Position {
-        address: caller.return_address,
-        kind: FrameKind::ReturnAddress,
-        registers: caller.registers,
-        by_frame_pointer: true,
-        linked: false,
-    }
+    let Caller { return_address, registers } = caller;
+    Position { by_frame_pointer: true, ..Position::new(return_address, FrameKind::ReturnAddress, registers) }
 }
 
 pub(super) fn completeness_of(stuck: UnwindError) -> Completeness {
