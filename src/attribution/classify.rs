@@ -9,6 +9,9 @@ use crate::ledger::{Reconciled, Region, RegionKind};
 use crate::model::hash::IntMap;
 use crate::model::{Addr, AddrRange, EventId, Observations, PAGE, StackId};
 use std::collections::HashMap;
+use std::ops::Range;
+use std::panic::resume_unwind;
+use std::thread;
 
 /// Purged and untouched ranges shorter than this stay part of what surrounds them: one touched
 /// page in two would otherwise give a piece each.
@@ -17,26 +20,63 @@ const MIN_PURGED_PIECE: u64 = 16 * PAGE;
 /// Which rules recognise which lines of a stack: (line, rule), innermost first.
 type Marks = HashMap<StackId, Vec<(usize, usize)>>;
 
+/// Regions that are worth a thread of their own: a thread's start and its caches cost what some hundred regions do.
+const REGIONS_PER_THREAD: usize = 4096;
+
 pub fn classify(world: &World<'_>) -> Vec<Piece> {
     let marks = mark_stacks(world);
-    let regions = &world.input.reconciled.regions;
-    let mut out = Pieces { pieces: Vec::with_capacity(regions.len()), things: Things::default() };
+    let regions = world.input.reconciled.regions.len();
+    let threads = match regions / REGIONS_PER_THREAD {
+        0 | 1 => 1,
+        most => thread::available_parallelism().map_or(1, |cores| cores.get().min(most)),
+    };
+    let mut pieces = classify_by(threads, world, &marks, regions);
+    let mut things = Things::default();
+    for piece in &mut pieces {
+        piece.thing = things.number(&piece.instance);
+    }
+    pieces
+}
+
+/// Each thread takes as many regions as the others, in their order. A rule's answer goes by the piece and the process,
+/// never by the pieces before it.
+fn classify_by(threads: usize, world: &World<'_>, marks: &Marks, regions: usize) -> Vec<Piece> {
+    let share = regions.div_ceil(threads);
+    let part = |thread: usize| (thread * share).min(regions)..((thread + 1) * share).min(regions);
+    thread::scope(|scope| {
+        let spawn = |thread: usize| {
+            let (fork, regions) = (world.fork(), part(thread));
+            let work = move || classify_part(&fork, marks, regions);
+            thread::Builder::new().spawn_scoped(scope, work).map_err(|_| thread)
+        };
+        let others: Vec<_> = (1..threads).map(spawn).collect();
+        let mut pieces = Vec::with_capacity(regions);
+        pieces.extend(classify_part(world, marks, part(0)));
+        for other in others {
+            pieces.extend(match other {
+                Ok(thread) => thread.join().unwrap_or_else(|panic| resume_unwind(panic)),
+                // no more threads are allowed here
+                Err(thread) => classify_part(world, marks, part(thread)),
+            });
+        }
+        pieces
+    })
+}
+
+fn classify_part(world: &World<'_>, marks: &Marks, regions: Range<usize>) -> Vec<Piece> {
+    let mut pieces = Vec::with_capacity(regions.len());
     let mut levels = Levels::default();
-    for (index, region) in regions.iter().enumerate() {
+    for index in regions {
+        let region = &world.input.reconciled.regions[index];
         let mut start = region.range.start;
         for end in cuts(world, region, &mut levels.cuts).into_iter().chain([region.range.end]) {
             let subject = world.subject(region, AddrRange { start, end });
-            let (rule, claim) = claim(world, &subject, &marks, &mut levels);
-            push_pieces(world, &subject, &mut out, Draft { region: index, rule, claim });
+            let (rule, claim) = claim(world, &subject, marks, &mut levels);
+            push_pieces(world, &subject, &mut pieces, Draft { region: index, rule, claim });
             start = end;
         }
     }
-    out.pieces
-}
-
-struct Pieces {
-    pieces: Vec<Piece>,
-    things: Things,
+    pieces
 }
 
 /// The numbers of instances, in the order of their first pieces.
@@ -167,7 +207,7 @@ fn claim(
 }
 
 /// Gives the piece its figures; cuts out what was purged where the rule wants that apart.
-fn push_pieces(world: &World<'_>, subject: &Subject<'_>, out: &mut Pieces, draft: Draft) {
+fn push_pieces(world: &World<'_>, subject: &Subject<'_>, out: &mut Vec<Piece>, draft: Draft) {
     let event = subject.record.map(|r| r.event);
     let instance = |range: AddrRange| match (&draft.claim.instance, event) {
         (Some(instance), _) => instance.clone(),
@@ -175,19 +215,18 @@ fn push_pieces(world: &World<'_>, subject: &Subject<'_>, out: &mut Pieces, draft
         (None, None) => Instance::At(range.start),
     };
     let instance = instance(subject.range);
-    let thing = out.things.number(&instance);
     let mut push = |range: AddrRange, part: &'static str| {
         if range.is_empty() {
             return;
         }
-        out.pieces.push(Piece {
+        out.push(Piece {
             range,
             region: draft.region,
             category: draft.claim.category,
             part,
             evidence: draft.claim.evidence,
             instance: instance.clone(),
-            thing,
+            thing: 0,
             thread: draft.claim.thread.or(subject.record.map(|r| r.task.tid)),
             merge: draft.claim.merge,
             label: draft.claim.label,

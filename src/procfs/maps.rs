@@ -52,22 +52,66 @@ pub struct ParsedMaps {
 
 /// Parses a whole file. Damaged lines are skipped and listed; the rest stands.
 pub fn parse_maps(bytes: &[u8]) -> ParsedMaps {
-    let mut parsed = ParsedMaps::default();
+    let mut parser = MapsParser::default();
     // A line has at least 50 bytes; with names about 80.
-    parsed.mappings.reserve(bytes.len() / 64);
-    for (index, line) in bytes.split(|&b| b == b'\n').enumerate() {
+    parser.parsed.mappings.reserve(bytes.len() / 64);
+    parser.push(bytes);
+    parser.finish()
+}
+
+/// Parses a file that comes in pieces, which may end within a line.
+#[derive(Default)]
+pub struct MapsParser {
+    parsed: ParsedMaps,
+    /// Lines before what comes next.
+    lines: usize,
+    /// The beginning of a line whose end has not come yet.
+    begun: Vec<u8>,
+}
+
+impl MapsParser {
+    pub fn push(&mut self, bytes: &[u8]) {
+        let Some(last) = bytes.iter().rposition(|&b| b == b'\n') else {
+            return self.begun.extend_from_slice(bytes);
+        };
+        let (mut whole, begun) = (&bytes[..last], &bytes[last + 1..]);
+        if !self.begun.is_empty() {
+            let end = whole.iter().position(|&b| b == b'\n');
+            let (first, others) = whole.split_at(end.unwrap_or(whole.len()));
+            let mut line = std::mem::take(&mut self.begun);
+            line.extend_from_slice(first);
+            self.line(&line);
+            self.begun.extend_from_slice(begun);
+            if end.is_none() {
+                return;
+            }
+            whole = &others[1..];
+        } else {
+            self.begun.extend_from_slice(begun);
+        }
+        whole.split(|&b| b == b'\n').for_each(|line| self.line(line));
+    }
+
+    fn line(&mut self, line: &[u8]) {
+        self.lines += 1;
         if line.is_empty() {
-            continue;
+            return;
         }
         match parse_line(line) {
-            Ok(mapping) => add_in_order(&mut parsed, mapping),
-            Err(fault) => parsed.damaged.push(DamagedLine { line: index + 1, fault }),
+            Ok(mapping) => add_in_order(&mut self.parsed, mapping),
+            Err(fault) => self.parsed.damaged.push(DamagedLine { line: self.lines, fault }),
         }
     }
-    if parsed.mappings.iter().any(is_stack_without_code) {
-        parsed.mappings.iter_mut().for_each(unname_code);
+
+    pub fn finish(mut self) -> ParsedMaps {
+        let last = std::mem::take(&mut self.begun);
+        self.line(&last);
+        let mut parsed = self.parsed;
+        if parsed.mappings.iter().any(is_stack_without_code) {
+            parsed.mappings.iter_mut().for_each(unname_code);
+        }
+        parsed
     }
-    parsed
 }
 
 /// The kernel writes `[heap]` at whatever lies where the break is or would be (fs/proc/task_mmu.c,
@@ -246,6 +290,42 @@ fn unescape(name: &[u8]) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn a_file_in_pieces_is_the_whole_file(
+            lines in proptest::collection::vec(prop_oneof![
+                Just("1000-2000 rw-p 00000000 00:00 0 "),
+                Just("1000-3000 rw-p 00000000 00:00 0 "),
+                Just("5000-6000 r-xp 00001000 fd:01 77                  /a b\\012c"),
+                Just("7ffc00000000-7ffc00021000 rw-p 00000000 00:00 0  [stack]"),
+                Just("5618e0000000-561900000000 rwxp 00000000 00:00 0  [heap]"),
+                Just("no line"),
+                Just(""),
+            ], 0..12),
+            ends_whole in any::<bool>(),
+            sizes in proptest::collection::vec(0usize..90, 1..20),
+        ) {
+            let text = lines.join("\n") + if ends_whole { "\n" } else { "" };
+            let mut parser = MapsParser::default();
+            let mut rest = text.as_bytes();
+            for size in sizes {
+                let (piece, after) = rest.split_at(size.min(rest.len()));
+                parser.push(piece);
+                rest = after;
+            }
+            parser.push(rest);
+            prop_assert_eq!(parser.finish(), parse_maps(text.as_bytes()));
+            prop_assert_eq!(parse_maps(text.as_bytes()).damaged, damaged_by_lines(&text));
+        }
+    }
+
+    fn damaged_by_lines(text: &str) -> Vec<DamagedLine> {
+        let lines = text.split('\n').enumerate().filter(|(_, line)| !line.is_empty());
+        let fault = |(at, line): (usize, &str)| Some((at + 1, parse_line(line.as_bytes()).err()?));
+        lines.filter_map(fault).map(|(line, fault)| DamagedLine { line, fault }).collect()
+    }
 
     #[test]
     fn vsyscall_is_left_out_of_the_span() {

@@ -3,10 +3,11 @@
 //! Parsing and opening are apart: `maps`, `smaps`, `status`, `task_files` and `page_runs`
 //! turn bytes into values and touch no file; `process_dir`, `memory`, `headers`,
 //! `pagemap`, `pagemap_scan`, `procmap_query`, `residency`, `marks`, `loader_data`, `thread_blocks` and `threads` read;
-//! `observe` joins them. The crate `procfs` holds the process's directory open, lists its threads, and parses
+//! `address_space` reads maps and pages together, `observe` joins all. The crate `procfs` holds the process's directory open, lists its threads, and parses
 //! status and limits; maps and smaps are parsed here, because their names may be any bytes and
 //! there may be tens of thousands of lines.
 
+mod address_space;
 mod brief;
 mod bss;
 mod details;

@@ -1,27 +1,24 @@
 //! One snapshot of a living process: [`observe`] opens the files, the parsers beside it read them.
 
+use super::address_space::read_address_space;
 use super::details::read_details;
 use super::error::ObserveError;
 use super::headers::{Target, read_arenas, read_blocks};
 use super::limits::read_limits;
-use super::maps::{ParsedMaps, parse_maps, user_span};
 use super::marks::read_marks;
 use super::process_dir::ProcessDir;
-use super::residency::PageReader;
 use super::status::{ProcessStatus, parse_limits, parse_status};
 use super::task_files::{parse_cmdline, parse_comm, parse_no_randomize, parse_resources};
 use super::thread_blocks::read_thread_blocks;
 use super::threads::read_threads;
 use crate::model::headers::Headers;
 use crate::model::observation::{
-    Observations, Residency, ResidencySource, ResourceUse, SnapshotMoment, StatusFigures, ThreadBlocks,
+    Observations, ResidencySource, ResourceUse, SnapshotMoment, StatusFigures, ThreadBlocks,
 };
-use crate::model::{AddrRange, CodeMarks, Mapping, Pid, Sign, Tid, VmaDetails};
-use crate::sys::clock::{monotonic_ns, process_cpu_ns};
+use crate::model::{CodeMarks, Pid, Sign, Tid, VmaDetails};
+use crate::sys::clock::process_cpu_ns;
 use crate::sys::file;
 use crate::sys::recent::Recent;
-use std::fs::File;
-use std::os::unix::fs::FileExt;
 use std::sync::{Mutex, PoisonError};
 
 /// What to examine, and how.
@@ -158,81 +155,8 @@ fn read_resources(dir: &ProcessDir) -> Result<ResourceUse, ObserveError> {
 }
 
 /// Keeps a value, or turns its error into a gap.
-fn noted<T>(gaps: &mut Vec<String>, result: Result<T, ObserveError>) -> Option<T> {
+pub(super) fn noted<T>(gaps: &mut Vec<String>, result: Result<T, ObserveError>) -> Option<T> {
     result.map_err(|error| gaps.push(error.to_string())).ok()
-}
-
-struct AddressSpace {
-    begun_ns: u64,
-    ended_ns: u64,
-    mappings: Vec<Mapping>,
-    residency: Residency,
-    guards: Vec<AddrRange>,
-}
-
-/// Maps and pages, as close together as can be: files are opened before, parsing is done after
-/// (but for the slower rungs, which need the mappings first).
-fn read_address_space(
-    dir: &ProcessDir,
-    from: ResidencySource,
-    status: Option<&ProcessStatus>,
-    gaps: &mut Vec<String>,
-) -> Result<AddressSpace, ObserveError> {
-    let maps_file = dir.open_file("maps")?;
-    let wants_pages = matches!(from, ResidencySource::PagemapScan | ResidencySource::Pagemap);
-    let pagemap = if wants_pages { noted(gaps, dir.open_file("pagemap")) } else { None };
-    let vm_swap = status.map(|status| status.figures.vm_swap);
-
-    let begun_ns = monotonic_ns();
-    let text = dir.read_open(&maps_file, "maps", 64 << 10)?;
-    let mut pages = PageReader { dir, pagemap, vm_swap, gaps };
-    let scan = match user_span(&text) {
-        Some(span) if from == ResidencySource::PagemapScan => pages.scan(span),
-        _ => None,
-    };
-    let scanned_ns = monotonic_ns();
-
-    let mappings = parse_whole(dir, &text, pages.gaps)?;
-    let residency = match (scan, from) {
-        (Some(mut scan), _) => {
-            let guards = std::mem::take(&mut scan.guards);
-            let residency = pages.by_scan(&mappings, scan);
-            whole(dir, &maps_file, &text)?;
-            return Ok(AddressSpace { begun_ns, ended_ns: scanned_ns, mappings, residency, guards });
-        }
-        (None, ResidencySource::None) => Residency::default(),
-        (None, _) => pages.by_pagemap(&mappings).unwrap_or_else(|| pages.by_smaps(&mappings)),
-    };
-    let ended_ns = monotonic_ns();
-    whole(dir, &maps_file, &text)?;
-    Ok(AddressSpace { begun_ns, ended_ns, mappings, residency, guards: Vec::new() })
-}
-
-/// An address space that ends while maps is read ends the file, too (fs/proc/task_mmu.c, m_start:
-/// mmget_not_zero). It never comes back: as long as it can be read now, it could all the time.
-fn whole(dir: &ProcessDir, maps: &File, text: &[u8]) -> Result<(), ObserveError> {
-    let again = maps.read_at(&mut [0], 0).map_err(|source| dir.io_error("read", "maps", source))?;
-    if again == 0 && !text.is_empty() {
-        let (pid, operation, path) = (dir.pid(), "finish reading", dir.path("maps"));
-        return Err(ObserveError::Gone { pid, operation, path });
-    }
-    Ok(())
-}
-
-/// Parses maps; what could not be used of it is noted in `gaps`.
-fn parse_whole(dir: &ProcessDir, text: &[u8], gaps: &mut Vec<String>) -> Result<Vec<Mapping>, ObserveError> {
-    let ParsedMaps { mappings, damaged, torn } = parse_maps(text);
-    if mappings.is_empty() && damaged.is_empty() {
-        return Err(ObserveError::NoAddressSpace { pid: dir.pid(), path: dir.path("maps") });
-    }
-    if let Some(first) = damaged.first() {
-        let path = dir.path("maps");
-        gaps.push(format!("{}: {} damaged lines skipped, first {first}", path.display(), damaged.len()));
-    }
-    if torn > 0 {
-        gaps.push(format!("maps changed while it was read: {torn} overlapping lines were cut"));
-    }
-    Ok(mappings)
 }
 
 /// The process's name is that of its first thread, even when that is a zombie.
@@ -255,24 +179,4 @@ fn aslr(dir: &ProcessDir, gaps: &mut Vec<String>) -> bool {
         parse_no_randomize(&bytes).ok_or_else(|| dir.malformed("personality", "no hexadecimal number"))
     });
     system_wide && !noted(gaps, personality).unwrap_or(false)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use std::process::{Command, Stdio};
-
-    #[test]
-    fn what_was_read_of_a_process_that_ends_meanwhile_is_not_taken_for_whole() {
-        let mut sleeper = Command::new("sleep");
-        let mut child = sleeper.arg("1000").stdin(Stdio::null()).spawn().expect("sleep starts");
-        let pid = child.id() as Pid;
-        let dir = ProcessDir::open(pid, pid).expect("it lives");
-        let maps = dir.open_file("maps").expect("maps");
-        let text = dir.read_open(&maps, "maps", 4096).expect("maps");
-        let living = whole(&dir, &maps, &text).is_ok();
-        child.kill().and_then(|()| child.wait()).expect("it ends");
-        assert!(living);
-        assert!(matches!(whole(&dir, &maps, &text), Err(ObserveError::Gone { .. })));
-    }
 }

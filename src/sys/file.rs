@@ -27,6 +27,16 @@ pub fn read_open(opened: &File, expected: usize) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
+/// The next `size` bytes; fewer only at the end.
+///
+/// # Errors
+/// Of read(2).
+pub fn read_at_most(opened: &File, size: usize) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::with_capacity(size);
+    opened.take(size as u64).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
 /// As many open files as the hard limit allows (RLIMIT_NOFILE). Where that is not enough, what needs them fails later,
 /// and says so.
 pub fn raise_descriptor_limit() {

@@ -20,21 +20,38 @@ use crate::model::{
     VmaDetail,
 };
 use reservations::Reservations;
-use std::cell::{Cell, OnceCell, RefCell};
+use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, HashSet};
+use std::ops::Deref;
+use std::sync::{Arc, OnceLock};
 pub use subject::Subject;
 use subject::anon_name;
 pub use threads::Threads;
 
-/// A process, indexed for rules.
+/// A process, indexed for rules. What was looked up last, and what rules found out already, belongs to one thread:
+/// another one takes a [`World::fork`].
 pub struct World<'a> {
-    pub input: &'a AuditInput<'a>,
-    paths: HashMap<StackId, CallPath>,
+    index: Arc<Index<'a>>,
     /// Where `Observations::residency` is exact.
     pub resident: Lookup<'a>,
     pub swapped: Lookup<'a>,
     pub purged: Lookup<'a>,
     pub unseen: Lookup<'a>,
+    /// By the rules' ids; each list sorted.
+    surveys: Arc<[(&'static str, Vec<Surveyed>)]>,
+    /// The rule that was just asked does not answer such questions.
+    not_for_me: Cell<bool>,
+    /// What rules asked of the process as a whole, by their own names for it: by the places of these names, of
+    /// which tens of thousands of pieces ask for a dozen each.
+    facts: RefCell<IntMap<(usize, usize), bool>>,
+    /// What they asked of parts of it.
+    partial_facts: RefCell<HashMap<(&'static str, About), bool>>,
+}
+
+/// What all threads look things up in.
+pub struct Index<'a> {
+    pub input: &'a AuditInput<'a>,
+    paths: HashMap<StackId, CallPath>,
     /// From the lowest to the highest byte that still belongs to one call.
     spans: HashMap<EventId, AddrRange>,
     /// Base names of the files mapped executable.
@@ -44,19 +61,18 @@ pub struct World<'a> {
     heaps: Vec<HeapInfo>,
     /// Files with an executable mapping: ELF images.
     images: HashSet<(u32, u32, u64)>,
-    /// By the rules' ids; each list sorted.
-    surveys: Vec<(&'static str, Vec<Surveyed>)>,
     /// Of each rule that is data, whether its program is here.
-    applicable: OnceCell<Vec<bool>>,
+    applicable: OnceLock<Vec<bool>>,
     /// Calls that reserved addresses (PROT_NONE); made when a rule asks for them.
-    reservations: OnceCell<Reservations<'a>>,
-    /// The rule that was just asked does not answer such questions.
-    not_for_me: Cell<bool>,
-    /// What rules asked of the process as a whole, by their own names for it: by the places of these names, of
-    /// which tens of thousands of pieces ask for a dozen each.
-    facts: RefCell<IntMap<(usize, usize), bool>>,
-    /// What they asked of parts of it.
-    partial_facts: RefCell<HashMap<(&'static str, About), bool>>,
+    reservations: OnceLock<Reservations<'a>>,
+}
+
+impl<'a> Deref for World<'a> {
+    type Target = Index<'a>;
+
+    fn deref(&self) -> &Index<'a> {
+        &self.index
+    }
 }
 
 /// What a fact is about.
@@ -110,28 +126,41 @@ impl<'a> World<'a> {
         let seen = input.observations;
         let mut heaps = seen.heap_infos.clone();
         heaps.sort_by_key(|h| h.at);
-        let mut world = World {
+        let index = Index {
             input,
-            resident: Lookup::new(&seen.residency.resident),
-            swapped: Lookup::new(&seen.residency.swapped),
-            purged: Lookup::new(&input.reconciled.purged),
-            unseen: Lookup::new(&input.reconciled.unseen),
             paths,
             spans,
             files,
             threads: Threads::of(seen, &input.reconciled.threads),
             heaps,
             images,
-            surveys: Vec::new(),
-            applicable: OnceCell::new(),
-            reservations: OnceCell::new(),
-            not_for_me: Cell::new(false),
-            facts: RefCell::default(),
-            partial_facts: RefCell::default(),
+            applicable: OnceLock::new(),
+            reservations: OnceLock::new(),
         };
+        let mut world = World::over(Arc::new(index), Arc::new([]));
         let surveyed = RULES.iter().map(|rule| (rule.id(), rule.survey(&world)));
         world.surveys = surveyed.filter(|(_, found)| !found.is_empty()).collect();
         world
+    }
+
+    /// The same process for another thread.
+    pub fn fork(&self) -> World<'a> {
+        World::over(self.index.clone(), self.surveys.clone())
+    }
+
+    fn over(index: Arc<Index<'a>>, surveys: Arc<[(&'static str, Vec<Surveyed>)]>) -> World<'a> {
+        let AuditInput { reconciled, observations, .. } = index.input;
+        World {
+            resident: Lookup::new(&observations.residency.resident),
+            swapped: Lookup::new(&observations.residency.swapped),
+            purged: Lookup::new(&reconciled.purged),
+            unseen: Lookup::new(&reconciled.unseen),
+            index,
+            surveys,
+            not_for_me: Cell::new(false),
+            facts: RefCell::default(),
+            partial_facts: RefCell::default(),
+        }
     }
 
     /// From the lowest to the highest byte that still belongs to this call.

@@ -10,7 +10,7 @@ use super::smaps::{ParsedSmaps, SmapsEntry, parse_smaps};
 use crate::model::observation::{Residency, ResidencySource};
 use crate::model::{Addr, AddrRange, Mapping};
 use page_runs::{ResidentRuns, cut_to_mappings, hugetlb_candidates};
-use pagemap_scan::Scan;
+pub(super) use pagemap_scan::Scan;
 use std::fs::File;
 
 /// Address space above which plain pagemap is not read blindly (8 bytes a page: 32 MiB for

@@ -30,6 +30,15 @@ pub struct Scan {
     pub recent_kernel: bool,
 }
 
+impl Scan {
+    /// This one and that of higher addresses.
+    pub fn followed_by(mut self, higher: Scan) -> Scan {
+        self.runs.extend(higher.runs);
+        self.guards.extend(higher.guards);
+        self
+    }
+}
+
 /// Scans `span` of the address space behind an open `/proc/PID/pagemap`. Zero pages are left
 /// out: they count in no Rss.
 ///
