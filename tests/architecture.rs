@@ -89,6 +89,9 @@ const MODULES: &[Module] = &[
 ];
 
 /// What a core module must not touch: files, network, processes, clocks, threads, the environment …
+/// The one file of the core that uses threads: they end before it returns, and its result is the same with any number.
+const COMPUTES_IN_THREADS: &str = "attribution/classify.rs";
+
 const FORBIDDEN_IN_CORE: &[&str] = &[
     "std::fs",
     "std::net",
@@ -363,14 +366,16 @@ fn the_core_touches_nothing_outside() {
         if !MODULES.iter().any(|r| r.core && r.name == file.module) {
             continue;
         }
+        let allowed = |word: &str| word == "std::thread" && file.path.ends_with(COMPUTES_IN_THREADS);
         for word in FORBIDDEN_IN_CORE {
-            if file.code.contains(word) {
+            if file.code.contains(word) && !allowed(word) {
                 wrong.push(format!("{} uses {word}", file.path.display()));
             }
         }
         for (at, _) in file.code.match_indices("std::") {
             for head in heads(&file.code[at + "std::".len()..]) {
-                if FORBIDDEN_IN_CORE.contains(&format!("std::{head}").as_str()) {
+                let word = format!("std::{head}");
+                if FORBIDDEN_IN_CORE.contains(&word.as_str()) && !allowed(&word) {
                     wrong.push(format!("{} uses std::{head}", file.path.display()));
                 }
             }

@@ -46,25 +46,28 @@ fn classify_by(threads: usize, world: &World<'_>, marks: &Marks, regions: usize)
     thread::scope(|scope| {
         let spawn = |thread: usize| {
             let (fork, regions) = (world.fork(), part(thread));
-            let work = move || classify_part(&fork, marks, regions);
+            let work = move || {
+                let mut pieces = Vec::with_capacity(regions.len());
+                classify_part(&fork, marks, regions, &mut pieces);
+                pieces
+            };
             thread::Builder::new().spawn_scoped(scope, work).map_err(|_| thread)
         };
         let others: Vec<_> = (1..threads).map(spawn).collect();
         let mut pieces = Vec::with_capacity(regions);
-        pieces.extend(classify_part(world, marks, part(0)));
+        classify_part(world, marks, part(0), &mut pieces);
         for other in others {
-            pieces.extend(match other {
-                Ok(thread) => thread.join().unwrap_or_else(|panic| resume_unwind(panic)),
+            match other {
+                Ok(thread) => pieces.append(&mut thread.join().unwrap_or_else(|panic| resume_unwind(panic))),
                 // no more threads are allowed here
-                Err(thread) => classify_part(world, marks, part(thread)),
-            });
+                Err(thread) => classify_part(world, marks, part(thread), &mut pieces),
+            }
         }
         pieces
     })
 }
 
-fn classify_part(world: &World<'_>, marks: &Marks, regions: Range<usize>) -> Vec<Piece> {
-    let mut pieces = Vec::with_capacity(regions.len());
+fn classify_part(world: &World<'_>, marks: &Marks, regions: Range<usize>, pieces: &mut Vec<Piece>) {
     let mut levels = Levels::default();
     for index in regions {
         let region = &world.input.reconciled.regions[index];
@@ -72,11 +75,10 @@ fn classify_part(world: &World<'_>, marks: &Marks, regions: Range<usize>) -> Vec
         for end in cuts(world, region, &mut levels.cuts).into_iter().chain([region.range.end]) {
             let subject = world.subject(region, AddrRange { start, end });
             let (rule, claim) = claim(world, &subject, marks, &mut levels);
-            push_pieces(world, &subject, &mut pieces, Draft { region: index, rule, claim });
+            push_pieces(world, &subject, pieces, Draft { region: index, rule, claim });
             start = end;
         }
     }
-    pieces
 }
 
 /// The numbers of instances, in the order of their first pieces.
