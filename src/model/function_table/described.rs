@@ -13,7 +13,10 @@ use super::{FunctionTable, ReadBytes, Table, array, u64_at};
 use crate::model::AddrRange;
 
 /// Words of the description that are examined.
-pub const WORDS: usize = 44;
+pub const WORDS: usize = 48;
+
+/// Of those, what comes before `gofunc` in each version.
+const FIRST: usize = 34;
 
 /// What the tables look like.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -109,17 +112,46 @@ pub fn described(
         _ => None,
     };
     let text = Some((word(22)?, word(23)?)).filter(|(from, to)| from < to)?;
+    let text = AddrRange::new(text.0, text.1);
+    let functions = table(13)?;
+    let function_data = function_data.or_else(|| before_sections(words, (text, functions), bytes));
     Some(FunctionTable {
         form,
         names: table(1)?,
         units: table(4)?,
         files: table(7)?,
         values: table(10)?,
-        functions: table(13)?,
+        functions,
         index,
-        text: AddrRange::new(text.0, text.1),
+        text,
         function_data,
     })
+}
+
+/// `gofunc` of a version that is not known (some programs are made without their build information): it stands before
+/// the slice of the code's sections, of which the first is all code; from 1.26 on the tables' end, behind which it then
+/// leads, is between them.
+fn before_sections(
+    words: &[u64],
+    (text, functions): (AddrRange, Table),
+    bytes: &mut dyn ReadBytes,
+) -> Option<u64> {
+    let end = functions.at.checked_add(functions.len)?;
+    let is_all = |at: u64, bytes: &mut dyn ReadBytes| {
+        let size = at.checked_add(8).and_then(|at| u64_at(bytes, at));
+        // with or without the byte in which nothing ends
+        u64_at(bytes, at) == Some(0) && size.is_some_and(|size| size.abs_diff(text.len()) <= 1)
+    };
+    let mut found = words.windows(5).skip(FIRST).filter(|window| match window {
+        [_, _, at, 1, 1] => is_all(*at, bytes),
+        _ => false,
+    });
+    let [before, last, ..] = *found.next()? else { return None };
+    match found.next() {
+        Some(_) => None,
+        None if last >= end && (end..last).contains(&before) => Some(before),
+        None => Some(last),
+    }
 }
 
 /// The build information: a header of 32 bytes, flags (2: strings follow), then a length and the version.

@@ -6,8 +6,9 @@
 
 use crate::model::stack::{CodeFile, LeftStackLayout, NotReadable, Running};
 
-/// Every program since Go 1.13 has it, stripped or not.
-const SECTION: &str = ".go.buildinfo";
+/// Every program has one of these, stripped or not: the former since Go 1.13, unless it was left out on purpose, the
+/// latter where no C linker made it position independent.
+const SECTIONS: [&str; 2] = [".go.buildinfo", ".gopclntab"];
 
 const UNKNOWN: &str = "stacks of a Go program end where its runtime changes to the thread's own stack: how this program \
                        does that is not known";
@@ -24,7 +25,7 @@ const LOADED: usize = 11;
 const AFTER: usize = 15;
 
 pub(super) fn find(file: &dyn CodeFile) -> Option<Result<LeftStackLayout, NotReadable>> {
-    if !file.has_section(SECTION) {
+    if !SECTIONS.iter().any(|name| file.has_section(name)) {
         return None;
     }
     let layout = file.code_like(&IS_G0).into_iter().find_map(|at| layout(file, at));
@@ -87,7 +88,7 @@ mod tests {
 
     impl CodeFile for Program {
         fn has_section(&self, name: &str) -> bool {
-            name == SECTION
+            name == SECTIONS[0]
         }
 
         fn code_like(&self, code: &[u8]) -> Vec<u64> {

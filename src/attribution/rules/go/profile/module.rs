@@ -15,6 +15,8 @@ use crate::model::{Addr, AddrRange, Mapping, Sharing};
 
 /// The first word of the tables of functions of Go 1.2 to 1.15.
 const OLDEST: [u8; 8] = [0xfb, 0xff, 0xff, 0xff, 0, 0, 1, 8];
+/// Versions (1.x) whose profile and tables are known.
+const KNOWN: std::ops::RangeInclusive<u32> = 18..=27;
 /// Initialised data of a program that are searched.
 const LONGEST_DATA: u64 = 64 << 20;
 
@@ -103,7 +105,9 @@ pub fn find(process: &Surroundings<'_>, peek: &mut Peek<'_, '_>) -> Option<Found
 
 fn module(words: &[u64], version: &Version, peek: &mut Peek<'_, '_>) -> Option<Module> {
     let table = described(words, Some(version), peek)?;
-    table.function_data?;
+    if !KNOWN.contains(&version.minor) || table.function_data.is_none() {
+        return None;
+    }
     let (from, to) = Some((*words.get(24)?, *words.get(31)?)).filter(|(from, to)| from <= to)?;
     Some(Module { version: version.clone(), table, variables: AddrRange::new(from, to) })
 }
