@@ -23,7 +23,7 @@ fn list(value: &Value) -> &[Value] {
 
 /// A function's name as Go says it: without the mark of the assembler's calling convention, and what a generic one is
 /// made for.
-fn plain(name: &str) -> String {
+pub fn plain(name: &str) -> String {
     let name = name.strip_suffix(".abi0").unwrap_or(name);
     match name.split_once('[') {
         Some((before, rest)) => {

@@ -7,6 +7,8 @@
 //! caller has an address of its own then, at which nothing that was compiled into it stands.
 
 mod described;
+#[cfg(test)]
+mod tests;
 mod values;
 
 pub use described::{Form, Version, WORDS, described, version_in};
