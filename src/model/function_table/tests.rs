@@ -102,9 +102,7 @@ fn program(form: Form, file_of: &str) -> Bytes {
     bytes.halves(&[begins, &fields, line, &[4 << 24, 0, 0, inlined]].concat());
     match form {
         Form::Absolute => bytes.halves(&[0, 0, 0, 0, 0, 0, tree, 0]),
-        _ => {
-            bytes.put(&[[0xff; 4], [0xff; 4], [0xff; 4], ((tree - tables) as u32).to_le_bytes()].concat())
-        }
+        _ => bytes.put(&[[0xff; 4], [0xff; 4], [0xff; 4], ((tree - tables) as u32).to_le_bytes()].concat()),
     };
     let (end, offsets) = (bytes.end(), if form == Form::Absolute { 24 } else { 32 });
     bytes.set(header + 8, 2);
