@@ -46,7 +46,7 @@ static __always_inline void fill_goroutine(struct vmaudit_record *record, struct
 #define SEND_GOROUTINE(bytes) SEND_STACK(bytes, ring, BPF_RB_NO_WAKEUP, FILL_GOROUTINE, NOTHING_TO_RESTORE)
 
 /* Where nothing is sent, the stack ends where the thread's own does. Global, so that it is verified once. */
-__noinline int send_goroutine(__u32 index)
+__noinline int send_goroutine(__u32 index, __u64 word)
 {
 	struct vmaudit_interpreter_files *files = files_with_interpreters();
 	struct task_struct *task = bpf_get_current_task_btf();
@@ -58,7 +58,11 @@ __noinline int send_goroutine(__u32 index)
 	if (!files || !thread || index >= VMAUDIT_INTERPRETER_FILES)
 		return NO_ROOM;
 	layout = &file_at(files, index)->left_stacks;
-	running = user_word(ARCH_THREAD_POINTER(task) + layout->running);
+	running = layout->running_in_word ? user_word(word) : layout->running;
+	/* the loader has not written it yet */
+	if (!running)
+		return NO_ROOM;
+	running = user_word(ARCH_THREAD_POINTER(task) + running);
 	of.on = user_word(running + layout->thread);
 	/* on a goroutine's stack, or a signal's */
 	if (!of.on || user_word(of.on) != running)
@@ -103,7 +107,7 @@ static __always_inline void send_more_of_stack(__u64 *mm)
 	if (index >= VMAUDIT_INTERPRETER_FILES)
 		return;
 	if (file_at(files, index)->left_stacks.thread)
-		send_goroutine(index);
+		send_goroutine(index, found->runtime);
 	else
 		send_managed();
 }

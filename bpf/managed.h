@@ -153,6 +153,9 @@ __noinline int note_code(__u64 ino, __u32 dev, __u64 start, __u64 offset)
 	file = file_at(search.files, index);
 	if (start && offset != file->code_offset)
 		return 0;
+	/* a library in a process that has an interpreter, or is such a program itself */
+	if (start && file->left_stacks.thread && bpf_map_lookup_elem(&interpreters, &key))
+		return 0;
 	interpreter.file = index;
 	if (start)
 		interpreter.runtime = start + file->from_start;

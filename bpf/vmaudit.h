@@ -162,14 +162,16 @@ struct vmaudit_layout {
 /* Where Go's runtime keeps the goroutines: offsets in bytes. What runs (`g`) is a goroutine, whose first two words are
  * the bounds of its stack, or the thread itself. */
 struct vmaudit_left_stacks {
-	__s64 running;       /* from the thread's control block */
+	__s64 running;       /* from the thread's control block; see `running_in_word` */
 	__u16 thread;        /* in what runs: the record of its thread (`m`), which begins with the thread itself (`g0`);
 			      * 0: this is not Go */
 	__u16 current;       /* in that record: the goroutine */
 	__u16 stack_pointer; /* where a goroutine left its stack */
 	__u16 instruction;
 	__u16 frame_pointer;
-	__u16 pad[3];
+	__u16 running_in_word; /* how far from the control block is what the word says that stands where the interpreter's
+				* runtime would be */
+	__u16 pad[2];
 };
 
 /* A file with an interpreter in it, or a Go program. */

@@ -17,6 +17,9 @@ fuzz_target!(|bytes: &[u8]| {
         object.layout().svma_of(at);
         object.call_leads_to(object.layout().entry, at);
     }
+    if let Some(functions) = object.go_functions() {
+        functions.frame_size(&object, object.layout().entry);
+    }
     for section in &object.layout().sections {
         let _ = object.section_bytes(section);
     }

@@ -7,6 +7,7 @@ pub mod arenas;
 pub mod cgroup;
 mod clean;
 pub mod event;
+pub mod function_table;
 pub mod hash;
 pub mod headers;
 pub mod heap;

@@ -13,7 +13,7 @@ mod packed;
 pub use code::{CodeAt, CodeFrame, CodeTables, FindCodeTables, GeneratedFunction};
 pub use generated::GENERATED;
 use generated::GeneratedNames;
-pub use left::{FindLeftStacks, FoundRuntime, LeftStackLayout};
+pub use left::{FindLeftStacks, FoundRuntime, LeftStackLayout, Running};
 pub use managed::{
     CodeFile, FoundInterpreter, Interpreter, InterpreterLayout, ManagedCode, ManagedEnd, ManagedFrame,
     ManagedFrames, NotReadable, SourcePlace,

@@ -125,9 +125,9 @@ impl ElfFile {
     }
 
     /// Made by the Go toolchain: one of these stays in stripped programs too. In position independent ones the function
-    /// table has another name, or is part of a larger section.
+    /// table's name is longer, or it is part of a larger section.
     pub fn is_go(&self) -> bool {
-        [b".gopclntab".as_slice(), b".go.buildinfo"].iter().any(|name| self.layout.section(name).is_some())
+        self.layout.sections.iter().any(|s| &*s.name == b".go.buildinfo" || s.name.ends_with(b".gopclntab"))
     }
 
     /// The descriptor of the open file, for `/proc/self/fd/N`; None for images in memory.

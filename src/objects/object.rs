@@ -3,9 +3,11 @@
 use super::bytes::ObjectError;
 use super::cfi::Cfi;
 use super::file::ElfFile;
+use super::function_table::GoFunctions;
 use super::linkage::Linkage;
 use super::starts::{FunctionStarts, jumps_into};
 use super::symbols::FunctionSymbols;
+use std::borrow::Cow;
 use std::fs::File;
 use std::ops::Deref;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -19,6 +21,7 @@ pub struct Object {
     starts: OnceLock<FunctionStarts>,
     symbols: OnceLock<FunctionSymbols>,
     linkage: OnceLock<Linkage>,
+    go_functions: OnceLock<Option<GoFunctions>>,
 }
 
 impl Deref for Object {
@@ -56,6 +59,7 @@ impl Object {
             starts: OnceLock::new(),
             symbols: OnceLock::new(),
             linkage: OnceLock::new(),
+            go_functions: OnceLock::new(),
         }
     }
 
@@ -83,6 +87,23 @@ impl Object {
     /// The file's own function symbols (not those of a debug file); read at the first call.
     pub fn function_symbols(&self) -> &FunctionSymbols {
         self.symbols.get_or_init(|| FunctionSymbols::read([&self.file]))
+    }
+
+    /// The table of functions that a Go program has for its own stacks, stripped or not; found at the first call.
+    pub fn go_functions(&self) -> Option<&GoFunctions> {
+        self.go_functions.get_or_init(|| GoFunctions::find(&self.file)).as_ref()
+    }
+
+    /// Name and start of the function at a virtual address: by a symbol of the file, or by the table that a Go program
+    /// has.
+    pub fn function_named(&self, svma: u64) -> Option<(Cow<'_, [u8]>, u64)> {
+        if let Some(symbol) = self.function_symbols().covering(svma) {
+            return Some((Cow::Borrowed(symbol.name), symbol.range_start));
+        }
+        let functions = self.go_functions()?;
+        let function = functions.function(&self.file, svma)?;
+        let name = functions.name(&self.file, function)?;
+        Some((Cow::Owned(name.into_bytes()), function.start))
     }
 
     /// Which functions calls to other files mean; read at the first call.

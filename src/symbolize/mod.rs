@@ -119,7 +119,14 @@ impl Symbolizer {
         };
         for (&(id, offset), &svma) in &svmas {
             let Some(module) = self.modules.get(&id) else { continue };
-            let lines = lines.get(&(id.0 as usize)).and_then(|l| l.get(&svma)).cloned().unwrap_or_default();
+            let lines = match module.dwarf() {
+                Some(_) => lines.get(&(id.0 as usize)).and_then(|l| l.get(&svma)).cloned(),
+                None if self.config.lines.is_some() => module.lines(svma),
+                None => {
+                    module.lines(svma).map(|lines| Lines { function: lines.function, ..Lines::default() })
+                }
+            };
+            let lines = lines.unwrap_or_default();
             self.named.insert((id, offset), name(module, svma, lines));
         }
         let frames = |id: &StackId| {

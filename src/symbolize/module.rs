@@ -1,6 +1,7 @@
 //! One module's sources of names: its own file, and its separate debug file if there is one.
 
-use crate::model::ModuleInfo;
+use super::lines::{Inlined, Lines};
+use crate::model::{ModuleInfo, SourceLine};
 use crate::objects::{FunctionSymbols, Object, debug_file};
 use std::ops::Range;
 use std::path::PathBuf;
@@ -33,6 +34,24 @@ impl ModuleNames {
     pub fn function(&self, svma: u64) -> Option<(String, u64)> {
         let symbol = self.symbols.covering(svma)?;
         Some((String::from_utf8_lossy(symbol.name).into_owned(), symbol.range_start))
+    }
+
+    /// What a Go program's own table says about an address, in a file without DWARF.
+    pub fn lines(&self, svma: u64) -> Option<Lines> {
+        let object = self.object.as_ref()?;
+        let functions = object.go_functions()?;
+        let function = functions.function(object, svma)?;
+        let mut inlined = functions.calls(object, function, svma)?;
+        let own = inlined.pop()?;
+        let location = |place: Option<(String, u32)>| place.map(|(file, line)| SourceLine { file, line });
+        let inlined = inlined
+            .into_iter()
+            .map(|called| Inlined { name: called.name, location: location(called.location) });
+        Some(Lines {
+            function: Some((own.name, function.start)),
+            location: location(own.location),
+            inlined: inlined.collect(),
+        })
     }
 
     /// The function's bounds by the unwind tables.

@@ -1,5 +1,6 @@
 //! Going on on the stack that a thread has left for the one that it is on: a goroutine's, for its own.
 
+use super::go;
 use super::registers::{Registers, StackBytes, Unread};
 use super::rule::UnwindError;
 use super::walk::{Position, Step, Walk, by_frame_pointer, completeness_of};
@@ -78,6 +79,16 @@ impl Walk<'_> {
             Err(unread @ UnwindError::Memory(Unread::BeyondCopy)) => Step::End(completeness_of(unread)),
             _ => Step::End(Completeness::Incomplete),
         }
+    }
+
+    /// Where C called Go, and not the other way round before (`-buildmode=c-shared`), the goroutine's stack begins with
+    /// the call, and who called is on the thread's own.
+    #[cold]
+    pub(super) fn is_called_by_c(&self, at: &Position) -> bool {
+        let Some(placed) = self.space.find(at.lookup()) else { return false };
+        let Some(before) = self.frames.iter().nth_back(1) else { return false };
+        let address = before.address.wrapping_sub(placed.offset).wrapping_add(placed.range.start.0);
+        before.module == placed.module && go::is_called_back(placed, address.wrapping_sub(1))
     }
 
     fn is_goexit(&self, address: u64) -> bool {

@@ -43,6 +43,9 @@ pub enum Rule {
 /// `NOT_SAVED` in [`Offsets::saved`]: the register still holds the caller's value.
 const NOT_SAVED: i16 = i16::MIN;
 
+/// DWARF number of rsp.
+const RSP_NUMBER: u8 = 7;
+
 /// CFA = register + `cfa`; the return address is at CFA − 8, as a call instruction leaves it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Offsets {
@@ -84,6 +87,12 @@ impl Rule {
     }
 }
 
+/// By the stack pointer alone, in a function that has so much on the stack.
+pub fn of_frame_size(size: u32) -> Option<Rule> {
+    let cfa = i32::try_from(size).ok()?.checked_add(8)?;
+    Some(Rule::Offsets(Offsets { base: RSP_NUMBER, cfa, saved: [NOT_SAVED; SAVED] }))
+}
+
 fn from_row(row: &UnwindTableRow<usize>, signal: bool) -> Rule {
     match row.register(X86_64::RA) {
         None | Some(RegisterRule::Undefined) => return Rule::Root,
@@ -119,7 +128,7 @@ impl Offsets {
     pub fn plain(&self) -> Option<UnwindRow> {
         const RBP_NUMBER: u8 = 6;
         let from_bp = match self.base {
-            7 => false,
+            RSP_NUMBER => false,
             RBP_NUMBER => true,
             _ => return None,
         };
@@ -134,7 +143,7 @@ impl Offsets {
     /// The frame is found from the stack pointer, and no other register.
     #[inline]
     pub fn is_by_stack_pointer(&self) -> bool {
-        self.base == 7
+        self.base == RSP_NUMBER
     }
 
     /// Applies the rule to the registers themselves, which are of no use after an error; returns
@@ -148,7 +157,7 @@ impl Offsets {
         innermost: bool,
     ) -> Result<u64, UnwindError> {
         let base = match self.base {
-            7 => regs.sp,
+            RSP_NUMBER => regs.sp,
             other => base_register(regs, other)?,
         };
         self.advance_to(base.wrapping_add_signed(i64::from(self.cfa)), regs, stack, innermost)

@@ -222,6 +222,9 @@ impl Walk<'_> {
     fn step(&mut self, at: &Position, rule: Rule) -> Step {
         let innermost = self.frames.len() == 1;
         let caller = match rule {
+            Rule::Root | Rule::EntryRoot if self.is_called_by_c(at) => {
+                return Step::End(Completeness::Incomplete);
+            }
             Rule::Root | Rule::EntryRoot => return Step::End(Completeness::Complete),
             Rule::StackSwitch => return self.step_to_left_stack(),
             Rule::CallsOut => return self.step_from_call_out(at),
@@ -338,7 +341,10 @@ impl Scratch {
         };
         let Some(svma) = placed.svma(address) else { return Rule::Uncovered };
         let Scratch { cache, context, .. } = self;
-        cache.rule(object.serial(), svma, || Rule::find(object.cfi(), svma, context))
+        cache.rule(object.serial(), svma, || match Rule::find(object.cfi(), svma, context) {
+            Rule::Uncovered => go::table_rule(object, svma).unwrap_or(Rule::Uncovered),
+            known => known,
+        })
     }
 }
 

@@ -35,6 +35,7 @@ mod procfs {
 }
 mod symbolize {
     mod big;
+    mod go_table;
     mod truth;
 }
 mod touch;

@@ -1,6 +1,7 @@
 //! Structures of a runtime in the memory of its process, read a page at a time and kept: one view for all that follow.
 
 use crate::model::arenas::ReadMemory;
+use crate::model::function_table::ReadBytes;
 use crate::model::hash::IntMap;
 use crate::model::{Addr, PAGE};
 
@@ -95,5 +96,11 @@ impl<'a, 'm> Peek<'a, 'm> {
                 _ => return None,
             }
         }
+    }
+}
+
+impl ReadBytes for Peek<'_, '_> {
+    fn fill(&mut self, at: u64, into: &mut [u8]) -> bool {
+        Peek::fill(self, at, into)
     }
 }

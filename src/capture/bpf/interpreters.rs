@@ -11,7 +11,7 @@ use super::skel::types::{
 use crate::capture::plain::bytes_of;
 use crate::capture::{CaptureError, InterpreterFile, Interpreters};
 use crate::model::MmKey;
-use crate::model::stack::{FoundInterpreter, FoundRuntime, InterpreterLayout, LeftStackLayout};
+use crate::model::stack::{FoundInterpreter, FoundRuntime, InterpreterLayout, LeftStackLayout, Running};
 use libbpf_rs::{MapCore, MapFlags as UpdateFlags, MapHandle, MapMut};
 use nix::sys::mman::ProtFlags;
 use std::os::fd::AsFd;
@@ -72,10 +72,13 @@ impl Interpreters for InterpreterTable {
 
 fn entry(file: &InterpreterFile) -> Entry {
     let of_file = match &file.found {
-        FoundRuntime::Interpreter(found) => interpreter(found, file.code),
+        FoundRuntime::Interpreter(found) => interpreter(found),
         FoundRuntime::LeavesStacks(found) => Entry { left_stacks: left_stacks(found), ..Entry::default() },
     };
+    let (runtime, (address, offset)) = (file.found.address(), file.code);
     Entry {
+        from_start: runtime.wrapping_sub(address.wrapping_sub(offset)),
+        from_code: runtime.wrapping_sub(address),
         ino: file.inode,
         dev: file.major << 20 | file.minor & 0xf_ffff,
         code_offset: file.code_offset(),
@@ -84,8 +87,13 @@ fn entry(file: &InterpreterFile) -> Entry {
 }
 
 fn left_stacks(of: &LeftStackLayout) -> vmaudit_left_stacks {
+    let (running, in_word) = match of.running {
+        Running::Offset(offset) => (i64::from(offset), false),
+        Running::Word(_) => (0, true),
+    };
     vmaudit_left_stacks {
-        running: i64::from(of.running),
+        running,
+        running_in_word: u16::from(in_word),
         thread: of.thread,
         current: of.current,
         stack_pointer: of.stack_pointer,
@@ -95,10 +103,8 @@ fn left_stacks(of: &LeftStackLayout) -> vmaudit_left_stacks {
     }
 }
 
-fn interpreter(found: &FoundInterpreter, (address, offset): (u64, u64)) -> Entry {
+fn interpreter(found: &FoundInterpreter) -> Entry {
     Entry {
-        from_start: found.runtime.wrapping_sub(address.wrapping_sub(offset)),
-        from_code: found.runtime.wrapping_sub(address),
         code_type: found.code_type.wrapping_sub(found.runtime),
         text_type: found.text_type.wrapping_sub(found.runtime),
         bytes_type: found.bytes_type.wrapping_sub(found.runtime),

@@ -3,14 +3,22 @@
 use super::{CodeFile, FoundInterpreter, NotReadable};
 
 /// Where a runtime keeps the stack that its thread has left, as offsets in bytes; bpf/vmaudit.h says what each is.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LeftStackLayout {
-    pub running: i32,
+    pub running: Running,
     pub thread: u16,
     pub current: u16,
     pub stack_pointer: u16,
     pub instruction: u16,
     pub frame_pointer: u16,
+}
+
+/// How far from the thread's control block a thread has what it runs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Running {
+    Offset(i32),
+    /// As far as this word says, by its virtual address: the loader writes it (R_X86_64_TPOFF64).
+    Word(u64),
 }
 
 /// How a rule finds it in a file; None: no runtime is in there that does so.
@@ -28,6 +36,7 @@ impl FoundRuntime {
     pub fn address(&self) -> u64 {
         match self {
             FoundRuntime::Interpreter(found) => found.runtime,
+            FoundRuntime::LeavesStacks(LeftStackLayout { running: Running::Word(at), .. }) => *at,
             FoundRuntime::LeavesStacks(_) => 0,
         }
     }

@@ -140,6 +140,7 @@ impl Managed {
     /// Tells the backend of an interpreter that was mapped before it looked for it.
     fn tell(&mut self, mm: MmKey, time_ns: u64, unwinder: &Unwinder) {
         let Some(backend) = &mut self.backend else { return };
+        let (mut chosen, mut interpreted): (Option<(u64, &Published)>, bool) = (None, false);
         for file in unwinder.code_files(mm) {
             let published = match self.files.get(&file.key) {
                 Some(Found::Published(published)) => published,
@@ -149,11 +150,20 @@ impl Managed {
                 }
                 _ => continue,
             };
+            let is_interpreter = matches!(published.file.found, FoundRuntime::Interpreter(_));
+            interpreted |= is_interpreter;
             let Some(address) = file.object.layout().svma_of(file.offset) else { continue };
             if file.offset == published.file.code_offset() && time_ns < published.since_ns + STAMPED_WITHIN {
                 let runtime = published.file.found.address().wrapping_sub(address).wrapping_add(file.start.0);
-                backend.is_mapped(mm, runtime, published.number);
+                if is_interpreter || chosen.is_none() {
+                    chosen = Some((runtime, published));
+                }
             }
+        }
+        // An interpreter comes first: a library in its process may be of Go.
+        let is_first = |found: &FoundRuntime| !interpreted || matches!(found, FoundRuntime::Interpreter(_));
+        if let Some((runtime, published)) = chosen.filter(|(_, published)| is_first(&published.file.found)) {
+            backend.is_mapped(mm, runtime, published.number);
         }
     }
 

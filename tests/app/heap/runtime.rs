@@ -133,7 +133,9 @@ fn where_every_allocation_is_sampled() {
     let Some(report) = agrees(&[], &["1"], &[]) else { return };
     let process = &report.processes[0];
     assert_eq!((report.sampling_bytes, process.shown.standard_error), (None, 0));
-    assert_eq!(held(&report, "main.inner"), (2000, 2000 * 8192));
+    // What a goroutine waits with that has to help the collector is allocated there, too, now and then.
+    let (blocks, bytes) = held(&report, "main.inner");
+    assert!(blocks >= 2000 && bytes - 2000 * 8192 <= (blocks - 2000) * 96, "{blocks} {bytes}");
     let row = process.rows.iter().find(|row| row.amount.blocks == 2000 && row.amount.bytes == 2000 * 8192);
     let stack = &report.stacks[row.expect("a row").stack.expect("a stack") as usize];
     let names: Vec<_> =

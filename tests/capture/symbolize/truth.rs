@@ -14,17 +14,17 @@ use vmaudit::objects::{FileCache, Object};
 use vmaudit::symbolize::{Config, LineBudget, Symbolizer};
 
 /// One module, each address a stack of one frame.
-struct Bench {
+pub(super) struct Bench {
     table: StackTable,
-    ids: Vec<StackId>,
-    svmas: Vec<u64>,
+    pub(super) ids: Vec<StackId>,
+    pub(super) svmas: Vec<u64>,
 }
 
-fn object(path: &Path) -> Object {
+pub(super) fn object(path: &Path) -> Object {
     Object::from_bytes(std::fs::read(path).unwrap()).unwrap()
 }
 
-fn bench(path: &Path, svmas: impl IntoIterator<Item = u64>, kind: FrameKind) -> Bench {
+pub(super) fn bench(path: &Path, svmas: impl IntoIterator<Item = u64>, kind: FrameKind) -> Bench {
     let object = object(path);
     let meta = std::fs::metadata(path).unwrap();
     let mut table = StackTable::default();
@@ -45,23 +45,23 @@ fn bench(path: &Path, svmas: impl IntoIterator<Item = u64>, kind: FrameKind) -> 
     out
 }
 
-fn symbolize(bench: &Bench, config: Config) -> (SymbolizedStacks, Vec<String>) {
+pub(super) fn symbolize(bench: &Bench, config: Config) -> (SymbolizedStacks, Vec<String>) {
     let mut symbolizer = Symbolizer::new(config);
     let out = symbolizer.symbolize(&bench.table, bench.ids.iter().copied(), &mut FileCache::default());
     (out, symbolizer.take_notes())
 }
 
-fn names_only(debug_dirs: &[&str]) -> Config {
+pub(super) fn names_only(debug_dirs: &[&str]) -> Config {
     Config { debug_dirs: debug_dirs.iter().map(PathBuf::from).collect(), lines: None }
 }
 
-fn generous() -> Config {
+pub(super) fn generous() -> Config {
     let budget = LineBudget { time: Duration::from_secs(600), size: 1 << 40 };
     Config { lines: Some(budget), ..Config::default() }
 }
 
 /// (start, end) to all names there, from nm.
-fn nm(path: &Path, dynamic: bool) -> BTreeMap<(u64, u64), Vec<String>> {
+pub(super) fn nm(path: &Path, dynamic: bool) -> BTreeMap<(u64, u64), Vec<String>> {
     let mut out: BTreeMap<(u64, u64), Vec<String>> = BTreeMap::new();
     let mut command = Command::new("nm");
     command.args(["-S", "--defined-only"]).args(dynamic.then_some("-D")).arg(path);

@@ -4,10 +4,11 @@
 //! Source: src/runtime/asm_amd64.s, `systemstack` and `gosave_systemstack_switch`; src/runtime/runtime2.go, `g`, `m`,
 //! `gobuf`. The same from Go 1.17 on; seen in 1.19, 1.21 to 1.27.
 
-use crate::model::stack::{CodeFile, LeftStackLayout, NotReadable};
+use crate::model::stack::{CodeFile, LeftStackLayout, NotReadable, Running};
 
-/// Every program since Go 1.13 has it, stripped or not.
-const SECTION: &str = ".go.buildinfo";
+/// Every program has one of these, stripped or not: the former since Go 1.13, unless it was left out on purpose, the
+/// latter where no C linker made it position independent.
+const SECTIONS: [&str; 2] = [".go.buildinfo", ".gopclntab"];
 
 const UNKNOWN: &str = "stacks of a Go program end where its runtime changes to the thread's own stack: how this program \
                        does that is not known";
@@ -17,13 +18,14 @@ const IS_G0: [u8; 7] = [0x48, 0x8b, 0x13, 0x48, 0x39, 0xd0, 0x74];
 
 /// What precedes it, from where it is known what runs: `mov g_m(%rax),%rbx; cmp m_gsignal(%rbx),%rax; je`.
 const BEFORE: usize = 10;
-/// And before that, `mov %fs:…,%rax` in one instruction or, with the distance in %rcx, in two.
+/// And before that, `mov %fs:…,%rax` in one instruction or, with the distance in %rcx, in two: what the distance is only
+/// the loader knows where a C linker made a position independent program of Go's code, or a library.
 const LOADED: usize = 11;
 /// What follows: where it leads to, `cmp m_curg(%rbx),%rax; jne; call gosave_systemstack_switch`.
 const AFTER: usize = 15;
 
 pub(super) fn find(file: &dyn CodeFile) -> Option<Result<LeftStackLayout, NotReadable>> {
-    if !file.has_section(SECTION) {
+    if !SECTIONS.iter().any(|name| file.has_section(name)) {
         return None;
     }
     let layout = file.code_like(&IS_G0).into_iter().find_map(|at| layout(file, at));
@@ -31,12 +33,19 @@ pub(super) fn find(file: &dyn CodeFile) -> Option<Result<LeftStackLayout, NotRea
 }
 
 fn layout(file: &dyn CodeFile, at: u64) -> Option<LeftStackLayout> {
-    let head = file.read(at.checked_sub((LOADED + BEFORE) as u64)?, LOADED + BEFORE)?;
+    let from = at.checked_sub((LOADED + BEFORE) as u64)?;
+    let head = file.read(from, LOADED + BEFORE)?;
     let (loaded, asked) = head.split_at(LOADED);
     let [0x48, 0x8b, 0x58, thread, 0x48, 0x3b, 0x43, _, 0x74, _] = *asked else { return None };
     let running = match *loaded {
-        [.., 0x64, 0x48, 0x8b, 0x04, 0x25, a, b, c, d] => [a, b, c, d],
-        [0x48, 0xc7, 0xc1, a, b, c, d, 0x64, 0x48, 0x8b, 0x01] => [a, b, c, d],
+        [.., 0x64, 0x48, 0x8b, 0x04, 0x25, a, b, c, d] => Running::Offset(i32::from_le_bytes([a, b, c, d])),
+        [0x48, 0xc7, 0xc1, a, b, c, d, 0x64, 0x48, 0x8b, 0x01] => {
+            Running::Offset(i32::from_le_bytes([a, b, c, d]))
+        }
+        [0x48, 0x8b, 0x0d, a, b, c, d, 0x64, 0x48, 0x8b, 0x01] => {
+            let word = i64::from(i32::from_le_bytes([a, b, c, d]));
+            Running::Word((from + 7).wrapping_add_signed(word))
+        }
         _ => return None,
     };
     let behind = at + IS_G0.len() as u64;
@@ -46,7 +55,7 @@ fn layout(file: &dyn CodeFile, at: u64) -> Option<LeftStackLayout> {
     let (stack_pointer, instruction, frame_pointer) =
         left(file, (behind + AFTER as u64).wrapping_add_signed(called))?;
     Some(LeftStackLayout {
-        running: i32::from_le_bytes(running),
+        running,
         thread: u16::from(thread),
         current: u16::try_from(u32::from_le_bytes([a, b, c, d])).ok()?,
         stack_pointer,
@@ -79,7 +88,7 @@ mod tests {
 
     impl CodeFile for Program {
         fn has_section(&self, name: &str) -> bool {
-            name == SECTION
+            name == SECTIONS[0]
         }
 
         fn code_like(&self, code: &[u8]) -> Vec<u64> {
@@ -122,12 +131,14 @@ mod tests {
     const ASKED_1_27: &str =
         "48 8b 58 30 48 3b 43 48 74 65 48 8b 13 48 39 d0 74 5d 48 3b 83 b8 00 00 00 75 5d e8";
     const ONE: &str = "24 08 64 48 8b 04 25 f8 ff ff ff";
+    /// The distance comes from memory.
+    const LIBRARY: &str = "48 8b 0d 11 22 33 00 64 48 8b 01";
     const TWO: &str = "48 c7 c1 d0 ff ff ff 64 48 8b 01";
 
     #[test]
     fn each_versions_own_code_says_where() {
         let known = LeftStackLayout {
-            running: -8,
+            running: Running::Offset(-8),
             thread: 0x30,
             current: 0xc0,
             stack_pointer: 0x38,
@@ -135,17 +146,16 @@ mod tests {
             frame_pointer: 0x68,
         };
         assert_eq!(find(&program(SAVE_1_19, ONE, ASKED_1_19)), Some(Ok(known)));
-        let two = LeftStackLayout { running: -48, ..known };
+        let two = LeftStackLayout { running: Running::Offset(-48), ..known };
         assert_eq!(find(&program(SAVE_1_19, TWO, ASKED_1_19)), Some(Ok(two)));
+        let loaded = LeftStackLayout { running: Running::Word(0x45_9fc0 + 64 + 7 + 0x332211), ..known };
+        assert_eq!(find(&program(SAVE_1_19, LIBRARY, ASKED_1_19)), Some(Ok(loaded)));
         let newer = LeftStackLayout { current: 0xb8, frame_pointer: 0x60, ..known };
         assert_eq!(find(&program(SAVE_1_27, ONE, ASKED_1_27)), Some(Ok(newer)));
     }
 
     #[test]
     fn other_code_is_not_taken_for_it() {
-        // A library's: the distance comes from memory.
-        let library = "48 8b 0d 11 22 33 00 64 48 8b 01";
-        assert!(matches!(find(&program(SAVE_1_19, library, ASKED_1_19)), Some(Err(_))));
         assert!(matches!(find(&program(ASKED_1_19, ONE, ASKED_1_19)), Some(Err(_))));
         let cut = Program(0x45_9fc0, program(SAVE_1_19, ONE, ASKED_1_19).1[..100].to_vec());
         assert!(matches!(find(&cut), Some(Err(_))));
