@@ -88,10 +88,10 @@ const MODULES: &[Module] = &[
     Module { name: "main", may: May::Everything, core: false },
 ];
 
-/// What a core module must not touch: files, network, processes, clocks, threads, the environment …
 /// The one file of the core that uses threads: they end before it returns, and its result is the same with any number.
 const COMPUTES_IN_THREADS: &str = "attribution/classify.rs";
 
+/// What a core module must not touch: files, network, processes, clocks, threads, the environment …
 const FORBIDDEN_IN_CORE: &[&str] = &[
     "std::fs",
     "std::net",
