@@ -149,7 +149,7 @@ pub enum Method {
 }
 
 impl HeapArgs {
-    /// What clap cannot tell by itself.
+    /// What clap cannot check by itself.
     ///
     /// # Errors
     /// Options that contradict each other, in words.

@@ -29,7 +29,7 @@ pub struct ExtentArena {
     /// Blocks that share extents with others of their size: in use, or kept by threads for their next calls.
     pub small: u64,
     pub small_blocks: u64,
-    /// Free beside those.
+    /// Other free bytes.
     pub inside: u64,
     /// Blocks with extents of their own, by what can be used of them.
     pub large: u64,

@@ -23,8 +23,8 @@ pub struct Segments {
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct SegmentHeap {
-    /// Whose it is: `thread`, `ended` (threads that left blocks in use), `large` (blocks with
-    /// segments of their own, of no thread), `free` (nobody's). Null of a sum.
+    /// Whose it is: `thread`, `ended` (threads that left blocks in use), `large` (blocks with segments of
+    /// their own, of no thread), `free` (without an owner). Null of a sum.
     pub owner: Option<String>,
     /// The thread's control block (`pthread_self()`).
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -39,7 +39,7 @@ pub struct SegmentHeap {
     /// Freed by other threads, and not taken back by this one yet.
     pub returned: u64,
     pub returned_blocks: u64,
-    /// Room for more blocks in the same pages.
+    /// Space for more blocks in the same pages.
     pub inside: u64,
     /// What no block can use.
     pub padding: u64,

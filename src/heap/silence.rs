@@ -39,7 +39,7 @@ pub fn is_silent(process: &HeapProcess) -> bool {
     process.rows.is_empty() && allocations == 0
 }
 
-/// Of a silent process that has the preloaded library. `other`: an allocator that it cannot stand before.
+/// Of a silent process that has the preloaded library. `other`: an allocator that it cannot interpose.
 pub fn why_by_library(process: &HeapProcess, allocators: &[String], other: Option<&str>) -> NothingSeen {
     let bytes = allocator_bytes(process, allocators);
     let frees = if process.forked { 0 } else { process.doubts.unseen_frees };
@@ -124,11 +124,11 @@ pub fn is_failure(nothing: &NothingSeen) -> bool {
 /// Of the mappings of the allocators that are watched. What a process had mapped before it was watched
 /// proves nothing.
 fn allocator_bytes(process: &HeapProcess, allocators: &[String]) -> u64 {
-    let Some(beside) = process.beside.as_ref().filter(|_| !process.attached) else { return 0 };
+    let Some(comparison) = process.beside.as_ref().filter(|_| !process.attached) else { return 0 };
     let watched = |part: &&Part| {
         heap_description_of(&part.category).is_some_and(|name| allocators.iter().any(|each| each == name))
     };
-    let parts = beside.parts.iter().filter(watched);
+    let parts = comparison.parts.iter().filter(watched);
     parts.map(|part| part.mapped).sum()
 }
 

@@ -37,7 +37,7 @@ pub enum Arrival {
 pub enum Ended {
     /// A thread of a process that lives on; it was let go.
     Thread,
-    /// The process is held at its end until somebody else answers.
+    /// The process is held at its end until another process answers.
     Process(Pid),
 }
 

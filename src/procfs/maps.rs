@@ -50,7 +50,7 @@ pub struct ParsedMaps {
     pub torn: usize,
 }
 
-/// Parses a whole file. Damaged lines are skipped and listed; the rest stands.
+/// Parses a whole file. Damaged lines are skipped and listed; the others are valid.
 pub fn parse_maps(bytes: &[u8]) -> ParsedMaps {
     let mut parsed = ParsedMaps::default();
     // A line has at least 50 bytes; with names about 80.
@@ -96,7 +96,7 @@ fn add_in_order(parsed: &mut ParsedMaps, mut mapping: Mapping) {
             return;
         }
         if mapping.file.is_some() {
-            // Any number may stand there.
+            // The file may contain any number here.
             mapping.offset = mapping.offset.wrapping_add(end.0 - mapping.range.start.0);
         }
         mapping.range.start = end;

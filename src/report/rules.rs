@@ -6,7 +6,7 @@ use crate::model::path::base_name;
 use serde::Serialize;
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-/// Categories that memory has without a rule; of others a rule is asked only where no stack decided.
+/// Categories that memory has without a rule; for others a rule applies only where no stack decided.
 const OPEN: [&str; 6] = ["app-mmap", "file", "memfd", "shared-anon", "sysv-shm", "unknown"];
 const DECIDED: [&str; 3] = ["kernel", "name", "stack"];
 
@@ -17,7 +17,7 @@ type Alike<'a> = (u64, u64, &'a str, &'a str, Option<&'a str>);
 /// The rule's number, and whether it claims the region or explains another one's.
 type Said = (usize, bool);
 
-/// A rule, for people and programs that look at it.
+/// A rule, for text and JSON.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct RuleRow {
     pub id: String,
@@ -31,7 +31,7 @@ pub struct RuleRow {
     pub source: String,
     /// The program on which it was seen to be true.
     pub proven: Option<String>,
-    /// Where it stands.
+    /// The file that defines it.
     pub file: String,
     pub line: usize,
 }
@@ -134,7 +134,7 @@ fn test_process<'a>(rules: &DataRules, process: &'a Process, stacks: &[Vec<Named
             *by_call.entry(origin.event).or_default() += region.virt;
         }
     }
-    // Tens of thousands of regions have a few hundred stacks.
+    // Tens of thousands of regions have only hundreds of stacks.
     let mut known: HashMap<Alike<'_>, Option<Said>> = HashMap::new();
     for region in &process.regions {
         let stack = region.origin.as_ref().and_then(|origin| origin.stack);

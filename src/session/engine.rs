@@ -193,8 +193,8 @@ impl<'a> Session<'a> {
         self.pipeline.borrow_mut().note_lost_events();
         let pids = living(&self.pipeline.borrow().spaces);
         // What has ended meanwhile cannot be read any more.
-        let asked_ns = self.pipeline.borrow().spaces.asked_ns();
-        for time_ns in [asked_ns, monotonic_ns()] {
+        let taken_ns = self.pipeline.borrow().spaces.taken_ns();
+        for time_ns in [taken_ns, monotonic_ns()] {
             self.pipeline.borrow_mut().note_loss(time_ns);
         }
         while !self.exits.is_empty() {

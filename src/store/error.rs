@@ -67,7 +67,7 @@ impl Fault {
         Fault::Damaged(what.into())
     }
 
-    /// To be asked at once after a failed write.
+    /// To be called immediately after a failed write.
     pub(super) fn of_writing(self, db: &rusqlite::Connection) -> Fault {
         match self {
             Fault::Sql(error) if error.sqlite_error_code() == Some(rusqlite::ErrorCode::SystemIoFailure) => {

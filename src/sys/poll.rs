@@ -43,7 +43,7 @@ mod tests {
         let (reader, writer) = pipe().expect("a pipe");
         assert_eq!(events(&reader), PollFlags::empty());
         assert!(!wait_readable(&reader, Some(Duration::from_millis(1))));
-        write(&writer, b"x").expect("room");
+        write(&writer, b"x").expect("space");
         assert_eq!(events(&reader), PollFlags::POLLIN);
         assert!(wait_readable(&reader, None));
         wait(&[reader.as_fd()], None);

@@ -4,7 +4,7 @@
 use super::rule::Rule;
 use super::space::MappedModule;
 
-/// Nobody called these (`TOPFRAME` in the sources).
+/// These have no caller (`TOPFRAME` in the sources).
 const ROOTS: [&[u8]; 4] = [b"runtime.rt0_go", b"runtime.goexit", b"runtime.mstart", b"_rt0_amd64_linux"];
 
 /// These go on on the thread's own stack, and leave the goroutine's behind: above them lie old
@@ -18,8 +18,8 @@ const CALLS_C: &[u8] = b"runtime.asmcgocall";
 /// (src/runtime/sys_linux_amd64.s).
 const ALIGNED: [&[u8]; 3] = [b"runtime.callCgoMmap", b"runtime.callCgoMunmap", b"runtime.callCgoSigaction"];
 
-/// Stands for the change on a goroutine's stack. Up to Go 1.20 its address is its first instruction's, also where it
-/// is a return address (`cgocallback`).
+/// Represents the switch on a goroutine's stack. Up to Go 1.20 its address is its first instruction's, also
+/// where it is a return address (`cgocallback`).
 const SWITCHED: &[u8] = b"runtime.systemstack_switch";
 
 /// The rule for an address in such a function of a Go program that has symbols.
@@ -40,7 +40,7 @@ pub fn special_rule(placed: &MappedModule, address: u64) -> Option<Rule> {
     }
 }
 
-/// True for a return address that is the first instruction of the function that stands for a change.
+/// True for a return address that is the first instruction of the function that represents a switch.
 pub fn is_switched(placed: &MappedModule, address: u64) -> bool {
     let Some(object) = placed.object.as_ref().filter(|object| object.is_go()) else { return false };
     let Some(svma) = placed.svma(address) else { return false };

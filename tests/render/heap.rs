@@ -3,7 +3,7 @@
 use crate::case::Case;
 use crate::flame::reports::{Decoded, decode};
 use vmaudit::heap::HeapBy;
-use vmaudit::heap::mappings::beside;
+use vmaudit::heap::mappings;
 use vmaudit::heap::report::model::Function;
 use vmaudit::heap::report::{HeapFacts, HeapProcessFacts, HeapReport, build};
 use vmaudit::heap::{Filter, Heaps, LedgerOptions, Sampling};
@@ -353,7 +353,7 @@ fn beside_the_mappings_each_difference_has_a_name() {
     };
     let mappings = Process { categories: vec![row], ..Process::default() };
     let process = &mut report.processes[0];
-    process.beside = beside(process, &mappings);
+    process.beside = mappings::compare(process, &mappings);
     let text = heap_to_text(&report, STACKS, TextOptions { top: 0, ..TextOptions::default() });
     lines_fit(&text);
     compare("beside.txt", &text);

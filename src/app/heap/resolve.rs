@@ -44,7 +44,7 @@ pub enum Why {
 /// Functions of a file that descriptions name.
 pub fn resolve(object: &Object, base_name: &str, descriptions: &[Description]) -> Resolved {
     let mut out = Resolved::default();
-    let wanted: Vec<&Description> = descriptions.iter().filter(|each| each.looks_into(base_name)).collect();
+    let wanted: Vec<&Description> = descriptions.iter().filter(|each| each.searches(base_name)).collect();
     if wanted.is_empty() || object.raw_fd().is_none() {
         return out;
     }

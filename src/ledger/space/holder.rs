@@ -28,8 +28,8 @@ pub struct Holder {
 }
 
 impl Ledger {
-    /// The mapping at `addr` as far as the reports tell. An address just below a stack belongs to
-    /// the stack: the fault on it makes it grow.
+    /// The mapping at `addr` according to the reports. An address just below a stack belongs to the stack,
+    /// which grows by the fault.
     pub fn holder(&self, addr: Addr) -> Option<Holder> {
         if let Some((_, attr)) = self.mapped.pieces().at(addr) {
             return Some(self.holder_of(attr));

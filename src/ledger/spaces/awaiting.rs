@@ -36,7 +36,7 @@ impl Awaiting {
         }
     }
 
-    /// What `from` waits for when it forks, its child waits for as well, where nobody owns it.
+    /// What `from` waits for when it forks, its child waits for as well, where it has no owner.
     pub(super) fn inherit(
         &mut self,
         from: SpaceId,

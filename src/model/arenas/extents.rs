@@ -24,7 +24,7 @@ pub struct ExtentArena {
     pub number: u32,
     /// Blocks that share an extent with others of their size: in use, or kept by threads for their next calls.
     pub small: Pieces,
-    /// Free beside those.
+    /// Other free bytes.
     pub inside: Pieces,
     /// Blocks with an extent of their own, by what can be used of them.
     pub large: Pieces,

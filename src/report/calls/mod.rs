@@ -1,5 +1,5 @@
-//! Calls in strace's spelling, and their arguments for JSON. `...` stands for what a record does not
-//! hold, as in strace for what it cuts short.
+//! Calls in strace's spelling, and their arguments for JSON. `...` replaces what a record does not contain,
+//! as in strace for what it cuts short.
 
 pub mod errno;
 pub mod flags;

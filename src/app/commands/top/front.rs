@@ -202,7 +202,7 @@ impl Front {
 
     /// Looks into the open process, unless that would take too much of the time.
     fn snapshot(&mut self, source: &mut dyn Source) {
-        let Some(id) = self.state.wanted() else { return };
+        let Some(id) = self.state.opened_process() else { return };
         let begun = Instant::now();
         let known = self.state.opened.as_ref().is_some_and(|opened| opened.details.is_some());
         let soon = self.next_snapshot.is_some_and(|(of, after)| of == id && begun < after);

@@ -252,7 +252,7 @@ fn a_loss_makes_doubtful_who_ended_since_somebody_asked() {
             story.spaces.take_ended();
         }
     }
-    let asked = story.spaces.asked_ns();
+    let asked = story.spaces.taken_ns();
     story.spaces.note_loss(asked);
     assert_eq!((doubts(&story, 20), doubts(&story, 30)), (0, 1));
     assert_eq!(story.spaces.changed_since(30, asked), None);
