@@ -37,7 +37,7 @@ pub enum End {
     Exited(ExitStatus),
     /// All processes that vmaudit was attached to ended.
     NoneLeft,
-    /// `--duration` is over, or the user wants the report: the targets go on.
+    /// `--duration` is over, or the user requested the report: the targets go on.
     LeftRunning,
     /// So did the load, with this exit code: the command goes on.
     LoadEnded(u8),
@@ -85,7 +85,7 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Until the targets have ended, the time is over, or the user wants the report.
+    /// Until the targets have ended, the time is over, or the user requests the report.
     ///
     /// # Errors
     /// When events cannot be read any more.
@@ -117,8 +117,8 @@ impl<'a> Session<'a> {
         self.recover_from_loss()?;
         self.audits.note_ended(&mut self.pipeline.borrow_mut());
         self.audits.reduce_small(&mut self.pipeline.borrow_mut());
-        let wanted = self.pipeline.borrow_mut().turn();
-        if !wanted {
+        let goes_on = self.pipeline.borrow_mut().turn();
+        if !goes_on {
             return Ok(Some(End::LeftRunning));
         }
         if !self.is_behind && !self.watched.has_pending() {
@@ -155,7 +155,7 @@ impl<'a> Session<'a> {
         Ok(None)
     }
 
-    /// Takes in what was reported, until the targets want something.
+    /// Processes records until the targets have an event.
     fn take_in(&mut self) -> Result<(), SessionError> {
         let (watched, pipeline, exits) = (&self.watched, self.pipeline, &self.exits);
         let mut glance = Instant::now() + GLANCE;
@@ -182,8 +182,8 @@ impl<'a> Session<'a> {
         poll::wait(&[self.watched.as_fd(), self.reader.wake_fd()], Some(NAP));
     }
 
-    /// When events were lost altogether, the ledger learns from maps what is there now, and that
-    /// every origin older than the loss is doubtful.
+    /// When events were lost altogether, the ledger reads from maps what is there now, and marks every origin
+    /// older than the loss as doubtful.
     fn recover_from_loss(&mut self) -> Result<(), SessionError> {
         let lost = self.reader.counters()?.lost;
         if lost == self.lost {
@@ -271,7 +271,7 @@ impl<'a> Session<'a> {
     /// ledger is there. None where that was done.
     fn let_go_early(&mut self, held: HeldExit) -> Result<Option<HeldExit>, SessionError> {
         let lost = self.reader.counters()?.lost != self.lost;
-        if !self.is_behind || lost || !self.exits.has_room() || self.unsettled.contains(&held.pid) {
+        if !self.is_behind || lost || !self.exits.has_space() || self.unsettled.contains(&held.pid) {
             return Ok(Some(held));
         }
         let Ok(snapshot) = self.read(held.pid, held.tid, SnapshotMoment::HeldAtExit) else {
@@ -311,7 +311,7 @@ impl<'a> Session<'a> {
     fn conclude(&mut self, snapshot: Snapshot) {
         let pid = snapshot.observations.pid;
         if is_audited(&self.pipeline.borrow().spaces, pid) {
-            // Said where the user wants to know.
+            // Printed with `-v`.
             let _ = self.compare(snapshot);
         } else {
             self.hold_for_exits();
@@ -366,7 +366,7 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Joins a snapshot with the calls that were reported by then. An error was told.
+    /// Joins a snapshot with the calls that were reported by then. An error was printed.
     fn compare(&mut self, snapshot: Snapshot) -> Result<(), StaleSnapshot> {
         let (pid, moment) = (snapshot.observations.pid, snapshot.observations.moment);
         let (reader, watched, pipeline) = (&mut *self.reader, &self.watched, self.pipeline);
@@ -391,8 +391,8 @@ impl<'a> Session<'a> {
         Ok(())
     }
 
-    /// Looks at every process that lives and was not seen at its end. All are read before the
-    /// first is compared: reports that come meanwhile are caught up with once, not for each.
+    /// Takes a snapshot of every running process that was not examined at its end. All are read before the
+    /// first is compared: reports that arrive meanwhile are processed once, not for each.
     pub fn snapshot_all(&mut self) {
         if self.schedule.interval == NEVER {
             return;
@@ -403,7 +403,8 @@ impl<'a> Session<'a> {
         self.audits.containers.read_memory();
     }
 
-    /// Looks at these processes, whatever the schedule says. What cannot be examined is left as it was.
+    /// Takes snapshots of these processes, whatever the schedule says. What cannot be examined keeps its last
+    /// one.
     pub fn snapshot_processes(&mut self, mut pids: Vec<Pid>) {
         // A failing ring ends the run at the next poll of the loop.
         drop(self.finish_exits());
@@ -429,7 +430,7 @@ impl<'a> Session<'a> {
         self.pipeline.borrow_mut().spaces.snapshots_compared();
     }
 
-    /// Takes in what is still on its way, and looks at what goes on living.
+    /// Processes the last records, and takes snapshots of the processes that go on.
     fn finish(&mut self, end: End) -> Result<End, SessionError> {
         self.settle()?;
         self.recover_from_loss()?;

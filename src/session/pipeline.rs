@@ -32,7 +32,7 @@ pub struct Tally {
     pub stacks: u64,
     pub truncated: u64,
     pub incomplete: u64,
-    /// Stacks sent as numbers that stood for nothing any more.
+    /// Stacks sent as numbers that were no longer valid.
     pub outdated: u64,
 }
 
@@ -52,7 +52,7 @@ pub struct Pipeline {
     pub unwinder: Unwinder,
     pub stacks: StackTable,
     pub tally: Tally,
-    /// Who asked for a seccomp listener of its own and was refused: `PID (NAME)`.
+    /// Processes that were refused a seccomp listener of their own: `PID (NAME)`.
     pub listener_refused: BTreeSet<String>,
     /// Names of 32-bit programs: their calls take entries that are not traced.
     pub compat: BTreeSet<String>,
@@ -61,7 +61,7 @@ pub struct Pipeline {
     /// What is known of libraries and programs, as data.
     pub rules: &'static DataRules,
     sinks: Vec<Rc<RefCell<dyn Sink>>>,
-    /// Names that a recording brought along: files are not asked then.
+    /// Names from a recording: files are not read then.
     pub recorded_names: Option<FrameNames>,
     /// Records from after this time wait (CLOCK_MONOTONIC, ns).
     hold_after: u64,
@@ -114,8 +114,8 @@ impl Pipeline {
         }
     }
 
-    /// A process that ran before it was traced, as it was found: `mm` is what its events carry. To
-    /// be told before any of its events.
+    /// A process that ran before it was traced, as it was found: `mm` is the key in its events. To be called
+    /// before any of its events.
     pub fn found(&mut self, mm: MmKey, seen: &Observations) {
         for thread in &seen.threads {
             self.decoder.set_comm(thread.tid, &thread.comm);
@@ -128,9 +128,9 @@ impl Pipeline {
         self.for_each_sink(|sink, context| sink.found(mm, seen, context));
     }
 
-    /// Files are looked for in this process' root, too, also after its end: others of its container
-    /// live shortly.
-    pub fn look_in_root_of(&mut self, pid: Pid) {
+    /// Files are searched for in this process' root, too, also after its end: other processes of its
+    /// container are short-lived.
+    pub fn search_root_of(&mut self, pid: Pid) {
         if let Ok(root) = Root::of(pid) {
             self.unwinder.files_mut().add_root(root);
         }
@@ -180,11 +180,11 @@ impl Pipeline {
         self.for_each_sink(|sink, _| sink.abandoned());
     }
 
-    /// To be called now and then, also while nothing happens. False when nobody wants more.
+    /// To be called regularly, also while nothing happens. False when no sink needs more.
     pub fn turn(&mut self) -> bool {
-        let mut wanted = true;
-        self.for_each_sink(|sink, context| wanted &= sink.turn(context));
-        wanted
+        let mut goes_on = true;
+        self.for_each_sink(|sink, context| goes_on &= sink.turn(context));
+        goes_on
     }
 
     /// From now on records of a later time wait, until a later time is given: a snapshot is compared
@@ -293,7 +293,7 @@ impl Pipeline {
         self.managed.compose(walked, managed, &self.decoder.codes, &mut self.stacks)
     }
 
-    /// The ledger of mappings is not told.
+    /// The ledger of mappings does not get it.
     fn allocation(&mut self, mut captured: CapturedHeap<'_>) {
         let (mm, pid) = (captured.event.mm, captured.event.pid);
         if let Some(stack) = &captured.stack {
@@ -310,21 +310,21 @@ impl Pipeline {
         self.for_each_sink(|sink, _| sink.site(site, id));
     }
 
-    /// A page fault is no call: the ledger is asked, not told.
+    /// A page fault is no call: the ledger is queried, not changed.
     fn touch(&mut self, captured: CapturedTouch<'_>) {
         let CapturedTouch { mut touch, stack } = captured;
         touch.stack = Ok(self.unwind(touch.mm, touch.pid, &stack).0);
         self.for_each_sink(|sink, context| sink.touched(&touch, context));
     }
 
-    /// A call of a probed function is no event: the ledger is not told.
+    /// A call of a probed function is no event: the ledger is not changed.
     fn probed(&mut self, call: &CapturedCall<'_>) {
         let (id, completeness) = self.unwind(call.mm, call.pid, &call.stack);
         self.count(completeness);
         self.for_each_sink(|sink, _| sink.probed(call, id));
     }
 
-    /// Tells the ledger an event of a recording.
+    /// Applies an event of a recording.
     pub fn replay(&mut self, event: &VmEvent) {
         self.tally.events += 1;
         if let Ok(stack) = event.stack {
@@ -370,7 +370,7 @@ impl Pipeline {
         found
     }
 
-    /// A runtime's tables of the code that it makes are looked for where there is such code.
+    /// Finds a runtime's tables of generated code where there is such code.
     fn find_code_tables(&mut self, mm: MmKey, pid: Pid) {
         if self.unwinder.has_code_tables(pid) {
             return;
@@ -397,7 +397,7 @@ impl Pipeline {
         self.generated.name_all_waiting(&mut self.stacks);
     }
 
-    /// Tells the unwinder what is mapped now, where that has changed.
+    /// Gives the unwinder the current mappings, where they have changed.
     fn renew_modules(&mut self, mm: MmKey, pid: Pid) {
         if let Some(generation) = self.spaces.module_generation(mm)
             && !self.unwinder.is_current(mm, generation)
@@ -419,7 +419,7 @@ impl Pipeline {
             if has_generated {
                 self.find_code_tables(mm, pid);
             }
-            self.managed.look(mm, self.time_ns, &self.unwinder);
+            self.managed.refresh(mm, self.time_ns, &self.unwinder);
         }
     }
 

@@ -58,7 +58,7 @@ fn opened() -> State {
     }
     state.key(Key::Down);
     state.key(Key::Enter);
-    let id = state.wanted().expect("a process is open");
+    let id = state.opened_process().expect("a process is open");
     assert_eq!(id.pid, 4123);
     let row = |id: &str, name: &str, virt| CategoryRow {
         id: id.to_owned(),

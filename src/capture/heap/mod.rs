@@ -40,11 +40,11 @@ pub struct HeapConfig {
     /// Count in the kernel, by stack ([`Counted`]).
     pub combined: bool,
     /// Which ways to try: for tests, and for kernels whose best one does not work.
-    pub way: WayWanted,
+    pub way: AttachMethod,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum WayWanted {
+pub enum AttachMethod {
     #[default]
     Best,
     Multi,
@@ -91,9 +91,9 @@ impl HeapTracer {
     pub fn start(tracer: &BpfTracer, config: &HeapConfig) -> Result<HeapTracer, CaptureError> {
         let mut refused = Vec::new();
         let ways = match config.way {
-            WayWanted::Best => &Kind::ALL[..],
-            WayWanted::Multi => &[Kind::Multi],
-            WayWanted::Single => &[Kind::Single],
+            AttachMethod::Best => &Kind::ALL[..],
+            AttachMethod::Multi => &[Kind::Multi],
+            AttachMethod::Single => &[Kind::Single],
         };
         for &kind in ways {
             match load(tracer, config, kind) {

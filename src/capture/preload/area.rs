@@ -54,7 +54,7 @@ impl Bell {
     }
 
     /// What blocks are dated with: milliseconds.
-    pub fn tell_time(&self, milliseconds: u32) {
+    pub fn publish_time(&self, milliseconds: u32) {
         self.page().tick.store(milliseconds, Relaxed);
     }
 }

@@ -71,10 +71,10 @@ impl CallServer {
             return Ok(Arrival::Call(call));
         }
         self.send_waiting();
-        if !self.inbox.has_room() {
+        if !self.inbox.has_space() {
             self.inbox.forget_gone(self.exits.listener());
         }
-        let input = if self.inbox.has_room() { PollFlags::POLLIN } else { PollFlags::empty() };
+        let input = if self.inbox.has_space() { PollFlags::POLLIN } else { PollFlags::empty() };
         let two = [PollFd::new(self.listener(), input), PollFd::new(other, PollFlags::POLLIN)];
         let app = self.app.fd().map(|app| PollFd::new(app, PollFlags::POLLIN));
         let mut fds: Vec<PollFd<'_>> = two.into_iter().chain(app).collect();

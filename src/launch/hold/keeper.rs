@@ -129,10 +129,10 @@ impl Keeper {
 
     /// What happened to the listener, to the line and to the socket.
     fn wait(&mut self) -> Result<[PollFlags; 3], Errno> {
-        if !self.inbox.has_room() {
+        if !self.inbox.has_space() {
             self.inbox.forget_gone(self.server.listener());
         }
-        let receives = !self.stands_by && self.inbox.has_room();
+        let receives = !self.stands_by && self.inbox.has_space();
         let input = if receives { PollFlags::POLLIN } else { PollFlags::empty() };
         let output = if self.app.has_unsent() { PollFlags::POLLOUT } else { PollFlags::empty() };
         let (line, app) = (self.guarded.line(), self.app.fd());

@@ -68,7 +68,7 @@ impl Inbox {
         Inbox { slots, free: (0..SLOTS).rev().collect(), taken: Vec::new() }
     }
 
-    pub fn has_room(&self) -> bool {
+    pub fn has_space(&self) -> bool {
         !self.free.is_empty()
     }
 

@@ -64,7 +64,7 @@ pub(super) fn arenas(report: &HeapReport, p: &HeapProcess, options: TextOptions,
     holders(report, p, found, options, out);
 }
 
-/// Arenas of which doubts are told.
+/// Arenas whose doubts are printed.
 const DOUBTS: usize = 3;
 
 /// `main`, or its number in the allocator's list.
@@ -125,7 +125,7 @@ fn in_memory(found: &Fragmentation, (pages, trim): (Pages, Trim), options: TextO
             true => format!("of {} blocks that are known: ", thousands(known.blocks)),
             false => String::new(),
         };
-        held += &format!("; {of}{} asked for, {} rounding", size(known.asked), size(known.rounding));
+        held += &format!("; {of}{} requested, {} rounding", size(known.asked), size(known.rounding));
     }
     line(pages.used, "in use", &held, None);
     let trimmed = match (trim.inside, trim.top) {
@@ -145,7 +145,7 @@ fn in_memory(found: &Fragmentation, (pages, trim): (Pages, Trim), options: TextO
             size((count * crate::model::PAGE).saturating_sub(pages.sparse_used))
         ),
     };
-    line(pages.beside, "free beside blocks", &format!("on the same pages{sparse}"), None);
+    line(pages.beside, "free next to blocks", &format!("on the same pages{sparse}"), None);
     let whole = "whole pages that trimming leaves: around blocks in threads' caches, tops of other arenas";
     line(pages.whole, "free, stays", whole, None);
     line(pages.swapped, "swapped out", "moved to swap by the kernel", None);
@@ -155,7 +155,7 @@ fn in_memory(found: &Fragmentation, (pages, trim): (Pages, Trim), options: TextO
     let mut own =
         format!("{} with mappings of their own{}", thousands(mapped.blocks), resident.unwrap_or_default());
     if let Some(known) = mapped.known {
-        own += &format!("; {} asked for, {} rounding", size(known.asked), size(known.rounding));
+        own += &format!("; {} requested, {} rounding", size(known.asked), size(known.rounding));
     }
     line(mapped.bytes, "large blocks", &own, None);
     let took = format!("  read in {}", milliseconds(found.took_ns));
@@ -191,8 +191,9 @@ fn holders(
     for holder in shown {
         let figures = figures(holder);
         let row = holder.row.and_then(|row| p.rows.get(usize::try_from(row).ok()?));
-        let room = WIDTH.saturating_sub(figures.chars().count());
-        let text = row.map_or_else(|| "what the filter leaves out".to_owned(), |row| who(report, row, room));
+        let columns = WIDTH.saturating_sub(figures.chars().count());
+        let text =
+            row.map_or_else(|| "what the filter leaves out".to_owned(), |row| who(report, row, columns));
         *out += &format!("{figures}{text}\n");
     }
     if !rest.is_empty() {

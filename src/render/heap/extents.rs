@@ -11,7 +11,7 @@ pub(super) fn extents(heap: &ExtentHeap, options: TextOptions, out: &mut String)
     table(heap, options, out);
     if heap.doubtful > 0 {
         let text = format!(
-            "{} extents changed while they were read, or what tells of them is in swap: they are in no figure",
+            "{} extents changed while they were read, or their descriptions are in swap: they are in no figure",
             thousands(heap.doubtful)
         );
         note(&text, options, out);
@@ -69,7 +69,7 @@ fn in_memory(all: &ExtentArena, options: TextOptions, out: &mut String) {
         &format!("{}, by what can be used of them", blocks(all.large_blocks)),
         None,
     );
-    line(all.inside, "  free inside", "free beside small blocks of the same size: purging leaves it", None);
+    line(all.inside, "  free inside", "free next to small blocks of the same size: purging leaves it", None);
     line(all.padding, "  padding", "of large blocks: a page more than they need", None);
     let purge =
         "resident pages of dirty and muzzy extents: arena.4096.purge gives them back now, time does (decay)";

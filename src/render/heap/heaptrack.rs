@@ -118,7 +118,7 @@ struct Plan {
     temporary: Group,
     /// Freed neither at once nor held at the peak or the end.
     passing: Group,
-    /// The same sizes under other numbers: heaptrack tells temporary blocks by the number.
+    /// The same sizes under other numbers: heaptrack recognises temporary blocks by the number.
     passing_too: Group,
     /// The bytes of one.
     passing_size: u64,

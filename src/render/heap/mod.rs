@@ -23,7 +23,7 @@ use crate::report::units::{exact_size, size, thousands};
 use arenas::arenas;
 pub use by::rows_by;
 use by::{by_group, by_site, by_size};
-use tables::{beside, by_context, by_stack, in_blocks, totals};
+use tables::{by_context, by_stack, comparison, in_blocks, totals};
 use tree::tree;
 
 /// What is shown of a heap.
@@ -95,7 +95,7 @@ fn of_process(
     }
     if let Some(found) = &p.beside {
         out.push('\n');
-        beside(found, options, out);
+        comparison(found, options, out);
     }
     if p.fragmentation.is_some() {
         out.push('\n');
@@ -202,8 +202,8 @@ fn head(report: &HeapReport, p: &HeapProcess, first: bool, options: TextOptions,
         text += &format!(" · {} event{plural}, {} lost", thousands(seen), thousands(lost));
     }
     let name = truncated(&clean(&p.comm), 32);
-    let room = WIDTH.saturating_sub(name.chars().count());
-    *out += &format!("{}{}\n", options.color.paint(Tone::Heading, &name), truncated(&text, room));
+    let columns = WIDTH.saturating_sub(name.chars().count());
+    *out += &format!("{}{}\n", options.color.paint(Tone::Heading, &name), truncated(&text, columns));
 }
 
 /// `  1  18.0 MiB in 18 blocks · operator new(unsigned long) · …`, and the stack.
@@ -272,10 +272,10 @@ pub(super) fn no_stack(row: &HeapRow) -> String {
     }
 }
 
-/// `malloc < readline < main`: who asked for it, in one line.
+/// `malloc < readline < main`: the requesting stack, in one line.
 pub(super) fn who(report: &HeapReport, row: &HeapRow, width: usize) -> String {
     let name = function(report, row);
-    // operator new[](unsigned long): the arguments tell nothing here
+    // operator new[](unsigned long): the arguments say nothing here
     let short = name.split_once('(').filter(|_| name.starts_with("operator ")).map(|(short, _)| short);
     let function = truncated(short.unwrap_or(&name), 30);
     match stack(report, row) {
@@ -284,7 +284,7 @@ pub(super) fn who(report: &HeapReport, row: &HeapRow, width: usize) -> String {
             let of = |frames: &[Frame]| Stack { frames: frames.to_vec(), ..Stack::default() };
             let own = own_frames(stack);
             let all = chain(&of(own), rest);
-            // not even the outermost has room: the innermost in full is better than a bit of each
+            // not even the outermost fits: the innermost in full is better than a part of each
             let cut = all.ends_with('…') && own.len() > 1;
             let text = if cut { chain(&of(own.get(..1).unwrap_or(own)), rest) } else { all };
             format!("{function} < {text}")
@@ -334,7 +334,7 @@ pub(super) fn notes(report: &HeapReport, p: &HeapProcess, first: bool) -> Vec<St
                 "allocated before vmaudit attached, or by a function that is not probed"
             }
             HeapProcess { forked: true, .. } => "inherited: allocated before the fork",
-            // The library stands before all that go by these names.
+            // The library interposes all functions of these names.
             HeapProcess { own: Some(_), .. } => "allocated by other functions than malloc and its relatives",
             _ => "allocated by a function that is not probed",
         };
@@ -378,7 +378,7 @@ pub(super) fn notes(report: &HeapReport, p: &HeapProcess, first: bool) -> Vec<St
         ));
     }
     if report.filter.leaks_only && p.intervals < 2 {
-        say("fewer than two intervals have ended: which stacks keep growing cannot be told yet (--interval)");
+        say("fewer than two intervals have ended: which stacks keep growing is not known yet (--interval)");
     }
     if p.forked {
         say("a child of fork: its copy of what its parent had allocated is in no figure here");

@@ -71,7 +71,7 @@ fn in_memory(found: &Segments, options: TextOptions, out: &mut String) {
     let returned =
         format!("{} that other threads freed; the thread takes them back later", blocks(all.returned_blocks));
     line(all.returned, "  to be taken back", &returned, None);
-    line(all.inside, "  free inside", "room for more blocks of the pages' sizes: purging leaves it", None);
+    line(all.inside, "  free inside", "space for more blocks of the pages' sizes: purging leaves it", None);
     line(all.padding, "  padding", "what no block can use", None);
     let free = format!("of slices without blocks: {}", clean(&found.purged));
     line(all.free_resident, "free", &free, Some(Tone::Key));

@@ -18,7 +18,7 @@ const BRANCHES: usize = 8;
 /// Frames of one path.
 const MAX_DEPTH: usize = 64;
 
-/// A function, and what was asked for through it.
+/// A function, and what was requested through it.
 #[derive(Default)]
 struct Node {
     bytes: u64,

@@ -22,7 +22,7 @@ const VALUES: [Value; 7] = [
     ("temporary_objects", "count", |all| all.site.temporary.unwrap_or(0)),
 ];
 
-/// The heap as a profile (profile.proto, compressed with gzip); `by` is what pprof shows unless it is told otherwise.
+/// The heap as a profile (profile.proto, compressed with gzip); `by` is what pprof shows by default.
 ///
 /// # Errors
 /// None in practice: it is written to memory.

@@ -1,4 +1,4 @@
-//! With --touch: who made resident what somebody else reserved.
+//! With --touch: which stacks made resident what others reserved.
 
 use super::{TextOptions, WIDTH};
 use crate::render::chain::{chain, chain_of_caller};

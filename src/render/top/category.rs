@@ -42,8 +42,8 @@ fn split(state: &State, category: &str, (width, height): (usize, usize)) -> Spli
     // a blank line below each
     let blank = usize::from(height >= ROOMY);
     let text = text + blank;
-    let wanted = opened.regions_of(category).len() + 1 + blank;
-    let regions = wanted.min((rest / 2).max(rest.saturating_sub(text)));
+    let needed = opened.regions_of(category).len() + 1 + blank;
+    let regions = needed.min((rest / 2).max(rest.saturating_sub(text)));
     Split { regions, findings: if traced { text.min(rest - regions) } else { rest - regions }, stacks }
 }
 
@@ -208,7 +208,7 @@ fn region_row(region: &Region, details: Option<&Details>, width: usize, theme: T
     row
 }
 
-/// The file, or who asked for it, or why that is not known.
+/// The file, or the stack that requested it, or why that is not known.
 fn from(region: &Region, details: Option<&Details>, columns: usize) -> String {
     if let Some(origin) = &region.origin {
         let stack = details.and_then(|details| details.stack(origin.stack));

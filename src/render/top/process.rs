@@ -22,19 +22,19 @@ struct Split {
 
 fn split(state: &State, width: usize, height: usize) -> Split {
     let header = header(state, (width, height), Theme::PLAIN).len();
-    let room = height.saturating_sub(header);
-    let wanted = state.category_count() + 1;
+    let rows = height.saturating_sub(header);
+    let needed = state.category_count() + 1;
     if state.tracing.is_none() {
-        return Split { header, table: room, calls: 0 };
+        return Split { header, table: rows, calls: 0 };
     }
-    if room < 8 {
+    if rows < 8 {
         // only the part that keys go to
-        let table = if state.pane == Pane::Table { room } else { 0 };
-        return Split { header, table, calls: room - table };
+        let table = if state.pane == Pane::Table { rows } else { 0 };
+        return Split { header, table, calls: rows - table };
     }
     // a blank line between the two
-    let table = (wanted + usize::from(height >= ROOMY)).min(room * 3 / 5);
-    Split { header, table, calls: room - table }
+    let table = (needed + usize::from(height >= ROOMY)).min(rows * 3 / 5);
+    Split { header, table, calls: rows - table }
 }
 
 pub(super) fn pages(state: &State, width: usize, height: usize) -> Pages {
@@ -136,8 +136,8 @@ fn sizes(track: Option<&Track>, totals: Option<&Totals>, (width, theme): (usize,
 
 /// VIRT and RSS since the first snapshot: each between its own least and most.
 fn over_time(track: &Track, width: usize, theme: Theme) -> Vec<Line<'static>> {
-    let room = width.saturating_sub(2 * 12 + 6).min(96);
-    let points = track.history.spread(room);
+    let rows = width.saturating_sub(2 * 12 + 6).min(96);
+    let points = track.history.spread(rows);
     let line = |label: &str, of: fn(&Point) -> u64| {
         let values: Vec<u64> = points.iter().map(of).collect();
         let (first, last) = (values.first().copied().unwrap_or(0), values.last().copied().unwrap_or(0));

@@ -190,7 +190,7 @@ fn calls_of_other_users_are_not_counted() {
         (counts["calls"].as_u64(), counts["of"].as_str().unwrap_or_default().to_owned())
     };
     assert_eq!(count(Command::new(vmaudit())), (Some(12), "all processes".to_owned()));
-    let limited = format!("all processes that uid {NOBODY} may look into");
+    let limited = format!("all processes that uid {NOBODY} may inspect");
     assert_eq!(count(bench.with(&[])), (Some(5), limited));
 }
 

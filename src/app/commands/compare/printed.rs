@@ -1,4 +1,4 @@
-//! Reads what a command prints while it runs, and keeps only what tells it from another run's.
+//! Reads what a command prints while it runs, and keeps only what distinguishes it from another run's.
 
 use crate::compare::output::{Output, Printed};
 use std::io::{self, PipeReader, Read};
@@ -27,7 +27,7 @@ pub fn reader() -> io::Result<(Stdio, Reader)> {
 }
 
 impl Reader {
-    /// None where somebody who cannot be ended may still print.
+    /// None where a process that cannot be ended may still print.
     pub fn output(self, patience: Duration) -> Option<Output> {
         self.0.recv_timeout(patience).ok()
     }
