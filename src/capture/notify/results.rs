@@ -29,8 +29,8 @@ enum Evidence {
 }
 
 impl<C: HeldCalls> Server<C> {
-    /// Tells of the call that runs in the address space, if its result is known by now. `returned`:
-    /// it is over.
+    /// Reports the call that runs in the address space, if its result is known by now. `returned`: it is
+    /// over.
     pub fn conclude(&mut self, key: u64, returned: bool) {
         let Some(space) = self.tasks.spaces.get_mut(&key) else { return };
         let others_wait = !space.waiting.is_empty();
@@ -101,7 +101,7 @@ impl<C: HeldCalls> Server<C> {
                     .and_then(|then| Some(peek::processor_time(call.tid)?.saturating_sub(then)))
                     .unwrap_or(0);
                 return match ran {
-                    // Nobody is kept: its next call will tell.
+                    // No call waits: the thread's next one will show it.
                     SURELY_BACK.. if others_wait => Evidence::RanVeryLong,
                     LIKELY_BACK.. => Evidence::RanLong,
                     _ => Evidence::None,
@@ -222,7 +222,7 @@ mod tests {
 
     #[test]
     fn a_thread_that_writes_below_its_stack_has_returned() {
-        // What the thread looks at is its own memory: a buffer stands for a stack.
+        // The thread's memory is the test's own: a buffer serves as the stack.
         let mut stack = vec![7u8; 4096];
         let tid = nix::unistd::gettid().as_raw();
         let sp = stack.as_ptr() as u64 + 2048;
