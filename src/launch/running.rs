@@ -28,16 +28,16 @@ pub enum TargetEvent {
     HeldExit(HeldExit),
     /// The command itself ended. Processes that it started may live on.
     ChildExited(ExitStatus),
-    /// Somebody asks vmaudit to stop. From the terminal (Ctrl-C, Ctrl-\, hang-up) the target got
-    /// it, too: go on waiting, and stop at the second. Otherwise it was passed on to the
-    /// command; `forwarded` is false when that was refused or the command is gone.
+    /// A signal to stop arrived. From the terminal (Ctrl-C, Ctrl-\, hang-up) the target got it, too: go on
+    /// waiting, and stop at the second one. Otherwise it was passed on to the command; `forwarded` is false
+    /// when that was refused or the command is gone.
     Interrupt {
         signal: Signal,
         from_terminal: bool,
         forwarded: bool,
     },
-    /// A process asked for seccomp's strict mode. The kernel refuses it (EINVAL) because exits are held,
-    /// or calls watched, by a filter. Only where it would not be refused anyway.
+    /// A process requested seccomp's strict mode. The kernel refuses it (EINVAL) because exits are held, or
+    /// calls watched, by a filter. Only where it would not be refused anyway.
     StrictModeRefused {
         pid: Pid,
         comm: Vec<u8>,
@@ -180,8 +180,8 @@ impl Running {
         }
     }
 
-    /// True while the process is held at its end. Asked after a snapshot was taken by process
-    /// number: true says that the number was the process's all the time.
+    /// True while the process is held at its end. To be called after a snapshot was taken by process number:
+    /// true means that the number was the process's all the time.
     pub fn is_held(&self, held: &HeldExit) -> bool {
         self.hold.as_ref().is_some_and(|hold| hold.is_held(held))
     }

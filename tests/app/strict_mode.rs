@@ -35,7 +35,7 @@ fn who_is_refused_is_named_with_every_backend() {
         for by_seccomp in [false, true] {
             let (code, said) = strict(&["--backend", backend], by_seccomp);
             assert_eq!(code, Some(EINVAL), "{said}");
-            assert!(said.contains("(target_modes) asked for seccomp's strict mode"), "{backend}: {said}");
+            assert!(said.contains("(target_modes) requested seccomp's strict mode"), "{backend}: {said}");
             assert!(said.contains(remedy), "{backend}: {said}");
         }
     }

@@ -1,5 +1,4 @@
-//! The socket to `Running`, as whoever receives the notifications has it: the keeper, or vmaudit's own
-//! server.
+//! The socket to `Running`, for the receiver of the notifications: the keeper, or vmaudit's own server.
 
 use super::protocol::{Message, PACKET};
 use nix::errno::Errno;

@@ -24,7 +24,7 @@ pub struct CallServer {
     inbox: Inbox,
     /// To `Running`.
     app: AppSocket,
-    /// Received by somebody else, or too early.
+    /// Received by another process, or too early.
     first: Option<HeldCall>,
 }
 
@@ -174,8 +174,8 @@ impl HeldCalls for CallServer {
 }
 
 impl Drop for CallServer {
-    /// Nothing waits for an answer that will not come; what comes next is the keeper's, whom the
-    /// end of this socket calls.
+    /// No thread waits for an answer that does not come; later calls are the keeper's, which the end of this
+    /// socket wakes.
     fn drop(&mut self) {
         for id in self.inbox.ids() {
             let _ = self.exits.listener().let_continue(id);

@@ -18,7 +18,7 @@ const SLOTS_BYTES: NonZeroUsize = match NonZeroUsize::new(SLOTS * size_of::<libc
     None => NonZeroUsize::MIN,
 };
 
-/// Shared with every process that is forked. A copy is the same room.
+/// Shared with every process that is forked. A copy has the same memory.
 #[derive(Clone)]
 pub struct SharedSlots(Arc<Slots>);
 
@@ -41,8 +41,8 @@ impl SharedSlots {
     /// where there is none, and a successor only after the predecessor's end.
     fn slot(&mut self, index: usize) -> &mut libc::seccomp_notif {
         let first = self.0.0.cast::<libc::seccomp_notif>();
-        // SAFETY: the mapping is page-aligned, holds SLOTS of them, zeroed at first (a valid
-        // value), lives as long as self, and nobody else writes meanwhile.
+        // SAFETY: the mapping is page-aligned, holds SLOTS of them, zeroed at first (a valid value), lives as
+        // long as self, and no other process writes meanwhile.
         unsafe { first.add(index.min(SLOTS - 1)).as_mut() }
     }
 }
@@ -107,7 +107,7 @@ impl Inbox {
         }
     }
 
-    /// Makes room: tasks that were killed in a call never get an answer.
+    /// Frees slots: tasks that were killed in a call never get an answer.
     pub fn forget_gone(&mut self, listener: &Listener) {
         let gone: Vec<u64> = self.ids().filter(|&id| !listener.is_held(id)).collect();
         gone.into_iter().for_each(|id| self.forget(id));
