@@ -235,7 +235,7 @@ fn arena(allocator: &str, read: &arenas::Arena, knows_pages: bool) -> Arena {
 }
 
 fn known(read: Known) -> Option<KnownBlocks> {
-    let Known { blocks, asked, rounding } = read;
+    let Known { blocks, requested: asked, rounding } = read;
     (blocks > 0).then_some(KnownBlocks { blocks, asked, rounding })
 }
 

@@ -16,7 +16,7 @@ pub type ReadMemory<'a> = dyn FnMut(Addr, &mut [u8]) -> bool + 'a;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct KnownBlock {
     pub at: Addr,
-    pub asked: u64,
+    pub requested: u64,
     pub holder: u32,
 }
 
@@ -66,9 +66,14 @@ pub struct Unread {
 
 impl ArenasRead {
     /// Where a library is mapped whose name begins with `prefix`, before the suffix `.so`.
-    pub fn unread(around: &Surroundings<'_>, prefix: &str, allocator: &str, why: &'static str) -> ArenasRead {
+    pub fn unread(
+        process: &Surroundings<'_>,
+        prefix: &str,
+        allocator: &str,
+        why: &'static str,
+    ) -> ArenasRead {
         let names =
-            around.mappings.iter().filter_map(|mapping| mapping.name.rsplit(|&byte| byte == b'/').next());
+            process.mappings.iter().filter_map(|mapping| mapping.name.rsplit(|&byte| byte == b'/').next());
         let mut names = names.filter_map(|name| std::str::from_utf8(name).ok());
         let unread = names.find_map(|name| {
             let (_, version) = name.strip_prefix(prefix)?.split_once(".so")?;
@@ -162,7 +167,7 @@ pub struct Trim {
 pub struct Known {
     pub blocks: u64,
     /// The requested size.
-    pub asked: u64,
+    pub requested: u64,
     /// What could be used of these blocks beyond that.
     pub rounding: u64,
 }

@@ -1,7 +1,7 @@
 //! Rules that are data, as a list; and which of them say what of a report's regions.
 
 use super::model::{Process, Region, Report, Stack};
-use crate::attribution::{Asked, DataRules, Knob, Mapped, Named, TableRule};
+use crate::attribution::{DataRules, Knob, Mapped, Named, Query, TableRule};
 use crate::model::path::base_name;
 use serde::Serialize;
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -182,7 +182,7 @@ fn says(
         caller: caller.map_or("", |line| line.module),
         bytes,
     };
-    let asked = Asked { mapped, applies };
+    let query = Query { mapped, applies };
     let decided = DECIDED.contains(&region.evidence.as_str());
     if OPEN.contains(&region.category.as_str()) || !decided {
         let anon = |path: &str| {
@@ -190,11 +190,11 @@ fn says(
             Some(inside.strip_suffix(']')?.to_owned())
         };
         let by_name = |path: &str| match anon(path) {
-            Some(name) => rules.by_name(&name, asked),
-            None => rules.by_file(path, asked),
+            Some(name) => rules.by_name(&name, query),
+            None => rules.by_file(path, query),
         };
         let by_path = region.path.as_deref().and_then(by_name);
-        let by_stack = || (0..lines.len()).find_map(|at| rules.by_line(lines, at, asked));
+        let by_stack = || (0..lines.len()).find_map(|at| rules.by_line(lines, at, query));
         let claims = by_path.or_else(by_stack).or_else(|| refused_name(rules, region));
         if claims.is_some() {
             return claims.map(|rule| (rule, true));

@@ -38,7 +38,7 @@ fn reservations_are_found_by_what_lies_in_them() {
             };
             let all = case.reconciled.origins.iter().enumerate();
             let expected: Vec<usize> = all.filter(|(_, r)| holds(&r.op, r.ret)).map(|(at, _)| at).collect();
-            let mut found: Vec<usize> = world.reservations_around(range).map(|(at, _)| at).collect();
+            let mut found: Vec<usize> = world.reservations_containing(range).map(|(at, _)| at).collect();
             found.sort_unstable();
             assert_eq!(found, expected, "{range:?}");
         }

@@ -281,7 +281,7 @@ proptest! {
             put(bytes, at, word);
         }
         let blocks: Vec<KnownBlock> =
-            process.chunks.iter().map(|each| KnownBlock { at: Addr(each.0.0 + 16), asked: 24, holder: 0 }).collect();
+            process.chunks.iter().map(|each| KnownBlock { at: Addr(each.0.0 + 16), requested: 24, holder: 0 }).collect();
         let read = process.read(&blocks);
         for arena in &read.arenas {
             prop_assert!(arena.read <= process.heap.len() as u64);
@@ -329,10 +329,10 @@ fn who_holds_pages_that_are_nearly_empty() {
     let process = made.process();
     let held = process.chunks.iter().skip(1).filter(|each| each.1 == Kind::Held);
     let blocks: Vec<KnownBlock> =
-        held.map(|each| KnownBlock { at: Addr(each.0.0 + 16), asked: 0xf0, holder: 3 }).collect();
+        held.map(|each| KnownBlock { at: Addr(each.0.0 + 16), requested: 0xf0, holder: 3 }).collect();
     let read = process.read(&blocks);
     let arena = only(&read);
-    assert_eq!((arena.known.blocks, arena.known.asked, arena.known.rounding), (10, 0xf0 * 10, 80));
+    assert_eq!((arena.known.blocks, arena.known.requested, arena.known.rounding), (10, 0xf0 * 10, 80));
     let [holder] = read.holders[..] else { panic!("{:?}", read.holders) };
     assert_eq!((holder.holder, holder.blocks, holder.pages), (3, 10, 10));
     // The cache itself is on the first block's page.

@@ -329,7 +329,7 @@ impl Preloaded {
         // What cannot be searched gives no blocks.
         let _ = process.area.blocks(|block| {
             let holder = holder(block.stack).map_or(u32::MAX, |site| site.0);
-            out.push(KnownBlock { at: Addr(block.address), asked: block.size, holder });
+            out.push(KnownBlock { at: Addr(block.address), requested: block.size, holder });
         });
         out
     }

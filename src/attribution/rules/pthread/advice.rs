@@ -77,8 +77,9 @@ pub fn advise(group: &Group<'_>, world: &World<'_>) -> Advice {
     advice
 }
 
-/// What the C library maps as a stack has no flag that its program set. Where nothing is known of the call, such a
-/// flag tells that the program mapped the memory itself, and gave it to the thread (pthread_attr_setstack).
+/// What the C library maps as a stack has no flag that its program set. Where nothing is known of the call,
+/// such a flag shows that the program mapped the memory itself, and gave it to the thread
+/// (pthread_attr_setstack).
 fn is_given(group: &Group<'_>, world: &World<'_>) -> bool {
     let mut stacks = group.pieces.iter().filter(|piece| piece.part == LIVE).peekable();
     let of_program = |at| world.detail_at(at).is_some_and(|detail| detail.flags.has("nr"));
@@ -165,7 +166,7 @@ fn smaller(group: &Group<'_>, world: &World<'_>, (makers, sizes): (&Makers, &Siz
     }
     if sizes.all().any(chosen) {
         out.push(match RULES.iter().find_map(|rule| rule.stack_size_knob(world)) {
-            // whose stacks are the runtime's and whose are not, sizes do not tell
+            // sizes do not show which stacks are the runtime's
             Some((knob, note)) => Fix::new(&knob, 0, 0).note(&note),
             None => {
                 let saves = sizes.saves(SMALL, chosen).saturating_sub(kept);

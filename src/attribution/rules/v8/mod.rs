@@ -198,7 +198,7 @@ impl Rule for V8Rule {
     }
 }
 
-/// A name as V8 gives them, and what the layout of the process tells besides.
+/// A name as V8 gives them, and what the layout of the process shows in addition.
 fn by_own_name(name: &[u8], laid_out: Option<&Surveyed>) -> Option<Claim> {
     let part = match name {
         b"v8-sandbox" => CAGE,

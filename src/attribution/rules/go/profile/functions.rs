@@ -3,8 +3,8 @@
 //!
 //! Source: src/runtime/symtab.go, `findfunc`, `pcvalue`, `step`; src/runtime/symtabinl.go, `inlinedCall`.
 //!
-//! In a stack of the runtime's each address stands for one function, also where that was compiled into its caller: the
-//! caller has an address of its own then, at which nothing that was compiled into it stands.
+//! In a stack of the runtime's each address represents one function, also where that was compiled into its
+//! caller: the caller has an address of its own then, at which nothing that was compiled into it stands.
 
 use super::module::Module;
 use crate::attribution::rules::peek::Peek;
