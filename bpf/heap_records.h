@@ -59,7 +59,7 @@ static __always_inline void fill_heap(struct vmaudit_record *record, struct trac
 static __always_inline enum copied heap_stack_whole(struct traced_thread *thread, struct pt_regs *regs,
 						    struct heap_event *event, __u64 flags)
 {
-	__u64 wanted = *(volatile __u64 *)&thread->wanted, sp = regs->sp, wake = wake_flags();
+	__u64 to_copy = *(volatile __u64 *)&thread->to_copy, sp = regs->sp, wake = wake_flags();
 
 	HEAP_CLASS(512)
 	HEAP_CLASS(1024)
@@ -82,7 +82,7 @@ static __noinline int heap_stack_with_holes(struct traced_thread *thread, struct
 					    struct heap_event *event, __u64 flags)
 {
 	struct pieces pieces = { .from = regs->sp };
-	__u64 wanted = *(volatile __u64 *)&thread->wanted, wake = wake_flags();
+	__u64 to_copy = *(volatile __u64 *)&thread->to_copy, wake = wake_flags();
 
 	SEND_STACK_WITH_HOLES(8192, ring, wake, FILL_HEAP)
 	SEND_STACK_WITH_HOLES(65536, ring, wake, FILL_HEAP)

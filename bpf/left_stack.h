@@ -53,7 +53,7 @@ __noinline int send_goroutine(__u32 index)
 	struct traced_thread *thread = bpf_task_storage_get(&threads, task, 0, 0);
 	struct vmaudit_left_stacks *layout;
 	struct goroutine of = {};
-	__u64 running, sp, wanted, bounds[2] = {};
+	__u64 running, sp, to_copy, bounds[2] = {};
 
 	if (!files || !thread || index >= VMAUDIT_INTERPRETER_FILES)
 		return NO_ROOM;
@@ -71,14 +71,14 @@ __noinline int send_goroutine(__u32 index)
 	sp = of.stack_pointer = user_word(of.at + layout->stack_pointer);
 	if (sp < bounds[0] || sp >= bounds[1] || !has_room_for_stack())
 		return NO_ROOM;
-	wanted = bounds[1] - sp;
-	if (wanted <= stack_bytes)
+	to_copy = bounds[1] - sp;
+	if (to_copy <= stack_bytes)
 		of.flags = VMAUDIT_STACK_FULL;
 	else
-		wanted = stack_bytes;
+		to_copy = stack_bytes;
 	of.call_at = ((struct pt_regs *)bpf_task_pt_regs(task))->sp;
-	*(volatile __u64 *)&thread->wanted = wanted;
-	wanted = *(volatile __u64 *)&thread->wanted;
+	*(volatile __u64 *)&thread->to_copy = to_copy;
+	to_copy = *(volatile __u64 *)&thread->to_copy;
 	SEND_GOROUTINE(1024)
 	SEND_GOROUTINE(4096)
 	SEND_GOROUTINE(16384)

@@ -21,7 +21,7 @@ struct traced_thread {
 	__u64 reported;
 	/* bytes of stack to copy. Through memory, so that the verifier forgets by which way it came
 	 * to them: else it would look at all that follows once for each. */
-	__u64 wanted;
+	__u64 to_copy;
 	/* the number of the path that send_file() sent (files.h) */
 	__u64 file;
 	/* return addresses that probes have replaced: the innermost, and by which address (stack.h) */

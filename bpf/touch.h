@@ -132,11 +132,11 @@ __noinline int touch_with_holes(struct touch *touch)
 	struct traced_thread *thread = bpf_task_storage_get(&threads, task, 0, 0);
 	struct pt_regs *regs = (struct pt_regs *)bpf_task_pt_regs(task);
 	struct pieces pieces = { .from = regs->sp };
-	__u64 wanted, wake = touch_wake_flags();
+	__u64 to_copy, wake = touch_wake_flags();
 
 	if (!touch || !thread)
 		return NO_ROOM;
-	wanted = *(volatile __u64 *)&thread->wanted;
+	to_copy = *(volatile __u64 *)&thread->to_copy;
 	SEND_TOUCH_WITH_HOLES(4096)
 	SEND_TOUCH_WITH_HOLES(16384)
 	SEND_TOUCH_WITH_HOLES(65536)
@@ -147,7 +147,7 @@ __noinline int touch_with_holes(struct touch *touch)
 static __always_inline enum copied touch_whole(struct traced_thread *thread, struct pt_regs *regs,
 					       struct touch *touch)
 {
-	__u64 wanted = *(volatile __u64 *)&thread->wanted, sp = regs->sp, wake = touch_wake_flags();
+	__u64 to_copy = *(volatile __u64 *)&thread->to_copy, sp = regs->sp, wake = touch_wake_flags();
 
 	SEND_TOUCH(512)
 	SEND_TOUCH(1024)

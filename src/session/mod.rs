@@ -13,6 +13,7 @@ pub mod error;
 mod exits;
 mod from_ledger;
 mod generated;
+mod incoming;
 mod known;
 pub mod load;
 mod managed;

@@ -2,14 +2,14 @@
 
 use super::complete::Completion;
 use super::generated::GeneratedCode;
+use super::incoming::{HeldRecords, Incoming, RecordDecoder};
 use super::known::Known;
 use super::managed::{Managed, Walked};
 use super::sink::{Context, Sink};
 use crate::attribution::DataRules;
 use crate::attribution::rules::code_tables;
-use crate::capture::heap::wire::{self as heap_wire, CapturedHeap, CapturedSite};
-use crate::capture::uprobe::wire::{self as uprobe_wire, CapturedCall};
-use crate::capture::wire::{self, Decoder, time_of};
+use crate::capture::heap::wire::{CapturedHeap, CapturedSite};
+use crate::capture::uprobe::wire::CapturedCall;
 use crate::capture::{Captured, CapturedTouch, CopiedStack};
 use crate::ledger::AddressSpaces;
 use crate::model::stack::ManagedFrames;
@@ -36,18 +36,9 @@ pub struct Tally {
     pub outdated: u64,
 }
 
-/// A record of a ring, decoded.
-enum Incoming<'a> {
-    Call(Captured<'a>),
-    Touch(CapturedTouch<'a>),
-    Allocation(CapturedHeap<'a>),
-    Site(CapturedSite<'a>),
-    Probed(CapturedCall<'a>),
-}
-
 /// The state between the ring and the report.
 pub struct Pipeline {
-    decoder: Decoder,
+    decoder: RecordDecoder,
     pub spaces: AddressSpaces,
     pub unwinder: Unwinder,
     pub stacks: StackTable,
@@ -63,10 +54,7 @@ pub struct Pipeline {
     sinks: Vec<Rc<RefCell<dyn Sink>>>,
     /// Names from a recording: files are not read then.
     pub recorded_names: Option<FrameNames>,
-    /// Records from after this time wait (CLOCK_MONOTONIC, ns).
-    hold_after: u64,
-    held: Vec<Vec<u8>>,
-    undecodable: u64,
+    held: HeldRecords,
     /// What the backend need not send again.
     pub known: Known,
     pub managed: Managed,
@@ -79,7 +67,7 @@ pub struct Pipeline {
 impl Pipeline {
     pub fn new(backend: &str) -> Pipeline {
         Pipeline {
-            decoder: Decoder::default(),
+            decoder: RecordDecoder::default(),
             spaces: AddressSpaces::new(),
             unwinder: unwinder(),
             stacks: StackTable::default(),
@@ -90,9 +78,7 @@ impl Pipeline {
             rules: DataRules::built_in(),
             sinks: Vec::new(),
             recorded_names: None,
-            hold_after: u64::MAX,
-            held: Vec::new(),
-            undecodable: 0,
+            held: HeldRecords::default(),
             known: Known::default(),
             managed: Managed::default(),
             time_ns: 0,
@@ -190,11 +176,7 @@ impl Pipeline {
     /// From now on records of a later time wait, until a later time is given: a snapshot is compared
     /// with what was reported by then, not with what a busy process did since. `u64::MAX` ends it.
     pub fn hold_after(&mut self, time_ns: u64) {
-        self.hold_after = time_ns;
-        let (ready, waiting): (Vec<_>, Vec<_>) =
-            std::mem::take(&mut self.held).into_iter().partition(|raw| time_of(raw) <= Some(time_ns));
-        self.held = waiting;
-        for raw in ready {
+        for raw in self.held.hold_after(time_ns) {
             self.take(&raw);
         }
     }
@@ -206,15 +188,13 @@ impl Pipeline {
 
     /// Takes one record of the ring.
     pub fn record(&mut self, raw: &[u8]) {
-        if self.hold_after == u64::MAX || time_of(raw) <= Some(self.hold_after) {
+        if !self.held.holds(raw) {
             self.take(raw);
-        } else {
-            self.held.push(raw.to_vec());
         }
     }
 
     fn take(&mut self, raw: &[u8]) {
-        match self.decode(raw) {
+        match self.decoder.decode(raw) {
             Some(Incoming::Call(captured)) => self.call(captured),
             Some(Incoming::Touch(captured)) => self.touch(captured),
             Some(Incoming::Allocation(captured)) => self.allocation(captured),
@@ -222,24 +202,6 @@ impl Pipeline {
             Some(Incoming::Probed(call)) => self.probed(&call),
             None => {}
         }
-    }
-
-    /// None for what completes an earlier record, and for what makes no sense, which is counted.
-    fn decode<'r>(&mut self, raw: &'r [u8]) -> Option<Incoming<'r>> {
-        if uprobe_wire::is_call(raw) {
-            // One that makes no sense is found missing by the counts.
-            return uprobe_wire::decode(raw).map(Incoming::Probed);
-        }
-        if wire::is_touch(raw) {
-            return wire::touch(raw).map(Incoming::Touch);
-        }
-        let decoded = match (heap_wire::is_site(raw), heap_wire::is_heap(raw)) {
-            (true, _) => heap_wire::decode_site(raw).map(Incoming::Site),
-            (_, true) => heap_wire::decode(raw).map(Incoming::Allocation),
-            _ => return self.decoder.decode(raw).map(Incoming::Call),
-        };
-        self.undecodable += u64::from(decoded.is_none());
-        decoded
     }
 
     fn call(&mut self, captured: Captured<'_>) {
@@ -290,7 +252,7 @@ impl Pipeline {
     }
 
     fn compose(&mut self, walked: &Walked<'_>, managed: &ManagedFrames) -> StackId {
-        self.managed.compose(walked, managed, &self.decoder.codes, &mut self.stacks)
+        self.managed.compose(walked, managed, self.decoder.codes(), &mut self.stacks)
     }
 
     /// The ledger of mappings does not get it.
@@ -341,7 +303,7 @@ impl Pipeline {
 
     /// Records that could not be decoded.
     pub fn undecodable(&self) -> u64 {
-        self.decoder.undecodable + self.undecodable
+        self.decoder.undecodable()
     }
 
     fn unwind(&mut self, mm: MmKey, pid: Pid, captured: &StackSample<'_>) -> (StackId, Completeness) {
