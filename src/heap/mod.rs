@@ -16,6 +16,7 @@ pub mod runtime;
 pub mod sampling;
 pub mod segments;
 pub mod silence;
+pub mod sums;
 
 pub use by::HeapBy;
 pub use describe::{Description, FunctionDescription, FunctionKind};

@@ -1,6 +1,7 @@
 //! The allocator's arenas: a table of them, where what is in memory of them is, and who holds what stays.
 
 use super::extents::extents;
+use super::parts::{PartTable, line};
 use super::segments::segments;
 use super::tables::amount;
 use super::who;
@@ -74,42 +75,31 @@ fn name(found: &Fragmentation, arena: &Arena) -> String {
 }
 
 fn table(found: &Fragmentation, options: TextOptions, out: &mut String) {
-    let line = |name: &str, cells: [&str; 8]| {
-        let [threads, cells @ ..] = cells;
-        let cells: String = cells.iter().map(|cell| format!("{cell:>11}")).collect();
-        format!("  {name:<10}{threads:>8}{cells}")
+    let row = |name: &str, threads: &str, cells: &[String]| line(&format!("{name:<10}{threads:>8}"), cells);
+    let head = ["mapped", "in use", "cached", "free", "top", "resident", "to trim"];
+    let mut parts: Vec<&Arena> = found.arenas.iter().collect();
+    parts.sort_by_key(|arena| (Reverse(arena.mapped), arena.address));
+    let table = PartTable {
+        head: row("arena", "threads", &head.map(str::to_owned)),
+        parts,
+        total: &found.total,
+        name: &|arena| name(found, arena),
+        row: &|name, arena| {
+            let unknown = || "?".to_owned();
+            let cells = [
+                size(arena.mapped),
+                size(arena.in_use),
+                size(arena.thread_caches + arena.fast),
+                size(arena.free),
+                size(arena.top),
+                arena.pages.map_or_else(unknown, |pages| size(pages.resident)),
+                arena.trim.map_or_else(unknown, |trim| size(trim.sum())),
+            ];
+            row(name, &arena.threads.map(thousands).unwrap_or_default(), &cells)
+        },
+        sum: &|arenas| total(&arenas.iter().map(|&arena| arena.clone()).collect::<Vec<_>>()),
     };
-    let head = line("arena", ["threads", "mapped", "in use", "cached", "free", "top", "resident", "to trim"]);
-    *out += &format!("{}\n", options.color.paint(Tone::Dim, &head));
-    let row = |name: &str, arena: &Arena| {
-        let threads = arena.threads.map(thousands).unwrap_or_default();
-        let unknown = || "?".to_owned();
-        let cells = [
-            threads,
-            size(arena.mapped),
-            size(arena.in_use),
-            size(arena.thread_caches + arena.fast),
-            size(arena.free),
-            size(arena.top),
-            arena.pages.map_or_else(unknown, |pages| size(pages.resident)),
-            arena.trim.map_or_else(unknown, |trim| size(trim.sum())),
-        ];
-        line(name, cells.each_ref().map(String::as_str))
-    };
-    let mut sorted: Vec<&Arena> = found.arenas.iter().collect();
-    sorted.sort_by_key(|arena| (Reverse(arena.mapped), arena.address));
-    let (shown, rest) = sorted.split_at(options.top.min(sorted.len()));
-    for arena in shown {
-        *out += &format!("{}\n", row(&name(found, arena), arena));
-    }
-    if !rest.is_empty() {
-        let rest: Vec<Arena> = rest.iter().map(|&arena| arena.clone()).collect();
-        let text = row(&format!("{} others", rest.len()), &total(&rest));
-        *out += &format!("{}\n", options.color.paint(Tone::Dim, &text));
-    }
-    if found.arenas.len() > 1 {
-        *out += &format!("{}\n", options.color.paint(Tone::Heading, &row("total", &found.total)));
-    }
+    table.write(options, out);
 }
 
 /// What is in memory, and why it stays there.

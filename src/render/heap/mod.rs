@@ -7,6 +7,7 @@ pub(super) mod diff_stacks;
 mod extents;
 pub(super) mod folded;
 pub(super) mod heaptrack;
+mod parts;
 mod segments;
 mod tables;
 mod tree;
