@@ -414,7 +414,7 @@ fn an_ioctl_is_declared_once() {
 }
 
 #[test]
-fn the_kernel_is_asked_in_one_place() {
+fn system_calls_are_made_in_one_place() {
     let mut wrong = Vec::new();
     for file in sources().iter().filter(|file| file.module != "sys") {
         for word in ONLY_IN_SYS.iter().filter(|word| file.code.contains(*word)) {

@@ -177,8 +177,8 @@ fn pids(file: &Path) -> Vec<i32> {
 }
 
 #[test]
-fn servers_are_looked_at_and_ended() {
-    if skip_without_bpf("servers_are_looked_at_and_ended") {
+fn servers_are_examined_and_ended() {
+    if skip_without_bpf("servers_are_examined_and_ended") {
         return;
     }
     let folder = tempfile::tempdir().expect("a temporary folder");
@@ -309,8 +309,8 @@ fn a_process_that_cannot_be_ended_does_not_end_the_comparison() {
 }
 
 #[test]
-fn advice_is_held_against_the_command_as_it_is_asked_for() {
-    let test = "advice_is_held_against_the_command_as_it_is_asked_for";
+fn advice_is_compared_with_the_command_as_given() {
+    let test = "advice_is_compared_with_the_command_as_given";
     if skip_without_bpf(test) {
         return;
     }

@@ -88,7 +88,7 @@ fn commands(own: &str) -> Vec<Vec<&str>> {
 }
 
 #[test]
-fn a_typo_is_told_before_anything_is_started() {
+fn a_typo_is_an_error_before_anything_is_started() {
     let bench = Bench::new();
     bench.write("closed", "kept");
     let own = std::process::id().to_string();

@@ -105,7 +105,7 @@ fn with(words: &[&'static str], rest: &[&'static str]) -> Vec<&'static str> {
 }
 
 #[test]
-fn who_is_asked_to_stop_before_the_command_runs_does_not_start_it() {
+fn a_signal_to_stop_before_the_command_runs_does_not_start_it() {
     let mut all = vec![
         (with(&["run", "--as-root", "--backend", "notify"], COMMAND), libc::SIGTERM),
         (with(&["run", "--as-root"], COMMAND), libc::SIGINT),
@@ -144,8 +144,8 @@ fn who_is_asked_to_stop_before_the_command_runs_does_not_start_it() {
 }
 
 #[test]
-fn who_is_asked_to_stop_while_attaching_reports() {
-    let name = "who_is_asked_to_stop_while_attaching_reports";
+fn a_signal_to_stop_while_attaching_gives_a_report() {
+    let name = "a_signal_to_stop_while_attaching_gives_a_report";
     if skip_without_bpf(name) {
         return;
     }

@@ -174,7 +174,7 @@ const SMALLEST_PERF: [&str; 4] = ["--ring-bytes", "4096", "--spill-bytes", "4096
 /// The kernel tells of a loss with the next record of that CPU's ring. Here none comes: the program does
 /// the calls that are lost on one CPU, and the rest of its life on another one.
 #[test]
-fn a_loss_that_no_later_record_tells_of_is_counted() {
+fn a_loss_that_no_later_record_reports_is_counted() {
     if skip_without_perf("late loss, perf") {
         return;
     }
@@ -285,7 +285,7 @@ fn while_the_session_waits_the_rings_are_emptied() {
 }
 
 #[test]
-fn what_has_no_room_in_the_queue_is_counted() {
+fn what_has_no_space_in_the_queue_is_counted() {
     if skip_without_bpf("loss") {
         return;
     }

@@ -186,7 +186,7 @@ fn skipped(test: &str) -> bool {
 }
 
 #[test]
-fn a_program_with_threads_and_two_allocators_looks_the_same() {
+fn a_program_with_threads_and_two_allocators_has_equal_events() {
     if skipped("perf C1") {
         return;
     }
@@ -199,7 +199,7 @@ fn a_program_with_threads_and_two_allocators_looks_the_same() {
 }
 
 #[test]
-fn python_with_files_and_children_looks_the_same() {
+fn python_with_files_and_children_has_equal_events() {
     if skipped("perf python") || skip_without("perf python", "/usr/bin/python3") {
         return;
     }
@@ -248,7 +248,7 @@ fn odd_calls_look_the_same() {
 }
 
 #[test]
-fn a_shell_with_pipes_looks_the_same() {
+fn a_shell_with_pipes_has_equal_events() {
     if skipped("perf sh") {
         return;
     }
@@ -256,7 +256,7 @@ fn a_shell_with_pipes_looks_the_same() {
 }
 
 #[test]
-fn a_signal_that_ends_a_process_is_told() {
+fn a_signal_that_ends_a_process_is_reported() {
     if skip_without_perf("perf kill") {
         return;
     }

@@ -202,7 +202,7 @@ fn every_function_of_libc_is_probed_and_programs_still_work() {
 }
 
 #[test]
-fn what_cannot_be_is_told() {
+fn what_cannot_be_is_reported() {
     let fails = |arguments: &[&str], code: i32, words: &str| {
         let done = Command::new(vmaudit()).arg("probe").args(arguments).output().expect("vmaudit starts");
         let said = String::from_utf8_lossy(&done.stderr).into_owned();

@@ -238,7 +238,7 @@ fn a_full_ring_is_counted_and_spares_the_calls() {
 
 /// A process that ran before: what it had touched by then belongs to nobody, what follows is exact.
 #[test]
-fn attached_to_a_process_only_what_follows_is_told() {
+fn attached_to_a_process_only_what_follows_is_reported() {
     if skip_without_page_faults("attach") {
         return;
     }

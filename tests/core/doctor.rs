@@ -112,7 +112,7 @@ fn verdict(missing: Option<Missing>, verifier: &[&str], privileges: &Privileges)
 
 /// EACCES is the verifier's number, too: capabilities have no part in that.
 #[test]
-fn a_verdict_is_told_by_program_and_by_what_is_missing() {
+fn a_verdict_depends_on_program_and_on_what_is_missing() {
     let root =
         with(Privileges { uid: 0, lockdown: Some("none".to_owned()), ..user() }, &[Capability::SysAdmin]);
     let kfunc = verdict(Some(Missing::Kfunc("bpf_x".to_owned())), &[], &user());

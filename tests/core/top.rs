@@ -236,7 +236,7 @@ fn parts_are_those_that_there_are() {
 }
 
 #[test]
-fn looks_more_or_less_often_within_bounds() {
+fn takes_snapshots_more_or_less_often_within_bounds() {
     let mut state = started();
     press(&mut state, "--");
     assert_eq!(state.interval_ms, 500);

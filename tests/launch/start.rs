@@ -122,7 +122,7 @@ fn path_is_searched_as_execvp_does() {
 }
 
 #[test]
-fn the_environment_is_changed_as_asked() {
+fn the_environment_is_changed_as_requested() {
     let mut player = play(|| {
         let mut config = config(&["/bin/sh", "-c", "echo ${A-unset} ${HOME-unset}"]);
         config.env = vec![("A".into(), Some("x=y".into())), ("HOME".into(), None)];
@@ -290,7 +290,7 @@ fn where_a_listener_is_in_place_the_command_runs_without_hold() {
 }
 
 #[test]
-fn a_target_that_wants_a_listener_is_told_busy() {
+fn a_target_that_installs_a_listener_gets_ebusy() {
     let mut player = play(|| follow(start(config(&[modes(), "listener"]))));
     assert_eq!(player.rest()[0], format!("listener {}", Errno::EBUSY as i32));
 }

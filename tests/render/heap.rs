@@ -341,7 +341,7 @@ fn losses_and_hostile_names_are_shown() {
 
 /// The program of case C2 after its purge, with the figures of a run.
 #[test]
-fn beside_the_mappings_each_difference_has_a_name() {
+fn compared_with_the_mappings_each_difference_has_a_name() {
     let mut report = leaking(Sampling::EXACT).report(Filter::default());
     let row = CategoryRow {
         id: "jemalloc".to_string(),

@@ -166,7 +166,7 @@ fn no_name_reaches_the_terminal_as_it_is() {
 }
 
 #[test]
-fn figures_stay_in_their_columns_beside_wide_characters() {
+fn figures_stay_in_their_columns_next_to_wide_characters() {
     let mut state = list();
     let size = (100, 24);
     let mut terminal = Terminal::new(TestBackend::new(size.0, size.1)).expect("memory");

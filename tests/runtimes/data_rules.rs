@@ -34,8 +34,8 @@ fn of<'a>(findings: &'a [Value], rule: &str) -> &'a Value {
 }
 
 #[test]
-fn buffers_of_openblas_are_told_by_the_function_that_took_them() {
-    const TEST: &str = "buffers_of_openblas_are_told_by_the_function_that_took_them";
+fn buffers_of_openblas_are_recognised_by_the_function_that_took_them() {
+    const TEST: &str = "buffers_of_openblas_are_recognised_by_the_function_that_took_them";
     // As they are at the end: OpenBLAS gives them back when it is unloaded.
     const PROGRAM: &str = "import numpy, os; a = numpy.ones((600, 600)); b = a @ a; os._exit(0)";
     let library = "/usr/lib/x86_64-linux-gnu/openblas-pthread/libopenblas.so.0";
@@ -59,8 +59,8 @@ fn buffers_of_openblas_are_told_by_the_function_that_took_them() {
 }
 
 #[test]
-fn the_heap_of_sbcl_is_told_by_the_function_that_reserved_it() {
-    const TEST: &str = "the_heap_of_sbcl_is_told_by_the_function_that_reserved_it";
+fn the_heap_of_sbcl_is_recognised_by_the_function_that_reserved_it() {
+    const TEST: &str = "the_heap_of_sbcl_is_recognised_by_the_function_that_reserved_it";
     if skip_without_bpf(TEST) || skip_without(TEST, "/usr/bin/sbcl") {
         return;
     }
@@ -77,8 +77,8 @@ fn the_heap_of_sbcl_is_told_by_the_function_that_reserved_it() {
 
 /// SBCL maps the stacks of its threads itself: its own option sizes them, and no limit does.
 #[test]
-fn threads_of_sbcl_are_told_the_option_that_sizes_them() {
-    const TEST: &str = "threads_of_sbcl_are_told_the_option_that_sizes_them";
+fn threads_of_sbcl_get_the_option_that_sizes_them() {
+    const TEST: &str = "threads_of_sbcl_get_the_option_that_sizes_them";
     const THREADS: &str = "(dotimes (i 3) (sb-thread:make-thread (lambda () (sleep 600))))";
     if skip_without_bpf(TEST) || skip_without(TEST, "/usr/bin/sbcl") {
         return;
@@ -125,8 +125,8 @@ fn threads_of_sbcl_are_told_the_option_that_sizes_them() {
 
 /// Erlang chooses the stacks of most of its threads itself; those of the first few are the C library's.
 #[test]
-fn threads_of_erlang_are_told_the_options_that_size_them() {
-    const TEST: &str = "threads_of_erlang_are_told_the_options_that_size_them";
+fn threads_of_erlang_get_the_options_that_size_them() {
+    const TEST: &str = "threads_of_erlang_get_the_options_that_size_them";
     if skip_without_bpf(TEST) || skip_without(TEST, "/usr/bin/erl") {
         return;
     }
@@ -162,8 +162,8 @@ impl Drop for Left {
 
 /// The server as it is when it listens: its reservation of 8 TiB, its caches, and its bss, which is no neighbour's.
 #[test]
-fn a_server_of_mariadb_is_told_by_its_functions_and_its_program_headers() {
-    const TEST: &str = "a_server_of_mariadb_is_told_by_its_functions_and_its_program_headers";
+fn a_server_of_mariadb_is_recognised_by_its_functions_and_its_program_headers() {
+    const TEST: &str = "a_server_of_mariadb_is_recognised_by_its_functions_and_its_program_headers";
     if skip_without_bpf(TEST) || skip_without(TEST, "/usr/sbin/mariadbd") {
         return;
     }
@@ -216,8 +216,8 @@ fn a_server_of_mariadb_is_told_by_its_functions_and_its_program_headers() {
 
 /// Without a call to go by, a page of Ruby's objects is told by its description, which points back at it.
 #[test]
-fn pages_of_rubys_objects_are_told_in_a_snapshot() {
-    const TEST: &str = "pages_of_rubys_objects_are_told_in_a_snapshot";
+fn pages_of_rubys_objects_are_recognised_in_a_snapshot() {
+    const TEST: &str = "pages_of_rubys_objects_are_recognised_in_a_snapshot";
     const OBJECTS: &str =
         "a = (1..100000).map { |i| \"text #{i}\" * 3 }; STDOUT.puts 'READY'; STDOUT.flush; STDIN.read";
     if skip_without(TEST, "/usr/bin/ruby") {

@@ -195,8 +195,8 @@ fn runtime(pid: u32) -> (Output, Value) {
 }
 
 #[test]
-fn a_jvm_is_asked_for_its_budget_where_it_answers() {
-    const TEST: &str = "a_jvm_is_asked_for_its_budget_where_it_answers";
+fn a_jvm_is_queried_for_its_memory_where_it_answers() {
+    const TEST: &str = "a_jvm_is_queried_for_its_memory_where_it_answers";
     use crate::support::managed::serving_jvm;
     let Some(java) = installed("java") else { return skip(TEST, "no java") };
     let answering = serving_jvm(&java, &["-XX:NativeMemoryTracking=summary", "-Xmx64m"]);

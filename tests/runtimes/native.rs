@@ -335,8 +335,8 @@ fn musl() {
 /// jemalloc under a prefix, as in Rust programs: the C library's own calls go to glibc's malloc, and each
 /// thread that makes one gets an arena beside jemalloc.
 #[test]
-fn an_arena_beside_a_prefixed_jemalloc() {
-    const TEST: &str = "an_arena_beside_a_prefixed_jemalloc";
+fn an_arena_next_to_a_prefixed_jemalloc() {
+    const TEST: &str = "an_arena_next_to_a_prefixed_jemalloc";
     let program = match prefixed() {
         Ok(program) => program,
         Err(why) => return skip(TEST, &why),

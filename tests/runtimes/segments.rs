@@ -89,7 +89,7 @@ fn the_figures_are_those_of_mi_heap_visit_blocks() {
 
 /// Blocks that a thread left when it ended, and that no other thread adopted.
 #[test]
-fn what_a_thread_left_is_told() {
+fn what_a_thread_left_is_reported() {
     let Some(path) = program_with("segments", "-lmimalloc") else {
         return skip_this("no libmimalloc.so (libmimalloc-dev)");
     };

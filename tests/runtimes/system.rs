@@ -202,8 +202,8 @@ fn rust_threads_and_their_signal_stacks() {
 }
 
 #[test]
-fn stacks_without_a_guard_of_their_own_are_told_apart() {
-    let test = "stacks_without_a_guard_of_their_own_are_told_apart";
+fn stacks_without_a_guard_of_their_own_are_distinguished() {
+    let test = "stacks_without_a_guard_of_their_own_are_distinguished";
     let path = program("hidden_guards");
     let (guard, said) = ready(&mut Command::new(&path));
     if said.iter().any(|line| line == "refused") {
@@ -228,8 +228,8 @@ fn stacks_without_a_guard_of_their_own_are_told_apart() {
 }
 
 #[test]
-fn what_the_kernel_names_is_told_by_its_name() {
-    let test = "what_the_kernel_names_is_told_by_its_name";
+fn what_the_kernel_names_is_recognised_by_its_name() {
+    let test = "what_the_kernel_names_is_recognised_by_its_name";
     let path = program("special_mappings");
     let (guard, said) = ready(&mut Command::new(&path));
     drop(guard);

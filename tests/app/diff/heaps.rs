@@ -126,7 +126,7 @@ fn graphs_have_both_sides() {
 }
 
 #[test]
-fn of_samples_the_error_is_told() {
+fn of_samples_the_error_is_reported() {
     let folder = tempfile::tempdir().expect("a folder");
     let a = heap(&folder.path().join("a.json"), &["--sample", "1k"], ["100", "100", "0"]);
     let b = heap(&folder.path().join("b.json"), &[], ["2000", "100", "0"]);

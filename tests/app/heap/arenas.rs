@@ -184,7 +184,7 @@ fn a_user_reads_processes_of_his_own() {
 
 /// With the blocks that are counted, rounding is exact, and who holds nearly empty pages has a name.
 #[test]
-fn what_was_asked_for_and_who_holds_pages() {
+fn what_was_requested_and_which_stacks_hold_pages() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let file = folder.path().join("report.json");
     let mut vmaudit = Command::new(vmaudit());

@@ -207,7 +207,7 @@ fn a_killed_vmaudit_harms_no_program() {
 
 /// Two libraries in turn at one place, with the same return addresses.
 #[test]
-fn code_that_is_replaced_is_told_apart() {
+fn code_that_is_replaced_is_distinguished() {
     let plugins = [shared_object("heap_reload_a"), shared_object("heap_reload_b")];
     let heap = heap(&[], &[program("heap_reload"), plugins[0].clone(), plugins[1].clone()]);
     let said = heap.stdout();
@@ -474,7 +474,7 @@ fn armed(folder: &Path) -> (String, String) {
 }
 
 #[test]
-fn an_armed_program_is_counted_whenever_it_is_wanted() {
+fn an_armed_program_is_counted_on_request() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let (name, library) = armed(folder.path());
     let mut program = Obedient::spawn(Command::new(program("heap_truth")).arg("obey").env(name, library));
@@ -556,7 +556,7 @@ fn a_killed_vmaudit_leaves_an_armed_program_to_the_next() {
 }
 
 #[test]
-fn who_was_not_armed_is_told_so() {
+fn a_program_that_was_not_armed_is_an_error() {
     let program = Obedient::start(&program("heap_truth"), &["obey"]);
     let mut command = Command::new(vmaudit());
     command.args(["heap", "--method", "preload", "-p", &program.program.0.id().to_string()]);

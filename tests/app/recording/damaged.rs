@@ -170,7 +170,7 @@ fn sample() -> Sample {
 }
 
 #[test]
-fn every_truncation_is_told() {
+fn every_truncation_is_reported() {
     let Sample { path, bytes, .. } = &sample();
     assert!(read_all(path).is_ok());
     let mut length = bytes.len() as u64;
@@ -187,7 +187,7 @@ fn every_truncation_is_told() {
 }
 
 #[test]
-fn a_flipped_byte_is_told_or_does_no_harm() {
+fn a_flipped_byte_is_reported_or_does_no_harm() {
     let Sample { path, bytes, .. } = &sample();
     let truth = read_all(path).expect("whole");
     let file = File::options().write(true).open(path).expect("opens");
@@ -211,7 +211,7 @@ fn a_flipped_byte_is_told_or_does_no_harm() {
 }
 
 #[test]
-fn pages_of_noise_are_told() {
+fn pages_of_noise_are_reported() {
     let Sample { path, bytes, .. } = &sample();
     let truth = read_all(path).expect("whole");
     let mut state = 1u64;

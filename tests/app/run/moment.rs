@@ -212,7 +212,7 @@ fn times_count_from_the_start_of_the_command() {
 
 /// A moment after the end is refused with the end that the report's head has, not with that of vmaudit's own work.
 #[test]
-fn a_moment_after_the_end_is_told_when_that_was() {
+fn a_moment_after_the_end_is_an_error_with_the_time_of_the_end() {
     if skip_without_bpf("run_moment_after_end") {
         return;
     }

@@ -336,8 +336,8 @@ fn an_interrupt_ends_the_run_with_a_report() {
 
 /// What is let go without a look is known all the same, but for what was in memory.
 #[test]
-fn small_and_short_processes_are_not_looked_at() {
-    let name = "small_and_short_processes_are_not_looked_at";
+fn small_and_short_processes_are_not_examined() {
+    let name = "small_and_short_processes_are_not_examined";
     if skip_without_bpf(name) || skip_without(name, PYTHON) {
         return;
     }
@@ -373,8 +373,8 @@ fn small_and_short_processes_are_not_looked_at() {
 
 /// No call tells that a stack has grown: such a process is looked at, however small and short.
 #[test]
-fn a_stack_that_has_grown_is_looked_at() {
-    let name = "a_stack_that_has_grown_is_looked_at";
+fn a_stack_that_has_grown_is_examined() {
+    let name = "a_stack_that_has_grown_is_examined";
     if skip_without_bpf(name) || skip_without(name, BASH) {
         return;
     }

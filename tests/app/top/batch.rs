@@ -87,7 +87,7 @@ fn growth_shows_in_one_of_the_next_frames_and_a_signal_ends_it() {
 }
 
 #[test]
-fn as_many_frames_as_asked_for() {
+fn as_many_frames_as_requested() {
     let app = app();
     let shown = top(&["-b", "-n", "3", "-i", "0.05", "-p", &app.client.0.id().to_string()]);
     assert_eq!(shown.status.code(), Some(0));
@@ -131,7 +131,7 @@ fn odd_names_do_no_harm() {
 }
 
 #[test]
-fn it_ends_with_the_processes_that_were_asked_for() {
+fn it_ends_with_the_given_processes() {
     let app = app();
     let pid = app.client.0.id().to_string();
     let mut command = Command::new(vmaudit());

@@ -86,7 +86,7 @@ fn assert_sums(report: &Value) {
 }
 
 #[test]
-fn a_program_that_knows_what_it_holds_is_told_the_same() {
+fn a_program_that_knows_what_it_holds_agrees_with_the_report() {
     if skip_without_bpf("heap_programs") {
         return;
     }
@@ -187,7 +187,7 @@ fn counted_in_the_kernel_few_calls_are_sent() {
 /// Two libraries in turn at one place, with the same return addresses: what the kernel was taught of the
 /// first is void when that is unmapped.
 #[test]
-fn counted_in_the_kernel_code_that_is_replaced_is_told_apart() {
+fn counted_in_the_kernel_code_that_is_replaced_is_distinguished() {
     if skip_without_bpf("heap_programs") {
         return;
     }

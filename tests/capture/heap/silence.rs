@@ -98,8 +98,8 @@ fn a_test_call_is_seen_by_each_way_of_probing() {
 }
 
 #[test]
-fn a_program_without_any_library_is_told_as_such() {
-    let name = "a_program_without_any_library_is_told_as_such";
+fn a_program_without_any_library_is_reported_as_such() {
+    let name = "a_program_without_any_library_is_reported_as_such";
     if skip_without_bpf(name) {
         return;
     }

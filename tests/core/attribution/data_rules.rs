@@ -194,7 +194,7 @@ fn without_a_rule_the_library_and_the_function_are_named() {
 }
 
 #[test]
-fn what_is_wrong_in_a_file_is_told_with_its_line_and_what_is_allowed() {
+fn what_is_wrong_in_a_file_is_reported_with_its_line_and_what_is_allowed() {
     let cases = [
         ("id = \"foo.pool\"", "id = \"Foo\"", 3, "allowed is GROUP.NAME"),
         ("proven = \"a test\"", "proven = true", 8, "allowed are false, and the program"),

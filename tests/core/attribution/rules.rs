@@ -127,7 +127,7 @@ fn pthread_getattr_np_makes_an_arena_in_a_stripped_rust_program() {
 }
 
 #[test]
-fn merged_extent_and_arena_are_told_apart_by_origin() {
+fn merged_extent_and_arena_are_distinguished_by_origin() {
     let mut case = Case::new();
     let je = case.stack(&[
         "libc.so.6!__mmap",

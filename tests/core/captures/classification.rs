@@ -95,7 +95,7 @@ fn free_alone_makes_an_arena() {
 }
 
 #[test]
-fn an_arena_beside_jemalloc() {
+fn an_arena_next_to_jemalloc() {
     let rows = [
         ("glibc-arena", 65_536, 1),
         MAIN_HEAP,

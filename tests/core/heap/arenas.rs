@@ -290,7 +290,7 @@ proptest! {
 }
 
 #[test]
-fn a_header_that_makes_no_sense_ends_the_walk_and_is_told() {
+fn a_header_that_makes_no_sense_ends_the_walk_and_is_reported() {
     let chunks = vec![(Kind::Held, 0x100); 200];
     let made = Made { layout: LAYOUTS[0], lead: 0, chunks, resident: Vec::new() };
     let mut process = made.process();

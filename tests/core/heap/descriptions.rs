@@ -117,7 +117,7 @@ fn everything_that_can_be_said() {
 
 /// What a file with one thing changed is refused with: the line, and words of the reason.
 #[test]
-fn mistakes_are_told_with_their_line_and_what_is_allowed() {
+fn mistakes_are_reported_with_their_line_and_what_is_allowed() {
     let cases = [
         ("name = \"pool\"", "nam = \"pool\"", 2, "unknown field `nam`"),
         ("name = \"pool\"", "name = \"my pool\"", 2, "letters, digits"),

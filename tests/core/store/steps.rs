@@ -300,7 +300,7 @@ fn every_step_comes_back() {
 }
 
 #[test]
-fn the_steps_stop_where_they_are_told() {
+fn the_steps_stop_on_request() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let path = folder.path().join("rec");
     record(&path, &steps()).finish(&Facts::default()).expect("written");
@@ -414,7 +414,7 @@ fn a_recording_that_was_not_finished_opens() {
 }
 
 #[test]
-fn an_older_recording_is_kept_beside() {
+fn an_older_recording_is_kept_under_another_name() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let path = folder.path().join("rec");
     for n in 1..=3u64 {

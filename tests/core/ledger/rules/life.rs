@@ -215,7 +215,7 @@ fn threads_are_remembered_with_their_stack_pointers() {
 }
 
 #[test]
-fn ended_processes_are_kept_until_somebody_is_told() {
+fn ended_processes_are_kept_until_they_are_returned() {
     const MANY: Pid = 3000;
     let mut story = Story::new(Vec::new());
     story.mmap(pages(0, 4), 3, ANON);
@@ -236,7 +236,7 @@ fn ended_processes_are_kept_until_somebody_is_told() {
 }
 
 #[test]
-fn a_loss_makes_doubtful_who_ended_since_somebody_asked() {
+fn a_loss_makes_processes_doubtful_that_ended_since_the_last_query() {
     let doubts = |story: &Story, pid: Pid| {
         let seen = observed(pid, vec![mapping(pages(0, 4), "rw-p", "")], u64::MAX);
         story.spaces.reconcile(pid, &seen).regions.iter().filter(|region| region.doubt.is_some()).count()
@@ -339,7 +339,7 @@ fn a_forked_child_has_the_parents_modules() {
 }
 
 #[test]
-fn execs_images_may_be_told_later() {
+fn execs_images_may_be_reported_later() {
     let mut story = Story::unseen();
     story.exec(MM, None);
     assert!(story.spaces.executable_regions(MM).is_empty());

@@ -28,7 +28,7 @@ fn what_was_unmapped_since_has_its_owner_though_the_process_has_ended() {
 }
 
 #[test]
-fn nothing_is_kept_once_looks_are_compared() {
+fn nothing_is_kept_once_snapshots_are_compared() {
     let mut story = Story::new(Vec::new());
     story.spaces.snapshot_begins();
     story.mmap(pages(0, 4), 3, ANON);
