@@ -43,8 +43,8 @@ fn by_link(object: &Object, path: &[u8], dirs: &[PathBuf]) -> Option<Object> {
     let (name, crc) = parse_link(&object.section_bytes(section).ok()?)?;
     let name = Path::new(OsStr::from_bytes(&name)).to_path_buf();
     let dir = Path::new(OsStr::from_bytes(path)).parent()?;
-    let beside = [dir.join(&name), dir.join(".debug").join(&name)];
-    let mut candidates = beside.to_vec();
+    let next_to_file = [dir.join(&name), dir.join(".debug").join(&name)];
+    let mut candidates = next_to_file.to_vec();
     if let Ok(relative) = dir.strip_prefix("/") {
         candidates.extend(dirs.iter().map(|d| d.join(relative).join(&name)));
     }

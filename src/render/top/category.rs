@@ -14,7 +14,7 @@ use ratatui::text::Line;
 /// The least that makes sense of where a region is from.
 const ORIGIN: usize = 16;
 /// From this height on there is space for blank lines.
-const ROOMY: usize = 18;
+const TALL: usize = 18;
 /// Longer lines of text are hard to read.
 const TEXT: usize = 110;
 
@@ -40,7 +40,7 @@ fn split(state: &State, category: &str, (width, height): (usize, usize)) -> Spli
     let stacks = if traced { (opened.shares_of(category).len().max(1) + 1).min(room / 3) } else { 0 };
     let rest = room - stacks;
     // a blank line below each
-    let blank = usize::from(height >= ROOMY);
+    let blank = usize::from(height >= TALL);
     let text = text + blank;
     let needed = opened.regions_of(category).len() + 1 + blank;
     let regions = needed.min((rest / 2).max(rest.saturating_sub(text)));
