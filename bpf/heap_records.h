@@ -96,8 +96,8 @@ static __always_inline bool send_heap_stack(struct task_struct *task, struct tra
 	__u64 flags = 0;
 	int copied;
 
-	/* A site's stack is sent once, and many counted allocations are nobody's without it: it may have the
-	 * room that is kept for the books. */
+	/* A site's stack is sent once, and many counted allocations have no stack without it: it may have the
+	 * space that is kept for the accounts. */
 	if (event->op != VMAUDIT_OP_SITE && !has_room_for_stack())
 		return false;
 	note_returns(task, thread);
@@ -108,7 +108,7 @@ static __always_inline bool send_heap_stack(struct task_struct *task, struct tra
 	return copied == COPIED;
 }
 
-/* Where the ring had no room for the stack. */
+/* Where the ring had no space for the stack. */
 static __always_inline bool send_without_stack(struct traced_thread *thread, struct heap_event *event)
 {
 	event->flags |= VMAUDIT_WITHOUT_STACK;

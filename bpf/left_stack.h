@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
 /*
  * The stack of the goroutine that a thread works for while it is on its own: Go's runtime maps memory there, and the
- * functions that wanted it are on the goroutine's stack. It is read in the call, when the goroutine waits for it:
+ * functions that requested it are on the goroutine's stack. It is read in the call, when the goroutine waits for it:
  * a moment later it runs on, here or on another thread.
  */
 #ifndef VMAUDIT_LEFT_STACK_H
@@ -22,7 +22,7 @@ struct goroutine {
 	__u64 flags;
 };
 
-/* Asked after the bytes were copied: the collector may move the stack of one that is to be scanned. */
+/* Checked after the bytes were copied: the collector may move the stack of one that is to be scanned. */
 static __always_inline bool is_still_there(struct goroutine *of, struct vmaudit_left_stacks *layout)
 {
 	return user_word(of->at + layout->stack_pointer) == of->stack_pointer &&

@@ -2,7 +2,7 @@
 /*
  * Counts the calls of functions: a probe's cookie is its function's index in the table of counts. The
  * counts are kept here, so that nothing is lost at any rate; stacks, where requested, go
- * through the ring, and what found no room there is the difference of the two.
+ * through the ring, and what found no space there is the difference of the two.
  */
 #include "vmaudit_core.h"
 #include "preempt.h"

@@ -119,7 +119,7 @@ static long restore_return(__u32 index, struct returns *returns)
 	return 0;
 }
 
-/* Whether return probes (anybody's) have replaced addresses on this thread's stack, to be asked once
+/* Whether return probes (anybody's) have replaced addresses on this thread's stack, to be checked once
  * before it is copied. */
 static __always_inline bool note_returns(struct task_struct *task, struct traced_thread *thread)
 {
@@ -154,7 +154,7 @@ static __always_inline bool note_returns(struct task_struct *task, struct traced
 #define NOTHING_TO_RESTORE(at, start, length)
 
 /* The test and the value in one register: clang tests one copy and uses another, and Linux 6.1's verifier
- * cannot tell that they are equal. */
+ * does not know that they are equal. */
 #define CLAMP(value, most) \
 	asm volatile("if %[v] <= %[m] goto +1\n%[v] = %[m]" : [v] "+r"(value) : [m] "i"(most))
 
@@ -164,7 +164,7 @@ enum copied {
 	HOLED,   /* a page is not there: to be copied in pieces */
 };
 
-/* Reserves room in a ring for exactly one size class, copies `to_copy` bytes from `sp`, has FILL fill
+/* Reserves space in a ring for exactly one size class, copies `to_copy` bytes from `sp`, has FILL fill
  * in the record before them, submits it, and returns an enum copied from the function around it: a
  * ring's reservations have sizes that the verifier knows. RESTORE puts return addresses back, or is
  * NOTHING_TO_RESTORE. Every class is verified for itself: what comes after is the caller's, once. */
@@ -189,7 +189,7 @@ enum copied {
 		return COPIED;                                                                      \
 	}
 
-/* The same in `pieces`, with room for the last one. */
+/* The same in `pieces`, with space for the last one. */
 #define SEND_STACK_WITH_HOLES(bytes, ring, wake_flags, FILL)                                        \
 	if (to_copy <= (bytes)) {                                                                    \
 		struct {                                                                            \

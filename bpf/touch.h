@@ -5,7 +5,7 @@
  *
  * Every fault is counted. A record is sent of each, until a CPU has sent `touch_budget` of them
  * within a second; from there on of one in 2, 4, 8 …, picked at random among as many, and the
- * record says how many faults it stands for.
+ * record says how many faults it represents.
  */
 #ifndef VMAUDIT_TOUCH_H
 #define VMAUDIT_TOUCH_H
@@ -34,7 +34,7 @@ struct {
 struct touch_state {
 	__u64 faults;    /* all that were taken */
 	__u64 sampled;   /* records sent */
-	__u64 lost;      /* faults whose record found no room */
+	__u64 lost;      /* faults whose record found no space */
 	__u64 window_ns; /* when the current second began */
 	__u64 backed_off_ns;
 	__u32 taken;     /* records of this second, and what a full ring adds */
@@ -58,7 +58,7 @@ struct page_fault_args {
 	__u64 error_code;
 };
 
-/* For how many faults this one stands; 0: it is not the one of its group. */
+/* How many faults this one represents; 0: it is not the one of its group. */
 static __always_inline __u32 touch_weight(struct touch_state *state, __u64 now)
 {
 	__u32 step = touch_budget / 4 + 1, shift = 0;

@@ -36,7 +36,7 @@ enum vmaudit_managed_end managed_end_type = 0;
 enum vmaudit_code code_type = 0;
 enum vmaudit_not_there not_there_type = 0;
 
-/* Looks at the mapping that a call made. Global functions are verified once, on their own. */
+/* Reads the mapping that a call made. Global functions are verified once, on their own. */
 __noinline int look_at_mapping(__u64 at, __u32 fd, struct extra *extra)
 {
 	struct task_struct *task = bpf_get_current_task_btf();
@@ -86,7 +86,7 @@ struct call {
 
 /* A page that a large local variable spans but that was never touched has no frame to read, and
  * none may be faulted in here. It is zeros for the program, too; but a page may also be swapped
- * out, which cannot be told from here: the record says that there are holes. Global, so that it is
+ * out, which is not known here: the record says that there are holes. Global, so that it is
  * verified once. */
 __noinline int send_with_holes(struct call *call)
 {
