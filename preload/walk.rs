@@ -34,7 +34,7 @@ const MAX_REQUESTS: u32 = 64;
 /// There is no answer: vmaudit is gone, or stopped.
 static DEAF: AtomicU32 = AtomicU32::new(0);
 
-/// A child of fork may be heard again.
+/// A child of fork may get answers again.
 pub fn listen_again() {
     DEAF.store(0, Relaxed);
 }
@@ -242,8 +242,9 @@ fn ask(thread: &mut Thread, (ip, sp, bp): (u64, u64, u64), code: u32) -> bool {
     true
 }
 
-/// How many bytes that are. The thread's mapping may have been one with the next one's stack when it was looked for, and end
-/// before a guard page that was made since: each page is read as soon as it is known that it can be.
+/// How many bytes that are. The thread's mapping may have been one with the next one's stack when it was
+/// read, and end before a guard page that was made since: each page is read as soon as it is known that it
+/// can be.
 fn copy_stack(thread: &mut Thread, sp: u64, asked: &Ask) -> usize {
     let wanted = (thread.stack_end.saturating_sub(sp)).min(ASK_BYTES as u64) as usize / 8;
     for (word, to) in asked.bytes.iter().take(wanted).enumerate() {

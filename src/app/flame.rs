@@ -112,7 +112,7 @@ fn width(requested: Option<cli::Width>, of: &[&Process], known: bool) -> Result<
     if width.needs_residency() && !known {
         let why = format!(
             "--width {}: it is not known what is in memory here (a maps file and a moment of a recording do \
-             not tell): use --width virt or writable",
+             not show it): use --width virt or writable",
             if width == Width::Rss { "rss" } else { "unused" }
         );
         return Err(AppError::Usage(why));

@@ -126,7 +126,7 @@ pub fn heap_moment(report: &HeapReport) -> Result<HeapMoment, AppError> {
     Ok(HeapMoment { time_ns: clock::monotonic_ns(), parts, stacks })
 }
 
-/// Who held the heap, in a recording of mappings whose run counted that, too (`run --heap -o`).
+/// The heap's report, in a recording of mappings whose run counted allocations, too (`run --heap -o`).
 ///
 /// # Errors
 /// When it is damaged.

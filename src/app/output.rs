@@ -52,7 +52,7 @@ impl OutputSpec {
         }
     }
 
-    /// As [`OutputSpec::write`], with who holds the heap: text, or else JSON.
+    /// As [`OutputSpec::write`], with the heap's report: text, or else JSON.
     pub fn write_both(&self, report: &Report, heap: &HeapReport) -> Result<(), AppError> {
         match self.format {
             Format::Text => {

@@ -1,4 +1,4 @@
-//! Pieces → findings: what is worth reading first, why it is there and what to do about it.
+//! Pieces → findings: the most important first, why it is there and what to do about it.
 
 use super::call::story;
 use super::callpath::CallPath;

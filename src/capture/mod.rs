@@ -75,7 +75,8 @@ impl InterpreterFile {
 
 /// Publishes interpreters to a backend that is to send their frames.
 pub trait Interpreters {
-    /// Who maps or executes this file from now on has the interpreter. None where there is no space for more.
+    /// Processes that map or execute this file from now on have the interpreter. None where there is no space
+    /// for more.
     fn publish(&mut self, file: &InterpreterFile) -> Option<u64>;
 
     /// An address space that has it mapped already: its runtime's address there, and the number that `publish` gave.

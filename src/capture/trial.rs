@@ -1,4 +1,4 @@
-//! Every program of every command, loaded as the commands load it, and let go again: what `vmaudit doctor`
+//! Every program of every command, loaded as the commands load it, and released again: what `vmaudit doctor`
 //! says of this kernel. The programs are found in the objects, not listed here.
 
 use super::bpf::{self, Entering, TouchConfig, tracepoints};

@@ -83,7 +83,7 @@ pub enum Command {
     /// the command's exit status becomes vmaudit's. `vmaudit events -p PID` prints what a running
     /// process calls from now on, to standard output, until Ctrl-C or its end.
     Events(Box<EventsArgs>),
-    /// Print the life of an address: who mapped, protected, purged, unmapped and reused it
+    /// Print the life of an address: which calls mapped, protected, purged, unmapped and reused it
     ///
     /// From a recording: each step with its time, thread, call and stack, then what is there in the
     /// end. Of a running process (-p PID): what is there now; the past needs a recording.
@@ -94,7 +94,7 @@ pub enum Command {
     /// stack is known; what they map from now on has its stack. The processes are never stopped
     /// and get no signal: Ctrl-C ends vmaudit alone, which then reports.
     Attach(AttachArgs),
-    /// Who holds what an allocator handed out: outstanding bytes by call stack
+    /// Which stacks hold what an allocator handed out: outstanding bytes by call stack
     ///
     /// A command is counted by a preloaded library, where that is possible; programs that run (-p) by uprobes
     /// on malloc, free, operator new, jemalloc's, tcmalloc's, mimalloc's functions and, with --allocator, on

@@ -1,5 +1,5 @@
-//! Who owns the bytes of a run, under names that are the same in every run: a category, and in it the stack
-//! that requested it as module + offset, or the file, or the part.
+//! The owners of the bytes of a run, under names that are the same in every run: a category, and in it the
+//! stack that requested it as module + offset, or the file, or the part.
 
 use super::model::{CategoryChange, CauseChange, Footprints};
 use super::spread::signed;

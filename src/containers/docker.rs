@@ -20,8 +20,8 @@ const MAX_ANSWER: u64 = 32 << 20;
 const REQUEST: &[u8] =
     b"GET /containers/json?all=1 HTTP/1.0\r\nHost: localhost\r\nAccept: application/json\r\n\r\n";
 
-/// Where engines listen, that of the environment first: the usual places, and what the kernel knows of
-/// sockets called so. Only those that belong to root or to this user.
+/// Where engines listen, that of the environment first: the usual places, and the sockets of such names that
+/// the kernel lists. Only those that belong to root or to this user.
 pub fn sockets() -> Vec<PathBuf> {
     let mut all: Vec<PathBuf> = ["DOCKER_HOST", "CONTAINER_HOST"]
         .iter()

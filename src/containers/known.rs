@@ -76,7 +76,7 @@ pub fn choose<'a>(
         true => known.iter().filter(|k| is_hex(query) && k.id.starts_with(query)).collect(),
     };
     let mut running: Vec<&EngineContainer> = fitting.iter().copied().filter(|k| k.runs()).collect();
-    // What has no cgroup cannot be examined, and who claims to be called so cannot prove it.
+    // What has no cgroup cannot be examined, and its claim to a name cannot be verified.
     if running.iter().any(|k| k.owner.is_some()) {
         running.retain(|k| k.owner.is_some());
     }

@@ -73,8 +73,8 @@ impl Processes {
         self.groups.iter().filter_map(|group| Some((group, cut(&group.membership.path)?)))
     }
 
-    /// Who could make the cgroup with this path: the uid that owns the directory above it. What cannot
-    /// be seen from this cgroup namespace counts as root's: nothing can be done with it, either.
+    /// The user who could create the cgroup with this path: the uid that owns the directory above it. What
+    /// cannot be seen from this cgroup namespace counts as root's: nothing can be done with it, either.
     pub fn owner(&self, group: &Group, path: &[u8]) -> u32 {
         let end = path.iter().rposition(|&byte| byte == b'/').unwrap_or(0);
         let above = path.get(..end.max(1)).unwrap_or_default();

@@ -14,7 +14,7 @@ pub struct ExtentHeap {
     pub arenas: Vec<ExtentArena>,
     /// The sum of them.
     pub total: ExtentArena,
-    /// What it writes itself of who allocated, and is not read; absent where that is not on.
+    /// Its own profile of allocations, which is not read; absent where that is not on.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub profile: Option<String>,
     /// Extents that are in no figure, because they changed while they were read, or are in swap.

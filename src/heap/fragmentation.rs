@@ -29,7 +29,8 @@ pub struct Fragmentation {
     pub unread: Vec<Unread>,
     /// Blocks with mappings of their own, of 128 KiB and more.
     pub mapped_blocks: MappedBlocks,
-    /// Who holds pages of which at most a quarter is in use, as far as blocks are known; most first.
+    /// The stacks that hold pages of which at most a quarter is in use, as far as blocks are known; most
+    /// first.
     pub holders: Vec<Holder>,
 }
 

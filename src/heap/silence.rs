@@ -43,15 +43,15 @@ pub fn is_silent(process: &HeapProcess) -> bool {
 pub fn why_by_library(process: &HeapProcess, allocators: &[String], other: Option<&str>) -> NothingSeen {
     let bytes = allocator_bytes(process, allocators);
     let frees = if process.forked { 0 } else { process.doubts.unseen_frees };
-    let stands =
-        "the library stands before malloc and its relatives, and none of them was called to allocate";
+    let interposed =
+        "the library interposes malloc and its relatives, and none of them was called to allocate";
     let (reason, why) = match (other, bytes + frees) {
-        (Some(other), _) => ("other-functions", format!("{stands}; {other}")),
-        (None, 0) => ("not-called", stands.to_owned()),
+        (Some(other), _) => ("other-functions", format!("{interposed}; {other}")),
+        (None, 0) => ("not-called", interposed.to_owned()),
         (None, _) => (
             "other-functions",
             format!(
-                "{stands}; it has {} of the allocators' mappings, so other functions allocate",
+                "{interposed}; it has {} of the allocators' mappings, so other functions allocate",
                 size(bytes)
             ),
         ),

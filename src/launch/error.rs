@@ -118,7 +118,7 @@ impl std::fmt::Display for LaunchNote {
                 write!(f, "{signal} came before the command was started: it is not started")
             }
             LaunchNote::NoHold(reason) => {
-                f.write_str("exits are not held, the newest snapshot stands for the final state: ")?;
+                f.write_str("exits are not held, the newest snapshot is used as the final state: ")?;
                 match reason {
                     NoHold::Refused(Errno::EBUSY) => {
                         f.write_str("another seccomp listener is in place (EBUSY)")

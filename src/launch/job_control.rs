@@ -18,7 +18,7 @@ pub fn follow(command: BorrowedFd<'_>, continued: bool) -> Result<(), Errno> {
             return ignore_gone(pidfd::send_signal(command, Signal::SIGCONT));
         }
     } else if matches!(stopped, Some(libc::SIGTSTP | libc::SIGTTIN | libc::SIGTTOU)) && is_foreground() {
-        // Not for SIGSTOP: no terminal sends it, and who does will continue the command alone.
+        // Not for SIGSTOP: no terminal sends it, and its sender will continue the command alone.
         raise(Signal::SIGSTOP)?;
     }
     Ok(())

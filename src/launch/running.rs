@@ -131,13 +131,13 @@ impl Running {
         self.signals.take_requests()
     }
 
-    /// True when `poll` has an event already, of which `as_fd` says nothing any more: several
-    /// were heard at once. Not a moment for waiting.
+    /// True when `poll` has an event already, for which `as_fd` is not readable any more: several were
+    /// received at once. Do not wait then.
     pub fn has_pending(&self) -> bool {
         !self.queue.is_empty()
     }
 
-    /// Readable when there is something new to hear: for an event loop that waits for more.
+    /// Readable when there is a new event: for an event loop that waits for more.
     pub fn as_fd(&self) -> BorrowedFd<'_> {
         self.epoll.0.as_fd()
     }
@@ -199,7 +199,7 @@ impl Running {
     /// with, not traced, and with VMAUDIT_PID in its environment: the command's process.
     ///
     /// # Errors
-    /// When the environment does not say who is behind sudo.
+    /// When the environment does not say which user is behind sudo.
     pub fn shell(&self, script: &OsStr, as_root: bool) -> Result<std::process::Command, SudoError> {
         let mut shell = std::process::Command::new("/bin/sh");
         shell.arg("-c").arg(script).env("VMAUDIT_PID", self.pid.to_string());

@@ -253,7 +253,7 @@ impl Drop for Prepared {
 }
 
 impl Parts {
-    /// Gives the word and hears the child out.
+    /// Lets the child execute the command, and reads its reports.
     fn start_command(&mut self) -> Result<(), LaunchError> {
         // EPIPE: it died meanwhile. Rust's runtime ignores SIGPIPE.
         write(&self.go, &[self.word]).map_err(|_| LaunchError::ChildDied)?;

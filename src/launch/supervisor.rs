@@ -142,7 +142,7 @@ impl Supervisor {
                 } else if !helper && terminated.insert(pid) {
                     names.extend(Some(name).filter(|_| !ended && is_other_program(pid)));
                     let _ = kill(raw, Signal::SIGTERM);
-                    // one that is stopped cannot hear it
+                    // one that is stopped cannot handle it
                     let _ = kill(raw, Signal::SIGCONT);
                 }
             }

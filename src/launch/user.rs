@@ -18,17 +18,17 @@ pub struct TargetUser {
 /// sudo's own variables: the command is to run as if its user had started it directly.
 pub const SUDO_VARIABLES: [&str; 4] = ["SUDO_UID", "SUDO_GID", "SUDO_USER", "SUDO_COMMAND"];
 
-/// The environment says that sudo is behind this process, and not who.
+/// The environment says that sudo is behind this process, and not for which user.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum SudoError {
     #[error(
-        "the environment has {name}={value:?}, which is no user or group number, so it is not known whom the \
-         command runs as and whom files belong to; {SUDO_REMEDY}"
+        "the environment has {name}={value:?}, which is no user or group number, so it is not known which user \
+         runs the command and owns its files; {SUDO_REMEDY}"
     )]
     NoNumber { name: &'static str, value: String },
     #[error(
-        "the environment has {there} and not {missing}, so it is not known whom the command runs as and whom \
-         files belong to; {SUDO_REMEDY}"
+        "the environment has {there} and not {missing}, so it is not known which user runs the command and \
+         owns its files; {SUDO_REMEDY}"
     )]
     Half { there: &'static str, missing: &'static str },
 }
@@ -58,7 +58,7 @@ impl TargetUser {
     /// The user behind sudo, if this process is root through sudo.
     ///
     /// # Errors
-    /// When the environment does not say who.
+    /// When the environment does not say which user.
     pub fn behind_sudo() -> Result<Option<TargetUser>, SudoError> {
         Ok(ids_behind_sudo()?.map(|(uid, gid)| TargetUser::new(uid, gid)))
     }
@@ -105,7 +105,7 @@ fn ids_behind_sudo() -> Result<Option<(Uid, Gid)>, SudoError> {
 /// Numbers of the user and group behind sudo, if this process is root through sudo.
 ///
 /// # Errors
-/// When the environment does not say who.
+/// When the environment does not say which user.
 pub fn behind_sudo() -> Result<Option<(u32, u32)>, SudoError> {
     Ok(ids_behind_sudo()?.map(|(uid, gid)| (uid.as_raw(), gid.as_raw())))
 }

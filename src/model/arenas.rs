@@ -48,7 +48,7 @@ pub struct ArenasRead {
     pub segments: Vec<segments::SegmentHeaps>,
     /// Blocks with mappings of their own.
     pub mapped: MappedBlocks,
-    /// Who holds pages of which at most a quarter is in use, most bytes first.
+    /// The stacks that hold pages of which at most a quarter is in use, most bytes first.
     pub holders: Vec<Holder>,
     /// `resident`, `trim` and the like of each arena mean something: pages were examined one by one.
     pub knows_pages: bool,

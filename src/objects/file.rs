@@ -38,7 +38,7 @@ pub struct ElfFile {
     layout: ElfLayout,
     /// Uid; None for images in memory.
     owner: Option<u32>,
-    /// Belongs to others than this mount namespace's: who can write to it while it is read.
+    /// Belongs to users of another mount namespace, who can write to it while it is read.
     pub(super) elsewhere: bool,
 }
 

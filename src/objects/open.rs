@@ -105,7 +105,7 @@ impl Opener for SystemOpener {
         let Some(namespace) = request.pid.and_then(other_namespace) else {
             return first_of(places, &requested);
         };
-        // Whatever is mounted there may be served by those who are examined.
+        // A file system that is mounted there may be served by the examined processes.
         let mut given_up = self.given_up.lock().unwrap_or_else(PoisonError::into_inner);
         if given_up.contains(&namespace) {
             return Err(ObjectError::NoAnswer);

@@ -5,7 +5,7 @@ use super::smaps::{SmapsEntry, parse_smaps};
 use crate::model::{Mapping, VmaDetail};
 
 /// smaps walks all page tables, about 30 ns a resident page and 2 µs a VMA under the target's mmap lock:
-/// beyond these it takes more time than a snapshot is worth.
+/// beyond these it takes too much time for a snapshot.
 const MAX_VMAS: usize = 4096;
 const MAX_RESIDENT: u64 = 4 << 30;
 

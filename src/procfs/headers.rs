@@ -366,7 +366,7 @@ mod tests {
         holed.remove(7);
         assert!(chained(&holed, sizes).is_empty());
         let zeros: Vec<_> = (0..count).map(|n| (block(n), Some(Addr(0)))).collect();
-        assert!(chained(&zeros, sizes).is_empty(), "memory that nobody has written");
+        assert!(chained(&zeros, sizes).is_empty(), "memory that was never written");
     }
 
     #[test]

@@ -44,9 +44,9 @@ pub struct ParsedMaps {
     pub mappings: Vec<Mapping>,
     /// Lines that made no sense; nothing of them is in `mappings`.
     pub damaged: Vec<DamagedLine>,
-    /// Lines that overlapped an earlier one and were cut or dropped. The kernel lets go of its
-    /// lock between chunks of the file; when a VMA just printed is merged with the next one
-    /// meanwhile, the merged one is printed again with its old start.
+    /// Lines that overlapped an earlier one and were cut or dropped. The kernel releases its lock between
+    /// chunks of the file; when a VMA just printed is merged with the next one meanwhile, the merged one is
+    /// printed again with its old start.
     pub torn: usize,
 }
 

@@ -1,4 +1,4 @@
-//! One snapshot of a living process: [`observe`] opens the files, the parsers beside it read them.
+//! One snapshot of a running process: [`observe`] opens the files, the parsers next to it read them.
 
 use super::details::read_details;
 use super::error::ObserveError;

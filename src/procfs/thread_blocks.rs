@@ -151,7 +151,7 @@ mod tests {
             let (to_main, from_thread) = mpsc::channel();
             let (let_go, wait) = mpsc::channel::<()>();
             let thread = std::thread::spawn(move || {
-                to_main.send((own_tid(), place())).expect("somebody listens");
+                to_main.send((own_tid(), place())).expect("the receiver lives");
                 wait.recv().unwrap_or_default();
             });
             (thread, let_go, from_thread.recv().expect("it speaks"))

@@ -15,7 +15,7 @@ const MAX_MODULE: usize = 22;
 
 /// A stack, a frame a line; of a long one what matters.
 pub(super) fn frames(stack: &Stack, options: TextOptions, out: &mut String) {
-    // the system call's wrapper under two names tells nothing twice
+    // the system call's wrapper under two names says nothing twice
     let (all, left_out) = stack.as_written();
     let module_width =
         all.iter().map(|f| clean(&f.module).chars().count()).max().unwrap_or(0).min(MAX_MODULE);

@@ -1,4 +1,4 @@
-//! `--touch`: what is resident in the end, by who reserved it and who touched it last.
+//! `--touch`: what is resident in the end, by the stack that reserved it and the one that touched it last.
 
 mod shares;
 

@@ -1,11 +1,11 @@
 //! Whose rights vmaudit acts with.
 //!
-//! A program file with capabilities (setcap(8)) lends them to whoever starts it. vmaudit uses them for
-//! what they are meant for, and for nothing else: they stay in the permitted set, and are effective
-//! only within [`with_lent`], where BPF programs are loaded and attached. Files of /proc, executables,
-//! descriptions, reports and recordings are opened outside of it: whether the user may have them is
-//! the kernel's to say, as if there were no capabilities. What the BPF programs see is kept to the same
-//! by [`viewer`] (bpf/may_see.h).
+//! A program file with capabilities (setcap(8)) lends them to the user who starts it. vmaudit uses them for
+//! what they are meant for, and for nothing else: they stay in the permitted set, and are effective only
+//! within [`with_lent`], where BPF programs are loaded and attached. Files of /proc, executables,
+//! descriptions, reports and recordings are opened outside of it: whether the user may have them is the
+//! kernel's to say, as if there were no capabilities. What the BPF programs see is kept to the same by
+//! [`viewer`] (bpf/may_see.h).
 //!
 //! Root, and a user whose capabilities are his own (ambient ones, capabilities(7)), lend nothing from
 //! anybody: for them nothing here changes anything.
@@ -200,7 +200,8 @@ impl Drop for Raised {
         if let Some(before) = self.0
             && caps::set_effective(before, before.effective).is_err()
         {
-            // The kernel always lets go of them. Going on with what is not the user's is no way.
+            // The kernel never refuses to drop them. To go on with capabilities that are not the user's is
+            // not acceptable.
             std::process::abort();
         }
     }

@@ -1,5 +1,5 @@
-//! Processes that were held at their end and let go before all their calls were taken in: what was read of
-//! them waits for the ledger to get there, and not they.
+//! Processes that were held at their exit and continued before all their calls were processed: the snapshot
+//! waits until the ledger has caught up, and not the process.
 
 use super::audits::Snapshot;
 use super::pipeline::Pipeline;

@@ -1,4 +1,4 @@
-//! What the ledger alone knows of a process, in the shape of a snapshot of it.
+//! The ledger's state of a process, in the form of a snapshot of it.
 
 use super::pipeline::Pipeline;
 use super::spaces::shares_space_with_parent;

@@ -87,7 +87,7 @@ impl Pipeline {
         }
     }
 
-    /// From now on `sink` hears what comes. It may not be borrowed while records are taken.
+    /// From now on `sink` is called. It may not be borrowed while records are processed.
     pub fn add_sink(&mut self, sink: Rc<RefCell<dyn Sink>>) {
         self.sinks.push(sink);
     }

@@ -96,7 +96,7 @@ impl Record {
         say(format_args!("the recording stops here, all else goes on: {error}"));
     }
 
-    /// Who holds the heap, of a run that counted it, too.
+    /// The heap's report, of a run that counted allocations, too.
     pub fn heap(&mut self, moment: HeapMoment) {
         self.with(|recorder| recorder.heap(moment));
     }

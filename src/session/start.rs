@@ -174,7 +174,7 @@ impl<'a> Start<'a> {
         }
     }
 
-    /// What is done just after the command was let go: it may bring what drives the command.
+    /// Called just after the command was started: it may return the load that drives the command.
     pub fn on_start(&mut self, act: impl FnOnce(&mut Running) -> Result<Option<Load>, SessionError> + 'a) {
         self.on_start = Some(Box::new(act));
     }
@@ -252,7 +252,7 @@ impl<'a> Start<'a> {
 }
 
 impl<T> Traced<T> {
-    /// Takes in what has come since.
+    /// Processes what has arrived since.
     ///
     /// # Errors
     /// When the ring cannot be read.

@@ -52,7 +52,7 @@ pub enum StoreError {
 pub(super) enum Fault {
     Sql(rusqlite::Error),
     Damaged(String),
-    /// RLIMIT_FSIZE: SQLite knows of full disks, but not of that.
+    /// RLIMIT_FSIZE: SQLite reports full disks, but not that.
     SizeLimit,
 }
 

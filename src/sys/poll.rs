@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 /// Until one of these can be read, the time is over (None: never), or a signal has come.
 pub fn wait(fds: &[BorrowedFd<'_>], timeout: Option<Duration>) {
     let mut fds: Vec<PollFd<'_>> = fds.iter().map(|&fd| PollFd::new(fd, PollFlags::POLLIN)).collect();
-    // An error leaves nothing to wait for: who reads will hear of it.
+    // An error leaves nothing to wait for: the reader gets it.
     let _ = ppoll(&mut fds, timeout.map(TimeSpec::from_duration), None);
 }
 

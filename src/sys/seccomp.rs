@@ -32,7 +32,7 @@ pub unsafe fn set_mode_filter(program: &libc::sock_fprog, flags: libc::c_ulong) 
     Ok(unsafe { OwnedFd::from_raw_fd(fd as RawFd) })
 }
 
-/// Cheaper wake-ups of who waits for an answer.
+/// Cheaper wake-ups of waiting tasks.
 ///
 /// # Errors
 /// EINVAL before Linux 6.6.

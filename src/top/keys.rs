@@ -23,7 +23,7 @@ pub enum Key {
     Control(char),
 }
 
-/// What is left to do for those who own the terminal.
+/// What is left to do for the owner of the terminal.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Action {
     /// Draw again.

@@ -123,7 +123,7 @@ impl State {
         }
     }
 
-    /// Takes in a frame, unless the user has stopped them.
+    /// Adds a frame, unless the user has stopped them.
     pub fn sample(&mut self, sample: Sample) {
         if self.paused {
             return;
@@ -153,7 +153,7 @@ impl State {
         self.settle(self.pages);
     }
 
-    /// Takes in a snapshot into a process. Older than what is open, it is dropped.
+    /// Adds a snapshot of a process. Older than what is open, it is dropped.
     pub fn details(&mut self, id: ProcessId, details: Details) {
         if let Some(row) = details.process.categories.iter().max_by_key(|row| row.virt) {
             let known = super::track::Known::Category(row.name.clone());

@@ -26,7 +26,7 @@ const MAX_PAGES_IN_ALL: usize = 4 << 20;
 /// Faults of an execve that is not reported yet.
 const MAX_EARLY: usize = 256;
 
-/// Who reserved, and who touched.
+/// The reserving and the touching stack.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct TouchKey {
     pub reserved: HeldBy,

@@ -55,7 +55,7 @@ fn attempt(candidate: &Candidate, trials: &[Trial]) -> Option<RungFailure> {
     }
 }
 
-/// A call held and let go, and what can be read meanwhile.
+/// A call held and continued, and what can be read meanwhile.
 fn seccomp() -> Vec<Trial> {
     let tried = NotificationTrial::run();
     let held = match tried {

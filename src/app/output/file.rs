@@ -414,7 +414,7 @@ fn is_open(fd: RawFd, file: &fs::Metadata) -> bool {
         .is_ok_and(|open| (open.dev(), open.ino()) == (file.dev(), file.ino()))
 }
 
-/// Without waiting for a reader: who reads may come when the command has said something.
+/// Without waiting for a reader: it may come when the command has printed something.
 fn fifo(path: &Path) -> io::Result<Target> {
     match OpenOptions::new().write(true).custom_flags(libc::O_NONBLOCK).open(path) {
         Ok(file) => {

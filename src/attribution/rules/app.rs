@@ -102,8 +102,8 @@ fn has_named_caller(path: &CallPath) -> bool {
 
 const UNNAMED: &str = "the program's own code";
 
-/// Who made the call: `libfoo.so.2, pool_init`. Of a function without a name also the first one with a name that
-/// it was called from.
+/// The caller: `libfoo.so.2, pool_init`. Of a function without a name also the first one with a name that it
+/// was called from.
 pub fn caller_of(path: &CallPath) -> String {
     let name = |line: &Line| line.display.clone().or_else(|| line.function.clone());
     let Some(caller) = path.caller_line() else { return UNNAMED.to_owned() };

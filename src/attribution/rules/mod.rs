@@ -85,7 +85,7 @@ pub trait Rule: Sync {
         None
     }
 
-    /// How the record is read that it keeps itself of who allocated.
+    /// How its own record of allocating stacks is read.
     fn own_heap(&self) -> Option<ReadOwnHeap> {
         None
     }
@@ -290,7 +290,7 @@ pub fn arena_readers() -> impl Iterator<Item = (&'static str, ReadArenas)> {
     RULES.iter().filter_map(|rule| Some((rule.id(), rule.arenas()?)))
 }
 
-/// Runtimes that keep a record of their own of who allocated: the rule's name, and how it is read.
+/// Runtimes with their own record of allocating stacks: the rule's name, and how it is read.
 pub fn own_heap_readers() -> impl Iterator<Item = (&'static str, ReadOwnHeap)> {
     RULES.iter().filter_map(|rule| Some((rule.id(), rule.own_heap()?)))
 }

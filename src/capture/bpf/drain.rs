@@ -195,7 +195,7 @@ impl Drain {
                 poll::wait(&[self.stop.as_fd()], Some(RETRY));
                 continue;
             }
-            // The session's own thread hears of what fails.
+            // Failures are reported to the session's own thread.
             let Ok(now) = self.drain() else { return };
             // The session may have read before that was moved.
             let _ = self.moved.write(1);

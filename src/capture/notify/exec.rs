@@ -1,5 +1,5 @@
-//! execve: whether it has begun another program, or was refused, is not delivered. What says so is who
-//! is left of the process' threads, and what address space it lives in.
+//! execve: whether it has begun another program, or was refused, is not delivered. It is derived from the
+//! threads that are left of the process, and from its address space.
 
 use super::emit::TaskKey;
 use super::peek;

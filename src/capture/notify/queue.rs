@@ -153,7 +153,7 @@ impl Queue {
         drop(guard.unwrap_or_else(PoisonError::into_inner));
     }
 
-    /// Server: there will be no more, and every call that was received has been let go.
+    /// Server: there will be no more records, and every call that was received has been continued.
     pub fn end(&self) {
         self.lock().serves = false;
         self.changed.notify_all();

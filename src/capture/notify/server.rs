@@ -58,7 +58,7 @@ pub struct Server<C> {
     snapshot_duration: Duration,
 }
 
-/// Dropped after the server, also when that fails: the calls that it held have been let go.
+/// Dropped after the server, also when that fails: the calls that it held have been continued.
 struct EndOfServer(Arc<Queue>);
 
 impl Drop for EndOfServer {
@@ -312,7 +312,7 @@ impl<C: HeldCalls> Server<C> {
         self.compare(key);
         let what = match calls::kind(call.nr, &call.args) {
             Kind::ExitGroup => {
-                // Who has not returned yet never will.
+                // A thread that has not returned yet never will.
                 if let Some(space) = self.tasks.spaces.get_mut(&key) {
                     space.to_compare.append(&mut space.unproven);
                 }

@@ -11,7 +11,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::time::{Duration, Instant};
 
-/// A call that was let go and whose result is not known yet.
+/// A call that was continued and whose result is not known yet.
 pub struct InCall {
     pub call: HeldCall,
     pub since: Instant,

@@ -239,7 +239,7 @@ impl<C: HeldCalls> Server<C> {
         }
     }
 
-    /// Whether a fork that was let go `age` ago is over: its child is there, or `returned` and there is
+    /// Whether a fork that was continued `age` ago is over: its child is there, or `returned` and there is
     /// none.
     pub fn fork_is_over(&mut self, key: u64, tid: Tid, returned: bool, age: Duration) -> bool {
         let of_thread = |begun: &Begun| begun.parent_tid == tid && begun.space == key && !begun.new.is_thread;

@@ -41,7 +41,7 @@ impl<C: HeldCalls> Server<C> {
     pub fn leave_space(&mut self, pid: Pid, key: u64) {
         let Some(space) = self.tasks.spaces.get_mut(&key) else { return };
         space.users -= 1;
-        // Closed for an execve or an end of the one that leaves; who stays, or comes, goes on.
+        // Closed for an execve or an end of the one that leaves; threads that stay, or come, go on.
         space.closed = false;
         if space.users > 0 {
             // A vfork child's call that was on its way.

@@ -24,7 +24,7 @@ pub enum EventKind {
     Nothing { ring_bytes: usize },
 }
 
-/// Who is traced.
+/// Which tasks are traced.
 #[derive(Clone, Copy, Debug)]
 pub enum Inherit {
     /// The task alone.

@@ -28,7 +28,7 @@ pub struct Arrival {
     pub area: Area,
 }
 
-/// A socket without a file: only who is in the same network namespace finds it.
+/// A socket without a file: only processes in the same network namespace find it.
 pub struct Listener {
     socket: OwnedFd,
     name: String,

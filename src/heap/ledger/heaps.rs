@@ -5,7 +5,7 @@ use crate::model::hash::IntMap;
 use crate::model::{HeapEvent, HeapOp, MmKey, NoStack, Pid, StackId};
 use std::collections::HashMap;
 
-/// Who allocates: a stack that calls a function of the allocator.
+/// An allocating stack, and the allocator's function that it calls.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Site {
     pub stack: Result<StackId, NoStack>,

@@ -50,7 +50,7 @@ impl AppSocket {
         self.unsent.push_back(message);
     }
 
-    /// Says something to which there is no answer. That the other side is gone is heard.
+    /// Sends a message without an answer. An error if the other side is gone.
     pub fn say(&self, message: Message) {
         if let Some(fd) = &self.fd {
             let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL;

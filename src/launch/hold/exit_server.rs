@@ -102,7 +102,7 @@ impl ExitServer {
         }
     }
 
-    /// From now on these are let go like threads that leave a living process.
+    /// From now on these are continued like exiting threads of a running process.
     pub fn spare(&mut self, spared: Spared) {
         self.spared = pid_namespace("self").map(|own| (spared, own));
     }
@@ -150,7 +150,7 @@ impl ExitServer {
         if self.surely_not_last(exit) {
             return false;
         }
-        // In this order: who is counted must not be forgotten before.
+        // In this order: a counted process must not be forgotten before.
         self.last_thread.forget_gone(exit.pid, |tid| belongs(tid, exit.pid));
         if self.surely_not_last(exit) {
             return false;

@@ -110,7 +110,7 @@ pub fn keep_only<const N: usize>(fds: [OwnedFd; N]) -> Result<[OwnedFd; N], Errn
         }
     }
     let mut next = FIRST_FD..;
-    // SAFETY: dup2 has just made these, and nobody else in this process owns them.
+    // SAFETY: dup2 has just made these, and nothing else in this process owns them.
     Ok([(); N].map(|()| unsafe { OwnedFd::from_raw_fd(next.next().unwrap_or(above)) }))
 }
 

@@ -1,9 +1,9 @@
 //! Which thread's `exit` ends its process? A pure state machine: what it must know of the
 //! system comes in as arguments.
 //!
-//! A thread that was let go on in `exit` stays in /proc/PID/task until it is dead (and the
-//! leader, as a zombie, until its whole process is). Such threads are *leaving*: they do not
-//! count as living, so that of two last threads that exit at once exactly one is the last.
+//! A thread that was continued in `exit` stays in /proc/PID/task until it is dead (and the leader, as a
+//! zombie, until its whole process is). Such threads are *leaving*: they do not count as living, so that of
+//! two last threads that exit at once exactly one is the last.
 
 use crate::model::{Pid, Tid};
 use std::collections::{HashMap, HashSet};
@@ -37,7 +37,7 @@ pub struct ThreadExit {
     pub now_ns: u64,
 }
 
-/// Remembers which threads were let go on in `exit`, and when.
+/// Remembers which threads were continued in `exit`, and when.
 #[derive(Default, Debug)]
 pub struct LastThread {
     leaving: HashMap<Pid, HashMap<Tid, u64>>,
@@ -96,7 +96,7 @@ impl LastThread {
         last
     }
 
-    /// The thread was let go on in `exit` and will die.
+    /// The thread was continued in `exit` and will die.
     pub fn let_go(&mut self, exit: ThreadExit) {
         self.bound(exit.pid);
         self.leaving.entry(exit.pid).or_default().insert(exit.tid, exit.now_ns);
@@ -191,7 +191,7 @@ mod tests {
 
     #[test]
     fn every_order_of_many_threads_gives_one_last() {
-        // Thread `n` leaves in the list `lag` exits after it was let go.
+        // Thread `n` leaves in the list `lag` exits after it was continued.
         for lag in 0..6 {
             let mut state = LastThread::default();
             let all: Vec<Tid> = (PID..PID + 50).collect();

@@ -1,4 +1,4 @@
-//! vmaudit's side of holding exits: hears the keeper, answers the kernel, replaces a keeper
+//! vmaudit's side of holding exits: receives the keeper's messages, answers the kernel, replaces a keeper
 //! that was killed.
 
 mod app_socket;
@@ -217,8 +217,8 @@ impl Hold {
         answered
     }
 
-    /// True for exit_group by a second thread of a process whose first one was let go just now,
-    /// and does not yet know that it is dead: the process was seen already.
+    /// True for exit_group by a second thread of a process whose first one was continued just now, and does
+    /// not yet know that it is dead: the process was seen already.
     fn is_afterthought(&mut self, notice: HeldNotice) -> bool {
         self.released.retain(|(_, when)| when.elapsed() < DYING);
         let afterthought = self.released.iter().any(|&(pid, _)| pid == notice.pid);

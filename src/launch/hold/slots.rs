@@ -26,7 +26,7 @@ struct Slots(NonNull<c_void>);
 
 // SAFETY: the pointer is to a mapping of its own, which no thread is tied to.
 unsafe impl Send for Slots {}
-// SAFETY: shared references give out nothing; `SharedSlots::slot` says who may use it.
+// SAFETY: shared references give out nothing; `SharedSlots::slot` says which process may use it.
 unsafe impl Sync for Slots {}
 
 impl SharedSlots {
@@ -37,8 +37,8 @@ impl SharedSlots {
         Ok(SharedSlots(Arc::new(Slots(slots))))
     }
 
-    /// Slot `index`, or the last. Only who receives calls this: the server in vmaudit, or the keeper
-    /// where there is none, and a successor only after the predecessor's end.
+    /// Slot `index`, or the last. Only the receiver calls this: the server in vmaudit, or the keeper where
+    /// there is none, and a successor only after the predecessor's end.
     fn slot(&mut self, index: usize) -> &mut libc::seccomp_notif {
         let first = self.0.0.cast::<libc::seccomp_notif>();
         // SAFETY: the mapping is page-aligned, holds SLOTS of them, zeroed at first (a valid value), lives as
@@ -54,7 +54,7 @@ impl Drop for Slots {
     }
 }
 
-/// The receiver's view of the slots: which are free, and who is in the others.
+/// The receiver's view of the slots: which are free, and which tasks are in the others.
 pub struct Inbox {
     slots: SharedSlots,
     free: Vec<usize>,

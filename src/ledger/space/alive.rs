@@ -1,4 +1,4 @@
-//! Who owned the mapped bytes at the peak, by call and stack.
+//! The owners of the mapped bytes at the peak, by call and stack.
 
 use super::Ledger;
 use super::peak::{Maker, Sample};

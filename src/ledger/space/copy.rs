@@ -73,8 +73,8 @@ impl Ledger {
         }
     }
 
-    /// Makes the map exactly `mappings`, with what was removed after report number `since` where
-    /// it fits better than what is there now. Returns the ranges that no piece explains.
+    /// Makes the map exactly `mappings`, with what was removed after report number `since` where it matches
+    /// better than the current pieces. Returns the ranges that no piece explains.
     fn restrict_to(&mut self, mappings: &[Mapping], since: u64, files: &mut FileTable) -> RangeSet {
         let removed = self.mapped.take_removed(since);
         let once: RangeSet = removed.iter().map(|entry| entry.piece().range).collect();

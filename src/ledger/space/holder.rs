@@ -7,7 +7,7 @@ use crate::model::{Addr, AddrRange, Prot, Sharing, StackId};
 /// A stack may grow by this much at once: RLIMIT_STACK's default.
 const MAX_GROWTH: u64 = 8 << 20;
 
-/// Who mapped it.
+/// The origin of the mapping.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum HeldBy {
     /// A traced call, by its stack where that is known.

@@ -54,7 +54,7 @@ pub(super) enum Start {
     Unseen,
 }
 
-/// Who owns each byte of one address space, kept up to date report by report.
+/// The owner of each byte of one address space, kept up to date report by report.
 #[derive(Clone, Debug)]
 pub struct Ledger {
     mapped: Mapped,
@@ -66,7 +66,7 @@ pub struct Ledger {
     brk: Break,
     start: Start,
     exe: Option<Arc<FileRef>>,
-    /// A snapshot may be compared with what is there now.
+    /// A snapshot may be compared with the current state.
     snapshot_pending: bool,
 }
 

@@ -62,7 +62,7 @@ impl<V: Clone> SharedMap<V> {
         self.until(key).filter(|(found, _)| *found == key).map(|(_, value)| value)
     }
 
-    /// Replaces what is there.
+    /// Replaces all entries.
     pub(super) fn insert(&mut self, key: u64, value: V) {
         let at = self.firsts.partition_point(|&first| first <= key).saturating_sub(1);
         let (Some(chunk), Some(first)) = (self.chunks.get_mut(at), self.firsts.get_mut(at)) else {

@@ -12,7 +12,7 @@ pub struct ExtentHeap {
     pub root: Addr,
     /// By number.
     pub arenas: Vec<ExtentArena>,
-    /// What it writes itself of who allocated, and is not read: a sentence.
+    /// Its own profile of allocations, which is not read: a sentence.
     pub profile: Option<String>,
     /// Extents whose records made no sense: it changed while it was read. They are in no figure.
     pub doubtful: u64,

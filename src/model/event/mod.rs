@@ -24,7 +24,7 @@ pub struct EventId(pub u64);
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct MmKey(pub u64);
 
-/// Who made the call.
+/// The calling task.
 #[derive(Clone, PartialEq, Eq, Debug, Hash)]
 pub struct Task {
     pub pid: Pid,

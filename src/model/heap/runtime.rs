@@ -1,4 +1,4 @@
-//! What a runtime itself keeps of who allocated, as it is found in the memory of its process.
+//! A runtime's own record of allocating stacks, as it is found in the memory of its process.
 
 use crate::model::Addr;
 use crate::model::arenas::{ReadMemory, Surroundings};

@@ -1,4 +1,4 @@
-//! What was tried of the kernel, and with what result; and who it was that tried.
+//! What was tried of the kernel, and with what result; and with which privileges.
 
 pub mod refusal;
 
@@ -143,7 +143,7 @@ impl Capabilities {
     }
 }
 
-/// Who vmaudit is on this machine.
+/// vmaudit's privileges on this machine.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Privileges {
     /// `6.18.44`.

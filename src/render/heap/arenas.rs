@@ -1,4 +1,4 @@
-//! The allocator's arenas: a table of them, where what is in memory of them is, and who holds what stays.
+//! The allocator's arenas: a table of them, their resident bytes, and the stacks that hold what stays.
 
 use super::extents::extents;
 use super::parts::{PartTable, line};

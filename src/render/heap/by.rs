@@ -35,7 +35,7 @@ pub fn rows_by(process: &HeapProcess, by: HeapBy) -> Vec<HeapRow> {
     rows
 }
 
-/// One line of a table of stacks: three figures, and who.
+/// One line of a table of stacks: three figures, and the stack.
 fn line(number: &str, [a, b, c]: [&str; 3]) -> String {
     format!("{number:>3}{a:>13}{b:>13}{c:>13}  ")
 }

@@ -249,7 +249,7 @@ impl Code<'_> {
         Ok(number)
     }
 
-    /// Who called the allocator; for a stack that is not known, a frame that says why.
+    /// The allocator's caller; for a stack that is not known, a frame that says why.
     fn trace(&mut self, whole: &Whole, out: &mut impl Write) -> io::Result<u64> {
         let report = self.report;
         let Some(stack) = super::stack(report, &whole.row) else {

@@ -31,7 +31,7 @@ use tree::tree;
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct HeapView {
     pub by: HeapBy,
-    /// A tree from who called the allocator to its callers, in place of the stacks.
+    /// A tree from the allocator's callers to theirs, in place of the stacks.
     pub reverse: bool,
 }
 
@@ -323,7 +323,7 @@ pub(super) fn notes(report: &HeapReport, p: &HeapProcess, first: bool) -> Vec<St
     }
     if doubts.lost_frees > 0 {
         say(&format!(
-            "{} whose free nobody saw, since their address was handed out again: freed by a function that is \
+            "{} whose free was not seen, since their address was handed out again: freed by a function that is \
              not {}",
             counted(doubts.lost_frees, "block"),
             if p.own.is_some() { "called by its name" } else { "probed, or in a lost event" }
@@ -343,7 +343,7 @@ pub(super) fn notes(report: &HeapReport, p: &HeapProcess, first: bool) -> Vec<St
     }
     if doubts.doubtful_frees > 0 && report.sampling_bytes.is_none() {
         say(&format!(
-            "{} after the loss, of what nobody saw allocated: perhaps that is among what was lost",
+            "{} after the loss, of what was not seen allocated: perhaps that is among what was lost",
             counted(doubts.doubtful_frees, "free")
         ));
     }

@@ -1,4 +1,4 @@
-//! Stacks merged from the inside: who called the allocator, and who called that.
+//! Stacks merged from the inside: the allocator's callers, and their callers.
 
 use super::folded::name;
 use super::{no_stack, own_frames, stack};

@@ -258,10 +258,8 @@ fn notes(report: &Report, main: Option<&Process>, options: TextOptions, out: &mu
         note(&text, options, out);
     }
     if let Some(lost) = report.touch.map(|touch| touch.lost).filter(|&lost| lost > 0) {
-        let text = format!(
-            "{} page faults are in nobody's row: the buffer of their records was full",
-            thousands(lost)
-        );
+        let text =
+            format!("{} page faults are in no row: the buffer of their records was full", thousands(lost));
         note(&text, options, out);
     }
     if let Some(process) = main {
@@ -295,7 +293,7 @@ fn process_notes(p: &Process, options: TextOptions, out: &mut String) {
     }
     if p.coverage.ledger_drift > 0 {
         let text = format!(
-            "{} where the record of calls and the kernel's maps disagree; the kernel's word stands",
+            "{} where the record of calls and the kernel's maps disagree; the kernel's maps are right",
             size(p.coverage.ledger_drift)
         );
         note(&text, options, out);

@@ -1,4 +1,5 @@
-//! One category of a process: its regions, what can be said of them, and with tracing who mapped them.
+//! One category of a process: its regions, what can be said of them, and with tracing the stacks that mapped
+//! them.
 
 use super::cells::{Row, cut, left, marker, name, right, words};
 use super::theme::{StyleName, Theme};

@@ -56,7 +56,7 @@ pub(super) fn page(state: &State, width: usize, height: usize, theme: Theme) -> 
     Page { header, parts }
 }
 
-/// Who it is, how large, and whether that matters.
+/// Its identity, its size, and whether that matters.
 pub(super) fn header(state: &State, (width, height): (usize, usize), theme: Theme) -> Vec<Line<'static>> {
     let Some(opened) = &state.opened else { return Vec::new() };
     let track = state.track(opened.id);

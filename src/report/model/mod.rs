@@ -356,7 +356,7 @@ pub struct Finding {
     /// Added, see [`Totals`].
     #[serde(skip_serializing_if = "is_zero")]
     pub residency_unknown: u64,
-    /// Added: with --touch, who made it resident, the largest shares.
+    /// Added: with --touch, which stacks made it resident, the largest shares.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub touched_by: Vec<TouchShare>,
     /// Added: as [`Region::rule`]; also of a rule that only explains what another one's memory is for.

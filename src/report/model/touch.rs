@@ -16,7 +16,7 @@ pub struct Touch {
     pub unplaced: u64,
 }
 
-/// Page faults of one process, by who reserved and who touched.
+/// Page faults of one process, by the reserving and the touching stack.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ProcessTouch {

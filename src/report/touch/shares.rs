@@ -1,9 +1,9 @@
-//! Who made the resident bytes of a piece resident.
+//! Which stacks made the resident bytes of a piece resident.
 //!
-//! A resident page belongs to the last fault on it. Pages without one of their own came with a
-//! neighbour's: a huge page (THP), or the kernel's read-around of files, at most 2 MiB. Where
-//! faults were sampled, the resident bytes of a piece are shared among those who touched it, by
-//! the faults that their samples stand for.
+//! A resident page belongs to the last fault on it. Pages without one of their own came with a neighbour's: a
+//! huge page (THP), or the kernel's read-around of files, at most 2 MiB. Where faults were sampled, the
+//! resident bytes of a piece are divided among the stacks that touched it, by the faults that their samples
+//! represent.
 
 use super::super::build::ProcessAudit;
 use super::holder;

@@ -100,7 +100,7 @@ impl Audits {
         Ok(cost)
     }
 
-    /// Takes in a snapshot from a recording, with the ledger as it was then.
+    /// Adds a snapshot from a recording, with the ledger as it was then.
     pub fn replay(&mut self, observations: Observations, pipeline: &mut Pipeline) {
         let reconciled = pipeline.spaces.reconcile(observations.pid, &observations);
         self.keep(observations, reconciled, pipeline);
@@ -204,7 +204,7 @@ impl Audits {
         self.summaries.insert(pid, Box::new(summary));
     }
 
-    /// Takes in a point of the timeline from a recording.
+    /// Adds a point of the timeline from a recording.
     pub fn replay_point(&mut self, point: SizePoint) {
         if let Some(timelines) = &mut self.timelines {
             timelines.replay(point);

@@ -18,7 +18,7 @@ pub struct SnapshotCost {
     pub mappings: usize,
 }
 
-/// Why a snapshot of a process is worth nothing.
+/// Why a snapshot of a process is discarded.
 #[derive(thiserror::Error, Clone, Copy, PartialEq, Eq, Debug)]
 pub enum StaleSnapshot {
     #[error("it ended meanwhile")]

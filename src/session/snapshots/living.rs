@@ -160,7 +160,7 @@ impl Living {
     fn remedy(&self) -> String {
         let (pid, owner) = (self.pid, owner(self.owner));
         let copy =
-            format!("a copy of /proc/{pid}/smaps made by somebody who may can be read with --smaps FILE");
+            format!("a copy of /proc/{pid}/smaps made by a user who may read it works with --smaps FILE");
         format!("it belongs to {owner}: {}; {copy}", may_not_be_read())
     }
 }

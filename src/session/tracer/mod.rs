@@ -72,7 +72,7 @@ impl Tracer {
         match self {
             Tracer::Bpf(tracer) => Ok(with_lent(Use::Placing, || tracer.add_target(pid, pidfd))?),
             Tracer::Perf(tracer) => Ok(tracer.add_target(pid)?),
-            // The filter says who is watched.
+            // The filter selects the watched tasks.
             Tracer::Notify(_) | Tracer::Nothing(_) => Ok(()),
         }
     }

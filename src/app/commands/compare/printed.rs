@@ -12,7 +12,7 @@ const CHUNK: usize = 64 << 10;
 /// The reader of one run's standard output.
 pub struct Reader(Receiver<Output>);
 
-/// Where the command has to print to, and who reads it.
+/// The pipe that the command prints to, and its reader.
 ///
 /// # Errors
 /// When there is no descriptor or no thread to be had.
@@ -20,7 +20,7 @@ pub fn reader() -> io::Result<(Stdio, Reader)> {
     let (from, to) = io::pipe()?;
     let (done, result) = channel();
     std::thread::Builder::new().name("printed".to_owned()).spawn(move || {
-        // nobody waits any more: the trial is over
+        // the trial is over: the result is not needed
         let _ = done.send(read(from));
     })?;
     Ok((Stdio::from(to), Reader(result)))

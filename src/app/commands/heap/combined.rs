@@ -17,7 +17,7 @@ struct Owner {
     gone: bool,
 }
 
-/// The tables, and what user space knows of them.
+/// The tables, and their state in user space.
 pub struct Combined {
     counted: Counted,
     names: HashMap<SiteKey, StackId>,

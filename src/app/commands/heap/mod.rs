@@ -1,4 +1,4 @@
-//! `vmaudit heap`: who holds the memory that an allocator handed out.
+//! `vmaudit heap`: which stacks hold the memory that an allocator handed out.
 
 mod arenas;
 mod combined;

@@ -192,7 +192,7 @@ impl<'a> Watcher<'a> {
             if attached {
                 if self.probes.functions().is_empty() {
                     say("no function of these allocators is in what is mapped now; files that are mapped later \
-                         are looked at");
+                         are examined");
                 }
                 say("Ctrl-C ends watching and reports; the target goes on");
             }

@@ -1,4 +1,4 @@
-//! What runtimes keep themselves of who allocated (`--runtime`): read from their memory, no probe, no stop.
+//! Runtimes' own records of allocating stacks (`--runtime`): read from their memory, no probe, no stop.
 
 use crate::app::error::AppError;
 use crate::app::heap::ask::ask;

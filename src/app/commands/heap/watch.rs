@@ -15,7 +15,7 @@ use crate::session::sink::{Context, Sink};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// The heaps of all processes, and who they are.
+/// The heaps of all processes, with their identities.
 pub struct HeapWatch {
     pub heaps: Heaps,
     pub probes: Arc<Probes>,

@@ -1,5 +1,5 @@
-//! With a trace: the newest reservations and who made them, and regions with the stacks of the calls
-//! that mapped them.
+//! With a trace: the newest reservations with their stacks, and regions with the stacks of the calls that
+//! mapped them.
 
 use super::front::{Front, Source, Traced as Shown, Woken};
 use super::inside;

@@ -228,7 +228,7 @@ impl Rule for JvmRule {
             _ => (OTHER, "performance counters (hsperfdata)"),
         };
         let claim = Claim::new(category, Evidence::Name, part).instance(Instance::Named(name.to_vec()));
-        // the library is worth a finding of its own
+        // the library has a finding of its own
         Some(if category == OTHER && part != MODULES { claim } else { claim.merge(Merge::ByCategory) })
     }
 

@@ -105,7 +105,7 @@ fn given(group: &Group<'_>, world: &World<'_>) -> Advice {
     advice.wont("ulimit -s, pthread_attr_setstacksize", "they size the stacks that the C library maps")
 }
 
-/// Who chose the sizes of a group's stacks.
+/// The code that chose the sizes of a group's stacks.
 struct Makers {
     /// Of each size.
     all: Vec<(u64, Maker)>,
@@ -133,7 +133,8 @@ impl Makers {
     }
 }
 
-/// What makes the stacks smaller: one knob for each who chose a size, with what its own stacks would save.
+/// What makes the stacks smaller: one knob for each code that chose a size, with what its own stacks would
+/// save.
 fn smaller(group: &Group<'_>, world: &World<'_>, (makers, sizes): (&Makers, &Sizes)) -> Vec<Fix> {
     let limit = |size: u64| makers.is(size, Maker::Other) && by_limit(world, size);
     let chosen = |size: u64| makers.is(size, Maker::Other) && !by_limit(world, size);

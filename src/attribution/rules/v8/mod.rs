@@ -65,7 +65,7 @@ impl Rule for V8Rule {
         generated::function(entry)
     }
 
-    /// The name of a group of trace events, which every V8 registers; and who embeds it.
+    /// The name of a group of trace events, which every V8 registers; and the program that embeds it.
     fn signs(&self) -> &'static [Sign] {
         const {
             let [chromium, deno, node] = embedder::SIGNS;

@@ -160,7 +160,7 @@ fn a_call_that_nobody_waits_for_is_not_taken_for_refused() {
     assert_eq!(queue.lost.load(Ordering::Relaxed), 0);
 }
 
-/// Who waits goes on at last; what the call did after that is lost, and said to be.
+/// The waiting call goes on at last; what the first one did after that is lost, and reported as lost.
 #[test]
 fn a_call_that_comes_about_after_it_was_given_up_counts_as_lost() {
     let (first, second) = (Runner::new(), Runner::new());

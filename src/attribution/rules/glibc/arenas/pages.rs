@@ -175,7 +175,7 @@ impl<'a> Pages<'a> {
         self.sum.pages = figures;
     }
 
-    /// Who holds sparse pages: added to `holders`.
+    /// Adds the stacks that hold sparse pages to `holders`.
     pub fn holders(&mut self, blocks: &[KnownBlock], holders: &mut HashMap<u32, Holder>) {
         let range = self.range();
         let first = blocks.partition_point(|block| block.at < range.start);

@@ -260,7 +260,7 @@ mod tests {
         memory
     }
 
-    /// What is there, and in how many reads that was found.
+    /// What is there, and how many reads that took.
     fn ask(cache: &CodeCache, memory: &[u8], address: u64) -> (Option<CodeAt>, usize) {
         let mut reads = 0;
         let mut read = |at: Addr, into: &mut [u8]| {

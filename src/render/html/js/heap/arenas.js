@@ -45,7 +45,7 @@ function wayTable(lines) {
 }
 
 const knownOf = (known, blocks) => (known
-  ? `; ${known.blocks < blocks ? `of ${thousands(known.blocks)} blocks that are known: ` : ""}${size(known.asked)} asked for, ${size(known.rounding)} rounding` : "");
+  ? `; ${known.blocks < blocks ? `of ${thousands(known.blocks)} blocks that are known: ` : ""}${size(known.asked)} requested, ${size(known.rounding)} rounding` : "");
 
 function arenasInMemory(found) {
   const { pages, trim } = found.total;
