@@ -42,8 +42,8 @@ fn what_bpf_lacks() {
     assert!(of(&Privileges { uid: 0, ..user() }).why.contains("though this is root"));
     let advice = of(&contained());
     assert!(advice.why.ends_with("missing in this container"), "{}", advice.why);
-    for wanted in ["--cap-add BPF --cap-add PERFMON", "--cap-add SYS_ADMIN", "sudo vmaudit attach"] {
-        assert!(commands(&advice).contains(wanted), "{wanted}");
+    for expected in ["--cap-add BPF --cap-add PERFMON", "--cap-add SYS_ADMIN", "sudo vmaudit attach"] {
+        assert!(commands(&advice).contains(expected), "{expected}");
     }
     // The capabilities are there, and the profile is what forbids.
     let profile = of(&with(contained(), &[Capability::SysAdmin]));

@@ -190,7 +190,7 @@ fn down_to_a_stack_and_back_to_the_list() {
 }
 
 #[test]
-fn growth_by_category_since_the_first_look_into_this_program() {
+fn growth_by_category_since_the_first_snapshot_of_this_program() {
     let mut state = started();
     state.key(Key::Enter);
     let id = state.opened_process().expect("open");
@@ -246,7 +246,7 @@ fn takes_snapshots_more_or_less_often_within_bounds() {
     assert_eq!(state.interval_ms, 60_000);
     state.interval_ms = 300_000;
     press(&mut state, "+");
-    assert_eq!(state.interval_ms, 300_000, "longer than any step, as asked for");
+    assert_eq!(state.interval_ms, 300_000, "longer than any step, as requested");
     press(&mut state, "-");
     assert_eq!(state.interval_ms, 60_000);
 }
@@ -261,7 +261,7 @@ fn the_only_process_is_opened_once() {
     assert_eq!(*state.view(), View::List);
     state.key(Key::Enter);
     state.sample(frame(2, vec![]));
-    assert_eq!(state.opened_process(), None, "it has ended: nothing to look into");
+    assert_eq!(state.opened_process(), None, "it has ended: nothing to examine");
     assert_eq!(*state.view(), View::Process);
 }
 

@@ -30,7 +30,7 @@ struct Scene {
     functions: Vec<Function>,
     known: HeapProcessFacts,
     sampling: Sampling,
-    /// Of a sequence that looks random enough, and is the same each time.
+    /// Of a sequence that is random enough, and is the same each time.
     draw: u64,
 }
 

@@ -1,4 +1,4 @@
-//! The text report: its look, width, honesty, terminal safety.
+//! The text report: its layout, width, honesty, terminal safety.
 
 use crate::case::*;
 use vmaudit::ledger::{Doubt, Origin};

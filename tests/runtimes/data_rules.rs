@@ -18,7 +18,7 @@ fn found(command: &[&str]) -> (Vec<Value>, String) {
     let file = folder.path().join("report.json");
     let mut run = support::run_command(&file, &[], command);
     run.stdin(Stdio::null());
-    let audit = support::finished(support::stuck::output(&mut run), &file);
+    let audit = support::finished(support::watchdog::output(&mut run), &file);
     audit.report().assert_exact();
     let process = audit.report().first();
     let findings = list(process, "findings").iter().filter(|finding| !finding["rule"].is_null());
@@ -101,7 +101,7 @@ fn threads_of_sbcl_get_the_option_that_sizes_them() {
     let no_help = list(stacks, "no_help").iter().any(|no| text(no, "knob").contains("ulimit -s"));
     assert!(no_help, "{stacks}");
 
-    // The image of its heap is no ELF image, and what it wrote to is shared with nobody.
+    // The image of its heap is no ELF image, and what it wrote to is not shared.
     let maps = std::fs::read_to_string(format!("/proc/{}/maps", sbcl.0.id())).expect("it lives");
     let (mut core, mut in_maps) = (0, 0);
     for line in maps.lines().filter(|line| line.ends_with(".core")) {
@@ -214,7 +214,8 @@ fn a_server_of_mariadb_is_recognised_by_its_functions_and_its_program_headers() 
     assert!(bss > 0 && unknown == 0, "bss {bss}, unknown {unknown}");
 }
 
-/// Without a call to go by, a page of Ruby's objects is told by its description, which points back at it.
+/// Without a call to go by, a page of Ruby's objects is recognised by its description, which points back at
+/// it.
 #[test]
 fn pages_of_rubys_objects_are_recognised_in_a_snapshot() {
     const TEST: &str = "pages_of_rubys_objects_are_recognised_in_a_snapshot";

@@ -163,7 +163,7 @@ fn arenas_without_noreserve_are_glibcs_by_their_stack() {
     let stack =
         ["libc.so.6!__mmap", "libc.so.6@0x9f204", "libc.so.6@0x9f70c", "libc.so.6!malloc", "app!work"];
     assert_eq!(heap(&stack, 0x7f10_0400_0000), "glibc-arena");
-    // somebody's own reservation of that size
+    // the program's own reservation of that size
     assert_eq!(heap(&["libc.so.6!__mmap", "app@0x1000"], 0x7f10_0400_0000), "app-mmap");
 }
 

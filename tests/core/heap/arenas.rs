@@ -1,4 +1,4 @@
-//! Arenas read from memory that is made up here, with figures that a plain look at each byte gives.
+//! Arenas read from memory that is made up here, with figures computed byte by byte.
 
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -83,7 +83,7 @@ impl Made {
             before_is_free = kind == Kind::Free;
         }
         put(&mut heap, top.0 + 8 - HEAP, (end - top.0) | u64::from(!before_is_free));
-        let of = |wanted: Kind| chunks.iter().filter(move |each| each.1 == wanted).map(|each| each.0.0);
+        let of = |expected: Kind| chunks.iter().filter(move |each| each.1 == expected).map(|each| each.0.0);
         let fast = self.link(&mut heap, of(Kind::Fast), 0);
         let first = self.link(&mut heap, of(Kind::Cached), 16);
         let index = (0x110 - 32) / 16;
@@ -153,7 +153,7 @@ impl Process {
             mapping(HEAP, self.heap.len(), "[heap]", None),
             mapping(LIBC, self.libc.len(), "/usr/lib/x86_64-linux-gnu/libc.so.6", Some(7)),
         ];
-        let around = Surroundings {
+        let process = Surroundings {
             mappings: &mappings,
             residency: &self.residency,
             exe: b"/bin/made",
@@ -169,7 +169,7 @@ impl Process {
             from.map(|from| into.copy_from_slice(from)).is_some()
         };
         let (_, read) = arena_readers().find(|(name, _)| *name == "glibc").expect("its reader");
-        read(&around, &mut memory)
+        read(&process, &mut memory)
     }
 
     fn sum(&self, kinds: &[Kind]) -> u64 {

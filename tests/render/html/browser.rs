@@ -205,7 +205,7 @@ fn the_flame_graph_has_four_widths_and_two_directions() {
     let root =
         "Math.round(document.querySelector('#flame-graph [role=treeitem]').getBoundingClientRect().width)";
     let arena = width("load_config");
-    assert!(b.text("#flame-line").contains("Unused 90.9 MiB"), "what is asked for first");
+    assert!(b.text("#flame-line").contains("Unused 90.9 MiB"), "what is requested first");
     b.click("#flame [data-value=virt]");
     let [all, part] = [b.number(root), b.number(&arena)];
     assert!((part * 101 - all * 64).abs() < all, "64 of 101 MiB: {part} of {all}");
@@ -398,7 +398,7 @@ fn hostile_arenas() -> Fragmentation {
     }
 }
 
-/// A heap whose names want to break out of the page.
+/// A heap whose names try to break out of the page.
 fn hostile_heap() -> HeapReport {
     let frame = |name: &str| Frame {
         module: "program".to_owned(),
