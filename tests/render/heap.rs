@@ -326,7 +326,7 @@ fn losses_and_hostile_names_are_shown() {
     let joined = text.split_whitespace().collect::<Vec<_>>().join(" ");
     for part in [
         "17 events were lost",
-        "1 block whose free nobody saw",
+        "1 block whose free was not seen",
         "1 free of what was allocated before vmaudit attached",
         "1 free after the loss",
         "1 allocation refused, 1024.0 TiB in all",
